@@ -1,0 +1,2 @@
+//! The `messina` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! All data that one shard stores: commitlog, memtables, tablets' sstable sets, compaction.

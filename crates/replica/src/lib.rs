@@ -1,0 +1,1 @@
+//! One shard's answers: requests, permits, pages.

@@ -1,0 +1,1 @@
+//! The machine a shard runs on: tasks, mailboxes, files, clock, randomness, simulated world.

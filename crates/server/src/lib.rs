@@ -1,0 +1,1 @@
+//! Native protocol, admin, metrics, configuration and the life of a node.

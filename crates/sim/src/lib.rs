@@ -1,0 +1,1 @@
+//! A whole node on a simulated machine, faults and checkers.

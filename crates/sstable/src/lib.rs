@@ -1,0 +1,1 @@
+//! The sorted file: write, read, verify.

@@ -1,1 +1,25 @@
-//! The data model of CQL: values, types, keys, tokens, schema, mutations, fragments, merge.
+//! The data model of CQL and its merge rules, as pure code: no async, no I/O, no clock (time is an argument).
+//!
+//! Everything above speaks in these words. Data is bytes first: a [`row::Row`] and a [`mutation::Mutation`] are contiguous
+//! buffers that the commitlog, the wire, the memtable and the readers understand in place. Column ids never change meaning
+//! within a table, so bytes written under one schema version are read under any other.
+//! Reading order: types, token, key, schema, row, mutation, fragment, merge, compact.
+
+pub mod compact;
+pub mod fragment;
+pub mod id;
+pub mod key;
+pub mod merge;
+pub mod mutation;
+pub mod options;
+pub mod range;
+pub mod row;
+pub mod schema;
+pub mod time;
+pub mod token;
+pub mod types;
+
+pub use id::{ColumnId, HostId, QueryId, SchemaVersion, TableId};
+pub use schema::{Column, ColumnKind, TableSchema};
+pub use token::Token;
+pub use types::CqlType;

@@ -1,0 +1,275 @@
+//! What the language takes and gives: the border between the protocol server above and the language.
+//!
+//! Bytes of values stay slices of the frame they came in; rows of an answer are already in the protocol's form.
+
+use bytes::Bytes;
+use model::CqlType;
+use smallvec::SmallVec;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// A consistency level, by the protocol's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u16)]
+#[allow(missing_docs)]
+pub enum Consistency {
+    Any = 0,
+    One = 1,
+    Two = 2,
+    Three = 3,
+    Quorum = 4,
+    All = 5,
+    LocalQuorum = 6,
+    EachQuorum = 7,
+    Serial = 8,
+    LocalSerial = 9,
+    LocalOne = 10,
+}
+
+impl Consistency {
+    /// From the protocol's number.
+    pub fn from_code(code: u16) -> Option<Self> {
+        use Consistency::*;
+        [Any, One, Two, Three, Quorum, All, LocalQuorum, EachQuorum, Serial, LocalSerial, LocalOne]
+            .into_iter()
+            .find(|level| *level as u16 == code)
+    }
+
+    /// The name as CQL prints it.
+    pub fn name(self) -> &'static str {
+        use Consistency::*;
+        match self {
+            Any => "ANY",
+            One => "ONE",
+            Two => "TWO",
+            Three => "THREE",
+            Quorum => "QUORUM",
+            All => "ALL",
+            LocalQuorum => "LOCAL_QUORUM",
+            EachQuorum => "EACH_QUORUM",
+            Serial => "SERIAL",
+            LocalSerial => "LOCAL_SERIAL",
+            LocalOne => "LOCAL_ONE",
+        }
+    }
+}
+
+/// A bound value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BoundValue {
+    /// `null`.
+    Null,
+    /// Not set: leaves a column untouched.
+    Unset,
+    /// The serialised value.
+    Value(Bytes),
+}
+
+/// The values of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BoundValues {
+    /// By place.
+    Positional(SmallVec<[BoundValue; 8]>),
+    /// By marker name.
+    Named(Vec<(String, BoundValue)>),
+}
+
+impl Default for BoundValues {
+    fn default() -> Self {
+        BoundValues::Positional(SmallVec::new())
+    }
+}
+
+/// How a request wants to be executed.
+#[derive(Clone, Debug)]
+pub struct QueryParams {
+    /// The wanted level.
+    pub consistency: Consistency,
+    /// For conditional statements.
+    pub serial_consistency: Option<Consistency>,
+    /// Bound values.
+    pub values: BoundValues,
+    /// Rows a page; `None` or not positive: all at once.
+    pub page_size: Option<i32>,
+    /// Where the previous page ended, as given to the client; not yet trusted.
+    pub paging_state: Option<Bytes>,
+    /// The client needs no column descriptions.
+    pub skip_metadata: bool,
+    /// The client's timestamp, microseconds.
+    pub timestamp: Option<i64>,
+    /// The request is traced under this id.
+    pub trace: Option<Uuid>,
+}
+
+impl Default for QueryParams {
+    fn default() -> Self {
+        QueryParams {
+            consistency: Consistency::One,
+            serial_consistency: None,
+            values: BoundValues::default(),
+            page_size: None,
+            paging_state: None,
+            skip_metadata: false,
+            timestamp: None,
+            trace: None,
+        }
+    }
+}
+
+/// How a batch is applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchKind {
+    /// All or nothing, in the end.
+    Logged,
+    /// Each partition for itself.
+    Unlogged,
+    /// Counters.
+    Counter,
+}
+
+/// A statement of a protocol batch.
+#[derive(Clone, Debug)]
+pub enum BatchStatement {
+    /// Text.
+    Query(String, BoundValues),
+    /// Prepared.
+    Prepared([u8; 16], BoundValues),
+}
+
+/// A protocol batch.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Its kind.
+    pub kind: BatchKind,
+    /// Its statements.
+    pub statements: Vec<BatchStatement>,
+    /// How to execute it; `values` is unused.
+    pub params: QueryParams,
+}
+
+/// What one connection's statements share. Lives on the connection's shard.
+#[derive(Debug)]
+pub struct ClientState {
+    /// The current keyspace, after USE.
+    pub keyspace: RefCell<Option<String>>,
+    /// The role; none without authentication.
+    pub role: RefCell<Option<String>>,
+    /// Where the client is; `None` for requests from inside.
+    pub address: Option<SocketAddr>,
+    /// The client negotiated `TABLETS_ROUTING_V1`.
+    pub tablets_routing: Cell<bool>,
+    /// Set when the connection is gone: work for it stops at its next yield.
+    pub cancel: rt::sync::Cancel,
+}
+
+/// A column of a result or a bind marker.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ColumnSpec {
+    /// Keyspace.
+    pub keyspace: Rc<str>,
+    /// Table.
+    pub table: Rc<str>,
+    /// Name.
+    pub name: String,
+    /// Type.
+    pub ty: CqlType,
+}
+
+/// The description of a result's columns.
+#[derive(Debug, Default)]
+pub struct ResultMetadata {
+    /// The columns in order.
+    pub columns: Vec<ColumnSpec>,
+    /// The protocol's form of them, filled by the server at first use.
+    pub encoded: OnceCell<Bytes>,
+}
+
+/// Rows.
+#[derive(Debug)]
+pub struct Rows {
+    /// Their columns.
+    pub metadata: Rc<ResultMetadata>,
+    /// Where the next page begins; `None`: this was the last one.
+    pub paging_state: Option<Bytes>,
+    /// How many rows.
+    pub count: u32,
+    /// The rows, each value as i32 length (-1: null) and bytes, as the protocol wants them.
+    pub body: Bytes,
+}
+
+/// What kind of thing a schema change is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum SchemaTarget {
+    Keyspace,
+    Table(String),
+    Type(String),
+}
+
+/// What was done to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum SchemaAction {
+    Created,
+    Updated,
+    Dropped,
+}
+
+/// A schema change, as a result and as an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SchemaChange {
+    /// What was done.
+    pub action: SchemaAction,
+    /// To what.
+    pub target: SchemaTarget,
+    /// In which keyspace.
+    pub keyspace: String,
+}
+
+/// The kind and content of an answer.
+#[derive(Debug)]
+pub enum AnswerKind {
+    /// Done, nothing to tell.
+    Void,
+    /// Rows.
+    Rows(Rows),
+    /// USE.
+    SetKeyspace(String),
+    /// DDL.
+    SchemaChange(SchemaChange),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// Kind and content.
+    pub kind: AnswerKind,
+    /// Warnings for the client.
+    pub warnings: Vec<String>,
+    /// The value of the custom payload `tablets-routing-v1`, if the client went to the wrong place.
+    pub tablet: Option<Bytes>,
+}
+
+impl Answer {
+    /// An answer without warnings.
+    pub fn new(kind: AnswerKind) -> Self {
+        Answer { kind, warnings: Vec::new(), tablet: None }
+    }
+}
+
+/// What PREPARE answers.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The statement's id: MD5 of keyspace and text.
+    pub id: [u8; 16],
+    /// The bind markers.
+    pub markers: Rc<ResultMetadata>,
+    /// For each partition key column in order, the marker that is bound to it; empty unless all are.
+    pub partition_key_markers: Vec<u16>,
+    /// The columns of the result; empty for statements without rows.
+    pub result: Rc<ResultMetadata>,
+    /// Warnings for the client.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,110 @@
+//! Every error a client can get, with its protocol code: chosen here and nowhere else.
+
+use crate::api::Consistency;
+use thiserror::Error;
+
+/// The kind of a write that failed, as the protocol names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum WriteType {
+    Simple,
+    Batch,
+    UnloggedBatch,
+    Counter,
+    BatchLog,
+}
+
+impl WriteType {
+    /// The protocol's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            WriteType::Simple => "SIMPLE",
+            WriteType::Batch => "BATCH",
+            WriteType::UnloggedBatch => "UNLOGGED_BATCH",
+            WriteType::Counter => "COUNTER",
+            WriteType::BatchLog => "BATCH_LOG",
+        }
+    }
+}
+
+/// An error as the client sees it. The display is the message.
+#[derive(Clone, PartialEq, Debug, Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error("{0}")]
+    Server(String),
+    #[error("{0}")]
+    Protocol(String),
+    #[error("{0}")]
+    BadCredentials(String),
+    #[error("Cannot achieve consistency level for cl {}. Requires {required}, alive {alive}", .consistency.name())]
+    Unavailable { consistency: Consistency, required: i32, alive: i32 },
+    #[error("{0}")]
+    Overloaded(String),
+    #[error("{0}")]
+    Bootstrapping(String),
+    #[error("{0}")]
+    Truncate(String),
+    #[error("Operation timed out for {target} - received only {received} responses from {required} CL={}.", .consistency.name())]
+    WriteTimeout { target: String, consistency: Consistency, received: i32, required: i32, kind: WriteType },
+    #[error("Operation timed out for {target} - received only {received} responses from {required} CL={}.", .consistency.name())]
+    ReadTimeout { target: String, consistency: Consistency, received: i32, required: i32, data_present: bool },
+    #[error("Operation failed for {target} - received {received} responses and {failures} failures from {required} CL={}: {why}", .consistency.name())]
+    ReadFailure { target: String, consistency: Consistency, received: i32, required: i32, failures: i32, data_present: bool, why: String },
+    #[error("Operation failed for {target} - received {received} responses and {failures} failures from {required} CL={}: {why}", .consistency.name())]
+    WriteFailure { target: String, consistency: Consistency, received: i32, required: i32, failures: i32, kind: WriteType, why: String },
+    #[error("{0}")]
+    Syntax(String),
+    #[error("{0}")]
+    Unauthorized(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Configuration(String),
+    #[error("{message}")]
+    AlreadyExists { keyspace: String, table: String, message: String },
+    #[error("No prepared statement with ID {} found.", hex(.0))]
+    Unprepared([u8; 16]),
+    #[error("Per-partition rate limit reached for {target}, rejected by {}", if *.rejected_by_coordinator { "coordinator" } else { "replicas" })]
+    RateLimit { target: String, write: bool, rejected_by_coordinator: bool },
+}
+
+impl Error {
+    /// The protocol's code.
+    pub fn code(&self) -> i32 {
+        match self {
+            Error::Server(_) => 0x0000,
+            Error::Protocol(_) => 0x000A,
+            Error::BadCredentials(_) => 0x0100,
+            Error::Unavailable { .. } => 0x1000,
+            Error::Overloaded(_) => 0x1001,
+            Error::Bootstrapping(_) => 0x1002,
+            Error::Truncate(_) => 0x1003,
+            Error::WriteTimeout { .. } => 0x1100,
+            Error::ReadTimeout { .. } => 0x1200,
+            Error::ReadFailure { .. } => 0x1300,
+            Error::WriteFailure { .. } => 0x1500,
+            Error::Syntax(_) => 0x2000,
+            Error::Unauthorized(_) => 0x2100,
+            Error::Invalid(_) => 0x2200,
+            Error::Configuration(_) => 0x2300,
+            Error::AlreadyExists { .. } => 0x2400,
+            Error::Unprepared(_) => 0x2500,
+            Error::RateLimit { .. } => 0xF000,
+        }
+    }
+
+    /// A statement that is wrong in its meaning.
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::Invalid(message.into())
+    }
+
+    /// Something that Messina does not have yet.
+    pub fn not_supported(what: &str) -> Error {
+        Error::Invalid(format!("{what} is not supported yet"))
+    }
+}
+
+fn hex(bytes: &[u8; 16]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

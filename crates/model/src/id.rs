@@ -1,0 +1,58 @@
+//! Identities as types, so that one is never taken for another.
+
+use std::fmt;
+use uuid::Uuid;
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl $name {
+            /// The identity from its 16 bytes, big-endian.
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+
+            /// The 16 bytes, big-endian.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// A table, for its whole life; a table dropped and created again has another id.
+    TableId
+);
+uuid_id!(
+    /// One version of one table's schema.
+    SchemaVersion
+);
+uuid_id!(
+    /// A node, for its whole life.
+    HostId
+);
+uuid_id!(
+    /// A paged query: the same on all of its pages.
+    QueryId
+);
+
+/// A static or regular column of a table. An id is never used again within its table, not even when a dropped column is
+/// added anew, so that cells in memtables and logs keep their meaning over every schema change.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ColumnId(pub u16);

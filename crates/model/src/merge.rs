@@ -1,0 +1,292 @@
+//! Merging several fragment streams into one: the pure half of every reader.
+//!
+//! The caller feeds buffers and asks for steps; the merger says whose buffer it needs next. Inputs must keep the order of
+//! [`crate::fragment`] under the same clustering order. Where only one input has a partition, its fragments pass through.
+
+use crate::fragment::Fragment;
+use crate::key::DecoratedKey;
+use crate::row;
+use crate::schema::{ClusteringOrder, TableSchema};
+use crate::time::Tombstone;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Step {
+    /// Input `i`'s buffer is empty: feed it, or say that it is finished.
+    Need(usize),
+    /// The next fragment.
+    Emit(Fragment),
+    /// Every input is finished.
+    End,
+}
+
+#[derive(Default)]
+struct Input {
+    buffer: VecDeque<Fragment>,
+    finished: bool,
+    /// Whether it takes part in the current partition and has not ended it.
+    active: bool,
+    open: Tombstone,
+}
+
+impl Default for Tombstone {
+    fn default() -> Self {
+        Tombstone::LIVE
+    }
+}
+
+/// Merges streams of one table.
+pub struct Merger {
+    schema: Rc<TableSchema>,
+    order: ClusteringOrder,
+    inputs: Vec<Input>,
+    in_partition: bool,
+    header_done: bool,
+    open: Tombstone,
+}
+
+impl Merger {
+    /// A merger of `inputs` streams, whose rows are in `order` (the schema's or its reverse).
+    pub fn new(schema: Rc<TableSchema>, order: ClusteringOrder, inputs: usize) -> Self {
+        Merger {
+            schema,
+            order,
+            inputs: (0..inputs).map(|_| Input::default()).collect(),
+            in_partition: false,
+            header_done: false,
+            open: Tombstone::LIVE,
+        }
+    }
+
+    /// The buffer of input `i`, to be filled by its source.
+    pub fn buffer(&mut self, i: usize) -> &mut VecDeque<Fragment> {
+        &mut self.inputs[i].buffer
+    }
+
+    /// Says that input `i` has nothing beyond its buffer.
+    pub fn finish(&mut self, i: usize) {
+        self.inputs[i].finished = true;
+    }
+
+    /// About how many bytes the buffers hold.
+    pub fn weight(&self) -> usize {
+        self.inputs.iter().flat_map(|input| &input.buffer).map(Fragment::weight).sum()
+    }
+
+    /// Leaves the current partition without its end: returns the inputs whose sources are still inside it and must skip to
+    /// their next partition. No `PartitionEnd` is emitted.
+    pub fn skip_partition(&mut self) -> Vec<usize> {
+        let mut inside = Vec::new();
+        for (i, input) in self.inputs.iter_mut().enumerate() {
+            if !input.active {
+                continue;
+            }
+            match input.buffer.iter().position(|fragment| matches!(fragment, Fragment::PartitionEnd)) {
+                Some(end) => drop(input.buffer.drain(..=end)),
+                None => {
+                    input.buffer.clear();
+                    inside.push(i);
+                }
+            }
+            input.active = false;
+            input.open = Tombstone::LIVE;
+        }
+        self.in_partition = false;
+        self.open = Tombstone::LIVE;
+        inside
+    }
+
+    /// The next step.
+    pub fn step(&mut self) -> Step {
+        loop {
+            if !self.in_partition {
+                return self.next_partition();
+            }
+            let mut heads = 0;
+            let mut only = 0;
+            for (i, input) in self.inputs.iter_mut().enumerate() {
+                if !input.active {
+                    continue;
+                }
+                match input.buffer.front() {
+                    None if input.finished => {
+                        // A source that ends inside a partition (a slice cut short) ends the partition too.
+                        input.active = false;
+                        input.open = Tombstone::LIVE;
+                    }
+                    None => return Step::Need(i),
+                    Some(Fragment::PartitionEnd) => {
+                        input.buffer.pop_front();
+                        input.active = false;
+                        input.open = Tombstone::LIVE;
+                    }
+                    Some(_) => {
+                        heads += 1;
+                        only = i;
+                    }
+                }
+            }
+            if heads == 0 {
+                self.in_partition = false;
+                self.open = Tombstone::LIVE;
+                return Step::Emit(Fragment::PartitionEnd);
+            }
+            if !self.header_done {
+                self.header_done = true;
+                if let Some(fragment) = self.static_row() {
+                    return Step::Emit(fragment);
+                }
+                continue;
+            }
+            if heads == 1 {
+                if let Some(fragment) = self.from_one(only) {
+                    return Step::Emit(fragment);
+                }
+                continue;
+            }
+            if let Some(fragment) = self.from_several() {
+                return Step::Emit(fragment);
+            }
+        }
+    }
+
+    fn next_partition(&mut self) -> Step {
+        let mut least: Option<DecoratedKey> = None;
+        for (i, input) in self.inputs.iter().enumerate() {
+            match input.buffer.front() {
+                None if input.finished => {}
+                None => return Step::Need(i),
+                Some(Fragment::PartitionStart { key, .. }) => {
+                    if least.as_ref().is_none_or(|least| key < least) {
+                        least = Some(key.clone());
+                    }
+                }
+                Some(other) => unreachable!("a partition begins with its start, not {other:?}"),
+            }
+        }
+        let Some(key) = least else { return Step::End };
+        let mut merged = Tombstone::LIVE;
+        for input in &mut self.inputs {
+            input.active = matches!(input.buffer.front(), Some(Fragment::PartitionStart { key: own, .. }) if *own == key);
+            if let (true, Some(Fragment::PartitionStart { tombstone, .. })) = (input.active, input.buffer.front()) {
+                merged = merged.max(*tombstone);
+                input.buffer.pop_front();
+            }
+        }
+        self.in_partition = true;
+        self.header_done = false;
+        Step::Emit(Fragment::PartitionStart { key, tombstone: merged })
+    }
+
+    fn static_row(&mut self) -> Option<Fragment> {
+        let mut merged = None;
+        for input in self.inputs.iter_mut().filter(|input| input.active) {
+            if let Some(Fragment::Static(_)) = input.buffer.front()
+                && let Some(Fragment::Static(row)) = input.buffer.pop_front()
+            {
+                merged = Some(match merged {
+                    None => row,
+                    Some(other) => row::merge(&self.schema, &other, &row),
+                });
+            }
+        }
+        merged.map(Fragment::Static)
+    }
+
+    fn from_one(&mut self, i: usize) -> Option<Fragment> {
+        let input = &mut self.inputs[i];
+        let fragment = input.buffer.pop_front()?;
+        let Fragment::Change { at, tombstone } = fragment else { return Some(fragment) };
+        input.open = tombstone;
+        if tombstone == self.open {
+            return None;
+        }
+        self.open = tombstone;
+        Some(Fragment::Change { at, tombstone })
+    }
+
+    fn from_several(&mut self) -> Option<Fragment> {
+        let mut least: Option<usize> = None;
+        let mut ties = 0u32;
+        for i in 0..self.inputs.len() {
+            if !self.inputs[i].active {
+                continue;
+            }
+            let Some(position) = self.inputs[i].buffer.front().and_then(Fragment::position) else {
+                unreachable!("after the static row come rows and changes")
+            };
+            let order = match least {
+                None => std::cmp::Ordering::Less,
+                Some(j) => {
+                    let best = self.inputs[j].buffer.front().and_then(Fragment::position).expect("it has a position");
+                    self.order.compare(position, best)
+                }
+            };
+            match order {
+                std::cmp::Ordering::Less => (least, ties) = (Some(i), 0),
+                std::cmp::Ordering::Equal => ties += 1,
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+        let first = least.expect("there are several heads");
+        let fragment = self.inputs[first].buffer.pop_front().expect("it has a head");
+        match fragment {
+            Fragment::Row { key, mut row } => {
+                for i in first + 1..self.inputs.len() {
+                    if ties == 0 {
+                        break;
+                    }
+                    let same = self.inputs[i].active
+                        && matches!(self.inputs[i].buffer.front(),
+                            Some(Fragment::Row { key: other, .. }) if self.order.compare_rows(&key, other).is_eq());
+                    if same && let Some(Fragment::Row { row: other, .. }) = self.inputs[i].buffer.pop_front() {
+                        row = row::merge(&self.schema, &row, &other);
+                        ties -= 1;
+                    }
+                }
+                Some(Fragment::Row { key, row })
+            }
+            Fragment::Change { at, tombstone } => {
+                self.inputs[first].open = tombstone;
+                for i in first + 1..self.inputs.len() {
+                    let input = &mut self.inputs[i];
+                    if ties > 0
+                        && input.active
+                        && let Some(Fragment::Change { at: other, tombstone }) = input.buffer.front()
+                        && at.cmp(&self.order, other).is_eq()
+                    {
+                        input.open = *tombstone;
+                        input.buffer.pop_front();
+                        ties -= 1;
+                    }
+                }
+                let merged = self.inputs.iter().filter(|i| i.active).fold(Tombstone::LIVE, |t, input| t.max(input.open));
+                if merged == self.open {
+                    return None;
+                }
+                self.open = merged;
+                Some(Fragment::Change { at, tombstone: merged })
+            }
+            other => unreachable!("no position in {other:?}"),
+        }
+    }
+}
+
+/// Merges whole streams held in memory: for tests, tools and small inputs.
+pub fn merge_all(schema: &Rc<TableSchema>, order: &ClusteringOrder, streams: Vec<Vec<Fragment>>) -> Vec<Fragment> {
+    let mut merger = Merger::new(schema.clone(), order.clone(), streams.len());
+    for (i, stream) in streams.into_iter().enumerate() {
+        merger.buffer(i).extend(stream);
+        merger.finish(i);
+    }
+    let mut out = Vec::new();
+    loop {
+        match merger.step() {
+            Step::Emit(fragment) => out.push(fragment),
+            Step::End => return out,
+            Step::Need(i) => unreachable!("input {i} is finished"),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Ranges of partitions and of rows, as pairs of cuts.
+
+use crate::key::{Clustering, ClusteringCut, DecoratedKey, RingCut};
+use crate::schema::ClusteringOrder;
+use crate::token::Token;
+use std::cmp::Ordering;
+
+/// The partitions between two cuts.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PartitionRange {
+    /// Where it begins.
+    pub start: RingCut,
+    /// Where it ends.
+    pub end: RingCut,
+}
+
+impl PartitionRange {
+    /// Every partition.
+    pub const FULL: PartitionRange = PartitionRange { start: RingCut::MIN, end: RingCut::MAX };
+
+    /// One partition.
+    pub fn singular(key: &DecoratedKey) -> Self {
+        PartitionRange { start: RingCut::before_key(key), end: RingCut::after_key(key) }
+    }
+
+    /// The tokens in `(first, last]`: a tablet's range.
+    pub fn tokens(first_exclusive: Token, last_inclusive: Token) -> Self {
+        let start = if first_exclusive == Token(i64::MIN) { RingCut::MIN } else { RingCut::after_token(first_exclusive) };
+        PartitionRange { start, end: RingCut::after_token(last_inclusive) }
+    }
+
+    /// The one key, if the range is exactly one partition.
+    pub fn singular_key(&self) -> Option<DecoratedKey> {
+        match (&self.start, &self.end) {
+            (RingCut { token, key: Some(a), after: false }, RingCut { key: Some(b), after: true, .. }) if a == b => {
+                Some(DecoratedKey { token: *token, key: a.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the key lies within.
+    pub fn contains(&self, key: &DecoratedKey) -> bool {
+        self.start.cmp_key(key.token, &key.key) == Ordering::Less && self.end.cmp_key(key.token, &key.key) == Ordering::Greater
+    }
+
+    /// Whether nothing can lie within.
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    /// What both contain; `None` if nothing.
+    pub fn intersection(&self, other: &PartitionRange) -> Option<PartitionRange> {
+        let start = self.start.clone().max(other.start.clone());
+        let end = self.end.clone().min(other.end.clone());
+        let range = PartitionRange { start, end };
+        (!range.is_empty()).then_some(range)
+    }
+}
+
+/// The rows between two cuts, in the order of the reader (a reversed reader has its cuts reversed).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RowRange {
+    /// Where it begins.
+    pub start: ClusteringCut,
+    /// Where it ends.
+    pub end: ClusteringCut,
+}
+
+impl RowRange {
+    /// Every row.
+    pub const FULL: RowRange = RowRange { start: ClusteringCut::START, end: ClusteringCut::END };
+
+    /// Everything that begins with a prefix; a single row for a full key.
+    pub fn prefix(prefix: Clustering) -> Self {
+        RowRange { start: ClusteringCut::before(prefix.clone()), end: ClusteringCut::after(prefix) }
+    }
+
+    /// Whether it is every row.
+    pub fn is_full(&self) -> bool {
+        self == &RowRange::FULL
+    }
+
+    /// Whether the row lies within.
+    pub fn contains(&self, order: &ClusteringOrder, row: &Clustering) -> bool {
+        self.start.cmp_row(order, row) == Ordering::Less && self.end.cmp_row(order, row) == Ordering::Greater
+    }
+
+    /// Whether nothing can lie within.
+    pub fn is_empty(&self, order: &ClusteringOrder) -> bool {
+        self.start.cmp(order, &self.end) != Ordering::Less
+    }
+
+    /// The same rows as a reversed reader names them.
+    pub fn reversed(self) -> Self {
+        RowRange { start: self.end.reversed(), end: self.start.reversed() }
+    }
+}
+
+/// What a reader yields of each partition.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Slice {
+    /// The rows wanted, in the table's own order (never reversed), not overlapping. Empty: no rows at all.
+    pub rows: Vec<RowRange>,
+    /// Whether the static row is wanted.
+    pub static_row: bool,
+    /// Whether rows come in the opposite order.
+    pub reversed: bool,
+    /// One partition of which something else is wanted: where a page goes on.
+    pub resume: Option<Resume>,
+}
+
+/// What is still wanted of the partition in which the previous page ended.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Resume {
+    /// The partition.
+    pub key: DecoratedKey,
+    /// Its rows, instead of [`Slice::rows`].
+    pub rows: Vec<RowRange>,
+    /// Whether its static row is wanted.
+    pub static_row: bool,
+}
+
+impl Slice {
+    /// Everything, in the table's order.
+    pub fn full() -> Self {
+        Slice { rows: vec![RowRange::FULL], static_row: true, reversed: false, resume: None }
+    }
+
+    /// The rows wanted of this partition, and whether its static row is.
+    pub fn of(&self, key: &DecoratedKey) -> (&[RowRange], bool) {
+        match &self.resume {
+            Some(resume) if resume.key == *key => (&resume.rows, resume.static_row),
+            _ => (&self.rows, self.static_row),
+        }
+    }
+}

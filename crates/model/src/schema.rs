@@ -1,0 +1,258 @@
+//! A table's schema: an immutable version, shared by pointer, replaced whole on change.
+//!
+//! Invariant others rely on: a [`ColumnId`] means the same column in every version of a table's schema.
+
+use crate::id::{ColumnId, SchemaVersion, TableId};
+use crate::key::PositionRef;
+use crate::options::TableOptions;
+use crate::time::Timestamp;
+use crate::types::{self, CqlType};
+use std::cmp::Ordering;
+
+/// What part a column plays.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub enum ColumnKind {
+    /// Part of the partition key.
+    PartitionKey,
+    /// Part of the clustering key.
+    Clustering,
+    /// One value for a whole partition.
+    Static,
+    /// A value in each row.
+    Regular,
+}
+
+/// A column.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Column {
+    /// For static and regular columns, the id in rows; for key columns the position, and of no other use.
+    pub id: ColumnId,
+    /// The name as stored (not quoted).
+    pub name: String,
+    /// Its part.
+    pub kind: ColumnKind,
+    /// The place among the columns of its kind.
+    pub position: u16,
+    /// The type, without any reversal.
+    pub ty: CqlType,
+    /// Clustering columns: whether rows descend by it.
+    pub descending: bool,
+}
+
+/// A column that was dropped: its cells up to the drop are dead wherever they turn up.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DroppedColumn {
+    /// Its id, never used again.
+    pub id: ColumnId,
+    /// Its name; a later column may bear the same.
+    pub name: String,
+    /// Static or regular.
+    pub kind: ColumnKind,
+    /// Its type.
+    pub ty: CqlType,
+    /// Cells of this name with this timestamp (microseconds) or a lower one are dead.
+    pub drop_time: Timestamp,
+}
+
+/// One version of a table's schema.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TableSchema {
+    /// The table.
+    pub id: TableId,
+    /// This version.
+    pub version: SchemaVersion,
+    /// The keyspace's name.
+    pub keyspace: String,
+    /// The table's name.
+    pub name: String,
+    /// Partition key columns, in order.
+    pub partition_key: Vec<Column>,
+    /// Clustering columns, in order.
+    pub clustering: Vec<Column>,
+    /// Static columns, by name.
+    pub statics: Vec<Column>,
+    /// Regular columns, by name.
+    pub regulars: Vec<Column>,
+    /// Columns dropped earlier.
+    pub dropped: Vec<DroppedColumn>,
+    /// The `WITH` options.
+    pub options: TableOptions,
+    /// How rows are ordered; follows from `clustering`.
+    pub order: ClusteringOrder,
+    /// Static and regular columns by id; follows from them.
+    by_id: Vec<Option<(ColumnKind, u16)>>,
+}
+
+impl TableSchema {
+    /// Assembles a schema. `statics` and `regulars` are sorted by name here; positions are set here for every kind.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        id: TableId,
+        version: SchemaVersion,
+        keyspace: impl Into<String>,
+        name: impl Into<String>,
+        mut partition_key: Vec<Column>,
+        mut clustering: Vec<Column>,
+        mut statics: Vec<Column>,
+        mut regulars: Vec<Column>,
+        dropped: Vec<DroppedColumn>,
+        options: TableOptions,
+    ) -> Self {
+        statics.sort_by(|a, b| a.name.cmp(&b.name));
+        regulars.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut by_id = Vec::new();
+        for columns in [&mut partition_key, &mut clustering, &mut statics, &mut regulars] {
+            for (position, column) in columns.iter_mut().enumerate() {
+                column.position = position as u16;
+                if matches!(column.kind, ColumnKind::Static | ColumnKind::Regular) {
+                    let at = column.id.0 as usize;
+                    if by_id.len() <= at {
+                        by_id.resize(at + 1, None);
+                    }
+                    assert!(by_id[at].is_none(), "column ids are unique within a table");
+                    by_id[at] = Some((column.kind, column.position));
+                }
+            }
+        }
+        let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
+        TableSchema {
+            id,
+            version,
+            keyspace: keyspace.into(),
+            name: name.into(),
+            partition_key,
+            clustering,
+            statics,
+            regulars,
+            dropped,
+            options,
+            order,
+            by_id,
+        }
+    }
+
+    /// The static or regular column of an id; `None` if it was dropped or never existed.
+    pub fn column(&self, id: ColumnId) -> Option<&Column> {
+        let (kind, position) = (*self.by_id.get(id.0 as usize)?)?;
+        let columns = if kind == ColumnKind::Static { &self.statics } else { &self.regulars };
+        Some(&columns[position as usize])
+    }
+
+    /// The column of a name, of any kind.
+    pub fn column_named(&self, name: &str) -> Option<&Column> {
+        self.all_columns().find(|column| column.name == name)
+    }
+
+    /// All columns as `SELECT *` lists them: partition key, clustering, static, regular.
+    pub fn all_columns(&self) -> impl Iterator<Item = &Column> {
+        self.partition_key.iter().chain(&self.clustering).chain(&self.statics).chain(&self.regulars)
+    }
+
+    /// The lowest column id that was never used.
+    pub fn next_column_id(&self) -> ColumnId {
+        let dropped = self.dropped.iter().map(|column| column.id.0 + 1).max().unwrap_or(0);
+        ColumnId(dropped.max(self.by_id.len() as u16))
+    }
+
+    /// Whether this is a table of counters.
+    pub fn is_counter(&self) -> bool {
+        self.regulars.iter().chain(&self.statics).any(|column| column.ty == CqlType::Counter)
+    }
+
+    /// The order of the cell paths of a collection or user type with this id, dropped or not.
+    pub fn path_order(&self, id: ColumnId) -> PathOrder<'_> {
+        let ty = self.column(id).map(|c| &c.ty).or_else(|| self.dropped.iter().find(|d| d.id == id).map(|d| &d.ty));
+        PathOrder::of(ty)
+    }
+}
+
+/// How the cells of a collection are ordered.
+#[derive(Clone, Copy, Debug)]
+pub enum PathOrder<'a> {
+    /// By the bytes: user types (field index) and unknown columns.
+    Bytes,
+    /// By the value's type: set elements, map keys, and time UUIDs of lists.
+    Value(&'a CqlType),
+}
+
+impl<'a> PathOrder<'a> {
+    /// The order of paths within a column of this type.
+    pub fn of(ty: Option<&'a CqlType>) -> Self {
+        match ty {
+            Some(CqlType::List { .. }) => PathOrder::Value(&CqlType::Timeuuid),
+            Some(CqlType::Set { elem, .. }) => PathOrder::Value(elem),
+            Some(CqlType::Map { key, .. }) => PathOrder::Value(key),
+            _ => PathOrder::Bytes,
+        }
+    }
+
+    /// Compares two paths.
+    pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            PathOrder::Bytes => a.cmp(b),
+            PathOrder::Value(ty) => types::compare(ty, a, b),
+        }
+    }
+}
+
+/// The order of rows within a partition, possibly reversed as a whole.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClusteringOrder {
+    columns: Vec<(CqlType, bool)>,
+}
+
+impl ClusteringOrder {
+    /// From each column's type and whether it descends.
+    pub fn new(columns: impl IntoIterator<Item = (CqlType, bool)>) -> Self {
+        ClusteringOrder { columns: columns.into_iter().collect() }
+    }
+
+    /// The opposite order. Cuts must be reversed with it.
+    pub fn reversed(&self) -> Self {
+        ClusteringOrder { columns: self.columns.iter().map(|(ty, descending)| (ty.clone(), !descending)).collect() }
+    }
+
+    /// How many clustering columns there are.
+    pub fn len(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.columns.is_empty()
+    }
+
+    /// Compares two positions: component by component; where one prefix ends, its weight decides.
+    pub fn compare(&self, a: PositionRef<'_>, b: PositionRef<'_>) -> Ordering {
+        let (mut x, mut y) = (a.prefix, b.prefix);
+        for (ty, descending) in &self.columns {
+            match (x.is_empty(), y.is_empty()) {
+                (true, true) => break,
+                (true, false) => return if a.weight > 0 { Ordering::Greater } else { Ordering::Less },
+                (false, true) => return if b.weight > 0 { Ordering::Less } else { Ordering::Greater },
+                (false, false) => {}
+            }
+            let (p, p_rest) = split_component(x);
+            let (q, q_rest) = split_component(y);
+            let by_value = types::compare(ty, p, q);
+            if by_value != Ordering::Equal {
+                return if *descending { by_value.reverse() } else { by_value };
+            }
+            (x, y) = (p_rest, q_rest);
+        }
+        a.weight.cmp(&b.weight)
+    }
+
+    /// Compares two rows.
+    pub fn compare_rows(&self, a: &crate::key::Clustering, b: &crate::key::Clustering) -> Ordering {
+        self.compare(PositionRef::row(a), PositionRef::row(b))
+    }
+}
+
+/// The first component and the rest. Malformed bytes count as one last component, so that comparing never panics.
+fn split_component(bytes: &[u8]) -> (&[u8], &[u8]) {
+    match bytes.split_at_checked(2) {
+        Some((len, tail)) => tail.split_at_checked(u16::from_be_bytes([len[0], len[1]]) as usize).unwrap_or((tail, &[])),
+        None => (bytes, &[]),
+    }
+}

@@ -1,0 +1,116 @@
+//! Tokens: where on the ring a partition key falls.
+//!
+//! The hash is Cassandra's variant of MurmurHash3 x64 128 (seed 0): the bytes of the last, partial block are
+//! sign-extended before they are mixed in. The same function feeds the bloom filters of sstables.
+//! Invariant: [`of_key`] yields `i64::MIN` for the empty key only, so that value can mean "before everything".
+
+use serde::{Deserialize, Serialize};
+
+/// A position on the ring, ordered as a signed number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Token(pub i64);
+
+impl Token {
+    /// Before every token of a key; as a range end it means "after all".
+    pub const MIN: Token = Token(i64::MIN);
+    /// The greatest token.
+    pub const MAX: Token = Token(i64::MAX);
+
+    /// The token as an unsigned number that orders the same, for splitting the ring by its leading bits.
+    #[inline]
+    pub const fn to_unsigned(self) -> u64 {
+        (self.0 as u64) ^ (1 << 63)
+    }
+
+    /// The inverse of [`Token::to_unsigned`].
+    #[inline]
+    pub const fn from_unsigned(position: u64) -> Token {
+        Token((position ^ (1 << 63)) as i64)
+    }
+
+    /// Whether this is [`Token::MIN`].
+    #[inline]
+    pub const fn is_min(self) -> bool {
+        self.0 == i64::MIN
+    }
+}
+
+impl std::fmt::Display for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::str::FromStr for Token {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Token)
+    }
+}
+
+/// The token of a serialised partition key.
+#[inline]
+pub fn of_key(key: &[u8]) -> Token {
+    if key.is_empty() {
+        return Token::MIN;
+    }
+    let (low, _) = hash128(key);
+    let token = low as i64;
+    Token(if token == i64::MIN { i64::MAX } else { token })
+}
+
+const C1: u64 = 0x87c3_7b91_1142_53d5;
+const C2: u64 = 0x4cf5_ad43_2745_937f;
+
+#[inline(always)]
+fn mix1(k: u64) -> u64 {
+    k.wrapping_mul(C1).rotate_left(31).wrapping_mul(C2)
+}
+
+#[inline(always)]
+fn mix2(k: u64) -> u64 {
+    k.wrapping_mul(C2).rotate_left(33).wrapping_mul(C1)
+}
+
+#[inline(always)]
+fn finish(mut k: u64) -> u64 {
+    k = (k ^ (k >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    k = (k ^ (k >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    k ^ (k >> 33)
+}
+
+/// Up to 8 bytes as a little-endian number, each sign-extended to 64 bits and then shifted and xored.
+#[inline(always)]
+fn signed_tail(bytes: &[u8]) -> u64 {
+    bytes.iter().enumerate().fold(0, |k, (i, &b)| k ^ ((b as i8 as i64 as u64) << (8 * i)))
+}
+
+/// The 128-bit hash of `data` as (low, high) halves.
+#[inline]
+pub fn hash128(data: &[u8]) -> (u64, u64) {
+    let (blocks, tail) = data.as_chunks::<16>();
+    let (mut h1, mut h2) = (0u64, 0u64);
+    for block in blocks {
+        let whole = u128::from_le_bytes(*block);
+        h1 ^= mix1(whole as u64);
+        h1 = h1.rotate_left(27).wrapping_add(h2).wrapping_mul(5).wrapping_add(0x52dc_e729);
+        h2 ^= mix2((whole >> 64) as u64);
+        h2 = h2.rotate_left(31).wrapping_add(h1).wrapping_mul(5).wrapping_add(0x3849_5ab5);
+    }
+    if tail.len() > 8 {
+        h2 ^= mix2(signed_tail(&tail[8..]));
+    }
+    if !tail.is_empty() {
+        h1 ^= mix1(signed_tail(&tail[..tail.len().min(8)]));
+    }
+    h1 ^= data.len() as u64;
+    h2 ^= data.len() as u64;
+    h1 = h1.wrapping_add(h2);
+    h2 = h2.wrapping_add(h1);
+    h1 = finish(h1);
+    h2 = finish(h2);
+    h1 = h1.wrapping_add(h2);
+    h2 = h2.wrapping_add(h1);
+    (h1, h2)
+}

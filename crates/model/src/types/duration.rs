@@ -1,0 +1,207 @@
+//! Durations: months, days and nanoseconds, which do not convert into each other. They have no order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{ValueError, vint};
+
+/// A span of time. The three parts are all at least zero or all at most zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Duration {
+    /// Whole months.
+    pub months: i32,
+    /// Whole days, of whatever length.
+    pub days: i32,
+    /// Nanoseconds.
+    pub nanos: i64,
+}
+
+const MICRO: u64 = 1_000;
+const MILLI: u64 = 1_000 * MICRO;
+const SECOND: u64 = 1_000 * MILLI;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+
+impl Duration {
+    /// A duration of these parts, unless their signs differ.
+    pub fn new(months: i32, days: i32, nanos: i64) -> Result<Self, ValueError> {
+        let any_negative = months < 0 || days < 0 || nanos < 0;
+        let any_positive = months > 0 || days > 0 || nanos > 0;
+        if any_negative && any_positive {
+            return Err(ValueError::new(format!(
+                "The duration months, days and nanoseconds must be all of the same sign ({months}, {days}, {nanos})"
+            )));
+        }
+        Ok(Duration { months, days, nanos })
+    }
+
+    /// The duration that `bytes` serialise.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut rest = bytes;
+        let short = || ValueError::new(format!("Expected at least 3 bytes for a duration, got {}", bytes.len()));
+        let months = vint::read_signed(&mut rest).ok_or_else(short)?;
+        let days = vint::read_signed(&mut rest).ok_or_else(short)?;
+        let nanos = vint::read_signed(&mut rest).ok_or_else(short)?;
+        if !rest.is_empty() {
+            return Err(ValueError::new(format!("Unexpected {} bytes after the end of a duration", rest.len())));
+        }
+        let narrow = |value: i64, what: &str| {
+            i32::try_from(value).map_err(|_| ValueError::new(format!("The duration {what} must be a 32 bits integer")))
+        };
+        Duration::new(narrow(months, "months")?, narrow(days, "days")?, nanos)
+    }
+
+    /// Appends the serialised form.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        vint::write_signed(self.months.into(), out);
+        vint::write_signed(self.days.into(), out);
+        vint::write_signed(self.nanos, out);
+    }
+}
+
+/// As CQL writes it: `1y2mo3d4h5m6s7ms8us9ns`, with a leading minus if negative; zero is `0s`.
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.months < 0 || self.days < 0 || self.nanos < 0 {
+            f.write_str("-")?;
+        }
+        let months = self.months.unsigned_abs();
+        let nanos = self.nanos.unsigned_abs();
+        let parts = [
+            (u64::from(months / 12), "y"),
+            (u64::from(months % 12), "mo"),
+            (self.days.unsigned_abs().into(), "d"),
+            (nanos / HOUR, "h"),
+            (nanos % HOUR / MINUTE, "m"),
+            (nanos % MINUTE / SECOND, "s"),
+            (nanos % SECOND / MILLI, "ms"),
+            (nanos % MILLI / MICRO, "us"),
+            (nanos % MICRO, "ns"),
+        ];
+        for (amount, unit) in parts.iter().filter(|(amount, _)| *amount > 0) {
+            write!(f, "{amount}{unit}")?;
+        }
+        if *self == Duration::default() { f.write_str("0s") } else { Ok(()) }
+    }
+}
+
+/// Adds up parts without a sign, refusing what does not fit.
+#[derive(Default)]
+struct Sum {
+    months: u64,
+    days: u64,
+    nanos: u64,
+}
+
+impl Sum {
+    fn add(total: &mut u64, amount: u64, unit: u64) -> Option<()> {
+        *total = total.checked_add(amount.checked_mul(unit)?)?;
+        Some(())
+    }
+
+    fn finish(self, negative: bool) -> Option<Duration> {
+        let signed = |part: u64, limit: u64| -> Option<i64> {
+            let limit = limit + u64::from(negative);
+            (part <= limit).then(|| if negative { (part as i64).wrapping_neg() } else { part as i64 })
+        };
+        Some(Duration {
+            months: signed(self.months, i32::MAX as u64)? as i32,
+            days: signed(self.days, i32::MAX as u64)? as i32,
+            nanos: signed(self.nanos, i64::MAX as u64)?,
+        })
+    }
+}
+
+/// Accepts `1y2mo3w4d5h6m7s8ms9us10ns` (any case, units in this order, each at most once), ISO 8601 `P1Y2M3DT4H5M6S`
+/// and `P5W`, and `P0001-02-03T04:05:06`, each after an optional minus.
+impl FromStr for Duration {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (negative, body) = match text.strip_prefix('-') {
+            Some(body) => (true, body),
+            None => (false, text),
+        };
+        let sum = match body.strip_prefix('P') {
+            None => units(body, &STANDARD, true),
+            Some(iso) if iso.as_bytes().get(4) == Some(&b'-') => calendar(iso),
+            Some(iso) => match iso.split_once('T') {
+                Some((_, "")) => None,
+                Some(("", time)) => units(time, &ISO_TIME, false),
+                Some((date, time)) => units(date, &ISO_DATE, false).and_then(|date| {
+                    let time = units(time, &ISO_TIME, false)?;
+                    Some(Sum { nanos: time.nanos, ..date })
+                }),
+                None => units(iso, &ISO_WEEK, false).or_else(|| units(iso, &ISO_DATE, false)),
+            },
+        };
+        sum.and_then(|sum| sum.finish(negative))
+            .ok_or_else(|| ValueError::new(format!("Unable to convert '{text}' to a duration")))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Months(u64),
+    Days(u64),
+    Nanos(u64),
+}
+
+const STANDARD: [(&str, Part); 11] = [
+    ("y", Part::Months(12)),
+    ("mo", Part::Months(1)),
+    ("w", Part::Days(7)),
+    ("d", Part::Days(1)),
+    ("h", Part::Nanos(HOUR)),
+    ("m", Part::Nanos(MINUTE)),
+    ("s", Part::Nanos(SECOND)),
+    ("ms", Part::Nanos(MILLI)),
+    ("us", Part::Nanos(MICRO)),
+    ("µs", Part::Nanos(MICRO)),
+    ("ns", Part::Nanos(1)),
+];
+const ISO_DATE: [(&str, Part); 3] = [("Y", Part::Months(12)), ("M", Part::Months(1)), ("D", Part::Days(1))];
+const ISO_TIME: [(&str, Part); 3] =
+    [("H", Part::Nanos(HOUR)), ("M", Part::Nanos(MINUTE)), ("S", Part::Nanos(SECOND))];
+const ISO_WEEK: [(&str, Part); 1] = [("W", Part::Days(7))];
+
+/// Numbers each followed by one of `allowed`, in that order, none twice, at least one.
+fn units(text: &str, allowed: &[(&str, Part)], any_case: bool) -> Option<Sum> {
+    let mut sum = Sum::default();
+    let mut rest = text;
+    let mut next = 0;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let amount: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = &rest[..rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len())];
+        rest = &rest[unit.len()..];
+        let same = |name: &str| if any_case { name.eq_ignore_ascii_case(unit) } else { name == unit };
+        let at = next + allowed[next..].iter().position(|(name, _)| same(name))?;
+        match allowed[at].1 {
+            Part::Months(n) => Sum::add(&mut sum.months, amount, n)?,
+            Part::Days(n) => Sum::add(&mut sum.days, amount, n)?,
+            Part::Nanos(n) => Sum::add(&mut sum.nanos, amount, n)?,
+        }
+        // Both spellings of microseconds are one unit.
+        next = at + if allowed[at].0 == "us" { 2 } else { 1 };
+    }
+    (next > 0).then_some(sum)
+}
+
+/// `YYYY-MM-DDThh:mm:ss`, every part with all its digits.
+fn calendar(text: &str) -> Option<Sum> {
+    let bytes = text.as_bytes();
+    let shape = b"0000-00-00T00:00:00";
+    let fits = bytes.len() == shape.len()
+        && bytes.iter().zip(shape).all(|(b, s)| if *s == b'0' { b.is_ascii_digit() } else { b == s });
+    if !fits {
+        return None;
+    }
+    let number = |from: usize, to: usize| text[from..to].parse::<u64>().ok();
+    Some(Sum {
+        months: number(0, 4)? * 12 + number(5, 7)?,
+        days: number(8, 10)?,
+        nanos: number(11, 13)? * HOUR + number(14, 16)? * MINUTE + number(17, 19)? * SECOND,
+    })
+}

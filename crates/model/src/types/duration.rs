@@ -161,8 +161,7 @@ const STANDARD: [(&str, Part); 11] = [
     ("ns", Part::Nanos(1)),
 ];
 const ISO_DATE: [(&str, Part); 3] = [("Y", Part::Months(12)), ("M", Part::Months(1)), ("D", Part::Days(1))];
-const ISO_TIME: [(&str, Part); 3] =
-    [("H", Part::Nanos(HOUR)), ("M", Part::Nanos(MINUTE)), ("S", Part::Nanos(SECOND))];
+const ISO_TIME: [(&str, Part); 3] = [("H", Part::Nanos(HOUR)), ("M", Part::Nanos(MINUTE)), ("S", Part::Nanos(SECOND))];
 const ISO_WEEK: [(&str, Part); 1] = [("W", Part::Days(7))];
 
 /// Numbers each followed by one of `allowed`, in that order, none twice, at least one.

@@ -24,9 +24,6 @@ mod value;
 pub mod vint;
 pub mod wire;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 
 pub use compare::compare;

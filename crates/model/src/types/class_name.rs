@@ -1,0 +1,326 @@
+//! Class names of types, `org.apache.cassandra.db.marshal.*`: the form in the headers of sstables, in custom types of
+//! the protocol and in quoted types of CQL.
+//!
+//! Only the outermost frozen collection or user type is wrapped in FrozenType; whatever is nested is frozen, marked
+//! or not (old files left marks out). Tuples and vectors are never wrapped. Names may come without their package.
+
+use super::parse::{MAX_NESTING, MAX_VECTOR_DIMENSION};
+use super::scalar_text::{decode_hex, push_hex};
+use super::{CqlType, UserType, ValueError};
+
+const PACKAGE: &str = "org.apache.cassandra.db.marshal.";
+
+/// The class name of `ty`.
+pub fn of(ty: &CqlType) -> String {
+    let mut out = String::new();
+    push(ty, Place::Top, &mut out);
+    out
+}
+
+/// The class name of a clustering column: descending order stands in the type.
+pub fn of_clustering(ty: &CqlType, descending: bool) -> String {
+    if descending { format!("{PACKAGE}ReversedType({})", of(ty)) } else { of(ty) }
+}
+
+/// The class name of a partition key of these columns.
+pub fn of_partition_key<'t>(types: impl IntoIterator<Item = &'t CqlType>) -> String {
+    let names: Vec<String> = types.into_iter().map(of).collect();
+    match names.as_slice() {
+        [single] => single.clone(),
+        several => format!("{PACKAGE}CompositeType({})", several.join(",")),
+    }
+}
+
+fn native(ty: &CqlType) -> Option<&'static str> {
+    Some(match ty {
+        CqlType::Ascii => "AsciiType",
+        CqlType::Bigint => "LongType",
+        CqlType::Blob => "BytesType",
+        CqlType::Boolean => "BooleanType",
+        CqlType::Counter => "CounterColumnType",
+        CqlType::Date => "SimpleDateType",
+        CqlType::Decimal => "DecimalType",
+        CqlType::Double => "DoubleType",
+        CqlType::Duration => "DurationType",
+        CqlType::Float => "FloatType",
+        CqlType::Inet => "InetAddressType",
+        CqlType::Int => "Int32Type",
+        CqlType::Smallint => "ShortType",
+        CqlType::Text => "UTF8Type",
+        CqlType::Time => "TimeType",
+        CqlType::Timestamp => "TimestampType",
+        CqlType::Timeuuid => "TimeUUIDType",
+        CqlType::Tinyint => "ByteType",
+        CqlType::Uuid => "UUIDType",
+        CqlType::Varint => "IntegerType",
+        CqlType::Empty => "EmptyType",
+        _ => return None,
+    })
+}
+
+/// Where a type stands: what is nested is frozen, and is not marked again inside something frozen.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Top,
+    InMultiCell,
+    InFrozen,
+}
+
+fn push(ty: &CqlType, place: Place, out: &mut String) {
+    let frozen = place != Place::Top || ty.is_frozen();
+    let wrapped = matches!(
+        ty,
+        CqlType::List { .. } | CqlType::Set { .. } | CqlType::Map { .. } | CqlType::Udt(_) if frozen && place != Place::InFrozen
+    );
+    if wrapped {
+        out.push_str(PACKAGE);
+        out.push_str("FrozenType(");
+    }
+    let inner = if frozen { Place::InFrozen } else { Place::InMultiCell };
+    match ty {
+        CqlType::List { elem, .. } => push_parameters("ListType", [&**elem], inner, out),
+        CqlType::Set { elem, .. } => push_parameters("SetType", [&**elem], inner, out),
+        CqlType::Map { key, value, .. } => push_parameters("MapType", [&**key, &**value], inner, out),
+        CqlType::Tuple(types) => push_parameters("TupleType", types.iter(), Place::InFrozen, out),
+        CqlType::Udt(user_type) => {
+            out.push_str(PACKAGE);
+            out.push_str("UserType(");
+            out.push_str(&user_type.keyspace);
+            out.push(',');
+            push_hex(user_type.name.as_bytes(), out);
+            for (name, ty) in &user_type.fields {
+                out.push(',');
+                push_hex(name.as_bytes(), out);
+                out.push(':');
+                push(ty, inner, out);
+            }
+            out.push(')');
+        }
+        CqlType::Vector { elem, dim } => {
+            out.push_str(PACKAGE);
+            out.push_str("VectorType(");
+            push(elem, if place == Place::Top { Place::InMultiCell } else { place }, out);
+            out.push_str(&format!(" , {dim})"));
+        }
+        CqlType::Custom(name) => out.push_str(name),
+        _ => {
+            out.push_str(PACKAGE);
+            out.push_str(native(ty).unwrap_or("BytesType"));
+        }
+    }
+    if wrapped {
+        out.push(')');
+    }
+}
+
+fn push_parameters<'t>(name: &str, types: impl IntoIterator<Item = &'t CqlType>, place: Place, out: &mut String) {
+    out.push_str(PACKAGE);
+    out.push_str(name);
+    out.push('(');
+    for (i, ty) in types.into_iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        push(ty, place, out);
+    }
+    out.push(')');
+}
+
+/// What a class name can say: a type, alone or as part of a key.
+enum Parsed {
+    Type(CqlType),
+    Reversed(CqlType),
+    Composite(Vec<CqlType>),
+}
+
+/// Parses the class name of a type. A class that is not known becomes [`CqlType::Custom`].
+pub fn parse(text: &str) -> Result<CqlType, ValueError> {
+    match parse_any(text)? {
+        Parsed::Type(ty) => Ok(ty),
+        Parsed::Reversed(_) => Err(ValueError::new(format!("'{text}' is not the type of a value"))),
+        Parsed::Composite(_) => Ok(CqlType::Custom(text.into())),
+    }
+}
+
+/// Parses the class name of a clustering column, and whether its order is descending.
+pub fn parse_clustering(text: &str) -> Result<(CqlType, bool), ValueError> {
+    match parse_any(text)? {
+        Parsed::Type(ty) => Ok((ty, false)),
+        Parsed::Reversed(ty) => Ok((ty, true)),
+        Parsed::Composite(_) => Ok((CqlType::Custom(text.into()), false)),
+    }
+}
+
+/// Parses the class name of a partition key into the types of its columns.
+pub fn parse_partition_key(text: &str) -> Result<Vec<CqlType>, ValueError> {
+    match parse_any(text)? {
+        Parsed::Type(ty) => Ok(vec![ty]),
+        Parsed::Composite(types) => Ok(types),
+        Parsed::Reversed(_) => Err(ValueError::new(format!("'{text}' is not the type of a partition key"))),
+    }
+}
+
+fn parse_any(text: &str) -> Result<Parsed, ValueError> {
+    let mut parser = Parser { text, rest: text };
+    let parsed = parser.any(0)?;
+    parser.skip_space();
+    if parser.rest.is_empty() { Ok(parsed) } else { Err(parser.unexpected()) }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn skip_space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn unexpected(&self) -> ValueError {
+        let at = self.text.len() - self.rest.len();
+        ValueError::new(format!("'{}' is not a type class: unexpected text at byte {at}", self.text))
+    }
+
+    fn eat(&mut self, wanted: char) -> bool {
+        self.skip_space();
+        match self.rest.strip_prefix(wanted) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn expect(&mut self, wanted: char) -> Result<(), ValueError> {
+        if self.eat(wanted) { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    /// Text up to whatever separates names.
+    fn word(&mut self) -> Result<&'a str, ValueError> {
+        self.skip_space();
+        let len = self.rest.find(|c: char| "(),:".contains(c) || c.is_whitespace()).unwrap_or(self.rest.len());
+        if len == 0 {
+            return Err(self.unexpected());
+        }
+        let (word, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Ok(word)
+    }
+
+    /// A word that is a name in hexadecimal.
+    fn hex_name(&mut self) -> Result<String, ValueError> {
+        let word = self.word()?;
+        decode_hex(word).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| self.unexpected())
+    }
+
+    /// A type in parameters.
+    fn ty(&mut self, depth: usize) -> Result<CqlType, ValueError> {
+        match self.any(depth)? {
+            Parsed::Type(ty) => Ok(ty),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn one(&mut self, depth: usize) -> Result<CqlType, ValueError> {
+        self.expect('(')?;
+        let ty = self.ty(depth + 1)?;
+        self.expect(')')?;
+        Ok(ty)
+    }
+
+    fn several(&mut self, depth: usize) -> Result<Vec<CqlType>, ValueError> {
+        self.expect('(')?;
+        let mut types = Vec::new();
+        loop {
+            types.push(self.ty(depth + 1)?);
+            if !self.eat(',') {
+                break;
+            }
+        }
+        self.expect(')')?;
+        Ok(types)
+    }
+
+    fn any(&mut self, depth: usize) -> Result<Parsed, ValueError> {
+        if depth > MAX_NESTING {
+            return Err(ValueError::new(format!("Types may not nest deeper than {MAX_NESTING}")));
+        }
+        self.skip_space();
+        let start = self.rest;
+        let name = self.word()?;
+        let short = match name.strip_prefix(PACKAGE) {
+            Some(short) => short,
+            None if !name.contains('.') => name,
+            None => return self.custom(start),
+        };
+        Ok(Parsed::Type(match short {
+            "ListType" => CqlType::list(self.one(depth)?.freeze()),
+            "SetType" => CqlType::set(self.one(depth)?.freeze()),
+            "MapType" => {
+                let types = self.several(depth)?;
+                let [key, value] = types.as_slice() else { return Err(self.unexpected()) };
+                CqlType::map(key.freeze(), value.freeze())
+            }
+            "TupleType" => CqlType::tuple(self.several(depth)?).freeze(),
+            "FrozenType" => self.one(depth)?.freeze(),
+            "UserType" => self.user_type(depth)?,
+            "VectorType" => {
+                self.expect('(')?;
+                let elem = self.ty(depth + 1)?.freeze();
+                self.expect(',')?;
+                let dim = self.word()?.parse().map_err(|_| self.unexpected())?;
+                self.expect(')')?;
+                if !(1..=MAX_VECTOR_DIMENSION).contains(&dim) {
+                    return Err(self.unexpected());
+                }
+                CqlType::vector(elem, dim)
+            }
+            "ReversedType" => return self.one(depth).map(Parsed::Reversed),
+            "CompositeType" => return self.several(depth).map(Parsed::Composite),
+            "DateType" => CqlType::Timestamp,
+            "LexicalUUIDType" => CqlType::Uuid,
+            "EmptyType" => CqlType::Empty,
+            _ => match CqlType::NATIVE.iter().find(|ty| native(ty) == Some(short)) {
+                Some(ty) => ty.clone(),
+                None => return self.custom(start),
+            },
+        }))
+    }
+
+    fn user_type(&mut self, depth: usize) -> Result<CqlType, ValueError> {
+        self.expect('(')?;
+        let keyspace = self.word()?.to_owned();
+        self.expect(',')?;
+        let name = self.hex_name()?;
+        let mut fields = Vec::new();
+        while self.eat(',') {
+            let field = self.hex_name()?;
+            self.expect(':')?;
+            fields.push((field, self.ty(depth + 1)?));
+        }
+        self.expect(')')?;
+        Ok(CqlType::udt(UserType { keyspace, name, fields, frozen: false }))
+    }
+
+    /// A class that is not known: its text up to the end of its parameters.
+    fn custom(&mut self, start: &'a str) -> Result<Parsed, ValueError> {
+        self.skip_space();
+        if self.rest.starts_with('(') {
+            let mut open = 0usize;
+            let end = self.rest.find(|c| {
+                match c {
+                    '(' => open += 1,
+                    ')' => open -= 1,
+                    _ => {}
+                }
+                open == 0
+            });
+            let end = end.ok_or_else(|| self.unexpected())?;
+            self.rest = &self.rest[end + 1..];
+        }
+        let text = start[..start.len() - self.rest.len()].trim_end();
+        Ok(Parsed::Type(CqlType::Custom(text.into())))
+    }
+}

@@ -1,0 +1,114 @@
+//! Values as CQL text that reads back as the same value.
+
+use std::fmt::Write as _;
+
+use super::{CqlType, Quoted, Value, scalar_text, temporal};
+
+impl Value {
+    /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`, `{field: 1}`.
+    pub fn to_cql_literal(&self, ty: &CqlType) -> String {
+        let mut out = String::new();
+        push(self, ty, &mut out);
+        out
+    }
+}
+
+fn push_quoted(text: &str, out: &mut String) {
+    out.push('\'');
+    out.push_str(&text.replace('\'', "''"));
+    out.push('\'');
+}
+
+/// Appends what `each` writes of every item, with commas between and brackets around.
+pub(super) fn push_listed<T>(
+    brackets: [char; 2],
+    items: impl IntoIterator<Item = T>,
+    out: &mut String,
+    mut each: impl FnMut(T, &mut String),
+) {
+    out.push(brackets[0]);
+    for (i, item) in items.into_iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        each(item, out);
+    }
+    out.push(brackets[1]);
+}
+
+/// The text of a scalar without quotes; `None` for what is no scalar. Numbers keep a form that reads as their type.
+pub(super) fn scalar_text(value: &Value) -> Option<String> {
+    Some(match value {
+        Value::Boolean(v) => v.to_string(),
+        Value::Tinyint(v) => v.to_string(),
+        Value::Smallint(v) => v.to_string(),
+        Value::Int(v) => v.to_string(),
+        Value::Bigint(v) => v.to_string(),
+        Value::Varint(v) => v.to_string(),
+        Value::Decimal(v) => v.to_string(),
+        Value::Float(v) if v.is_nan() => "NaN".to_owned(),
+        Value::Float(v) if v.is_infinite() => infinity(*v > 0.0),
+        Value::Float(v) => format!("{v:?}"),
+        Value::Double(v) if v.is_nan() => "NaN".to_owned(),
+        Value::Double(v) if v.is_infinite() => infinity(*v > 0.0),
+        Value::Double(v) => format!("{v:?}"),
+        Value::Text(v) => v.clone(),
+        Value::Blob(v) => {
+            let mut out = String::with_capacity(2 + 2 * v.len());
+            out.push_str("0x");
+            scalar_text::push_hex(v, &mut out);
+            out
+        }
+        Value::Uuid(v) => v.to_string(),
+        Value::Inet(v) => v.to_string(),
+        Value::Date(v) => temporal::format_date(*v),
+        Value::Time(v) => temporal::format_time(*v),
+        Value::Timestamp(v) => temporal::format_timestamp(*v, 'T'),
+        Value::Duration(v) => v.to_string(),
+        _ => return None,
+    })
+}
+
+fn infinity(positive: bool) -> String {
+    if positive { "Infinity" } else { "-Infinity" }.to_owned()
+}
+
+fn push(value: &Value, ty: &CqlType, out: &mut String) {
+    match (value, ty) {
+        (Value::Null, _) => out.push_str("null"),
+        (Value::Empty, _) => match ty.native_name() {
+            // No constant spells it, but this function call does.
+            Some(name) => {
+                let _ = write!(out, "blobas{name}(0x)");
+            }
+            None => out.push_str("null"),
+        },
+        (Value::Text(_) | Value::Inet(_) | Value::Date(_) | Value::Time(_) | Value::Timestamp(_), _) => {
+            push_quoted(&scalar_text(value).unwrap_or_default(), out);
+        }
+        (Value::List(values), CqlType::List { elem, .. }) | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
+            push_listed(['[', ']'], values, out, |value, out| push(value, elem, out));
+        }
+        (Value::Set(values), CqlType::Set { elem, .. }) => {
+            push_listed(['{', '}'], values, out, |value, out| push(value, elem, out));
+        }
+        (Value::Map(entries), CqlType::Map { key, value: value_type, .. }) => {
+            push_listed(['{', '}'], entries, out, |(k, v), out| {
+                push(k, key, out);
+                out.push_str(": ");
+                push(v, value_type, out);
+            });
+        }
+        (Value::Tuple(values), CqlType::Tuple(types)) => {
+            push_listed(['(', ')'], values.iter().zip(types.iter()), out, |(value, ty), out| push(value, ty, out));
+        }
+        (Value::Udt(values), CqlType::Udt(user_type)) => {
+            push_listed(['{', '}'], values.iter().zip(&user_type.fields), out, |(value, (name, ty)), out| {
+                let _ = write!(out, "{}: ", Quoted(name));
+                push(value, ty, out);
+            });
+        }
+        // A collection under a foreign type has no literal; the caller paired value and type itself.
+        _ => out.push_str(&scalar_text(value).unwrap_or_else(|| "null".to_owned())),
+    }
+}

@@ -1,0 +1,252 @@
+//! Statements about the schema, and DESCRIBE.
+
+use super::{Literal, Name, QualifiedName, Term, TypeName};
+
+/// One `name = value` of a WITH clause. Order and repetitions are kept.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SchemaOption {
+    /// The option.
+    pub name: Name,
+    /// What it is set to.
+    pub value: OptionValue,
+}
+
+/// The value of an option.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OptionValue {
+    /// A constant. A bare word is a string.
+    Literal(Literal),
+    /// `{key: value, ...}`, perhaps empty, in the order written. Values are constants, or lists or maps of such.
+    Map(Vec<(Literal, OptionValue)>),
+    /// `[value, ...]`; only inside a map.
+    List(Vec<OptionValue>),
+}
+
+/// `CREATE KEYSPACE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CreateKeyspace {
+    /// The keyspace.
+    pub name: Name,
+    /// `IF NOT EXISTS`.
+    pub if_not_exists: bool,
+    /// The WITH clause.
+    pub options: Vec<SchemaOption>,
+}
+
+/// `ALTER KEYSPACE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AlterKeyspace {
+    /// The keyspace.
+    pub name: Name,
+    /// `IF EXISTS`.
+    pub if_exists: bool,
+    /// The WITH clause.
+    pub options: Vec<SchemaOption>,
+}
+
+/// `DROP KEYSPACE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DropKeyspace {
+    /// The keyspace.
+    pub name: Name,
+    /// `IF EXISTS`.
+    pub if_exists: bool,
+}
+
+/// `CREATE TABLE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CreateTable {
+    /// The table.
+    pub name: QualifiedName,
+    /// `IF NOT EXISTS`.
+    pub if_not_exists: bool,
+    /// The columns in the order written.
+    pub columns: Vec<ColumnDefinition>,
+    /// Every PRIMARY KEY written, inline or as a clause: a valid table has exactly one.
+    pub primary_keys: Vec<PrimaryKey>,
+    /// `CLUSTERING ORDER BY`: columns, and true where descending.
+    pub clustering_order: Vec<(Name, bool)>,
+    /// `COMPACT STORAGE`.
+    pub compact_storage: bool,
+    /// The other options of the WITH clause, `id` among them.
+    pub options: Vec<SchemaOption>,
+}
+
+/// A column of CREATE TABLE or ALTER TABLE ADD.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ColumnDefinition {
+    /// The column.
+    pub name: Name,
+    /// Its type.
+    pub type_name: TypeName,
+    /// `STATIC`.
+    pub is_static: bool,
+    /// ScyllaDB's `TTL` mark: the column holds the row's time to live.
+    pub is_ttl: bool,
+}
+
+/// `PRIMARY KEY ((a, b), c)`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PrimaryKey {
+    /// The columns of the partition key; at least one.
+    pub partition: Vec<Name>,
+    /// The clustering columns.
+    pub clustering: Vec<Name>,
+}
+
+/// `ALTER TABLE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AlterTable {
+    /// The table.
+    pub name: QualifiedName,
+    /// `IF EXISTS`, of the table.
+    pub if_exists: bool,
+    /// What changes.
+    pub action: AlterTableAction,
+}
+
+/// What an ALTER TABLE changes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum AlterTableAction {
+    /// `ALTER column TYPE type`.
+    ColumnType {
+        /// The column.
+        column: Name,
+        /// Its new type.
+        type_name: TypeName,
+    },
+    /// `ADD column type [STATIC], ...`.
+    Add {
+        /// `IF NOT EXISTS`, of the columns.
+        if_not_exists: bool,
+        /// The columns; at least one.
+        columns: Vec<ColumnDefinition>,
+    },
+    /// `DROP column, ... [USING TIMESTAMP t]`.
+    Drop {
+        /// `IF EXISTS`, of the columns.
+        if_exists: bool,
+        /// The columns; at least one.
+        columns: Vec<Name>,
+        /// The drop time in microseconds: an integer or a marker.
+        timestamp: Option<Term>,
+    },
+    /// `RENAME a TO b AND ...`.
+    Rename {
+        /// `IF EXISTS`, of the columns.
+        if_exists: bool,
+        /// Old and new names; at least one pair.
+        pairs: Vec<(Name, Name)>,
+    },
+    /// `WITH option = value AND ...`.
+    Options(Vec<SchemaOption>),
+    /// ScyllaDB's `TTL column` or, as none, `TTL NULL`.
+    RowTtl(Option<Name>),
+}
+
+/// `DROP TABLE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DropTable {
+    /// The table.
+    pub name: QualifiedName,
+    /// `IF EXISTS`.
+    pub if_exists: bool,
+}
+
+/// `CREATE TYPE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CreateType {
+    /// The type.
+    pub name: QualifiedName,
+    /// `IF NOT EXISTS`.
+    pub if_not_exists: bool,
+    /// The fields in order; at least one.
+    pub fields: Vec<(Name, TypeName)>,
+}
+
+/// `ALTER TYPE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AlterType {
+    /// The type.
+    pub name: QualifiedName,
+    /// `IF EXISTS`, of the type.
+    pub if_exists: bool,
+    /// What changes.
+    pub action: AlterTypeAction,
+}
+
+/// What an ALTER TYPE changes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum AlterTypeAction {
+    /// `ALTER field TYPE type`.
+    FieldType {
+        /// The field.
+        field: Name,
+        /// Its new type.
+        type_name: TypeName,
+    },
+    /// `ADD field type`.
+    Add {
+        /// `IF NOT EXISTS`, of the field.
+        if_not_exists: bool,
+        /// The field.
+        field: Name,
+        /// Its type.
+        type_name: TypeName,
+    },
+    /// `RENAME a TO b AND ...`.
+    Rename {
+        /// `IF EXISTS`, of the fields.
+        if_exists: bool,
+        /// Old and new names; at least one pair.
+        pairs: Vec<(Name, Name)>,
+    },
+}
+
+/// `DROP TYPE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DropType {
+    /// The type.
+    pub name: QualifiedName,
+    /// `IF EXISTS`.
+    pub if_exists: bool,
+}
+
+/// `DESCRIBE`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Describe {
+    /// What to describe.
+    pub target: DescribeTarget,
+    /// `WITH INTERNALS`.
+    pub with_internals: bool,
+    /// `AND PASSWORDS`.
+    pub with_passwords: bool,
+}
+
+/// What DESCRIBE describes.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum DescribeTarget {
+    Cluster,
+    Schema {
+        full: bool,
+    },
+    Keyspaces,
+    /// `[ONLY] KEYSPACE [name]`; without a name, the session's keyspace.
+    Keyspace {
+        only: bool,
+        name: Option<Name>,
+    },
+    Tables,
+    Table(QualifiedName),
+    Types,
+    Type(QualifiedName),
+    Functions,
+    Function(QualifiedName),
+    Aggregates,
+    Aggregate(QualifiedName),
+    Index(QualifiedName),
+    View(QualifiedName),
+    /// A name alone: a keyspace, or a table, view or index.
+    Any(QualifiedName),
+}

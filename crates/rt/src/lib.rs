@@ -1,1 +1,27 @@
-//! The machine a shard runs on: tasks, mailboxes, files, clock, randomness, simulated world.
+//! The machine a shard runs on, and the only crate that names threads, sockets, files, clocks and randomness.
+//!
+//! A shard is one executor of `!Send` tasks with its own context (services, mailboxes, files, clock, random numbers).
+//! In production every shard is a pinned thread with one io_uring; under feature `sim` a whole cluster of shards runs in
+//! one thread with seeded time, network and disk. Nothing above this crate knows which of the two it is on.
+//! The crate knows nothing of rows, queries or nodes' roles, and keeps no state outside a shard's context.
+
+pub mod fs;
+pub mod hash;
+pub mod metrics;
+pub mod net;
+pub mod random;
+pub mod shard;
+#[cfg(feature = "sim")]
+pub mod sim;
+pub mod sync;
+pub mod task;
+pub mod time;
+
+mod clock;
+mod ctx;
+mod executor;
+mod mailbox;
+mod machine;
+
+pub use machine::block_on;
+pub use shard::{Machine, MachineConfig, MachineHandle, Remote, ShardId};

@@ -1,0 +1,56 @@
+//! Where a shard's time comes from. The only file that reads the real clock.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+
+/// The clock of one shard.
+pub(crate) struct Clock {
+    source: Source,
+    /// When the running task was resumed; `None` before the first turn.
+    coarse: Cell<Option<Instant>>,
+}
+
+enum Source {
+    Real,
+    #[cfg(feature = "sim")]
+    Simulated { epoch_nanos: i128, start: Instant },
+}
+
+impl Clock {
+    pub fn real() -> Self {
+        Self { source: Source::Real, coarse: Cell::new(None) }
+    }
+
+    /// A clock that says `epoch_nanos` (since 1970) at `start` and advances with tokio's paused clock.
+    #[cfg(feature = "sim")]
+    pub fn simulated(epoch_nanos: i128, start: Instant) -> Self {
+        Self { source: Source::Simulated { epoch_nanos, start }, coarse: Cell::new(None) }
+    }
+
+    /// Nanoseconds since 1970-01-01 UTC.
+    pub fn wall_nanos(&self) -> i128 {
+        match &self.source {
+            Source::Real => real_wall_nanos(),
+            #[cfg(feature = "sim")]
+            Source::Simulated { epoch_nanos, start } => epoch_nanos + start.elapsed().as_nanos() as i128,
+        }
+    }
+
+    pub fn coarse(&self) -> Instant {
+        self.coarse.get().unwrap_or_else(Instant::now)
+    }
+
+    pub fn set_coarse(&self, now: Instant) {
+        self.coarse.set(Some(now));
+    }
+
+    /// Whether measured run times may steer the scheduler: never in the simulation, where they would differ by run.
+    pub fn is_real(&self) -> bool {
+        matches!(self.source, Source::Real)
+    }
+}
+
+pub(crate) fn real_wall_nanos() -> i128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as i128
+}

@@ -1,0 +1,80 @@
+//! The context of a shard: everything a task may reach without being handed it.
+//!
+//! It is a task-local, never a thread-local, so that many simulated shards can share a thread. The executor sets it once
+//! per turn, around all the polls of that turn; access costs one thread-local read.
+
+use crate::clock::Clock;
+use crate::executor::Executor;
+use crate::fs::Io;
+use crate::hash::HashMap;
+use crate::mailbox::Mail;
+use crate::metrics::Counters;
+use crate::shard::ShardId;
+use crate::sync::Cancel;
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+tokio::task_local! {
+    static CTX: Rc<Ctx>;
+}
+
+/// One shard's context.
+pub(crate) struct Ctx {
+    pub shard: ShardId,
+    pub rng: RefCell<SmallRng>,
+    pub last_time_uuid: Cell<u64>,
+    /// Clock sequence and node of this shard's time UUIDs.
+    pub uuid_tail: [u8; 8],
+    pub services: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    pub executor: Executor,
+    pub mail: Mail,
+    pub io: Io,
+    pub counters: Counters,
+    pub clock: Clock,
+    /// Fired when the machine is asked to stop.
+    pub stop: Cancel,
+    #[cfg(feature = "sim")]
+    pub world: Option<crate::sim::Place>,
+}
+
+impl Ctx {
+    /// The generator and UUID tail that belong to `seed`.
+    pub fn seeded(seed: u64) -> (SmallRng, [u8; 8]) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut tail = [0u8; 8];
+        rng.fill_bytes(&mut tail);
+        // The variant bits of RFC 9562 and the multicast bit that marks a node id as random.
+        tail[0] = (tail[0] & 0x3F) | 0x80;
+        tail[2] |= 0x01;
+        (rng, tail)
+    }
+}
+
+/// Runs `f` with the running shard's context. Panics outside a shard: that is a bug of the caller.
+#[inline]
+pub(crate) fn with<R>(f: impl FnOnce(&Rc<Ctx>) -> R) -> R {
+    match CTX.try_with(f) {
+        Ok(out) => out,
+        Err(_) => panic!("not on a shard: use rt::block_on, Machine::start or rt::sim"),
+    }
+}
+
+/// As [`with`], or `None` outside a shard.
+#[inline]
+pub(crate) fn try_with<R>(f: impl FnOnce(&Rc<Ctx>) -> R) -> Option<R> {
+    CTX.try_with(f).ok()
+}
+
+/// The running shard's context.
+#[inline]
+pub(crate) fn current() -> Rc<Ctx> {
+    with(Rc::clone)
+}
+
+/// Runs `f` as part of the shard that `ctx` belongs to.
+pub(crate) fn enter<R>(ctx: &Rc<Ctx>, f: impl FnOnce() -> R) -> R {
+    CTX.sync_scope(ctx.clone(), f)
+}

@@ -1,0 +1,410 @@
+//! The executor of one shard: a run queue of `!Send` tasks, driven in turns by one tokio task.
+//!
+//! A turn takes the mail, polls ready tasks until none is left or the turn's time or tokio's cooperative budget is spent,
+//! then posts outgoing mail, submits I/O and takes completions. Only then does the thread go back to tokio's reactor.
+//! Background futures are polled one at a time, when nothing else is ready or their share is due.
+//!
+//! Others rely on: tasks of a shard are only polled and dropped on its thread with its context set; dropping the executor
+//! drops every task. Nothing here may decide by measured time when the clock is simulated.
+
+use crate::ctx::{self, Ctx};
+use async_task::Runnable;
+use futures_util::task::AtomicWaker;
+use rand::Rng;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(crate) type Place = &'static Location<'static>;
+type Work = Runnable<Place>;
+
+/// How long a turn may run before the reactor and the rings are looked at.
+const TURN: Duration = Duration::from_micros(250);
+/// How many polls a simulated turn may take: there, time does not pass while tasks run.
+const SIMULATED_TURN_POLLS: u32 = 64;
+/// Simulated polls that take one millisecond, so that a busy shard does not stop simulated time.
+const SIMULATED_POLLS_PER_MS: u32 = 4_000;
+/// A poll longer than this counts as a stall.
+const STALL: Duration = Duration::from_micros(500);
+
+/// How the scheduler of a shard is tuned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tuning {
+    /// Polls longer than this are logged.
+    pub log_stalls_over: Duration,
+    /// How long to poll the mailbox before sleeping; zero sleeps at once.
+    pub poll: Duration,
+    /// The part of the time, in 1/1000, that background work gets while foreground work waits.
+    pub background_permille: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { log_stalls_over: Duration::from_millis(20), poll: Duration::ZERO, background_permille: 200 }
+    }
+}
+
+/// The half of the executor that other threads may touch.
+#[derive(Default)]
+pub(crate) struct Shared {
+    injected: Mutex<VecDeque<Work>>,
+    notified: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Shared {
+    /// Makes the executor take a turn soon. Cheap when one is already due.
+    pub fn notify(&self) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    fn inject(&self, work: Work) {
+        let mut queue = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(work);
+        drop(queue);
+        self.notify();
+    }
+}
+
+/// The executor of a shard.
+pub(crate) struct Executor {
+    pub shared: Arc<Shared>,
+    ready: RefCell<VecDeque<Work>>,
+    active: RefCell<Slab<Waker>>,
+    /// When the running poll began.
+    pub poll_started: Cell<Option<Instant>>,
+    /// Calls of `maybe_yield` in the running poll (the simulation's measure of its length).
+    pub yields_asked: Cell<u32>,
+    pub background: crate::task::Governor,
+    tuning: Tuning,
+    idle_since: Cell<Option<Instant>>,
+}
+
+impl Executor {
+    pub fn new(tuning: Tuning) -> Self {
+        Self {
+            shared: Arc::default(),
+            ready: RefCell::default(),
+            active: RefCell::default(),
+            poll_started: Cell::new(None),
+            yields_asked: Cell::new(0),
+            background: crate::task::Governor::new(tuning.background_permille),
+            tuning,
+            idle_since: Cell::new(None),
+        }
+    }
+
+    /// Whether tasks wait for their turn.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
+    /// Puts `work` at the end of the run queue. For the running shard only.
+    fn push(&self, work: Work) {
+        self.ready.borrow_mut().push_back(work);
+    }
+
+    fn pop(&self, ctx: &Ctx) -> Option<Work> {
+        let mut ready = self.ready.borrow_mut();
+        if !ctx.clock.is_real() && ready.len() > 1 {
+            // Strict first-in first-out order would explore few interleavings.
+            let mut rng = ctx.rng.borrow_mut();
+            if rng.gen_ratio(1, 3) {
+                let other = rng.gen_range(0..ready.len());
+                ready.swap(0, other);
+            }
+        }
+        ready.pop_front()
+    }
+
+    fn take_injected(&self) {
+        if self.shared.notified.swap(false, Ordering::AcqRel) {
+            let mut injected = self.shared.injected.lock().unwrap_or_else(PoisonError::into_inner);
+            self.ready.borrow_mut().append(&mut injected);
+        }
+    }
+
+    /// One turn. True when it stopped early and wants another.
+    fn turn(&self, ctx: &Rc<Ctx>) -> bool {
+        let real = ctx.clock.is_real();
+        let start = Instant::now();
+        if let Some(since) = self.idle_since.take() {
+            ctx.counters.idle_nanos.add((start - since).as_nanos() as u64);
+        }
+        ctx.counters.turns.add(1);
+        ctx.clock.set_coarse(start);
+        let mut now = start;
+        let mut polls = 0u32;
+        let mut background_ran = false;
+        let early = loop {
+            self.take_injected();
+            ctx.mail.receive(ctx);
+            let mut spent = false;
+            while let Some(work) = self.pop(ctx) {
+                polls += 1;
+                now = self.run(ctx, work, now);
+                let over = if real { now - start >= TURN } else { polls >= SIMULATED_TURN_POLLS };
+                if over || !tokio::task::coop::has_budget_remaining() {
+                    spent = true;
+                    break;
+                }
+            }
+            ctx.mail.post(ctx);
+            let completed = ctx.io.turn(ctx);
+            if spent {
+                self.background.release_if_due();
+                break true;
+            }
+            if self.has_ready() || completed {
+                continue;
+            }
+            if background_ran && self.background.has_waiting() {
+                // One poll of background work per turn, so that sockets are looked at in between.
+                self.background.release();
+                break true;
+            }
+            if self.background.release() {
+                background_ran = true;
+                continue;
+            }
+            break false;
+        };
+        ctx.counters.busy_nanos.add((now - start).as_nanos() as u64);
+        early
+    }
+
+    /// Polls one task; says when it ended.
+    fn run(&self, ctx: &Ctx, work: Work, started: Instant) -> Instant {
+        let place: Place = work.metadata();
+        self.poll_started.set(Some(started));
+        self.yields_asked.set(0);
+        ctx.counters.polls.add(1);
+        work.run();
+        if !ctx.clock.is_real() {
+            return started;
+        }
+        let ended = Instant::now();
+        ctx.clock.set_coarse(ended);
+        let took = ended - started;
+        self.background.foreground_ran(took);
+        if took > STALL {
+            ctx.counters.stalls.add(1);
+            let longest = &ctx.counters.longest_poll_nanos;
+            longest.set(longest.get().max(took.as_nanos() as u64));
+            if took >= self.tuning.log_stalls_over {
+                tracing::warn!(shard = ctx.shard.0, task = %place, ms = took.as_millis() as u64, "a task held the shard");
+            }
+        }
+        ended
+    }
+
+    /// Called when nothing is left to do. True when something arrived meanwhile.
+    fn before_sleep(&self, ctx: &Ctx) -> bool {
+        if !self.tuning.poll.is_zero() {
+            let until = Instant::now() + self.tuning.poll;
+            while Instant::now() < until {
+                if ctx.mail.has_arrived() || ctx.io.has_completed() || self.shared.notified.load(Ordering::Relaxed) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        ctx.mail.about_to_sleep() || ctx.io.about_to_sleep() || self.shared.notified.load(Ordering::Acquire)
+    }
+
+    /// Drops every task. The shard's context must be set.
+    fn tear_down(&self) {
+        // Dropping a task may wake, spawn or detach others: go on until none is left. A task that another thread is just
+        // about to inject stays on the list until it arrives here.
+        while !self.active.borrow().is_empty() {
+            let wakers: Vec<Waker> = self.active.borrow().iter().map(|(_, waker)| waker.clone()).collect();
+            for waker in wakers {
+                waker.wake();
+            }
+            let injected = std::mem::take(&mut *self.shared.injected.lock().unwrap_or_else(PoisonError::into_inner));
+            let ready = std::mem::take(&mut *self.ready.borrow_mut());
+            if injected.is_empty() && ready.is_empty() {
+                std::thread::yield_now();
+            }
+            drop(injected);
+            drop(ready);
+        }
+    }
+}
+
+/// Takes a task off the list of living ones when its future is dropped.
+struct Living {
+    ctx: Rc<Ctx>,
+    key: usize,
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        self.ctx.counters.tasks.sub(1);
+        let waker = self.ctx.executor.active.borrow_mut().try_remove(self.key);
+        drop(waker);
+    }
+}
+
+/// Makes a task of `future` on the shard of `ctx`; the caller runs or schedules the runnable.
+///
+/// SAFETY: everything `future` borrows must outlive the executor's tear-down, and the caller must be on the shard's thread.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn make<F: Future>(
+    ctx: &Rc<Ctx>,
+    place: Place,
+    future: F,
+) -> (Work, async_task::Task<F::Output, Place>) {
+    let shared = ctx.executor.shared.clone();
+    let schedule = move |work: Work| {
+        let mut work = Some(work);
+        ctx::try_with(|c| {
+            if Arc::ptr_eq(&c.executor.shared, &shared)
+                && let Some(work) = work.take()
+            {
+                c.executor.push(work);
+            }
+        });
+        if let Some(work) = work {
+            shared.inject(work);
+        }
+    };
+    ctx.counters.spawned.add(1);
+    ctx.counters.tasks.add(1);
+    let key = ctx.executor.active.borrow().vacant_key();
+    let living = Living { ctx: ctx.clone(), key };
+    let future = async move {
+        let _living = living;
+        future.await
+    };
+    // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through this executor's queues
+    // only, which are emptied by turns and by the tear-down on that thread; the caller vouches for the borrows. The
+    // schedule function is Send and Sync by its captures.
+    let (work, task) = unsafe { async_task::Builder::new().metadata(place).spawn_unchecked(|_| future, schedule) };
+    let at = ctx.executor.active.borrow_mut().insert(work.waker());
+    debug_assert_eq!(at, key);
+    (work, task)
+}
+
+/// Makes and schedules a task of a `'static` future.
+#[allow(unsafe_code)]
+pub(crate) fn spawn<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, future: F) -> async_task::Task<F::Output, Place> {
+    // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are on its thread.
+    let (work, task) = unsafe { make(ctx, place, future) };
+    work.schedule();
+    task
+}
+
+/// Makes a task and polls it at once, within the running poll.
+#[allow(unsafe_code)]
+pub(crate) fn start_now<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, future: F) {
+    // SAFETY: as in `spawn`.
+    let (work, task) = unsafe { make(ctx, place, future) };
+    task.detach();
+    work.run();
+}
+
+/// What the shards of one machine know about its life.
+pub(crate) struct Life {
+    /// Somebody asked the machine to stop.
+    pub stop: AtomicBool,
+    /// Shards whose main future has not ended. At zero every shard ends.
+    pub running: AtomicUsize,
+}
+
+impl Life {
+    pub fn new(shards: usize) -> Arc<Self> {
+        Arc::new(Self { stop: AtomicBool::new(false), running: AtomicUsize::new(shards) })
+    }
+}
+
+/// Drives a shard until all main futures of its machine have ended; dropping it drops all tasks of the shard.
+pub(crate) struct ShardFuture {
+    ctx: Rc<Ctx>,
+    life: Arc<Life>,
+    simulated_polls: u64,
+    pause: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl ShardFuture {
+    pub fn new(ctx: Rc<Ctx>, life: Arc<Life>) -> Self {
+        Self { ctx, life, simulated_polls: 0, pause: None }
+    }
+}
+
+impl Future for ShardFuture {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let ctx = this.ctx.clone();
+        let executor = &ctx.executor;
+        executor.shared.waker.register(cx.waker());
+        if let Some(pause) = &mut this.pause {
+            if pause.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            this.pause = None;
+        }
+        ctx::enter(&ctx, || {
+            if this.life.stop.load(Ordering::Relaxed) && !ctx.stop.is_cancelled() {
+                ctx.stop.cancel();
+            }
+            ctx.mail.awake(&executor.shared);
+            ctx.io.awake();
+            let polls_before = ctx.counters.polls.get();
+            let early = executor.turn(&ctx);
+            if this.life.running.load(Ordering::Acquire) == 0 {
+                return Poll::Ready(());
+            }
+            if !ctx.clock.is_real() {
+                this.simulated_polls += ctx.counters.polls.get() - polls_before;
+                if this.simulated_polls >= u64::from(SIMULATED_POLLS_PER_MS) {
+                    this.simulated_polls = 0;
+                    let mut pause = Box::pin(tokio::time::sleep(Duration::from_millis(1)));
+                    if pause.as_mut().poll(cx).is_pending() {
+                        this.pause = Some(pause);
+                        return Poll::Pending;
+                    }
+                }
+            }
+            let again = early || executor.before_sleep(&ctx) || ctx.io.poll_wake(cx);
+            if again {
+                cx.waker().wake_by_ref();
+            } else {
+                executor.idle_since.set(Some(Instant::now()));
+            }
+            Poll::Pending
+        })
+    }
+}
+
+impl Drop for ShardFuture {
+    fn drop(&mut self) {
+        let ctx = self.ctx.clone();
+        ctx::enter(&ctx, || {
+            ctx.executor.tear_down();
+            // Services hold each other; their drops may still look others up.
+            loop {
+                let services = std::mem::take(&mut *ctx.services.borrow_mut());
+                if services.is_empty() {
+                    break;
+                }
+                drop(services);
+            }
+            ctx.executor.tear_down();
+            ctx.io.shut_down(&ctx);
+        });
+    }
+}

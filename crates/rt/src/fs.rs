@@ -1,0 +1,30 @@
+//! Files of a shard: one io_uring per shard in production, a simulated disk under `rt::sim`.
+//!
+//! Reads and writes carry a class; background I/O has its own depth limit so that it cannot fill the device's queue.
+//! Buffers belong to the operation until the kernel is done with them, also when the future that asked is dropped.
+//! Where io_uring or `O_DIRECT` is refused, one log line says so and the slower way (helper threads, page cache) is taken.
+
+mod buffer;
+mod directory;
+mod file;
+mod io;
+mod sequential;
+
+pub use directory::{
+    DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, hard_link, lock_file, metadata, read, read_dir,
+    remove_dir_all, remove_file, rename, sync_dir, write_durably,
+};
+pub use file::{File, OpenOptions, open};
+pub(crate) use io::Io;
+pub use sequential::SequentialWriter;
+
+/// Who waits for an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IoClass {
+    /// A request of a client.
+    Foreground = 0,
+    /// Compaction, flush, streaming, repair: limited depth.
+    Background = 1,
+    /// The commitlog: goes first.
+    Log = 2,
+}

@@ -1,0 +1,186 @@
+//! Names: directories, renames, removals, locks, and whole small files.
+//!
+//! A created, renamed or removed name is sure to survive a power loss only after [`sync_dir`] of its directory.
+
+use super::IoClass;
+use super::file::{OpenOptions, open};
+use super::io::blocking;
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// The name, without its directory. Names that are not UTF-8 are shown with replacement characters.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Length in bytes; 0 for directories.
+    pub len: u64,
+}
+
+/// What is known of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata {
+    /// Length in bytes.
+    pub len: u64,
+    /// Microseconds since 1970 of the last change of contents.
+    pub mtime_micros: i64,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// Runs a file system call on a helper thread.
+async fn at<T: Send + 'static>(
+    path: &Path,
+    f: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let path = path.to_path_buf();
+    blocking(move || f(&path)).await
+}
+
+/// Gives the file at `from` the name `to`, replacing what is there.
+pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let to = to.to_path_buf();
+    at(from, move |from| std::fs::rename(from, to)).await
+}
+
+/// Gives the file at `existing` a second name.
+pub async fn hard_link(existing: &Path, new: &Path) -> io::Result<()> {
+    let new = new.to_path_buf();
+    at(existing, move |existing| std::fs::hard_link(existing, new)).await
+}
+
+/// Removes a file.
+pub async fn remove_file(path: &Path) -> io::Result<()> {
+    at(path, |path| std::fs::remove_file(path)).await
+}
+
+/// Removes a directory with all it contains.
+pub async fn remove_dir_all(path: &Path) -> io::Result<()> {
+    at(path, |path| std::fs::remove_dir_all(path)).await
+}
+
+/// Makes a directory and those above it; it is no error if they exist. Does not sync them.
+pub async fn create_dir_all(path: &Path) -> io::Result<()> {
+    at(path, |path| std::fs::create_dir_all(path)).await
+}
+
+/// Makes the names in `path` durable.
+pub async fn sync_dir(path: &Path) -> io::Result<()> {
+    at(path, |path| std::fs::File::open(path)?.sync_all()).await
+}
+
+/// What `path` contains, sorted by name.
+pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
+    at(path, |path| {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let is_dir = metadata.is_dir();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            entries.push(DirEntry { name, is_dir, len: if is_dir { 0 } else { metadata.len() } });
+        }
+        entries.sort();
+        Ok(entries)
+    })
+    .await
+}
+
+/// What is known of `path`.
+pub async fn metadata(path: &Path) -> io::Result<Metadata> {
+    at(path, |path| {
+        use std::os::unix::fs::MetadataExt;
+        let m = std::fs::metadata(path)?;
+        let mtime_micros = m.mtime() * 1_000_000 + m.mtime_nsec() / 1_000;
+        Ok(Metadata { len: m.len(), mtime_micros, is_dir: m.is_dir() })
+    })
+    .await
+}
+
+/// Whether `path` exists. A path that cannot be looked at counts as missing.
+pub async fn exists(path: &Path) -> bool {
+    metadata(path).await.is_ok()
+}
+
+/// The whole contents of a small file.
+pub async fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open(path, &OpenOptions::read()).await?;
+    let len = file.len().await? as usize;
+    Ok(file.read_at(0, len, IoClass::Foreground).await?.into())
+}
+
+/// Puts `data` at `path` so that, after a crash at any moment, either all of the old or all of the new contents is there;
+/// when this returns, the new is durable.
+pub async fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    let mut name = OsString::from(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    name.push(".tmp");
+    let temporary = parent.join(name);
+    let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
+    let file = open(&temporary, &options).await?;
+    file.write_at(0, data.to_vec(), IoClass::Foreground).await?;
+    file.sync_all().await?;
+    rename(&temporary, path).await?;
+    sync_dir(&parent).await
+}
+
+/// An exclusive lock on a file, held until dropped or the process ends.
+#[derive(Debug)]
+pub struct FileLock {
+    _held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Os(#[allow(dead_code)] std::fs::File),
+}
+
+/// Locks the file at `path`, making it if needed. Fails with `WouldBlock` when another holds the lock.
+pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
+    at(path, |path| {
+        let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        flock(&file)?;
+        Ok(FileLock { _held: Held::Os(file) })
+    })
+    .await
+}
+
+#[allow(unsafe_code)]
+fn flock(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: a plain call on an open descriptor.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Total and free bytes (for unprivileged users) of the file system that holds `path`.
+pub async fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
+    at(path, statvfs).await
+}
+
+#[allow(unsafe_code)]
+fn statvfs(path: &Path) -> io::Result<(u64, u64)> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a C string and a zeroed struct that the call fills.
+    let stat = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        if libc::statvfs(path.as_ptr(), &mut stat) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        stat
+    };
+    Ok((stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize))
+}

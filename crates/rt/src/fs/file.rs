@@ -1,0 +1,389 @@
+//! An open file.
+//!
+//! With `direct` set reads and aligned writes go past the page cache. Any offset and length may be read: the enclosing
+//! aligned range is read and sliced. Unaligned writes to a direct file go through a second, buffered descriptor.
+
+use super::IoClass;
+use super::buffer::{ALIGN, AlignedBuf};
+use super::io::{MAX_OPERATION, Op, Payload, Request, blocking};
+use crate::ctx::{self, Ctx};
+use bytes::Bytes;
+use std::cell::OnceCell;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Reading is wanted.
+    pub read: bool,
+    /// Writing is wanted.
+    pub write: bool,
+    /// Make the file if it does not exist.
+    pub create: bool,
+    /// Make the file; fail if it exists.
+    pub create_new: bool,
+    /// Cut the file to nothing.
+    pub truncate: bool,
+    /// Bypass the page cache (`O_DIRECT`) if the file system can.
+    pub direct: bool,
+}
+
+impl OpenOptions {
+    /// For reading, past the page cache.
+    pub fn read_direct() -> Self {
+        Self { read: true, direct: true, ..Self::default() }
+    }
+
+    /// For reading through the page cache.
+    pub fn read() -> Self {
+        Self { read: true, ..Self::default() }
+    }
+
+    /// A new file, for writing; fails if it exists.
+    pub fn create_new() -> Self {
+        Self { read: true, write: true, create_new: true, ..Self::default() }
+    }
+}
+
+/// An open file. Cheap to clone; closed when the last clone and the last operation on it are gone.
+#[derive(Clone)]
+pub struct File {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    handle: Handle,
+}
+
+enum Handle {
+    Os(OsFile),
+}
+
+struct OsFile {
+    file: Arc<std::fs::File>,
+    /// What `O_DIRECT` asks of offsets, lengths and memory; `None` when the page cache is used.
+    alignment: Option<Alignment>,
+    /// The same file through the page cache, for unaligned writes to a direct file.
+    buffered: OnceCell<Arc<std::fs::File>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Alignment {
+    offset: u64,
+    memory: usize,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("File").field(&self.inner.path).finish()
+    }
+}
+
+/// Opens the file at `path`.
+pub async fn open(path: &Path, opts: &OpenOptions) -> io::Result<File> {
+    let handle = Handle::Os(open_os(path.to_path_buf(), *opts).await?);
+    Ok(File { inner: Rc::new(Inner { path: path.to_path_buf(), handle }) })
+}
+
+async fn open_os(path: PathBuf, opts: OpenOptions) -> io::Result<OsFile> {
+    let (file, alignment) = blocking(move || -> io::Result<_> {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(opts.read).write(opts.write).truncate(opts.truncate);
+        options.create(opts.create).create_new(opts.create_new);
+        if opts.direct {
+            match options.custom_flags(libc::O_DIRECT).open(&path) {
+                Ok(file) => {
+                    if let Some(alignment) = direct_alignment(&file) {
+                        return Ok((file, Some(alignment)));
+                    }
+                    refused(&path, "statx reports no alignment");
+                    clear_direct(&file)?;
+                    return Ok((file, None));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    refused(&path, "EINVAL");
+                    // A failed open with O_CREAT may have made the file already.
+                    options.create(opts.create || opts.create_new).create_new(false).custom_flags(0);
+                    return options.open(&path).map(|file| (file, None));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        options.open(&path).map(|file| (file, None))
+    })
+    .await?;
+    Ok(OsFile { file: Arc::new(file), alignment, buffered: OnceCell::new() })
+}
+
+/// Says once per process that `O_DIRECT` does not work here.
+fn refused(path: &Path, why: &str) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(path = %path.display(), why, "O_DIRECT is refused here; files go through the page cache");
+    });
+}
+
+#[allow(unsafe_code)]
+fn clear_direct(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: plain fcntl calls on an open descriptor.
+    unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        if flags < 0 || libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// What direct I/O on `file` needs; kernels that cannot say are taken to need a page.
+#[allow(unsafe_code)]
+fn direct_alignment(file: &std::fs::File) -> Option<Alignment> {
+    // SAFETY: an all-zero statx is valid; the call fills it for an open descriptor and an empty path.
+    let stat = unsafe {
+        let mut stat: libc::statx = std::mem::zeroed();
+        let flags = libc::AT_EMPTY_PATH;
+        if libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_DIOALIGN, &mut stat) != 0 {
+            return Some(Alignment { offset: ALIGN as u64, memory: ALIGN });
+        }
+        stat
+    };
+    if stat.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return Some(Alignment { offset: ALIGN as u64, memory: ALIGN });
+    }
+    let (offset, memory) = (u64::from(stat.stx_dio_offset_align), stat.stx_dio_mem_align as usize);
+    let usable = offset > 0 && memory > 0 && offset <= ALIGN as u64 && memory <= ALIGN;
+    usable.then_some(Alignment { offset, memory })
+}
+
+impl File {
+    /// The path it was opened at.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Whether reads bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        match &self.inner.handle {
+            Handle::Os(os) => os.alignment.is_some(),
+        }
+    }
+
+    /// Reads `len` bytes at `offset`; fewer only when the file ends before.
+    pub async fn read_at(&self, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let ctx = ctx::current();
+        match &self.inner.handle {
+            Handle::Os(os) => os.read_at(&ctx, offset, len, class).await,
+        }
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub async fn write_at(&self, offset: u64, data: impl Into<Bytes>, class: IoClass) -> io::Result<()> {
+        let data = data.into();
+        if data.is_empty() {
+            return Ok(());
+        }
+        let ctx = ctx::current();
+        match &self.inner.handle {
+            Handle::Os(os) => os.write_at(&ctx, offset, Payload::Bytes(data), class).await,
+        }
+    }
+
+    /// As [`File::write_at`], from memory that suits `O_DIRECT`; gives the memory back.
+    pub(crate) async fn write_aligned(&self, offset: u64, data: AlignedBuf, class: IoClass) -> io::Result<AlignedBuf> {
+        let ctx = ctx::current();
+        match &self.inner.handle {
+            Handle::Os(os) => match os.write_payload(&ctx, os.file.clone(), offset, Payload::Aligned(data), class).await? {
+                Payload::Aligned(buffer) => Ok(buffer),
+                Payload::Bytes(_) => unreachable!("the payload comes back as it was given"),
+            },
+        }
+    }
+
+    /// Waits until the data, and what is needed to read it back, is on the device. An error means that data may be lost:
+    /// calling again does not help.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        self.sync(Op::SyncData).await
+    }
+
+    /// As [`File::sync_data`], all metadata included.
+    pub async fn sync_all(&self) -> io::Result<()> {
+        self.sync(Op::SyncAll).await
+    }
+
+    async fn sync(&self, op: Op) -> io::Result<()> {
+        let ctx = ctx::current();
+        match &self.inner.handle {
+            Handle::Os(os) => {
+                let request = Request { file: os.file.clone(), offset: 0, op };
+                ctx.io.run(&ctx, IoClass::Log, request).await.0.map(drop)
+            }
+        }
+    }
+
+    /// Reserves space for the first `len` bytes; the length stays. Does nothing where the file system cannot.
+    pub async fn allocate(&self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let ctx = ctx::current();
+        match &self.inner.handle {
+            Handle::Os(os) => {
+                let request = Request { file: os.file.clone(), offset: 0, op: Op::Allocate { len } };
+                match ctx.io.run(&ctx, IoClass::Background, request).await.0 {
+                    Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+                    other => other.map(drop),
+                }
+            }
+        }
+    }
+
+    /// Cuts or extends (with zeros) the file to `len` bytes.
+    pub async fn set_len(&self, len: u64) -> io::Result<()> {
+        match &self.inner.handle {
+            Handle::Os(os) => {
+                let file = os.file.clone();
+                blocking(move || file.set_len(len)).await
+            }
+        }
+    }
+
+    /// The file's length in bytes.
+    pub async fn len(&self) -> io::Result<u64> {
+        match &self.inner.handle {
+            // Answered from memory: not worth a thread.
+            Handle::Os(os) => os.file.metadata().map(|m| m.len()),
+        }
+    }
+
+    /// Whether the file is empty.
+    pub async fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len().await? == 0)
+    }
+}
+
+impl OsFile {
+    #[allow(unsafe_code)]
+    async fn read_at(&self, ctx: &Rc<Ctx>, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
+        let unit = self.alignment.map_or(1, |a| a.offset);
+        let end = offset.checked_add(len as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let start = offset - offset % unit;
+        let stop = end.checked_next_multiple_of(unit).ok_or(io::ErrorKind::InvalidInput)?;
+        let skip = (offset - start) as usize;
+        let total = (stop - start) as usize;
+        let mut filled = 0usize;
+        let mut buffer = AlignedBuf::with_capacity(total);
+        if total <= MAX_OPERATION {
+            let op = Op::Read { into: buffer, len: total };
+            let (n, request) = ctx.io.run(ctx, class, Request { file: self.file.clone(), offset: start, op }).await;
+            filled = n?;
+            buffer = request.into_buffer();
+        }
+        // The kernel may give less than asked before the end of the file: go on behind it, in pieces.
+        while filled < skip + len && (filled == 0 && total > MAX_OPERATION || filled > 0 && filled as u64 % unit == 0) {
+            let want = (total - filled).min(MAX_OPERATION);
+            let op = Op::Read { into: AlignedBuf::with_capacity(want), len: want };
+            let at = start + filled as u64;
+            let (n, request) = ctx.io.run(ctx, class, Request { file: self.file.clone(), offset: at, op }).await;
+            let n = n?;
+            if n == 0 {
+                break;
+            }
+            let piece = request.into_buffer();
+            // SAFETY: `n` bytes were read into `piece` and `filled` into `buffer`.
+            unsafe {
+                buffer.set_len(filled);
+                let mut piece = piece;
+                piece.set_len(n);
+                buffer.fill_from(piece.as_ref());
+            }
+            filled += n;
+        }
+        // SAFETY: the kernel has written `filled` bytes.
+        unsafe { buffer.set_len(filled) };
+        let from = skip.min(filled);
+        let to = (skip + len).min(filled);
+        Ok(Bytes::from_owner(buffer).slice(from..to))
+    }
+
+    async fn write_at(&self, ctx: &Rc<Ctx>, offset: u64, data: Payload, class: IoClass) -> io::Result<()> {
+        let Some(alignment) = self.alignment else {
+            return self.write_payload(ctx, self.file.clone(), offset, data, class).await.map(drop);
+        };
+        let (start, len) = (data.as_ref().as_ptr() as usize, data.as_ref().len());
+        if offset % alignment.offset != 0 || len as u64 % alignment.offset != 0 {
+            let file = self.buffered()?;
+            return self.write_payload(ctx, file, offset, data, class).await.map(drop);
+        }
+        let data = if start % alignment.memory == 0 {
+            data
+        } else {
+            let mut copy = AlignedBuf::with_capacity(len);
+            copy.fill_from(data.as_ref());
+            Payload::Aligned(copy)
+        };
+        self.write_payload(ctx, self.file.clone(), offset, data, class).await.map(drop)
+    }
+
+    async fn write_payload(
+        &self,
+        ctx: &Rc<Ctx>,
+        file: Arc<std::fs::File>,
+        offset: u64,
+        data: Payload,
+        class: IoClass,
+    ) -> io::Result<Payload> {
+        let mut op = Op::Write { data, skip: 0 };
+        loop {
+            let Op::Write { data, skip } = op else { unreachable!("the operation comes back as it was given") };
+            if skip == data.as_ref().len() {
+                return Ok(data);
+            }
+            let request = Request { file: file.clone(), offset: offset + skip as u64, op: Op::Write { data, skip } };
+            let (n, request) = ctx.io.run(ctx, class, request).await;
+            let n = n?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            op = request.op;
+            if let Op::Write { skip, .. } = &mut op {
+                *skip += n;
+            }
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn buffered(&self) -> io::Result<Arc<std::fs::File>> {
+        if let Some(file) = self.buffered.get() {
+            return Ok(file.clone());
+        }
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        // SAFETY: a C string; the new descriptor is owned by nobody else.
+        let file = unsafe {
+            let fd = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            std::fs::File::from_raw_fd(fd)
+        };
+        Ok(self.buffered.get_or_init(|| Arc::new(file)).clone())
+    }
+}
+
+impl Request {
+    fn into_buffer(self) -> AlignedBuf {
+        match self.op {
+            Op::Read { into, .. } => into,
+            _ => unreachable!("the operation comes back as it was given"),
+        }
+    }
+}

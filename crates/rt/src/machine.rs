@@ -1,0 +1,435 @@
+//! The production machine: pinned threads, one shard each; and `block_on`, a machine of one shard on the calling thread.
+//!
+//! A shard goes on serving calls until the main futures of all shards have ended, so that shards can stop in any order.
+
+use crate::clock::Clock;
+use crate::ctx::{self, Ctx};
+use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
+use crate::fs::Io;
+use crate::mailbox::{Mail, Mailbox, Message};
+use crate::shard::ShardId;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::panic::Location;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Turns between two looks at the reactor while tasks are ready.
+const TURNS_PER_REACTOR_POLL: u32 = 2;
+/// Threads a shard may use for file operations that have no asynchronous form.
+const BLOCKING_THREADS: usize = 4;
+
+/// How to start a [`Machine`].
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    /// Number of shards, at least 1.
+    pub shards: usize,
+    /// The CPUs to pin shards to, in order; `None`: those the process may run on.
+    pub cpus: Option<Vec<usize>>,
+    /// The CPUs are shared with others: no pinning, no polling.
+    pub overprovisioned: bool,
+    /// How long a shard polls its mailbox before it sleeps; zero: not at all.
+    pub poll: Duration,
+    /// Threads are called this, a dash, and the shard's number.
+    pub thread_name: String,
+    /// Polls of a task longer than this are logged (all over 500 us are counted).
+    pub stall_threshold: Duration,
+    /// The part of the time, in 1/1000, that background work gets while foreground work waits.
+    pub background_permille: u32,
+}
+
+impl Default for MachineConfig {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            cpus: None,
+            overprovisioned: false,
+            poll: Duration::ZERO,
+            thread_name: "shard".into(),
+            stall_threshold: Duration::from_millis(20),
+            background_permille: 200,
+        }
+    }
+}
+
+/// The machine: see [`Machine::start`].
+pub struct Machine;
+
+impl Machine {
+    /// Starts the shards and runs `per_shard` on each. Fails when a thread or its reactor cannot be made.
+    pub fn start<F, Fut>(config: MachineConfig, per_shard: F) -> io::Result<MachineHandle>
+    where
+        F: Fn(ShardId) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        if config.shards == 0 || config.shards > usize::from(u16::MAX) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a machine has 1 to 65535 shards"));
+        }
+        let allowed = affinity();
+        let cpus = match &config.cpus {
+            Some(cpus) if !cpus.is_empty() => cpus.clone(),
+            _ => allowed.clone(),
+        };
+        let mailboxes = mailboxes(config.shards);
+        let life = Life::new(config.shards);
+        let per_shard = Arc::new(per_shard);
+        let mut threads = Vec::with_capacity(config.shards);
+        for index in 0..config.shards {
+            let shard = ShardId(index as u16);
+            let pin = (!config.overprovisioned && !cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+            let seat = Seat {
+                shard,
+                mailboxes: mailboxes.clone(),
+                life: life.clone(),
+                tuning: Tuning {
+                    log_stalls_over: config.stall_threshold,
+                    poll: if config.overprovisioned { Duration::ZERO } else { config.poll },
+                    background_permille: config.background_permille,
+                },
+            };
+            let allowed = allowed.clone();
+            let per_shard = per_shard.clone();
+            let remote = Remote::new(mailboxes.clone());
+            let ending = Ending { life: life.clone(), remote: remote.clone() };
+            let thread =
+                std::thread::Builder::new().name(format!("{}-{index}", config.thread_name)).spawn(move || {
+                    let _ending = ending;
+                    if let Some(cpu) = pin
+                        && let Err(error) = set_affinity(&[cpu])
+                    {
+                        tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU");
+                    }
+                    run_shard(seat, allowed, remote, move || per_shard(shard))
+                })?;
+            threads.push(thread);
+        }
+        Ok(MachineHandle { remote: Remote::new(mailboxes), life, threads })
+    }
+}
+
+/// A running machine. Dropping the handle lets it run on.
+pub struct MachineHandle {
+    remote: Remote,
+    life: Arc<Life>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl MachineHandle {
+    /// A handle for calls from threads that are not shards.
+    pub fn remote(&self) -> Remote {
+        self.remote.clone()
+    }
+
+    /// As [`Remote::call`].
+    pub fn call<R, Fut>(
+        &self,
+        to: ShardId,
+        f: impl FnOnce() -> Fut + Send + 'static,
+    ) -> impl Future<Output = Result<R, Gone>> + Send + 'static
+    where
+        R: Send + 'static,
+        Fut: Future<Output = R> + 'static,
+    {
+        self.remote.call(to, f)
+    }
+
+    /// Fires `rt::shard::stopping()` on every shard. Returns at once; see [`MachineHandle::join`].
+    pub fn stop(&self) {
+        self.life.stop.store(true, Ordering::Release);
+        self.remote.nudge_all();
+    }
+
+    /// A function that does what [`MachineHandle::stop`] does, for signal handlers and other threads.
+    pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
+        let (life, remote) = (self.life.clone(), self.remote.clone());
+        move || {
+            life.stop.store(true, Ordering::Release);
+            remote.nudge_all();
+        }
+    }
+
+    /// Blocks the calling thread until all shards have ended. The error is the first shard's that could not start.
+    pub fn join(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            match thread.join() {
+                Ok(ended) => result = result.and(ended),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        result
+    }
+}
+
+/// The shard does not exist (any more).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone;
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the shard has stopped")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+/// Calls shards from any thread.
+#[derive(Clone)]
+pub struct Remote {
+    mailboxes: Arc<[Mailbox]>,
+}
+
+impl Remote {
+    pub(crate) fn new(mailboxes: Arc<[Mailbox]>) -> Self {
+        Self { mailboxes }
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// Runs `f` on shard `to`. Dropping the future cancels the work at its next yield. Not bounded: callers of few
+    /// requests (administration, signals) only.
+    pub fn call<R, Fut>(
+        &self,
+        to: ShardId,
+        f: impl FnOnce() -> Fut + Send + 'static,
+    ) -> impl Future<Output = Result<R, Gone>> + Send + 'static
+    where
+        R: Send + 'static,
+        Fut: Future<Output = R> + 'static,
+    {
+        let (mut sender, receiver) = tokio::sync::oneshot::channel();
+        let place = Location::caller();
+        let work = Box::new(move || {
+            let work = f();
+            executor::start_now(&ctx::current(), place, async move {
+                let mut work = pin!(work);
+                let reply = poll_fn(|cx| {
+                    if sender.poll_closed(cx).is_ready() {
+                        return Poll::Ready(None);
+                    }
+                    work.as_mut().poll(cx).map(Some)
+                })
+                .await;
+                if let Some(reply) = reply {
+                    // The caller may have left meanwhile; nobody misses the reply then.
+                    let _ = sender.send(reply);
+                }
+            });
+        });
+        if let Some(mailbox) = self.mailboxes.get(to.0 as usize) {
+            mailbox.push(vec![Message::Foreign(work)]);
+        }
+        async move { receiver.await.map_err(|_| Gone) }
+    }
+
+    /// Runs `f` on every shard at once; the answers are in order of shard id.
+    pub fn call_all<R, Fut>(
+        &self,
+        f: impl Fn() -> Fut + Clone + Send + 'static,
+    ) -> impl Future<Output = Result<Vec<R>, Gone>> + Send + 'static
+    where
+        R: Send + 'static,
+        Fut: Future<Output = R> + 'static,
+    {
+        let calls: Vec<_> = (0..self.mailboxes.len() as u16)
+            .map(|shard| {
+                let f = f.clone();
+                self.call(ShardId(shard), move || f())
+            })
+            .collect();
+        futures_util::future::try_join_all(calls)
+    }
+
+    fn nudge_all(&self) {
+        for mailbox in self.mailboxes.iter() {
+            mailbox.nudge();
+        }
+    }
+}
+
+/// Ends the machine when a shard's thread ends for any reason.
+struct Ending {
+    life: Arc<Life>,
+    remote: Remote,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.life.running.store(0, Ordering::Release);
+        self.remote.nudge_all();
+    }
+}
+
+/// Where a shard sits in its machine.
+struct Seat {
+    shard: ShardId,
+    mailboxes: Arc<[Mailbox]>,
+    life: Arc<Life>,
+    tuning: Tuning,
+}
+
+impl Seat {
+    /// The shard's context; must be called inside its tokio runtime.
+    fn context(&self) -> Rc<Ctx> {
+        let (rng, uuid_tail) = Ctx::seeded(rand::random());
+        Rc::new(Ctx {
+            shard: self.shard,
+            rng: RefCell::new(rng),
+            last_time_uuid: Cell::new(0),
+            uuid_tail,
+            services: RefCell::default(),
+            executor: Executor::new(self.tuning),
+            mail: Mail::new(self.shard, self.mailboxes.clone()),
+            io: Io::production(),
+            counters: Default::default(),
+            clock: Clock::real(),
+            stop: Default::default(),
+            #[cfg(feature = "sim")]
+            world: None,
+        })
+    }
+}
+
+pub(crate) fn mailboxes(shards: usize) -> Arc<[Mailbox]> {
+    (0..shards).map(|_| Mailbox::new(shards)).collect()
+}
+
+fn reactor(allowed: Vec<usize>) -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .event_interval(TURNS_PER_REACTOR_POLL)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .on_thread_start(move || {
+            // Helper threads must not compete with the shard for its CPU only.
+            let _ = set_affinity(&allowed);
+        })
+        .build()
+}
+
+fn run_shard<Fut: Future<Output = ()> + 'static>(
+    seat: Seat,
+    allowed: Vec<usize>,
+    remote: Remote,
+    main: impl FnOnce() -> Fut + 'static,
+) -> io::Result<()> {
+    let runtime = reactor(allowed)?;
+    let outcome = runtime.block_on(async move {
+        let ctx = seat.context();
+        let life = seat.life.clone();
+        let ended = async move {
+            main().await;
+            if life.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+                remote.nudge_all();
+            }
+        };
+        ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), ended).detach());
+        let shard = OnThisThread(ShardFuture::new(ctx, seat.life.clone()));
+        // As a task, not as the root future: waking a task on its own thread costs no system call.
+        tokio::spawn(shard).await
+    });
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Ok(()),
+        },
+    }
+}
+
+/// A future that a current-thread runtime may hold although it is not `Send`.
+struct OnThisThread(ShardFuture);
+
+// SAFETY: made, polled and dropped on one thread only: a current-thread runtime polls its tasks in `block_on` and drops
+// them there or in its own drop, both on the thread that runs `run_shard`.
+#[allow(unsafe_code)]
+unsafe impl Send for OnThisThread {}
+
+impl Future for OnThisThread {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.get_mut().0).poll(cx)
+    }
+}
+
+/// Runs `f` as the main future of a machine of one unpinned shard on the calling thread, with real files and time.
+///
+/// For unit tests and command line tools. Panics when the operating system refuses the reactor.
+#[track_caller]
+#[allow(unsafe_code)]
+pub fn block_on<F: Future>(f: F) -> F::Output {
+    let place = Location::caller();
+    let runtime = match reactor(affinity()) {
+        Ok(runtime) => runtime,
+        Err(error) => panic!("cannot make a reactor: {error}"),
+    };
+    let seat = Seat { shard: ShardId(0), mailboxes: mailboxes(1), life: Life::new(1), tuning: Tuning::default() };
+    let output = Cell::new(None);
+    runtime.block_on(async {
+        let ctx = seat.context();
+        let shard = ShardFuture::new(ctx.clone(), seat.life.clone());
+        let main = async {
+            output.set(Some(f.await));
+            seat.life.running.store(0, Ordering::Release);
+        };
+        ctx::enter(&ctx, || {
+            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
+            // when a panic unwinds through here; its context was made on this thread.
+            let (work, task) = unsafe { executor::make(&ctx, place, main) };
+            task.detach();
+            work.schedule();
+        });
+        drop(ctx);
+        shard.await;
+    });
+    match output.into_inner() {
+        Some(output) => output,
+        None => unreachable!("the shard ends only after its main future"),
+    }
+}
+
+/// Whether the environment says that io_uring is not to be used.
+pub(crate) fn io_uring_refused() -> bool {
+    std::env::var_os("MESSINA_NO_IO_URING").is_some_and(|v| v == "1")
+}
+
+/// The CPUs this thread may run on.
+#[allow(unsafe_code)]
+fn affinity() -> Vec<usize> {
+    // SAFETY: `cpu_set_t` is plain bits; the call writes at most the size we give.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return Vec::new();
+        }
+        set
+    };
+    // SAFETY: the index is below CPU_SETSIZE.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+#[allow(unsafe_code)]
+fn set_affinity(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: as in `affinity`; indices are checked.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! TCP sockets: the kernel's in production, turmoil's under feature `sim`.
+
+use std::io;
+use std::net::SocketAddr;
+
+#[cfg(not(feature = "sim"))]
+pub use tokio::net::{TcpListener, TcpStream, tcp};
+#[cfg(feature = "sim")]
+pub use turmoil::net::{TcpListener, TcpStream, tcp};
+
+pub use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// How to open a listening socket.
+#[derive(Debug, Clone, Copy)]
+pub struct ListenOptions {
+    /// Let several sockets (one per shard) listen on the same address; the kernel spreads connections over them.
+    pub reuse_port: bool,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { reuse_port: false, backlog: 1024 }
+    }
+}
+
+/// Listens on `addr` (`SO_REUSEADDR` always set).
+#[cfg(not(feature = "sim"))]
+pub async fn listen(addr: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(options.backlog.min(i32::MAX as u32) as i32)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Listens on `addr`; the options have no meaning in the simulation.
+#[cfg(feature = "sim")]
+pub async fn listen(addr: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
+    let _ = options;
+    TcpListener::bind(addr).await
+}
+
+/// Connects to `addr` with Nagle's delay off. Has no time limit of its own: wrap it in `rt::time::timeout`.
+pub async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(addr).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

@@ -1,0 +1,235 @@
+//! A shard's identity, its services, and calls to other shards.
+//!
+//! A call to the own shard is a plain await: no task, no message. A call elsewhere is posted with the turn's other mail;
+//! dropping its future cancels the work at its next yield.
+
+use crate::ctx;
+use crate::executor;
+use crate::mailbox::{Call, Mail, Message};
+pub use crate::machine::{Machine, MachineConfig, MachineHandle, Remote};
+use std::any::TypeId;
+use std::fmt;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// The number of a shard within its node, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ShardId(pub u16);
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The running shard.
+#[inline]
+pub fn this() -> ShardId {
+    ctx::with(|c| c.shard)
+}
+
+/// How many shards the machine has.
+#[inline]
+pub fn count() -> usize {
+    ctx::with(|c| c.mail.mailboxes().len())
+}
+
+/// Fires when the machine was asked to stop; the shard's main future should then wind up and return.
+pub fn stopping() -> crate::sync::Cancel {
+    ctx::with(|c| c.stop.clone())
+}
+
+/// A handle for threads that are not shards.
+pub fn remote() -> Remote {
+    ctx::with(|c| Remote::new(c.mail.mailboxes().clone()))
+}
+
+/// Makes `service` reachable from every task of this shard, in place of an earlier one of the same type.
+pub fn install<T: 'static>(service: Rc<T>) {
+    let before = ctx::with(|c| c.services.borrow_mut().insert(TypeId::of::<T>(), service));
+    drop(before);
+}
+
+/// The shard's service of type `T`. Panics if it was not installed: that is a wrong order of starting up.
+pub fn service<T: 'static>() -> Rc<T> {
+    match try_service::<T>() {
+        Some(service) => service,
+        None => panic!("service {} is not installed on this shard", std::any::type_name::<T>()),
+    }
+}
+
+/// The shard's service of type `T`, if installed.
+pub fn try_service<T: 'static>() -> Option<Rc<T>> {
+    ctx::try_with(|c| c.services.borrow().get(&TypeId::of::<T>()).cloned())
+        .flatten()
+        .and_then(|service| service.downcast::<T>().ok())
+}
+
+/// Takes the service of type `T` away.
+pub fn uninstall<T: 'static>() {
+    let before = ctx::with(|c| c.services.borrow_mut().remove(&TypeId::of::<T>()));
+    drop(before);
+}
+
+/// Runs `f` on shard `to` and gives what its future gives.
+///
+/// Never resolves if shard `to` is gone (the machine stops all shards together). The future must be awaited on the shard
+/// that made it.
+#[track_caller]
+pub fn call<R, Fut>(to: ShardId, f: impl FnOnce() -> Fut + Send + 'static) -> impl Future<Output = R>
+where
+    R: Send + 'static,
+    Fut: Future<Output = R> + 'static,
+{
+    let place = Location::caller();
+    async move {
+        let ctx = ctx::current();
+        if to == ctx.shard {
+            drop(ctx);
+            return f().await;
+        }
+        assert!((to.0 as usize) < ctx.mail.mailboxes().len(), "no shard {to} on this machine");
+        Mail::room(ctx.clone(), to).await;
+        ctx.counters.hops_sent.add(1);
+        let call = Arc::new(Packet {
+            place,
+            state: Mutex::new(PacketState { work: Some(f), reply: None, caller: None, worker: None }),
+            cancelled: AtomicBool::new(false),
+        });
+        ctx.mail.send(to, Message::Run { from: ctx.shard, call: call.clone() });
+        drop(ctx);
+        Reply { call, finished: false }.await
+    }
+}
+
+/// Runs `f` on every shard at once; the answers are in order of shard id.
+pub async fn call_all<R, Fut>(f: impl Fn() -> Fut + Clone + Send + 'static) -> Vec<R>
+where
+    R: Send + 'static,
+    Fut: Future<Output = R> + 'static,
+{
+    let calls = (0..count() as u16).map(|shard| {
+        let f = f.clone();
+        call(ShardId(shard), move || f())
+    });
+    futures_util::future::join_all(calls).await
+}
+
+/// Both sides' view of one call.
+struct Packet<F, R> {
+    place: executor::Place,
+    state: Mutex<PacketState<F, R>>,
+    cancelled: AtomicBool,
+}
+
+struct PacketState<F, R> {
+    work: Option<F>,
+    reply: Option<R>,
+    caller: Option<Waker>,
+    /// Wakes the work, so that it sees its cancellation.
+    worker: Option<Waker>,
+}
+
+impl<F, R> Packet<F, R> {
+    fn state(&self) -> MutexGuard<'_, PacketState<F, R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F, Fut, R> Call for Packet<F, R>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = R> + 'static,
+    R: Send + 'static,
+{
+    fn run(self: Arc<Self>, from: ShardId) {
+        let Some(work) = self.state().work.take() else { return };
+        if self.cancelled.load(Ordering::Acquire) {
+            return;
+        }
+        let place = self.place;
+        let shard = ctx::current();
+        executor::start_now(&shard, place, async move {
+            let Some(reply) = (Cancellable { call: &*self, work: work(), registered: false }).await else { return };
+            self.state().reply = Some(reply);
+            ctx::with(|c| c.mail.send(from, Message::Done(self.clone())));
+        });
+    }
+
+    fn done(&self) {
+        let caller = self.state().caller.take();
+        if let Some(caller) = caller {
+            caller.wake();
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The work of a call, until the caller loses interest.
+    struct Cancellable<'a, F, R, Fut> {
+        call: &'a Packet<F, R>,
+        #[pin]
+        work: Fut,
+        registered: bool,
+    }
+}
+
+impl<F, R, Fut: Future<Output = R>> Future for Cancellable<'_, F, R, Fut> {
+    type Output = Option<R>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<R>> {
+        let this = self.project();
+        if this.call.cancelled.load(Ordering::Acquire) {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(out) = this.work.poll(cx) {
+            return Poll::Ready(Some(out));
+        }
+        if !std::mem::replace(this.registered, true) {
+            this.call.state().worker = Some(cx.waker().clone());
+            if this.call.cancelled.load(Ordering::Acquire) {
+                return Poll::Ready(None);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// The caller's side: waits for the reply, cancels when dropped before it.
+struct Reply<F, R> {
+    call: Arc<Packet<F, R>>,
+    finished: bool,
+}
+
+impl<F, R> Future for Reply<F, R> {
+    type Output = R;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        let this = self.get_mut();
+        let mut state = this.call.state();
+        if let Some(reply) = state.reply.take() {
+            this.finished = true;
+            return Poll::Ready(reply);
+        }
+        state.caller = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<F, R> Drop for Reply<F, R> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        self.call.cancelled.store(true, Ordering::Release);
+        let worker = self.call.state().worker.take();
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Waiting for one another within a shard: gates, cancellation, deadlines, channels.
+//!
+//! The channels are tokio's (also usable between threads). `Gate` and `Cancel` are single-shard.
+
+mod cancel;
+mod gate;
+pub(crate) mod waiters;
+
+pub use cancel::{Cancel, Deadline};
+pub use gate::{Gate, GateGuard};
+pub use tokio::sync::{Notify, OwnedSemaphorePermit, RwLock, Semaphore, SemaphorePermit, mpsc, oneshot, watch};

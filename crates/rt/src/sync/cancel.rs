@@ -1,0 +1,147 @@
+//! Telling work that nobody wants it any more, and until when it is wanted.
+
+use super::waiters::{Place, Waiters};
+use crate::time::{Duration, Elapsed, Instant};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// A clonable token; all clones see one `cancel()`. Single-shard.
+#[derive(Clone, Default)]
+pub struct Cancel {
+    inner: Rc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    cancelled: Cell<bool>,
+    waiting: Waiters,
+}
+
+impl Cancel {
+    /// A token that is not cancelled.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cancels, waking everyone in [`Cancel::cancelled`]. Calling it again does nothing.
+    pub fn cancel(&self) {
+        self.inner.cancelled.set(true);
+        self.inner.waiting.wake_all();
+    }
+
+    /// Whether [`Cancel::cancel`] was called.
+    #[inline]
+    pub fn is_cancelled(&self) -> bool {
+        self.inner.cancelled.get()
+    }
+
+    /// Waits until cancelled.
+    pub fn cancelled(&self) -> Cancelled {
+        Cancelled { inner: self.inner.clone(), place: Place::default() }
+    }
+
+    /// Runs `future` unless or until cancelled; `None` when cancelled first (the future is dropped).
+    pub async fn unless<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        let mut cancelled = std::pin::pin!(self.cancelled());
+        poll_fn(|cx| {
+            if cancelled.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+/// Waits for a cancellation; made by [`Cancel::cancelled`].
+#[must_use = "a future does nothing unless awaited"]
+pub struct Cancelled {
+    inner: Rc<Inner>,
+    place: Place,
+}
+
+impl Future for Cancelled {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        if this.inner.cancelled.get() {
+            return Poll::Ready(());
+        }
+        this.inner.waiting.wait(&mut this.place, cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Cancelled {
+    fn drop(&mut self) {
+        self.inner.waiting.leave(&mut self.place);
+    }
+}
+
+/// The instant after which an answer is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(pub Instant);
+
+impl Deadline {
+    /// `duration` from now (by the coarse clock).
+    pub fn after(duration: Duration) -> Self {
+        Self(crate::time::coarse_now() + duration)
+    }
+
+    /// Whether it has passed (by the coarse clock).
+    #[inline]
+    pub fn is_past(&self) -> bool {
+        crate::time::coarse_now() >= self.0
+    }
+
+    /// What is left; zero when past.
+    pub fn remaining(&self) -> Duration {
+        self.0.saturating_duration_since(crate::time::now())
+    }
+
+    /// Runs `future` until the deadline at most. Makes a timer only when the future has to wait.
+    pub async fn limit<F: Future>(&self, future: F) -> Result<F::Output, Elapsed> {
+        let remaining = self.remaining();
+        crate::time::timeout(remaining, future).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancel_wakes_every_waiter_and_stays() {
+        crate::block_on(async {
+            let cancel = Cancel::new();
+            let waiters: Vec<_> = (0..3).map(|_| crate::task::spawn(cancel.cancelled())).collect();
+            let work = crate::task::spawn({
+                let cancel = cancel.clone();
+                async move { cancel.unless(std::future::pending::<()>()).await }
+            });
+            crate::task::yield_now().await;
+            assert!(waiters.iter().all(|w| !w.is_finished()));
+            cancel.cancel();
+            for waiter in waiters {
+                waiter.await.expect("not aborted");
+            }
+            assert_eq!(work.await.expect("not aborted"), None);
+            assert!(cancel.is_cancelled());
+            cancel.cancelled().await;
+        });
+    }
+
+    #[test]
+    fn deadline_limits() {
+        crate::block_on(async {
+            let deadline = Deadline::after(Duration::from_millis(5));
+            assert!(deadline.limit(std::future::pending::<()>()).await.is_err());
+            assert_eq!(Deadline::after(Duration::from_secs(60)).limit(async { 7 }).await.ok(), Some(7));
+        });
+    }
+}

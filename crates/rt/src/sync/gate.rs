@@ -1,0 +1,117 @@
+//! A gate that work passes through: once closed nobody enters, and closing waits until everyone has left.
+
+use super::waiters::{Place, Waiters};
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Counts the users of something that will be shut down. Cheap to clone; clones are the same gate.
+#[derive(Clone, Default)]
+pub struct Gate {
+    inner: Rc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    inside: Cell<usize>,
+    closed: Cell<bool>,
+    waiting: Waiters,
+}
+
+/// Proof of having entered a [`Gate`]; dropping it leaves.
+pub struct GateGuard {
+    inner: Rc<Inner>,
+}
+
+impl Gate {
+    /// An open gate with nobody inside.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Enters, unless the gate is closed.
+    pub fn enter(&self) -> Option<GateGuard> {
+        if self.inner.closed.get() {
+            return None;
+        }
+        self.inner.inside.set(self.inner.inside.get() + 1);
+        Some(GateGuard { inner: self.inner.clone() })
+    }
+
+    /// Whether [`Gate::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.get()
+    }
+
+    /// How many guards are alive.
+    pub fn inside(&self) -> usize {
+        self.inner.inside.get()
+    }
+
+    /// Closes at once (even when the returned future is dropped) and waits until all guards are gone. May be called again.
+    pub fn close(&self) -> Closing {
+        self.inner.closed.set(true);
+        Closing { inner: self.inner.clone(), place: Place::default() }
+    }
+}
+
+/// Waits until a closed gate is empty; made by [`Gate::close`].
+#[must_use = "the gate is closed, but whoever is inside has not left yet"]
+pub struct Closing {
+    inner: Rc<Inner>,
+    place: Place,
+}
+
+impl Future for Closing {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        if this.inner.inside.get() == 0 {
+            return Poll::Ready(());
+        }
+        this.inner.waiting.wait(&mut this.place, cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.inner.waiting.leave(&mut self.place);
+    }
+}
+
+impl Drop for GateGuard {
+    fn drop(&mut self) {
+        let inside = self.inner.inside.get() - 1;
+        self.inner.inside.set(inside);
+        if inside == 0 {
+            self.inner.waiting.wake_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn close_waits_for_guards_and_refuses_newcomers() {
+        crate::block_on(async {
+            let gate = Gate::new();
+            let first = gate.enter().expect("open");
+            let second = gate.enter().expect("open");
+            let closing = crate::task::spawn(gate.close());
+            crate::task::yield_now().await;
+            assert!(gate.enter().is_none());
+            drop(first);
+            crate::task::yield_now().await;
+            assert!(!closing.is_finished());
+            drop(second);
+            crate::time::timeout(Duration::from_secs(5), closing).await.expect("closed").expect("not aborted");
+            gate.close().await;
+        });
+    }
+}

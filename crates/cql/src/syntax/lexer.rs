@@ -10,10 +10,10 @@ use super::token::{Kind, Mark, Token};
 
 /// The tokens of a text, ending with one `End`.
 ///
-/// The text must be shorter than 4 GiB (`parse` limits it far below).
-pub fn tokens(source: &str) -> Result<Vec<Token>, SyntaxError> {
+/// More than `limit` of them are an error. The text must be shorter than 4 GiB (`parse` limits it far below).
+pub fn tokens(source: &str, limit: usize) -> Result<Vec<Token>, SyntaxError> {
     let mut lexer = Lexer { source, bytes: source.as_bytes(), at: 0 };
-    let mut tokens = Vec::with_capacity(source.len() / 5 + 2);
+    let mut tokens = Vec::with_capacity((source.len() / 5 + 2).min(limit));
     loop {
         lexer.skip_blank()?;
         let start = lexer.at;
@@ -21,6 +21,9 @@ pub fn tokens(source: &str) -> Result<Vec<Token>, SyntaxError> {
         tokens.push(Token { kind, start: start as u32, end: lexer.at as u32 });
         if kind == Kind::End {
             return Ok(tokens);
+        }
+        if tokens.len() > limit {
+            return Err(lexer.error(start, format!("statement of more than {limit} words")));
         }
     }
 }
@@ -298,7 +301,7 @@ mod tests {
     use super::*;
 
     fn kinds(text: &str) -> Vec<(Kind, &str)> {
-        let mut all: Vec<_> = tokens(text).unwrap().into_iter().map(|t| (t.kind, t.text(text))).collect();
+        let mut all: Vec<_> = tokens(text, 1000).unwrap().into_iter().map(|t| (t.kind, t.text(text))).collect();
         assert_eq!(all.pop(), Some((Kind::End, "")));
         all
     }
@@ -311,7 +314,7 @@ mod tests {
     }
 
     fn failure(text: &str) -> String {
-        tokens(text).unwrap_err().to_string()
+        tokens(text, 1000).unwrap_err().to_string()
     }
 
     #[test]

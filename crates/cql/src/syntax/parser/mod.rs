@@ -25,6 +25,9 @@ pub const MAX_NESTING: usize = 100;
 /// The longest statement, in bytes. A literal of the largest mutation (16 MiB) in hexadecimal fits.
 pub const MAX_STATEMENT_BYTES: usize = 48 << 20;
 
+/// The most tokens of a statement: the tree takes about a hundred bytes for each, however short the text.
+pub const MAX_TOKENS: usize = 1 << 20;
+
 type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// Reads one text.
@@ -43,7 +46,7 @@ impl<'a> Parser<'a> {
             let message = format!("statement of {} bytes is longer than {MAX_STATEMENT_BYTES}", source.len());
             return Err(SyntaxError { message, line: 1, column: 0 });
         }
-        Ok(Parser { source, tokens: lexer::tokens(source)?, at: 0, depth: 0, markers: Vec::new() })
+        Ok(Parser { source, tokens: lexer::tokens(source, MAX_TOKENS)?, at: 0, depth: 0, markers: Vec::new() })
     }
 
     /// Reads the whole text as one statement.

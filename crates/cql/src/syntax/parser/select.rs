@@ -11,7 +11,7 @@ impl Parser<'_> {
         let json = self.eat_modifier(K::Json);
         let distinct = self.eat_modifier(K::Distinct);
         let selection = self.selection()?;
-        let from = self.from_clause()?;
+        let from = self.optional_from()?;
         let mut select = Select {
             json,
             distinct,
@@ -85,7 +85,7 @@ impl Parser<'_> {
     }
 
     /// The FROM clause, if the statement does not continue without one.
-    fn from_clause(&mut self) -> Result<Option<SelectFrom>> {
+    fn optional_from(&mut self) -> Result<Option<SelectFrom>> {
         let without = match self.peek() {
             Kind::End | Kind::Mark(M::Semicolon) => true,
             Kind::Word(keyword, _) => {

@@ -114,3 +114,83 @@ pub fn hash128(data: &[u8]) -> (u64, u64) {
     h2 = h2.wrapping_add(h1);
     (h1, h2)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Keys in the order in which Cassandra wrote their partitions.
+    fn assert_strictly_ascending(keys: impl Iterator<Item = Vec<u8>>, count: usize) {
+        let tokens: Vec<Token> = keys.map(|key| of_key(&key)).collect();
+        assert_eq!(tokens.len(), count);
+        for (i, pair) in tokens.windows(2).enumerate() {
+            assert!(pair[0] < pair[1], "key {i} should come before the next one: {pair:?}");
+        }
+    }
+
+    #[test]
+    fn text_keys_order_as_cassandra_wrote_them() {
+        let numbers = include_str!("testdata/cassandra_text_keys.txt").split_whitespace();
+        assert_strictly_ascending(numbers.map(|n| format!("key {n}").into_bytes()), 1000);
+    }
+
+    #[test]
+    fn int_keys_order_as_cassandra_wrote_them() {
+        let numbers = include_str!("testdata/cassandra_int_keys.txt").split_whitespace();
+        assert_strictly_ascending(numbers.map(|n| n.parse::<i32>().unwrap().to_be_bytes().to_vec()), 130);
+    }
+
+    #[test]
+    fn known_tokens() {
+        assert_eq!(of_key(&1i32.to_be_bytes()), Token(-4069959284402364209));
+        assert_eq!(of_key(&2i32.to_be_bytes()), Token(-3248873570005575792));
+        assert_eq!(of_key(&3i32.to_be_bytes()), Token(9010454139840013625));
+        assert_eq!(of_key(b""), Token::MIN);
+    }
+
+    /// The definition, byte by byte, with the tail's sign extension spelled out.
+    fn slow_hash(data: &[u8]) -> (u64, u64) {
+        let le = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |k, &b| k << 8 | u64::from(b));
+        let (mut h1, mut h2) = (0u64, 0u64);
+        let whole = data.len() / 16 * 16;
+        for at in (0..whole).step_by(16) {
+            h1 ^= mix1(le(&data[at..at + 8]));
+            h1 = h1.rotate_left(27).wrapping_add(h2).wrapping_mul(5).wrapping_add(0x52dce729);
+            h2 ^= mix2(le(&data[at + 8..at + 16]));
+            h2 = h2.rotate_left(31).wrapping_add(h1).wrapping_mul(5).wrapping_add(0x38495ab5);
+        }
+        let (mut k1, mut k2) = (0u64, 0u64);
+        for (i, &byte) in data[whole..].iter().enumerate() {
+            let extended = if byte >= 0x80 { u64::from(byte) | 0xffff_ffff_ffff_ff00 } else { u64::from(byte) };
+            if i < 8 { k1 ^= extended << (8 * i) } else { k2 ^= extended << (8 * (i - 8)) }
+        }
+        h2 ^= mix2(k2);
+        h1 ^= mix1(k1);
+        h1 ^= data.len() as u64;
+        h2 ^= data.len() as u64;
+        h1 = h1.wrapping_add(h2);
+        h2 = h2.wrapping_add(h1);
+        (h1, h2) = (finish(h1), finish(h2));
+        h1 = h1.wrapping_add(h2);
+        (h1, h2.wrapping_add(h1))
+    }
+
+    proptest! {
+        #[test]
+        fn fast_hash_is_the_defined_one(data in proptest::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert_eq!(hash128(&data), slow_hash(&data));
+        }
+
+        #[test]
+        fn only_the_empty_key_has_the_least_token(data in proptest::collection::vec(any::<u8>(), 1..40)) {
+            prop_assert!(!of_key(&data).is_min());
+        }
+
+        #[test]
+        fn unsigned_tokens_order_the_same(a: i64, b: i64) {
+            prop_assert_eq!(a.cmp(&b), Token(a).to_unsigned().cmp(&Token(b).to_unsigned()));
+            prop_assert_eq!(Token::from_unsigned(Token(a).to_unsigned()), Token(a));
+        }
+    }
+}

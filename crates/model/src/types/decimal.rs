@@ -166,8 +166,8 @@ fn compare_magnitudes(a: &Decimal, b: &Decimal) -> Ordering {
 
 /// Bounds of `digits - scale`, from the number of bits: log10(2) rounded down and up.
 fn first_digit(number: &Decimal) -> (i64, i64) {
-    let bits = number.unscaled.bits() as f64;
-    let low = ((bits - 1.0) * 0.301_029_995_6).floor() as i64 + 1;
-    let high = (bits * 0.301_029_995_7).floor() as i64 + 1;
-    (low - i64::from(number.scale), high - i64::from(number.scale))
+    let digits = |bits: u64, log10_of_2: u128| (u128::from(bits) * log10_of_2 / 10_000_000_000) as i64 + 1;
+    let bits = number.unscaled.bits();
+    let scale = i64::from(number.scale);
+    (digits(bits.saturating_sub(1), 3_010_299_956) - scale, digits(bits, 3_010_299_957) - scale)
 }

@@ -2,7 +2,7 @@
 //! timestamps with a blank between date and time, blobs as "0x...".
 
 use super::literal::{push_listed, scalar_text};
-use super::{CqlType, Value, is_reserved_keyword, temporal};
+use super::{CqlType, Value, temporal};
 
 impl Value {
     /// The value, of type `ty`, as JSON text.
@@ -84,7 +84,7 @@ fn push(value: &Value, ty: &CqlType, out: &mut String) {
 
 /// A name with capitals keeps its CQL quotes inside the JSON string, so that it reads back as the same name.
 fn push_field_name(name: &str, out: &mut String) {
-    if name.chars().any(|c| c.is_ascii_uppercase()) && !is_reserved_keyword(name) {
+    if name.chars().any(|c| c.is_ascii_uppercase()) {
         push_string(&format!("\"{name}\""), out);
     } else {
         push_string(name, out);

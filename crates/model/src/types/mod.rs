@@ -3,10 +3,11 @@
 //! Values travel through Messina as the bytes of the native protocol (v3 and later: 32-bit lengths in
 //! collections), the same bytes that sstables hold. This module knows the types ([`CqlType`]), their names
 //! ([`CqlType`]'s `Display`, [`parse`], [`class_name`]), their ids on the wire ([`wire`]), and what their bytes
-//! mean: [`validate`], [`compare`], [`collection`] on slices, and [`Value`] where a decoded form is worth its cost.
+//! mean: [`validate`], [`canonical`], [`compare`], [`collection`] on slices, and [`Value`] where a decoded form is worth its cost.
 //!
 //! Invariant: nothing here panics on foreign bytes or text. It must never look at a clock, a schema or a socket.
 
+mod canonical;
 pub mod class_name;
 pub mod collection;
 mod compare;
@@ -26,6 +27,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
+pub use canonical::canonical;
 pub use compare::compare;
 pub use decimal::Decimal;
 pub use duration::Duration;
@@ -349,3 +351,6 @@ impl CqlType {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

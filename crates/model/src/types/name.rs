@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::CqlType;
+use super::{CqlType, parse};
 
 /// Words that CQL never takes for a name unless they are quoted.
 const RESERVED: [&str; 62] = [
@@ -142,6 +142,8 @@ fn show(ty: &CqlType, nested: bool, f: &mut Formatter<'_>) -> fmt::Result {
         CqlType::Set { elem, .. } => show_parameters("set", &[elem], f)?,
         CqlType::Map { key, value, .. } => show_parameters("map", &[key, value], f)?,
         CqlType::Tuple(fields) => show_parameters("tuple", &fields.iter().collect::<Vec<_>>(), f)?,
+        // Unquoted, it would read as the native type.
+        CqlType::Udt(user_type) if parse::native(&user_type.name).is_some() => write!(f, "\"{}\"", user_type.name)?,
         CqlType::Udt(user_type) => Quoted(&user_type.name).fmt(f)?,
         CqlType::Vector { elem, dim } => {
             f.write_str("vector<")?;

@@ -159,10 +159,8 @@ impl Parser<'_> {
             return super::class_name::parse(&class);
         }
         let (name, quoted) = self.name()?;
-        if !quoted {
-            if let Some(ty) = self.built_in(&name, depth)? {
-                return Ok(ty);
-            }
+        if !quoted && let Some(ty) = self.built_in(&name, depth)? {
+            return Ok(ty);
         }
         let (keyspace, name) = if self.eat('.') { (Some(name), self.name()?.0) } else { (None, name) };
         match (self.resolver)(keyspace.as_deref(), &name) {

@@ -147,9 +147,9 @@ pub fn parse_timestamp(text: &str) -> Result<i64, ValueError> {
         millis = time_in_millis(&mut scanner).map_err(failed)?;
     }
     let offset = scanner.zone().ok_or_else(|| failed("unable to parse the time zone"))?;
-    days.checked_mul(MILLIS_PER_DAY)
-        .and_then(|date| date.checked_add(millis - offset * 60_000))
-        .ok_or_else(|| failed("out of range"))
+    // Wide, because the first and the last day of the range are not whole.
+    let total = i128::from(days) * i128::from(MILLIS_PER_DAY) + i128::from(millis - offset * 60_000);
+    i64::try_from(total).map_err(|_| failed("out of range"))
 }
 
 fn time_in_millis(scanner: &mut Scanner<'_>) -> Result<i64, &'static str> {

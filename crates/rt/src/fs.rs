@@ -8,6 +8,7 @@ mod buffer;
 mod directory;
 mod file;
 mod io;
+mod ring;
 mod sequential;
 
 pub use directory::{
@@ -28,3 +29,6 @@ pub enum IoClass {
     /// The commitlog: goes first.
     Log = 2,
 }
+
+#[cfg(test)]
+mod tests;

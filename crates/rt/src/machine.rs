@@ -399,11 +399,6 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
     }
 }
 
-/// Whether the environment says that io_uring is not to be used.
-pub(crate) fn io_uring_refused() -> bool {
-    std::env::var_os("MESSINA_NO_IO_URING").is_some_and(|v| v == "1")
-}
-
 /// The CPUs this thread may run on.
 #[allow(unsafe_code)]
 fn affinity() -> Vec<usize> {

@@ -4,6 +4,7 @@
 
 use super::IoClass;
 use super::buffer::AlignedBuf;
+use super::ring::Ring;
 use crate::ctx::Ctx;
 use bytes::Bytes;
 use std::fs::File;
@@ -90,14 +91,38 @@ impl Request {
 
 /// A shard's way to its files.
 pub(crate) enum Io {
+    /// The shard's io_uring.
+    Ring(Box<Ring>),
     /// Helper threads.
     Threads,
+    /// The disk of a simulated node.
+    #[cfg(feature = "sim")]
+    Disk(crate::sim::Disk),
 }
 
 impl Io {
-    /// The best the operating system allows.
+    /// The best the operating system allows. Must be called inside the shard's tokio runtime.
     pub fn production() -> Self {
-        Self::Threads
+        static SAID: std::sync::Once = std::sync::Once::new();
+        if std::env::var_os("MESSINA_NO_IO_URING").is_some_and(|v| v == "1") {
+            SAID.call_once(|| tracing::warn!("MESSINA_NO_IO_URING=1: files go through helper threads"));
+            return Self::Threads;
+        }
+        match Ring::new() {
+            Ok(ring) => Self::Ring(Box::new(ring)),
+            Err(error) => {
+                SAID.call_once(|| tracing::warn!(%error, "io_uring is refused here; files go through helper threads"));
+                Self::Threads
+            }
+        }
+    }
+
+    /// The ring; only requests that went to a ring ask for it.
+    pub fn ring(&self) -> &Ring {
+        match self {
+            Self::Ring(ring) => ring,
+            _ => unreachable!("no ring on this shard"),
+        }
     }
 
     /// Carries out `request`; gives it back with the number of bytes moved.
@@ -116,7 +141,10 @@ impl Io {
             Op::Allocate { .. } => {}
         }
         let (result, request) = match self {
+            Self::Ring(_) => Ring::start(ctx, class, request).await,
             Self::Threads => in_thread(request).await,
+            #[cfg(feature = "sim")]
+            Self::Disk(_) => unreachable!("simulated files have their own operations"),
         };
         if result.is_err() {
             ctx.counters.io_errors.add(1);
@@ -125,31 +153,50 @@ impl Io {
     }
 
     /// Submits what tasks asked for and takes what is complete. True when something was complete.
+    #[inline]
     pub fn turn(&self, ctx: &Ctx) -> bool {
-        let _ = ctx;
-        false
+        match self {
+            Self::Ring(ring) => ring.turn(ctx),
+            _ => false,
+        }
     }
 
+    /// Whether completions wait to be taken.
     pub fn has_completed(&self) -> bool {
-        false
+        match self {
+            Self::Ring(ring) => ring.has_completed(),
+            _ => false,
+        }
     }
 
     /// Arms the wake-up by completions. True when some are there already.
     pub fn about_to_sleep(&self) -> bool {
-        false
+        match self {
+            Self::Ring(ring) => ring.about_to_sleep(),
+            _ => false,
+        }
     }
 
-    pub fn awake(&self) {}
+    /// Disarms the wake-up.
+    pub fn awake(&self) {
+        if let Self::Ring(ring) = self {
+            ring.awake();
+        }
+    }
 
     /// Registers the shard to be woken by completions. True when it should take a turn at once.
     pub fn poll_wake(&self, cx: &mut Context<'_>) -> bool {
-        let _ = cx;
-        false
+        match self {
+            Self::Ring(ring) => ring.poll_wake(cx),
+            _ => false,
+        }
     }
 
     /// Waits until the kernel has let go of all memory.
     pub fn shut_down(&self, ctx: &Ctx) {
-        let _ = ctx;
+        if let Self::Ring(ring) = self {
+            ring.shut_down(ctx);
+        }
     }
 }
 

@@ -1,0 +1,351 @@
+//! The io_uring of a shard.
+//!
+//! Tasks put requests into slots; at the end of a turn all are submitted by one system call and whatever the kernel
+//! finished inline is taken at once. While the shard is awake completions raise no event; before it sleeps it arms an
+//! eventfd that wakes its reactor.
+//!
+//! Others rely on: a slot owns its request (file and memory) until the kernel has completed it, also when the future that
+//! waits for it is gone. At most [`DEPTH`] requests of a class are in the kernel; the others wait in their class's queue.
+
+use super::IoClass;
+use super::io::{MAX_OPERATION, Op, Request};
+use crate::ctx::Ctx;
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Requests in the kernel by class: foreground, background, log. Their sum fits into the rings.
+const DEPTH: [usize; 3] = [128, 16, 64];
+/// Slots of the submission ring; the completion ring has twice as many.
+const ENTRIES: u32 = 256;
+/// The order in which classes get free places.
+const PRIORITY: [IoClass; 3] = [IoClass::Log, IoClass::Foreground, IoClass::Background];
+
+/// A shard's ring.
+pub(crate) struct Ring {
+    inner: RefCell<Inner>,
+    event: AsyncFd<OwnedFd>,
+}
+
+struct Inner {
+    ring: IoUring,
+    /// Completions are posted only when we enter the kernel and ask for them.
+    deferred: bool,
+    slots: Slab<Slot>,
+    /// Slots that are not in the kernel yet, by class.
+    waiting: [VecDeque<usize>; 3],
+    in_kernel: [usize; 3],
+    /// Pushed into the submission ring and not yet submitted.
+    pushed: u32,
+    /// Completions signal the eventfd.
+    armed: bool,
+    /// Wakers of what completed in this turn.
+    woken: Vec<Waker>,
+}
+
+struct Slot {
+    request: Request,
+    class: IoClass,
+    state: State,
+    waker: Option<Waker>,
+    /// Nobody waits for it any more.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    InKernel,
+    Done(i32),
+}
+
+impl Ring {
+    /// A ring of the calling thread, inside its tokio runtime.
+    pub fn new() -> io::Result<Self> {
+        let (ring, deferred) = match IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(ENTRIES)
+        {
+            Ok(ring) => (ring, true),
+            // Kernels before 6.1.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (IoUring::new(ENTRIES)?, false),
+            Err(error) => return Err(error),
+        };
+        let event = eventfd()?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        // SAFETY: an `OwnedFd` that is never replaced stays open and the same as long as the `AsyncFd` owns it.
+        #[allow(unsafe_code)]
+        let event = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }.map_err(io::Error::from)?;
+        let inner = Inner {
+            ring,
+            deferred,
+            slots: Slab::with_capacity(64),
+            waiting: Default::default(),
+            in_kernel: [0; 3],
+            pushed: 0,
+            armed: true,
+            woken: Vec::new(),
+        };
+        Ok(Self { inner: RefCell::new(inner), event })
+    }
+
+    /// Takes a request over; the future gives it back with its result (a byte count, or a negative error number).
+    pub fn start(ctx: &Rc<Ctx>, class: IoClass, request: Request) -> Operation {
+        let mut inner = ctx.io.ring().inner.borrow_mut();
+        let slot = Slot { request, class, state: State::Waiting, waker: None, abandoned: false };
+        let key = inner.slots.insert(slot);
+        inner.waiting[class as usize].push_back(key);
+        ctx.counters.io[class as usize].queued.add(1);
+        drop(inner);
+        Operation { ctx: ctx.clone(), key: Some(key) }
+    }
+
+    /// Submits and completes until neither finds anything. True when something completed.
+    pub fn turn(&self, ctx: &Ctx) -> bool {
+        let mut completed = false;
+        loop {
+            let mut inner = self.inner.borrow_mut();
+            let pushed = inner.push_waiting(ctx);
+            if inner.pushed > 0 || inner.has_deferred() {
+                ctx.counters.io_submits.add(1);
+                inner.enter();
+            }
+            let reaped = inner.reap(ctx);
+            let woken = std::mem::take(&mut inner.woken);
+            drop(inner);
+            completed |= reaped;
+            let mut woken = woken;
+            for waker in woken.drain(..) {
+                waker.wake();
+            }
+            self.inner.borrow_mut().woken = woken;
+            if !pushed && !reaped {
+                return completed;
+            }
+        }
+    }
+
+    /// Whether completions wait to be taken.
+    pub fn has_completed(&self) -> bool {
+        self.inner.borrow_mut().has_completed()
+    }
+
+    /// Asks for an event at the next completion. True when there is one already.
+    pub fn about_to_sleep(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        if inner.in_kernel == [0; 3] {
+            return false;
+        }
+        inner.armed = true;
+        inner.ring.completion().enable_eventfd();
+        // The kernel posts, then looks at the flag; we set the flag, then look at what is posted.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        inner.has_completed() || inner.pushed > 0
+    }
+
+    /// No more events: the shard looks at the ring by itself.
+    pub fn awake(&self) {
+        let mut inner = self.inner.borrow_mut();
+        if std::mem::take(&mut inner.armed) {
+            inner.ring.completion().disable_eventfd();
+        }
+    }
+
+    /// Has the reactor wake the shard by the eventfd. True when the shard should take a turn at once.
+    pub fn poll_wake(&self, cx: &mut Context<'_>) -> bool {
+        if self.inner.borrow().in_kernel == [0; 3] {
+            return false;
+        }
+        while let Poll::Ready(ready) = self.event.poll_read_ready(cx) {
+            match ready {
+                // Every signal makes a new edge, so the counter need not be read.
+                Ok(mut guard) => guard.clear_ready(),
+                Err(_) => return true,
+            }
+        }
+        self.has_completed()
+    }
+
+    /// Waits until the kernel has completed everything.
+    pub fn shut_down(&self, ctx: &Ctx) {
+        loop {
+            self.turn(ctx);
+            let inner = self.inner.borrow();
+            if inner.in_kernel == [0; 3] && inner.waiting.iter().all(VecDeque::is_empty) {
+                return;
+            }
+            if let Err(error) = inner.ring.submit_and_wait(1)
+                && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+            {
+                tracing::error!(%error, "io_uring does not complete; its memory is given up");
+                drop(inner);
+                let slots = std::mem::take(&mut self.inner.borrow_mut().slots);
+                std::mem::forget(slots);
+                return;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Moves requests from the queues into the submission ring, within the limits.
+    fn push_waiting(&mut self, ctx: &Ctx) -> bool {
+        let mut any = false;
+        for class in PRIORITY {
+            let index = class as usize;
+            while self.in_kernel[index] < DEPTH[index]
+                && let Some(key) = self.waiting[index].pop_front()
+            {
+                ctx.counters.io[index].queued.sub(1);
+                if self.slots[key].abandoned {
+                    let slot = self.slots.remove(key);
+                    drop(slot);
+                    continue;
+                }
+                let slot = &mut self.slots[key];
+                slot.state = State::InKernel;
+                let entry = entry(&mut slot.request).user_data(key as u64);
+                // SAFETY: the file and memory that the entry names are owned by the slot, which stays until the kernel has
+                // completed the entry; the slab moves slots, but what the entry points to is on the heap behind them.
+                #[allow(unsafe_code)]
+                let full = unsafe { self.ring.submission().push(&entry) }.is_err();
+                assert!(!full, "the limits of the classes exceed the submission ring");
+                self.in_kernel[index] += 1;
+                self.pushed += 1;
+                ctx.counters.io[index].in_flight.add(1);
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn has_deferred(&mut self) -> bool {
+        self.deferred && self.in_kernel != [0; 3] && self.ring.submission().taskrun()
+    }
+
+    fn has_completed(&mut self) -> bool {
+        self.has_deferred() || !self.ring.completion().is_empty()
+    }
+
+    /// Submits what was pushed, and lets the kernel post what it has finished.
+    fn enter(&mut self) {
+        let flags = if self.deferred { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
+        // SAFETY: no argument is passed beyond the ring's own memory.
+        #[allow(unsafe_code)]
+        let submitted = unsafe { self.ring.submitter().enter::<libc::sigset_t>(self.pushed, 0, flags.bits(), None) };
+        match submitted {
+            Ok(n) => self.pushed -= (n as u32).min(self.pushed),
+            // The kernel is short of something: the next turn tries again.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+            Err(error) => panic!("io_uring_enter: {error}"),
+        }
+    }
+
+    /// Takes completions out of the ring.
+    fn reap(&mut self, ctx: &Ctx) -> bool {
+        let mut any = false;
+        loop {
+            let Some(entry) = self.ring.completion().next() else { return any };
+            any = true;
+            let key = entry.user_data() as usize;
+            let slot = &mut self.slots[key];
+            let index = slot.class as usize;
+            self.in_kernel[index] -= 1;
+            ctx.counters.io[index].in_flight.sub(1);
+            if matches!(-entry.result(), libc::EINTR | libc::EAGAIN) && !slot.abandoned {
+                slot.state = State::Waiting;
+                self.waiting[index].push_front(key);
+                ctx.counters.io[index].queued.add(1);
+                continue;
+            }
+            slot.state = State::Done(entry.result());
+            if slot.abandoned {
+                let slot = self.slots.remove(key);
+                drop(slot);
+            } else if let Some(waker) = slot.waker.take() {
+                self.woken.push(waker);
+            }
+        }
+    }
+}
+
+fn entry(request: &mut Request) -> squeue::Entry {
+    let fd = types::Fd(request.file.as_raw_fd());
+    match &mut request.op {
+        Op::Read { into, len } => {
+            let len = (*len).min(into.capacity()).min(MAX_OPERATION) as u32;
+            opcode::Read::new(fd, into.as_mut_ptr(), len).offset(request.offset).build()
+        }
+        Op::Write { data, skip } => {
+            let data = &data.as_ref()[*skip..];
+            let len = data.len().min(MAX_OPERATION) as u32;
+            opcode::Write::new(fd, data.as_ptr(), len).offset(request.offset).build()
+        }
+        Op::SyncData => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        Op::SyncAll => opcode::Fsync::new(fd).build(),
+        Op::Allocate { len } => {
+            opcode::Fallocate::new(fd, *len).offset(request.offset).mode(libc::FALLOC_FL_KEEP_SIZE).build()
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: a plain call; the descriptor is new and ours.
+    unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// A request on its way; dropping it leaves the request to the ring.
+pub(crate) struct Operation {
+    ctx: Rc<Ctx>,
+    key: Option<usize>,
+}
+
+impl Future for Operation {
+    type Output = (io::Result<usize>, Request);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let Some(key) = this.key else { panic!("Operation polled after it was ready") };
+        let mut inner = this.ctx.io.ring().inner.borrow_mut();
+        let slot = &mut inner.slots[key];
+        let State::Done(result) = slot.state else {
+            match &mut slot.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                None => slot.waker = Some(cx.waker().clone()),
+            }
+            return Poll::Pending;
+        };
+        let slot = inner.slots.remove(key);
+        drop(inner);
+        this.key = None;
+        let result = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
+        Poll::Ready((result, slot.request))
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        let Some(key) = self.key else { return };
+        let mut inner = self.ctx.io.ring().inner.borrow_mut();
+        let slot = &mut inner.slots[key];
+        slot.abandoned = true;
+        let waker = slot.waker.take();
+        let done = matches!(slot.state, State::Done(_)).then(|| inner.slots.remove(key));
+        drop(inner);
+        drop((waker, done));
+    }
+}

@@ -1,0 +1,240 @@
+//! Files on the real disk, by both ways there are.
+
+use super::io::Io;
+use super::*;
+use bytes::Bytes;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::Command;
+use std::task::{Context, Poll, Waker};
+
+/// A directory that is removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("messina-rt-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("scratch directory");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Bytes that tell their position.
+fn pattern(start: u64, len: usize) -> Vec<u8> {
+    (start..start + len as u64).map(|i| (i ^ (i >> 8) ^ (i >> 16).wrapping_mul(31)) as u8).collect()
+}
+
+async fn patterned(path: &Path, len: usize) -> File {
+    let mut writer = SequentialWriter::create(path, IoClass::Background).await.expect("create");
+    let data = pattern(0, len);
+    for piece in data.chunks(7001) {
+        writer.append(piece).await.expect("append");
+    }
+    assert_eq!(writer.position(), len as u64);
+    let (written, file) = writer.finish().await.expect("finish");
+    assert_eq!(written, len as u64);
+    file
+}
+
+async fn round_trips(dir: &Path) {
+    for len in [0usize, 1, 511, 4096, 5000, (256 << 10) + 17, 3 << 20] {
+        let path = dir.join(format!("seq-{len}"));
+        patterned(&path, len).await;
+        assert_eq!(std::fs::read(&path).expect("read"), pattern(0, len), "length {len}");
+        assert_eq!(metadata(&path).await.expect("metadata").len, len as u64);
+    }
+    let path = dir.join("seq-3145728");
+    for direct in [true, false] {
+        let options = OpenOptions { read: true, direct, ..OpenOptions::default() };
+        let file = open(&path, &options).await.expect("open");
+        for (offset, len) in [(0u64, 1usize), (1, 4095), (4095, 2), (5000, 100_000), (3 << 20, 10), ((3 << 20) - 5, 50)] {
+            let got = file.read_at(offset, len, IoClass::Foreground).await.expect("read");
+            let want = pattern(offset, len.min(((3u64 << 20) - offset) as usize));
+            assert_eq!(&got[..], &want[..], "offset {offset} len {len} direct {direct}");
+        }
+    }
+
+    let path = dir.join("mixed");
+    let options = OpenOptions { direct: true, ..OpenOptions::create_new() };
+    let file = open(&path, &options).await.expect("create");
+    assert!(open(&path, &options).await.is_err(), "create_new finds the file");
+    file.allocate(1 << 20).await.expect("allocate");
+    assert_eq!(file.len().await.expect("len"), 0);
+    let data = pattern(0, 20_000);
+    for (at, len) in [(0usize, 8192usize), (8192, 100), (8292, 3996), (12288, 4096), (16384, 3616)] {
+        file.write_at(at as u64, data[at..at + len].to_vec(), IoClass::Log).await.expect("write");
+    }
+    file.sync_data().await.expect("sync");
+    assert_eq!(&file.read_at(0, 30_000, IoClass::Foreground).await.expect("read")[..], &data[..]);
+    file.set_len(10).await.expect("cut");
+    assert_eq!(read(&path).await.expect("read"), data[..10]);
+}
+
+async fn names(dir: &Path) {
+    let deep = dir.join("a/b");
+    create_dir_all(&deep).await.expect("create");
+    write_durably(&deep.join("x"), b"one").await.expect("write");
+    write_durably(&deep.join("x"), b"three").await.expect("write");
+    assert_eq!(read(&deep.join("x")).await.expect("read"), b"three");
+    hard_link(&deep.join("x"), &deep.join("y")).await.expect("link");
+    rename(&deep.join("y"), &deep.join("z")).await.expect("rename");
+    let names: Vec<_> = read_dir(&deep).await.expect("list").into_iter().map(|e| (e.name, e.is_dir, e.len)).collect();
+    assert_eq!(names, [("x".to_string(), false, 5), ("z".to_string(), false, 5)]);
+    remove_file(&deep.join("x")).await.expect("remove");
+    assert!(!exists(&deep.join("x")).await && exists(&deep).await);
+    remove_dir_all(&dir.join("a")).await.expect("remove");
+    assert!(open(&deep.join("z"), &OpenOptions::read()).await.is_err());
+    let lock = lock_file(&dir.join("lock")).await.expect("first");
+    assert!(lock_file(&dir.join("lock")).await.is_err());
+    drop(lock);
+    lock_file(&dir.join("lock")).await.expect("freed");
+    let (total, free) = disk_space(dir).await.expect("space");
+    assert!(total >= free && free > 0);
+}
+
+#[test]
+fn files_round_trip() {
+    let scratch = Scratch::new("round");
+    crate::block_on(async {
+        round_trips(&scratch.0).await;
+        names(&scratch.0).await;
+    });
+}
+
+/// Runs `files_round_trip` again in a process that may not use io_uring.
+#[test]
+fn files_round_trip_without_io_uring() {
+    let test = std::env::current_exe().expect("this test");
+    let status = Command::new(test)
+        .args(["--exact", "fs::tests::without_io_uring_only", "--ignored"])
+        .env("MESSINA_NO_IO_URING", "1")
+        .status()
+        .expect("runs");
+    assert!(status.success());
+}
+
+#[test]
+#[ignore = "run by files_round_trip_without_io_uring"]
+fn without_io_uring_only() {
+    let scratch = Scratch::new("threads");
+    crate::block_on(async {
+        assert!(crate::ctx::with(|c| matches!(c.io, Io::Threads)));
+        round_trips(&scratch.0).await;
+        names(&scratch.0).await;
+    });
+}
+
+/// Polls a read just often enough to have it under way, then forgets it.
+fn start_and_drop<F: Future>(f: F) {
+    let mut f = pin!(f);
+    assert!(matches!(f.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+}
+
+#[test]
+fn dropped_reads_leave_memory_alone() {
+    let scratch = Scratch::new("dropped");
+    crate::block_on(async {
+        const LEN: usize = 4 << 20;
+        let path = scratch.path("data");
+        patterned(&path, LEN).await;
+        let file = open(&path, &OpenOptions::read_direct()).await.expect("open");
+        let tasks: Vec<_> = (0..16u64)
+            .map(|seed| {
+                let file = file.clone();
+                crate::task::spawn(async move {
+                    let mut at = seed * 7919;
+                    for round in 0..60 {
+                        at = (at * 1103 + 12345) % (LEN as u64 - 70_000);
+                        let len = 1 + (at as usize * 31) % 65_000;
+                        if round % 2 == 0 {
+                            start_and_drop(file.read_at(at, len, IoClass::Background));
+                            start_and_drop(file.read_at(at + 1, len, IoClass::Foreground));
+                            // Memory that the kernel might still write to if the ring had let go of it.
+                            std::hint::black_box(vec![0xA5u8; len]);
+                        }
+                        let got = file.read_at(at, len, IoClass::Foreground).await.expect("read");
+                        assert_eq!(&got[..], &pattern(at, len)[..]);
+                        let cut = crate::time::timeout(
+                            std::time::Duration::from_micros(at % 300),
+                            file.read_at(at, len, IoClass::Background),
+                        )
+                        .await;
+                        if let Ok(got) = cut {
+                            assert_eq!(&got.expect("read")[..], &pattern(at, len)[..]);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("ran");
+        }
+        // Some are still in the kernel when the shard is torn down.
+        for i in 0..100 {
+            start_and_drop(file.read_at(i * 4096, 4096, IoClass::Foreground));
+        }
+    });
+}
+
+#[test]
+fn background_has_its_own_depth() {
+    let scratch = Scratch::new("depth");
+    crate::block_on(async {
+        let path = scratch.path("data");
+        patterned(&path, 8 << 20).await;
+        if !crate::ctx::with(|c| matches!(c.io, Io::Ring(_))) {
+            return;
+        }
+        let file = open(&path, &OpenOptions::read_direct()).await.expect("open");
+        let reads: Vec<_> = (0..100u64)
+            .map(|i| {
+                let file = file.clone();
+                crate::task::spawn(async move { file.read_at(i * 65_536, 65_536, IoClass::Background).await })
+            })
+            .collect();
+        crate::task::yield_now().await;
+        crate::task::yield_now().await;
+        let now = crate::metrics::snapshot();
+        let background = now.of(IoClass::Background).clone();
+        assert!(background.in_flight <= 16, "{} in flight", background.in_flight);
+        for read in reads {
+            assert_eq!(read.await.expect("ran").expect("read").len(), 65_536);
+        }
+        let after = crate::metrics::snapshot();
+        assert_eq!((after.of(IoClass::Background).in_flight, after.of(IoClass::Background).queued), (0, 0));
+    });
+}
+
+/// A buffered write that the kernel completes inline costs one system call and no further turn of the reactor.
+#[test]
+fn an_inline_append_needs_no_wake() {
+    let scratch = Scratch::new("append");
+    crate::block_on(async {
+        if !crate::ctx::with(|c| matches!(c.io, Io::Ring(_))) {
+            return;
+        }
+        let file = open(&scratch.path("log"), &OpenOptions::create_new()).await.expect("create");
+        let record = Bytes::from(vec![7u8; 4096]);
+        file.write_at(0, record.clone(), IoClass::Log).await.expect("write");
+        let before = crate::metrics::snapshot();
+        for i in 1..=100u64 {
+            file.write_at(i * 4096, record.clone(), IoClass::Log).await.expect("write");
+        }
+        let after = crate::metrics::snapshot();
+        let (submits, turns) = (after.io_submits - before.io_submits, after.turns - before.turns);
+        assert!((100..=110).contains(&submits), "{submits} system calls for 100 appends");
+        assert!(turns < 60, "{turns} turns for 100 appends");
+    });
+}

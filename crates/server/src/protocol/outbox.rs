@@ -1,0 +1,340 @@
+//! The answers of a connection that wait to be written.
+//!
+//! Small answers are appended to one buffer; large rows are queued as they came from the engine, without a copy, unless
+//! they are compressed. The connection writes [`Outbox::slices`] and tells [`Outbox::written`] how far it got.
+
+use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use cql::Error;
+use cql::api::{Answer, Prepared};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use uuid::Uuid;
+
+/// Rows of at least this many bytes are queued and not copied.
+const LARGE: usize = 8 << 10;
+/// A buffer that grew beyond this is given back when it is empty.
+const KEEP: usize = 64 << 10;
+/// How many slices one write takes at most.
+pub const MAX_SLICES: usize = 32;
+
+/// To whom and how an answer goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// The version of the request.
+    pub version: Version,
+    /// The stream of the request.
+    pub stream: i16,
+    /// What the connection negotiated.
+    pub compression: Option<Compression>,
+    /// The trace's id, if the request was traced.
+    pub trace: Option<Uuid>,
+    /// The client negotiated the rate limit's error.
+    pub rate_limit: bool,
+    /// The client needs no column descriptions.
+    pub skip_metadata: bool,
+}
+
+impl Reply {
+    /// A plain answer.
+    pub fn plain(version: Version, stream: i16) -> Reply {
+        Reply { version, stream, compression: None, trace: None, rate_limit: false, skip_metadata: false }
+    }
+}
+
+/// The write side of a connection.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    queue: VecDeque<Bytes>,
+    tail: BytesMut,
+    /// Bytes in queue and tail.
+    len: usize,
+}
+
+impl Outbox {
+    /// How many bytes wait.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// READY.
+    pub fn ready(&mut self, reply: &Reply) {
+        let start = self.begin(reply, Opcode::Ready, &[], None);
+        self.finish(reply, start, None);
+    }
+
+    /// AUTHENTICATE with the name of the authenticator.
+    pub fn authenticate(&mut self, reply: &Reply, authenticator: &str) {
+        let start = self.begin(reply, Opcode::Authenticate, &[], None);
+        write::string(&mut self.tail, authenticator);
+        self.finish(reply, start, None);
+    }
+
+    /// SUPPORTED.
+    pub fn supported(&mut self, reply: &Reply, options: &[(&str, Vec<String>)]) {
+        let start = self.begin(reply, Opcode::Supported, &[], None);
+        write::string_multimap(&mut self.tail, options);
+        self.finish(reply, start, None);
+    }
+
+    /// The answer of a statement.
+    #[inline]
+    pub fn answer(&mut self, reply: &Reply, answer: &Answer) {
+        let start = self.begin(reply, Opcode::Result, &answer.warnings, answer.tablet.as_ref());
+        let rows = result::answer(&mut self.tail, &answer.kind, reply.skip_metadata);
+        self.finish(reply, start, rows);
+    }
+
+    /// The answer of PREPARE.
+    pub fn prepared(&mut self, reply: &Reply, prepared: &Prepared) {
+        let start = self.begin(reply, Opcode::Result, &prepared.warnings, None);
+        result::prepared(&mut self.tail, reply.version, prepared);
+        self.finish(reply, start, None);
+    }
+
+    /// ERROR.
+    pub fn error(&mut self, reply: &Reply, why: &Error) {
+        let start = self.begin(reply, Opcode::Error, &[], None);
+        error::write(&mut self.tail, reply.version, reply.rate_limit, why);
+        self.finish(reply, start, None);
+    }
+
+    /// ERROR in a version that is not spoken here, so that the client understands that much. Versions 1 and 2 have a
+    /// shorter header.
+    pub fn foreign_error(&mut self, version: u8, stream: i16, why: &Error) {
+        if let Some(version) = Version::from_number(version) {
+            return self.error(&Reply::plain(version, stream), why);
+        }
+        let before = self.tail.len();
+        self.tail.put_u8(0x80 | version);
+        self.tail.put_u8(0);
+        self.tail.put_i8(stream as i8);
+        self.tail.put_u8(Opcode::Error as u8);
+        let at = self.tail.len();
+        self.tail.put_u32(0);
+        error::write(&mut self.tail, Version::V3, false, why);
+        let len = (self.tail.len() - at - 4) as u32;
+        self.tail[at..at + 4].copy_from_slice(&len.to_be_bytes());
+        self.len += self.tail.len() - before;
+    }
+
+    /// EVENT.
+    pub fn event(&mut self, version: Version, compression: Option<Compression>, event: &Event) {
+        let reply = Reply { compression, ..Reply::plain(version, -1) };
+        let start = self.begin(&reply, Opcode::Event, &[], None);
+        event.write(&mut self.tail);
+        self.finish(&reply, start, None);
+    }
+
+    /// Starts a frame in the tail: header, trace id, warnings, payload, in this order. Gives where the body starts.
+    #[inline]
+    fn begin(&mut self, reply: &Reply, opcode: Opcode, warnings: &[String], tablet: Option<&Bytes>) -> usize {
+        let extras = reply.version >= Version::V4;
+        let (warn, payload) = (extras && !warnings.is_empty(), tablet.filter(|_| extras));
+        let mut flags = 0;
+        if reply.trace.is_some() {
+            flags |= flag::TRACING;
+        }
+        if warn {
+            flags |= flag::WARNING;
+        }
+        if payload.is_some() {
+            flags |= flag::CUSTOM_PAYLOAD;
+        }
+        let [s0, s1] = reply.stream.to_be_bytes();
+        self.tail.put_slice(&[0x80 | reply.version as u8, flags, s0, s1, opcode as u8, 0, 0, 0, 0]);
+        let start = self.tail.len();
+        if let Some(trace) = &reply.trace {
+            self.tail.put_slice(trace.as_bytes());
+        }
+        if warn {
+            write::string_list(&mut self.tail, warnings);
+        }
+        if let Some(tablet) = payload {
+            self.tail.put_u16(1);
+            write::string(&mut self.tail, "tablets-routing-v1");
+            write::bytes(&mut self.tail, tablet);
+        }
+        start
+    }
+
+    /// Ends the frame whose body starts at `start` and goes on with `rows`.
+    #[inline]
+    fn finish(&mut self, reply: &Reply, start: usize, rows: Option<&Bytes>) {
+        let rows_len = rows.map_or(0, Bytes::len);
+        let len = self.tail.len() - start + rows_len;
+        self.len += start.min(super::HEADER_LEN);
+        let compression = reply.compression.filter(|_| len >= compression::MIN_COMPRESSED);
+        let mut large = None;
+        match (compression, rows) {
+            (Some(compression), rows) => {
+                if let Some(rows) = rows {
+                    self.tail.extend_from_slice(rows);
+                }
+                let mut closed = Vec::new();
+                compression.compress(&self.tail[start..], &mut closed);
+                self.tail.truncate(start);
+                self.tail[start - 8] |= flag::COMPRESSION;
+                self.set_len(start, closed.len());
+                if closed.len() >= LARGE {
+                    large = Some(Bytes::from(closed));
+                } else {
+                    self.tail.extend_from_slice(&closed);
+                }
+            }
+            (None, rows) => {
+                self.set_len(start, len);
+                match rows {
+                    Some(rows) if rows.len() >= LARGE => large = Some(rows.clone()),
+                    Some(rows) => self.tail.extend_from_slice(rows),
+                    None => {}
+                }
+            }
+        }
+        if let Some(large) = large {
+            self.queue.push_back(self.tail.split().freeze());
+            self.queue.push_back(large);
+        }
+    }
+
+    fn set_len(&mut self, start: usize, len: usize) {
+        self.len += len;
+        self.tail[start - 4..start].copy_from_slice(&(len as u32).to_be_bytes());
+    }
+
+    /// Puts what waits into `slices`; gives how many it used. `MAX_SLICES` of them are enough for progress.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let parts = self.queue.iter().map(|bytes| &bytes[..]).chain([&self.tail[..]]);
+        let mut used = 0;
+        for (slot, part) in slices.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
+            *slot = IoSlice::new(part);
+            used += 1;
+        }
+        used
+    }
+
+    /// The first `n` bytes were written.
+    pub fn written(&mut self, mut n: usize) {
+        self.len -= n;
+        while let Some(first) = self.queue.front_mut() {
+            if n < first.len() {
+                first.advance(n);
+                return;
+            }
+            n -= first.len();
+            self.queue.pop_front();
+        }
+        if n < self.tail.len() {
+            self.tail.advance(n);
+        } else if self.tail.capacity() > KEEP {
+            self.tail = BytesMut::new();
+        } else {
+            self.tail.clear();
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Outbox::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cql::api::{AnswerKind, ResultMetadata, Rows};
+    use proptest::prelude::*;
+    use std::rc::Rc;
+
+    fn drain(outbox: &mut Outbox, step: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let used = outbox.slices(&mut slices);
+            let all: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.to_vec()).collect();
+            let n = all.len().min(step);
+            assert!(n > 0);
+            out.extend(&all[..n]);
+            outbox.written(n);
+        }
+        out
+    }
+
+    fn rows(body: Vec<u8>) -> Answer {
+        Answer::new(AnswerKind::Rows(Rows {
+            metadata: Rc::new(ResultMetadata::default()),
+            paging_state: None,
+            count: 1,
+            body: Bytes::from(body),
+        }))
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_arrives_whole(sizes in prop::collection::vec(0usize..40_000, 1..8), step in 1usize..50_000) {
+            for compression in [None, Some(Compression::Lz4), Some(Compression::Snappy)] {
+                let mut outbox = Outbox::default();
+                for (stream, size) in sizes.iter().enumerate() {
+                    let reply = Reply { compression, ..Reply::plain(Version::V4, stream as i16) };
+                    outbox.answer(&reply, &rows(vec![stream as u8; *size]));
+                }
+                let len = outbox.len();
+                let bytes = drain(&mut outbox, step);
+                prop_assert_eq!(len, bytes.len());
+                let mut rest = &bytes[..];
+                for (stream, size) in sizes.iter().enumerate() {
+                    prop_assert_eq!(rest[0], 0x84);
+                    prop_assert_eq!(i16::from_be_bytes([rest[2], rest[3]]), stream as i16);
+                    let len = u32::from_be_bytes([rest[5], rest[6], rest[7], rest[8]]) as usize;
+                    let mut body = Bytes::copy_from_slice(&rest[9..9 + len]);
+                    if rest[1] & flag::COMPRESSION != 0 {
+                        body = compression.expect("negotiated").decompress(&body, 1 << 20).expect("opens");
+                    }
+                    prop_assert_eq!(body.len(), 16 + size);
+                    prop_assert!(body[16..].iter().all(|byte| *byte == stream as u8));
+                    rest = &rest[9 + len..];
+                }
+                prop_assert!(rest.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn trace_then_warnings_then_payload() {
+        let mut outbox = Outbox::default();
+        let trace = Uuid::from_u128(0x11);
+        let reply = Reply { trace: Some(trace), ..Reply::plain(Version::V4, 2) };
+        let mut answer = Answer::new(AnswerKind::Void);
+        answer.warnings = vec!["w".to_owned()];
+        answer.tablet = Some(Bytes::from_static(b"T"));
+        outbox.answer(&reply, &answer);
+        let expected = [
+            &[0x84, 0x02 | 0x04 | 0x08, 0, 2, 8, 0, 0, 0, 52][..],
+            trace.as_bytes(),
+            b"\0\x01\0\x01w",
+            b"\0\x01\0\x12tablets-routing-v1\0\0\0\x01T",
+            &[0, 0, 0, 1],
+        ]
+        .concat();
+        let mut expected = expected;
+        expected[8] = (expected.len() - 9) as u8;
+        assert_eq!(drain(&mut outbox, 7), expected);
+        // Version 3 has neither warnings nor payloads.
+        outbox.answer(&Reply::plain(Version::V3, 2), &answer);
+        assert_eq!(drain(&mut outbox, 100), [0x83, 0, 0, 2, 8, 0, 0, 0, 4, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn old_versions_get_their_own_header() {
+        let mut outbox = Outbox::default();
+        outbox.foreign_error(2, 5, &Error::Protocol("no".into()));
+        assert_eq!(drain(&mut outbox, 100), [0x82, 0, 5, 0, 0, 0, 0, 8, 0, 0, 0, 10, 0, 2, b'n', b'o']);
+    }
+}

@@ -1,0 +1,184 @@
+//! RESULT bodies.
+//!
+//! Column descriptions are encoded once per result shape and kept in its metadata; rows arrive encoded from the language.
+
+use super::{Version, event, write};
+use bytes::{BufMut, Bytes};
+use cql::api::{AnswerKind, ColumnSpec, Prepared, ResultMetadata, Rows};
+use model::types::wire;
+
+/// Bits of a metadata's flags.
+mod meta {
+    pub const GLOBAL_TABLE: i32 = 0x0001;
+    pub const HAS_MORE_PAGES: i32 = 0x0002;
+    pub const NO_METADATA: i32 = 0x0004;
+}
+
+const VOID: i32 = 1;
+const ROWS: i32 = 2;
+const SET_KEYSPACE: i32 = 3;
+const PREPARED: i32 = 4;
+const SCHEMA_CHANGE: i32 = 5;
+
+/// Appends the body of an answer, except the rows themselves: those are given back, to follow what is appended.
+pub fn answer<'a>(out: &mut impl BufMut, kind: &'a AnswerKind, skip_metadata: bool) -> Option<&'a Bytes> {
+    match kind {
+        AnswerKind::Void => out.put_i32(VOID),
+        AnswerKind::Rows(rows) => {
+            rows_head(out, rows, skip_metadata);
+            return Some(&rows.body);
+        }
+        AnswerKind::SetKeyspace(name) => {
+            out.put_i32(SET_KEYSPACE);
+            write::string(out, name);
+        }
+        AnswerKind::SchemaChange(change) => {
+            out.put_i32(SCHEMA_CHANGE);
+            event::schema_change(out, change);
+        }
+    }
+    None
+}
+
+fn rows_head(out: &mut impl BufMut, rows: &Rows, skip_metadata: bool) {
+    let encoded = encoded(&rows.metadata);
+    let (flags, columns) = split(encoded);
+    let mut flags = if skip_metadata { meta::NO_METADATA } else { flags };
+    if rows.paging_state.is_some() {
+        flags |= meta::HAS_MORE_PAGES;
+    }
+    out.put_i32(ROWS);
+    out.put_i32(flags);
+    out.put_i32(rows.metadata.columns.len() as i32);
+    if let Some(state) = &rows.paging_state {
+        write::bytes(out, state);
+    }
+    if !skip_metadata {
+        out.put_slice(columns);
+    }
+    out.put_u32(rows.count);
+}
+
+/// Appends the body of the answer to PREPARE.
+pub fn prepared(out: &mut impl BufMut, version: Version, prepared: &Prepared) {
+    out.put_i32(PREPARED);
+    write::short_bytes(out, &prepared.id);
+    let (flags, columns) = split(encoded(&prepared.markers));
+    out.put_i32(flags);
+    out.put_i32(prepared.markers.columns.len() as i32);
+    if version >= Version::V4 {
+        out.put_i32(prepared.partition_key_markers.len() as i32);
+        for marker in &prepared.partition_key_markers {
+            out.put_u16(*marker);
+        }
+    }
+    out.put_slice(columns);
+    if prepared.result.columns.is_empty() {
+        out.put_i32(meta::NO_METADATA);
+        out.put_i32(0);
+    } else {
+        let (flags, columns) = split(encoded(&prepared.result));
+        out.put_i32(flags);
+        out.put_i32(prepared.result.columns.len() as i32);
+        out.put_slice(columns);
+    }
+}
+
+/// The flags and the descriptions in an encoded metadata.
+fn split(encoded: &Bytes) -> (i32, &[u8]) {
+    let (flags, columns) = encoded.split_at(4);
+    (i32::from_be_bytes([flags[0], flags[1], flags[2], flags[3]]), columns)
+}
+
+/// The metadata's encoded form, made at its first use: the flags word, then the columns' descriptions.
+fn encoded(metadata: &ResultMetadata) -> &Bytes {
+    metadata.encoded.get_or_init(|| {
+        let columns = &metadata.columns;
+        let mut out = Vec::with_capacity(16 + columns.len() * 24);
+        let global = is_one_table(columns);
+        out.put_i32(if global { meta::GLOBAL_TABLE } else { 0 });
+        if let Some(first) = columns.first()
+            && global
+        {
+            write::string(&mut out, &first.keyspace);
+            write::string(&mut out, &first.table);
+        }
+        for column in columns {
+            if !global {
+                write::string(&mut out, &column.keyspace);
+                write::string(&mut out, &column.table);
+            }
+            write::string(&mut out, &column.name);
+            wire::write_option(&column.ty, &mut out);
+        }
+        Bytes::from(out)
+    })
+}
+
+fn is_one_table(columns: &[ColumnSpec]) -> bool {
+    !columns.is_empty()
+        && columns.windows(2).all(|pair| pair[0].keyspace == pair[1].keyspace && pair[0].table == pair[1].table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::CqlType;
+    use std::rc::Rc;
+
+    fn metadata(tables: &[&str]) -> Rc<ResultMetadata> {
+        let columns = tables
+            .iter()
+            .map(|table| ColumnSpec {
+                keyspace: "k".into(),
+                table: (*table).into(),
+                name: "c".to_owned(),
+                ty: CqlType::Int,
+            })
+            .collect();
+        Rc::new(ResultMetadata { columns, ..Default::default() })
+    }
+
+    #[test]
+    fn rows_with_and_without_metadata() {
+        let rows = |paging_state| Rows {
+            metadata: metadata(&["t", "t"]),
+            paging_state,
+            count: 1,
+            body: Bytes::from_static(b"rows"),
+        };
+        let mut out = Vec::new();
+        let kind = AnswerKind::Rows(rows(None));
+        assert_eq!(answer(&mut out, &kind, false).map(|b| &b[..]), Some(&b"rows"[..]));
+        assert_eq!(out, b"\0\0\0\x02\0\0\0\x01\0\0\0\x02\0\x01k\0\x01t\0\x01c\0\x09\0\x01c\0\x09\0\0\0\x01");
+        let mut out = Vec::new();
+        answer(&mut out, &AnswerKind::Rows(rows(Some(Bytes::from_static(b"p")))), true);
+        assert_eq!(out, b"\0\0\0\x02\0\0\0\x06\0\0\0\x02\0\0\0\x01p\0\0\0\x01");
+    }
+
+    #[test]
+    fn columns_of_two_tables_name_them() {
+        let mut out = Vec::new();
+        let rows = Rows { metadata: metadata(&["t", "u"]), paging_state: None, count: 0, body: Bytes::new() };
+        answer(&mut out, &AnswerKind::Rows(rows), false);
+        assert_eq!(out, b"\0\0\0\x02\0\0\0\0\0\0\0\x02\0\x01k\0\x01t\0\x01c\0\x09\0\x01k\0\x01u\0\x01c\0\x09\0\0\0\0");
+    }
+
+    #[test]
+    fn prepared_by_version() {
+        let statement = Prepared {
+            id: [1; 16],
+            markers: metadata(&["t"]),
+            partition_key_markers: vec![0],
+            result: Rc::new(ResultMetadata::default()),
+            warnings: Vec::new(),
+        };
+        let (mut v3, mut v4) = (Vec::new(), Vec::new());
+        prepared(&mut v3, Version::V3, &statement);
+        prepared(&mut v4, Version::V4, &statement);
+        let head = [&[0, 0, 0, 4, 0, 16][..], &[1; 16], &[0, 0, 0, 1, 0, 0, 0, 1]].concat();
+        let tail = b"\0\x01k\0\x01t\0\x01c\0\x09\0\0\0\x04\0\0\0\0";
+        assert_eq!(v3, [&head[..], tail].concat());
+        assert_eq!(v4, [&head[..], &[0, 0, 0, 1, 0, 0], tail].concat());
+    }
+}

@@ -1,0 +1,74 @@
+//! Writing the notations of the protocol.
+
+use bytes::BufMut;
+use std::net::SocketAddr;
+
+/// `[string]`. What does not fit into its 16-bit length is cut off at a character.
+pub fn string(out: &mut impl BufMut, text: &str) {
+    let mut end = text.len().min(usize::from(u16::MAX));
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.put_u16(end as u16);
+    out.put_slice(&text.as_bytes()[..end]);
+}
+
+/// `[bytes]`
+pub fn bytes(out: &mut impl BufMut, bytes: &[u8]) {
+    out.put_i32(bytes.len() as i32);
+    out.put_slice(bytes);
+}
+
+/// `[short bytes]` of at most 65,535 bytes.
+pub fn short_bytes(out: &mut impl BufMut, bytes: &[u8]) {
+    out.put_u16(bytes.len() as u16);
+    out.put_slice(bytes);
+}
+
+/// `[string list]` of at most 65,535 strings; more are left out.
+pub fn string_list<S: AsRef<str>>(out: &mut impl BufMut, list: &[S]) {
+    let list = &list[..list.len().min(usize::from(u16::MAX))];
+    out.put_u16(list.len() as u16);
+    for text in list {
+        string(out, text.as_ref());
+    }
+}
+
+/// `[string multimap]`
+pub fn string_multimap(out: &mut impl BufMut, map: &[(&str, Vec<String>)]) {
+    out.put_u16(map.len() as u16);
+    for (key, values) in map {
+        string(out, key);
+        string_list(out, values);
+    }
+}
+
+/// `[inet]`
+pub fn inet(out: &mut impl BufMut, address: SocketAddr) {
+    match address {
+        SocketAddr::V4(v4) => {
+            out.put_u8(4);
+            out.put_slice(&v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            out.put_u8(16);
+            out.put_slice(&v6.ip().octets());
+        }
+    }
+    out.put_i32(i32::from(address.port()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_strings_are_cut_at_a_character() {
+        let text = "ä".repeat(40_000);
+        let mut out = Vec::new();
+        string(&mut out, &text);
+        assert_eq!(out.len(), 2 + 65_534);
+        assert!(std::str::from_utf8(&out[2..]).is_ok());
+        assert_eq!(&out[..2], &65_534u16.to_be_bytes());
+    }
+}

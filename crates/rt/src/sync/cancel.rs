@@ -3,6 +3,7 @@
 use super::waiters::{Place, Waiters};
 use crate::time::{Duration, Elapsed, Instant};
 use std::cell::Cell;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,6 +19,12 @@ pub struct Cancel {
 struct Inner {
     cancelled: Cell<bool>,
     waiting: Waiters,
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("cancelled", &self.is_cancelled()).finish()
+    }
 }
 
 impl Cancel {

@@ -1,0 +1,101 @@
+//! The write path: mutations to the shards that own them.
+
+use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use crate::metadata::Table;
+use model::key::DecoratedKey;
+use model::mutation::Mutation;
+use replica::ReplicaError;
+use replica::wire::Request;
+use rt::ShardId;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// The kind of a write, as errors name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteKind {
+    /// One statement.
+    Simple,
+    /// A batch that is applied whole.
+    LoggedBatch,
+    /// A batch whose partitions are on their own.
+    UnloggedBatch,
+    /// Counters.
+    Counter,
+}
+
+impl Coordinator {
+    /// Writes mutations. Those of one shard share one log record, so that a crash keeps all of them or none.
+    pub async fn write(
+        &self,
+        mutations: SmallVec<[(Mutation, DecoratedKey); 1]>,
+        _kind: WriteKind,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        count(&self.counters.writes);
+        let metadata = self.metadata();
+        let context = &options.context;
+        let mut required = 1;
+        let mut by_shard: SmallVec<[(ShardId, SmallVec<[(Mutation, DecoratedKey); 1]>); 1]> = SmallVec::new();
+        for (mutation, key) in mutations {
+            let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+            required = required.max(self.check_level(&metadata, table, options.consistency)?);
+            let shard = self.owner(table, key.token);
+            match by_shard.iter_mut().find(|(other, _)| *other == shard) {
+                Some((_, group)) => group.push((mutation, key)),
+                None => by_shard.push((shard, SmallVec::from_iter([(mutation, key)]))),
+            }
+        }
+        let work = async {
+            if let [(shard, group)] = &by_shard[..] {
+                return self.write_to(*shard, group, options).await;
+            }
+            let writes = by_shard.iter().map(|(shard, group)| self.write_to(*shard, group, options));
+            futures_util::future::try_join_all(writes).await.map(|_| ())
+        };
+        let result = context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
+        result.map_err(|error| {
+            if error == ReplicaError::Timeout {
+                count(&self.counters.write_timeouts);
+            }
+            CoordinatorError::of(error, options.consistency, required)
+        })
+    }
+
+    async fn write_to(
+        &self,
+        shard: ShardId,
+        group: &[(Mutation, DecoratedKey)],
+        options: &RequestOptions,
+    ) -> Result<(), ReplicaError> {
+        if shard == rt::shard::this() {
+            return match group {
+                [(mutation, key)] => self.replica.write(mutation, key, &options.context).await,
+                several => self.replica.write_group(several, &options.context).await,
+            };
+        }
+        let request = match group {
+            [(mutation, _)] => Request::Write(mutation.clone()),
+            several => Request::WriteGroup(several.iter().map(|(mutation, _)| mutation.clone()).collect()),
+        };
+        self.ask(shard, request, &options.context).await.map(|_| ())
+    }
+
+    /// How many replicas must answer; an error if there are not as many.
+    pub(super) fn check_level(
+        &self,
+        metadata: &crate::metadata::Metadata,
+        table: &Rc<Table>,
+        consistency: Consistency,
+    ) -> Result<u32, CoordinatorError> {
+        if matches!(consistency, Consistency::One | Consistency::LocalOne | Consistency::Any) {
+            return Ok(1);
+        }
+        let factor = metadata.keyspace(&table.schema.keyspace).map_or(1, |keyspace| keyspace.definition.replication_factor());
+        let (required, alive) = (consistency.required(factor), table.tablets.replicas(0).len().max(1) as u32);
+        if required > alive {
+            count(&self.counters.unavailable);
+            return Err(CoordinatorError::Unavailable { consistency, required, alive });
+        }
+        Ok(required)
+    }
+}

@@ -1,0 +1,145 @@
+//! Metadata as it is written down: definitions, and the changes made of them. Types are kept as CQL text, so that the encoding
+//! outlives the code's own structures.
+
+use crate::tablets::TabletReplica;
+use model::id::{ColumnId, SchemaVersion, TableId};
+use model::options::{OptionMap, TableOptions};
+use model::schema::ColumnKind;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A keyspace.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KeyspaceDefinition {
+    /// Its name.
+    pub name: String,
+    /// `class` and replication factors.
+    pub replication: OptionMap,
+    /// Whether writes go through the log.
+    pub durable_writes: bool,
+    /// The `tablets` option.
+    pub tablets: OptionMap,
+}
+
+impl KeyspaceDefinition {
+    /// The replication factor on this one datacenter.
+    pub fn replication_factor(&self) -> u32 {
+        let factors = self.replication.iter().filter(|(key, _)| *key != "class");
+        factors.filter_map(|(_, factor)| factor.parse::<u32>().ok()).max().unwrap_or(1)
+    }
+
+    /// The replication class without its package.
+    pub fn replication_class(&self) -> &str {
+        let class = self.replication.get("class").map_or("", String::as_str);
+        class.rsplit('.').next().unwrap_or(class)
+    }
+}
+
+/// A user-defined type.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TypeDefinition {
+    /// The keyspace.
+    pub keyspace: String,
+    /// Its name.
+    pub name: String,
+    /// Field names and CQL types, in order.
+    pub fields: Vec<(String, String)>,
+}
+
+/// A column.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ColumnDefinition {
+    /// The id of static and regular columns; 0 for key columns.
+    pub id: ColumnId,
+    /// Its name.
+    pub name: String,
+    /// Its part.
+    pub kind: ColumnKind,
+    /// Its CQL type.
+    pub ty: String,
+    /// Clustering columns: descending order.
+    pub descending: bool,
+}
+
+/// A dropped column.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DroppedDefinition {
+    /// Its id.
+    pub id: ColumnId,
+    /// Its name.
+    pub name: String,
+    /// Its part.
+    pub kind: ColumnKind,
+    /// Its CQL type at the time.
+    pub ty: String,
+    /// Microseconds.
+    pub drop_time: i64,
+}
+
+/// A table.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TableDefinition {
+    /// Its id.
+    pub id: TableId,
+    /// This version, chosen by the sender.
+    pub version: SchemaVersion,
+    /// The keyspace.
+    pub keyspace: String,
+    /// Its name.
+    pub name: String,
+    /// Columns; key columns in key order.
+    pub columns: Vec<ColumnDefinition>,
+    /// Columns dropped earlier.
+    pub dropped: Vec<DroppedDefinition>,
+    /// Options.
+    pub options: TableOptions,
+}
+
+/// Where a table's tablets are.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TabletsDefinition {
+    /// The table.
+    pub table: TableId,
+    /// The copies of each tablet; a power of two of them.
+    pub replicas: Vec<Vec<TabletReplica>>,
+}
+
+/// A step of a change. Puts carry the whole new definition.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Op {
+    /// Creates or replaces a keyspace.
+    PutKeyspace(KeyspaceDefinition),
+    /// Drops a keyspace with everything in it.
+    DropKeyspace(String),
+    /// Creates or replaces a type.
+    PutType(TypeDefinition),
+    /// Drops a type.
+    DropType {
+        /// The keyspace.
+        keyspace: String,
+        /// The type.
+        name: String,
+    },
+    /// Creates or replaces a table.
+    PutTable(Box<TableDefinition>),
+    /// Places a table's tablets.
+    PutTablets(TabletsDefinition),
+    /// Drops a table.
+    DropTable {
+        /// The keyspace.
+        keyspace: String,
+        /// The table.
+        name: String,
+    },
+}
+
+/// A change from one version of the metadata to the next; all of it or nothing.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Change {
+    /// The version it was made for; it fits no other.
+    pub previous: Uuid,
+    /// The version it leads to, chosen by the sender.
+    pub new: Uuid,
+    /// Its steps, in order.
+    pub ops: Vec<Op>,
+}

@@ -1,0 +1,303 @@
+//! The metadata snapshot: schema and tablets of the whole cluster, immutable; parts that a change leaves alone are shared.
+//!
+//! Every shard makes its own by applying the same changes, so that nothing of it is shared between cores.
+
+use super::definition::{Change, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, TypeDefinition};
+use crate::tablets::{TabletMap, TabletReplica};
+use model::id::{HostId, TableId};
+use model::schema::{Column, ColumnKind, DroppedColumn, TableSchema};
+use model::types::{self, CqlType, UserType};
+use rt::hash::HashMap;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// The version of the metadata of a cluster in which nothing was ever created.
+pub const INITIAL_VERSION: Uuid = Uuid::from_u128(0x59adb24e_f3cd_3e02_97f0_5b395827453f);
+
+/// A change that does not fit.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum MetadataError {
+    /// The change was made for another version.
+    #[error("the metadata has moved on: the change is for version {expected}, the current one is {current}")]
+    Stale {
+        /// The version it was made for.
+        expected: Uuid,
+        /// The version there is.
+        current: Uuid,
+    },
+    /// The change names something that is not there, or contradicts itself.
+    #[error("the change does not fit the metadata: {0}")]
+    Broken(String),
+}
+
+/// A keyspace with what is in it.
+#[derive(Clone, Debug)]
+pub struct Keyspace {
+    /// Its definition.
+    pub definition: KeyspaceDefinition,
+    /// Its tables by name.
+    pub tables: BTreeMap<String, Rc<Table>>,
+    /// Its types by name.
+    pub types: BTreeMap<String, Arc<UserType>>,
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its schema.
+    pub schema: Rc<TableSchema>,
+    /// What the schema was made from.
+    pub definition: Rc<TableDefinition>,
+    /// Where its tablets are.
+    pub tablets: Rc<TabletMap>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub struct Metadata {
+    /// Counts changes; the same number means the same metadata on every shard and node.
+    pub number: u64,
+    /// The schema version that clients compare for agreement.
+    pub version: Uuid,
+    /// The keyspaces by name.
+    pub keyspaces: BTreeMap<String, Rc<Keyspace>>,
+    tables: HashMap<TableId, Rc<Table>>,
+}
+
+impl Metadata {
+    /// The metadata before any change.
+    pub fn empty() -> Metadata {
+        Metadata { number: 0, version: INITIAL_VERSION, keyspaces: BTreeMap::new(), tables: HashMap::default() }
+    }
+
+    /// The keyspace of a name.
+    pub fn keyspace(&self, name: &str) -> Option<&Rc<Keyspace>> {
+        self.keyspaces.get(name)
+    }
+
+    /// The table of a name.
+    pub fn table(&self, keyspace: &str, name: &str) -> Option<&Rc<Table>> {
+        self.keyspaces.get(keyspace)?.tables.get(name)
+    }
+
+    /// The table of an id.
+    pub fn table_by_id(&self, id: TableId) -> Option<&Rc<Table>> {
+        self.tables.get(&id)
+    }
+
+    /// All tables.
+    pub fn tables(&self) -> impl Iterator<Item = &Rc<Table>> {
+        self.keyspaces.values().flat_map(|keyspace| keyspace.tables.values())
+    }
+
+    /// How many tablets each shard of a host has.
+    pub fn load(&self, host: HostId, shards: usize) -> Vec<u32> {
+        let mut load = vec![0; shards];
+        for table in self.tables.values() {
+            for tablet in 0..table.tablets.count() {
+                for replica in table.tablets.replicas(tablet) {
+                    if replica.host == host && (replica.shard as usize) < shards {
+                        load[replica.shard as usize] += 1;
+                    }
+                }
+            }
+        }
+        load
+    }
+
+    /// The metadata after a change.
+    pub fn apply(&self, change: &Change) -> Result<Metadata, MetadataError> {
+        if change.previous != self.version {
+            return Err(MetadataError::Stale { expected: change.previous, current: self.version });
+        }
+        let mut next = self.with(&change.ops)?;
+        next.number = self.number + 1;
+        next.version = change.new;
+        Ok(next)
+    }
+
+    /// The metadata after these steps, under the same number: for what is built in, and for looking ahead.
+    pub fn with(&self, ops: &[Op]) -> Result<Metadata, MetadataError> {
+        let mut next = self.clone();
+        for op in ops {
+            next.step(op)?;
+        }
+        Ok(next)
+    }
+
+    /// The steps that lead from nothing to this: a snapshot for the journal. What is built in is left out.
+    pub fn as_ops(&self, built_in: impl Fn(&str) -> bool) -> Vec<Op> {
+        let mut ops = Vec::new();
+        for keyspace in self.keyspaces.values().filter(|keyspace| !built_in(&keyspace.definition.name)) {
+            ops.push(Op::PutKeyspace(keyspace.definition.clone()));
+            for user_type in types_in_order(keyspace) {
+                ops.push(Op::PutType(TypeDefinition {
+                    keyspace: user_type.keyspace.clone(),
+                    name: user_type.name.clone(),
+                    fields: user_type.fields.iter().map(|(name, ty)| (name.clone(), ty.to_string())).collect(),
+                }));
+            }
+            for table in keyspace.tables.values() {
+                ops.push(Op::PutTable(Box::new((*table.definition).clone())));
+                ops.push(Op::PutTablets(TabletsDefinition {
+                    table: table.schema.id,
+                    replicas: (0..table.tablets.count()).map(|t| table.tablets.replicas(t).to_vec()).collect(),
+                }));
+            }
+        }
+        ops
+    }
+
+    fn edit(&mut self, keyspace: &str, edit: impl FnOnce(&mut Keyspace)) -> Result<(), MetadataError> {
+        let found = self.keyspaces.get_mut(keyspace);
+        edit(Rc::make_mut(found.ok_or_else(|| MetadataError::Broken(format!("no keyspace {keyspace}")))?));
+        Ok(())
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), MetadataError> {
+        match op {
+            Op::PutKeyspace(definition) => match self.keyspaces.get_mut(&definition.name) {
+                Some(keyspace) => Rc::make_mut(keyspace).definition = definition.clone(),
+                None => {
+                    let keyspace =
+                        Keyspace { definition: definition.clone(), tables: BTreeMap::new(), types: BTreeMap::new() };
+                    self.keyspaces.insert(definition.name.clone(), Rc::new(keyspace));
+                }
+            },
+            Op::DropKeyspace(name) => {
+                let keyspace = self.keyspaces.remove(name).ok_or_else(|| MetadataError::Broken(format!("no keyspace {name}")))?;
+                for table in keyspace.tables.values() {
+                    self.tables.remove(&table.schema.id);
+                }
+            }
+            Op::PutType(definition) => {
+                let user_type = Arc::new(self.resolve_type(definition)?);
+                self.edit(&definition.keyspace, |keyspace| {
+                    keyspace.types.insert(definition.name.clone(), user_type);
+                })?;
+            }
+            Op::DropType { keyspace, name } => self.edit(keyspace, |keyspace| {
+                keyspace.types.remove(name);
+            })?,
+            Op::PutTable(definition) => {
+                let schema = Rc::new(self.resolve_table(definition)?);
+                let tablets = match self.tables.get(&definition.id) {
+                    Some(table) => table.tablets.clone(),
+                    None => Rc::new(TabletMap::new(vec![SmallVec::new()]).expect("one tablet")),
+                };
+                self.put_table(Table { schema, definition: Rc::new((**definition).clone()), tablets })?;
+            }
+            Op::PutTablets(definition) => {
+                let table = self.tables.get(&definition.table);
+                let table = table.ok_or_else(|| MetadataError::Broken(format!("no table {}", definition.table)))?;
+                let replicas: Vec<SmallVec<[TabletReplica; 1]>> =
+                    definition.replicas.iter().map(|replicas| SmallVec::from_slice(replicas)).collect();
+                let tablets = TabletMap::new(replicas).ok_or_else(|| MetadataError::Broken("a tablet map's size".into()))?;
+                let table = Table { tablets: Rc::new(tablets), ..(**table).clone() };
+                self.put_table(table)?;
+            }
+            Op::DropTable { keyspace, name } => {
+                let mut dropped = None;
+                self.edit(keyspace, |keyspace| dropped = keyspace.tables.remove(name))?;
+                let dropped = dropped.ok_or_else(|| MetadataError::Broken(format!("no table {keyspace}.{name}")))?;
+                self.tables.remove(&dropped.schema.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_table(&mut self, table: Table) -> Result<(), MetadataError> {
+        let table = Rc::new(table);
+        self.tables.insert(table.schema.id, table.clone());
+        let (keyspace, name) = (table.schema.keyspace.clone(), table.schema.name.clone());
+        self.edit(&keyspace, |keyspace| {
+            keyspace.tables.insert(name, table);
+        })
+    }
+
+    /// A CQL type's text as a type, with the user types of a keyspace.
+    pub fn parse_type(&self, keyspace: &str, text: &str) -> Result<CqlType, MetadataError> {
+        let resolve = |own: Option<&str>, name: &str| self.keyspace(own.unwrap_or(keyspace))?.types.get(name).cloned();
+        types::parse::parse(text, &resolve).map_err(|error| MetadataError::Broken(format!("type {text}: {error}")))
+    }
+
+    fn resolve_type(&self, definition: &TypeDefinition) -> Result<UserType, MetadataError> {
+        let fields = definition
+            .fields
+            .iter()
+            .map(|(name, ty)| Ok((name.clone(), self.parse_type(&definition.keyspace, ty)?)))
+            .collect::<Result<_, MetadataError>>()?;
+        Ok(UserType { keyspace: definition.keyspace.clone(), name: definition.name.clone(), fields, frozen: false })
+    }
+
+    /// The schema of a definition, with its types resolved in this metadata.
+    pub fn resolve_table(&self, definition: &TableDefinition) -> Result<TableSchema, MetadataError> {
+        let of_kind = |kind: ColumnKind| {
+            definition
+                .columns
+                .iter()
+                .filter(move |column| column.kind == kind)
+                .map(|column| {
+                    Ok(Column {
+                        id: column.id,
+                        name: column.name.clone(),
+                        kind,
+                        position: 0,
+                        ty: self.parse_type(&definition.keyspace, &column.ty)?,
+                        descending: column.descending,
+                    })
+                })
+                .collect::<Result<Vec<_>, MetadataError>>()
+        };
+        let dropped = definition
+            .dropped
+            .iter()
+            .map(|dropped| {
+                // A dropped column's user type may be gone with it: its cells are dead, so their type no longer matters.
+                let ty = self.parse_type(&definition.keyspace, &dropped.ty).unwrap_or(CqlType::Blob);
+                DroppedColumn {
+                    id: dropped.id,
+                    name: dropped.name.clone(),
+                    kind: dropped.kind,
+                    ty,
+                    drop_time: dropped.drop_time,
+                }
+            })
+            .collect();
+        Ok(TableSchema::new(
+            definition.id,
+            definition.version,
+            definition.keyspace.clone(),
+            definition.name.clone(),
+            of_kind(ColumnKind::PartitionKey)?,
+            of_kind(ColumnKind::Clustering)?,
+            of_kind(ColumnKind::Static)?,
+            of_kind(ColumnKind::Regular)?,
+            dropped,
+            definition.options.clone(),
+        ))
+    }
+}
+
+/// The types of a keyspace, each after those that it uses.
+pub fn types_in_order(keyspace: &Keyspace) -> Vec<Arc<UserType>> {
+    let mut out: Vec<Arc<UserType>> = Vec::new();
+    while out.len() < keyspace.types.len() {
+        let before = out.len();
+        for user_type in keyspace.types.values() {
+            let done = |name: &str| out.iter().any(|other| other.name == name);
+            let uses_undone = keyspace.types.keys().any(|name| {
+                !done(name) && user_type.fields.iter().any(|(_, ty)| ty.references_udt(&keyspace.definition.name, name))
+            });
+            if !done(&user_type.name) && !uses_undone {
+                out.push(user_type.clone());
+            }
+        }
+        assert!(out.len() > before, "types do not use each other in a circle");
+    }
+    out
+}

@@ -1,0 +1,62 @@
+//! What can go wrong on a replica, as values that the coordinator acts on.
+
+use thiserror::Error;
+
+/// Why a replica did not answer.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ReplicaError {
+    /// The deadline passed, or the client went away: the work was stopped.
+    #[error("the request's time ran out")]
+    Timeout,
+    /// The client went away.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// Too many requests wait already.
+    #[error("{0}")]
+    Overloaded(String),
+    /// The table is not here (any more).
+    #[error("no such table on this replica")]
+    NoSuchTable,
+    /// Data on disk is damaged.
+    #[error("{0}")]
+    Corrupt(String),
+    /// A result of an unpaged query grew beyond its limit.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The request itself cannot be carried out (a mutation that is too big, malformed bytes).
+    #[error("{0}")]
+    Rejected(String),
+    /// Storage failed.
+    #[error("{0}")]
+    Storage(String),
+}
+
+impl ReplicaError {
+    /// The number by which the wire names it.
+    pub fn code(&self) -> u8 {
+        match self {
+            ReplicaError::Timeout => 1,
+            ReplicaError::Cancelled => 2,
+            ReplicaError::Overloaded(_) => 3,
+            ReplicaError::NoSuchTable => 4,
+            ReplicaError::Corrupt(_) => 5,
+            ReplicaError::TooLarge(_) => 6,
+            ReplicaError::Rejected(_) => 7,
+            ReplicaError::Storage(_) => 8,
+        }
+    }
+
+    /// From the wire's number and text; an unknown number is a storage error.
+    pub fn from_code(code: u8, text: String) -> Self {
+        match code {
+            1 => ReplicaError::Timeout,
+            2 => ReplicaError::Cancelled,
+            3 => ReplicaError::Overloaded(text),
+            4 => ReplicaError::NoSuchTable,
+            5 => ReplicaError::Corrupt(text),
+            6 => ReplicaError::TooLarge(text),
+            7 => ReplicaError::Rejected(text),
+            _ => ReplicaError::Storage(text),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a read emits of each row, and the writing of it: values go once, from the source's bytes into the result.
+
+use model::compact::LiveCells;
+use model::id::{ColumnId, SchemaVersion};
+use model::key::Clustering;
+use model::row::{Cell, State};
+use model::schema::{ColumnKind, TableSchema};
+use model::types::CqlType;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// One value of a result row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutputColumn {
+    /// A component of the partition key.
+    PartitionKey(u16),
+    /// A component of the clustering key.
+    Clustering(u16),
+    /// The value of a static or regular column.
+    Value(ColumnId),
+    /// Its timestamp, as bigint; null if there is no value.
+    WriteTime(ColumnId),
+    /// The seconds it has left, as int; null without TTL.
+    Ttl(ColumnId),
+    /// A collection's cells as a map from cell path to value: for writes that must read first.
+    Elements(ColumnId),
+}
+
+/// What a read emits.
+#[derive(Debug)]
+pub struct Output {
+    /// The values of each row, in order.
+    pub columns: Vec<OutputColumn>,
+    /// Whether a partition that has static content but no rows gives one row.
+    pub static_only_rows: bool,
+    /// Whether each live partition gives exactly one row, of key and static columns (`DISTINCT`).
+    pub distinct: bool,
+    /// The columns as the schema version last read with has them: a prepared statement binds once, not per request.
+    bound: RefCell<Option<(SchemaVersion, Rc<Binding>)>>,
+}
+
+impl PartialEq for Output {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.columns, self.static_only_rows, self.distinct) == (&other.columns, other.static_only_rows, other.distinct)
+    }
+}
+
+impl Output {
+    /// An output of these columns.
+    pub fn new(columns: Vec<OutputColumn>, static_only_rows: bool, distinct: bool) -> Self {
+        Output { columns, static_only_rows, distinct, bound: RefCell::new(None) }
+    }
+
+    pub(crate) fn bind(&self, schema: &TableSchema) -> Rc<Binding> {
+        let mut bound = self.bound.borrow_mut();
+        match &*bound {
+            Some((version, binding)) if *version == schema.version => binding.clone(),
+            _ => {
+                let binding = Rc::new(Binding::new(self, schema));
+                *bound = Some((schema.version, binding.clone()));
+                binding
+            }
+        }
+    }
+}
+
+/// An output bound to a schema version: where each column's cells go.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    slots: Vec<Slot>,
+    /// For each column id, the first slot that wants it; none: nobody does.
+    by_column: Vec<Option<u16>>,
+    /// Whether any of them has multiple cells.
+    complex: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    column: OutputColumn,
+    ty: Option<CqlType>,
+    is_static: bool,
+    /// The next slot that wants the same column.
+    next: Option<u16>,
+}
+
+impl Binding {
+    fn new(output: &Output, schema: &TableSchema) -> Binding {
+        let mut slots: Vec<Slot> = Vec::with_capacity(output.columns.len());
+        let mut by_column: Vec<Option<u16>> = Vec::new();
+        let mut complex = false;
+        for (i, column) in output.columns.iter().enumerate() {
+            let mut slot = Slot { column: *column, ty: None, is_static: false, next: None };
+            if let Some(id) = column_id(*column) {
+                if by_column.len() <= id.0 as usize {
+                    by_column.resize(id.0 as usize + 1, None);
+                }
+                slot.next = by_column[id.0 as usize].replace(i as u16);
+                if let Some(found) = schema.column(id) {
+                    slot.is_static = found.kind == ColumnKind::Static;
+                    slot.ty = Some(found.ty.clone());
+                    complex |= found.ty.is_multi_cell();
+                }
+            }
+            slots.push(slot);
+        }
+        Binding { slots, by_column, complex }
+    }
+
+    /// Appends one row: `clustering` is `None` in a row that stands for a partition alone.
+    pub(crate) fn write_row<'a>(
+        &self,
+        key_components: &[&[u8]],
+        clustering: Option<&Clustering>,
+        static_cells: LiveCells<'a>,
+        cells: Option<LiveCells<'a>>,
+        now: i32,
+        out: &mut Vec<u8>,
+    ) {
+        let mut found: SmallVec<[Found<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
+        found.resize_with(self.slots.len(), Found::default);
+        for cell in static_cells.chain(cells.into_iter().flatten()) {
+            let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
+            while let Some(i) = want {
+                let slot = &self.slots[i as usize];
+                if self.complex && slot.ty.as_ref().is_some_and(CqlType::is_multi_cell) {
+                    found[i as usize].many.push(cell);
+                } else {
+                    found[i as usize].one = Some(cell);
+                }
+                want = slot.next;
+            }
+        }
+        for (slot, found) in self.slots.iter().zip(&found) {
+            match slot.column {
+                OutputColumn::PartitionKey(i) => write_value(key_components.get(i as usize).copied(), out),
+                OutputColumn::Clustering(i) => {
+                    write_value(clustering.and_then(|key| key.components().nth(i as usize)), out);
+                }
+                OutputColumn::Value(_) => match (&found.one, &slot.ty) {
+                    (Some(cell), _) => write_value(Some(cell.value), out),
+                    (None, Some(ty)) if !found.many.is_empty() => write_collection(ty, &found.many, out),
+                    _ => write_value(None, out),
+                },
+                OutputColumn::WriteTime(_) => {
+                    let timestamp = found.one.iter().chain(&found.many).map(|cell| cell.timestamp).max();
+                    write_value(timestamp.map(i64::to_be_bytes).as_ref().map(|bytes| &bytes[..]), out);
+                }
+                OutputColumn::Ttl(_) => {
+                    let left = found.one.iter().chain(&found.many).find_map(|cell| match cell.state {
+                        State::Expiring { expiry, .. } => Some((expiry - now).to_be_bytes()),
+                        _ => None,
+                    });
+                    write_value(left.as_ref().map(|bytes| &bytes[..]), out);
+                }
+                OutputColumn::Elements(_) => {
+                    let start = begin_value(out);
+                    out.extend_from_slice(&(found.many.len() as i32).to_be_bytes());
+                    for cell in &found.many {
+                        write_value(Some(cell.path.unwrap_or_default()), out);
+                        write_value(Some(cell.value), out);
+                    }
+                    end_value(start, out);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Found<'a> {
+    one: Option<Cell<'a>>,
+    many: Vec<Cell<'a>>,
+}
+
+fn column_id(column: OutputColumn) -> Option<ColumnId> {
+    match column {
+        OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => None,
+        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => Some(id),
+    }
+}
+
+/// Appends a value in the protocol's form: i32 length and bytes, or -1 for null.
+pub fn write_value(value: Option<&[u8]>, out: &mut Vec<u8>) {
+    match value {
+        Some(bytes) => {
+            out.extend_from_slice(&(bytes.len() as i32).to_be_bytes());
+            out.extend_from_slice(bytes);
+        }
+        None => out.extend_from_slice(&(-1i32).to_be_bytes()),
+    }
+}
+
+fn begin_value(out: &mut Vec<u8>) -> usize {
+    out.extend_from_slice(&[0; 4]);
+    out.len()
+}
+
+fn end_value(start: usize, out: &mut [u8]) {
+    let len = (out.len() - start) as i32;
+    out[start - 4..start].copy_from_slice(&len.to_be_bytes());
+}
+
+/// Appends the live cells of a collection or user type as one value.
+fn write_collection(ty: &CqlType, cells: &[Cell<'_>], out: &mut Vec<u8>) {
+    let start = begin_value(out);
+    match ty {
+        CqlType::Udt(user_type) => {
+            let mut cells = cells.iter().peekable();
+            for field in 0..user_type.fields.len() as u16 {
+                let value = cells.next_if(|cell| cell.path == Some(&field.to_be_bytes()[..])).map(|cell| cell.value);
+                write_value(value, out);
+            }
+        }
+        _ => {
+            out.extend_from_slice(&(cells.len() as i32).to_be_bytes());
+            for cell in cells {
+                match ty {
+                    CqlType::Set { .. } => write_value(cell.path, out),
+                    CqlType::Map { .. } => {
+                        write_value(cell.path, out);
+                        write_value(Some(cell.value), out);
+                    }
+                    _ => write_value(Some(cell.value), out),
+                }
+            }
+        }
+    }
+    end_value(start, out);
+}

@@ -1,0 +1,254 @@
+//! From a merged stream of fragments to a page of rows: pure rules of what lives, what counts and where a page ends.
+//!
+//! Facts: paging.md sections 3 and 14. A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or
+//! where the data ends; its last position says where the next one goes on, exactly.
+
+use crate::error::ReplicaError;
+use crate::output::{Binding, Output};
+use crate::request::Limits;
+use bytes::Bytes;
+use model::compact::{Cover, is_live, live_cells};
+use model::fragment::Fragment;
+use model::key::{Clustering, DecoratedKey, split_partition_key};
+use model::row::Row;
+use model::schema::TableSchema;
+use model::time::{Seconds, Tombstone};
+use std::rc::Rc;
+
+/// Where in a partition something lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Region {
+    /// Before everything.
+    Start = 0,
+    /// At the static row.
+    Static = 1,
+    /// Among the rows.
+    Clustered = 2,
+    /// After everything.
+    End = 3,
+}
+
+/// The last thing a page consumed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The partition's key.
+    pub key: Bytes,
+    /// The part of the partition.
+    pub region: Region,
+    /// Among the rows: the clustering prefix.
+    pub prefix: Clustering,
+    /// Before (-1), at (0) or after (1) the prefix, in the order of the reader.
+    pub weight: i8,
+}
+
+/// Why a page ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PageEnd {
+    /// There is nothing more in the ranges that were asked for.
+    Exhausted = 0,
+    /// The row limit was reached.
+    Rows = 1,
+    /// Bytes or tombstones cut it short.
+    Short = 2,
+}
+
+/// A page of rows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// How many rows.
+    pub rows: u64,
+    /// The rows, each value as i32 length and bytes.
+    pub body: Vec<u8>,
+    /// The last thing consumed; none if there was nothing at all.
+    pub last: Option<Position>,
+    /// Rows returned of the partition of `last`, those of earlier pages included.
+    pub rows_in_last: u64,
+    /// Why it ended.
+    pub end: PageEnd,
+    /// Tombstones met.
+    pub tombstones: u64,
+}
+
+/// What the stream should do after a fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flow {
+    /// Go on.
+    Continue,
+    /// Nothing more is wanted of this partition: go to the next.
+    SkipPartition,
+    /// The page is full.
+    Stop,
+}
+
+/// Builds a page.
+pub struct PageBuilder<'a> {
+    schema: &'a TableSchema,
+    output: &'a Output,
+    binding: Rc<Binding>,
+    limits: Limits,
+    now: Seconds,
+    resumed: Option<(Bytes, u64)>,
+    page: Page,
+    key: Option<DecoratedKey>,
+    cover: Cover,
+    static_row: Option<Row>,
+    rows_in_partition: u64,
+}
+
+const NO_CELLS: &Row = &Row(Bytes::from_static(&[0]));
+
+impl<'a> PageBuilder<'a> {
+    /// A page for this output. `resumed` names the partition in which the previous page ended, and the rows it returned of it.
+    pub fn new(
+        schema: &'a TableSchema,
+        output: &'a Output,
+        limits: Limits,
+        now: Seconds,
+        resumed: Option<(Bytes, u64)>,
+    ) -> Self {
+        PageBuilder {
+            schema,
+            output,
+            binding: output.bind(schema),
+            limits,
+            now,
+            resumed,
+            page: Page { rows: 0, body: Vec::new(), last: None, rows_in_last: 0, end: PageEnd::Exhausted, tombstones: 0 },
+            key: None,
+            cover: Cover::default(),
+            static_row: None,
+            rows_in_partition: 0,
+        }
+    }
+
+    /// Takes the next fragment of the stream.
+    pub fn push(&mut self, fragment: Fragment) -> Result<Flow, ReplicaError> {
+        match fragment {
+            Fragment::PartitionStart { key, tombstone } => self.start(key, tombstone),
+            Fragment::Static(row) => {
+                let live = is_live(&row, self.cover.static_row(), self.now);
+                if live {
+                    self.static_row = Some(row);
+                    if self.output.distinct && self.rows_in_partition == 0 {
+                        return self.emit(None, Region::Static);
+                    }
+                } else {
+                    return Ok(self.tombstone(Region::Static, Clustering::EMPTY, 0));
+                }
+                Ok(Flow::Continue)
+            }
+            Fragment::Row { key, row } => {
+                if !is_live(&row, self.cover.row(), self.now) {
+                    return Ok(self.tombstone(Region::Clustered, key, 0));
+                }
+                if self.output.distinct { self.emit(None, Region::End) } else { self.emit(Some((key, row)), Region::Clustered) }
+            }
+            Fragment::Change { at, tombstone } => {
+                self.cover.change(tombstone);
+                let weight = if at.after { 1 } else { -1 };
+                Ok(self.tombstone(Region::Clustered, at.prefix, weight))
+            }
+            Fragment::PartitionEnd => self.end_partition(),
+        }
+    }
+
+    /// The page, when the stream has ended or `push` said stop.
+    pub fn finish(self) -> Page {
+        self.page
+    }
+
+    /// Bytes of result so far.
+    pub fn bytes(&self) -> usize {
+        self.page.body.len()
+    }
+
+    /// Whether a limit was reached.
+    pub fn is_full(&self) -> bool {
+        self.page.end != PageEnd::Exhausted
+    }
+
+    fn start(&mut self, key: DecoratedKey, tombstone: Tombstone) -> Result<Flow, ReplicaError> {
+        self.rows_in_partition = match self.resumed.take() {
+            Some((resumed, rows)) if resumed == key.key => rows,
+            _ => 0,
+        };
+        self.key = Some(key);
+        self.cover.start(tombstone);
+        self.static_row = None;
+        if !tombstone.is_live() {
+            return Ok(self.tombstone(Region::Start, Clustering::EMPTY, 0));
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn end_partition(&mut self) -> Result<Flow, ReplicaError> {
+        if self.rows_in_partition == 0 && self.static_row.is_some() && self.output.static_only_rows && !self.output.distinct {
+            let flow = self.emit(None, Region::End)?;
+            return Ok(if flow == Flow::SkipPartition { Flow::Continue } else { flow });
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn mark(&mut self, region: Region, prefix: Clustering, weight: i8) {
+        if let Some(key) = &self.key {
+            self.page.last = Some(Position { key: key.key.clone(), region, prefix, weight });
+            self.page.rows_in_last = self.rows_in_partition;
+        }
+    }
+
+    fn tombstone(&mut self, region: Region, prefix: Clustering, weight: i8) -> Flow {
+        self.page.tombstones += 1;
+        if self.limits.paged && self.page.tombstones >= self.limits.tombstones {
+            self.mark(region, prefix, weight);
+            self.page.end = PageEnd::Short;
+            return Flow::Stop;
+        }
+        Flow::Continue
+    }
+
+    fn emit(&mut self, row: Option<(Clustering, Row)>, region: Region) -> Result<Flow, ReplicaError> {
+        let key = self.key.as_ref().expect("rows come after their partition's start");
+        let columns = self.schema.partition_key.len();
+        let whole = [&key.key[..]];
+        let split;
+        let components: &[&[u8]] = if columns == 1 {
+            &whole
+        } else {
+            split = split_partition_key(&key.key, columns).unwrap_or_default();
+            &split
+        };
+        let fixed = self.static_row.as_ref().unwrap_or(NO_CELLS);
+        let static_cells = live_cells(fixed, self.cover.static_row(), self.now);
+        let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
+        let clustering = row.as_ref().map(|(key, _)| key);
+        self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.page.body);
+        self.page.rows += 1;
+        self.rows_in_partition += 1;
+        let partition_done = self.output.distinct || self.rows_in_partition >= self.limits.per_partition;
+        let (region, prefix) = match row {
+            _ if partition_done => (Region::End, Clustering::EMPTY),
+            Some((key, _)) => (Region::Clustered, key),
+            None => (region, Clustering::EMPTY),
+        };
+        self.mark(region, prefix, 0);
+        let bytes = self.page.body.len() as u64;
+        if self.page.rows >= self.limits.rows {
+            self.page.end = PageEnd::Rows;
+            return Ok(Flow::Stop);
+        }
+        if self.limits.paged {
+            if bytes > self.limits.bytes {
+                self.page.end = PageEnd::Short;
+                return Ok(Flow::Stop);
+            }
+        } else if bytes > self.limits.unpaged_bytes {
+            return Err(ReplicaError::TooLarge(format!(
+                "Memory usage of unpaged query exceeds hard limit of {} (configured via max_memory_for_unlimited_query_hard_limit)",
+                self.limits.unpaged_bytes
+            )));
+        }
+        Ok(if partition_done { Flow::SkipPartition } else { Flow::Continue })
+    }
+}

@@ -1,0 +1,91 @@
+//! What a replica is asked: one read of a page, or one write. The same at every distance.
+
+use crate::output::Output;
+use crate::trace::Trace;
+use model::id::{QueryId, SchemaVersion, TableId};
+use model::range::{PartitionRange, Slice};
+use model::time::Seconds;
+use rt::sync::{Cancel, Deadline};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Whose work it is; each class has its own permits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Class {
+    /// Clients' statements.
+    User = 0,
+    /// The node's own.
+    System = 1,
+    /// Repair, streaming, scans on behalf of operators.
+    Maintenance = 2,
+}
+
+impl Class {
+    /// All classes, in the order of their numbers.
+    pub const ALL: [Class; 3] = [Class::User, Class::System, Class::Maintenance];
+
+    /// From the wire's number.
+    pub fn from_code(code: u8) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| *class as u8 == code)
+    }
+}
+
+/// What goes with every request: whose it is, until when, and under which metadata.
+#[derive(Clone)]
+pub struct Context {
+    /// Whose work it is.
+    pub class: Class,
+    /// When nobody waits for the answer any more.
+    pub deadline: Deadline,
+    /// Set when the client is gone.
+    pub cancel: Cancel,
+    /// Where the request's steps are recorded, if it is traced.
+    pub trace: Option<Rc<Trace>>,
+    /// The number of the metadata snapshot under which the coordinator routed it.
+    pub metadata_number: u64,
+}
+
+/// Where a page ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Rows of the whole page.
+    pub rows: u64,
+    /// Rows of each partition.
+    pub per_partition: u64,
+    /// Bytes of result; the row that crosses it is the last (`query_page_size_in_bytes`).
+    pub bytes: u64,
+    /// Tombstones read (`query_tombstone_page_limit`).
+    pub tombstones: u64,
+    /// Whether the page may end on bytes or tombstones. An unpaged read may not: beyond `unpaged_bytes` it fails.
+    pub paged: bool,
+    /// `max_memory_for_unlimited_query_hard_limit`, in bytes.
+    pub unpaged_bytes: u64,
+}
+
+/// A read of one page.
+#[derive(Clone, Debug)]
+pub struct ReadCommand {
+    /// The table.
+    pub table: TableId,
+    /// The schema version that the coordinator planned with.
+    pub schema_version: SchemaVersion,
+    /// The partitions, in order; all on the shard that is asked.
+    pub ranges: SmallVec<[PartitionRange; 1]>,
+    /// What is wanted of each partition.
+    pub slice: Rc<Slice>,
+    /// What is emitted of each row.
+    pub output: Rc<Output>,
+    /// Where the page ends.
+    pub limits: Limits,
+    /// The time for TTLs.
+    pub now: Seconds,
+    /// Rows of the slice's resumed partition that earlier pages returned.
+    pub resumed_rows: u64,
+    /// `BYPASS CACHE`.
+    pub bypass_cache: bool,
+    /// The query, the same on all its pages; none where there will be no second page.
+    pub query: Option<QueryId>,
+    /// Whether this is its first page.
+    pub first_page: bool,
+}

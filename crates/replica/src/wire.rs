@@ -1,0 +1,169 @@
+//! The wire form of requests and responses: `u8 version, u32 length, body`, append-only (a reader skips what it does not know
+//! at the end of a body). Used between shards of a node and between nodes alike.
+//!
+//! All numbers are little-endian; bytes are `u32 length, bytes`. A request is `header, u8 kind, fields`; see the functions.
+
+mod codec;
+pub(crate) mod command;
+mod serve;
+
+use crate::error::ReplicaError;
+use crate::page::Page;
+use crate::request::{Class, Context, ReadCommand};
+use crate::trace::TraceEvent;
+use bytes::Bytes;
+use codec::{Reader, Writer};
+use model::mutation::Mutation;
+use model::row::Malformed;
+use uuid::Uuid;
+
+/// The version of requests and responses that this release writes; it reads this one.
+pub const VERSION: u8 = 1;
+
+/// What a shard is asked.
+#[derive(Debug)]
+pub enum Request {
+    /// A page.
+    Read(ReadCommand),
+    /// A write of one mutation.
+    Write(Mutation),
+    /// A write of several that share one log record.
+    WriteGroup(Vec<Mutation>),
+}
+
+/// What goes with it on the wire: see [`Context`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whose work it is.
+    pub class: Class,
+    /// Microseconds left until nobody waits any more.
+    pub time_left_micros: u64,
+    /// The trace session, if it is traced.
+    pub trace: Option<Uuid>,
+    /// The coordinator's metadata number.
+    pub metadata_number: u64,
+}
+
+impl Header {
+    /// The header of a request with this context.
+    pub fn of(context: &Context) -> Header {
+        Header {
+            class: context.class,
+            time_left_micros: context.deadline.remaining().as_micros() as u64,
+            trace: context.trace.as_ref().map(|trace| trace.id),
+            metadata_number: context.metadata_number,
+        }
+    }
+}
+
+/// A replica's answer.
+#[derive(Debug, PartialEq)]
+pub struct Response {
+    /// The page or the acknowledgement, or why there is none.
+    pub result: Result<Answer, ReplicaError>,
+    /// The steps recorded there, if the request was traced.
+    pub events: Vec<TraceEvent>,
+}
+
+/// What was asked for.
+#[derive(Debug, PartialEq)]
+pub enum Answer {
+    /// A page.
+    Page(Page),
+    /// The write is done.
+    Written,
+}
+
+/// Encodes a request.
+pub fn encode_request(header: &Header, request: &Request) -> Bytes {
+    let mut out = Writer::framed(VERSION);
+    out.u8(header.class as u8);
+    out.u64(header.time_left_micros);
+    out.option(header.trace.as_ref(), |out, id| out.raw(id.as_bytes()));
+    out.u64(header.metadata_number);
+    match request {
+        Request::Read(read) => {
+            out.u8(0);
+            command::write(read, &mut out);
+        }
+        Request::Write(mutation) => {
+            out.u8(1);
+            out.bytes(mutation.as_bytes());
+        }
+        Request::WriteGroup(mutations) => {
+            out.u8(2);
+            out.u32(mutations.len() as u32);
+            mutations.iter().for_each(|mutation| out.bytes(mutation.as_bytes()));
+        }
+    }
+    out.finish()
+}
+
+/// Decodes a request.
+pub fn decode_request(bytes: Bytes) -> Result<(Header, Request), Malformed> {
+    decode_request_inner(bytes).ok_or(Malformed("request"))
+}
+
+fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
+    let mut reader = Reader::framed(&bytes, VERSION)?;
+    let header = Header {
+        class: Class::from_code(reader.u8()?)?,
+        time_left_micros: reader.u64()?,
+        trace: reader.option(|reader| reader.array().map(Uuid::from_bytes))?,
+        metadata_number: reader.u64()?,
+    };
+    let request = match reader.u8()? {
+        0 => Request::Read(command::read(&mut reader)?),
+        1 => Request::Write(Mutation::parse(reader.bytes()?).ok()?),
+        2 => {
+            let count = reader.u32()?;
+            Request::WriteGroup((0..count).map(|_| Mutation::parse(reader.bytes()?).ok()).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    };
+    Some((header, request))
+}
+
+/// Encodes a response.
+pub fn encode_response(response: &Response) -> Bytes {
+    let mut out = Writer::framed(VERSION);
+    match &response.result {
+        Ok(Answer::Page(page)) => {
+            out.u8(0);
+            command::write_page(page, &mut out);
+        }
+        Ok(Answer::Written) => out.u8(1),
+        Err(error) => {
+            out.u8(2);
+            out.u8(error.code());
+            out.bytes(error.to_string().as_bytes());
+        }
+    }
+    out.u32(response.events.len() as u32);
+    for event in &response.events {
+        out.u32(event.elapsed_micros);
+        out.u16(event.shard);
+        out.bytes(event.activity.as_bytes());
+    }
+    out.finish()
+}
+
+/// Decodes a response.
+pub fn decode_response(bytes: Bytes) -> Result<Response, Malformed> {
+    decode_response_inner(bytes).ok_or(Malformed("response"))
+}
+
+fn decode_response_inner(bytes: Bytes) -> Option<Response> {
+    let mut reader = Reader::framed(&bytes, VERSION)?;
+    let result = match reader.u8()? {
+        0 => Ok(Answer::Page(command::read_page(&mut reader)?)),
+        1 => Ok(Answer::Written),
+        2 => Err(ReplicaError::from_code(reader.u8()?, reader.text()?)),
+        _ => return None,
+    };
+    let count = reader.u32()?;
+    let events = (0..count)
+        .map(|_| Some(TraceEvent { elapsed_micros: reader.u32()?, shard: reader.u16()?, activity: reader.text()? }))
+        .collect::<Option<_>>()?;
+    Some(Response { result, events })
+}

@@ -1,0 +1,131 @@
+//! The primitives of the wire form.
+
+use bytes::Bytes;
+
+const FRAME: usize = 1 + 4;
+
+pub(super) struct Writer {
+    out: Vec<u8>,
+}
+
+impl Writer {
+    pub(super) fn framed(version: u8) -> Writer {
+        let mut out = Vec::with_capacity(256);
+        out.push(version);
+        out.extend_from_slice(&[0; 4]);
+        Writer { out }
+    }
+
+    pub(super) fn finish(mut self) -> Bytes {
+        let len = (self.out.len() - FRAME) as u32;
+        self.out[1..FRAME].copy_from_slice(&len.to_le_bytes());
+        self.out.into()
+    }
+
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    pub(super) fn u8(&mut self, value: u8) {
+        self.out.push(value);
+    }
+
+    pub(super) fn u16(&mut self, value: u16) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    pub(super) fn bool(&mut self, value: bool) {
+        self.u8(value as u8);
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.raw(bytes);
+    }
+
+    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
+        self.bool(value.is_some());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Writer, &T)) {
+        self.u32(items.len() as u32);
+        items.iter().for_each(|item| write(self, item));
+    }
+}
+
+pub(super) struct Reader<'a> {
+    owner: &'a Bytes,
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn framed(bytes: &'a Bytes, version: u8) -> Option<Reader<'a>> {
+        let mut reader = Reader { owner: bytes, rest: bytes };
+        if reader.u8()? != version {
+            return None;
+        }
+        let len = reader.u32()? as usize;
+        (len == reader.rest.len()).then_some(reader)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.rest.split_first_chunk::<N>()?;
+        self.rest = tail;
+        Some(*head)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn bool(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bytes(&mut self) -> Option<Bytes> {
+        let len = self.u32()? as usize;
+        let (head, tail) = self.rest.split_at_checked(len)?;
+        self.rest = tail;
+        Some(self.owner.slice_ref(head))
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+
+    pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        Some(if self.bool()? { Some(read(self)?) } else { None })
+    }
+
+    pub(super) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.u32()?;
+        (0..count).map(|_| read(self)).collect()
+    }
+}

@@ -135,20 +135,20 @@ impl<'a> PageBuilder<'a> {
                         return self.emit(None, Region::Static);
                     }
                 } else {
-                    return Ok(self.tombstone(Region::Static, Clustering::EMPTY, 0));
+                    self.page.tombstones += 1;
                 }
                 Ok(Flow::Continue)
             }
             Fragment::Row { key, row } => {
                 if !is_live(&row, self.cover.row(), self.now) {
-                    return Ok(self.tombstone(Region::Clustered, key, 0));
+                    return Ok(self.tombstone(key, 0));
                 }
                 if self.output.distinct { self.emit(None, Region::End) } else { self.emit(Some((key, row)), Region::Clustered) }
             }
             Fragment::Change { at, tombstone } => {
                 self.cover.change(tombstone);
                 let weight = if at.after { 1 } else { -1 };
-                Ok(self.tombstone(Region::Clustered, at.prefix, weight))
+                Ok(self.tombstone(at.prefix, weight))
             }
             Fragment::PartitionEnd => self.end_partition(),
         }
@@ -177,9 +177,8 @@ impl<'a> PageBuilder<'a> {
         self.key = Some(key);
         self.cover.start(tombstone);
         self.static_row = None;
-        if !tombstone.is_live() {
-            return Ok(self.tombstone(Region::Start, Clustering::EMPTY, 0));
-        }
+        // A page never ends before the rows: the next one would begin with the same tombstone again.
+        self.page.tombstones += u64::from(!tombstone.is_live());
         Ok(Flow::Continue)
     }
 
@@ -198,10 +197,10 @@ impl<'a> PageBuilder<'a> {
         }
     }
 
-    fn tombstone(&mut self, region: Region, prefix: Clustering, weight: i8) -> Flow {
+    fn tombstone(&mut self, prefix: Clustering, weight: i8) -> Flow {
         self.page.tombstones += 1;
         if self.limits.paged && self.page.tombstones >= self.limits.tombstones {
-            self.mark(region, prefix, weight);
+            self.mark(Region::Clustered, prefix, weight);
             self.page.end = PageEnd::Short;
             return Flow::Stop;
         }

@@ -101,7 +101,7 @@ impl Coordinator {
         if state.table != schema.id || !is_well_formed(&state.position, schema.clustering.len()) {
             return Err(CoordinatorError::PagingState);
         }
-        let inside = state.position.region != Region::End && !schema.clustering.is_empty() && !query.output.distinct;
+        let inside = state.position.region != Region::End && !schema.clustering.is_empty();
         Ok(Start { key: DecoratedKey::new(state.position.key.clone()), state, inside })
     }
 

@@ -1,0 +1,193 @@
+//! Laws of merging and compaction, over random rows and streams.
+
+use bytes::Bytes;
+use model::compact::{Compactor, Rules};
+use model::fragment::Fragment;
+use model::id::{ColumnId, SchemaVersion, TableId};
+use model::key::{Clustering, ClusteringCut, DecoratedKey};
+use model::merge::merge_all;
+use model::options::TableOptions;
+use model::row::{self, Cell, Marker, Row};
+use model::schema::{Column, ColumnKind, TableSchema};
+use model::time::Tombstone;
+use model::types::CqlType;
+use proptest::prelude::*;
+use std::rc::Rc;
+
+fn column(id: u16, name: &str, kind: ColumnKind, ty: CqlType) -> Column {
+    Column { id: ColumnId(id), name: name.into(), kind, position: 0, ty, descending: false }
+}
+
+fn schema() -> Rc<TableSchema> {
+    Rc::new(TableSchema::new(
+        TableId::from_bytes([1; 16]),
+        SchemaVersion::from_bytes([2; 16]),
+        "ks",
+        "t",
+        vec![column(0, "pk", ColumnKind::PartitionKey, CqlType::Text)],
+        vec![column(0, "ck", ColumnKind::Clustering, CqlType::Tinyint)],
+        vec![],
+        vec![
+            column(0, "a", ColumnKind::Regular, CqlType::Blob),
+            column(1, "m", ColumnKind::Regular, CqlType::map(CqlType::Tinyint, CqlType::Blob)),
+        ],
+        vec![],
+        TableOptions::default(),
+    ))
+}
+
+fn any_row() -> impl Strategy<Value = Row> {
+    let cell = (0u8..4, -2i8..3, 0i64..6, 0u8..3, 0i32..4);
+    let marker = proptest::option::of((0i64..6, 0i32..3));
+    (marker, proptest::option::of((0i64..6, 0i32..4)), proptest::collection::vec(cell, 0..6)).prop_map(
+        |(marker, deletion, cells)| {
+            let marker = marker.map(|(timestamp, ttl)| match ttl {
+                0 => Marker::new(timestamp),
+                ttl => Marker::expiring(timestamp, ttl, 10 + ttl),
+            });
+            let deletion = deletion.map_or(Tombstone::LIVE, |(timestamp, at)| Tombstone::new(timestamp, at));
+            let paths: Vec<[u8; 1]> = cells.iter().map(|cell| [cell.1 as u8]).collect();
+            let values: Vec<[u8; 1]> = cells.iter().map(|cell| [cell.3]).collect();
+            let cells: Vec<Cell<'_>> = cells
+                .iter()
+                .enumerate()
+                .map(|(i, &(kind, _, timestamp, value, time))| match kind {
+                    0 => Cell::live(ColumnId(0), timestamp, &values[i]),
+                    1 => Cell::dead(ColumnId(0), timestamp, time),
+                    2 => Cell::complex_deletion(ColumnId(1), Tombstone::new(timestamp, time)),
+                    _ if value == 0 => Cell::dead(ColumnId(1), timestamp, time).at(&paths[i]),
+                    _ if value == 1 => Cell::live(ColumnId(1), timestamp, &values[i]).with_ttl(time + 1, 12 + time).at(&paths[i]),
+                    _ => Cell::live(ColumnId(1), timestamp, &values[i]).at(&paths[i]),
+                })
+                .collect();
+            let built = row::build(&schema(), marker, deletion, cells);
+            // Normalises: what the row's own deletions cover goes.
+            row::merge(&schema(), &built, &built)
+        },
+    )
+}
+
+fn any_stream() -> impl Strategy<Value = Vec<Fragment>> {
+    let change = (-3i8..4, any::<bool>(), proptest::option::of(0i64..6));
+    let rows = proptest::collection::btree_map(-3i8..4, any_row(), 0..5);
+    let partition = (0u8..4, proptest::option::of(0i64..6), rows, proptest::collection::vec(change, 0..4));
+    proptest::collection::vec(partition, 0..4).prop_map(|partitions| {
+        let schema = schema();
+        let mut seen = std::collections::BTreeMap::new();
+        for (name, tombstone, rows, changes) in partitions {
+            let key = DecoratedKey::new(Bytes::copy_from_slice(&[name]));
+            let mut body: Vec<Fragment> = rows
+                .into_iter()
+                .filter(|(_, row)| !row.is_empty())
+                .map(|(ck, row)| Fragment::Row { key: Clustering::from_components([&[ck as u8][..]]), row })
+                .collect();
+            body.extend(changes.into_iter().map(|(ck, after, tombstone)| Fragment::Change {
+                at: ClusteringCut { prefix: Clustering::from_components([&[ck as u8][..]]), after },
+                tombstone: tombstone.map_or(Tombstone::LIVE, |timestamp| Tombstone::new(timestamp, 1)),
+            }));
+            body.sort_by(|a, b| schema.order.compare(a.position().unwrap(), b.position().unwrap()));
+            body.dedup_by(|a, b| schema.order.compare(a.position().unwrap(), b.position().unwrap()).is_eq());
+            let mut open = Tombstone::LIVE;
+            body.retain(|fragment| match fragment {
+                Fragment::Change { tombstone, .. } => std::mem::replace(&mut open, *tombstone) != *tombstone,
+                _ => true,
+            });
+            if !open.is_live() {
+                body.push(Fragment::Change { at: ClusteringCut::END, tombstone: Tombstone::LIVE });
+            }
+            seen.insert(key, (tombstone.map_or(Tombstone::LIVE, |timestamp| Tombstone::new(timestamp, 1)), body));
+        }
+        let mut out = Vec::new();
+        for (key, (tombstone, body)) in seen {
+            out.push(Fragment::PartitionStart { key, tombstone });
+            out.extend(body);
+            out.push(Fragment::PartitionEnd);
+        }
+        out
+    })
+}
+
+fn merged(streams: Vec<Vec<Fragment>>) -> Vec<Fragment> {
+    let schema = schema();
+    merge_all(&schema, &schema.order, streams)
+}
+
+fn compacted(stream: Vec<Fragment>, now: i32, gc_before: i32, max_purgeable: i64) -> Vec<Fragment> {
+    let mut compactor = Compactor::new(Rules { now, gc_before });
+    let mut out = Vec::new();
+    for fragment in stream {
+        compactor.push(fragment, |_| max_purgeable, |fragment| out.push(fragment));
+    }
+    out
+}
+
+/// What a reader at `now` sees: key, clustering key, marker, live cells.
+fn visible(stream: &[Fragment], now: i32) -> Vec<String> {
+    let mut cover = model::compact::Cover::default();
+    let mut partition = None;
+    let mut out = Vec::new();
+    for fragment in stream {
+        match fragment {
+            Fragment::PartitionStart { key, tombstone } => {
+                cover.start(*tombstone);
+                partition = Some(key.clone());
+            }
+            Fragment::Change { tombstone, .. } => cover.change(*tombstone),
+            Fragment::Row { key, row } if model::compact::is_live(row, cover.row(), now) => {
+                let marker = model::compact::live_marker(row, cover.row(), now);
+                let cells: Vec<_> = model::compact::live_cells(row, cover.row(), now).collect();
+                out.push(format!("{partition:?} {key:?} {marker:?} {cells:?}"));
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rows_merge_commutatively(a in any_row(), b in any_row()) {
+        prop_assert_eq!(row::merge(&schema(), &a, &b), row::merge(&schema(), &b, &a));
+    }
+
+    #[test]
+    fn rows_merge_associatively(a in any_row(), b in any_row(), c in any_row()) {
+        let schema = schema();
+        let left = row::merge(&schema, &row::merge(&schema, &a, &b), &c);
+        let right = row::merge(&schema, &a, &row::merge(&schema, &b, &c));
+        prop_assert_eq!(left, right);
+    }
+
+    #[test]
+    fn rows_merge_idempotently(a in any_row(), b in any_row()) {
+        let once = row::merge(&schema(), &a, &b);
+        prop_assert_eq!(row::merge(&schema(), &once, &b), once.clone());
+        prop_assert_eq!(row::merge(&schema(), &once, &once), once);
+    }
+
+    #[test]
+    fn rows_check(a in any_row()) {
+        prop_assert!(Row::check(&a.0).is_ok());
+    }
+
+    #[test]
+    fn streams_merge_in_any_grouping(a in any_stream(), b in any_stream(), c in any_stream()) {
+        let all = merged(vec![a.clone(), b.clone(), c.clone()]);
+        prop_assert_eq!(&merged(vec![merged(vec![a.clone(), b.clone()]), c.clone()]), &all);
+        prop_assert_eq!(&merged(vec![c, b, a]), &all);
+    }
+
+    #[test]
+    fn compaction_is_invisible(a in any_stream(), b in any_stream(), now in 8i32..16) {
+        let all = merged(vec![a.clone(), b.clone()]);
+        let seen = visible(&all, now);
+        // With purging of everything: these are all the data there are.
+        prop_assert_eq!(visible(&compacted(all.clone(), now, i32::MAX, i64::MAX), now), seen.clone());
+        // Without purging, compacting first and merging after gives the same.
+        let keep = |stream| compacted(stream, now, i32::MIN, i64::MIN);
+        prop_assert_eq!(visible(&merged(vec![keep(a), keep(b)]), now), seen.clone());
+        prop_assert_eq!(visible(&keep(keep(all)), now), seen);
+    }
+}

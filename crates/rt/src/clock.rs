@@ -14,7 +14,10 @@ pub(crate) struct Clock {
 enum Source {
     Real,
     #[cfg(feature = "sim")]
-    Simulated { epoch_nanos: i128, start: Instant },
+    Simulated {
+        epoch_nanos: i128,
+        start: Instant,
+    },
 }
 
 impl Clock {

@@ -154,7 +154,7 @@ impl Executor {
             while let Some(work) = self.pop(ctx) {
                 polls += 1;
                 now = self.run(ctx, work, now);
-                let over = if real { now - start >= TURN } else { polls >= SIMULATED_TURN_POLLS };
+                let over = if real { now - start >= TURN } else { polls >= SIMULATED_TURN_POLLS || ctx.io.is_dead() };
                 if over || !tokio::task::coop::has_budget_remaining() {
                     spent = true;
                     break;
@@ -190,6 +190,11 @@ impl Executor {
         self.poll_started.set(Some(started));
         self.yields_asked.set(0);
         ctx.counters.polls.add(1);
+        #[cfg(feature = "sim")]
+        if let Some(world) = &ctx.world {
+            let micros = (ctx.clock.wall_nanos() - crate::sim::EPOCH_NANOS) as u64 / 1_000;
+            world.trace.numbers(&[u64::from(ctx.shard.0), u64::from(place.line()), micros]);
+        }
         work.run();
         if !ctx.clock.is_real() {
             return started;
@@ -356,6 +361,9 @@ impl Future for ShardFuture {
                 return Poll::Pending;
             }
             this.pause = None;
+        }
+        if ctx.io.is_dead() {
+            return Poll::Pending;
         }
         ctx::enter(&ctx, || {
             if this.life.stop.load(Ordering::Relaxed) && !ctx.stop.is_cancelled() {

@@ -20,8 +20,8 @@ pub mod time;
 mod clock;
 mod ctx;
 mod executor;
-mod mailbox;
 mod machine;
+mod mailbox;
 
 pub use machine::block_on;
 pub use shard::{Machine, MachineConfig, MachineHandle, Remote, ShardId};

@@ -53,3 +53,44 @@ pub async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     Ok(stream)
 }
+
+/// A connected socket on its way to another shard: it belongs to no reactor.
+#[cfg(not(feature = "sim"))]
+#[derive(Debug)]
+pub struct Detached(std::net::TcpStream);
+
+/// Takes an accepted socket off this shard, with Nagle's delay off and keep-alive on.
+#[cfg(not(feature = "sim"))]
+pub fn detach(stream: TcpStream) -> io::Result<Detached> {
+    stream.set_nodelay(true)?;
+    socket2::SockRef::from(&stream).set_keepalive(true)?;
+    Ok(Detached(stream.into_std()?))
+}
+
+#[cfg(not(feature = "sim"))]
+impl Detached {
+    /// Makes the socket this shard's.
+    pub fn attach(self) -> io::Result<TcpStream> {
+        TcpStream::from_std(self.0)
+    }
+}
+
+/// A connected socket on its way to another shard.
+#[cfg(feature = "sim")]
+#[derive(Debug)]
+pub struct Detached(TcpStream);
+
+/// Takes an accepted socket off this shard.
+#[cfg(feature = "sim")]
+pub fn detach(stream: TcpStream) -> io::Result<Detached> {
+    stream.set_nodelay(true)?;
+    Ok(Detached(stream))
+}
+
+#[cfg(feature = "sim")]
+impl Detached {
+    /// Makes the socket this shard's.
+    pub fn attach(self) -> io::Result<TcpStream> {
+        Ok(self.0)
+    }
+}

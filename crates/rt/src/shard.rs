@@ -5,8 +5,8 @@
 
 use crate::ctx;
 use crate::executor;
-use crate::mailbox::{Call, Mail, Message};
 pub use crate::machine::{Machine, MachineConfig, MachineHandle, Remote};
+use crate::mailbox::{Call, Mail, Message};
 use std::any::TypeId;
 use std::fmt;
 use std::future::Future;

@@ -5,6 +5,8 @@
 use super::IoClass;
 use super::file::{OpenOptions, open};
 use super::io::blocking;
+#[cfg(feature = "sim")]
+use super::io::{is_simulated, simulated};
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,48 +36,73 @@ pub struct Metadata {
 }
 
 /// Runs a file system call on a helper thread.
-async fn at<T: Send + 'static>(
-    path: &Path,
-    f: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
+async fn at<T: Send + 'static>(path: &Path, f: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let path = path.to_path_buf();
     blocking(move || f(&path)).await
 }
 
 /// Gives the file at `from` the name `to`, replacing what is there.
 pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.rename(boot, now, from, to)).await;
+    }
     let to = to.to_path_buf();
     at(from, move |from| std::fs::rename(from, to)).await
 }
 
 /// Gives the file at `existing` a second name.
 pub async fn hard_link(existing: &Path, new: &Path) -> io::Result<()> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.hard_link(boot, now, existing, new)).await;
+    }
     let new = new.to_path_buf();
     at(existing, move |existing| std::fs::hard_link(existing, new)).await
 }
 
 /// Removes a file.
 pub async fn remove_file(path: &Path) -> io::Result<()> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.remove_file(boot, now, path)).await;
+    }
     at(path, |path| std::fs::remove_file(path)).await
 }
 
 /// Removes a directory with all it contains.
 pub async fn remove_dir_all(path: &Path) -> io::Result<()> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.remove_dir_all(boot, now, path)).await;
+    }
     at(path, |path| std::fs::remove_dir_all(path)).await
 }
 
 /// Makes a directory and those above it; it is no error if they exist. Does not sync them.
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.create_dir_all(boot, now, path)).await;
+    }
     at(path, |path| std::fs::create_dir_all(path)).await
 }
 
 /// Makes the names in `path` durable.
 pub async fn sync_dir(path: &Path) -> io::Result<()> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.sync_dir(boot, now, path)).await;
+    }
     at(path, |path| std::fs::File::open(path)?.sync_all()).await
 }
 
 /// What `path` contains, sorted by name.
 pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, _| disk.read_dir(boot, path)).await;
+    }
     at(path, |path| {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(path)? {
@@ -97,6 +124,10 @@ pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
 
 /// What is known of `path`.
 pub async fn metadata(path: &Path) -> io::Result<Metadata> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, _| disk.metadata(boot, path)).await;
+    }
     at(path, |path| {
         use std::os::unix::fs::MetadataExt;
         let m = std::fs::metadata(path)?;
@@ -145,16 +176,25 @@ pub struct FileLock {
 #[derive(Debug)]
 enum Held {
     Os(#[allow(dead_code)] std::fs::File),
+    #[cfg(feature = "sim")]
+    Sim(#[allow(dead_code)] crate::sim::SimLock),
 }
 
 /// Locks the file at `path`, making it if needed. Fails with `WouldBlock` when another holds the lock.
 pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
-    at(path, |path| {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, now| disk.lock(boot, now, path))
+            .await
+            .map(|lock| FileLock { _held: Held::Sim(lock) });
+    }
+    let file = at(path, |path| {
         let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         flock(&file)?;
-        Ok(FileLock { _held: Held::Os(file) })
+        Ok(file)
     })
-    .await
+    .await?;
+    Ok(FileLock { _held: Held::Os(file) })
 }
 
 #[allow(unsafe_code)]
@@ -168,6 +208,10 @@ fn flock(file: &std::fs::File) -> io::Result<()> {
 
 /// Total and free bytes (for unprivileged users) of the file system that holds `path`.
 pub async fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, _| disk.space(boot)).await;
+    }
     at(path, statvfs).await
 }
 

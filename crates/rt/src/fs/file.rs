@@ -6,6 +6,8 @@
 use super::IoClass;
 use super::buffer::{ALIGN, AlignedBuf};
 use super::io::{MAX_OPERATION, Op, Payload, Request, blocking};
+#[cfg(feature = "sim")]
+use super::io::{is_simulated, simulated};
 use crate::ctx::{self, Ctx};
 use bytes::Bytes;
 use std::cell::OnceCell;
@@ -64,6 +66,8 @@ struct Inner {
 
 enum Handle {
     Os(OsFile),
+    #[cfg(feature = "sim")]
+    Sim(crate::sim::SimFile),
 }
 
 struct OsFile {
@@ -88,6 +92,11 @@ impl fmt::Debug for File {
 
 /// Opens the file at `path`.
 pub async fn open(path: &Path, opts: &OpenOptions) -> io::Result<File> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        let file = simulated(|disk, boot, now| disk.open(boot, now, path, opts)).await?;
+        return Ok(File { inner: Rc::new(Inner { path: path.to_path_buf(), handle: Handle::Sim(file) }) });
+    }
     let handle = Handle::Os(open_os(path.to_path_buf(), *opts).await?);
     Ok(File { inner: Rc::new(Inner { path: path.to_path_buf(), handle }) })
 }
@@ -172,6 +181,8 @@ impl File {
     pub fn is_direct(&self) -> bool {
         match &self.inner.handle {
             Handle::Os(os) => os.alignment.is_some(),
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => file.is_direct(),
         }
     }
 
@@ -183,6 +194,8 @@ impl File {
         let ctx = ctx::current();
         match &self.inner.handle {
             Handle::Os(os) => os.read_at(&ctx, offset, len, class).await,
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, _| file.read(offset, len)).await,
         }
     }
 
@@ -195,6 +208,8 @@ impl File {
         let ctx = ctx::current();
         match &self.inner.handle {
             Handle::Os(os) => os.write_at(&ctx, offset, Payload::Bytes(data), class).await,
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, now| file.write(now, offset, &data)).await,
         }
     }
 
@@ -202,10 +217,17 @@ impl File {
     pub(crate) async fn write_aligned(&self, offset: u64, data: AlignedBuf, class: IoClass) -> io::Result<AlignedBuf> {
         let ctx = ctx::current();
         match &self.inner.handle {
-            Handle::Os(os) => match os.write_payload(&ctx, os.file.clone(), offset, Payload::Aligned(data), class).await? {
-                Payload::Aligned(buffer) => Ok(buffer),
-                Payload::Bytes(_) => unreachable!("the payload comes back as it was given"),
-            },
+            Handle::Os(os) => {
+                match os.write_payload(&ctx, os.file.clone(), offset, Payload::Aligned(data), class).await? {
+                    Payload::Aligned(buffer) => Ok(buffer),
+                    Payload::Bytes(_) => unreachable!("the payload comes back as it was given"),
+                }
+            }
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => {
+                simulated(|_, _, now| file.write(now, offset, data.as_ref())).await?;
+                Ok(data)
+            }
         }
     }
 
@@ -227,6 +249,8 @@ impl File {
                 let request = Request { file: os.file.clone(), offset: 0, op };
                 ctx.io.run(&ctx, IoClass::Log, request).await.0.map(drop)
             }
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, now| file.sync(now)).await,
         }
     }
 
@@ -244,6 +268,8 @@ impl File {
                     other => other.map(drop),
                 }
             }
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, now| file.allocate(now, len)).await,
         }
     }
 
@@ -254,6 +280,8 @@ impl File {
                 let file = os.file.clone();
                 blocking(move || file.set_len(len)).await
             }
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, now| file.set_len(now, len)).await,
         }
     }
 
@@ -262,6 +290,8 @@ impl File {
         match &self.inner.handle {
             // Answered from memory: not worth a thread.
             Handle::Os(os) => os.file.metadata().map(|m| m.len()),
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, _| file.len()).await,
         }
     }
 

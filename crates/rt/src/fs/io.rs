@@ -97,7 +97,7 @@ pub(crate) enum Io {
     Threads,
     /// The disk of a simulated node.
     #[cfg(feature = "sim")]
-    Disk(crate::sim::Disk),
+    Disk { disk: crate::sim::Disk, boot: u64 },
 }
 
 impl Io {
@@ -114,6 +114,16 @@ impl Io {
                 SAID.call_once(|| tracing::warn!(%error, "io_uring is refused here; files go through helper threads"));
                 Self::Threads
             }
+        }
+    }
+
+    /// Whether the disk of the shard has lost its power: then nothing on the shard runs any more.
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Disk { disk, boot } => !disk.is_on() || disk.boot() != *boot,
+            _ => false,
         }
     }
 
@@ -144,7 +154,7 @@ impl Io {
             Self::Ring(_) => Ring::start(ctx, class, request).await,
             Self::Threads => in_thread(request).await,
             #[cfg(feature = "sim")]
-            Self::Disk(_) => unreachable!("simulated files have their own operations"),
+            Self::Disk { .. } => unreachable!("simulated files have their own operations"),
         };
         if result.is_err() {
             ctx.counters.io_errors.add(1);
@@ -217,5 +227,44 @@ pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + '
             // The runtime is going away; so is the task that waits here.
             Err(_) => std::future::pending().await,
         },
+    }
+}
+
+/// Whether this shard's files are simulated.
+#[cfg(feature = "sim")]
+pub(crate) fn is_simulated() -> bool {
+    crate::ctx::with(|c| matches!(c.io, Io::Disk { .. }))
+}
+
+/// Runs one operation of the shard's simulated disk, after or before a wait. Never completes if the machine dies meanwhile.
+#[cfg(feature = "sim")]
+pub(crate) async fn simulated<T>(
+    f: impl FnOnce(&crate::sim::Disk, u64, i64) -> Result<T, crate::sim::Failed>,
+) -> io::Result<T> {
+    use crate::sim::Failed;
+    let ctx = crate::ctx::current();
+    let Io::Disk { disk, boot } = &ctx.io else { unreachable!("the shard's files are not simulated") };
+    let delay = disk.next_delay();
+    let wait_first = crate::random::below(2) == 0;
+    if wait_first && let Some(delay) = delay {
+        crate::time::sleep(delay).await;
+    }
+    let out = f(disk, *boot, crate::time::wall_micros());
+    if matches!(out, Err(Failed::Dead)) {
+        return std::future::pending().await;
+    }
+    match delay {
+        Some(delay) if !wait_first => crate::time::sleep(delay).await,
+        Some(_) => {}
+        None => {
+            if crate::random::below(4) != 0 {
+                crate::task::yield_now().await;
+            }
+        }
+    }
+    match out {
+        Ok(out) => Ok(out),
+        Err(Failed::Io(error)) => Err(error),
+        Err(Failed::Dead) => unreachable!("handled above"),
     }
 }

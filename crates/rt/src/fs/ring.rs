@@ -71,13 +71,13 @@ enum State {
 impl Ring {
     /// A ring of the calling thread, inside its tokio runtime.
     pub fn new() -> io::Result<Self> {
-        let (ring, deferred) = match IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(ENTRIES)
-        {
-            Ok(ring) => (ring, true),
-            // Kernels before 6.1.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (IoUring::new(ENTRIES)?, false),
-            Err(error) => return Err(error),
-        };
+        let (ring, deferred) =
+            match IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(ENTRIES) {
+                Ok(ring) => (ring, true),
+                // Kernels before 6.1.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (IoUring::new(ENTRIES)?, false),
+                Err(error) => return Err(error),
+            };
         let event = eventfd()?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
         // SAFETY: an `OwnedFd` that is never replaced stays open and the same as long as the `AsyncFd` owns it.

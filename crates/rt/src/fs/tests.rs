@@ -59,7 +59,8 @@ async fn round_trips(dir: &Path) {
     for direct in [true, false] {
         let options = OpenOptions { read: true, direct, ..OpenOptions::default() };
         let file = open(&path, &options).await.expect("open");
-        for (offset, len) in [(0u64, 1usize), (1, 4095), (4095, 2), (5000, 100_000), (3 << 20, 10), ((3 << 20) - 5, 50)] {
+        for (offset, len) in [(0u64, 1usize), (1, 4095), (4095, 2), (5000, 100_000), (3 << 20, 10), ((3 << 20) - 5, 50)]
+        {
             let got = file.read_at(offset, len, IoClass::Foreground).await.expect("read");
             let want = pattern(offset, len.min(((3u64 << 20) - offset) as usize));
             assert_eq!(&got[..], &want[..], "offset {offset} len {len} direct {direct}");

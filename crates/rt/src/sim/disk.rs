@@ -1,0 +1,688 @@
+//! A simulated disk: what programs see, what a power loss would leave, and faults.
+//!
+//! A write is seen at once and durable once synced; names become durable with their directory (see `names`). At a power
+//! loss each unsynced sector and name survives or not, as [`Unsynced`] says. A disk outlives the runs that use it: make it
+//! outside and hand clones in; clones are the same disk.
+//!
+//! Others rely on: an operation begun before a power loss or a kill never completes after it.
+
+use super::derive;
+use super::names::{Entry, Names, normal};
+use crate::fs::{DirEntry, Metadata, OpenOptions};
+use bytes::Bytes;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The size of a disk that was not given one.
+const UNLIMITED: u64 = 1 << 40;
+/// Bytes that survive a power loss or not as one.
+const SECTOR: usize = 512;
+
+/// What a power loss does to what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unsynced {
+    /// All of it is lost.
+    Lost,
+    /// All of it survives.
+    Kept,
+    /// Each sector survives or not; of the changes of names the first few do.
+    Torn,
+    /// One of the above, by chance.
+    #[default]
+    Any,
+}
+
+/// How long operations take.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    /// The shortest.
+    pub min: Duration,
+    /// The longest. Simulated timers tick in milliseconds.
+    pub max: Duration,
+    /// The part of the operations, in 1/1000, that take time at all; the others complete within the poll or the next.
+    pub slow_permille: u32,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { min: Duration::from_millis(1), max: Duration::from_millis(2), slow_permille: 200 }
+    }
+}
+
+/// An operation that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The next reads fail with EIO.
+    Read,
+    /// The next writes fail with EIO.
+    Write,
+    /// The next fsyncs fail with EIO, and what they should have saved stays unsynced.
+    Sync,
+}
+
+/// What a disk counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Operations that change something: writes, syncs, changes of names and lengths.
+    pub writes: u64,
+    /// Reads of files.
+    pub reads: u64,
+    /// Power losses.
+    pub power_losses: u64,
+}
+
+/// Why an operation gave nothing.
+pub(crate) enum Failed {
+    Io(io::Error),
+    /// The machine that asked is gone; the operation never completes.
+    Dead,
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<io::ErrorKind> for Failed {
+    fn from(kind: io::ErrorKind) -> Self {
+        Self::Io(kind.into())
+    }
+}
+
+type Outcome<T> = Result<T, Failed>;
+
+/// A simulated disk.
+#[derive(Clone)]
+pub struct Disk {
+    state: Rc<RefCell<State>>,
+}
+
+/// An open file of a simulated disk.
+pub(crate) struct SimFile {
+    pub disk: Disk,
+    boot: u64,
+    inode: u64,
+    direct: bool,
+}
+
+#[derive(Clone, Default)]
+struct Inode {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+    mtime_micros: i64,
+    open: usize,
+    /// Some name of it was removed, so it may be garbage once closed.
+    unlinked: bool,
+}
+
+impl Inode {
+    fn write(&mut self, offset: usize, data: &[u8]) {
+        let end = offset + data.len();
+        if self.seen.len() < end {
+            let from = self.seen.len();
+            self.seen.resize(end, 0);
+            self.mark(from, end);
+        }
+        self.seen[offset..end].copy_from_slice(data);
+        self.mark(offset, end);
+    }
+
+    fn mark(&mut self, from: usize, to: usize) {
+        if from < to {
+            self.dirty.extend(from / SECTOR..=(to - 1) / SECTOR);
+        }
+    }
+
+    fn set_len(&mut self, len: usize) {
+        let before = self.seen.len();
+        self.seen.resize(len, 0);
+        self.mark(before.min(len), before.max(len));
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.seen.len(), 0);
+        for sector in std::mem::take(&mut self.dirty) {
+            let from = sector * SECTOR;
+            let to = (from + SECTOR).min(self.seen.len());
+            if from < to {
+                self.durable[from..to].copy_from_slice(&self.seen[from..to]);
+            }
+        }
+    }
+
+    /// Power loss: the sectors that `survives` says reach the device, the others do not.
+    fn lose(&mut self, mut survives: impl FnMut() -> bool) {
+        let grew = self.seen.len() > self.durable.len();
+        if !self.dirty.is_empty() && !grew && self.seen.len() < self.durable.len() && survives() {
+            self.durable.truncate(self.seen.len());
+        }
+        for sector in std::mem::take(&mut self.dirty) {
+            let from = sector * SECTOR;
+            let to = (from + SECTOR).min(self.seen.len());
+            if from < to && survives() {
+                if self.durable.len() < to {
+                    self.durable.resize(to, 0);
+                }
+                self.durable[from..to].copy_from_slice(&self.seen[from..to]);
+            }
+        }
+        self.seen = self.durable.clone();
+    }
+}
+
+#[derive(Clone)]
+struct State {
+    names: Names,
+    inodes: BTreeMap<u64, Inode>,
+    next_inode: u64,
+    /// Off after a power loss until the next boot.
+    on: bool,
+    /// Counts the machines that have used the disk; handles of earlier ones are dead.
+    boot: u64,
+    stats: DiskStats,
+    cut_at: Option<u64>,
+    unsynced: Unsynced,
+    capacity: u64,
+    latency: Latency,
+    locks: BTreeSet<PathBuf>,
+    faults: BTreeMap<Fault, u32>,
+    rng: SmallRng,
+    now_micros: i64,
+}
+
+impl Disk {
+    /// An empty disk of 1 TiB whose choices follow `seed`.
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            names: Names::default(),
+            inodes: BTreeMap::new(),
+            next_inode: 1,
+            on: true,
+            boot: 0,
+            stats: DiskStats::default(),
+            cut_at: None,
+            unsynced: Unsynced::default(),
+            capacity: UNLIMITED,
+            latency: Latency::default(),
+            locks: BTreeSet::new(),
+            faults: BTreeMap::new(),
+            rng: SmallRng::seed_from_u64(derive(seed, &[0xD15C])),
+            now_micros: 0,
+        };
+        Self { state: Rc::new(RefCell::new(state)) }
+    }
+
+    /// Another disk with the same contents, settings and future.
+    pub fn fork(&self) -> Self {
+        Self { state: Rc::new(RefCell::new(self.state.borrow().clone())) }
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> DiskStats {
+        self.state.borrow().stats
+    }
+
+    /// How many changing operations it has seen (see [`DiskStats::writes`]).
+    pub fn writes(&self) -> u64 {
+        self.stats().writes
+    }
+
+    /// Cuts the power during the `n`-th changing operation from now (1 is the next): that operation may have happened in
+    /// part and never completes.
+    pub fn power_loss_at_write(&self, n: u64) {
+        let mut state = self.state.borrow_mut();
+        state.cut_at = Some(state.stats.writes + n);
+    }
+
+    /// Takes [`Disk::power_loss_at_write`] back.
+    pub fn no_power_loss(&self) {
+        self.state.borrow_mut().cut_at = None;
+    }
+
+    /// What power losses do to unsynced data.
+    pub fn set_unsynced(&self, unsynced: Unsynced) {
+        self.state.borrow_mut().unsynced = unsynced;
+    }
+
+    /// How long operations take from now on.
+    pub fn set_latency(&self, latency: Latency) {
+        self.state.borrow_mut().latency = latency;
+    }
+
+    /// Total size in bytes. Below what is used, every write that grows a file fails with ENOSPC.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state.borrow_mut().capacity = bytes;
+    }
+
+    /// Lets `bytes` more be written before the disk is full.
+    pub fn set_free(&self, bytes: u64) {
+        let mut state = self.state.borrow_mut();
+        state.capacity = state.used() + bytes;
+    }
+
+    /// Makes the next `times` operations of that kind fail.
+    pub fn fail_next(&self, fault: Fault, times: u32) {
+        self.state.borrow_mut().faults.insert(fault, times);
+    }
+
+    /// Flips one bit of a file, on the device and in memory. False when there is no such byte.
+    pub fn flip_bit(&self, path: impl AsRef<Path>, byte: u64, bit: u8) -> bool {
+        let mut state = self.state.borrow_mut();
+        let Ok(inode) = state.names.file(&normal(path.as_ref())) else { return false };
+        let Some(inode) = state.inodes.get_mut(&inode) else { return false };
+        let (at, mask) = (byte as usize, 1u8 << (bit % 8));
+        let Some(seen) = inode.seen.get_mut(at) else { return false };
+        *seen ^= mask;
+        if let Some(durable) = inode.durable.get_mut(at) {
+            *durable ^= mask;
+        }
+        true
+    }
+
+    /// The contents of a file as programs see it.
+    pub fn contents(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        let state = self.state.borrow();
+        let inode = state.names.file(&normal(path.as_ref())).ok()?;
+        state.inodes.get(&inode).map(|inode| inode.seen.clone())
+    }
+
+    /// All files with their lengths, in order of path.
+    pub fn files(&self) -> Vec<(PathBuf, u64)> {
+        let state = self.state.borrow();
+        let len = |inode| state.inodes.get(&inode).map_or(0, |i| i.seen.len() as u64);
+        state.names.files().map(|(path, inode)| (path.to_path_buf(), len(inode))).collect()
+    }
+
+    /// Cuts the power now: everything that uses the disk stops for ever, and what was not synced is lost as set.
+    pub fn lose_power(&self) {
+        self.state.borrow_mut().lose_power();
+    }
+
+    /// Whether the power is on: off from a power loss to the next start of a machine on this disk.
+    pub fn is_on(&self) -> bool {
+        self.state.borrow().on
+    }
+
+    /// A machine starts on this disk: the power is on, locks and handles of earlier machines are gone.
+    pub(crate) fn start_machine(&self) {
+        let mut state = self.state.borrow_mut();
+        state.on = true;
+        state.boot += 1;
+        state.locks.clear();
+        for inode in state.inodes.values_mut() {
+            inode.open = 0;
+        }
+        state.collect();
+    }
+
+    /// How long the next operation takes; `None` when it completes at once.
+    pub(crate) fn next_delay(&self) -> Option<Duration> {
+        let mut state = self.state.borrow_mut();
+        let latency = state.latency;
+        if state.rng.gen_range(0..1000) >= latency.slow_permille {
+            return None;
+        }
+        let (min, max) = (latency.min.as_micros() as u64, latency.max.as_micros() as u64);
+        Some(Duration::from_micros(state.rng.gen_range(min..=max.max(min))))
+    }
+
+    /// A handle's view of the boot it belongs to.
+    pub(crate) fn boot(&self) -> u64 {
+        self.state.borrow().boot
+    }
+
+    fn alive(&self, boot: u64) -> Outcome<std::cell::RefMut<'_, State>> {
+        let state = self.state.borrow_mut();
+        if !state.on || state.boot != boot {
+            return Err(Failed::Dead);
+        }
+        Ok(state)
+    }
+
+    /// Runs one changing operation, with the power cut during it if that is due.
+    fn change<T>(&self, boot: u64, now: i64, f: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
+        let mut state = self.alive(boot)?;
+        state.now_micros = now;
+        state.stats.writes += 1;
+        let cut = state.cut_at == Some(state.stats.writes);
+        let out = f(&mut state);
+        if cut {
+            state.lose_power();
+            return Err(Failed::Dead);
+        }
+        out
+    }
+
+    pub(crate) fn open(&self, boot: u64, now: i64, path: &Path, options: &OpenOptions) -> Outcome<SimFile> {
+        let path = normal(path);
+        let existing = self.alive(boot)?.names.get(&path);
+        let inode = match existing {
+            Some(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(Entry::File(_)) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
+            Some(Entry::File(inode)) => {
+                if options.truncate {
+                    self.change(boot, now, |state| {
+                        state.inode(inode).set_len(0);
+                        Ok(())
+                    })?;
+                }
+                inode
+            }
+            None if options.create || options.create_new => self.change(boot, now, |state| {
+                let inode = state.next_inode;
+                state.names.add_file(&path, inode)?;
+                state.next_inode += 1;
+                state.inodes.insert(inode, Inode { mtime_micros: now, ..Inode::default() });
+                Ok(inode)
+            })?,
+            None => return Err(io::ErrorKind::NotFound.into()),
+        };
+        self.alive(boot)?.inode(inode).open += 1;
+        Ok(SimFile { disk: self.clone(), boot, inode, direct: options.direct })
+    }
+
+    pub(crate) fn rename(&self, boot: u64, now: i64, from: &Path, to: &Path) -> Outcome<()> {
+        self.change(boot, now, |state| {
+            if let Some(Entry::File(inode)) = state.names.get(&normal(to)) {
+                state.inode(inode).unlinked = true;
+            }
+            state.names.rename(&normal(from), &normal(to))?;
+            state.collect();
+            Ok(())
+        })
+    }
+
+    pub(crate) fn hard_link(&self, boot: u64, now: i64, existing: &Path, new: &Path) -> Outcome<()> {
+        self.change(boot, now, |state| {
+            let inode = state.names.file(&normal(existing))?;
+            Ok(state.names.add_file(&normal(new), inode)?)
+        })
+    }
+
+    pub(crate) fn remove_file(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
+        self.change(boot, now, |state| {
+            let path = normal(path);
+            let inode = state.names.file(&path)?;
+            state.inode(inode).unlinked = true;
+            state.names.remove_file(&path)?;
+            state.collect();
+            Ok(())
+        })
+    }
+
+    pub(crate) fn remove_dir_all(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
+        self.change(boot, now, |state| {
+            let path = normal(path);
+            let below: Vec<u64> =
+                state.names.files().filter(|(file, _)| file.starts_with(&path)).map(|(_, inode)| inode).collect();
+            for inode in below {
+                state.inode(inode).unlinked = true;
+            }
+            state.names.remove_tree(&path)?;
+            state.collect();
+            Ok(())
+        })
+    }
+
+    pub(crate) fn create_dir_all(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
+        let path = normal(path);
+        if self.alive(boot)?.names.get(&path) == Some(Entry::Dir) {
+            return Ok(());
+        }
+        self.change(boot, now, |state| Ok(state.names.add_dirs(&path)?))
+    }
+
+    pub(crate) fn sync_dir(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
+        let path = normal(path);
+        let existing = self.alive(boot)?.names.get(&path);
+        match existing {
+            Some(Entry::Dir) => {}
+            Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+            None => return Err(io::ErrorKind::NotFound.into()),
+        }
+        self.change(boot, now, |state| {
+            state.fault(Fault::Sync)?;
+            if state.cut_at != Some(state.stats.writes) {
+                state.names.sync(&path);
+                state.collect();
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn read_dir(&self, boot: u64, path: &Path) -> Outcome<Vec<DirEntry>> {
+        let state = self.alive(boot)?;
+        let entries = state.names.list(&normal(path))?;
+        let len = |inode| state.inodes.get(&inode).map_or(0, |i| i.seen.len() as u64);
+        Ok(entries
+            .into_iter()
+            .map(|(name, entry)| {
+                let name = name.to_string_lossy().into_owned();
+                match entry {
+                    Entry::Dir => DirEntry { name, is_dir: true, len: 0 },
+                    Entry::File(inode) => DirEntry { name, is_dir: false, len: len(inode) },
+                }
+            })
+            .collect())
+    }
+
+    pub(crate) fn metadata(&self, boot: u64, path: &Path) -> Outcome<Metadata> {
+        let mut state = self.alive(boot)?;
+        match state.names.get(&normal(path)) {
+            None => Err(io::ErrorKind::NotFound.into()),
+            Some(Entry::Dir) => Ok(Metadata { len: 0, mtime_micros: 0, is_dir: true }),
+            Some(Entry::File(inode)) => {
+                let inode = state.inode(inode);
+                Ok(Metadata { len: inode.seen.len() as u64, mtime_micros: inode.mtime_micros, is_dir: false })
+            }
+        }
+    }
+
+    /// Locks a path, or says that another has it.
+    pub(crate) fn lock(&self, boot: u64, now: i64, path: &Path) -> Outcome<SimLock> {
+        let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+        drop(self.open(boot, now, path, &options)?);
+        let path = normal(path);
+        if !self.alive(boot)?.locks.insert(path.clone()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(SimLock { disk: self.clone(), boot, path })
+    }
+
+    /// Total and free bytes.
+    pub(crate) fn space(&self, boot: u64) -> Outcome<(u64, u64)> {
+        let state = self.alive(boot)?;
+        Ok((state.capacity, state.free()))
+    }
+}
+
+/// A held lock.
+pub(crate) struct SimLock {
+    disk: Disk,
+    boot: u64,
+    path: PathBuf,
+}
+
+impl std::fmt::Debug for SimLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SimLock").field(&self.path).finish()
+    }
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.disk.alive(self.boot) {
+            state.locks.remove(&self.path);
+        }
+    }
+}
+
+impl SimFile {
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    pub fn read(&self, offset: u64, len: usize) -> Outcome<Bytes> {
+        let mut state = self.disk.alive(self.boot)?;
+        state.stats.reads += 1;
+        state.fault(Fault::Read)?;
+        let seen = &state.inode(self.inode).seen;
+        let from = (offset as usize).min(seen.len());
+        let to = from.saturating_add(len).min(seen.len());
+        Ok(Bytes::copy_from_slice(&seen[from..to]))
+    }
+
+    /// Writes; when the disk is full, as much as fits before the error.
+    pub fn write(&self, now: i64, offset: u64, data: &[u8]) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            state.fault(Fault::Write)?;
+            let free = state.free();
+            let inode = state.inode(self.inode);
+            let growth = (offset + data.len() as u64).saturating_sub(inode.seen.len() as u64);
+            let fits = data.len() - (growth.saturating_sub(free) as usize).min(data.len());
+            if fits > 0 {
+                inode.write(offset as usize, &data[..fits]);
+                inode.mtime_micros = now;
+            }
+            if fits < data.len() {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+            }
+            Ok(())
+        })
+    }
+
+    pub fn set_len(&self, now: i64, len: u64) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            let free = state.free();
+            let inode = state.inode(self.inode);
+            if len.saturating_sub(inode.seen.len() as u64) > free {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+            }
+            inode.set_len(len as usize);
+            inode.mtime_micros = now;
+            Ok(())
+        })
+    }
+
+    /// Reserving space only checks that there is some.
+    pub fn allocate(&self, now: i64, len: u64) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            let free = state.free();
+            if len.saturating_sub(state.inode(self.inode).seen.len() as u64) > free {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+            }
+            Ok(())
+        })
+    }
+
+    pub fn sync(&self, now: i64) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            state.fault(Fault::Sync)?;
+            // A sync that the power loss interrupts has saved nothing for sure.
+            if state.cut_at != Some(state.stats.writes) {
+                state.inode(self.inode).sync();
+            }
+            Ok(())
+        })
+    }
+
+    pub fn len(&self) -> Outcome<u64> {
+        let mut state = self.disk.alive(self.boot)?;
+        Ok(state.inode(self.inode).seen.len() as u64)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.disk.alive(self.boot) {
+            let inode = state.inode(self.inode);
+            inode.open = inode.open.saturating_sub(1);
+            if inode.open == 0 && inode.unlinked {
+                state.collect_one(self.inode);
+            }
+        }
+    }
+}
+
+impl State {
+    fn inode(&mut self, inode: u64) -> &mut Inode {
+        match self.inodes.get_mut(&inode) {
+            Some(inode) => inode,
+            None => unreachable!("an inode lives as long as a name or a handle"),
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.inodes.values().map(|inode| inode.seen.len() as u64).sum()
+    }
+
+    fn free(&self) -> u64 {
+        // Adding all files up at every write is worth it only for disks that can be full.
+        if self.capacity == UNLIMITED { UNLIMITED } else { self.capacity.saturating_sub(self.used()) }
+    }
+
+    fn fault(&mut self, fault: Fault) -> Outcome<()> {
+        match self.faults.get_mut(&fault) {
+            Some(times) if *times > 0 => {
+                *times -= 1;
+                Err(io::Error::from_raw_os_error(libc::EIO).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Frees files without names and handles.
+    fn collect(&mut self) {
+        let held = self.names.inodes();
+        self.inodes.retain(|inode, state| state.open > 0 || held.contains(inode));
+    }
+
+    fn collect_one(&mut self, inode: u64) {
+        if !self.names.inodes().contains(&inode) {
+            self.inodes.remove(&inode);
+        }
+    }
+
+    fn lose_power(&mut self) {
+        if !self.on {
+            return;
+        }
+        let fate = match self.unsynced {
+            Unsynced::Any => match self.rng.gen_range(0..4) {
+                0 => Unsynced::Lost,
+                1 => Unsynced::Kept,
+                _ => Unsynced::Torn,
+            },
+            other => other,
+        };
+        let unsynced = self.names.unsynced();
+        let kept = match fate {
+            Unsynced::Lost => 0,
+            Unsynced::Kept => unsynced,
+            Unsynced::Torn | Unsynced::Any => self.rng.gen_range(0..=unsynced),
+        };
+        self.names.lose(kept);
+        let rng = &mut self.rng;
+        for inode in self.inodes.values_mut() {
+            inode.lose(|| match fate {
+                Unsynced::Lost => false,
+                Unsynced::Kept => true,
+                Unsynced::Torn | Unsynced::Any => rng.gen_bool(0.5),
+            });
+            inode.open = 0;
+        }
+        self.on = false;
+        self.cut_at = None;
+        self.locks.clear();
+        self.stats.power_losses += 1;
+        self.collect();
+    }
+}

@@ -1,0 +1,368 @@
+//! A cluster in one thread: nodes of several shards, a network between them, crashes, partitions.
+//!
+//! turmoil gives network and time; each shard is one task of its node's runtime there. The world advances in steps of one
+//! simulated millisecond; between steps the test decides what goes wrong.
+
+use super::single::context;
+use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
+use crate::ctx;
+use crate::executor::{self, Life, ShardFuture};
+use crate::machine::mailboxes;
+use crate::shard::ShardId;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use turmoil::Sim;
+
+/// The simulated network.
+#[derive(Debug, Clone, Copy)]
+pub struct Network {
+    /// The shortest time a message takes.
+    pub min_latency: Duration,
+    /// The longest.
+    pub max_latency: Duration,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { min_latency: Duration::from_millis(1), max_latency: Duration::from_millis(10) }
+    }
+}
+
+/// A simulated world; see the module.
+pub struct World {
+    sim: Sim<'static>,
+    seed: u64,
+    rng: SmallRng,
+    trace: Trace,
+    nodes: BTreeMap<String, Node>,
+    now: Rc<Cell<Duration>>,
+}
+
+struct Node {
+    disk: Disk,
+    /// The main futures of the node's present run have all ended.
+    ended: Rc<Cell<bool>>,
+    stop: Rc<AtomicBool>,
+    running: bool,
+    /// The world is over when all nodes that it waits for have ended.
+    awaited: bool,
+}
+
+impl World {
+    /// A world whose every choice follows `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self::with_network(seed, Network::default())
+    }
+
+    /// A world with a network of its own kind.
+    pub fn with_network(seed: u64, network: Network) -> Self {
+        let epoch: SystemTime = UNIX_EPOCH + Duration::from_nanos(EPOCH_NANOS as u64);
+        let sim = turmoil::Builder::new()
+            .rng_seed(seed)
+            .epoch(epoch)
+            .tick_duration(Duration::from_millis(1))
+            .simulation_duration(Duration::from_secs(u64::from(u32::MAX)))
+            .min_message_latency(network.min_latency)
+            .max_message_latency(network.max_latency)
+            .tcp_capacity(1 << 16)
+            .enable_random_order()
+            .build();
+        Self {
+            sim,
+            seed,
+            rng: SmallRng::seed_from_u64(derive(seed, &[2])),
+            trace: Trace::default(),
+            nodes: BTreeMap::new(),
+            now: Rc::default(),
+        }
+    }
+
+    /// Adds a node of `shards` shards on `disk` and starts it: `main` is called for every shard, and again after
+    /// [`World::bounce`]. Other nodes connect to it by [`World::lookup`] or, inside the world, by its name.
+    pub fn node<F, Fut>(&mut self, name: &str, shards: usize, disk: &Disk, main: F)
+    where
+        F: Fn(ShardId) -> Fut + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        self.add(name, shards, disk, main, false);
+    }
+
+    /// Adds a node of one shard with an empty disk, which drives the others: [`World::run`] ends when all such have ended.
+    pub fn client<F, Fut>(&mut self, name: &str, main: F)
+    where
+        F: Fn() -> Fut + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        let disk = Disk::new(derive(self.seed, &[3, hash(name)]));
+        self.add(name, 1, &disk, move |_| main(), true);
+    }
+
+    fn add<F, Fut>(&mut self, name: &str, shards: usize, disk: &Disk, main: F, awaited: bool)
+    where
+        F: Fn(ShardId) -> Fut + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        assert!(shards > 0 && !self.nodes.contains_key(name), "node {name}");
+        let ended = Rc::new(Cell::new(false));
+        let stop = Rc::new(AtomicBool::new(false));
+        let node = Node { disk: disk.clone(), ended: ended.clone(), stop: stop.clone(), running: true, awaited };
+        self.nodes.insert(name.to_string(), node);
+        let boot = Rc::new(Boot {
+            name: name.into(),
+            seed: derive(self.seed, &[4, hash(name)]),
+            shards,
+            disk: disk.clone(),
+            trace: self.trace.clone(),
+            ended,
+            stop,
+            boots: Cell::new(0),
+            now: self.now.clone(),
+        });
+        let main = Rc::new(main);
+        self.sim.host(name, move || {
+            let (boot, main) = (boot.clone(), main.clone());
+            async move {
+                boot.run(move |shard| main(shard)).await;
+                Ok(())
+            }
+        });
+    }
+
+    /// Advances by one millisecond. Nodes whose disks lost their power stop. True when all clients have ended.
+    /// Panics when code in the world panics.
+    pub fn step(&mut self) -> bool {
+        self.now.set(self.sim.elapsed());
+        if let Err(error) = self.sim.step() {
+            panic!("the simulated world failed (seed {}): {error}", self.seed);
+        }
+        let dead: Vec<String> =
+            self.nodes.iter().filter(|(_, n)| n.running && !n.disk.is_on()).map(|(name, _)| name.clone()).collect();
+        for name in dead {
+            self.halt(&name, "power lost");
+        }
+        self.nodes.values().all(|n| !n.awaited || n.ended.get())
+    }
+
+    /// Advances by `time`, or until all clients have ended if there are any; says whether they have.
+    pub fn run_for(&mut self, time: Duration) -> bool {
+        let until = self.sim.elapsed() + time;
+        let clients = self.nodes.values().any(|n| n.awaited);
+        let mut ended = false;
+        while self.sim.elapsed() < until && !(clients && ended) {
+            ended = self.step();
+        }
+        clients && ended
+    }
+
+    /// Advances until all clients have ended. Panics after `limit`.
+    pub fn run(&mut self, limit: Duration) {
+        if !self.run_for(limit) {
+            panic!("the clients did not end within {limit:?} (seed {})", self.seed);
+        }
+    }
+
+    fn get(&mut self, name: &str) -> &mut Node {
+        match self.nodes.get_mut(name) {
+            Some(node) => node,
+            None => panic!("no node {name}"),
+        }
+    }
+
+    fn halt(&mut self, name: &str, how: &str) {
+        self.trace.line(&format!("{} {name} {how}", self.sim.elapsed().as_millis()));
+        self.get(name).running = false;
+        self.sim.crash(name);
+    }
+
+    /// The node's power fails: it stops, and what it had not synced is lost as its disk is set. Its peers still see their
+    /// connections end; to have them see nothing, partition it first.
+    pub fn crash(&mut self, name: &str) {
+        let node = self.get(name);
+        node.disk.lose_power();
+        if node.running {
+            self.halt(name, "crashed");
+        }
+    }
+
+    /// The node's process is killed: what it wrote stays, synced or not.
+    pub fn kill(&mut self, name: &str) {
+        if self.get(name).running {
+            self.halt(name, "killed");
+        }
+    }
+
+    /// Starts a stopped node again on its disk.
+    pub fn bounce(&mut self, name: &str) {
+        if self.get(name).running {
+            self.halt(name, "killed to start again");
+        }
+        self.trace.line(&format!("{} {name} starts", self.sim.elapsed().as_millis()));
+        let node = self.get(name);
+        node.running = true;
+        node.ended.set(false);
+        self.sim.bounce(name);
+    }
+
+    /// Fires `rt::shard::stopping()` on the node's shards, as a signal would.
+    pub fn stop(&mut self, name: &str) {
+        self.get(name).stop.store(true, Ordering::Release);
+    }
+
+    /// Whether the node was started and neither crashed, killed nor lost its power since.
+    pub fn is_running(&self, name: &str) -> bool {
+        self.nodes.get(name).is_some_and(|n| n.running)
+    }
+
+    /// Whether all main futures of the node have ended.
+    pub fn has_ended(&self, name: &str) -> bool {
+        self.nodes.get(name).is_some_and(|n| n.ended.get())
+    }
+
+    /// Cuts the network between two nodes, both ways; connections that lose a message are dead for good.
+    pub fn partition(&mut self, a: &str, b: &str) {
+        self.trace.line(&format!("{} partition {a} {b}", self.sim.elapsed().as_millis()));
+        self.sim.partition(a, b);
+    }
+
+    /// Cuts the network from `from` to `to` only.
+    pub fn partition_oneway(&mut self, from: &str, to: &str) {
+        self.trace.line(&format!("{} partition {from} to {to}", self.sim.elapsed().as_millis()));
+        self.sim.partition_oneway(from, to);
+    }
+
+    /// Mends the network between two nodes.
+    pub fn repair(&mut self, a: &str, b: &str) {
+        self.trace.line(&format!("{} repair {a} {b}", self.sim.elapsed().as_millis()));
+        self.sim.repair(a, b);
+    }
+
+    /// Delays all messages between two nodes until [`World::release`].
+    pub fn hold(&mut self, a: &str, b: &str) {
+        self.sim.hold(a, b);
+    }
+
+    /// Delivers what [`World::hold`] kept back.
+    pub fn release(&mut self, a: &str, b: &str) {
+        self.sim.release(a, b);
+    }
+
+    /// Simulated time since the world began.
+    pub fn elapsed(&self) -> Duration {
+        self.sim.elapsed()
+    }
+
+    /// The address of a node.
+    pub fn lookup(&self, name: &str) -> IpAddr {
+        self.sim.lookup(name)
+    }
+
+    /// For the test's own choices: follows the seed, apart from what the nodes draw.
+    pub fn rng(&mut self) -> &mut SmallRng {
+        &mut self.rng
+    }
+
+    /// The seed, to print when a check fails.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The hash of all that has happened; equal for equal seeds.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.hash()
+    }
+
+    /// Keeps the lines of the trace from now on, for [`World::trace_lines`].
+    pub fn keep_trace(&mut self) {
+        self.trace.keep_lines();
+    }
+
+    /// The lines kept.
+    pub fn trace_lines(&self) -> Vec<String> {
+        self.trace.lines()
+    }
+}
+
+/// What a node needs to start.
+struct Boot {
+    name: Rc<str>,
+    seed: u64,
+    shards: usize,
+    disk: Disk,
+    trace: Trace,
+    ended: Rc<Cell<bool>>,
+    stop: Rc<AtomicBool>,
+    boots: Cell<u64>,
+    now: Rc<Cell<Duration>>,
+}
+
+impl Boot {
+    async fn run<F, Fut>(&self, main: F)
+    where
+        F: Fn(ShardId) -> Fut,
+        Fut: Future<Output = ()> + 'static,
+    {
+        self.boots.set(self.boots.get() + 1);
+        self.stop.store(false, Ordering::Release);
+        self.disk.start_machine();
+        let life = Life::new(self.shards);
+        let mailboxes = mailboxes(self.shards);
+        let epoch = EPOCH_NANOS + self.now.get().as_nanos() as i128;
+        let mut shards = Vec::with_capacity(self.shards);
+        for index in 0..self.shards {
+            let shard = ShardId(index as u16);
+            let place = Place { node: self.name.clone(), trace: self.trace.clone() };
+            let seed = derive(self.seed, &[self.boots.get(), index as u64]);
+            let ctx = context(seed, shard, mailboxes.clone(), &self.disk, place, epoch);
+            let (life_of_main, nudge) = (life.clone(), mailboxes.clone());
+            let main = ctx::enter(&ctx, || main(shard));
+            let main = async move {
+                main.await;
+                if life_of_main.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    nudge.iter().for_each(|mailbox| mailbox.nudge());
+                }
+            };
+            ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), main).detach());
+            shards.push(tokio::task::spawn_local(ShardFuture::new(ctx, life.clone())));
+        }
+        let watch_stop = async {
+            loop {
+                if self.stop.load(Ordering::Acquire) {
+                    life.stop.store(true, Ordering::Release);
+                    mailboxes.iter().for_each(|mailbox| mailbox.nudge());
+                    return std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let all = async {
+            for shard in shards {
+                if let Err(error) = shard.await
+                    && let Ok(panic) = error.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = all => {}
+            () = watch_stop => {}
+        }
+        self.ended.set(true);
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}

@@ -402,6 +402,7 @@ impl Drop for ShardFuture {
     fn drop(&mut self) {
         let ctx = self.ctx.clone();
         ctx::enter(&ctx, || {
+            ctx.mail.close();
             ctx.executor.tear_down();
             // Services hold each other; their drops may still look others up.
             loop {
@@ -412,6 +413,7 @@ impl Drop for ShardFuture {
                 drop(services);
             }
             ctx.executor.tear_down();
+            ctx.mail.close();
             ctx.io.shut_down(&ctx);
         });
     }

@@ -128,6 +128,7 @@ impl MachineHandle {
     }
 
     /// As [`Remote::call`].
+    #[track_caller]
     pub fn call<R, Fut>(
         &self,
         to: ShardId,
@@ -198,6 +199,7 @@ impl Remote {
 
     /// Runs `f` on shard `to`. Dropping the future cancels the work at its next yield. Not bounded: callers of few
     /// requests (administration, signals) only.
+    #[track_caller]
     pub fn call<R, Fut>(
         &self,
         to: ShardId,
@@ -428,3 +430,6 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,6 +50,8 @@ struct Batch {
 pub(crate) struct Mailbox {
     head: AtomicPtr<Batch>,
     sleeping: AtomicBool,
+    /// The shard has ended: what is sent to it is dropped.
+    closed: AtomicBool,
     executor: OnceLock<Arc<Shared>>,
     /// Messages taken so far, by sender.
     taken: Vec<AtomicU64>,
@@ -62,6 +64,7 @@ impl Mailbox {
         Self {
             head: AtomicPtr::new(std::ptr::null_mut()),
             sleeping: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             executor: OnceLock::new(),
             taken: (0..shards).map(|_| AtomicU64::new(0)).collect(),
             wants_room: (0..shards).map(|_| AtomicBool::new(false)).collect(),
@@ -90,6 +93,10 @@ impl Mailbox {
     fn wake(&self) -> bool {
         // Pairs with the fence in `about_to_sleep`: either it sees the batch or we see that it sleeps.
         fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) {
+            self.take(drop);
+            return false;
+        }
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
             if let Some(executor) = self.executor.get() {
                 executor.notify();
@@ -105,6 +112,13 @@ impl Mailbox {
         if let Some(executor) = self.executor.get() {
             executor.notify();
         }
+    }
+
+    /// Drops what is there and what will come.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.take(drop);
     }
 
     fn is_empty(&self) -> bool {
@@ -273,6 +287,17 @@ impl Mail {
     fn has_room(&self, to: usize) -> bool {
         let taken = self.mailboxes[to].taken[self.own.0 as usize].load(Ordering::SeqCst);
         self.outboxes[to].sent.get() - taken < MAILBOX_LIMIT
+    }
+
+    /// The shard ends: mail for it is dropped from now on.
+    pub fn close(&self) {
+        self.mailboxes[self.own.0 as usize].close();
+        let inbox = std::mem::take(&mut *self.inbox.borrow_mut());
+        drop(inbox);
+        for outbox in &self.outboxes {
+            let messages = std::mem::take(&mut *outbox.messages.borrow_mut());
+            drop(messages);
+        }
     }
 
     /// Whether mail waits to be received.

@@ -1,0 +1,68 @@
+//! How a log is tuned.
+
+use rt::ShardId;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// When a record is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncMode {
+    /// Once the kernel has it; the device has it within the period.
+    Periodic {
+        /// Time between two fsyncs.
+        period: Duration,
+    },
+    /// Once the device has it.
+    Batch,
+    /// Once the device has it, after gathering records for a while.
+    Group {
+        /// How long records are gathered.
+        window: Duration,
+    },
+}
+
+/// Settings of one shard's log.
+#[derive(Clone, Debug)]
+pub struct CommitlogConfig {
+    /// The shard's directory, `commitlog/<shard>`.
+    pub dir: PathBuf,
+    /// The shard.
+    pub shard: ShardId,
+    /// When records are acknowledged.
+    pub mode: SyncMode,
+    /// Bytes per segment (`commitlog_segment_size_in_mb`). The longest record is half of it.
+    pub segment_size: u32,
+    /// Bytes on disk that the log may take (`commitlog_total_space_in_mb` per shard). From three quarters of it on the log
+    /// asks for flushes ([`super::Commitlog::pressure`]); at the limit appends wait.
+    pub total_size_limit: u64,
+    /// Bytes that may wait in memory to be written before appends wait.
+    pub buffer_limit: usize,
+    /// Segments without live records that are kept to be used again instead of being removed.
+    pub spare_segments: usize,
+}
+
+impl CommitlogConfig {
+    /// The defaults for a shard's log in `dir`: periodic with 10 s, segments of 32 MiB, 1 GiB in all.
+    pub fn new(dir: PathBuf, shard: ShardId) -> Self {
+        CommitlogConfig {
+            dir,
+            shard,
+            mode: SyncMode::Periodic { period: Duration::from_secs(10) },
+            segment_size: 32 << 20,
+            total_size_limit: 1 << 30,
+            buffer_limit: 16 << 20,
+            spare_segments: 2,
+        }
+    }
+
+    /// The longest body of a record.
+    pub(super) fn max_body(&self) -> usize {
+        self.segment_size as usize / 2
+    }
+
+    /// The number of segments that may exist. Two are always in use (the one written to and the next), and a third must be
+    /// possible for the first to be flushed.
+    pub(super) fn max_segments(&self) -> usize {
+        ((self.total_size_limit / u64::from(self.segment_size)) as usize).max(4)
+    }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong with a log.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An error of the log. Cheap to clone.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LogError {
+    /// Too much waits to be written, or the log has reached its size limit: try again later, or use `append_wait`.
+    #[error("the commitlog is busy")]
+    Busy,
+    /// The disk is full. The node lives on; appends succeed again when there is space.
+    #[error("no space left for the commitlog")]
+    NoSpace,
+    /// The record does not fit into half a segment.
+    #[error("a mutation of {len} bytes is too large for the commitlog: the maximum is {max} (half of a segment)")]
+    TooLarge {
+        /// Its length in bytes.
+        len: usize,
+        /// The longest possible.
+        max: usize,
+    },
+    /// The log was closed.
+    #[error("the commitlog is closed")]
+    Closed,
+    /// The log has failed for good, and the node must stop: what was not synced may be lost.
+    #[error("the commitlog has failed: {0}")]
+    Failed(Arc<str>),
+    /// Damage in the part of the log that was synced.
+    #[error(
+        "the commitlog {file} is damaged at byte {offset} ({why}), before records that were known to be safe: restore the \
+         file, or start once with commitlog_ignore_corruption: true to go on without what cannot be read"
+    )]
+    Corrupt {
+        /// The segment or manifest.
+        file: PathBuf,
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A segment that is needed is not there.
+    #[error(
+        "the commitlog segment {0} is missing: restore the file, or start once with commitlog_ignore_corruption: true to go \
+         on without its records"
+    )]
+    Missing(PathBuf),
+    /// A later release wrote it.
+    #[error("the commitlog {file} was written by a later release ({what} {found}, this one knows up to {known})")]
+    Newer {
+        /// The file.
+        file: PathBuf,
+        /// What is newer.
+        what: &'static str,
+        /// Its version.
+        found: u32,
+        /// The newest known one.
+        known: u32,
+    },
+    /// The operating system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// Of what.
+        path: PathBuf,
+        /// Why.
+        error: Arc<io::Error>,
+    },
+    /// Whoever takes the replayed records refused one.
+    #[error("replay of the commitlog stopped: {0}")]
+    Refused(Arc<str>),
+}
+
+impl LogError {
+    /// An error of the operating system about `path`.
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> LogError {
+        let path = path.to_path_buf();
+        move |error| LogError::Io { path, error: Arc::new(error) }
+    }
+}
+
+/// Whether the disk (or a quota) is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,275 @@
+//! The task that makes segments ahead of their use and removes those that nobody needs; the beginning and end of a run.
+//!
+//! Only this task (and `end_run`, after it has ended) writes the manifest. Order of steps: a segment is made and durable
+//! before the manifest names it, and named before it is used; the manifest forgets a segment before its file is used
+//! again or removed. Where the disk is too full for a new manifest, a segment is renamed to `freed-<id>` and emptied
+//! instead, which replay takes as forgotten.
+
+use super::config::CommitlogConfig;
+use super::error::{LogError, is_full};
+use super::format::{SEGMENT_HEADER, SegmentHeader};
+use super::log::{Commitlog, Segment, add};
+use super::manifest::{Manifest, segment_path};
+use super::position::{Position, segment_id, sequence_of};
+use super::runs;
+use rt::fs::{self, IoClass, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long to wait before something is tried again for which there was no space.
+const SPACE_RETRY: Duration = Duration::from_secs(1);
+
+/// A run that was begun.
+pub(super) struct Begun {
+    pub run_dir: PathBuf,
+    pub first: Rc<Segment>,
+}
+
+/// Makes the directory of a new run, its manifest and its first segment.
+pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogError> {
+    let dir = &config.dir;
+    fs::create_dir_all(dir).await.map_err(LogError::io(dir))?;
+    if let Some(parent) = dir.parent() {
+        fs::sync_dir(parent).await.map_err(LogError::io(parent))?;
+    }
+    // The clock is the floor, so that ids stay unique when someone has emptied the directory: sstables remember positions.
+    let clock = (rt::time::wall_micros() / 1000).max(1) as u64;
+    let last = runs::highest_sequence(dir).await?;
+    let first = segment_id(config.shard, clock.max(last + 1));
+    let run_dir = runs::run_dir(dir, first);
+    fs::create_dir_all(&run_dir).await.map_err(LogError::io(&run_dir))?;
+    let start = Position { segment: first, offset: SEGMENT_HEADER };
+    let mut manifest = Manifest { run: first, segments: Vec::new(), synced: start, closed: false };
+    // The manifest comes first: segments without one are a sign of loss.
+    manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
+    fs::sync_dir(dir).await.map_err(LogError::io(dir))?;
+    let segment = make_segment(config, &run_dir, first, first, None).await.map_err(LogError::io(&run_dir))?;
+    manifest.segments.push(first);
+    manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
+    Ok(Begun { run_dir, first: segment })
+}
+
+/// Makes a segment, durable, of the file `spare` if there is one.
+async fn make_segment(
+    config: &CommitlogConfig,
+    run_dir: &Path,
+    run: u64,
+    id: u64,
+    spare: Option<&Path>,
+) -> io::Result<Rc<Segment>> {
+    let path = segment_path(run_dir, id);
+    let file = match spare {
+        Some(spare) => {
+            fs::rename(spare, &path).await?;
+            fs::open(&path, &OpenOptions { read: true, write: true, ..OpenOptions::default() }).await?
+        }
+        None => {
+            let options =
+                OpenOptions { read: true, write: true, create: true, truncate: true, ..OpenOptions::default() };
+            let file = fs::open(&path, &options).await?;
+            let space = async {
+                file.allocate(config.segment_size.into()).await?;
+                file.set_len(config.segment_size.into()).await
+            };
+            if let Err(error) = space.await {
+                drop(file);
+                fs::remove_file(&path).await?;
+                return Err(error);
+            }
+            file
+        }
+    };
+    let header = SegmentHeader { segment: id, run, size: config.segment_size, created_micros: rt::time::wall_micros() };
+    file.write_at(0, header.encode().to_vec(), IoClass::Log).await?;
+    file.sync_all().await?;
+    fs::sync_dir(run_dir).await?;
+    Ok(Rc::new(Segment { id, file }))
+}
+
+/// What only the keeper knows.
+struct Keeper {
+    log: Rc<Commitlog>,
+    last_id: u64,
+    spares: Vec<PathBuf>,
+    /// Segments that nobody needs, which the manifest still names.
+    free: Vec<u64>,
+}
+
+/// The keeper's task.
+pub(super) async fn keep(log: Rc<Commitlog>) {
+    let mut keeper = Keeper { last_id: log.run, spares: Vec::new(), free: Vec::new(), log };
+    loop {
+        let result = keeper.turn().await;
+        let log = &keeper.log;
+        if log.state.borrow().failed.is_some() || log.state.borrow().closing {
+            break;
+        }
+        match result {
+            Ok(true) => {}
+            Ok(false) => log.signals.keep.notified().await,
+            Err(error) if is_full(&error) => {
+                let before = std::mem::replace(&mut log.state.borrow_mut().no_space_for_segment, true);
+                if !before {
+                    tracing::error!(shard = log.config.shard.0, %error, "no space for another commitlog segment");
+                    log.signals.pressure.notify_one();
+                    log.signals.room.notify_waiters();
+                }
+                drop(rt::time::timeout(SPACE_RETRY, log.signals.keep.notified()).await);
+            }
+            Err(error) => {
+                log.fail(&format!("a segment could not be made or removed in {}: {error}", log.run_dir.display()));
+                break;
+            }
+        }
+    }
+    // What is left is removed at the end of the run.
+    let log = keeper.log;
+    log.counters.segment_files.set(log.counters.segment_files.get() - keeper.spares.len() as u64);
+    for spare in keeper.spares {
+        if let Err(error) = fs::remove_file(&spare).await {
+            tracing::warn!(path = %spare.display(), %error, "a spare commitlog segment stays");
+        }
+    }
+}
+
+impl Keeper {
+    /// Does what is to be done now. False when there was nothing.
+    async fn turn(&mut self) -> io::Result<bool> {
+        let log = self.log.clone();
+        self.free.append(&mut log.state.borrow_mut().ledger.take_free());
+        let freed = !self.free.is_empty();
+        if freed {
+            self.forget_free().await?;
+            log.signals.room.notify_waiters();
+        }
+        let wanted = {
+            let state = log.state.borrow();
+            state.next.is_none() && !state.closing && state.failed.is_none()
+        };
+        if !wanted {
+            return Ok(freed);
+        }
+        if log.state.borrow().ledger.len() + 1 > log.config.max_segments() {
+            log.signals.pressure.notify_one();
+            return Ok(freed);
+        }
+        self.make_next().await?;
+        Ok(true)
+    }
+
+    fn manifest(&self, further: Option<u64>) -> Manifest {
+        let state = self.log.state.borrow();
+        let next = state.next.as_ref().map(|next| next.id);
+        Manifest {
+            run: self.log.run,
+            segments: state.ledger.ids().chain(next).chain(further).collect(),
+            synced: state.synced,
+            closed: false,
+        }
+    }
+
+    async fn make_next(&mut self) -> io::Result<()> {
+        let log = self.log.clone();
+        let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
+        add(&log.counters.allocating, 1);
+        let spare = self.spares.pop();
+        let made = make_segment(&log.config, &log.run_dir, log.run, id, spare.as_deref()).await;
+        log.counters.allocating.set(log.counters.allocating.get() - 1);
+        let segment = made?;
+        if spare.is_none() {
+            add(&log.counters.segment_files, 1);
+        }
+        if let Err(error) = self.manifest(Some(id)).write(&log.run_dir).await {
+            // Not named, so never used: as a spare file it can be taken again.
+            drop(segment);
+            let path = self.spare_path(id);
+            fs::rename(&segment_path(&log.run_dir, id), &path).await?;
+            self.spares.push(path);
+            return Err(error);
+        }
+        self.last_id = id;
+        let mut state = log.state.borrow_mut();
+        state.next = Some(segment);
+        state.no_space_for_segment = false;
+        drop(state);
+        log.signals.room.notify_waiters();
+        Ok(())
+    }
+
+    fn spare_path(&self, id: u64) -> PathBuf {
+        self.log.run_dir.join(format!("spare-{id:016x}"))
+    }
+
+    /// Removes the free segments from the manifest, then from the disk.
+    async fn forget_free(&mut self) -> io::Result<()> {
+        let log = self.log.clone();
+        match self.manifest(None).write(&log.run_dir).await {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                for &id in &self.free {
+                    empty_segment(&log.run_dir, id).await?;
+                }
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
+        for id in std::mem::take(&mut self.free) {
+            let path = segment_path(&log.run_dir, id);
+            let freed = freed_path(&log.run_dir, id);
+            if fs::exists(&freed).await {
+                fs::remove_file(&freed).await?;
+            } else if self.spares.len() < log.config.spare_segments {
+                let spare = self.spare_path(id);
+                fs::rename(&path, &spare).await?;
+                self.spares.push(spare);
+                continue;
+            } else {
+                fs::remove_file(&path).await?;
+            }
+            log.counters.segment_files.set(log.counters.segment_files.get() - 1);
+        }
+        Ok(())
+    }
+}
+
+/// The name that says that a segment is not needed although the manifest names it.
+pub(super) fn freed_path(run_dir: &Path, id: u64) -> PathBuf {
+    run_dir.join(format!("freed-{id:016x}"))
+}
+
+/// Gives a segment's space back without writing anything new.
+async fn empty_segment(run_dir: &Path, id: u64) -> io::Result<()> {
+    let freed = freed_path(run_dir, id);
+    if fs::exists(&freed).await {
+        return Ok(());
+    }
+    fs::rename(&segment_path(run_dir, id), &freed).await?;
+    fs::sync_dir(run_dir).await?;
+    fs::open(&freed, &OpenOptions { write: true, ..OpenOptions::default() }).await?.set_len(0).await
+}
+
+/// Writes the last manifest of a run and removes all files that replay does not need.
+pub(super) async fn end_run(log: &Commitlog, end: Position) -> Result<(), LogError> {
+    let run_dir = &log.run_dir;
+    let (segments, next) = {
+        let mut state = log.state.borrow_mut();
+        state.ledger.take_free();
+        (state.ledger.ids().collect::<Vec<_>>(), state.next.take())
+    };
+    drop(next);
+    let manifest = Manifest { run: log.run, segments, synced: end, closed: true };
+    manifest.write(run_dir).await.map_err(LogError::io(run_dir))?;
+    let mut files = 0;
+    for entry in fs::read_dir(run_dir).await.map_err(LogError::io(run_dir))? {
+        if runs::is_needed(&manifest, &entry.name) {
+            files += u64::from(entry.name != super::manifest::NAME);
+            continue;
+        }
+        let path = run_dir.join(&entry.name);
+        fs::remove_file(&path).await.map_err(LogError::io(&path))?;
+    }
+    log.counters.segment_files.set(files);
+    fs::sync_dir(run_dir).await.map_err(LogError::io(run_dir))
+}

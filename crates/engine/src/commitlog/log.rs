@@ -1,0 +1,627 @@
+//! The log of one shard, seen by its users: append, wait for the acknowledgement, say what is safe.
+//!
+//! Appending copies the record into the buffer of the current batch and returns; three tasks do the rest: the writer
+//! (`writer.rs`) writes batches and acknowledges them, the syncer (periodic mode) calls fsync, and the keeper (`keeper.rs`)
+//! makes segments ahead of their use and removes those that nobody needs.
+//!
+//! Contract with the store: a mutation is put into its memtable in the same poll in which it was appended, so that a
+//! memtable holds all records of its slot up to the highest position it has seen.
+
+use super::config::{CommitlogConfig, SyncMode};
+use super::error::LogError;
+use super::format::{Kind, RECORD_HEADER, SEGMENT_HEADER, push_record, record_len};
+use super::ledger::Ledger;
+use super::mapping::ColumnMapping;
+use super::position::{Position, SlotId};
+use super::waiters::{Place, Waiters};
+use super::{keeper, writer};
+use bytes::Bytes;
+use model::{SchemaVersion, TableId, TableSchema};
+use rt::fs::File;
+use rt::hash::HashSet;
+use rt::sync::Notify;
+use rt::task::Task;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// One shard's log.
+pub struct Commitlog {
+    pub(super) config: CommitlogConfig,
+    pub(super) run_dir: PathBuf,
+    pub(super) run: u64,
+    pub(super) state: RefCell<State>,
+    /// Every record that begins below is acknowledged.
+    pub(super) acknowledged: Cell<Position>,
+    pub(super) waiters: RefCell<Waiters>,
+    pub(super) signals: Signals,
+    pub(super) counters: Counters,
+    tasks: RefCell<Vec<Task<()>>>,
+}
+
+/// What the tasks and the users tell each other.
+#[derive(Default)]
+pub(super) struct Signals {
+    /// To the writer: there is something to write.
+    pub write: Notify,
+    /// To the syncer: sync now.
+    pub sync: Notify,
+    /// To the keeper: a segment is needed, or free.
+    pub keep: Notify,
+    /// To blocked appenders: try again.
+    pub room: Notify,
+    /// To whoever waits for something to be written or synced, or for the failure of the log.
+    pub progress: Notify,
+    /// To the store: flush what holds the oldest segments.
+    pub pressure: Notify,
+}
+
+/// What changes with each append.
+pub(super) struct State {
+    /// The segment that is written to.
+    pub active: Rc<Segment>,
+    /// Where the next record goes.
+    pub offset: u32,
+    /// The schema versions that the active segment has mappings of.
+    pub mapped: HashSet<(TableId, SchemaVersion)>,
+    pub last_mapped: Option<(TableId, SchemaVersion)>,
+    /// The bytes of the active segment from `chunk_start` to `offset`, not yet handed to the writer.
+    pub chunk: Vec<u8>,
+    pub chunk_start: u32,
+    /// What else waits for the writer: the ends of earlier segments.
+    pub queue: Vec<Chunk>,
+    /// The first position of the batch that is being filled.
+    pub batch_start: Position,
+    /// The segment after the active one, ready to be used.
+    pub next: Option<Rc<Segment>>,
+    /// Bytes appended and not yet in the kernel.
+    pub buffered: usize,
+    /// All below is in the kernel.
+    pub written: Position,
+    /// All below is on the device.
+    pub synced: Position,
+    /// Files written to since they were last synced.
+    pub unsynced: Vec<Rc<Segment>>,
+    pub ledger: Ledger,
+    pub failed: Option<LogError>,
+    /// A batch could not be written for lack of space.
+    pub no_space_to_write: bool,
+    /// No segment could be made for lack of space.
+    pub no_space_for_segment: bool,
+    pub closing: bool,
+    /// The writer waits for `Signals::write`.
+    pub writer_idle: bool,
+}
+
+/// An open segment file.
+pub(super) struct Segment {
+    pub id: u64,
+    pub file: File,
+}
+
+/// Bytes on their way to a segment.
+pub(super) struct Chunk {
+    pub segment: Rc<Segment>,
+    pub start: u32,
+    pub bytes: Vec<u8>,
+    /// Nothing will follow in that segment.
+    pub last: bool,
+}
+
+/// Counts since the log was opened.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub bytes_written: Cell<u64>,
+    pub records: Cell<u64>,
+    pub writes: Cell<u64>,
+    pub syncs: Cell<u64>,
+    pub syncing: Cell<u64>,
+    pub allocating: Cell<u64>,
+    pub blocked: Cell<u64>,
+    pub segment_files: Cell<u64>,
+}
+
+/// What a log says about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Bytes handed to the kernel, record headers included.
+    pub bytes_written: u64,
+    /// Records appended, mappings not counted.
+    pub records: u64,
+    /// Write calls.
+    pub writes: u64,
+    /// fsync calls that ended well.
+    pub syncs: u64,
+    /// fsync calls under way (`pending_flushes`).
+    pub syncing: u64,
+    /// Segments being made.
+    pub allocating: u64,
+    /// Segments that hold what replay needs, the active one included.
+    pub segments: u64,
+    /// Bytes of all segment files, spare ones included.
+    pub disk_total_bytes: u64,
+    /// Bytes that wait in memory.
+    pub buffered_bytes: u64,
+    /// Appends that wait now.
+    pub blocked_writers: u64,
+}
+
+/// A record was appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// Where it begins.
+    pub position: Position,
+}
+
+/// One mutation of a group.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    /// The schema version that the mutation was made with.
+    pub schema: &'a Rc<TableSchema>,
+    /// The memtable it goes to.
+    pub slot: SlotId,
+    /// The encoded mutation.
+    pub mutation: &'a Bytes,
+}
+
+impl Commitlog {
+    /// Begins a new run in `config.dir`. Runs that are there stay as they are: list them before with [`super::find_old`].
+    pub async fn open(config: CommitlogConfig) -> Result<Rc<Commitlog>, LogError> {
+        let opened = keeper::begin_run(&config).await?;
+        let first = opened.first;
+        let start = Position { segment: first.id, offset: SEGMENT_HEADER };
+        let mut ledger = Ledger::default();
+        ledger.begin(first.id);
+        let counters = Counters::default();
+        counters.segment_files.set(1);
+        let log = Rc::new(Commitlog {
+            run: first.id,
+            run_dir: opened.run_dir,
+            state: RefCell::new(State {
+                active: first,
+                offset: SEGMENT_HEADER,
+                mapped: HashSet::default(),
+                last_mapped: None,
+                chunk: Vec::new(),
+                chunk_start: SEGMENT_HEADER,
+                queue: Vec::new(),
+                batch_start: start,
+                next: None,
+                buffered: 0,
+                written: start,
+                synced: start,
+                unsynced: Vec::new(),
+                ledger,
+                failed: None,
+                no_space_to_write: false,
+                no_space_for_segment: false,
+                closing: false,
+                writer_idle: false,
+            }),
+            acknowledged: Cell::new(start),
+            waiters: RefCell::default(),
+            signals: Signals::default(),
+            counters,
+            tasks: RefCell::default(),
+            config,
+        });
+        let mut tasks = vec![rt::task::spawn(writer::write(log.clone())), rt::task::spawn(keeper::keep(log.clone()))];
+        if let SyncMode::Periodic { period } = log.config.mode {
+            tasks.push(rt::task::spawn(writer::sync_each(log.clone(), period)));
+        }
+        *log.tasks.borrow_mut() = tasks;
+        Ok(log)
+    }
+
+    /// Appends one mutation. Never waits: [`LogError::Busy`] when too much is under way.
+    #[inline]
+    pub fn append(
+        self: &Rc<Self>,
+        schema: &Rc<TableSchema>,
+        slot: SlotId,
+        mutation: &Bytes,
+    ) -> Result<Appended, LogError> {
+        self.put(&[Entry { schema, slot, mutation }])
+    }
+
+    /// Appends several mutations as one record: replay gives all of them or none.
+    pub fn append_group(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+        assert!(!entries.is_empty(), "a group has mutations");
+        self.put(entries)
+    }
+
+    /// As [`Commitlog::append_group`], waiting while the log is busy.
+    pub async fn append_wait(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+        match self.append_group(entries) {
+            Err(LogError::Busy) => {}
+            other => return other,
+        }
+        let _blocked = Blocked::enter(self);
+        loop {
+            let mut room = pin!(self.signals.room.notified());
+            room.as_mut().enable();
+            match self.append_group(entries) {
+                Err(LogError::Busy) => room.await,
+                other => return other,
+            }
+        }
+    }
+
+    fn put(&self, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+        let len = match entries {
+            [one] => one.mutation.len(),
+            several => 4 + several.iter().map(|entry| 4 + entry.mutation.len()).sum::<usize>(),
+        };
+        let max = self.config.max_body();
+        if len > max {
+            return Err(LogError::TooLarge { len, max });
+        }
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        state.check()?;
+        if state.buffered + len > self.config.buffer_limit && state.buffered > 0 {
+            return Err(LogError::Busy);
+        }
+        let mut mappings = state.missing_mappings(entries);
+        let needed = |mappings: &[ColumnMapping]| {
+            let lens = mappings.iter().map(|mapping| record_len(mapping.encoded_len()));
+            record_len(len) + lens.sum::<usize>() + RECORD_HEADER
+        };
+        if state.offset as usize + needed(&mappings) > self.config.segment_size as usize {
+            let fresh = state.all_mappings(entries);
+            let len = needed(&fresh);
+            let max = (self.config.segment_size - SEGMENT_HEADER) as usize;
+            if len > max {
+                return Err(LogError::TooLarge { len, max });
+            }
+            self.roll(state)?;
+            mappings = fresh;
+        }
+        for mapping in mappings {
+            state.mapped.insert((mapping.table, mapping.version));
+            state.push(Kind::Mapping, |out| mapping.encode(out));
+        }
+        let position = match entries {
+            [one] => state.push(Kind::Mutation, |out| out.extend_from_slice(one.mutation)),
+            several => state.push(Kind::Group, |out| {
+                out.extend_from_slice(&(several.len() as u32).to_le_bytes());
+                for entry in several {
+                    out.extend_from_slice(&(entry.mutation.len() as u32).to_le_bytes());
+                    out.extend_from_slice(entry.mutation);
+                }
+            }),
+        };
+        for entry in entries {
+            state.ledger.dirty(entry.slot, position.offset);
+        }
+        add(&self.counters.records, 1);
+        if state.writer_idle {
+            state.writer_idle = false;
+            self.signals.write.notify_one();
+        }
+        Ok(Appended { position })
+    }
+
+    /// Goes on in the next segment, if it is ready.
+    fn roll(&self, state: &mut State) -> Result<(), LogError> {
+        let Some(next) = state.next.take() else {
+            self.signals.keep.notify_one();
+            return Err(if state.no_space_for_segment { LogError::NoSpace } else { LogError::Busy });
+        };
+        state.end_segment();
+        state.ledger.begin(next.id);
+        state.active = next;
+        state.offset = SEGMENT_HEADER;
+        state.chunk_start = SEGMENT_HEADER;
+        state.mapped.clear();
+        state.last_mapped = None;
+        self.signals.keep.notify_one();
+        self.signals.sync.notify_one();
+        if self.is_under_pressure(state) {
+            self.signals.pressure.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until the record at `position` is as safe as the mode promises. Ready at once if it is already. After an
+    /// error the record may or may not be there after a restart.
+    pub fn acknowledged(&self, position: Position) -> Acknowledged<'_> {
+        Acknowledged { log: self, position, place: None }
+    }
+
+    /// Where the next record will be, or later: all records so far are below.
+    pub fn position(&self) -> Position {
+        self.state.borrow().end()
+    }
+
+    /// All records of `slot` up to and including `upto` are in sealed sstables, or void. Segments that nobody needs are
+    /// removed.
+    pub fn clean(&self, slot: SlotId, upto: Position) {
+        let mut state = self.state.borrow_mut();
+        state.ledger.clean(slot, upto);
+        if state.ledger.has_free() {
+            self.signals.keep.notify_one();
+        }
+    }
+
+    /// The memtables whose flush would free the oldest segment; none when only the segment in use has live records.
+    pub fn oldest_dirty_slots(&self) -> Vec<SlotId> {
+        self.state.borrow().ledger.oldest_dirty()
+    }
+
+    /// The oldest segment that has live records of `slot`.
+    pub fn oldest_segment_of(&self, slot: SlotId) -> Option<u64> {
+        self.state.borrow().ledger.first_dirty(slot)
+    }
+
+    /// Whether the log takes more than three quarters of its limit, so that memtables should be flushed for it.
+    pub fn wants_flush(&self) -> bool {
+        self.is_under_pressure(&self.state.borrow())
+    }
+
+    /// Waits until the log begins another segment while [`Commitlog::wants_flush`] holds, or appends wait for its limit.
+    /// For one waiter.
+    pub async fn pressure(&self) {
+        self.signals.pressure.notified().await;
+    }
+
+    pub(super) fn is_under_pressure(&self, state: &State) -> bool {
+        (state.ledger.len() + 1) * 4 > self.config.max_segments() * 3
+    }
+
+    /// Bytes of all segment files, spare ones included.
+    pub fn disk_bytes(&self) -> u64 {
+        self.counters.segment_files.get() * u64::from(self.config.segment_size)
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> Metrics {
+        let state = self.state.borrow();
+        Metrics {
+            bytes_written: self.counters.bytes_written.get(),
+            records: self.counters.records.get(),
+            writes: self.counters.writes.get(),
+            syncs: self.counters.syncs.get(),
+            syncing: self.counters.syncing.get(),
+            allocating: self.counters.allocating.get(),
+            segments: state.ledger.len() as u64,
+            disk_total_bytes: self.disk_bytes(),
+            buffered_bytes: state.buffered as u64,
+            blocked_writers: self.counters.blocked.get(),
+        }
+    }
+
+    /// Waits until all that was appended so far is on the device.
+    pub async fn sync_now(&self) -> Result<(), LogError> {
+        self.synced(self.position()).await
+    }
+
+    async fn synced(&self, target: Position) -> Result<(), LogError> {
+        loop {
+            let mut progress = pin!(self.signals.progress.notified());
+            progress.as_mut().enable();
+            {
+                let state = self.state.borrow();
+                if state.synced >= target {
+                    return Ok(());
+                }
+                if let Some(error) = &state.failed {
+                    return Err(error.clone());
+                }
+                if state.no_space_to_write {
+                    return Err(LogError::NoSpace);
+                }
+                if state.written >= target {
+                    self.signals.sync.notify_one();
+                }
+            }
+            progress.await;
+        }
+    }
+
+    /// Waits until the log has failed, and says why. The node must stop then.
+    pub async fn failure(&self) -> LogError {
+        loop {
+            let mut progress = pin!(self.signals.progress.notified());
+            progress.as_mut().enable();
+            if let Some(error) = self.state.borrow().failed.clone() {
+                return error;
+            }
+            progress.await;
+        }
+    }
+
+    /// Ends the run in order: refuses appends, makes everything durable, and leaves only the segments that replay needs.
+    pub async fn close(&self) -> Result<(), LogError> {
+        let end = {
+            let mut state = self.state.borrow_mut();
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            if state.closing {
+                return Err(LogError::Closed);
+            }
+            state.closing = true;
+            state.end_segment();
+            state.end()
+        };
+        self.signals.write.notify_one();
+        self.signals.keep.notify_one();
+        self.signals.room.notify_waiters();
+        let synced = self.synced(end).await;
+        if synced.is_err() {
+            self.fail("it could not be written at its close");
+        }
+        self.signals.sync.notify_one();
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks {
+            // An aborted task has nothing left to do here.
+            task.await.unwrap_or_default();
+        }
+        synced?;
+        keeper::end_run(self, end).await
+    }
+
+    /// Stops at once and leaves the disk as it is, as a crash would. For tests of what comes after a crash.
+    pub async fn abandon(&self) {
+        self.fail("it was abandoned");
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks {
+            task.abort();
+            task.await.unwrap_or_default();
+        }
+    }
+
+    /// The log can no longer keep its promise.
+    pub(super) fn fail(&self, why: &str) {
+        {
+            let mut state = self.state.borrow_mut();
+            if state.failed.is_some() {
+                return;
+            }
+            state.failed = Some(LogError::Failed(Arc::from(why)));
+        }
+        tracing::error!(shard = self.config.shard.0, dir = %self.run_dir.display(), why, "the commitlog has failed");
+        self.wake_everyone();
+        self.signals.write.notify_one();
+        self.signals.sync.notify_one();
+        self.signals.keep.notify_one();
+        self.signals.pressure.notify_one();
+        self.signals.progress.notify_waiters();
+        self.signals.room.notify_waiters();
+    }
+
+    /// Wakes all who wait for an acknowledgement, whatever batch they are in.
+    pub(super) fn wake_everyone(&self) {
+        let all = self.waiters.borrow_mut().take_all();
+        all.into_iter().flatten().for_each(std::task::Waker::wake);
+    }
+}
+
+impl State {
+    /// Whether records are accepted now.
+    fn check(&self) -> Result<(), LogError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.closing {
+            return Err(LogError::Closed);
+        }
+        if self.no_space_to_write {
+            return Err(LogError::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Behind the last record.
+    pub fn end(&self) -> Position {
+        Position { segment: self.active.id, offset: self.offset }
+    }
+
+    fn push(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> Position {
+        let position = self.end();
+        let before = self.chunk.len();
+        push_record(&mut self.chunk, position, kind, self.synced, body);
+        let len = self.chunk.len() - before;
+        self.offset += len as u32;
+        self.buffered += len;
+        position
+    }
+
+    /// Marks the end of the active segment and hands the rest of it to the writer.
+    fn end_segment(&mut self) {
+        self.push(Kind::End, |_| {});
+        let bytes = std::mem::take(&mut self.chunk);
+        let segment = self.active.clone();
+        self.queue.push(Chunk { segment, start: self.chunk_start, bytes, last: true });
+        self.chunk_start = self.offset;
+    }
+
+    /// The mappings that the active segment lacks for these entries.
+    fn missing_mappings(&mut self, entries: &[Entry<'_>]) -> Vec<ColumnMapping> {
+        let mut missing: Vec<ColumnMapping> = Vec::new();
+        for entry in entries {
+            let key = (entry.schema.id, entry.schema.version);
+            if self.last_mapped == Some(key) || self.mapped.contains(&key) {
+                self.last_mapped = Some(key);
+            } else if !missing.iter().any(|mapping| (mapping.table, mapping.version) == key) {
+                missing.push(ColumnMapping::of(entry.schema));
+            }
+        }
+        missing
+    }
+
+    /// The mappings that a fresh segment needs for these entries.
+    fn all_mappings(&self, entries: &[Entry<'_>]) -> Vec<ColumnMapping> {
+        let mut all: Vec<ColumnMapping> = Vec::new();
+        for entry in entries {
+            let key = (entry.schema.id, entry.schema.version);
+            if !all.iter().any(|mapping| (mapping.table, mapping.version) == key) {
+                all.push(ColumnMapping::of(entry.schema));
+            }
+        }
+        all
+    }
+}
+
+/// Waits for an acknowledgement; made by [`Commitlog::acknowledged`].
+#[must_use = "a record is safe only when this resolved"]
+pub struct Acknowledged<'a> {
+    log: &'a Commitlog,
+    position: Position,
+    place: Option<Place>,
+}
+
+impl Future for Acknowledged<'_> {
+    type Output = Result<(), LogError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if this.position < this.log.acknowledged.get() {
+            return Poll::Ready(Ok(()));
+        }
+        let state = this.log.state.borrow();
+        if let Some(error) = &state.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if state.no_space_to_write {
+            return Poll::Ready(Err(LogError::NoSpace));
+        }
+        let in_filling = this.position >= state.batch_start;
+        this.log.waiters.borrow_mut().wait(&mut this.place, in_filling, cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Acknowledged<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let waker = self.log.waiters.borrow_mut().leave(place);
+            drop(waker);
+        }
+    }
+}
+
+/// Counts a blocked appender.
+struct Blocked<'a>(&'a Cell<u64>);
+
+impl<'a> Blocked<'a> {
+    fn enter(log: &'a Commitlog) -> Self {
+        add(&log.counters.blocked, 1);
+        Blocked(&log.counters.blocked)
+    }
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+pub(super) fn add(counter: &Cell<u64>, n: u64) {
+    counter.set(counter.get() + n);
+}

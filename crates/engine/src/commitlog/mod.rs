@@ -1,0 +1,46 @@
+//! The commitlog of a shard: what was acknowledged and is not yet in an sstable.
+//!
+//! ```text
+//! commitlog/<shard>/<run>/manifest          the segments that replay needs (sealed text, synced before a segment is used)
+//! commitlog/<shard>/<run>/segment-<id>      preallocated; a header, then records
+//! ```
+//!
+//! A *run* is one start of the process: it writes to a directory of its own and never to an earlier one, so what a crash
+//! left behind is only read. [`find_old`] lists the runs before [`Commitlog::open`] begins a new one, [`Replay`] reads them,
+//! [`retire`] removes them when their contents are safe elsewhere. Segment ids grow for ever and hold the shard's number, so
+//! a [`Position`] means one place in one node's life.
+//!
+//! Invariants. *Acknowledged is kept*: [`Commitlog::acknowledged`] resolves only when the kernel has the record (periodic
+//! mode) or the device has (batch, group). *A prefix*: what replay gives of a run is a prefix of what was appended to it.
+//! *No silent holes*: every segment that the manifest names must be there and whole up to the highest position that any
+//! later record, or the manifest, names as synced; what lies behind that is the torn tail. *Old bytes are dead*: a record's
+//! checksum covers its segment's id and its offset. A failed fsync ends the log: it is never tried again.
+//!
+//! The log must never look into a mutation beyond its table and schema version, nor decide what a memtable flushes.
+//! Reading order: position, format, mapping, ledger, manifest, waiters, log, writer, keeper, replay.
+
+mod config;
+mod error;
+mod format;
+mod keeper;
+mod ledger;
+mod log;
+mod manifest;
+mod mapping;
+mod position;
+mod replay;
+mod runs;
+mod waiters;
+mod writer;
+
+pub use config::{CommitlogConfig, SyncMode};
+pub use error::LogError;
+pub use format::fuzz_segment;
+pub use log::{Acknowledged, Appended, Commitlog, Entry, Metrics};
+pub use mapping::{ColumnMapping, MappedColumn};
+pub use position::{Position, SlotId, shard_of_segment};
+pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
+pub use runs::{OldLogs, OldRun, find_old, retire};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! Reading what earlier runs logged.
+//!
+//! Each run is read from its first segment to its torn tail. Where the bytes stop making sense, the rest of the run is
+//! searched for record headers: if any of them, or the manifest, names a higher position as synced, then something that was
+//! safe is damaged, and that is an error; if none does, the damage is where the crash tore the log, and the run ends there
+//! even if whole records follow.
+
+use super::error::LogError;
+use super::format::{Bad, Image, Kind, Record, SEGMENT_HEADER, SegmentHeader, mutations};
+use super::keeper::freed_path;
+use super::manifest::{Manifest, segment_path};
+use super::mapping::ColumnMapping;
+use super::position::Position;
+use super::runs::{OldLogs, OldRun};
+use bytes::Bytes;
+use model::{SchemaVersion, TableId};
+use rt::ShardId;
+use rt::hash::HashMap;
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How to replay.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplayOptions {
+    /// `commitlog_ignore_corruption`: skip what is damaged or missing instead of failing, and report it.
+    pub ignore_corruption: bool,
+}
+
+/// One mutation from a log.
+#[derive(Clone, Debug)]
+pub struct ReplayedRecord {
+    /// Where its record was; the mutations of a group share it.
+    pub position: Position,
+    /// The shard that logged it.
+    pub shard: ShardId,
+    /// Its table.
+    pub table: TableId,
+    /// The schema version it was made with.
+    pub schema_version: SchemaVersion,
+    /// The encoded mutation, in memory of its own.
+    pub mutation: Bytes,
+    /// What its columns are; `None` only if the mapping was lost to ignored corruption.
+    pub mapping: Option<Arc<ColumnMapping>>,
+}
+
+/// What replay found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Mutations given out.
+    pub mutations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Segments read.
+    pub segments: u64,
+    /// Where the runs that were not closed ended.
+    pub tails: Vec<Tail>,
+    /// What was damaged or missing, and was skipped because corruption is ignored.
+    pub skipped: Vec<Skipped>,
+}
+
+/// The end of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// Behind its last good record.
+    pub position: Position,
+    /// Whole records that stood behind it and were never known to be safe.
+    pub discarded: u64,
+}
+
+/// Something that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The file.
+    pub file: PathBuf,
+    /// Where the damage began; 0 for a whole file.
+    pub offset: u64,
+    /// What was wrong.
+    pub why: &'static str,
+}
+
+impl ReplayReport {
+    /// Adds what another shard found.
+    pub fn merge(&mut self, other: ReplayReport) {
+        self.mutations += other.mutations;
+        self.bytes += other.bytes;
+        self.segments += other.segments;
+        self.tails.extend(other.tails);
+        self.skipped.extend(other.skipped);
+    }
+}
+
+/// Replays `logs`, giving each mutation to `visit`, in the order of each shard's log. An error of `visit` ends it.
+pub async fn replay(
+    logs: &OldLogs,
+    options: ReplayOptions,
+    mut visit: impl FnMut(ReplayedRecord) -> Result<(), String>,
+) -> Result<ReplayReport, LogError> {
+    let mut replay = Replay::new(logs, options);
+    let mut count = 0u64;
+    while let Some(record) = replay.next().await? {
+        visit(record).map_err(|why| LogError::Refused(why.into()))?;
+        count += 1;
+        if count.is_multiple_of(64) {
+            rt::task::maybe_yield().await;
+        }
+    }
+    Ok(replay.into_report())
+}
+
+/// A replay that is asked for its records one by one.
+pub struct Replay {
+    options: ReplayOptions,
+    runs: VecDeque<OldRun>,
+    reader: Option<RunReader>,
+    ready: VecDeque<ReplayedRecord>,
+    report: ReplayReport,
+}
+
+/// The run that is being read.
+struct RunReader {
+    run: OldRun,
+    manifest: Manifest,
+    /// The index in the manifest of the segment after the open one.
+    next: usize,
+    open: Option<OpenSegment>,
+    mappings: HashMap<(TableId, SchemaVersion), Arc<ColumnMapping>>,
+}
+
+struct OpenSegment {
+    id: u64,
+    bytes: Bytes,
+    at: usize,
+}
+
+impl Replay {
+    /// A replay of `logs`, not yet begun.
+    pub fn new(logs: &OldLogs, options: ReplayOptions) -> Replay {
+        Replay {
+            options,
+            runs: logs.runs.iter().cloned().collect(),
+            reader: None,
+            ready: VecDeque::new(),
+            report: ReplayReport::default(),
+        }
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> &ReplayReport {
+        &self.report
+    }
+
+    /// What was found.
+    pub fn into_report(self) -> ReplayReport {
+        self.report
+    }
+
+    /// The next mutation; `None` at the end.
+    #[allow(clippy::should_implement_trait)]
+    pub async fn next(&mut self) -> Result<Option<ReplayedRecord>, LogError> {
+        loop {
+            if let Some(record) = self.ready.pop_front() {
+                self.report.mutations += 1;
+                self.report.bytes += record.mutation.len() as u64;
+                return Ok(Some(record));
+            }
+            let Some(reader) = &mut self.reader else {
+                let Some(run) = self.runs.pop_front() else { return Ok(None) };
+                self.reader = self.begin(run).await?;
+                continue;
+            };
+            let Some(open) = &mut reader.open else {
+                if !self.open_segment().await? {
+                    self.reader = None;
+                }
+                continue;
+            };
+            let image = Image { bytes: &open.bytes, segment: open.id };
+            match image.record(open.at) {
+                Ok(record) => {
+                    let at = std::mem::replace(&mut open.at, record.next);
+                    self.take(at, record)?;
+                }
+                Err(Bad::Newer { what, found, known }) => {
+                    return Err(LogError::Newer { file: segment_path(&reader.run.dir, open.id), what, found, known });
+                }
+                Err(Bad::Damaged(why)) => self.damaged(why).await?,
+            }
+        }
+    }
+
+    async fn begin(&mut self, run: OldRun) -> Result<Option<RunReader>, LogError> {
+        let manifest = match Manifest::read(&run.dir).await {
+            Ok(Some(manifest)) => manifest,
+            Ok(None) => return Err(LogError::Missing(run.dir.join(super::manifest::NAME))),
+            Err(LogError::Corrupt { file, offset, why }) if self.options.ignore_corruption => {
+                self.report.skipped.push(Skipped { file, offset, why });
+                manifest_of_files(&run).await?
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Some(RunReader { run, manifest, next: 0, open: None, mappings: HashMap::default() }))
+    }
+
+    /// Opens the next segment of the run. False when there is none.
+    async fn open_segment(&mut self) -> Result<bool, LogError> {
+        let Some(reader) = &mut self.reader else { return Ok(false) };
+        while let Some(&id) = reader.manifest.segments.get(reader.next) {
+            reader.next += 1;
+            match read_segment(&reader.run, id).await {
+                Ok(Some(bytes)) => {
+                    self.report.segments += 1;
+                    reader.open = Some(OpenSegment { id, bytes, at: SEGMENT_HEADER as usize });
+                    return Ok(true);
+                }
+                Ok(None) => {}
+                Err(error) => self.report.skipped.push(skip(&self.options, error)?),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes in a whole record that begins at `at`.
+    fn take(&mut self, at: usize, record: Record) -> Result<(), LogError> {
+        let Some(RunReader { run, open, mappings, .. }) = &mut self.reader else { return Ok(()) };
+        let Some(segment) = open else { return Ok(()) };
+        let position = Position { segment: segment.id, offset: at as u32 };
+        let malformed =
+            |why| LogError::Corrupt { file: segment_path(&run.dir, position.segment), offset: at as u64, why };
+        match record.kind {
+            Kind::End => *open = None,
+            Kind::Mapping => {
+                let mapping = ColumnMapping::decode(&segment.bytes[record.body]);
+                let mapping = mapping.ok_or(malformed("a column mapping that cannot be read"))?;
+                mappings.insert((mapping.table, mapping.version), Arc::new(mapping));
+            }
+            Kind::Mutation | Kind::Group => {
+                let bodies = mutations(&segment.bytes, &record).ok_or(malformed("a group that cannot be read"))?;
+                for body in bodies {
+                    let mutation = Bytes::copy_from_slice(&segment.bytes[body]);
+                    let (table, version) = ids_of(&mutation).ok_or(malformed("a mutation without its ids"))?;
+                    self.ready.push_back(ReplayedRecord {
+                        position,
+                        shard: run.shard,
+                        table,
+                        schema_version: version,
+                        mutation,
+                        mapping: mappings.get(&(table, version)).cloned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes at the current place are no record: is that the end of the run, or has it lost something?
+    async fn damaged(&mut self, why: &'static str) -> Result<(), LogError> {
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        let Some(open) = &mut reader.open else { return Ok(()) };
+        let here = Position { segment: open.id, offset: open.at as u32 };
+        let image = Image { bytes: &open.bytes, segment: open.id };
+        let (named, mut discarded) = image.named_behind(open.at);
+        let mut highest = named.max(Some(reader.manifest.synced));
+        for &id in &reader.manifest.segments[reader.next..] {
+            match read_segment(&reader.run, id).await {
+                Ok(Some(bytes)) => {
+                    let (named, count) = Image { bytes: &bytes, segment: id }.named_behind(SEGMENT_HEADER as usize);
+                    highest = highest.max(named);
+                    discarded += count;
+                }
+                Ok(None) => {}
+                Err(error) => self.report.skipped.push(skip(&self.options, error)?),
+            }
+        }
+        if highest <= Some(here) {
+            self.report.tails.push(Tail { position: here, discarded });
+            self.reader = None;
+            return Ok(());
+        }
+        let error =
+            LogError::Corrupt { file: segment_path(&reader.run.dir, here.segment), offset: here.offset.into(), why };
+        self.report.skipped.push(skip(&self.options, error)?);
+        match image.next_header(open.at + 1) {
+            Some((at, _)) => open.at = at,
+            None => reader.open = None,
+        }
+        Ok(())
+    }
+}
+
+/// What an error becomes when corruption is ignored.
+fn skip(options: &ReplayOptions, error: LogError) -> Result<Skipped, LogError> {
+    match error {
+        LogError::Corrupt { file, offset, why } if options.ignore_corruption => Ok(Skipped { file, offset, why }),
+        LogError::Missing(file) if options.ignore_corruption => Ok(Skipped { file, offset: 0, why: "missing" }),
+        other => Err(other),
+    }
+}
+
+/// A manifest made up from the files that are there, for a run whose own is damaged.
+async fn manifest_of_files(run: &OldRun) -> Result<Manifest, LogError> {
+    let files = rt::fs::read_dir(&run.dir).await.map_err(LogError::io(&run.dir))?;
+    let mut segments: Vec<u64> = files.iter().filter_map(|file| super::manifest::segment_of_name(&file.name)).collect();
+    segments.sort();
+    Ok(Manifest { run: run.run, segments, synced: Position::MIN, closed: false })
+}
+
+/// The bytes of a segment whose header is as it should be; `None` if it was freed.
+async fn read_segment(run: &OldRun, id: u64) -> Result<Option<Bytes>, LogError> {
+    let path = segment_path(&run.dir, id);
+    let bytes = match rt::fs::read(&path).await {
+        Ok(bytes) => Bytes::from(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if rt::fs::exists(&freed_path(&run.dir, id)).await {
+                return Ok(None);
+            }
+            return Err(LogError::Missing(path));
+        }
+        Err(error) => return Err(LogError::io(&path)(error)),
+    };
+    match SegmentHeader::decode(&bytes) {
+        Ok(header) if header.segment == id && header.run == run.run => Ok(Some(bytes)),
+        Ok(_) => Err(LogError::Corrupt { file: path, offset: 0, why: "the header is that of another segment" }),
+        Err(Bad::Damaged(why)) => Err(LogError::Corrupt { file: path, offset: 0, why }),
+        Err(Bad::Newer { what, found, known }) => Err(LogError::Newer { file: path, what, found, known }),
+    }
+}
+
+/// The table and schema version at the head of an encoded mutation.
+fn ids_of(mutation: &[u8]) -> Option<(TableId, SchemaVersion)> {
+    let table = mutation.get(1..17)?.try_into().ok()?;
+    let version = mutation.get(17..33)?.try_into().ok()?;
+    Some((TableId::from_bytes(table), SchemaVersion::from_bytes(version)))
+}

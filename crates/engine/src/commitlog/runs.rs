@@ -1,0 +1,141 @@
+//! The runs that earlier processes left behind: listing them, and removing them when they are not needed any more.
+
+use super::error::LogError;
+use super::manifest::{self, Manifest, segment_of_name};
+use super::position::{sequence_of, shard_of_segment};
+use rt::ShardId;
+use rt::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Earlier runs, of all shards that ever were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OldLogs {
+    /// By shard, then by age.
+    pub runs: Vec<OldRun>,
+}
+
+/// One earlier run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldRun {
+    /// The shard that wrote it; there may be no such shard any more.
+    pub shard: ShardId,
+    /// The id of its first segment.
+    pub run: u64,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+impl OldLogs {
+    /// Whether there is nothing to replay.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The part that shard `shard` of `count` shards replays, so that they can work at the same time: every shard's log goes
+    /// to one of them, whole.
+    pub fn part(&self, shard: ShardId, count: u16) -> OldLogs {
+        let runs = self.runs.iter().filter(|run| run.shard.0 % count.max(1) == shard.0);
+        OldLogs { runs: runs.cloned().collect() }
+    }
+}
+
+/// The directory of a run within its shard's.
+pub(super) fn run_dir(shard_dir: &Path, run: u64) -> PathBuf {
+    shard_dir.join(format!("run-{run:016x}"))
+}
+
+fn run_of_name(name: &str) -> Option<u64> {
+    let hex = name.strip_prefix("run-")?;
+    if hex.len() != 16 { None } else { u64::from_str_radix(hex, 16).ok() }
+}
+
+/// Lists the runs below `root` (`commitlog`), and removes what retired and unborn ones left. To be called before any shard
+/// opens its log.
+pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
+    let mut runs = Vec::new();
+    for (shard, dir) in shard_dirs(root).await? {
+        for entry in fs::read_dir(&dir).await.map_err(LogError::io(&dir))? {
+            let Some(run) = run_of_name(&entry.name) else { continue };
+            let run_dir = dir.join(&entry.name);
+            let files = fs::read_dir(&run_dir).await.map_err(LogError::io(&run_dir))?;
+            let has = |name: &str| files.iter().any(|file| file.name == name);
+            if has(manifest::NAME) {
+                runs.push(OldRun { shard, run, dir: run_dir });
+            } else if has(manifest::RETIRED) || !files.iter().any(|file| segment_of_name(&file.name).is_some()) {
+                remove_run(&run_dir).await.map_err(LogError::io(&run_dir))?;
+            } else {
+                return Err(LogError::Missing(run_dir.join(manifest::NAME)));
+            }
+        }
+    }
+    runs.sort_by_key(|run| (run.shard, run.run));
+    Ok(OldLogs { runs })
+}
+
+async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {
+    let entries = match fs::read_dir(root).await {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(LogError::io(root)(error)),
+    };
+    let shards = entries.into_iter().filter(|entry| entry.is_dir);
+    Ok(shards.filter_map(|entry| Some((ShardId(entry.name.parse().ok()?), root.join(&entry.name)))).collect())
+}
+
+/// Whether a file of a run is needed according to its manifest.
+pub(super) fn is_needed(manifest: &Manifest, name: &str) -> bool {
+    name == manifest::NAME || segment_of_name(name).is_some_and(|id| manifest.segments.contains(&id))
+}
+
+/// The highest number that any segment in the shard's directory has had; 0 for none.
+pub(super) async fn highest_sequence(shard_dir: &Path) -> Result<u64, LogError> {
+    let mut highest = 0;
+    for entry in fs::read_dir(shard_dir).await.map_err(LogError::io(shard_dir))? {
+        let Some(run) = run_of_name(&entry.name) else { continue };
+        highest = highest.max(sequence_of(run));
+        let dir = shard_dir.join(&entry.name);
+        for file in fs::read_dir(&dir).await.map_err(LogError::io(&dir))? {
+            let hex = file.name.rsplit_once('-').map(|(_, hex)| hex).unwrap_or_default();
+            highest = highest.max(u64::from_str_radix(hex, 16).map(sequence_of).unwrap_or(0));
+        }
+        if let Ok(Some(manifest)) = Manifest::read(&dir).await {
+            let named = manifest.segments.iter().copied().chain([manifest.synced.segment]);
+            highest = named.map(sequence_of).fold(highest, u64::max);
+        }
+    }
+    Ok(highest)
+}
+
+/// Removes runs whose contents are safe elsewhere. To be called when every replayed record is in a sealed sstable or in the
+/// new log, durably.
+pub async fn retire(logs: &OldLogs) -> Result<(), LogError> {
+    for run in &logs.runs {
+        debug_assert_eq!(shard_of_segment(run.run), run.shard);
+        let failed = || LogError::io(&run.dir);
+        fs::rename(&run.dir.join(manifest::NAME), &run.dir.join(manifest::RETIRED)).await.map_err(failed())?;
+        fs::sync_dir(&run.dir).await.map_err(failed())?;
+        remove_run(&run.dir).await.map_err(failed())?;
+    }
+    Ok(())
+}
+
+/// Removes the directory of a run without a manifest; the mark that says that it is retired goes last.
+async fn remove_run(dir: &Path) -> io::Result<()> {
+    for file in fs::read_dir(dir).await? {
+        if file.name != manifest::RETIRED && !file.is_dir {
+            fs::remove_file(&dir.join(&file.name)).await?;
+        }
+    }
+    fs::sync_dir(dir).await?;
+    fs::remove_dir_all(dir).await?;
+    let Some(shard_dir) = dir.parent() else { return Ok(()) };
+    if fs::read_dir(shard_dir).await?.is_empty() {
+        fs::remove_dir_all(shard_dir).await?;
+        return match shard_dir.parent() {
+            Some(root) => fs::sync_dir(root).await,
+            None => Ok(()),
+        };
+    }
+    fs::sync_dir(shard_dir).await
+}

@@ -1,0 +1,199 @@
+//! The tasks that bring records to the kernel and to the device.
+//!
+//! All that was appended since the last write goes out in one write (one more for each segment that ended in between). The
+//! kernel gets the bytes in order, so `written`, `synced` and the acknowledged position only ever grow. Only these tasks
+//! call fsync, because a future that is dropped half-way through must not forget a file that was not synced.
+
+use super::config::SyncMode;
+use super::error::is_full;
+use super::log::{Chunk, Commitlog, add};
+use super::position::Position;
+use bytes::Bytes;
+use rt::fs::IoClass;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long to wait before a write is tried again for which there was no space.
+const SPACE_RETRY: Duration = Duration::from_millis(500);
+/// A buffer larger than this is given back to the allocator.
+const MAX_KEPT_BUFFER: usize = 1 << 20;
+
+/// Everything that one turn of the writer takes along.
+struct Batch {
+    chunks: Vec<Chunk>,
+    /// Behind the last record of the batch.
+    end: Position,
+}
+
+/// The writer's task.
+pub(super) async fn write(log: Rc<Commitlog>) {
+    loop {
+        if !log.has_work() {
+            let closing = {
+                let mut state = log.state.borrow_mut();
+                state.writer_idle = true;
+                state.closing || state.failed.is_some()
+            };
+            if closing {
+                return;
+            }
+            log.signals.write.notified().await;
+            continue;
+        }
+        if let SyncMode::Group { window } = log.config.mode
+            && !log.state.borrow().closing
+        {
+            rt::time::sleep(window).await;
+        }
+        let Some(batch) = log.take_batch() else { continue };
+        let Some(()) = write_batch(&log, batch).await else { return };
+    }
+}
+
+async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
+    for chunk in batch.chunks {
+        let len = chunk.bytes.len();
+        let bytes = Bytes::from(chunk.bytes);
+        // Written to before the first attempt: a write that fails half-way leaves something to sync, too.
+        log.note_unsynced(&chunk.segment);
+        write_chunk(log, &chunk.segment.file, chunk.start, &bytes).await?;
+        add(&log.counters.writes, 1);
+        add(&log.counters.bytes_written, len as u64);
+        let mut state = log.state.borrow_mut();
+        state.buffered -= len;
+        if chunk.last {
+            state.ledger.complete(chunk.segment.id);
+            if state.ledger.has_free() {
+                log.signals.keep.notify_one();
+            }
+        }
+        if bytes.is_unique() && state.chunk.capacity() == 0 && len <= MAX_KEPT_BUFFER {
+            let mut buffer = Vec::from(bytes);
+            buffer.clear();
+            state.chunk = buffer;
+        }
+    }
+    log.state.borrow_mut().written = batch.end;
+    if !matches!(log.config.mode, SyncMode::Periodic { .. }) {
+        sync(log).await?;
+    }
+    log.acknowledge(batch.end);
+    Some(())
+}
+
+/// Writes, waiting for space if need be. `None`: the log has failed.
+async fn write_chunk(log: &Rc<Commitlog>, file: &rt::fs::File, start: u32, bytes: &Bytes) -> Option<()> {
+    loop {
+        match file.write_at(u64::from(start), bytes.clone(), IoClass::Log).await {
+            Ok(()) => {
+                let was = std::mem::take(&mut log.state.borrow_mut().no_space_to_write);
+                if was {
+                    tracing::warn!(shard = log.config.shard.0, "the commitlog has space again");
+                }
+                return Some(());
+            }
+            Err(error) if is_full(&error) && !log.state.borrow().closing => {
+                let before = std::mem::replace(&mut log.state.borrow_mut().no_space_to_write, true);
+                if !before {
+                    tracing::error!(shard = log.config.shard.0, %error, "no space for the commitlog: writes are refused");
+                    log.wake_everyone();
+                    log.signals.progress.notify_waiters();
+                    log.signals.room.notify_waiters();
+                }
+                rt::time::sleep(SPACE_RETRY).await;
+                if log.state.borrow().failed.is_some() {
+                    return None;
+                }
+            }
+            Err(error) => {
+                log.fail(&format!("a write to {} failed: {error}", file.path().display()));
+                return None;
+            }
+        }
+    }
+}
+
+/// The syncer's task of periodic mode.
+pub(super) async fn sync_each(log: Rc<Commitlog>, period: Duration) {
+    loop {
+        // Either the period is over, or someone does not want to wait for it.
+        drop(rt::time::timeout(period, log.signals.sync.notified()).await);
+        if log.state.borrow().failed.is_some() || sync(&log).await.is_none() {
+            return;
+        }
+        let done = {
+            let state = log.state.borrow();
+            state.closing && state.synced >= state.end()
+        };
+        if done {
+            return;
+        }
+    }
+}
+
+/// Makes durable what the kernel has. `None`: the log has failed.
+async fn sync(log: &Rc<Commitlog>) -> Option<()> {
+    let (files, upto) = {
+        let mut state = log.state.borrow_mut();
+        (std::mem::take(&mut state.unsynced), state.written)
+    };
+    for segment in files {
+        add(&log.counters.syncing, 1);
+        let result = segment.file.sync_data().await;
+        log.counters.syncing.set(log.counters.syncing.get() - 1);
+        if let Err(error) = result {
+            log.fail(&format!("an fsync of {} failed: {error}", segment.file.path().display()));
+            return None;
+        }
+        add(&log.counters.syncs, 1);
+    }
+    {
+        let mut state = log.state.borrow_mut();
+        if state.failed.is_some() {
+            return None;
+        }
+        state.synced = upto;
+    }
+    log.signals.progress.notify_waiters();
+    Some(())
+}
+
+impl Commitlog {
+    fn has_work(&self) -> bool {
+        let state = self.state.borrow();
+        state.failed.is_none() && !(state.chunk.is_empty() && state.queue.is_empty())
+    }
+
+    fn take_batch(&self) -> Option<Batch> {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        if state.failed.is_some() {
+            return None;
+        }
+        if !state.chunk.is_empty() {
+            let bytes = std::mem::take(&mut state.chunk);
+            state.queue.push(Chunk { segment: state.active.clone(), start: state.chunk_start, bytes, last: false });
+            state.chunk_start = state.offset;
+        }
+        state.batch_start = state.end();
+        self.waiters.borrow_mut().advance();
+        Some(Batch { chunks: std::mem::take(&mut state.queue), end: state.batch_start })
+    }
+
+    fn note_unsynced(&self, segment: &Rc<super::log::Segment>) {
+        let mut state = self.state.borrow_mut();
+        if state.unsynced.last().is_none_or(|last| last.id != segment.id) {
+            state.unsynced.push(segment.clone());
+        }
+    }
+
+    /// Acknowledges all below `end`.
+    fn acknowledge(&self, end: Position) {
+        self.acknowledged.set(end);
+        let mut list = self.waiters.borrow_mut().take_on_its_way();
+        list.iter_mut().filter_map(Option::take).for_each(std::task::Waker::wake);
+        self.waiters.borrow_mut().put_back(list);
+        self.signals.room.notify_waiters();
+        self.signals.progress.notify_waiters();
+    }
+}

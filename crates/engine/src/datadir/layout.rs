@@ -1,0 +1,61 @@
+//! Where things lie in a data directory, and how directories of tables are called.
+
+use super::DataDir;
+use model::TableId;
+use rt::ShardId;
+use std::path::PathBuf;
+
+/// The directory within a table's that holds its snapshots.
+pub const TABLE_SNAPSHOTS: &str = "snapshots";
+
+impl DataDir {
+    /// `data/<keyspace>`.
+    pub fn keyspace_dir(&self, keyspace: &str) -> PathBuf {
+        self.data_dir().join(keyspace)
+    }
+
+    /// `data`.
+    pub fn data_dir(&self) -> PathBuf {
+        self.path.join("data")
+    }
+
+    /// `data/<keyspace>/<table>-<id>`.
+    pub fn table_dir(&self, keyspace: &str, table: &str, id: TableId) -> PathBuf {
+        self.keyspace_dir(keyspace).join(table_dir_name(table, id))
+    }
+
+    /// `data/<keyspace>/<table>-<id>/snapshots/<name>`.
+    pub fn snapshot_dir(&self, keyspace: &str, table: &str, id: TableId, name: &str) -> PathBuf {
+        self.table_dir(keyspace, table, id).join(TABLE_SNAPSHOTS).join(name)
+    }
+
+    /// `commitlog`: one directory per shard, also of shards of earlier runs.
+    pub fn commitlog_root(&self) -> PathBuf {
+        self.path.join("commitlog")
+    }
+
+    /// `commitlog/<shard>`.
+    pub fn commitlog_dir(&self, shard: ShardId) -> PathBuf {
+        self.commitlog_root().join(shard.to_string())
+    }
+
+    /// `journal`.
+    pub fn journal_dir(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+}
+
+/// The name of a table's directory: its name, a dash, its id as 32 hex digits.
+pub fn table_dir_name(table: &str, id: TableId) -> String {
+    format!("{table}-{}", id.0.simple())
+}
+
+/// The table's name and id of a directory's name, if it is one of a table.
+pub fn table_of_dir_name(name: &str) -> Option<(&str, TableId)> {
+    let (table, id) = name.rsplit_once('-')?;
+    let plain = id.len() == 32 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if table.is_empty() || !plain {
+        return None;
+    }
+    Some((table, TableId(uuid::Uuid::try_parse(id).ok()?)))
+}

@@ -1,0 +1,171 @@
+//! The data directory of a node: who it belongs to, and where things lie in it.
+//!
+//! ```text
+//! messina.stamp                                   host id, cluster, format, shards (sealed text)
+//! lock                                            held as long as the node runs
+//! data/<keyspace>/<table>-<table id>/             sstables of a table
+//! data/<keyspace>/<table>-<table id>/snapshots/<name>/
+//! commitlog/<shard>/                              that shard's log
+//! journal/                                        metadata commands
+//! ```
+//!
+//! Others rely on: an open [`DataDir`] is this process's alone, of this cluster, and of a format that it can write.
+//! A directory that cannot be vouched for is refused, never repaired or taken over.
+
+mod layout;
+mod stamp;
+
+pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
+pub use stamp::{FORMAT, Stamp};
+
+use crate::sealed::{self, Unsealed};
+use model::HostId;
+use rt::fs::{self, FileLock};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const STAMP: &str = "messina.stamp";
+const LOCK: &str = "lock";
+
+/// A data directory that this process holds.
+#[derive(Debug)]
+pub struct DataDir {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The node's identity, for ever.
+    pub host_id: HostId,
+    /// The number of shards of the last run; `None` in a fresh directory.
+    pub previous_shards: Option<u16>,
+    /// What the stamp says now.
+    pub stamp: Stamp,
+    _lock: FileLock,
+}
+
+/// Why a data directory cannot be used. The texts are for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another process runs on it.
+    #[error("the data directory {0} is in use by another process (it holds the lock on {0}/lock)")]
+    Locked(PathBuf),
+    /// It belongs to another cluster.
+    #[error(
+        "the data directory {path} belongs to cluster '{found}', and this node is configured for cluster '{wanted}': \
+         set cluster_name to '{found}' or choose another data directory"
+    )]
+    ForeignCluster {
+        /// The directory.
+        path: PathBuf,
+        /// Its cluster.
+        found: String,
+        /// The configured one.
+        wanted: String,
+    },
+    /// A later release wrote it.
+    #[error(
+        "the data directory {path} was written by a later release of Messina (format {found}; this one knows up to \
+         {known}): run that release or a later one"
+    )]
+    NewerFormat {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known one.
+        known: u32,
+    },
+    /// The stamp cannot be understood.
+    #[error("the stamp {path} is damaged ({why}): restore it from a backup, or move the data directory away")]
+    CorruptStamp {
+        /// The stamp.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// There is data, but no stamp.
+    #[error(
+        "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost"
+    )]
+    NoStamp(PathBuf),
+    /// The operating system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// Of what.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl DataDir {
+    /// Takes the directory at `path` for this process, making and stamping it when it is fresh. `shards` is the number of
+    /// shards of this run; it is recorded, and any number is fine.
+    pub async fn open(path: &Path, cluster_name: &str, shards: u16) -> Result<DataDir, DataDirError> {
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |error| DataDirError::Io { path, error }
+        };
+        fs::create_dir_all(path).await.map_err(failed(path))?;
+        let lock_path = path.join(LOCK);
+        let lock = fs::lock_file(&lock_path).await.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => DataDirError::Locked(path.to_path_buf()),
+            _ => DataDirError::Io { path: lock_path.clone(), error },
+        })?;
+        let stamp_path = path.join(STAMP);
+        let before = match fs::read(&stamp_path).await {
+            Ok(text) => Some(read_stamp(path, &stamp_path, &text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(&stamp_path)(error)),
+        };
+        if let Some(before) = &before
+            && before.cluster_name != cluster_name
+        {
+            return Err(DataDirError::ForeignCluster {
+                path: path.to_path_buf(),
+                found: before.cluster_name.clone(),
+                wanted: cluster_name.to_string(),
+            });
+        }
+        for part in ["data", "commitlog", "journal"] {
+            let part = path.join(part);
+            if before.is_none() && fs::read_dir(&part).await.is_ok_and(|entries| !entries.is_empty()) {
+                return Err(DataDirError::NoStamp(path.to_path_buf()));
+            }
+            fs::create_dir_all(&part).await.map_err(failed(&part))?;
+        }
+        fs::sync_dir(path).await.map_err(failed(path))?;
+        let stamp = match &before {
+            Some(before) => Stamp { shards, ..before.clone() },
+            None => Stamp {
+                host_id: HostId(rt::random::uuid_v4()),
+                cluster_name: cluster_name.to_string(),
+                shards,
+                created_micros: rt::time::wall_micros(),
+            },
+        };
+        if before.as_ref() != Some(&stamp) {
+            sealed::write(&stamp_path, stamp::KIND, FORMAT, &stamp).await.map_err(failed(&stamp_path))?;
+        }
+        if before.is_none()
+            && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
+        {
+            fs::sync_dir(parent).await.map_err(failed(parent))?;
+        }
+        Ok(DataDir {
+            path: path.to_path_buf(),
+            host_id: stamp.host_id,
+            previous_shards: before.map(|before| before.shards),
+            stamp,
+            _lock: lock,
+        })
+    }
+}
+
+fn read_stamp(dir: &Path, path: &Path, text: &[u8]) -> Result<Stamp, DataDirError> {
+    sealed::unseal(stamp::KIND, FORMAT, text).map_err(|error| match error {
+        Unsealed::Newer { found, known } => DataDirError::NewerFormat { path: dir.to_path_buf(), found, known },
+        Unsealed::Corrupt(why) => DataDirError::CorruptStamp { path: path.to_path_buf(), why: why.to_string() },
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! What the stamp of a data directory says.
+
+use model::HostId;
+use serde::{Deserialize, Serialize};
+
+/// The kind of the sealed text.
+pub(super) const KIND: &str = "stamp";
+
+/// The format of data directories that this release writes, and the newest that it opens. It rises when a release writes
+/// something that the one before would misread.
+pub const FORMAT: u32 = 1;
+
+/// The contents of a stamp.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The node.
+    pub host_id: HostId,
+    /// The cluster it is part of.
+    pub cluster_name: String,
+    /// Shards of the last run.
+    pub shards: u16,
+    /// When the directory was made: microseconds since 1970.
+    pub created_micros: i64,
+}

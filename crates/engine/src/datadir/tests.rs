@@ -1,0 +1,69 @@
+use super::*;
+use crate::scratch::Scratch;
+use model::TableId;
+
+#[test]
+fn a_directory_is_stamped_once_and_keeps_its_host() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-stamp");
+        let dir = DataDir::open(scratch.path(), "one", 2).await.expect("fresh");
+        assert_eq!(dir.previous_shards, None);
+        let host = dir.host_id;
+        drop(dir);
+        let dir = DataDir::open(scratch.path(), "one", 5).await.expect("again");
+        assert_eq!((dir.host_id, dir.previous_shards), (host, Some(2)));
+        drop(dir);
+        let dir = DataDir::open(scratch.path(), "one", 5).await.expect("a third time");
+        assert_eq!((dir.host_id, dir.previous_shards, dir.stamp.shards), (host, Some(5), 5));
+    });
+}
+
+#[test]
+fn a_second_holder_is_refused() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-lock");
+        let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
+        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("held");
+        assert!(matches!(error, DataDirError::Locked(_)), "{error}");
+        drop(dir);
+        DataDir::open(scratch.path(), "one", 1).await.expect("free again");
+    });
+}
+
+#[test]
+fn foreign_newer_damaged_and_unstamped_directories_are_refused() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-refuse");
+        let stamp = scratch.path().join(STAMP);
+        let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
+        let good = dir.stamp.clone();
+        drop(dir);
+
+        let error = DataDir::open(scratch.path(), "two", 1).await.expect_err("foreign");
+        assert!(error.to_string().contains("cluster 'one'") && error.to_string().contains("'two'"), "{error}");
+
+        sealed::write(&stamp, stamp::KIND, FORMAT + 1, &good).await.expect("written");
+        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("newer");
+        assert!(matches!(error, DataDirError::NewerFormat { found, .. } if found == FORMAT + 1), "{error}");
+
+        fs::write_durably(&stamp, b"messina stamp 1 00000000\n{}\n").await.expect("written");
+        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("damaged");
+        assert!(matches!(error, DataDirError::CorruptStamp { .. }), "{error}");
+
+        fs::remove_file(&stamp).await.expect("removed");
+        fs::create_dir_all(&scratch.path().join("data/ks")).await.expect("made");
+        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("no stamp");
+        assert!(matches!(error, DataDirError::NoStamp(_)), "{error}");
+    });
+}
+
+#[test]
+fn names_of_table_directories_go_both_ways() {
+    let id = TableId(uuid::Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
+    let name = table_dir_name("a-b", id);
+    assert_eq!(name, "a-b-0123456789abcdef0123456789abcdef");
+    assert_eq!(table_of_dir_name(&name), Some(("a-b", id)));
+    for other in ["a", "a-b", "-0123456789abcdef0123456789abcdef", "a-0123456789ABCDEF0123456789abcdef", "lost+found"] {
+        assert_eq!(table_of_dir_name(other), None, "{other}");
+    }
+}

@@ -1,0 +1,330 @@
+//! Replacing sstables by others, atomically over a crash.
+//!
+//! An sstable is there if and only if its `me-<generation>-big-TOC.txt` is; while it is written, the table of contents is
+//! called `TOC.txt.tmp`. A replacement is written down durably as `replacement-<id>.log` in the table's directory before
+//! any of its steps: this is the moment at which the outputs take the inputs' place. Then the outputs are sealed, the
+//! inputs removed, and the log after them. [`finish_pending`] does at start-up what a crash left undone, and removes what was
+//! never sealed.
+//!
+//! Invariants: after `finish_pending` either all inputs or all outputs of a replacement are there, never both, never
+//! neither; doing it again changes nothing. A file whose name is not that of an sstable's component is never touched.
+
+use crate::sealed::{self, Unsealed};
+use rt::fs;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const KIND: &str = "replacement";
+const FORMAT: u32 = 1;
+const PREFIX: &str = "replacement-";
+const SUFFIX: &str = ".log";
+const TOC: &str = "TOC.txt";
+const TEMPORARY_TOC: &str = "TOC.txt.tmp";
+
+/// Which sstables take the place of which, by generation (the part between `me-` and `-big`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replacement {
+    /// Complete and durable, but for the name of their table of contents.
+    pub seal: Vec<String>,
+    /// To be removed.
+    pub delete: Vec<String>,
+}
+
+/// What [`finish_pending`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Generations that were sealed.
+    pub sealed: Vec<String>,
+    /// Generations that were removed because others took their place.
+    pub deleted: Vec<String>,
+    /// Generations that were removed because they were never sealed.
+    pub orphans: Vec<String>,
+}
+
+/// Why a replacement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeletionLogError {
+    /// A replacement cannot be read.
+    #[error("{file} is damaged ({why}): it says which sstables of its directory replace which others")]
+    Corrupt {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A later release wrote it.
+    #[error("{file} was written by a later release (format {found}, this one knows up to {known})")]
+    Newer {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known one.
+        known: u32,
+    },
+    /// An output is gone, and with it data, because its inputs may be too.
+    #[error("{file} names the sstable {generation}, of which there is no table of contents")]
+    Lost {
+        /// The replacement.
+        file: PathBuf,
+        /// The output.
+        generation: String,
+    },
+    /// The operating system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// Of what.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DeletionLogError {
+    let path = path.to_path_buf();
+    move |error| DeletionLogError::Io { path, error }
+}
+
+/// The generation and the component in the name of an sstable's file.
+fn component(name: &str) -> Option<(&str, &str)> {
+    let (generation, component) = name.strip_prefix("me-")?.split_once("-big-")?;
+    let plain = |text: &str, more: &[u8]| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
+    };
+    (plain(generation, b"_-") && plain(component, b".")).then_some((generation, component))
+}
+
+fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
+    dir.join(format!("me-{generation}-big-{component}"))
+}
+
+/// Seals `replacement.seal` and removes `replacement.delete`, in the table directory `dir`. When this fails after the
+/// replacement was written down, the node must treat it as done or stop: a restart finishes it.
+pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), DeletionLogError> {
+    let path = dir.join(format!("{PREFIX}{}{SUFFIX}", rt::random::uuid_v4().simple()));
+    sealed::write(&path, KIND, FORMAT, replacement).await.map_err(io_error(&path))?;
+    finish(dir, &path, replacement, &mut Finished::default()).await
+}
+
+/// Finishes the replacements that a crash interrupted in the table directory `dir`, and removes sstables that were never
+/// sealed. Must run before any sstable of the directory is opened or written.
+pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
+    let mut finished = Finished::default();
+    let mut changed = false;
+    for entry in fs::read_dir(dir).await.map_err(io_error(dir))? {
+        if entry.is_dir || !entry.name.starts_with(PREFIX) {
+            continue;
+        }
+        let path = dir.join(&entry.name);
+        if entry.name.ends_with(SUFFIX) {
+            let replacement = read(&path).await?;
+            finish(dir, &path, &replacement, &mut finished).await?;
+        } else {
+            // A replacement that was being written down when the crash came never began.
+            fs::remove_file(&path).await.map_err(io_error(&path))?;
+            changed = true;
+        }
+    }
+    let entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    let mut generations: Vec<&str> =
+        entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| Some(component(&entry.name)?.0)).collect();
+    generations.sort();
+    generations.dedup();
+    for generation in generations {
+        let toc = format!("me-{generation}-big-{TOC}");
+        if entries.iter().any(|entry| entry.name == toc) {
+            continue;
+        }
+        remove(dir, generation).await?;
+        changed = true;
+        finished.orphans.push(generation.to_string());
+    }
+    if changed {
+        fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    }
+    Ok(finished)
+}
+
+async fn read(path: &Path) -> Result<Replacement, DeletionLogError> {
+    let text = fs::read(path).await.map_err(io_error(path))?;
+    let replacement: Replacement = sealed::unseal(KIND, FORMAT, &text).map_err(|error| match error {
+        Unsealed::Corrupt(why) => DeletionLogError::Corrupt { file: path.to_path_buf(), why },
+        Unsealed::Newer { found, known } => DeletionLogError::Newer { file: path.to_path_buf(), found, known },
+    })?;
+    let names = replacement.seal.iter().chain(&replacement.delete);
+    for generation in names {
+        if component(&format!("me-{generation}-big-{TOC}")).is_none() {
+            return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "a generation is not one" });
+        }
+    }
+    Ok(replacement)
+}
+
+/// Does what is left to do of a replacement that is written down at `path`.
+async fn finish(
+    dir: &Path,
+    path: &Path,
+    replacement: &Replacement,
+    finished: &mut Finished,
+) -> Result<(), DeletionLogError> {
+    for generation in &replacement.seal {
+        let toc = file_of(dir, generation, TOC);
+        let temporary = file_of(dir, generation, TEMPORARY_TOC);
+        match fs::rename(&temporary, &toc).await {
+            Ok(()) => finished.sealed.push(generation.clone()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&temporary)(error)),
+            Err(_) if fs::exists(&toc).await => {}
+            Err(_) => {
+                let generation = generation.clone();
+                return Err(DeletionLogError::Lost { file: path.to_path_buf(), generation });
+            }
+        }
+    }
+    // The outputs' names are durable before the first input goes.
+    fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    for generation in &replacement.delete {
+        if remove(dir, generation).await? {
+            finished.deleted.push(generation.clone());
+        }
+    }
+    fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    fs::remove_file(path).await.map_err(io_error(path))?;
+    // So that the log cannot come back after its outputs were replaced in their turn.
+    fs::sync_dir(dir).await.map_err(io_error(dir))
+}
+
+/// Removes all components of an sstable, its table of contents first. False when there was none.
+async fn remove(dir: &Path, generation: &str) -> Result<bool, DeletionLogError> {
+    let entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    let mut names: Vec<&str> = entries
+        .iter()
+        .filter(|entry| !entry.is_dir && component(&entry.name).is_some_and(|(of, _)| of == generation))
+        .map(|entry| entry.name.as_str())
+        .collect();
+    names.sort_by_key(|name| !name.ends_with(TOC));
+    for name in &names {
+        let path = dir.join(name);
+        match fs::remove_file(&path).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path)(error)),
+            _ => {}
+        }
+    }
+    Ok(!names.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    async fn sstable(dir: &Path, generation: &str, sealed: bool) {
+        for component in ["Data.db", "Index.db", if sealed { TOC } else { TEMPORARY_TOC }] {
+            fs::write_durably(&file_of(dir, generation, component), b"x").await.expect("written");
+        }
+    }
+
+    async fn names(dir: &Path) -> Vec<String> {
+        fs::read_dir(dir).await.expect("readable").into_iter().map(|entry| entry.name).collect()
+    }
+
+    async fn tocs(dir: &Path) -> Vec<String> {
+        let all = names(dir).await;
+        all.iter().filter_map(|name| component(name)).filter(|(_, c)| *c == TOC).map(|(g, _)| g.to_string()).collect()
+    }
+
+    fn replacement() -> Replacement {
+        Replacement { seal: vec!["new1".into(), "new2".into()], delete: vec!["old1".into(), "old2".into()] }
+    }
+
+    async fn before(dir: &Path) {
+        for (generation, sealed) in [("old1", true), ("old2", true), ("new1", false), ("new2", false), ("stays", true)]
+        {
+            sstable(dir, generation, sealed).await;
+        }
+    }
+
+    #[test]
+    fn a_replacement_seals_and_removes() {
+        rt::block_on(async {
+            let scratch = Scratch::new("replace");
+            before(scratch.path()).await;
+            replace(scratch.path(), &replacement()).await.expect("replaced");
+            assert_eq!(tocs(scratch.path()).await, ["new1", "new2", "stays"]);
+            assert_eq!(names(scratch.path()).await.len(), 9);
+            assert_eq!(finish_pending(scratch.path()).await.expect("nothing to do"), Finished::default());
+        });
+    }
+
+    /// Every state that a crash between two steps can leave.
+    #[test]
+    fn an_interrupted_replacement_is_finished_from_every_step() {
+        for step in 0..=6 {
+            rt::block_on(async {
+                let scratch = Scratch::new(&format!("replace-step{step}"));
+                let dir = scratch.path();
+                before(dir).await;
+                let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
+                sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
+                let seal = |generation| (file_of(dir, generation, TEMPORARY_TOC), file_of(dir, generation, TOC));
+                for (at, generation) in [(1, "new1"), (2, "new2")] {
+                    if step >= at {
+                        let (from, to) = seal(generation);
+                        fs::rename(&from, &to).await.expect("renamed");
+                    }
+                }
+                for (at, file) in [
+                    (3, file_of(dir, "old1", TOC)),
+                    (4, file_of(dir, "old1", "Data.db")),
+                    (5, file_of(dir, "old1", "Index.db")),
+                    (6, file_of(dir, "old2", TOC)),
+                ] {
+                    if step >= at {
+                        fs::remove_file(&file).await.expect("removed");
+                    }
+                }
+                finish_pending(dir).await.expect("finished");
+                assert_eq!(tocs(dir).await, ["new1", "new2", "stays"], "step {step}");
+                assert_eq!(names(dir).await.len(), 9, "step {step}");
+                assert_eq!(finish_pending(dir).await.expect("again"), Finished::default());
+            });
+        }
+    }
+
+    #[test]
+    fn what_never_began_is_undone() {
+        rt::block_on(async {
+            let scratch = Scratch::new("replace-not-begun");
+            let dir = scratch.path();
+            before(dir).await;
+            fs::create_dir_all(&dir.join("snapshots/me-1-big-x")).await.expect("made");
+            fs::write_durably(&dir.join("manifest.json"), b"x").await.expect("written");
+            fs::write_durably(&dir.join(format!("{PREFIX}a{SUFFIX}.tmp")), b"half").await.expect("written");
+            let finished = finish_pending(dir).await.expect("cleaned");
+            assert_eq!(finished.orphans, ["new1", "new2"]);
+            assert_eq!(tocs(dir).await, ["old1", "old2", "stays"]);
+            assert_eq!(names(dir).await.len(), 9 + 2);
+        });
+    }
+
+    #[test]
+    fn lost_outputs_and_damaged_logs_are_errors() {
+        rt::block_on(async {
+            let scratch = Scratch::new("replace-lost");
+            let dir = scratch.path();
+            sstable(dir, "old1", true).await;
+            let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
+            sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
+            let error = finish_pending(dir).await.expect_err("outputs are missing");
+            assert!(matches!(error, DeletionLogError::Lost { .. }), "{error}");
+            assert_eq!(tocs(dir).await, ["old1"]);
+            fs::write_durably(&log, b"messina replacement 1 0\n{}").await.expect("written");
+            let error = finish_pending(dir).await.expect_err("damaged");
+            assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
+            let foreign = Replacement { seal: vec![], delete: vec!["../../x".into()] };
+            sealed::write(&log, KIND, FORMAT, &foreign).await.expect("written");
+            let error = finish_pending(dir).await.expect_err("not a generation");
+            assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
+        });
+    }
+}

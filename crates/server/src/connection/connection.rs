@@ -1,0 +1,198 @@
+//! One connection: what its loop and its requests share.
+
+use super::transport::Transport;
+use crate::protocol::{Compression, Event, EventKinds, Outbox, Reply, Version};
+use cql::api::{Answer, AnswerKind, ClientState, Prepared};
+use cql::{Error, api};
+use rt::time::Instant;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// A client that took nothing for this long, with answers waiting, can be dropped when memory is short.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// A connection of this shard.
+#[derive(Debug)]
+pub struct Connection {
+    /// What its statements share.
+    pub client: Rc<ClientState>,
+    /// Where the client is.
+    pub peer: SocketAddr,
+    /// All pairs of STARTUP, in the order sent; empty before.
+    pub options: RefCell<Vec<(String, String)>>,
+    /// The version of STARTUP.
+    pub version: Cell<Option<Version>>,
+    /// STARTUP succeeded.
+    pub ready: Cell<bool>,
+    pub(super) compression: Cell<Option<Compression>>,
+    pub(super) rate_limit: Cell<bool>,
+    pub(super) registered: Cell<EventKinds>,
+    /// Statements that wait for something.
+    pub(super) in_flight: Cell<usize>,
+    /// Write what waits, then close.
+    pub(super) closing: Cell<bool>,
+    /// Close at once.
+    pub(super) doomed: Cell<bool>,
+    /// The loop has ended: answers go nowhere.
+    closed: Cell<bool>,
+    /// The loop is running: it will see what is appended.
+    pub(super) driving: Cell<bool>,
+    pub(super) last_progress: Cell<Instant>,
+    outbox: RefCell<Outbox>,
+    waker: RefCell<Option<Waker>>,
+    transport: Rc<Transport>,
+}
+
+impl Connection {
+    pub(super) fn new(transport: Rc<Transport>, peer: SocketAddr) -> Rc<Connection> {
+        let client = Rc::new(ClientState {
+            keyspace: RefCell::default(),
+            role: RefCell::default(),
+            address: Some(peer),
+            tablets_routing: Cell::new(false),
+            cancel: rt::sync::Cancel::new(),
+        });
+        Rc::new(Connection {
+            client,
+            peer,
+            options: RefCell::default(),
+            version: Cell::new(None),
+            ready: Cell::new(false),
+            compression: Cell::new(None),
+            rate_limit: Cell::new(false),
+            registered: Cell::default(),
+            in_flight: Cell::new(0),
+            closing: Cell::new(false),
+            doomed: Cell::new(false),
+            closed: Cell::new(false),
+            driving: Cell::new(false),
+            last_progress: Cell::new(rt::time::coarse_now()),
+            outbox: RefCell::default(),
+            waker: RefCell::new(None),
+            transport,
+        })
+    }
+
+    /// The value of a STARTUP option.
+    pub fn option(&self, name: &str) -> Option<String> {
+        self.options.borrow().iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+    }
+
+    /// Statements that wait for something.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+
+    /// Bytes of answers that the client has not taken.
+    pub fn unread(&self) -> usize {
+        self.outbox.borrow().len()
+    }
+
+    /// The loop's waker; true if it is a new one.
+    pub(super) fn set_waker(&self, waker: &Waker) -> bool {
+        let mut known = self.waker.borrow_mut();
+        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return false;
+        }
+        *known = Some(waker.clone());
+        true
+    }
+
+    /// Makes the loop take a turn.
+    pub(super) fn wake(&self) {
+        if !self.driving.get()
+            && let Some(waker) = &*self.waker.borrow()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Uses the outbox and accounts for what was added or written.
+    pub(super) fn outbox<R>(&self, f: impl FnOnce(&mut Outbox) -> R) -> R {
+        let mut outbox = self.outbox.borrow_mut();
+        let before = outbox.len();
+        let out = f(&mut outbox);
+        if self.closed.get() {
+            outbox.clear();
+        }
+        let after = outbox.len();
+        drop(outbox);
+        self.transport.unread_changed(before, after);
+        if after > before {
+            self.check_unread(before, after);
+        }
+        out
+    }
+
+    /// The loop has ended: statements that still run see that nobody waits for them, and their answers go nowhere.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+        self.outbox(Outbox::clear);
+        self.client.cancel.cancel();
+    }
+
+    /// When the shard holds too many unread answers, those clients go that have stopped reading.
+    fn check_unread(&self, before: usize, after: usize) {
+        let now = rt::time::coarse_now();
+        if before == 0 {
+            self.last_progress.set(now);
+        }
+        let limits = &self.transport.limits;
+        if after > limits.connection_unread && self.transport.unread() > limits.shard_unread {
+            let stalled = now.saturating_duration_since(self.last_progress.get()) > STALLED;
+            if stalled || self.transport.unread() > 2 * limits.shard_unread {
+                self.transport.stats.dropped_unread.add(1);
+                self.doomed.set(true);
+                self.wake();
+            }
+        }
+    }
+
+    /// The answer of a statement, or why there is none.
+    #[inline]
+    pub(super) fn answer(&self, reply: &Reply, answer: Result<Answer, Error>) {
+        match answer {
+            Ok(answer) => {
+                self.after(&answer.kind);
+                self.outbox(|out| out.answer(reply, &answer));
+            }
+            Err(error) => self.error(reply, &error),
+        }
+    }
+
+    fn after(&self, kind: &AnswerKind) {
+        match kind {
+            AnswerKind::Void | AnswerKind::Rows(_) => {}
+            AnswerKind::SetKeyspace(name) => *self.client.keyspace.borrow_mut() = Some(name.clone()),
+            AnswerKind::SchemaChange(change) => {
+                let event = Event::Schema(api::SchemaChange::clone(change));
+                rt::task::spawn(crate::events::broadcast(event)).detach();
+            }
+        }
+    }
+
+    pub(super) fn prepared(&self, reply: &Reply, prepared: Result<Prepared, Error>) {
+        match prepared {
+            Ok(prepared) => self.outbox(|out| out.prepared(reply, &prepared)),
+            Err(error) => self.error(reply, &error),
+        }
+    }
+
+    pub(super) fn error(&self, reply: &Reply, error: &Error) {
+        self.transport.stats.error(error);
+        self.outbox(|out| out.error(reply, error));
+    }
+
+    /// Sends an event, if the client registered for its kind.
+    pub(crate) fn event(&self, event: &Event) {
+        if !self.registered.get().has(event.kind()) {
+            return;
+        }
+        let Some(version) = self.version.get() else { return };
+        self.outbox(|out| out.event(version, self.compression.get(), event));
+        self.wake();
+    }
+}

@@ -1,0 +1,403 @@
+//! The loop of a connection.
+//!
+//! One turn: start every request that is buffered, write everything that is answered, read what there is; until nothing is
+//! left to do. Answers of statements that had to wait are appended by their tasks, which wake the loop; all that came
+//! together goes out in one write. The order of answers is free: clients match them by stream.
+//!
+//! The loop stops reading while the client does not take its answers, while too many of its statements wait, and while the
+//! shard has no memory for requests. So a client is held back by its own socket and nothing piles up.
+
+use super::Service;
+use super::connection::Connection;
+use super::memory::Charge;
+use super::startup;
+use super::statement::{Job, Statement};
+use super::transport::{Server, Transport};
+use crate::protocol::outbox::MAX_SLICES;
+use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
+use cql::Error;
+use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A frame longer than this is charged to the shard's memory before its body is read.
+const LARGE_FRAME: usize = 256 << 10;
+/// And must be complete after this long.
+const LARGE_FRAME_TIME: Duration = Duration::from_secs(30);
+/// A statement that waits is charged with its frame and this.
+const STATEMENT: usize = 8 << 10;
+/// Frames between two looks at the clock.
+const FRAMES_PER_CLOCK: u32 = 16;
+/// How long a refused client has to take the error before its connection is cut.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Why a loop ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The client is gone, or must go.
+    Gone,
+    /// Everything was said; the client may still be sending.
+    Said,
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve<T, S>(server: Rc<Server<S>>, mut stream: T, peer: SocketAddr)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    S: Service,
+{
+    let Some(_inside) = server.gate.enter() else { return };
+    let transport = server.transport.clone();
+    let connection = Connection::new(transport.clone(), peer);
+    let id = transport.add(connection.clone());
+    let mut drive = Drive {
+        stream: &mut stream,
+        frames: Frames::new(transport.limits.frame_body.min(transport.limits.request_memory)),
+        stopping: transport.stop().cancelled(),
+        connection: connection.clone(),
+        transport: transport.clone(),
+        server,
+        large: None,
+    };
+    let end = poll_fn(|cx| drive.poll(cx)).await;
+    drop(drive);
+    connection.close();
+    transport.remove(id);
+    if end == End::Said {
+        // A close with unread input would reset the connection, and the client might never see the error.
+        let _ = rt::time::timeout(LINGER, drain(&mut stream)).await;
+    }
+}
+
+/// Tells the client that nothing more comes, and passes over what it still sends.
+async fn drain<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut bin = vec![0; 4 << 10];
+    while stream.read(&mut bin).await? > 0 {}
+    Ok(())
+}
+
+struct Drive<'a, T, S> {
+    stream: &'a mut T,
+    frames: Frames,
+    stopping: rt::sync::Cancelled,
+    connection: Rc<Connection>,
+    transport: Rc<Transport>,
+    server: Rc<Server<S>>,
+    /// The memory of the long frame that is being read, and until when it must be there.
+    large: Option<(Charge, Pin<Box<dyn Future<Output = ()>>>)>,
+}
+
+/// Why no more requests are started.
+#[derive(PartialEq, Eq)]
+enum Stop {
+    /// No whole frame is buffered.
+    Input,
+    /// Something must get better first; whoever makes it so wakes the loop.
+    Blocked,
+    /// Others want their turn.
+    Yield,
+}
+
+impl<T, S> Drive<'_, T, S>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    S: Service,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.connection.set_waker(cx.waker()) {
+            // Ready is seen by `is_cancelled` below.
+            let _ = Pin::new(&mut self.stopping).poll(cx);
+        }
+        self.connection.driving.set(true);
+        let out = self.turn(cx);
+        self.connection.driving.set(false);
+        match out {
+            Ok(poll) => poll,
+            Err(_) => Poll::Ready(End::Gone),
+        }
+    }
+
+    /// As much as can be done now. An error is the socket's.
+    fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
+        loop {
+            let stop = self.start_requests(cx);
+            let flushed = self.flush(cx)?;
+            if self.connection.doomed.get() {
+                return Ok(Poll::Ready(End::Gone));
+            }
+            if self.connection.closing.get() {
+                return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
+            }
+            if self.transport.stop().is_cancelled() && self.connection.in_flight() == 0 {
+                return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
+            }
+            match stop {
+                Stop::Yield => {
+                    cx.waker().wake_by_ref();
+                    return Ok(Poll::Pending);
+                }
+                // What blocked may have been written just now.
+                Stop::Blocked if self.is_blocked(cx) => return Ok(Poll::Pending),
+                Stop::Blocked => continue,
+                Stop::Input => {}
+            }
+            if !self.may_read(cx) {
+                return Ok(if self.connection.closing.get() { self.turn_closing(cx)? } else { Poll::Pending });
+            }
+            let read = {
+                let space = self.frames.space();
+                pin!(self.stream.read_buf(space)).poll(cx)?
+            };
+            match read {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(0) => return Ok(Poll::Ready(End::Gone)),
+                Poll::Ready(n) => {
+                    self.frames.arrived(n);
+                    self.transport.stats.received.add(n as u64);
+                }
+            }
+        }
+    }
+
+    fn turn_closing(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
+        Ok(if self.flush(cx)? { Poll::Ready(End::Said) } else { Poll::Pending })
+    }
+
+    /// Starts what is buffered.
+    fn start_requests(&mut self, cx: &mut Context<'_>) -> Stop {
+        let mut started = 0u32;
+        loop {
+            if self.connection.closing.get() || self.is_blocked(cx) {
+                return Stop::Blocked;
+            }
+            match self.frames.next() {
+                Next::Incomplete => return Stop::Input,
+                Next::Frame(frame) => {
+                    self.large = None;
+                    self.request(frame);
+                }
+                Next::Refused(refused) => {
+                    self.transport.stats.error(&refused.error);
+                    self.transport.stats.served.add(1);
+                    self.connection.outbox(|out| out.foreign_error(refused.version, refused.stream, &refused.error));
+                    if refused.fatal {
+                        tracing::debug!(peer = %self.connection.peer, error = %refused.error, "refused a client");
+                        self.connection.closing.set(true);
+                    }
+                }
+            }
+            started += 1;
+            if started.is_multiple_of(FRAMES_PER_CLOCK) && rt::task::is_time_to_yield() {
+                return Stop::Yield;
+            }
+        }
+    }
+
+    /// Whether no request may be started; arranges to be woken when that changes.
+    #[inline]
+    fn is_blocked(&self, cx: &mut Context<'_>) -> bool {
+        let limits = &self.transport.limits;
+        if self.connection.in_flight() >= limits.connection_in_flight {
+            return true;
+        }
+        if self.connection.unread() >= limits.connection_unread {
+            self.transport.stats.blocked_unread.add(1);
+            return true;
+        }
+        if self.transport.stop().is_cancelled() {
+            return true;
+        }
+        if self.transport.memory.is_full() {
+            self.transport.memory.wait(cx.waker());
+            return true;
+        }
+        false
+    }
+
+    /// Whether the next bytes may be read: a long frame needs its memory first, and has to arrive in time.
+    fn may_read(&mut self, cx: &mut Context<'_>) -> bool {
+        let len = self.frames.incomplete_len();
+        if len <= LARGE_FRAME {
+            return true;
+        }
+        if self.large.is_none() {
+            let Some(charge) = self.transport.memory.try_charge(len) else {
+                self.transport.memory.wait(cx.waker());
+                return false;
+            };
+            self.large = Some((charge, Box::pin(rt::time::sleep(LARGE_FRAME_TIME))));
+        }
+        let Some((_, late)) = &mut self.large else { return true };
+        if late.as_mut().poll(cx).is_pending() {
+            return true;
+        }
+        let error = Error::Overloaded(format!("The request of {len} bytes did not arrive within {LARGE_FRAME_TIME:?}"));
+        let version = self.connection.version.get().map_or(4, |version| version as u8);
+        self.connection.outbox(|out| out.foreign_error(version, 0, &error));
+        self.connection.closing.set(true);
+        false
+    }
+
+    /// Writes what waits. True when nothing is left.
+    fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let connection = &self.connection;
+        let stream = &mut *self.stream;
+        let stats = &self.transport.stats;
+        connection.outbox(|outbox| {
+            while !outbox.is_empty() {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let used = outbox.slices(&mut slices);
+                let poll = match &slices[..used] {
+                    [one] => Pin::new(&mut *stream).poll_write(cx, one),
+                    many => Pin::new(&mut *stream).poll_write_vectored(cx, many),
+                };
+                match poll? {
+                    Poll::Pending => return Ok(false),
+                    Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Poll::Ready(n) => {
+                        outbox.written(n);
+                        stats.sent.add(n as u64);
+                        connection.last_progress.set(rt::time::coarse_now());
+                    }
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Starts the request in `frame`.
+    #[inline]
+    fn request(&mut self, frame: RawFrame) {
+        let connection = &self.connection;
+        let stats = &self.transport.stats;
+        stats.request(frame.opcode);
+        stats.served.add(1);
+        let (opcode, version, traced) = (frame.opcode, frame.version, frame.is_traced());
+        let frame_len = frame.body.len();
+        let mut reply = Reply {
+            compression: connection.compression.get(),
+            rate_limit: connection.rate_limit.get(),
+            ..Reply::plain(version, frame.stream)
+        };
+        if let Err(error) = check_order(connection, opcode, version) {
+            return connection.error(&reply, &error);
+        }
+        let request = match Request::decode(frame, reply.compression, self.transport.limits.frame_body) {
+            Ok(request) => request,
+            Err(error) => return connection.error(&reply, &error),
+        };
+        if traced {
+            reply.trace = Some(rt::random::time_uuid());
+        }
+        let statement = match request {
+            Request::Execute { id, mut params } => {
+                params.trace = reply.trace;
+                reply.skip_metadata = params.skip_metadata;
+                Statement::Execute { id, params }
+            }
+            Request::Query { text, mut params } => {
+                params.trace = reply.trace;
+                reply.skip_metadata = params.skip_metadata;
+                Statement::Query { text, params }
+            }
+            Request::Batch(mut batch) => {
+                batch.params.trace = reply.trace;
+                Statement::Batch(batch)
+            }
+            Request::Prepare { text } => Statement::Prepare { text },
+            other => return self.session(&Reply { trace: None, ..reply }, other),
+        };
+        self.statement(reply, statement, frame_len);
+    }
+
+    /// Requests about the connection itself.
+    fn session(&self, reply: &Reply, request: Request) {
+        let connection = &self.connection;
+        match request {
+            Request::Options => connection.outbox(|out| out.supported(reply, &startup::supported(&self.transport))),
+            Request::Startup { options } => match startup::start(connection, reply.version, options) {
+                Ok(()) => connection.outbox(|out| out.ready(reply)),
+                Err(error) => connection.error(reply, &error),
+            },
+            Request::Register(kinds) => {
+                let mut registered = connection.registered.get();
+                registered.add_all(kinds);
+                connection.registered.set(registered);
+                connection.outbox(|out| out.ready(reply));
+            }
+            _ => connection.error(reply, &Error::Protocol("Unexpected message AUTH_RESPONSE".to_owned())),
+        }
+    }
+
+    /// Starts a statement; if it has to wait, a task finishes it.
+    #[inline]
+    fn statement(&mut self, reply: Reply, statement: Statement, frame_len: usize) {
+        let transport = &self.transport;
+        let limit = transport.limits.shard_in_flight;
+        if transport.in_flight.get() >= limit {
+            transport.stats.shed.add(1);
+            let error = Error::Overloaded(format!(
+                "too many in-flight requests (configured via max_concurrent_requests_per_shard): {limit}"
+            ));
+            return self.connection.error(&reply, &error);
+        }
+        let job = Job { connection: self.connection.clone(), reply, statement };
+        let Some(rest) = self.server.workers.start(job) else { return };
+        transport.stats.waited.add(1);
+        let waiting = Waiting::new(transport, &self.connection, STATEMENT + frame_len);
+        rt::task::spawn(async move {
+            rest.await;
+            drop(waiting);
+        })
+        .detach();
+    }
+}
+
+/// A statement that waits, as the limits see it.
+struct Waiting {
+    transport: Rc<Transport>,
+    connection: Rc<Connection>,
+    _charge: Charge,
+}
+
+impl Waiting {
+    fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize) -> Waiting {
+        transport.in_flight.set(transport.in_flight.get() + 1);
+        connection.in_flight.set(connection.in_flight.get() + 1);
+        Waiting {
+            transport: transport.clone(),
+            connection: connection.clone(),
+            _charge: transport.memory.charge(bytes),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.transport.in_flight.set(self.transport.in_flight.get() - 1);
+        self.connection.in_flight.set(self.connection.in_flight.get() - 1);
+        self.connection.wake();
+    }
+}
+
+/// Whether `opcode` may come now: OPTIONS always, STARTUP once and first.
+#[inline]
+fn check_order(connection: &Connection, opcode: Opcode, version: crate::protocol::Version) -> Result<(), Error> {
+    match connection.version.get() {
+        None if matches!(opcode, Opcode::Startup | Opcode::Options) => Ok(()),
+        None => Err(Error::Protocol(format!("Unexpected message {}, expecting STARTUP or OPTIONS", opcode.name()))),
+        Some(_) if opcode == Opcode::Startup => {
+            Err(Error::Protocol("Unexpected message STARTUP, the connection was already started".to_owned()))
+        }
+        Some(known) if known != version => Err(Error::Protocol(format!(
+            "Invalid message version. Got {version} but previous messages on this connection had version {known}"
+        ))),
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,28 @@
+//! Connections: from a socket to the language and back.
+//!
+//! In reading order: [`accept`] gives each socket to a shard; [`drive`] is the loop of one connection (read, start each
+//! request, write all answers of a wake at once); [`connection`] is what the loop and the requests share; [`startup`]
+//! speaks with a client before its first statement; [`statement`] runs one statement, on a [`worker`]; [`transport`] is a
+//! shard's view of all of its connections, with its [`memory`] for requests; [`service`] is the border to the language.
+//!
+//! Invariants: a connection lives and dies on one shard; a request that never waits costs no task, no channel and no
+//! timer; what a client makes the server hold is bounded (requests in flight, bytes not read, memory for requests).
+//! Nothing here looks into a statement.
+
+pub mod accept;
+pub mod connection;
+mod drive;
+pub mod memory;
+pub mod service;
+mod startup;
+mod statement;
+pub mod transport;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use accept::{Listeners, Spread};
+pub use connection::Connection;
+pub use service::Service;
+pub use transport::{Limits, NodeFacts, Server, Transport};

@@ -1,0 +1,59 @@
+//! What a connection needs of the language. The tests put a fake in its place.
+
+use cql::api::{Answer, Batch, ClientState, Prepared, QueryParams};
+use cql::{Error, Processor};
+use std::future::Future;
+use std::rc::Rc;
+
+/// Answers the statements of one shard's connections.
+pub trait Service: 'static {
+    /// Executes a statement given as text.
+    fn query(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        params: &QueryParams,
+    ) -> impl Future<Output = Result<Answer, Error>>;
+
+    /// Prepares a statement on every shard.
+    fn prepare(&self, client: &Rc<ClientState>, text: &str) -> impl Future<Output = Result<Prepared, Error>>;
+
+    /// Executes a prepared statement.
+    fn execute(
+        &self,
+        client: &Rc<ClientState>,
+        id: &[u8; 16],
+        params: &QueryParams,
+    ) -> impl Future<Output = Result<Answer, Error>>;
+
+    /// Executes a batch.
+    fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<Answer, Error>>;
+}
+
+impl Service for Processor {
+    fn query(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        params: &QueryParams,
+    ) -> impl Future<Output = Result<Answer, Error>> {
+        Processor::query(self, client, text, params)
+    }
+
+    fn prepare(&self, client: &Rc<ClientState>, text: &str) -> impl Future<Output = Result<Prepared, Error>> {
+        Processor::prepare(self, client, text)
+    }
+
+    fn execute(
+        &self,
+        client: &Rc<ClientState>,
+        id: &[u8; 16],
+        params: &QueryParams,
+    ) -> impl Future<Output = Result<Answer, Error>> {
+        Processor::execute(self, client, id, params)
+    }
+
+    fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<Answer, Error>> {
+        Processor::batch(self, client, batch)
+    }
+}

@@ -1,0 +1,224 @@
+//! A shard's view of its connections: the list, the limits, the counters.
+
+use super::connection::Connection;
+use super::memory::Memory;
+use super::service::Service;
+use super::worker::Workers;
+use crate::protocol::Opcode;
+use cql::Error;
+use rt::sync::{Cancel, Gate};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// What a client may make a shard hold.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The longest body of a frame, bytes.
+    pub frame_body: usize,
+    /// Memory for requests of the shard, bytes.
+    pub request_memory: usize,
+    /// Statements of one connection that may wait for something; more are not read.
+    pub connection_in_flight: usize,
+    /// Statements of the shard that may wait for something; more are refused as overload.
+    pub shard_in_flight: usize,
+    /// Unread answers of a connection, bytes; with more, its next requests are not read.
+    pub connection_unread: usize,
+    /// Unread answers of the shard, bytes; with more, clients that do not read are dropped.
+    pub shard_unread: usize,
+}
+
+impl Limits {
+    /// The limits for a shard with `memory` bytes; a tenth is for requests, another for unread answers.
+    pub fn for_memory(memory: usize) -> Limits {
+        Limits {
+            frame_body: 256 << 20,
+            request_memory: (memory / 10).max(1 << 20),
+            connection_in_flight: 2048,
+            shard_in_flight: usize::MAX,
+            connection_unread: 1 << 20,
+            shard_unread: (memory / 10).max(8 << 20),
+        }
+    }
+}
+
+/// What SUPPORTED tells about the node.
+#[derive(Debug, Clone)]
+pub struct NodeFacts {
+    /// The node's identity.
+    pub host_id: Uuid,
+    /// The shard-aware port, if there is one.
+    pub shard_aware_port: Option<u16>,
+}
+
+/// A counter of this shard.
+#[derive(Debug, Default)]
+pub struct Count(Cell<u64>);
+
+impl Count {
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.set(self.0.get().wrapping_add(n));
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// What a shard counts about its connections.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Connections ever made.
+    pub connections: Count,
+    /// Requests by kind, in the order of [`Opcode::REQUESTS`].
+    pub requests: [Count; Opcode::REQUESTS.len()],
+    /// Requests answered.
+    pub served: Count,
+    /// Requests that had to wait for something.
+    pub waited: Count,
+    /// Requests refused because too many were in flight.
+    pub shed: Count,
+    /// Bytes received.
+    pub received: Count,
+    /// Bytes sent.
+    pub sent: Count,
+    /// Times that a connection stopped reading because its client did not take its answers.
+    pub blocked_unread: Count,
+    /// Connections dropped because their clients did not read.
+    pub dropped_unread: Count,
+    /// Errors by code.
+    errors: RefCell<BTreeMap<i32, u64>>,
+}
+
+impl Stats {
+    /// Counts an error that a client got.
+    pub fn error(&self, error: &Error) {
+        *self.errors.borrow_mut().entry(error.code()).or_default() += 1;
+    }
+
+    /// Errors by code.
+    pub fn errors(&self) -> BTreeMap<i32, u64> {
+        self.errors.borrow().clone()
+    }
+
+    #[inline]
+    pub(super) fn request(&self, opcode: Opcode) {
+        if let Some(at) = Opcode::REQUESTS.iter().position(|known| *known == opcode) {
+            self.requests[at].add(1);
+        }
+    }
+}
+
+/// A shard's connections.
+#[derive(Debug)]
+pub struct Transport {
+    /// The limits.
+    pub limits: Limits,
+    /// For SUPPORTED.
+    pub node: NodeFacts,
+    /// The counters.
+    pub stats: Stats,
+    /// The memory for requests.
+    pub memory: Rc<Memory>,
+    /// Statements that wait for something.
+    pub(super) in_flight: Cell<usize>,
+    unread: Cell<usize>,
+    list: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    next_id: Cell<u64>,
+    stop: Cancel,
+}
+
+impl Transport {
+    /// No connections yet.
+    pub fn new(limits: Limits, node: NodeFacts) -> Rc<Transport> {
+        let memory = Memory::new(limits.request_memory);
+        Rc::new(Transport {
+            limits,
+            node,
+            stats: Stats::default(),
+            memory,
+            in_flight: Cell::new(0),
+            unread: Cell::new(0),
+            list: RefCell::default(),
+            next_id: Cell::new(0),
+            stop: Cancel::new(),
+        })
+    }
+
+    /// The living connections.
+    pub fn connections(&self) -> Vec<Rc<Connection>> {
+        self.list.borrow().values().cloned().collect()
+    }
+
+    /// How many connections live.
+    pub fn connection_count(&self) -> usize {
+        self.list.borrow().len()
+    }
+
+    /// Statements that wait for something.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+
+    /// Bytes of answers that clients have not taken.
+    pub fn unread(&self) -> usize {
+        self.unread.get()
+    }
+
+    pub(super) fn unread_changed(&self, before: usize, after: usize) {
+        self.unread.set(self.unread.get() + after - before);
+    }
+
+    /// Whether connections are to end.
+    pub(super) fn stop(&self) -> &Cancel {
+        &self.stop
+    }
+
+    pub(super) fn add(&self, connection: Rc<Connection>) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        self.stats.connections.add(1);
+        self.list.borrow_mut().insert(id, connection);
+        id
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        let gone = self.list.borrow_mut().remove(&id);
+        drop(gone);
+    }
+}
+
+/// A shard's server: its transport and the workers of its language.
+pub struct Server<S> {
+    /// The connections.
+    pub transport: Rc<Transport>,
+    pub(super) workers: Rc<Workers<S>>,
+    pub(super) gate: Gate,
+}
+
+impl<S: Service> Server<S> {
+    /// A server without connections.
+    pub fn new(service: Rc<S>, limits: Limits, node: NodeFacts) -> Rc<Server<S>> {
+        Rc::new(Server {
+            transport: Transport::new(limits, node),
+            workers: Rc::new(Workers::new(service)),
+            gate: Gate::new(),
+        })
+    }
+
+    /// Makes the server known on this shard: for acceptors, events and metrics.
+    pub fn install(self: &Rc<Self>) {
+        rt::shard::install(self.clone());
+        rt::shard::install(self.transport.clone());
+    }
+
+    /// Ends all connections once their requests are answered, and waits for it.
+    pub async fn stop(&self) {
+        self.transport.stop.cancel();
+        self.gate.close().await;
+    }
+}

@@ -1,0 +1,92 @@
+//! Workers: long-lived futures that run statements, one at a time each.
+//!
+//! The connection's loop hands a job to an idle worker and polls it once, within its own poll. Most statements finish
+//! there: nothing was allocated, spawned or woken. A worker that has to wait is moved into a task, finishes the job there,
+//! and comes back to the pool.
+
+use super::service::Service;
+use super::statement::{self, Job};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Idle workers that are kept.
+const KEEP: usize = 64;
+
+/// Where a worker finds its job.
+#[derive(Default)]
+struct Desk {
+    job: Cell<Option<Job>>,
+    busy: Cell<bool>,
+}
+
+struct Worker {
+    desk: Rc<Desk>,
+    future: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Worker {
+    fn new<S: Service>(service: Rc<S>) -> Worker {
+        let desk = Rc::new(Desk::default());
+        let own = desk.clone();
+        let future = Box::pin(async move {
+            loop {
+                let job = poll_fn(|_| match own.job.take() {
+                    Some(job) => Poll::Ready(job),
+                    None => Poll::Pending,
+                })
+                .await;
+                statement::run(&*service, job).await;
+                own.busy.set(false);
+            }
+        });
+        Worker { desk, future }
+    }
+
+    /// Polls; true when the job is done.
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        let still = self.future.as_mut().poll(cx);
+        debug_assert!(still.is_pending(), "a worker never ends");
+        !self.desk.busy.get()
+    }
+}
+
+/// The workers of a shard.
+pub(super) struct Workers<S> {
+    service: Rc<S>,
+    idle: RefCell<Vec<Worker>>,
+}
+
+impl<S: Service> Workers<S> {
+    pub fn new(service: Rc<S>) -> Workers<S> {
+        Workers { service, idle: RefCell::default() }
+    }
+
+    /// Starts `job`. If it has to wait, gives the rest of it.
+    #[inline]
+    pub fn start(self: &Rc<Self>, job: Job) -> Option<impl Future<Output = ()> + 'static> {
+        let idle = self.idle.borrow_mut().pop();
+        let mut worker = idle.unwrap_or_else(|| Worker::new(self.service.clone()));
+        worker.desk.busy.set(true);
+        worker.desk.job.set(Some(job));
+        // Nobody needs to be woken by this first poll: if it is not the last one, the task polls again.
+        if worker.poll(&mut Context::from_waker(Waker::noop())) {
+            self.keep(worker);
+            return None;
+        }
+        let workers = self.clone();
+        Some(async move {
+            poll_fn(|cx| if worker.poll(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+            workers.keep(worker);
+        })
+    }
+
+    fn keep(&self, worker: Worker) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < KEEP {
+            idle.push(worker);
+        }
+    }
+}

@@ -97,7 +97,7 @@ pub struct PageBuilder<'a> {
     rows_in_partition: u64,
 }
 
-const NO_CELLS: &Row = &Row(Bytes::from_static(&[0]));
+const NO_CELLS: Row = Row(Bytes::from_static(&[0]));
 
 impl<'a> PageBuilder<'a> {
     /// A page for this output. `resumed` names the partition in which the previous page ended, and the rows it returned of it.
@@ -218,7 +218,8 @@ impl<'a> PageBuilder<'a> {
             split = split_partition_key(&key.key, columns).unwrap_or_default();
             &split
         };
-        let fixed = self.static_row.as_ref().unwrap_or(NO_CELLS);
+        let nothing = NO_CELLS;
+        let fixed = self.static_row.as_ref().unwrap_or(&nothing);
         let static_cells = live_cells(fixed, self.cover.static_row(), self.now);
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);

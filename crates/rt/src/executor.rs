@@ -180,7 +180,12 @@ impl Executor {
             }
             break false;
         };
+        if real {
+            // Submitting and posting took their time too.
+            now = Instant::now();
+        }
         ctx.counters.busy_nanos.add((now - start).as_nanos() as u64);
+        self.idle_since.set(Some(now));
         early
     }
 
@@ -197,6 +202,7 @@ impl Executor {
         }
         work.run();
         if !ctx.clock.is_real() {
+            self.background.foreground_ran(crate::task::SIMULATED_POLL);
             return started;
         }
         let ended = Instant::now();
@@ -390,8 +396,6 @@ impl Future for ShardFuture {
             let again = early || executor.before_sleep(&ctx) || ctx.io.poll_wake(cx);
             if again {
                 cx.waker().wake_by_ref();
-            } else {
-                executor.idle_since.set(Some(Instant::now()));
             }
             Poll::Pending
         })

@@ -7,6 +7,7 @@
 
 pub mod fs;
 pub mod hash;
+pub mod helper;
 pub mod metrics;
 pub mod net;
 pub mod random;

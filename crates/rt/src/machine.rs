@@ -246,7 +246,7 @@ impl Remote {
         let calls: Vec<_> = (0..self.mailboxes.len() as u16)
             .map(|shard| {
                 let f = f.clone();
-                self.call(ShardId(shard), move || f())
+                self.call(ShardId(shard), f)
             })
             .collect();
         futures_util::future::try_join_all(calls)

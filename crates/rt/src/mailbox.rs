@@ -269,8 +269,11 @@ impl Mail {
             ctx.executor.shared.notify();
         }
         if self.waiting_for_room.get() > 0 {
-            for outbox in self.outboxes.iter().enumerate().filter(|(to, _)| self.has_room(*to)).map(|(_, o)| o) {
-                outbox.waiters.wake_all();
+            for (to, outbox) in self.outboxes.iter().enumerate() {
+                let room = self.room_at(to);
+                if room > 0 {
+                    outbox.waiters.wake_first(room as usize);
+                }
             }
         }
     }
@@ -284,9 +287,14 @@ impl Mail {
         }
     }
 
-    fn has_room(&self, to: usize) -> bool {
+    /// How many more calls may be sent to `to` now.
+    fn room_at(&self, to: usize) -> u64 {
         let taken = self.mailboxes[to].taken[self.own.0 as usize].load(Ordering::SeqCst);
-        self.outboxes[to].sent.get() - taken < MAILBOX_LIMIT
+        MAILBOX_LIMIT - (self.outboxes[to].sent.get() - taken)
+    }
+
+    fn has_room(&self, to: usize) -> bool {
+        self.room_at(to) > 0
     }
 
     /// The shard ends: mail for it is dropped from now on.

@@ -115,7 +115,7 @@ where
 {
     let calls = (0..count() as u16).map(|shard| {
         let f = f.clone();
-        call(ShardId(shard), move || f())
+        call(ShardId(shard), f)
     });
     futures_util::future::join_all(calls).await
 }

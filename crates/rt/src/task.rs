@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 /// How long one poll may run before [`maybe_yield`] yields.
 const POLL_BUDGET: Duration = Duration::from_micros(200);
-/// What a background poll is taken to cost where time is simulated.
-const SIMULATED_POLL: Duration = Duration::from_micros(100);
+/// What a poll is taken to cost where time is simulated.
+pub(crate) const SIMULATED_POLL: Duration = Duration::from_micros(100);
 /// The longest debt background work can run up, so that one long poll does not lock it out for seconds.
 const MAX_DEBT: Duration = Duration::from_millis(50);
 

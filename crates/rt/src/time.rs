@@ -4,10 +4,30 @@
 //! functions read the real clock.
 
 use crate::ctx;
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 pub use std::time::Duration;
 pub use tokio::time::Instant;
-pub use tokio::time::error::Elapsed;
+
+/// The time allowed to a future ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("timed out")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for std::io::Error {
+    fn from(elapsed: Elapsed) -> Self {
+        Self::new(std::io::ErrorKind::TimedOut, elapsed)
+    }
+}
 
 /// The current instant.
 #[inline]
@@ -48,10 +68,36 @@ pub async fn sleep_until(deadline: Instant) {
 
 /// Runs `future` for at most `duration`, then drops it. A future that is ready in its first poll never makes a timer.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
-    let mut future = std::pin::pin!(future);
-    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await;
-    match first {
-        std::task::Poll::Ready(out) => Ok(out),
-        std::task::Poll::Pending => tokio::time::timeout(duration, future).await,
+    let mut future = pin!(future);
+    let mut limit = pin!(None);
+    poll_fn(move |cx| {
+        if let Poll::Ready(out) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(out));
+        }
+        if limit.is_none() {
+            limit.set(Some(tokio::time::sleep(duration)));
+        }
+        match limit.as_mut().as_pin_mut() {
+            Some(limit) => limit.poll(cx).map(|()| Err(Elapsed)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_end_what_waits_and_only_that() {
+        crate::block_on(async {
+            assert_eq!(timeout(Duration::ZERO, async { 1 }).await, Ok(1));
+            let before = now();
+            assert_eq!(timeout(Duration::from_millis(10), std::future::pending::<()>()).await, Err(Elapsed));
+            assert!(before.elapsed() >= Duration::from_millis(10));
+            assert_eq!(timeout(Duration::from_secs(60), sleep(Duration::from_millis(1))).await, Ok(()));
+            assert!(coarse_now() <= now() && wall_micros() / 1_000_000 >= wall_seconds() - 1);
+        });
     }
 }

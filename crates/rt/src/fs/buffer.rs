@@ -42,10 +42,6 @@ impl AlignedBuf {
         self.len
     }
 
-    pub fn as_ptr(&self) -> *const u8 {
-        self.start.as_ptr()
-    }
-
     /// Where the kernel may write up to [`AlignedBuf::capacity`] bytes.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
@@ -114,7 +110,7 @@ mod tests {
     #[test]
     fn fills_pads_and_aligns() {
         let mut buf = AlignedBuf::with_capacity(5000);
-        assert_eq!((buf.capacity(), buf.as_ptr() as usize % ALIGN), (8192, 0));
+        assert_eq!((buf.capacity(), buf.as_ref().as_ptr() as usize % ALIGN), (8192, 0));
         assert_eq!(buf.fill_from(&[7; 513]), 513);
         buf.pad_to(512);
         assert_eq!(buf.len(), 1024);

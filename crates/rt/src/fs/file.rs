@@ -10,7 +10,7 @@ use super::io::{MAX_OPERATION, Op, Payload, Request, blocking};
 use super::io::{is_simulated, simulated};
 use crate::ctx::{self, Ctx};
 use bytes::Bytes;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -18,6 +18,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How to open a file.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,7 +78,24 @@ struct OsFile {
     alignment: Option<Alignment>,
     /// The same file through the page cache, for unaligned writes to a direct file.
     buffered: OnceCell<Arc<std::fs::File>>,
+    inline: Inline,
 }
+
+/// How log writes to this file fared without a queue.
+#[derive(Default)]
+struct Inline {
+    /// The file system cannot say that it would have to wait (ext4 cannot).
+    no_nowait: Cell<bool>,
+    /// Until then the ring is used.
+    pause_until: Cell<Option<Instant>>,
+}
+
+/// The longest log write that is tried without a queue.
+const INLINE_LIMIT: usize = 64 << 10;
+/// An inline write that took longer means that the kernel is short of clean pages or busy with its journal.
+const INLINE_SLOW: Duration = Duration::from_millis(2);
+/// How long log writes to the file then go through the ring.
+const INLINE_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 struct Alignment {
@@ -128,7 +147,7 @@ async fn open_os(path: PathBuf, opts: OpenOptions) -> io::Result<OsFile> {
         options.open(&path).map(|file| (file, None))
     })
     .await?;
-    Ok(OsFile { file: Arc::new(file), alignment, buffered: OnceCell::new() })
+    Ok(OsFile { file: Arc::new(file), alignment, buffered: OnceCell::new(), inline: Inline::default() })
 }
 
 /// Says once per process that `O_DIRECT` does not work here.
@@ -218,7 +237,7 @@ impl File {
         let ctx = ctx::current();
         match &self.inner.handle {
             Handle::Os(os) => {
-                match os.write_payload(&ctx, os.file.clone(), offset, Payload::Aligned(data), class).await? {
+                match os.write_payload(&ctx, os.file.clone(), offset, Payload::Aligned(data), 0, class).await? {
                     Payload::Aligned(buffer) => Ok(buffer),
                     Payload::Bytes(_) => unreachable!("the payload comes back as it was given"),
                 }
@@ -319,7 +338,8 @@ impl OsFile {
             buffer = request.into_buffer();
         }
         // The kernel may give less than asked before the end of the file: go on behind it, in pieces.
-        while filled < skip + len && (filled == 0 && total > MAX_OPERATION || filled > 0 && filled as u64 % unit == 0) {
+        let huge = total > MAX_OPERATION;
+        while filled < skip + len && (filled > 0 || huge) && (filled as u64).is_multiple_of(unit) {
             let want = (total - filled).min(MAX_OPERATION);
             let op = Op::Read { into: AlignedBuf::with_capacity(want), len: want };
             let at = start + filled as u64;
@@ -347,12 +367,16 @@ impl OsFile {
 
     async fn write_at(&self, ctx: &Rc<Ctx>, offset: u64, data: Payload, class: IoClass) -> io::Result<()> {
         let Some(alignment) = self.alignment else {
-            return self.write_payload(ctx, self.file.clone(), offset, data, class).await.map(drop);
+            let mut done = 0;
+            if class == IoClass::Log && data.as_ref().len() <= INLINE_LIMIT {
+                done = self.write_inline(ctx, offset, data.as_ref())?;
+            }
+            return self.write_payload(ctx, self.file.clone(), offset, data, done, class).await.map(drop);
         };
         let (start, len) = (data.as_ref().as_ptr() as usize, data.as_ref().len());
-        if offset % alignment.offset != 0 || len as u64 % alignment.offset != 0 {
+        if !offset.is_multiple_of(alignment.offset) || !(len as u64).is_multiple_of(alignment.offset) {
             let file = self.buffered()?;
-            return self.write_payload(ctx, file, offset, data, class).await.map(drop);
+            return self.write_payload(ctx, file, offset, data, 0, class).await.map(drop);
         }
         let data = if start % alignment.memory == 0 {
             data
@@ -361,7 +385,45 @@ impl OsFile {
             copy.fill_from(data.as_ref());
             Payload::Aligned(copy)
         };
-        self.write_payload(ctx, self.file.clone(), offset, data, class).await.map(drop)
+        self.write_payload(ctx, self.file.clone(), offset, data, 0, class).await.map(drop)
+    }
+
+    /// Writes a log record by one system call on the shard's own thread: into the page cache this costs less than handing
+    /// it over, as several file systems (ext4) send every buffered write that comes by a ring to a kernel thread.
+    /// Gives the number of bytes written: none when the ring should be used.
+    #[allow(unsafe_code)]
+    fn write_inline(&self, ctx: &Ctx, offset: u64, data: &[u8]) -> io::Result<usize> {
+        let started = Instant::now();
+        if self.inline.pause_until.get().is_some_and(|until| started < until) {
+            return Ok(0);
+        }
+        self.inline.pause_until.set(None);
+        loop {
+            let flags = if self.inline.no_nowait.get() { 0 } else { libc::RWF_NOWAIT };
+            let part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+            // SAFETY: the file is open and `part` describes `data`, which the call only reads.
+            let n = unsafe { libc::pwritev2(self.file.as_raw_fd(), &part, 1, offset as libc::off_t, flags) };
+            if n >= 0 {
+                let counters = &ctx.counters.io[IoClass::Log as usize];
+                counters.writes.add(1);
+                counters.written_bytes.add(n as u64);
+                ctx.counters.io_submits.add(1);
+                if started.elapsed() > INLINE_SLOW {
+                    self.inline.pause_until.set(Some(started + INLINE_PAUSE));
+                }
+                return Ok(n as usize);
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EOPNOTSUPP) if flags != 0 => self.inline.no_nowait.set(true),
+                Some(libc::EAGAIN) => return Ok(0),
+                _ => {
+                    ctx.counters.io_errors.add(1);
+                    return Err(error);
+                }
+            }
+        }
     }
 
     async fn write_payload(
@@ -370,9 +432,10 @@ impl OsFile {
         file: Arc<std::fs::File>,
         offset: u64,
         data: Payload,
+        skip: usize,
         class: IoClass,
     ) -> io::Result<Payload> {
-        let mut op = Op::Write { data, skip: 0 };
+        let mut op = Op::Write { data, skip };
         loop {
             let Op::Write { data, skip } = op else { unreachable!("the operation comes back as it was given") };
             if skip == data.as_ref().len() {
@@ -406,6 +469,18 @@ impl OsFile {
             std::fs::File::from_raw_fd(fd)
         };
         Ok(self.buffered.get_or_init(|| Arc::new(file)).clone())
+    }
+}
+
+impl Drop for OsFile {
+    fn drop(&mut self) {
+        use std::os::unix::fs::MetadataExt;
+        // Closing the last descriptor of a removed file frees its blocks, which can take long: not on the shard's thread.
+        let removed = self.file.metadata().is_ok_and(|m| m.nlink() == 0);
+        if removed && tokio::runtime::Handle::try_current().is_ok() {
+            let file = self.file.clone();
+            drop(tokio::task::spawn_blocking(move || drop(file)));
+        }
     }
 }
 

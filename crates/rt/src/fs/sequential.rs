@@ -97,7 +97,7 @@ impl SequentialWriter {
     /// the length and the open file.
     pub async fn finish(mut self) -> io::Result<(u64, File)> {
         let len = self.position();
-        let padded = self.buffer.len() % ALIGN != 0;
+        let padded = !self.buffer.len().is_multiple_of(ALIGN);
         self.buffer.pad_to(ALIGN);
         if self.buffer.len() > 0 {
             let (file, class) = (self.file.clone(), self.class);

@@ -1,0 +1,79 @@
+//! Threads beside the shards, for what is not on the hot path: the admin and metrics servers, signals.
+//!
+//! A helper reaches shards by [`crate::Remote`] only; it has no shard context of its own. There are no helpers in the
+//! simulation: what runs in one is not simulated.
+
+use std::future::Future;
+use std::io;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// A running helper thread. Dropping it asks the helper to stop and does not wait.
+pub struct Helper {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts a thread called `name` with a tokio runtime of its own (sockets, timers, signals) that runs the future that
+/// `main` makes until it ends or the helper is stopped.
+pub fn start<F, Fut>(name: &str, main: F) -> io::Result<Helper>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&runtime, async {
+            tokio::select! {
+                () = main() => {}
+                _ = stopped => {}
+            }
+        });
+    })?;
+    Ok(Helper { stop: Some(stop), thread: Some(thread) })
+}
+
+impl Helper {
+    /// Drops what the helper runs and waits for its thread. Blocks: not on a shard with anything to do.
+    pub fn stop(mut self) {
+        drop(self.stop.take());
+        self.join_thread();
+    }
+
+    /// Waits until the helper's future has ended by itself.
+    pub fn join(mut self) {
+        self.join_thread();
+    }
+
+    fn join_thread(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Machine, MachineConfig, ShardId, shard};
+
+    #[test]
+    fn a_helper_calls_shards_and_stops_the_machine() {
+        let machine = Machine::start(MachineConfig { shards: 2, ..MachineConfig::default() }, |_| async {
+            shard::stopping().cancelled().await;
+        })
+        .expect("starts");
+        let (remote, stop) = (machine.remote(), machine.stopper());
+        let helper = super::start("helper", move || async move {
+            assert_eq!(remote.call(ShardId(1), || async { shard::this() }).await, Ok(ShardId(1)));
+            stop();
+        })
+        .expect("starts");
+        machine.join().expect("ends");
+        helper.join();
+        super::start("waits", std::future::pending::<()>).expect("starts").stop();
+    }
+}

@@ -1,7 +1,7 @@
 //! The shell around the metadata: its journal on shard 0, its copy on every shard, and the making of changes.
 
 use super::definition::{Change, Op, TabletsDefinition};
-use super::state::{Metadata, MetadataError};
+use super::state::{INITIAL_VERSION, Metadata, MetadataError};
 use super::builtin;
 use crate::tablets::{self, TabletReplica};
 use engine::journal::{Journal, JournalError};
@@ -90,7 +90,7 @@ pub struct MetadataService {
 }
 
 struct JournalKeeper {
-    journal: RefCell<Option<Journal>>,
+    journal: Journal,
     turn: rt::sync::Semaphore,
     since_snapshot: Cell<u64>,
 }
@@ -120,10 +120,15 @@ impl Recovered {
     }
 }
 
+/// The id of a version in the journal, where nothing is before the first change.
+fn journal_id(version: Uuid) -> Uuid {
+    if version == INITIAL_VERSION { Uuid::nil() } else { version }
+}
+
 /// Opens the journal, on shard 0 and before any shard's service starts. If the node's shard count has changed, the tablets are
 /// spread over the shards that there are, as one more change.
 pub async fn open_journal(dir: &Path, host: HostId, shards: usize) -> Result<(Journal, Recovered), OpenError> {
-    let (mut journal, entries, snapshot) = Journal::open(dir).await?;
+    let (journal, entries, snapshot) = Journal::open(dir).await?;
     let mut recovered = Recovered {
         snapshot: snapshot.map(|snapshot| snapshot.body.to_vec()),
         changes: entries.into_iter().map(|entry| entry.body.to_vec()).collect(),
@@ -134,7 +139,7 @@ pub async fn open_journal(dir: &Path, host: HostId, shards: usize) -> Result<(Jo
         tracing::info!(shards, tables = ops.len(), "the shard count has changed: spreading tablets over the shards");
         let change = Change { previous: metadata.version, new: rt::random::uuid_v4(), ops };
         let bytes = encode(&change);
-        journal.append(change.previous, change.new, &bytes).await?;
+        journal.append(journal_id(change.previous), change.new, &bytes).await?;
         recovered.changes.push(bytes);
     }
     Ok((journal, recovered))
@@ -180,7 +185,7 @@ impl MetadataService {
     ) -> Result<Rc<Self>, ChangeError<OpenError>> {
         let metadata = recovered.metadata().map_err(ChangeError::Refused)?;
         let journal = journal.map(|journal| JournalKeeper {
-            journal: RefCell::new(Some(journal)),
+            journal,
             turn: rt::sync::Semaphore::new(1),
             since_snapshot: Cell::new(recovered.changes.len() as u64),
         });
@@ -269,10 +274,7 @@ where
     current.apply(&change)?;
     let bytes = encode(&change);
     let storage = |error: JournalError| ChangeError::Storage(error.to_string());
-    let mut journal = keeper.journal.take().expect("one change at a time");
-    let appended = journal.append(change.previous, change.new, &bytes).await;
-    keeper.journal.replace(Some(journal));
-    appended.map_err(storage)?;
+    keeper.journal.append(journal_id(change.previous), change.new, &bytes).await.map_err(storage)?;
     let applied = rt::shard::call_all(move || {
         let bytes = bytes.clone();
         async move { rt::shard::service::<MetadataService>().apply_encoded(&bytes).await }
@@ -285,10 +287,7 @@ where
     if keeper.since_snapshot.get() >= SNAPSHOT_EVERY {
         let metadata = service.current();
         let body = encode(&(metadata.number, metadata.version, metadata.as_ops(builtin::is_built_in)));
-        let mut journal = keeper.journal.take().expect("one change at a time");
-        let cut = journal.snapshot(metadata.version, &body).await;
-        keeper.journal.replace(Some(journal));
-        cut.map_err(storage)?;
+        keeper.journal.snapshot(metadata.version, &body).await.map_err(storage)?;
         keeper.since_snapshot.set(0);
     }
     Ok(result)

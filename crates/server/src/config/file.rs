@@ -1,0 +1,237 @@
+//! Reading `messina.yaml` and the command line over the defaults.
+
+use super::ConfigError;
+use super::keys::{Config, KEYS, find};
+use super::legacy;
+use super::setting::Raw;
+use serde_yaml_ng::Value;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// A configuration, and what the operator should know about it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// Unknown keys, keys without effect.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the file, if one is given, then applies `overrides` (name and value) from the command line.
+pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
+    let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Unreadable { path: path.to_path_buf(), error })?;
+        apply_file(&mut loaded, &text, path)?;
+    }
+    for (name, value) in overrides {
+        let place = "command line".to_owned();
+        match find(name) {
+            Some(key) => (key.set)(&mut loaded.config, &Raw::Scalar(value.clone()))
+                .map_err(|why| ConfigError::Wrong { place, key: format!("--{}", name.replace('_', "-")), why })?,
+            None => return Err(ConfigError::Conflict(format!("{place}: unknown option --{name}{}", suggestion(name)))),
+        }
+    }
+    check(&loaded.config)?;
+    Ok(loaded)
+}
+
+fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), ConfigError> {
+    let not_yaml = |why: String| ConfigError::NotYaml { path: path.to_path_buf(), why };
+    let mapping = match serde_yaml_ng::from_str(text).map_err(|error| not_yaml(error.to_string()))? {
+        Value::Null => return Ok(()),
+        Value::Mapping(mapping) => mapping,
+        _ => return Err(not_yaml("expected keys and values".to_owned())),
+    };
+    for (name, value) in &mapping {
+        let Some(name) = name.as_str() else {
+            return Err(not_yaml(format!("{name:?} is not the name of a key")));
+        };
+        let raw = raw(value);
+        if let Some(key) = find(name) {
+            (key.set)(&mut loaded.config, &raw).map_err(|why| ConfigError::Wrong {
+                place: path.display().to_string(),
+                key: name.to_owned(),
+                why,
+            })?;
+        } else if encryption_enabled(name, value) {
+            return Err(ConfigError::Conflict(format!("{}: {name}: encryption is not supported yet", path.display())));
+        } else if let Some(reason) = legacy::reason(name) {
+            loaded.warnings.push(format!("{}: {name} has no effect: {reason}", path.display()));
+        } else {
+            loaded.warnings.push(format!("{}: unknown key {name}{}", path.display(), suggestion(name)));
+        }
+    }
+    Ok(())
+}
+
+fn raw(value: &Value) -> Raw {
+    let scalar = |value: &Value| match value {
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Number(value) => Some(value.to_string()),
+        Value::String(value) => Some(value.clone()),
+        _ => None,
+    };
+    match value {
+        Value::Null => Raw::Null,
+        Value::Sequence(list) => list.iter().map(scalar).collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::List),
+        other => scalar(other).map_or(Raw::Other, Raw::Scalar),
+    }
+}
+
+/// Whoever asks for encryption must not run without.
+fn encryption_enabled(name: &str, value: &Value) -> bool {
+    let on = |key: &str| match value.get(key) {
+        Some(Value::Bool(on)) => *on,
+        Some(Value::String(word)) => !matches!(word.as_str(), "false" | "none"),
+        _ => false,
+    };
+    match name {
+        "client_encryption_options" => on("enabled"),
+        "server_encryption_options" => on("enabled") || on("internode_encryption"),
+        _ => false,
+    }
+}
+
+/// Values that exclude each other.
+fn check(config: &Config) -> Result<(), ConfigError> {
+    let conflict = |why: &str| Err(ConfigError::Conflict(why.to_owned()));
+    if config.shards == Some(0) {
+        return conflict("shards: a node has at least one shard");
+    }
+    if config.rpc_address.is_unspecified() && config.broadcast_rpc_address.is_none() {
+        return conflict("rpc_address listens everywhere: set broadcast_rpc_address to what clients are to use");
+    }
+    if config.broadcast_rpc_address.is_some_and(|address| address.is_unspecified()) {
+        return conflict("broadcast_rpc_address must be an address that clients can use");
+    }
+    if config.memory.is_some_and(|memory| memory.0 < 64 << 20) {
+        return conflict("memory: at least 64M");
+    }
+    if config.commitlog_segment_size_in_mb.0 < 1 << 20 || config.commitlog_segment_size_in_mb.0 > 1 << 30 {
+        return conflict("commitlog_segment_size_in_mb: from 1 to 1024");
+    }
+    if config.commitlog_sync_period_in_ms.0.is_zero() {
+        return conflict(
+            "commitlog_sync_period_in_ms: must not be 0; commitlog_sync: batch acknowledges after the fsync",
+        );
+    }
+    let mut ports: Vec<(&str, IpAddr, u16)> = vec![
+        ("native_transport_port", config.rpc_address, config.native_transport_port),
+        ("native_shard_aware_transport_port", config.rpc_address, config.native_shard_aware_transport_port),
+        ("api_port", config.api_address, config.api_port),
+        ("prometheus_port", config.prometheus_address, config.prometheus_port),
+    ];
+    ports.retain(|(_, _, port)| *port != 0);
+    for (at, (name, address, port)) in ports.iter().enumerate() {
+        for (other, other_address, other_port) in &ports[..at] {
+            if port == other_port && address == other_address {
+                return Err(ConfigError::Conflict(format!("{name} and {other} are both {address}:{port}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// "; did you mean X?" for a name that is nearly one that is known.
+fn suggestion(name: &str) -> String {
+    let name = name.replace('-', "_");
+    let names = KEYS.iter().flat_map(|key| [key.name].into_iter().chain(key.aliases.iter().copied()));
+    let nearest = names.map(|known| (distance(&name, known), known)).min();
+    match nearest {
+        Some((edits, known)) if edits <= 2 + name.len() / 5 => format!("; did you mean {known}?"),
+        _ => String::new(),
+    }
+}
+
+/// How many insertions, deletions and replacements of a character make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn parse(text: &str) -> Result<Loaded, ConfigError> {
+        let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
+        apply_file(&mut loaded, text, Path::new("m.yaml"))?;
+        check(&loaded.config)?;
+        Ok(loaded)
+    }
+
+    #[test]
+    fn a_scylla_yaml_is_understood() {
+        let loaded = parse(
+            "cluster_name: 'c'\nnum_tokens: 256\nread_request_timeout_in_ms: 7000\nwrite_request_timeout: 3s\n\
+             seed_provider:\n  - class_name: x\n    parameters:\n      - seeds: 127.0.0.1\nrpc_address: localhost\n\
+             memory: 2G\nsmp: 2\nnativ_transport_port: 1\nsomething_else_entirely: 2\ncommitlog_sync: batch\n\
+             client_encryption_options:\n  enabled: false\n",
+        )
+        .expect("understood");
+        let config = &loaded.config;
+        assert_eq!((config.cluster_name.as_str(), config.shards), ("c", Some(2)));
+        assert_eq!(config.read_request_timeout_in_ms.0, Duration::from_secs(7));
+        assert_eq!(config.write_request_timeout_in_ms.0, Duration::from_secs(3));
+        assert_eq!(config.memory.map(|memory| memory.0), Some(2 << 30));
+        let warnings = loaded.warnings.join("\n");
+        assert!(warnings.contains("num_tokens has no effect"), "{warnings}");
+        assert!(warnings.contains("nativ_transport_port; did you mean native_transport_port?"), "{warnings}");
+        assert!(
+            warnings.contains("unknown key something_else_entirely\n") || warnings.ends_with("entirely"),
+            "{warnings}"
+        );
+        assert_eq!(loaded.warnings.len(), 5);
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (text, why) in [
+            ("native_transport_port: 70000", "m.yaml: native_transport_port: '70000' is not a number from 0 to 65535"),
+            ("read_request_timeout: soon", "'soon' is not a duration"),
+            ("memory: [1, 2]", "a list of 2 values is not a size"),
+            ("memory: 1M", "at least 64M"),
+            ("commitlog_sync: sometimes", "periodic, batch or group"),
+            ("authenticator: PasswordAuthenticator", "not supported yet"),
+            ("rpc_address: 0.0.0.0", "broadcast_rpc_address"),
+            ("api_port: 9042", "both 127.0.0.1:9042"),
+            ("client_encryption_options: {enabled: true}", "not supported yet"),
+            ("- a", "expected keys and values"),
+            ("a: [", "line"),
+        ] {
+            match parse(text) {
+                Err(error) => assert!(error.to_string().contains(why), "{text}: {error}"),
+                Ok(loaded) => panic!("{text}: {loaded:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let overrides = [("api-port".to_owned(), "0".to_owned()), ("dc".to_owned(), "x".to_owned())];
+        let loaded = load(None, &overrides).expect("fine");
+        assert_eq!((loaded.config.api_port, loaded.config.datacenter.as_str()), (0, "x"));
+        let wrong = load(None, &[("api-port".to_owned(), "x".to_owned())]).map_err(|error| error.to_string());
+        assert_eq!(wrong.map(|_| ()), Err("command line: --api-port: 'x' is not a number from 0 to 65535".to_owned()));
+    }
+
+    #[test]
+    fn every_default_can_be_read_back() {
+        for key in KEYS {
+            let mut config = Config::default();
+            (key.set)(&mut config, &Raw::Scalar((key.default)())).unwrap_or_else(|why| panic!("{}: {why}", key.name));
+            assert_eq!((key.get)(&config), (key.default)(), "{}", key.name);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Values of settings: from YAML or the command line to a type, and back to text.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A value as it stands in the file or on the command line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Raw {
+    /// Nothing, or YAML's null: the default.
+    Null,
+    /// Anything that is one word or number.
+    Scalar(String),
+    /// A list of such.
+    List(Vec<String>),
+    /// Something nested.
+    Other,
+}
+
+/// What is wrong with a value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadValue {
+    found: String,
+    wanted: &'static str,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not {}", self.found, self.wanted)
+    }
+}
+
+/// A type that settings can have.
+pub trait Setting: Sized {
+    /// What a value is, for error messages and the reference: "a port number".
+    const WANTED: &'static str;
+
+    /// From one word.
+    fn from_word(word: &str) -> Option<Self>;
+
+    /// The value as one would write it.
+    fn show(&self) -> String;
+
+    /// From what was found; `Ok(None)` means the default.
+    fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
+        let bad = |found: String| BadValue { found, wanted: Self::WANTED };
+        match raw {
+            Raw::Null => Ok(None),
+            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| bad(format!("'{word}'"))),
+            // cassandra.yaml has lists where only one is possible here.
+            Raw::List(words) if words.len() == 1 => Self::read(&Raw::Scalar(words[0].clone())),
+            Raw::List(words) => Err(bad(format!("a list of {} values", words.len()))),
+            Raw::Other => Err(bad("a nested value".to_owned())),
+        }
+    }
+}
+
+impl Setting for String {
+    const WANTED: &'static str = "text";
+
+    fn from_word(word: &str) -> Option<Self> {
+        Some(word.to_owned())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Setting for PathBuf {
+    const WANTED: &'static str = "a path";
+
+    fn from_word(word: &str) -> Option<Self> {
+        (!word.is_empty()).then(|| word.into())
+    }
+
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Setting for bool {
+    const WANTED: &'static str = "true or false";
+
+    fn from_word(word: &str) -> Option<Self> {
+        match word.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Some(true),
+            "false" | "no" | "off" | "0" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for u16 {
+    const WANTED: &'static str = "a number from 0 to 65535";
+
+    fn from_word(word: &str) -> Option<Self> {
+        word.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for u64 {
+    const WANTED: &'static str = "a number from 0";
+
+    fn from_word(word: &str) -> Option<Self> {
+        word.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for IpAddr {
+    const WANTED: &'static str = "an IP address";
+
+    fn from_word(word: &str) -> Option<Self> {
+        if word.eq_ignore_ascii_case("localhost") {
+            return Some(IpAddr::from([127, 0, 0, 1]));
+        }
+        word.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<T: Setting> Setting for Option<T> {
+    const WANTED: &'static str = T::WANTED;
+
+    fn from_word(word: &str) -> Option<Self> {
+        if word.is_empty() { Some(None) } else { T::from_word(word).map(Some) }
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map(T::show).unwrap_or_default()
+    }
+}
+
+/// A duration. A bare number counts units of `NANOS` nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Time<const NANOS: u64>(pub Duration);
+
+/// A duration whose bare numbers are milliseconds.
+pub type Millis = Time<1_000_000>;
+/// A duration whose bare numbers are microseconds.
+pub type Micros = Time<1_000>;
+
+impl<const NANOS: u64> Setting for Time<NANOS> {
+    const WANTED: &'static str = "a duration such as 500ms, 10s, 2m or 1h";
+
+    fn from_word(word: &str) -> Option<Self> {
+        let (number, unit) = split(word)?;
+        let nanos = match unit {
+            "" => NANOS,
+            "ns" => 1,
+            "us" | "µs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            "d" => 86_400_000_000_000,
+            _ => return None,
+        };
+        number.checked_mul(nanos).map(|nanos| Time(Duration::from_nanos(nanos)))
+    }
+
+    fn show(&self) -> String {
+        let nanos = self.0.as_nanos();
+        for (unit, size) in [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)] {
+            if nanos > 0 && nanos.is_multiple_of(size) {
+                return format!("{}{unit}", nanos / size);
+            }
+        }
+        format!("{}us", nanos / 1_000)
+    }
+}
+
+/// A number of bytes. A bare number counts units of `UNIT` bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Size<const UNIT: u64>(pub u64);
+
+/// A size whose bare numbers are bytes.
+pub type Bytes = Size<1>;
+/// A size whose bare numbers are KiB.
+pub type KiB = Size<1024>;
+/// A size whose bare numbers are MiB.
+pub type MiB = Size<1_048_576>;
+
+impl<const UNIT: u64> Setting for Size<UNIT> {
+    const WANTED: &'static str = "a size such as 64KiB, 512M or 4GiB";
+
+    fn from_word(word: &str) -> Option<Self> {
+        let (number, unit) = split(word)?;
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "" => return number.checked_mul(UNIT).map(Size),
+            "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return None,
+        };
+        number.checked_mul(1 << shift).map(Size)
+    }
+
+    fn show(&self) -> String {
+        for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+            if self.0 > 0 && self.0.is_multiple_of(1 << shift) {
+                return format!("{}{unit}", self.0 >> shift);
+            }
+        }
+        format!("{}B", self.0)
+    }
+}
+
+fn split(word: &str) -> Option<(u64, &str)> {
+    let end = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let (number, unit) = word.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident, $wanted:literal, { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant),+
+        }
+
+        impl Setting for $name {
+            const WANTED: &'static str = $wanted;
+
+            fn from_word(word: &str) -> Option<Self> {
+                // Class names may come with their package.
+                let word = word.rsplit_once('.').map_or(word, |(_, last)| last);
+                $(if word.eq_ignore_ascii_case($word) {
+                    return Some($name::$variant);
+                })+
+                None
+            }
+
+            fn show(&self) -> String {
+                match self {
+                    $($name::$variant => $word.to_owned()),+
+                }
+            }
+        }
+    };
+}
+
+choice!(
+    /// When a write is acknowledged.
+    CommitlogSync,
+    "periodic, batch or group",
+    {
+        /// Once the kernel has it.
+        Periodic = "periodic",
+        /// Once the device has it.
+        Batch = "batch",
+        /// As batch, after gathering for a while.
+        Group = "group",
+    }
+);
+
+choice!(
+    /// Who may connect.
+    Authenticator,
+    "AllowAllAuthenticator (PasswordAuthenticator is not supported yet)",
+    {
+        /// Everyone.
+        AllowAll = "AllowAllAuthenticator",
+    }
+);
+
+choice!(
+    /// Who may do what.
+    Authorizer,
+    "AllowAllAuthorizer (CassandraAuthorizer is not supported yet)",
+    {
+        /// Everyone everything.
+        AllowAll = "AllowAllAuthorizer",
+    }
+);
+
+choice!(
+    /// How log lines look.
+    LogFormat,
+    "auto, text or json",
+    {
+        /// Text with colours in a terminal, without elsewhere.
+        Auto = "auto",
+        /// Text.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+);
+
+/// A set of CPUs such as `0-3,6`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuSet(pub Vec<usize>);
+
+impl Setting for CpuSet {
+    const WANTED: &'static str = "a list of CPUs such as 0-3,6";
+
+    fn from_word(word: &str) -> Option<Self> {
+        let mut cpus = Vec::new();
+        for part in word.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
+            if first > last || last > 4095 {
+                return None;
+            }
+            cpus.extend(first..=last);
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
+        Some(CpuSet(cpus))
+    }
+
+    fn show(&self) -> String {
+        self.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read<T: Setting>(word: &str) -> Option<T> {
+        T::read(&Raw::Scalar(word.to_owned())).ok().flatten()
+    }
+
+    #[test]
+    fn durations_and_sizes_take_units_and_bare_numbers() {
+        assert_eq!(read::<Millis>("1500"), Some(Time(Duration::from_millis(1500))));
+        assert_eq!(read::<Millis>("10s"), Some(Time(Duration::from_secs(10))));
+        assert_eq!(read::<Micros>("7"), Some(Time(Duration::from_micros(7))));
+        assert_eq!(read::<Millis>("2 h"), Some(Time(Duration::from_secs(7200))));
+        assert_eq!(read::<Millis>("-1"), None);
+        assert_eq!(read::<Millis>("3 weeks"), None);
+        assert_eq!(read::<MiB>("3"), Some(Size(3 << 20)));
+        assert_eq!(read::<MiB>("3KiB"), Some(Size(3 << 10)));
+        assert_eq!(read::<Bytes>("2G"), Some(Size(2 << 30)));
+        assert_eq!(read::<Bytes>("99999999999T"), None);
+        assert_eq!(read::<CpuSet>("0-2,5,1"), Some(CpuSet(vec![0, 1, 2, 5])));
+        assert_eq!(read::<CpuSet>("2-1"), None);
+        assert_eq!(
+            read::<Authenticator>("org.apache.cassandra.auth.AllowAllAuthenticator"),
+            Some(Authenticator::AllowAll)
+        );
+        let why = Authenticator::read(&Raw::Scalar("PasswordAuthenticator".into())).map_err(|why| why.to_string());
+        assert!(why.is_err_and(|why| why.contains("not supported yet")));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_can_be_read(bytes in 0u64..1 << 50, micros in 0u64..1 << 45) {
+            let size = Size::<1>(bytes);
+            prop_assert_eq!(read::<Bytes>(&size.show()), Some(size));
+            let time = Time::<1000>(Duration::from_micros(micros));
+            prop_assert_eq!(read::<Micros>(&time.show()), Some(time));
+        }
+    }
+}

@@ -324,6 +324,12 @@ impl OsFile {
     #[allow(unsafe_code)]
     async fn read_at(&self, ctx: &Rc<Ctx>, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
         let unit = self.alignment.map_or(1, |a| a.offset);
+        // A length taken from a damaged file must not become an allocation.
+        let len = if len < MAX_OPERATION {
+            len
+        } else {
+            (self.file.metadata()?.len().saturating_sub(offset) as usize).min(len)
+        };
         let end = offset.checked_add(len as u64).ok_or(io::ErrorKind::InvalidInput)?;
         let start = offset - offset % unit;
         let stop = end.checked_next_multiple_of(unit).ok_or(io::ErrorKind::InvalidInput)?;

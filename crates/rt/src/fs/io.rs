@@ -13,9 +13,13 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
+use tokio::sync::Semaphore;
 
 /// The most that one operation moves; longer ones are split by their callers.
 pub(crate) const MAX_OPERATION: usize = 1 << 30;
+
+/// Helper threads that background operations may take at once, where there is no ring.
+const BACKGROUND_THREADS: usize = 2;
 
 /// What to do to a file.
 pub(crate) enum Op {
@@ -93,8 +97,8 @@ impl Request {
 pub(crate) enum Io {
     /// The shard's io_uring.
     Ring(Box<Ring>),
-    /// Helper threads.
-    Threads,
+    /// Helper threads; the semaphore keeps background operations from taking them all.
+    Threads { background: Semaphore },
     /// The disk of a simulated node.
     #[cfg(feature = "sim")]
     Disk { disk: crate::sim::Disk, boot: u64 },
@@ -106,15 +110,19 @@ impl Io {
         static SAID: std::sync::Once = std::sync::Once::new();
         if std::env::var_os("MESSINA_NO_IO_URING").is_some_and(|v| v == "1") {
             SAID.call_once(|| tracing::warn!("MESSINA_NO_IO_URING=1: files go through helper threads"));
-            return Self::Threads;
+            return Self::threads();
         }
         match Ring::new() {
             Ok(ring) => Self::Ring(Box::new(ring)),
             Err(error) => {
                 SAID.call_once(|| tracing::warn!(%error, "io_uring is refused here; files go through helper threads"));
-                Self::Threads
+                Self::threads()
             }
         }
+    }
+
+    fn threads() -> Self {
+        Self::Threads { background: Semaphore::new(BACKGROUND_THREADS) }
     }
 
     /// Whether the disk of the shard has lost its power: then nothing on the shard runs any more.
@@ -152,7 +160,15 @@ impl Io {
         }
         let (result, request) = match self {
             Self::Ring(_) => Ring::start(ctx, class, request).await,
-            Self::Threads => in_thread(request).await,
+            Self::Threads { background } => {
+                let permit = match class {
+                    IoClass::Background => background.acquire().await.ok(),
+                    IoClass::Foreground | IoClass::Log => None,
+                };
+                let done = in_thread(request).await;
+                drop(permit);
+                done
+            }
             #[cfg(feature = "sim")]
             Self::Disk { .. } => unreachable!("simulated files have their own operations"),
         };

@@ -131,7 +131,7 @@ fn files_round_trip_without_io_uring() {
 fn without_io_uring_only() {
     let scratch = Scratch::new("threads");
     crate::block_on(async {
-        assert!(crate::ctx::with(|c| matches!(c.io, Io::Threads)));
+        assert!(crate::ctx::with(|c| matches!(c.io, Io::Threads { .. })));
         round_trips(&scratch.0).await;
         names(&scratch.0).await;
     });

@@ -1,1 +1,46 @@
 //! All data that one shard stores: commitlog, memtables, tablets' sstable sets, compaction.
+//!
+//! [`Engine`] is one shard's store. A write is appended to the commitlog and merged into the memtable of its tablet in one
+//! synchronous step; memtables become sstables by flush, sstables become fewer by compaction; a [`Reader`] merges what is in
+//! memory with what is on disk into one stream of fragments. Whatever was acknowledged survives, and nothing deleted returns.
+//! The crate knows no nodes, queries or CQL.
+//! Reading order: engine, table, tablet, memtable, write, reader, flush, pressure, compaction, replay, truncate, snapshot.
+
+pub mod commitlog;
+pub mod config;
+pub mod datadir;
+pub mod deletion_log;
+pub mod engine;
+pub mod error;
+pub mod journal;
+pub mod metrics;
+pub mod reader;
+pub mod replay;
+
+mod compaction;
+mod drop_table;
+mod flush;
+mod marks;
+mod memtable;
+mod open;
+mod pressure;
+mod reshard;
+mod sealed;
+mod slices;
+mod snapshot;
+mod sstable_set;
+mod table;
+mod tablet;
+mod truncate;
+mod write;
+
+#[cfg(test)]
+mod scratch;
+
+pub use config::EngineConfig;
+pub use engine::{Engine, TabletRange};
+pub use error::{ApplyError, EngineError, NoSuchTable, ReadError};
+pub use metrics::{EngineMetrics, TableStats};
+pub use reader::{ReadOptions, Reader};
+pub use truncate::TruncateRecord;
+pub use write::Applied;

@@ -1,0 +1,79 @@
+//! What a shard's engine may use, and the named limits of its queues and loops.
+
+use crate::commitlog::CommitlogConfig;
+use model::{HostId, TableSchema};
+use rt::ShardId;
+use rt::time::Duration;
+use std::path::PathBuf;
+
+/// Flushing begins when memtables fill this part of their budget.
+pub(crate) const FLUSH_FROM: f64 = 0.4;
+/// Writes are slowed down from this part of the memtables' budget on.
+pub(crate) const SLOW_FROM: f64 = 0.7;
+/// The longest that a write is held up before the budget is used up; then it waits for room.
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(25);
+/// How long a write waits for room in the memtables before it is refused.
+pub(crate) const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
+/// How long to wait before a failed flush or compaction is tried again.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// How many compactions one shard runs at a time.
+pub(crate) const COMPACTIONS_AT_ONCE: usize = 2;
+/// How many bytes of fragments a reader yields at a time, about.
+pub(crate) const FILL_BYTES: usize = 32 << 10;
+
+/// What one shard's engine is given.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The node's data directory (the one that `datadir` stamps).
+    pub data_dir: PathBuf,
+    /// This shard.
+    pub shard: ShardId,
+    /// The node, for the log intervals in sstables.
+    pub host_id: HostId,
+    /// This shard's memory budget, in bytes.
+    pub memory: usize,
+    /// The part of `memory` that memtables may fill; flushing begins well before.
+    pub memtable_fraction: f64,
+    /// The part of `memory` that the cache of sstable pages may fill.
+    pub cache_fraction: f64,
+    /// How the log behaves: sync mode, period, sizes.
+    pub log: CommitlogConfig,
+    /// Whether TRUNCATE and DROP take a snapshot first.
+    pub auto_snapshot: bool,
+    /// The CQL text that makes a table, for snapshots.
+    pub describe: Option<fn(&TableSchema) -> String>,
+    /// Whether compaction runs by itself.
+    pub auto_compaction: bool,
+    /// Compaction's limit on written bytes per second, for this shard; 0 for none.
+    pub compaction_throughput: u64,
+}
+
+impl EngineConfig {
+    /// The defaults for a shard with this budget.
+    pub fn new(data_dir: PathBuf, shard: ShardId, host_id: HostId, memory: usize) -> Self {
+        let log = CommitlogConfig::new(data_dir.join("commitlog").join(shard.to_string()), shard);
+        EngineConfig {
+            data_dir,
+            shard,
+            host_id,
+            memory,
+            memtable_fraction: 0.5,
+            cache_fraction: 0.35,
+            log,
+            auto_snapshot: true,
+            describe: None,
+            auto_compaction: true,
+            compaction_throughput: 0,
+        }
+    }
+
+    /// The most bytes that memtables may hold.
+    pub(crate) fn memtable_budget(&self) -> usize {
+        (self.memory as f64 * self.memtable_fraction) as usize
+    }
+
+    /// The most bytes that cached sstable pages may hold.
+    pub(crate) fn cache_budget(&self) -> usize {
+        (self.memory as f64 * self.cache_fraction) as usize
+    }
+}

@@ -1,0 +1,275 @@
+//! One shard's store: opening it, its tables, and its end.
+//!
+//! A node starts so: [`Engine::open`] on every shard; for each table [`Engine::reshard`] on one shard, then
+//! [`Engine::add_table`] on every shard; then the old logs are replayed, each record to [`Engine::replayed`] on the shard that
+//! owns its key; when that is over [`Engine::replay_finished`] on every shard, then the old logs are retired; then
+//! [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
+
+use crate::commitlog::{Commitlog, LogError, Position, SlotId};
+use crate::compaction::Compactions;
+use crate::config::EngineConfig;
+use crate::datadir::table_dir_name;
+use crate::error::{EngineError, NoSuchTable};
+use crate::metrics::Counters;
+use crate::pressure::Pool;
+use crate::table::Table;
+use crate::tablet::Tablet;
+use model::TableId;
+use model::range::PartitionRange;
+use model::schema::TableSchema;
+use rt::hash::HashMap;
+use rt::sync::{Cancel, Gate};
+use rt::time::Duration;
+use sstable::PageCache;
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// How often the log is asked whether it has grown too large.
+const LOG_WATCH: Duration = Duration::from_millis(100);
+
+/// A tablet that lives on this shard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TabletRange {
+    /// Its number within its table.
+    pub id: u32,
+    /// Its part of the ring.
+    pub range: PartitionRange,
+}
+
+/// One shard's store. Everything in it belongs to one shard; several shards share only the directories.
+pub struct Engine {
+    config: EngineConfig,
+    log: Rc<Commitlog>,
+    cache: Rc<PageCache>,
+    pool: Rc<Pool>,
+    tables: RefCell<HashMap<TableId, Rc<Table>>>,
+    /// By slot, for the log's wish to be flushed.
+    slots: RefCell<Vec<Option<(TableId, u32)>>>,
+    counters: Counters,
+    compactions: Compactions,
+    max_timestamp: Cell<i64>,
+    /// Where this run's log begins.
+    log_begun: Position,
+    /// Fired by [`Engine::stop`].
+    stop: Cancel,
+    /// The engine's own loops are inside.
+    loops: Gate,
+    started: Cell<bool>,
+}
+
+impl Engine {
+    /// A store without tables. Opens a new run of the log: list the old ones before.
+    pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
+        let log = Commitlog::open(config.log.clone()).await?;
+        let engine = Rc::new(Engine {
+            cache: PageCache::new(config.cache_budget()),
+            pool: Pool::new(config.memtable_budget()),
+            log_begun: log.position(),
+            log,
+            config,
+            tables: RefCell::default(),
+            slots: RefCell::default(),
+            counters: Counters::default(),
+            compactions: Compactions::default(),
+            max_timestamp: Cell::new(i64::MIN),
+            stop: Cancel::new(),
+            loops: Gate::new(),
+            started: Cell::new(false),
+        });
+        let inside = engine.loops.enter();
+        let flusher = engine.clone();
+        rt::task::spawn(async move {
+            let _inside = inside;
+            flusher.stop.clone().unless(flusher.watch_memory()).await;
+        })
+        .detach();
+        let inside = engine.loops.enter();
+        let flusher = engine.clone();
+        rt::task::spawn(async move {
+            let _inside = inside;
+            flusher.stop.clone().unless(flusher.watch_log(LOG_WATCH)).await;
+        })
+        .detach();
+        Ok(engine)
+    }
+
+    /// Lets compaction run. To be called once, when replay is over and its logs are retired.
+    pub fn start(self: &Rc<Self>) {
+        if self.started.replace(true) {
+            return;
+        }
+        let inside = self.loops.enter();
+        let engine = self.clone();
+        rt::task::spawn(async move {
+            let _inside = inside;
+            engine.compaction_loop().await;
+        })
+        .detach();
+        self.compactions.wake();
+    }
+
+    /// Adds a table with the tablets that this shard has, and opens their sstables.
+    ///
+    /// An sstable that lies in no tablet of this shard is another shard's; one that lies in several is an error
+    /// ([`Engine::reshard`] splits them). Files that cannot be opened are reported, left alone, and counted.
+    pub async fn add_table(&self, schema: Rc<TableSchema>, tablets: Vec<TabletRange>) -> Result<(), EngineError> {
+        let id = schema.id;
+        if self.table(id).is_some() {
+            return Err(EngineError::TableExists(id));
+        }
+        let dir = self.table_dir(&schema);
+        let opened = self.open_sstables(&dir, &tablets).await?;
+        let mut tablets: Vec<Rc<Tablet>> = tablets
+            .into_iter()
+            .zip(opened.sets)
+            .map(|(tablet, set)| {
+                let slot = self.take_slot(id, tablet.id);
+                Tablet::new(tablet.id, tablet.range, slot, self.pool.clone(), set)
+            })
+            .collect();
+        tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
+        let table = Table::new(schema, dir, self.config.shard, tablets, opened.unreadable, opened.marks);
+        table.auto_compaction.set(self.config.auto_compaction);
+        let before = self.tables.borrow_mut().insert(id, table);
+        assert!(before.is_none(), "one shard adds its tables one after another");
+        self.compactions.wake();
+        Ok(())
+    }
+
+    /// Takes over a newer version of a table's schema. Unknown tables are ignored.
+    pub fn update_schema(&self, schema: Rc<TableSchema>) {
+        if let Some(table) = self.table(schema.id) {
+            table.set_schema(schema);
+            self.compactions.wake();
+        }
+    }
+
+    /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables stays in the log.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.compactions.wake();
+        let tables: Vec<_> = self.tables.borrow().values().cloned().collect();
+        for table in &tables {
+            table.stop_compactions().await;
+        }
+        self.loops.close().await;
+        for table in &tables {
+            table.work.close().await;
+        }
+        if let Err(error) = self.log.close().await {
+            tracing::error!(%error, "the commitlog could not be closed");
+        }
+    }
+
+    /// Stops at once and leaves the disk as it is, as a crash of the process would. For tests of what comes after.
+    pub async fn abandon(&self) {
+        self.stop.cancel();
+        self.compactions.wake();
+        self.log.abandon().await;
+        let tables: Vec<_> = self.tables.borrow().values().cloned().collect();
+        for table in &tables {
+            table.stop_compactions().await;
+            table.work.close().await;
+        }
+        self.loops.close().await;
+    }
+
+    /// Ids of the tables on this shard.
+    pub fn tables(&self) -> Vec<TableId> {
+        self.tables.borrow().keys().copied().collect()
+    }
+
+    /// The newest schema of a table on this shard.
+    pub fn schema(&self, id: TableId) -> Option<Rc<TableSchema>> {
+        self.table(id).map(|table| table.schema())
+    }
+
+    /// The greatest timestamp found in sstables when they were opened, and in what was replayed; `i64::MIN` for none.
+    pub fn max_timestamp_seen(&self) -> i64 {
+        self.max_timestamp.get()
+    }
+
+    pub(crate) fn saw_timestamp(&self, timestamp: i64) {
+        self.max_timestamp.set(self.max_timestamp.get().max(timestamp));
+    }
+
+    pub(crate) fn table(&self, id: TableId) -> Option<Rc<Table>> {
+        self.tables.borrow().get(&id).cloned()
+    }
+
+    pub(crate) fn table_or_error(&self, id: TableId) -> Result<Rc<Table>, EngineError> {
+        Ok(self.table(id).ok_or(NoSuchTable(id))?)
+    }
+
+    pub(crate) fn all_tables(&self) -> Vec<Rc<Table>> {
+        self.tables.borrow().values().cloned().collect()
+    }
+
+    pub(crate) fn remove_table(&self, id: TableId) -> Option<Rc<Table>> {
+        let table = self.tables.borrow_mut().remove(&id)?;
+        let mut slots = self.slots.borrow_mut();
+        for slot in slots.iter_mut().filter(|slot| slot.is_some_and(|(table, _)| table == id)) {
+            *slot = None;
+        }
+        Some(table)
+    }
+
+    /// The table's directory: `data/<keyspace>/<table>-<id>`.
+    pub(crate) fn table_dir(&self, schema: &TableSchema) -> PathBuf {
+        self.config.data_dir.join("data").join(&schema.keyspace).join(table_dir_name(&schema.name, schema.id))
+    }
+
+    /// A slot of the log that no other tablet has had in this run.
+    fn take_slot(&self, table: TableId, tablet: u32) -> SlotId {
+        let mut slots = self.slots.borrow_mut();
+        slots.push(Some((table, tablet)));
+        SlotId(slots.len() as u32 - 1)
+    }
+
+    /// The tablet that writes to a slot.
+    pub(crate) fn tablet_of_slot(&self, slot: SlotId) -> Option<(Rc<Table>, Rc<Tablet>)> {
+        let (table, tablet) = (*self.slots.borrow().get(slot.0 as usize)?)?;
+        let table = self.table(table)?;
+        let tablet = table.tablets().iter().find(|own| own.id == tablet)?.clone();
+        Some((table, tablet))
+    }
+
+    pub(crate) fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    pub(crate) fn log(&self) -> &Rc<Commitlog> {
+        &self.log
+    }
+
+    /// Everything that earlier runs logged is below.
+    pub(crate) fn log_begun(&self) -> Position {
+        self.log_begun
+    }
+
+    /// Waits until the log has failed: the node must stop then.
+    pub async fn failure(&self) -> LogError {
+        self.log.failure().await
+    }
+
+    pub(crate) fn cache(&self) -> &Rc<PageCache> {
+        &self.cache
+    }
+
+    pub(crate) fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn compactions(&self) -> &Compactions {
+        &self.compactions
+    }
+
+    pub(crate) fn stopping(&self) -> &Cancel {
+        &self.stop
+    }
+}

@@ -1,0 +1,105 @@
+//! What can go wrong in a shard's store.
+
+use model::TableId;
+use model::token::Token;
+use std::io;
+use std::path::PathBuf;
+
+/// This shard has no such table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no table {0} on this shard")]
+pub struct NoSuchTable(pub TableId);
+
+/// Why an operation on the store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The table is not here (any more).
+    #[error(transparent)]
+    NoSuchTable(#[from] NoSuchTable),
+    /// A table was added twice.
+    #[error("table {0} is here already")]
+    TableExists(TableId),
+    /// An sstable belongs to several tablets: [`crate::Engine::reshard`] has to come first.
+    #[error("{0} spans several tablets")]
+    SpansTablets(PathBuf),
+    /// An sstable could not be used.
+    #[error(transparent)]
+    Sstable(#[from] sstable::Error),
+    /// The commitlog failed.
+    #[error(transparent)]
+    Log(#[from] crate::commitlog::LogError),
+    /// A replacement of sstables failed.
+    #[error(transparent)]
+    Replacement(#[from] crate::deletion_log::DeletionLogError),
+    /// A file that the engine keeps beside the sstables is damaged.
+    #[error("{path}: {why}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The operating system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The name is not that of a snapshot: letters, digits, `-`, `_` and `.` only.
+    #[error("bad snapshot name {0:?}")]
+    SnapshotName(String),
+    /// The work was given up: the table is being dropped or truncated, or the shard stops.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl EngineError {
+    /// For `map_err` on an I/O operation at `path`.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> EngineError {
+        let path = path.into();
+        move |source| EngineError::Io { path, source }
+    }
+}
+
+/// Why a write was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The table is not here (any more).
+    #[error(transparent)]
+    NoSuchTable(#[from] NoSuchTable),
+    /// The key belongs to no tablet of this shard.
+    #[error("token {token} of table {table} is not on this shard")]
+    NoSuchTablet {
+        /// The table.
+        table: TableId,
+        /// The key's token.
+        token: Token,
+    },
+    /// Larger than a commitlog record may be.
+    #[error("a mutation of {size} bytes is larger than the limit of {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        size: usize,
+        /// The most that is allowed, in bytes.
+        limit: usize,
+    },
+    /// Memtables stayed full: flushing does not keep up, or fails.
+    #[error("no room in the memtables")]
+    NoRoom,
+    /// The commitlog failed; whether the write will be found after a restart is unknown.
+    #[error(transparent)]
+    Log(#[from] crate::commitlog::LogError),
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The table is not here (any more).
+    #[error(transparent)]
+    NoSuchTable(#[from] NoSuchTable),
+    /// An sstable could not be read, or is corrupt.
+    #[error(transparent)]
+    Sstable(#[from] sstable::Error),
+}

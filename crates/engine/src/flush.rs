@@ -1,0 +1,215 @@
+//! Flushing: a sealed memtable becomes an sstable, then the log lets go of its records.
+//!
+//! Order of a flush: write and seal the sstable (its statistics name the log interval it covers); in one step attach it and
+//! take the memtable away; then tell the log. A crash between any two of them repeats work and loses nothing.
+//! Memory pressure flushes the tablet that frees most; a full log flushes the tablets that hold its oldest segments.
+
+use crate::config::RETRY_AFTER;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::memtable::{Interval, Memtable, MemtableSource};
+use crate::metrics::{Running, add};
+use crate::slices::Slices;
+use crate::sstable_set::Attached;
+use crate::table::Table;
+use crate::tablet::Tablet;
+use model::TableId;
+use model::fragment::Fragment;
+use model::options::OptionMap;
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::time::Duration;
+use sstable::{Algorithm, Compression, Generation, Sstable, Writer, WriterOptions};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// The longest chunk of a compressed sstable that a table may ask for, in bytes.
+const LARGEST_CHUNK: usize = 1 << 20;
+/// Fragments are handed to the writer in buffers of about this many bytes.
+const BUFFER_BYTES: usize = 64 << 10;
+
+impl Engine {
+    /// Flushes what is in the memtables of a table, or of all tables, when called.
+    pub async fn flush(&self, table: Option<TableId>) -> Result<(), EngineError> {
+        let tables = match table {
+            Some(id) => vec![self.table_or_error(id)?],
+            None => self.all_tables(),
+        };
+        for table in &tables {
+            for tablet in table.tablets().iter() {
+                self.flush_tablet(table, tablet).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes what is in a tablet's memtables when called.
+    pub(crate) async fn flush_tablet(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {
+        let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+        tablet.seal();
+        if !tablet.is_flushing() {
+            return Ok(());
+        }
+        let Ok(_turn) = tablet.flush_turn.acquire().await else { return Err(EngineError::Cancelled) };
+        let _running = Running::new(&self.counters().flushes_running);
+        while let Some(memtable) = tablet.oldest_sealed() {
+            let written = rt::task::background(self.write_memtable(table, &memtable)).await;
+            match written {
+                Ok(sstable) => {
+                    add(&self.counters().flushes, 1);
+                    add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.disk_bytes()));
+                    tablet.failed_flushes.set(0);
+                    let logged = memtable.logged();
+                    tablet.attach_flushed(&memtable, sstable);
+                    if let Some(interval) = logged {
+                        self.log().clean(tablet.slot, interval.last);
+                    }
+                    self.compactions().wake();
+                }
+                Err(error) => {
+                    add(&self.counters().flush_failures, 1);
+                    tablet.failed_flushes.set(tablet.failed_flushes.get() + 1);
+                    tracing::error!(table = %table.schema().name, tablet = tablet.id, %error, "a flush failed");
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one memtable to a sealed sstable.
+    async fn write_memtable(&self, table: &Table, memtable: &Rc<Memtable>) -> Result<Option<Rc<Attached>>, EngineError> {
+        let schema = table.schema();
+        let slices = Slices::new(&schema, &Slice::full());
+        let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
+        let options = WriterOptions { expected_partitions: memtable.len() as u64, ..self.writer_options(&schema) };
+        let mut out = Output::create(&table.dir, schema, options).await?;
+        let mut buffer = VecDeque::new();
+        loop {
+            let more = source.fill(&mut buffer, BUFFER_BYTES);
+            out.write(&mut buffer).await?;
+            if !more {
+                break;
+            }
+            rt::task::maybe_yield().await;
+        }
+        let intervals: Vec<Interval> = memtable.logged().into_iter().collect();
+        out.finish(&intervals, self).await
+    }
+
+    /// Flushes whenever memtables hold more than they should. Runs for the engine's life.
+    pub(crate) async fn watch_memory(&self) {
+        loop {
+            self.pool().flush.notified().await;
+            while self.pool().wants_flush() {
+                let Some((table, tablet)) = self.largest_memtable() else {
+                    // All of it is being flushed already, by others.
+                    rt::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                };
+                if self.flush_tablet(&table, &tablet).await.is_err() {
+                    rt::time::sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// The tablet whose flush frees most; those whose flushes fail come last.
+    fn largest_memtable(&self) -> Option<(Rc<Table>, Rc<Tablet>)> {
+        let mut best: Option<(std::cmp::Reverse<u32>, usize, Rc<Table>, Rc<Tablet>)> = None;
+        for table in self.all_tables() {
+            for tablet in table.tablets().iter() {
+                let bytes = tablet.memtable_bytes();
+                let rank = (std::cmp::Reverse(tablet.failed_flushes.get()), bytes);
+                if bytes > 0 && best.as_ref().is_none_or(|best| (best.0, best.1) < rank) {
+                    best = Some((rank.0, rank.1, table.clone(), tablet.clone()));
+                }
+            }
+        }
+        best.map(|(_, _, table, tablet)| (table, tablet))
+    }
+
+    /// Flushes the tablets that hold up the log, when it is large. Runs for the engine's life.
+    pub(crate) async fn watch_log(&self, every: Duration) {
+        loop {
+            // The log tells when it begins a segment; a look now and then catches what was dirty at that moment.
+            let _ = rt::time::timeout(every, self.log().pressure()).await;
+            while self.log().wants_flush() {
+                let mut flushed = false;
+                let slots = self.log().oldest_dirty_slots();
+                if slots.is_empty() {
+                    break;
+                }
+                for slot in slots {
+                    match self.tablet_of_slot(slot) {
+                        Some((table, tablet)) => flushed |= self.flush_tablet(&table, &tablet).await.is_ok(),
+                        // Its table was dropped meanwhile.
+                        None => {
+                            self.log().clean(slot, crate::commitlog::Position::MAX);
+                            flushed = true;
+                        }
+                    }
+                }
+                if !flushed {
+                    rt::time::sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+}
+
+/// The compression that a table's options ask for. An empty class means none; a class that is not known is the default.
+pub(crate) fn compression_of(options: &OptionMap) -> Option<Compression> {
+    let class = options.get("sstable_compression").or_else(|| options.get("class"));
+    let class = class.map_or("LZ4Compressor", String::as_str);
+    let enabled = options.get("enabled").is_none_or(|text| !text.eq_ignore_ascii_case("false"));
+    if class.is_empty() || !enabled {
+        return None;
+    }
+    let algorithm = match class.rsplit('.').next() {
+        Some("SnappyCompressor") => Algorithm::Snappy,
+        Some("DeflateCompressor") => Algorithm::Deflate,
+        Some("ZstdCompressor" | "ZstdWithDictsCompressor") => Algorithm::Zstd,
+        _ => Algorithm::Lz4,
+    };
+    let kilobytes = options.get("chunk_length_in_kb").or_else(|| options.get("chunk_length_kb"));
+    let length = kilobytes.and_then(|text| text.trim().parse::<usize>().ok()).and_then(|n| n.checked_mul(1024));
+    let fits = |n: &usize| n.is_power_of_two() && *n <= LARGEST_CHUNK;
+    Some(Compression { algorithm, chunk_length: length.filter(fits).unwrap_or(4096) })
+}
+
+/// An sstable being written.
+pub(crate) struct Output {
+    writer: Writer,
+    dir: PathBuf,
+}
+
+impl Output {
+    pub async fn create(dir: &Path, schema: Rc<TableSchema>, options: WriterOptions) -> Result<Self, EngineError> {
+        rt::fs::create_dir_all(dir).await.map_err(EngineError::io(dir))?;
+        let writer = Writer::create(dir, Generation::fresh(), schema, options).await?;
+        Ok(Output { writer, dir: dir.to_path_buf() })
+    }
+
+    /// Writes all fragments of the buffer.
+    pub async fn write(&mut self, buffer: &mut VecDeque<Fragment>) -> Result<(), EngineError> {
+        while let Some(fragment) = buffer.pop_front() {
+            self.writer.push(fragment).await?;
+        }
+        Ok(())
+    }
+
+    /// Seals and opens it; `None` if nothing was written, and then nothing is left on disk.
+    pub async fn finish(self, intervals: &[Interval], engine: &Engine) -> Result<Option<Rc<Attached>>, EngineError> {
+        let covered: Vec<_> = intervals.iter().map(|interval| interval.to_stats()).collect();
+        let Some(sealed) = self.writer.finish(&covered).await? else { return Ok(None) };
+        let sstable = Sstable::open(&self.dir, sealed.generation, engine.cache()).await?;
+        Ok(Some(Attached::new(sstable, intervals.to_vec())))
+    }
+
+    /// Gives up; nothing is left on disk.
+    pub async fn abandon(self) {
+        self.writer.abort().await;
+    }
+}

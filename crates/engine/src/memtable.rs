@@ -1,0 +1,262 @@
+//! A tablet's newest data, in memory: partitions in ring order, each a snapshot away from its readers.
+//!
+//! Memory is counted exactly enough to be a budget: bytes of keys and rows, their places in the trees, their allocations. It
+//! is charged to the shard's [`Pool`] for as long as it is not in an sstable; what a reader holds beyond that is its own.
+//! Never waits and never does I/O.
+
+mod chunks;
+mod partition;
+mod range_tombstones;
+mod source;
+
+pub(crate) use partition::max_of_row;
+pub(crate) use range_tombstones::RangeTombstones;
+pub(crate) use source::MemtableSource;
+
+use crate::commitlog::{Position, shard_of_segment};
+use crate::pressure::Pool;
+use bytes::Bytes;
+use model::key::{Clustering, DecoratedKey, RingCut};
+use model::mutation::Mutation;
+use model::range::PartitionRange;
+use model::row::Row;
+use model::schema::TableSchema;
+use model::time::Timestamp;
+use rt::ShardId;
+use sstable::LogInterval;
+use partition::Partition;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+/// What one reference-counted buffer costs beside its bytes: the allocator's rounding and the count.
+pub(crate) const ALLOCATION: usize = 40;
+
+/// What a partition costs beside its bytes: its place in the tree (three quarters full) and its key's allocation.
+const PARTITION_OVERHEAD: usize = std::mem::size_of::<(DecoratedKey, Partition)>() * 4 / 3 + ALLOCATION;
+
+/// Memtables with more partitions than this are freed bit by bit.
+const FREED_AT_ONCE: usize = 2_000;
+
+/// The most partitions that are looked at to find a least timestamp.
+const SCANNED_PARTITIONS: usize = 1_000;
+
+/// The first and last position in one shard's log of what a memtable holds. Everything of its tablet between them is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Interval {
+    pub first: Position,
+    pub last: Position,
+}
+
+impl Interval {
+    /// The shard whose log it is of.
+    pub fn shard(&self) -> ShardId {
+        shard_of_segment(self.first.segment)
+    }
+
+    /// The least interval that contains both; they are of one shard's log.
+    pub fn hull(&self, other: &Interval) -> Interval {
+        Interval { first: self.first.min(other.first), last: self.last.max(other.last) }
+    }
+
+    /// As sstables store it. Segment ids are positive there too.
+    pub fn to_stats(self) -> LogInterval {
+        let pair = |position: Position| (position.segment as i64, position.offset as i32);
+        LogInterval { start: pair(self.first), end: pair(self.last) }
+    }
+
+    /// From an sstable; `None` for what is not of a log of ours.
+    pub fn of_stats(interval: &LogInterval) -> Option<Interval> {
+        let position = |(segment, offset): (i64, i32)| {
+            Some(Position { segment: u64::try_from(segment).ok()?, offset: u32::try_from(offset).ok()? })
+        };
+        Some(Interval { first: position(interval.start)?, last: position(interval.end)? })
+    }
+}
+
+/// See the module.
+pub(crate) struct Memtable {
+    partitions: RefCell<BTreeMap<DecoratedKey, Partition>>,
+    bytes: Cell<usize>,
+    /// Bytes of the mutations that came in.
+    written: Cell<u64>,
+    pool: Rc<Pool>,
+    logged: Cell<Option<Interval>>,
+}
+
+impl Memtable {
+    pub fn new(pool: Rc<Pool>) -> Rc<Self> {
+        Rc::new(Memtable {
+            partitions: RefCell::default(),
+            bytes: Cell::new(0),
+            written: Cell::new(0),
+            pool,
+            logged: Cell::new(None),
+        })
+    }
+
+    /// Merges a mutation in.
+    pub fn apply(&self, schema: &TableSchema, key: &DecoratedKey, mutation: &Mutation) {
+        let parts = mutation.parts();
+        let mut partitions = self.partitions.borrow_mut();
+        let grew = match partitions.get_mut(key) {
+            Some(partition) => partition.apply(schema, parts),
+            None => {
+                let own = DecoratedKey { token: key.token, key: Bytes::copy_from_slice(&key.key) };
+                let (partition, grew) = Partition::of(schema, parts);
+                let grew = grew + (PARTITION_OVERHEAD + own.key.len()) as isize;
+                partitions.insert(own, partition);
+                grew
+            }
+        };
+        drop(partitions);
+        self.written.set(self.written.get() + mutation.as_bytes().len() as u64);
+        let bytes = self.bytes.get();
+        let now = bytes.saturating_add_signed(grew);
+        self.bytes.set(now);
+        self.pool.change(bytes, now);
+    }
+
+    /// Notes where in this shard's log what was just applied stands.
+    pub fn logged_at(&self, position: Position) {
+        let first = self.logged.get().map_or(position, |interval| interval.first);
+        self.logged.set(Some(Interval { first, last: position }));
+    }
+
+    /// The positions in this shard's running log.
+    pub fn logged(&self) -> Option<Interval> {
+        self.logged.get()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.partitions.borrow().is_empty()
+    }
+
+    /// Partitions in it.
+    pub fn len(&self) -> usize {
+        self.partitions.borrow().len()
+    }
+
+    /// Memory charged for it.
+    pub fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
+    /// Bytes of the mutations that it took in.
+    pub fn written(&self) -> u64 {
+        self.written.get()
+    }
+
+    /// Stops charging its memory: it is in an sstable now, and only readers may still hold it.
+    pub fn retire(&self) {
+        self.pool.change(self.bytes.replace(0), 0);
+    }
+
+    /// The least timestamp that it holds for a key; `None` if it holds nothing.
+    pub fn min_timestamp_of(&self, key: &DecoratedKey) -> Option<Timestamp> {
+        self.partitions.borrow().get(key).map(Partition::min_timestamp)
+    }
+
+    /// A bound below every timestamp that it holds between two keys; `None` if it holds nothing there.
+    pub fn min_timestamp_within(&self, first: &DecoratedKey, last: &DecoratedKey) -> Option<Timestamp> {
+        let partitions = self.partitions.borrow();
+        let mut least = None;
+        for (seen, (_, partition)) in partitions.range(first..=last).enumerate() {
+            if seen == SCANNED_PARTITIONS {
+                return Some(Timestamp::MIN);
+            }
+            least = Some(least.unwrap_or(Timestamp::MAX).min(partition.min_timestamp()));
+        }
+        least
+    }
+
+    /// A snapshot of one partition.
+    fn get(&self, key: &DecoratedKey) -> Option<Partition> {
+        self.partitions.borrow().get(key).cloned()
+    }
+
+    /// Calls `f` with a snapshot of each partition of a range, in order, until it says `false`.
+    fn for_each(
+        &self,
+        range: &PartitionRange,
+        after: Option<&DecoratedKey>,
+        mut f: impl FnMut(&DecoratedKey, &Partition) -> bool,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let start = match after {
+            Some(key) => Bound::Excluded(key.clone()),
+            None => start_bound(&range.start),
+        };
+        let end = end_bound(&range.end);
+        if let (Bound::Excluded(a) | Bound::Included(a), Bound::Excluded(b) | Bound::Included(b)) = (&start, &end)
+            && (a > b || (a == b && !matches!((&start, &end), (Bound::Included(_), Bound::Included(_)))))
+        {
+            return;
+        }
+        for (key, partition) in self.partitions.borrow().range((start, end)) {
+            if !f(key, partition) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Memtable {
+    fn drop(&mut self) {
+        self.retire();
+        let mut partitions = std::mem::take(self.partitions.get_mut());
+        if partitions.len() > FREED_AT_ONCE {
+            rt::task::spawn(rt::task::background(async move {
+                while let Some(first) = partitions.pop_first() {
+                    drop(first);
+                    if partitions.len().is_multiple_of(64) {
+                        rt::task::maybe_yield().await;
+                    }
+                }
+            }))
+            .detach();
+        }
+    }
+}
+
+/// The least possible key of a token.
+fn least_of(token: model::Token) -> DecoratedKey {
+    DecoratedKey { token, key: Bytes::new() }
+}
+
+fn start_bound(cut: &RingCut) -> Bound<DecoratedKey> {
+    match (&cut.key, cut.after) {
+        (Some(key), false) => Bound::Included(DecoratedKey { token: cut.token, key: key.clone() }),
+        (Some(key), true) => Bound::Excluded(DecoratedKey { token: cut.token, key: key.clone() }),
+        (None, false) => Bound::Included(least_of(cut.token)),
+        (None, true) => match cut.token.0.checked_add(1) {
+            Some(next) => Bound::Included(least_of(model::Token(next))),
+            None => unreachable!("a range that begins behind everything is empty"),
+        },
+    }
+}
+
+fn end_bound(cut: &RingCut) -> Bound<DecoratedKey> {
+    match (&cut.key, cut.after) {
+        (Some(key), false) => Bound::Excluded(DecoratedKey { token: cut.token, key: key.clone() }),
+        (Some(key), true) => Bound::Included(DecoratedKey { token: cut.token, key: key.clone() }),
+        (None, false) => Bound::Excluded(least_of(cut.token)),
+        (None, true) => match cut.token.0.checked_add(1) {
+            Some(next) => Bound::Excluded(least_of(model::Token(next))),
+            None => Bound::Unbounded,
+        },
+    }
+}
+
+/// A clustering key with its own bytes, so that it does not keep a whole mutation alive.
+pub(crate) fn own_clustering(key: &Clustering) -> Clustering {
+    if key.0.is_empty() { Clustering::EMPTY } else { Clustering(Bytes::copy_from_slice(&key.0)) }
+}
+
+/// A row with its own bytes.
+fn own_row(row: &Row) -> Row {
+    Row(Bytes::copy_from_slice(&row.0))
+}

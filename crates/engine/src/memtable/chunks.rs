@@ -1,0 +1,293 @@
+//! The rows of a large partition: a tree of chunks, each behind an `Rc`, that shares all it can between versions.
+//!
+//! Cloning [`Chunks`] is one pointer: a reader keeps a snapshot so. A writer that meets a shared node copies that node and
+//! those above it, never the partition. Rows are never removed: a memtable only grows until it is flushed.
+
+use model::key::{Clustering, PositionRef};
+use model::row::Row;
+use model::schema::ClusteringOrder;
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+/// The most rows in a chunk, and the most children of an inner node.
+const FULL: usize = 48;
+
+/// What one row costs beside its bytes: its place in a chunk (three quarters full) and two allocations.
+pub(super) const ROW_OVERHEAD: usize = std::mem::size_of::<(Clustering, Row)>() * 4 / 3 + 2 * super::ALLOCATION;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Chunks {
+    root: Rc<Node>,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    Leaf(Vec<(Clustering, Row)>),
+    Inner(Vec<Child>),
+}
+
+/// A subtree, and the least key that may be in it (the first child of a node may hold lesser ones).
+#[derive(Clone, Debug)]
+struct Child {
+    least: Clustering,
+    node: Rc<Node>,
+}
+
+impl Chunks {
+    /// From a first row.
+    pub fn new(key: Clustering, row: Row) -> Self {
+        let mut rows = Vec::with_capacity(4);
+        rows.push((key, row));
+        Chunks { root: Rc::new(Node::Leaf(rows)) }
+    }
+
+    /// Puts a row in place: `make` gets the one that is there and gives the key (if it is new) and the row to keep.
+    /// Returns by how many bytes the rows grew.
+    pub fn upsert(
+        &mut self,
+        order: &ClusteringOrder,
+        key: &Clustering,
+        make: impl FnOnce(Option<&Row>) -> (Option<Clustering>, Row),
+    ) -> isize {
+        let (grew, split) = upsert(&mut self.root, order, key, make);
+        if let Some(right) = split {
+            let left = Child { least: least_of(&self.root), node: self.root.clone() };
+            self.root = Rc::new(Node::Inner(vec![left, right]));
+        }
+        grew
+    }
+
+    /// The first row behind `cut`, going forward, or the last one before it, going backward.
+    pub fn seek(&self, order: &ClusteringOrder, cut: PositionRef<'_>, forward: bool) -> Option<Cursor> {
+        seek(&self.root, order, cut, forward)
+    }
+
+    /// Calls `f` with every row until it says `false`; whether it saw all.
+    pub fn for_each(&self, f: &mut impl FnMut(&Row) -> bool) -> bool {
+        fn walk(node: &Node, f: &mut impl FnMut(&Row) -> bool) -> bool {
+            match node {
+                Node::Leaf(rows) => rows.iter().all(|(_, row)| f(row)),
+                Node::Inner(children) => children.iter().all(|child| walk(&child.node, f)),
+            }
+        }
+        walk(&self.root, f)
+    }
+
+    /// The first or last row.
+    pub fn edge(&self, first: bool) -> Option<Cursor> {
+        let mut node = &self.root;
+        loop {
+            match &**node {
+                Node::Leaf(rows) => {
+                    let index = if first { 0 } else { rows.len().checked_sub(1)? };
+                    return Some(Cursor { leaf: node.clone(), index });
+                }
+                Node::Inner(children) => node = &(if first { children.first() } else { children.last() })?.node,
+            }
+        }
+    }
+}
+
+fn least_of(node: &Node) -> Clustering {
+    match node {
+        Node::Leaf(rows) => rows[0].0.clone(),
+        Node::Inner(children) => children[0].least.clone(),
+    }
+}
+
+fn upsert(
+    node: &mut Rc<Node>,
+    order: &ClusteringOrder,
+    key: &Clustering,
+    make: impl FnOnce(Option<&Row>) -> (Option<Clustering>, Row),
+) -> (isize, Option<Child>) {
+    match Rc::make_mut(node) {
+        Node::Leaf(rows) => {
+            // Appending is the most frequent case by far.
+            let found = match rows.last() {
+                Some((last, _)) if order.compare_rows(last, key) == Ordering::Less => Err(rows.len()),
+                _ => rows.binary_search_by(|(own, _)| order.compare_rows(own, key)),
+            };
+            match found {
+                Ok(i) => {
+                    let (_, row) = make(Some(&rows[i].1));
+                    let grew = row.len() as isize - rows[i].1.len() as isize;
+                    rows[i].1 = row;
+                    (grew, None)
+                }
+                Err(i) => {
+                    let (own, row) = make(None);
+                    let own = own.expect("a new row comes with its key");
+                    let grew = ROW_OVERHEAD + own.0.len() + row.len();
+                    let at_end = i == rows.len();
+                    rows.insert(i, (own, row));
+                    let split = (rows.len() > FULL).then(|| {
+                        let right = rows.split_off(split_point(rows.len(), at_end));
+                        Child { least: right[0].0.clone(), node: Rc::new(Node::Leaf(right)) }
+                    });
+                    (grew as isize, split)
+                }
+            }
+        }
+        Node::Inner(children) => {
+            let i = children
+                .partition_point(|child| order.compare_rows(&child.least, key) != Ordering::Greater)
+                .saturating_sub(1);
+            let (grew, split) = upsert(&mut children[i].node, order, key, make);
+            let Some(right) = split else { return (grew, None) };
+            let at_end = i + 1 == children.len();
+            children.insert(i + 1, right);
+            let split = (children.len() > FULL).then(|| {
+                let right = children.split_off(split_point(children.len(), at_end));
+                Child { least: right[0].least.clone(), node: Rc::new(Node::Inner(right)) }
+            });
+            (grew, split)
+        }
+    }
+}
+
+/// Where a node that is too full breaks: in the middle, but rows that come in order leave full nodes behind.
+fn split_point(len: usize, at_end: bool) -> usize {
+    if at_end { len - 1 } else { len / 2 }
+}
+
+fn seek(node: &Rc<Node>, order: &ClusteringOrder, cut: PositionRef<'_>, forward: bool) -> Option<Cursor> {
+    let is_before = |key: &Clustering| order.compare(PositionRef::row(key), cut) == Ordering::Less;
+    match &**node {
+        Node::Leaf(rows) => {
+            let i = rows.partition_point(|(key, _)| is_before(key));
+            let index = if forward { i } else { i.checked_sub(1)? };
+            (index < rows.len()).then(|| Cursor { leaf: node.clone(), index })
+        }
+        Node::Inner(children) => {
+            let i = children.partition_point(|child| is_before(&child.least)).saturating_sub(1);
+            if forward {
+                children[i..].iter().find_map(|child| seek(&child.node, order, cut, true))
+            } else {
+                children[..=i].iter().rev().find_map(|child| seek(&child.node, order, cut, false))
+            }
+        }
+    }
+}
+
+/// A row within one version of the tree; keeps its chunk alive.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    leaf: Rc<Node>,
+    index: usize,
+}
+
+impl Cursor {
+    pub fn row(&self) -> &(Clustering, Row) {
+        match &*self.leaf {
+            Node::Leaf(rows) => &rows[self.index],
+            Node::Inner(_) => unreachable!("a cursor stands in a leaf"),
+        }
+    }
+
+    /// The neighbour in the given direction, within the version `of` that the cursor came from.
+    pub fn step(mut self, of: &Chunks, order: &ClusteringOrder, forward: bool) -> Option<Cursor> {
+        let Node::Leaf(rows) = &*self.leaf else { unreachable!("a cursor stands in a leaf") };
+        let next = if forward { self.index + 1 } else { self.index.wrapping_sub(1) };
+        if next < rows.len() {
+            self.index = next;
+            return Some(self);
+        }
+        let prefix = &rows[self.index].0.0;
+        of.seek(order, PositionRef { prefix, weight: if forward { 1 } else { -1 } }, forward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use model::key::ClusteringCut;
+    use model::types::CqlType;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn order() -> ClusteringOrder {
+        ClusteringOrder::new([(CqlType::Int, false)])
+    }
+
+    fn key(n: i32) -> Clustering {
+        Clustering::from_components([&n.to_be_bytes()[..]])
+    }
+
+    fn row(n: u32) -> Row {
+        Row(Bytes::copy_from_slice(&n.to_le_bytes()))
+    }
+
+    fn number(key: &Clustering) -> i32 {
+        i32::from_be_bytes(key.components().next().unwrap().try_into().unwrap())
+    }
+
+    fn all(chunks: &Chunks, forward: bool) -> Vec<(i32, Row)> {
+        let mut out = Vec::new();
+        let mut cursor = chunks.edge(forward);
+        while let Some(at) = cursor {
+            out.push((number(&at.row().0), at.row().1.clone()));
+            cursor = at.step(chunks, &order(), forward);
+        }
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn behaves_as_a_map_and_snapshots_stay(writes in prop::collection::vec((-400i32..400, any::<u32>()), 1..1500), snapshot_at in 0usize..1500, seeks in prop::collection::vec((-420i32..420, any::<bool>()), 20)) {
+            let order = order();
+            let mut model = BTreeMap::new();
+            let mut chunks: Option<Chunks> = None;
+            let mut snapshot = None;
+            for (i, &(n, value)) in writes.iter().enumerate() {
+                model.insert(n, row(value));
+                match &mut chunks {
+                    None => chunks = Some(Chunks::new(key(n), row(value))),
+                    Some(chunks) => {
+                        chunks.upsert(&order, &key(n), |old| (old.is_none().then(|| key(n)), row(value)));
+                    }
+                }
+                if i == snapshot_at {
+                    snapshot = Some((chunks.clone().unwrap(), model.clone()));
+                }
+            }
+            let chunks = chunks.unwrap();
+            let flat = |m: &BTreeMap<i32, Row>| m.iter().map(|(k, v)| (*k, v.clone())).collect::<Vec<_>>();
+            prop_assert_eq!(all(&chunks, true), flat(&model));
+            let mut back = flat(&model);
+            back.reverse();
+            prop_assert_eq!(all(&chunks, false), back);
+            if let Some((chunks, model)) = snapshot {
+                prop_assert_eq!(all(&chunks, true), flat(&model));
+            }
+            for (n, after) in seeks {
+                let cut = ClusteringCut { prefix: key(n), after };
+                let found = chunks.seek(&order, cut.position(), true).map(|c| number(&c.row().0));
+                let wanted = model.keys().copied().find(|k| if after { *k > n } else { *k >= n });
+                prop_assert_eq!(found, wanted);
+                let found = chunks.seek(&order, cut.position(), false).map(|c| number(&c.row().0));
+                let wanted = model.keys().copied().rfind(|k| if after { *k <= n } else { *k < n });
+                prop_assert_eq!(found, wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_in_order_fill_their_chunks() {
+        let mut chunks = Chunks::new(key(0), row(0));
+        for n in 1..10_000 {
+            chunks.upsert(&order(), &key(n), |_| (Some(key(n)), row(n as u32)));
+        }
+        let mut leaves = 0;
+        let mut nodes = vec![chunks.root.clone()];
+        while let Some(node) = nodes.pop() {
+            match &*node {
+                Node::Leaf(_) => leaves += 1,
+                Node::Inner(children) => nodes.extend(children.iter().map(|child| child.node.clone())),
+            }
+        }
+        assert_eq!(leaves, 10_000usize.div_ceil(FULL));
+    }
+}

@@ -1,0 +1,194 @@
+//! What the store counts about itself. The server turns it into metrics with ScyllaDB's names.
+
+use crate::engine::Engine;
+use crate::error::NoSuchTable;
+use model::TableId;
+use std::cell::Cell;
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// The live counters of a shard's store, shared with its readers.
+#[derive(Clone, Default)]
+pub(crate) struct Counters(Rc<Counts>);
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub writes: Cell<u64>,
+    pub reads: Cell<u64>,
+    pub bloom_rejects: Cell<u64>,
+    pub flushes: Cell<u64>,
+    pub flush_failures: Cell<u64>,
+    pub flushed_bytes: Cell<u64>,
+    pub flushes_running: Cell<u64>,
+    pub compactions: Cell<u64>,
+    pub compaction_failures: Cell<u64>,
+    pub compactions_running: Cell<u64>,
+    pub compacted_bytes_in: Cell<u64>,
+    pub compacted_bytes_out: Cell<u64>,
+    pub replayed: Cell<u64>,
+    pub replay_skipped: Cell<u64>,
+}
+
+impl Deref for Counters {
+    type Target = Counts;
+
+    fn deref(&self) -> &Counts {
+        &self.0
+    }
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &Cell<u64>, n: u64) {
+    counter.set(counter.get().wrapping_add(n));
+}
+
+/// One more of something that runs, until dropped.
+pub(crate) struct Running<'a>(&'a Cell<u64>);
+
+impl<'a> Running<'a> {
+    pub fn new(counter: &'a Cell<u64>) -> Self {
+        add(counter, 1);
+        Running(counter)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A shard's store in numbers.
+#[derive(Clone, Debug, Default)]
+pub struct EngineMetrics {
+    /// Bytes of memory that memtables hold (`scylla_memtables_...`, `scylla_memory_dirty_bytes`).
+    pub memtable_bytes: u64,
+    /// The most that they may hold.
+    pub memtable_limit_bytes: u64,
+    /// Writes that wait for memtable memory now.
+    pub writes_waiting_for_memory: u64,
+    /// Writes ever held up by back-pressure.
+    pub writes_delayed: u64,
+    /// Mutations applied.
+    pub writes: u64,
+    /// Readers opened.
+    pub reads: u64,
+    /// Sstables that point reads did not open thanks to their bloom filter.
+    pub bloom_filter_rejects: u64,
+    /// Memtables flushed.
+    pub flushes: u64,
+    /// Flushes that failed.
+    pub flush_failures: u64,
+    /// Flushes that run now (`scylla_memtables_pending_flushes`).
+    pub flushes_running: u64,
+    /// Bytes written by flushes.
+    pub flushed_bytes: u64,
+    /// Compactions done (`scylla_compaction_manager_completed_compactions`).
+    pub compactions: u64,
+    /// Compactions that failed (`scylla_compaction_manager_failed_compactions`).
+    pub compaction_failures: u64,
+    /// Compactions that run now (`scylla_compaction_manager_compactions`).
+    pub compactions_running: u64,
+    /// Compactions that wait (`scylla_compaction_manager_pending_compactions`).
+    pub compactions_pending: u64,
+    /// Bytes read by compactions.
+    pub compacted_bytes_in: u64,
+    /// Bytes written by compactions.
+    pub compacted_bytes_out: u64,
+    /// Sstables attached.
+    pub sstables: u64,
+    /// Sstables that could not be opened or were found corrupt.
+    pub sstables_unreadable: u64,
+    /// Bytes that the sstables take on disk.
+    pub disk_bytes: u64,
+    /// Records of old logs that were applied.
+    pub replayed: u64,
+    /// Records of old logs that were in sstables, truncated or dropped.
+    pub replay_skipped: u64,
+    /// The cache of sstable pages.
+    pub cache: sstable::CacheStats,
+    /// The log.
+    pub log: crate::commitlog::Metrics,
+}
+
+/// One table on this shard in numbers.
+#[derive(Clone, Debug, Default)]
+pub struct TableStats {
+    /// Bytes that its sstables take on disk.
+    pub disk_bytes: u64,
+    /// Partitions, estimated: those of its sstables and memtables without regard to overlap.
+    pub partitions: u64,
+    /// Mean size of a partition in bytes, estimated.
+    pub mean_partition_bytes: u64,
+    /// Sstables attached.
+    pub sstables: u64,
+    /// Bytes of memory that its memtables hold.
+    pub memtable_bytes: u64,
+    /// Sstables that could not be opened or were found corrupt.
+    pub unreadable: u64,
+}
+
+impl Engine {
+    /// The store in numbers.
+    pub fn metrics(&self) -> EngineMetrics {
+        let counters = self.counters();
+        let mut metrics = EngineMetrics {
+            memtable_bytes: self.pool().used() as u64,
+            memtable_limit_bytes: self.config().memtable_budget() as u64,
+            writes_waiting_for_memory: self.pool().waiting() as u64,
+            writes_delayed: self.pool().delayed(),
+            writes: counters.writes.get(),
+            reads: counters.reads.get(),
+            bloom_filter_rejects: counters.bloom_rejects.get(),
+            flushes: counters.flushes.get(),
+            flush_failures: counters.flush_failures.get(),
+            flushes_running: counters.flushes_running.get(),
+            flushed_bytes: counters.flushed_bytes.get(),
+            compactions: counters.compactions.get(),
+            compaction_failures: counters.compaction_failures.get(),
+            compactions_running: counters.compactions_running.get(),
+            compactions_pending: self.compactions().pending(),
+            compacted_bytes_in: counters.compacted_bytes_in.get(),
+            compacted_bytes_out: counters.compacted_bytes_out.get(),
+            replayed: counters.replayed.get(),
+            replay_skipped: counters.replay_skipped.get(),
+            cache: self.cache().stats(),
+            log: self.log().metrics(),
+            ..EngineMetrics::default()
+        };
+        for table in self.all_tables() {
+            metrics.sstables_unreadable += table.unreadable.borrow().len() as u64;
+            for tablet in table.tablets().iter() {
+                let set = tablet.sstables();
+                metrics.sstables += set.len() as u64;
+                metrics.disk_bytes += set.disk_bytes();
+                metrics.sstables_unreadable += set.iter().filter(|own| own.corrupt.get()).count() as u64;
+            }
+        }
+        metrics
+    }
+
+    /// A table in numbers.
+    pub fn table_stats(&self, id: TableId) -> Result<TableStats, NoSuchTable> {
+        let table = self.table(id).ok_or(NoSuchTable(id))?;
+        let mut stats = TableStats { unreadable: table.unreadable.borrow().len() as u64, ..TableStats::default() };
+        let mut data_bytes = 0;
+        for tablet in table.tablets().iter() {
+            let set = tablet.sstables();
+            stats.sstables += set.len() as u64;
+            stats.disk_bytes += set.disk_bytes();
+            for own in set.iter() {
+                stats.partitions += own.sstable.partitions();
+                data_bytes += own.sstable.data_bytes();
+                stats.unreadable += u64::from(own.corrupt.get());
+            }
+            tablet.for_each_memtable(|memtable| {
+                stats.partitions += memtable.len() as u64;
+                stats.memtable_bytes += memtable.bytes() as u64;
+                data_bytes += memtable.written();
+            });
+        }
+        stats.mean_partition_bytes = data_bytes.checked_div(stats.partitions).unwrap_or(0);
+        Ok(stats)
+    }
+}

@@ -1,0 +1,349 @@
+//! Reading: memtables and sstables of a range as one merged stream of fragments.
+//!
+//! A reader takes its sources of a tablet in one synchronous step, so it misses nothing and sees no sstable twice. It is not
+//! compacted: tombstones and what they cover come out, merged. Reads of one partition open only the sources that may have it,
+//! and where one source is left its fragments pass through unmerged. It owns what it reads from and may be kept for long.
+
+use crate::config::FILL_BYTES;
+use crate::engine::Engine;
+use crate::error::{NoSuchTable, ReadError};
+use crate::memtable::MemtableSource;
+use crate::metrics::Counters;
+use crate::slices::Slices;
+use crate::sstable_set::Attached;
+use crate::tablet::Tablet;
+use model::TableId;
+use model::fragment::Fragment;
+use model::key::DecoratedKey;
+use model::merge::{Merger, Step};
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::fs::IoClass;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// How many merge steps are made between two looks at the clock.
+const STEPS_PER_LOOK: u32 = 128;
+
+/// How a read uses disk and cache.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions {
+    /// Who waits.
+    pub class: IoClass,
+    /// Whether pages that are read are kept in the cache.
+    pub fill_cache: bool,
+    /// Whether the cache is not even looked at (`BYPASS CACHE`).
+    pub bypass: bool,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        ReadOptions { class: IoClass::Foreground, fill_cache: true, bypass: false }
+    }
+}
+
+/// A stream of merged fragments. See the module.
+pub struct Reader {
+    schema: Rc<TableSchema>,
+    slice: Rc<Slice>,
+    slices: Rc<Slices>,
+    options: ReadOptions,
+    counters: Counters,
+    /// The tablets still to be read, in ring order.
+    left: VecDeque<(Rc<Tablet>, PartitionRange)>,
+    current: Current,
+    /// The partition that was yielded last, and whether it has not ended.
+    position: Option<(DecoratedKey, bool)>,
+}
+
+enum Current {
+    Nothing,
+    One(Source),
+    Several(Box<Several>),
+}
+
+struct Several {
+    merger: Merger,
+    sources: Vec<Source>,
+}
+
+enum Source {
+    Memtable(MemtableSource),
+    Sstable(Box<SstableSource>),
+}
+
+struct SstableSource {
+    reader: sstable::Reader,
+    of: Rc<Attached>,
+}
+
+impl Engine {
+    /// A reader of a range of a table, over this shard's tablets in ring order.
+    pub fn reader(
+        &self,
+        table: TableId,
+        range: PartitionRange,
+        slice: Rc<Slice>,
+        options: ReadOptions,
+    ) -> Result<Reader, NoSuchTable> {
+        let table = self.table(table).ok_or(NoSuchTable(table))?;
+        let schema = table.schema();
+        let slices = Slices::new(&schema, &slice);
+        let mut reader = Reader {
+            schema,
+            slice,
+            slices,
+            options,
+            counters: self.counters().clone(),
+            left: VecDeque::new(),
+            current: Current::Nothing,
+            position: None,
+        };
+        self.counters().reads.set(self.counters().reads.get() + 1);
+        match range.singular_key() {
+            Some(key) => {
+                if let Some(tablet) = table.tablet_of(&key) {
+                    reader.open_key(&tablet, &key, range);
+                }
+            }
+            None => reader.left = table.tablets_within(&range).into(),
+        }
+        Ok(reader)
+    }
+}
+
+impl Reader {
+    /// Yields the next fragments, about 32 KiB of them; `false` when there are no more after these. Never waits when
+    /// everything is in memory or cached, except to let others run.
+    pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, ReadError> {
+        let before = out.len();
+        let more = self.fill_up_to(out, FILL_BYTES).await?;
+        self.note_position(out, before);
+        Ok(more)
+    }
+
+    /// As [`Reader::fill`], when all that is left is in memtables; `None` when it is not.
+    pub fn try_fill(&mut self, out: &mut VecDeque<Fragment>) -> Option<bool> {
+        if !self.left.is_empty() {
+            return None;
+        }
+        let before = out.len();
+        let more = match &mut self.current {
+            Current::Nothing => false,
+            Current::One(Source::Memtable(source)) => source.fill(out, FILL_BYTES),
+            Current::One(Source::Sstable(_)) => return None,
+            Current::Several(several) => {
+                if several.sources.iter().any(|source| matches!(source, Source::Sstable(_))) {
+                    return None;
+                }
+                several.fill_from_memory(out)
+            }
+        };
+        if !more {
+            self.current = Current::Nothing;
+        }
+        self.note_position(out, before);
+        Some(more)
+    }
+
+    /// Leaves the current partition: what comes next is the start of another. No end of it is yielded.
+    pub fn skip_partition(&mut self) {
+        match &mut self.current {
+            Current::Nothing => {}
+            Current::One(source) => source.skip_partition(),
+            Current::Several(several) => {
+                for i in several.merger.skip_partition() {
+                    several.sources[i].skip_partition();
+                }
+            }
+        }
+        if let Some((_, inside)) = &mut self.position {
+            *inside = false;
+        }
+    }
+
+    /// The partition of the last fragment that was yielded, and whether the reader is still inside it.
+    pub fn position(&self) -> Option<(&DecoratedKey, bool)> {
+        self.position.as_ref().map(|(key, inside)| (key, *inside))
+    }
+
+    /// The schema that fragments are read with.
+    pub fn schema(&self) -> &Rc<TableSchema> {
+        &self.schema
+    }
+
+    async fn fill_up_to(&mut self, out: &mut VecDeque<Fragment>, limit: usize) -> Result<bool, ReadError> {
+        loop {
+            let before = out.len();
+            let more = match &mut self.current {
+                Current::Nothing => false,
+                Current::One(source) => source.fill(out, limit).await?,
+                Current::Several(several) => several.fill(out, limit).await?,
+            };
+            if more {
+                return Ok(true);
+            }
+            self.current = Current::Nothing;
+            let Some((tablet, range)) = self.left.pop_front() else { return Ok(false) };
+            self.open_range(&tablet, range);
+            if out.len() > before {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn note_position(&mut self, out: &VecDeque<Fragment>, before: usize) {
+        for fragment in out.range(before..).rev() {
+            match fragment {
+                Fragment::PartitionEnd => {
+                    let last = out.range(before..).rev().find_map(|fragment| match fragment {
+                        Fragment::PartitionStart { key, .. } => Some(key.clone()),
+                        _ => None,
+                    });
+                    match (last, &mut self.position) {
+                        (Some(key), position) => *position = Some((key, false)),
+                        (None, Some((_, inside))) => *inside = false,
+                        (None, None) => {}
+                    }
+                    return;
+                }
+                Fragment::PartitionStart { key, .. } => {
+                    self.position = Some((key.clone(), true));
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn open_key(&mut self, tablet: &Tablet, key: &DecoratedKey, range: PartitionRange) {
+        let mut sources = Vec::new();
+        tablet.for_each_memtable(|memtable| {
+            if let Some(source) = MemtableSource::of_key(memtable, &self.schema, &self.slices, key) {
+                sources.push(Source::Memtable(source));
+            }
+        });
+        for attached in tablet.sstables().iter() {
+            if !attached.spans(key) {
+                continue;
+            }
+            if !attached.sstable.may_contain(key) {
+                self.counters.bloom_rejects.set(self.counters.bloom_rejects.get() + 1);
+                continue;
+            }
+            sources.push(self.sstable_source(attached, &range, false));
+        }
+        self.set_sources(sources);
+    }
+
+    fn open_range(&mut self, tablet: &Tablet, range: PartitionRange) {
+        let mut sources = Vec::new();
+        tablet.for_each_memtable(|memtable| {
+            if !memtable.is_empty() {
+                let source =
+                    MemtableSource::new(memtable.clone(), self.schema.clone(), self.slices.clone(), range.clone());
+                sources.push(Source::Memtable(source));
+            }
+        });
+        for attached in tablet.sstables().iter().filter(|attached| attached.overlaps(&range)) {
+            sources.push(self.sstable_source(attached, &range, true));
+        }
+        self.set_sources(sources);
+    }
+
+    fn sstable_source(&self, attached: &Rc<Attached>, range: &PartitionRange, read_ahead: bool) -> Source {
+        let options = sstable::ReadOptions {
+            class: self.options.class,
+            fill_cache: self.options.fill_cache && !self.options.bypass,
+            use_cache: !self.options.bypass,
+            read_ahead,
+        };
+        let reader = attached.sstable.reader(&self.schema, range.clone(), self.slice.clone(), options);
+        Source::Sstable(Box::new(SstableSource { reader, of: attached.clone() }))
+    }
+
+    fn set_sources(&mut self, mut sources: Vec<Source>) {
+        self.current = match sources.len() {
+            0 => Current::Nothing,
+            1 => sources.pop().map_or(Current::Nothing, Current::One),
+            n => {
+                let order = self.slices.order(&self.schema).clone();
+                Current::Several(Box::new(Several { merger: Merger::new(self.schema.clone(), order, n), sources }))
+            }
+        };
+    }
+}
+
+impl Several {
+    async fn fill(&mut self, out: &mut VecDeque<Fragment>, limit: usize) -> Result<bool, ReadError> {
+        let (mut weight, mut steps) = (0, 0);
+        loop {
+            steps += 1;
+            if steps % STEPS_PER_LOOK == 0 {
+                rt::task::maybe_yield().await;
+            }
+            match self.merger.step() {
+                Step::Emit(fragment) => {
+                    weight += fragment.weight();
+                    out.push_back(fragment);
+                    if weight >= limit {
+                        return Ok(true);
+                    }
+                }
+                Step::Need(i) => {
+                    if !self.sources[i].fill(self.merger.buffer(i), limit).await? {
+                        self.merger.finish(i);
+                    }
+                }
+                Step::End => return Ok(false),
+            }
+        }
+    }
+
+    /// As `fill`, where every source is a memtable.
+    fn fill_from_memory(&mut self, out: &mut VecDeque<Fragment>) -> bool {
+        let mut weight = 0;
+        loop {
+            match self.merger.step() {
+                Step::Emit(fragment) => {
+                    weight += fragment.weight();
+                    out.push_back(fragment);
+                    if weight >= FILL_BYTES {
+                        return true;
+                    }
+                }
+                Step::Need(i) => match &mut self.sources[i] {
+                    Source::Memtable(source) => {
+                        if !source.fill(self.merger.buffer(i), FILL_BYTES) {
+                            self.merger.finish(i);
+                        }
+                    }
+                    Source::Sstable(_) => unreachable!("all sources are in memory"),
+                },
+                Step::End => return false,
+            }
+        }
+    }
+}
+
+impl Source {
+    async fn fill(&mut self, out: &mut VecDeque<Fragment>, limit: usize) -> Result<bool, ReadError> {
+        match self {
+            Source::Memtable(source) => Ok(source.fill(out, limit)),
+            Source::Sstable(source) => match source.reader.fill(out).await {
+                Ok(more) => Ok(more),
+                Err(error) => {
+                    source.of.note_error(&error);
+                    Err(error.into())
+                }
+            },
+        }
+    }
+
+    fn skip_partition(&mut self) {
+        match self {
+            Source::Memtable(source) => source.skip_partition(),
+            Source::Sstable(source) => source.reader.skip_partition(),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Replay: what earlier runs logged and no sstable has yet comes back into memtables.
+//!
+//! [`replay_logs`] reads logs on the calling shard and sends each mutation to the shard that owns its key now. That shard skips
+//! what a sealed sstable covers, what was truncated, and what belongs to no table any more. The memtables filled so are not in
+//! the running log: [`Engine::replay_finished`] flushes them, and only then may the old logs be retired.
+//! No compaction runs before that, so replaying the same log again after a crash changes nothing.
+
+use crate::commitlog::{LogError, OldLogs, Position, Replay, ReplayOptions, ReplayReport, shard_of_segment};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::memtable::max_of_row;
+use crate::metrics::add;
+use bytes::Bytes;
+use model::TableId;
+use model::key::DecoratedKey;
+use model::mutation::Mutation;
+use rt::ShardId;
+use rt::hash::HashMap;
+
+/// Mutations are sent to other shards in batches of about this many bytes.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Replays `logs`, from a shard on which an [`Engine`] is installed as a service, as on all others. `route` says which shard owns
+/// a key of a table now; `None` skips the mutation.
+pub async fn replay_logs(
+    logs: &OldLogs,
+    options: ReplayOptions,
+    route: impl Fn(TableId, &DecoratedKey) -> Option<ShardId>,
+) -> Result<ReplayReport, EngineError> {
+    let mut replay = Replay::new(logs, options);
+    let mut batches: HashMap<ShardId, (Vec<(Bytes, Position)>, usize)> = HashMap::default();
+    while let Some(record) = replay.next().await? {
+        let bad = |why: &str| LogError::Refused(format!("the mutation at {}: {why}", record.position).into());
+        let mutation = Mutation::parse(record.mutation.clone()).map_err(|error| bad(&error.to_string()))?;
+        let Some(shard) = route(record.table, &mutation.decorated_key()) else { continue };
+        let (batch, bytes) = batches.entry(shard).or_default();
+        *bytes += record.mutation.len();
+        batch.push((record.mutation, record.position));
+        if *bytes >= BATCH_BYTES {
+            *bytes = 0;
+            send(shard, std::mem::take(batch)).await?;
+        }
+    }
+    for (shard, (batch, _)) in batches {
+        send(shard, batch).await?;
+    }
+    Ok(replay.into_report())
+}
+
+async fn send(shard: ShardId, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
+    let done = rt::shard::call(shard, move || async move {
+        let engine = rt::shard::service::<Engine>();
+        engine.replay_batch(batch).await.map_err(|error| error.to_string())
+    });
+    done.await.map_err(|why| EngineError::Log(LogError::Refused(why.into())))
+}
+
+impl Engine {
+    async fn replay_batch(&self, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
+        for (i, (bytes, position)) in batch.into_iter().enumerate() {
+            let mutation = Mutation::parse(bytes)
+                .map_err(|error| LogError::Refused(format!("the mutation at {position}: {error}").into()))?;
+            self.replayed(&mutation, &mutation.decorated_key(), position);
+            if i % 32 == 31 {
+                rt::task::maybe_yield().await;
+                // Memtables that fill up are flushed by the watch over memory; go on when there is room.
+                if !self.pool().is_free() && self.pool().admit().await.is_err() {
+                    return Err(EngineError::Log(LogError::Refused("memtables stay full".into())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a mutation that stood at `position` in an earlier log, unless it is in a sealed sstable, was truncated, or
+    /// belongs to no table or tablet of this shard. Whether it was taken.
+    pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
+        let taken = self.table(mutation.table()).and_then(|table| {
+            let tablet = table.tablet_of(key)?;
+            let done = table.marks_skip(tablet.id, position) || tablet.covers(key, position);
+            (!done).then_some((table, tablet))
+        });
+        let Some((table, tablet)) = taken else {
+            add(&self.counters().replay_skipped, 1);
+            return false;
+        };
+        self.saw_timestamp(max_timestamp(mutation));
+        tablet.active().apply(&table.schema(), key, mutation);
+        add(&self.counters().replayed, 1);
+        true
+    }
+
+    /// Makes what was replayed durable: flushes all memtables. To be called when all shards' logs have been replayed.
+    pub async fn replay_finished(&self) -> Result<(), EngineError> {
+        self.flush(None).await
+    }
+}
+
+/// Whether two positions are of one shard's log, and so can be compared.
+pub(crate) fn same_log(a: Position, b: Position) -> bool {
+    shard_of_segment(a.segment) == shard_of_segment(b.segment)
+}
+
+fn max_timestamp(mutation: &Mutation) -> i64 {
+    let parts = mutation.parts();
+    let mut greatest = parts.tombstone.timestamp;
+    greatest = parts.range_tombstones.iter().fold(greatest, |t, range| t.max(range.tombstone.timestamp));
+    greatest = parts.static_row.as_ref().map_or(greatest, |row| greatest.max(max_of_row(row)));
+    parts.rows.fold(greatest, |t, (_, row)| t.max(max_of_row(&row)))
+}

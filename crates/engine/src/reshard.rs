@@ -1,0 +1,93 @@
+//! Preparing a table's directory at start-up, on one shard and before any shard adds the table.
+//!
+//! Finishes what a crash interrupted, removes what was never sealed or is void, and splits sstables that span tablets (put there
+//! by hand, or written when the tablets were others), so that each belongs to one tablet and so to one shard.
+
+use crate::deletion_log::{self, Replacement};
+use crate::engine::{Engine, TabletRange};
+use crate::error::EngineError;
+use crate::flush::Output;
+use crate::marks::Marks;
+use crate::open::{is_void, names_in, sealed_places};
+use crate::sstable_set::Attached;
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::fs::IoClass;
+use sstable::{Place, Sstable};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+
+impl Engine {
+    /// See the module. `tablets` are all of the table's tablets on this node, of every shard.
+    pub async fn reshard(&self, schema: Rc<TableSchema>, tablets: &[TabletRange]) -> Result<(), EngineError> {
+        let dir = self.table_dir(&schema);
+        if names_in(&dir).await?.is_empty() {
+            return Ok(());
+        }
+        let finished = deletion_log::finish_pending(&dir).await?;
+        if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
+            tracing::info!(table = %schema.name, removed = finished.deleted.len(), unsealed = finished.orphans.len(),
+                "finished what the last run left undone");
+        }
+        let names = names_in(&dir).await?;
+        let marks = Marks::read_all(&dir, &names).await?;
+        let (void, sound): (Vec<_>, Vec<_>) =
+            sealed_places(&dir, &names).into_iter().partition(|place| is_void(&marks, place));
+        if !void.is_empty() {
+            let delete = void.iter().map(|place| place.generation.to_string()).collect();
+            deletion_log::replace(&dir, &Replacement { seal: Vec::new(), delete }).await?;
+        }
+        for place in sound {
+            match Sstable::open(&dir, place.generation, self.cache()).await {
+                Ok(sstable) => {
+                    let whole = PartitionRange {
+                        start: model::key::RingCut::before_key(sstable.first_key()),
+                        end: model::key::RingCut::after_key(sstable.last_key()),
+                    };
+                    let pieces: Vec<_> =
+                        tablets.iter().filter_map(|tablet| tablet.range.intersection(&whole)).collect();
+                    if pieces.len() > 1 || (pieces.len() == 1 && pieces[0] != whole) {
+                        self.split(&schema, &dir, &place, sstable, pieces).await?;
+                    }
+                }
+                Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
+                // Whoever adds the table reports it.
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Rewrites an sstable as one per piece.
+    async fn split(
+        &self,
+        schema: &Rc<TableSchema>,
+        dir: &Path,
+        place: &Place,
+        sstable: Rc<Sstable>,
+        pieces: Vec<PartitionRange>,
+    ) -> Result<(), EngineError> {
+        tracing::info!(generation = %place.generation, table = %schema.name, pieces = pieces.len(), "splitting an sstable by tablet");
+        let attached = Attached::open(sstable, self.config().host_id);
+        let options =
+            sstable::ReadOptions { class: IoClass::Background, fill_cache: false, use_cache: true, read_ahead: true };
+        for piece in pieces {
+            let mut reader = attached.sstable.reader(schema, piece, Rc::new(Slice::full()), options);
+            let mut output = Output::create(dir, schema.clone(), self.writer_options(schema)).await?;
+            let mut buffer = VecDeque::new();
+            loop {
+                let more = reader.fill(&mut buffer).await?;
+                output.write(&mut buffer).await?;
+                if !more {
+                    break;
+                }
+                rt::task::maybe_yield().await;
+            }
+            output.finish(&attached.intervals, self).await?;
+        }
+        let delete = vec![place.generation.to_string()];
+        deletion_log::replace(dir, &Replacement { seal: Vec::new(), delete }).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! One table on this shard: its schema, its directory, its tablets in ring order.
+
+use crate::commitlog::Position;
+use crate::marks::Marks;
+use crate::tablet::Tablet;
+use model::key::DecoratedKey;
+use model::range::PartitionRange;
+use model::schema::TableSchema;
+use rt::ShardId;
+use rt::sync::{Cancel, Gate, Semaphore};
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// See the module.
+pub(crate) struct Table {
+    schema: RefCell<Rc<TableSchema>>,
+    pub dir: PathBuf,
+    tablets: RefCell<Rc<[Rc<Tablet>]>>,
+    pub auto_compaction: Cell<bool>,
+    /// Fired and renewed to stop the compactions that run.
+    compactions: RefCell<Cancel>,
+    /// Flushes and compactions are inside; closed by drop.
+    pub work: Gate,
+    /// What replay must skip, by the shard that said so.
+    marks: RefCell<Vec<(ShardId, Marks)>>,
+    /// One change of the marks at a time.
+    pub marks_turn: Semaphore,
+    shard: ShardId,
+    /// Files that could not be opened: they are left alone, and since what they hold is unknown, nothing is purged.
+    pub unreadable: RefCell<Vec<PathBuf>>,
+    /// How many want no compaction to start by itself.
+    paused: Cell<u32>,
+    /// The compaction work that runs now, for whoever has to wait for its end.
+    pub compacting: RefCell<Gate>,
+}
+
+impl Table {
+    pub fn new(
+        schema: Rc<TableSchema>,
+        dir: PathBuf,
+        shard: ShardId,
+        tablets: Vec<Rc<Tablet>>,
+        unreadable: Vec<PathBuf>,
+        marks: Vec<(ShardId, Marks)>,
+    ) -> Rc<Self> {
+        debug_assert!(tablets.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start));
+        Rc::new(Table {
+            schema: RefCell::new(schema),
+            dir,
+            tablets: RefCell::new(tablets.into()),
+            auto_compaction: Cell::new(true),
+            compactions: RefCell::default(),
+            work: Gate::new(),
+            marks: RefCell::new(marks),
+            marks_turn: Semaphore::new(1),
+            shard,
+            unreadable: RefCell::new(unreadable),
+            paused: Cell::new(0),
+            compacting: RefCell::default(),
+        })
+    }
+
+    /// The schema's newest version.
+    pub fn schema(&self) -> Rc<TableSchema> {
+        self.schema.borrow().clone()
+    }
+
+    /// Takes over a newer version.
+    pub fn set_schema(&self, schema: Rc<TableSchema>) {
+        let before = self.schema.replace(schema);
+        drop(before);
+    }
+
+    /// Its tablets, in ring order.
+    pub fn tablets(&self) -> Rc<[Rc<Tablet>]> {
+        self.tablets.borrow().clone()
+    }
+
+    /// The tablet of a key; `None` if it is not on this shard.
+    pub fn tablet_of(&self, key: &DecoratedKey) -> Option<Rc<Tablet>> {
+        let tablets = self.tablets.borrow();
+        // The first tablet that does not end before the key.
+        let i = tablets.partition_point(|tablet| tablet.range.end.cmp_key(key.token, &key.key) == Ordering::Less);
+        tablets.get(i).filter(|tablet| tablet.range.contains(key)).cloned()
+    }
+
+    /// The tablets that a range touches, in ring order, each with its part of the range.
+    pub fn tablets_within(&self, range: &PartitionRange) -> Vec<(Rc<Tablet>, PartitionRange)> {
+        let tablets = self.tablets.borrow();
+        let i = tablets.partition_point(|tablet| tablet.range.end <= range.start);
+        tablets[i..]
+            .iter()
+            .take_while(|tablet| tablet.range.start < range.end)
+            .filter_map(|tablet| Some((tablet.clone(), tablet.range.intersection(range)?)))
+            .collect()
+    }
+
+    /// The token by which the compactions that are started now can be stopped.
+    pub fn compaction_cancel(&self) -> Cancel {
+        self.compactions.borrow().clone()
+    }
+
+    /// Whether a record of an earlier log was truncated, or is known to be done with.
+    pub fn marks_skip(&self, tablet: u32, position: Position) -> bool {
+        self.marks.borrow().iter().any(|(_, marks)| marks.skip(tablet, position))
+    }
+
+    /// This shard's marks.
+    pub fn own_marks(&self) -> Marks {
+        let marks = self.marks.borrow();
+        marks.iter().find(|(shard, _)| *shard == self.shard).map(|(_, marks)| marks.clone()).unwrap_or_default()
+    }
+
+    /// Replaces this shard's marks.
+    pub fn set_own_marks(&self, own: Marks) {
+        let mut marks = self.marks.borrow_mut();
+        marks.retain(|(shard, _)| *shard != self.shard);
+        marks.push((self.shard, own));
+    }
+
+    /// Whether compactions may start without being asked.
+    pub fn may_compact_by_itself(&self) -> bool {
+        self.auto_compaction.get() && self.paused.get() == 0
+    }
+
+    /// No compaction starts by itself as long as the guard lives.
+    pub fn pause_compactions(self: &Rc<Self>) -> Paused {
+        self.paused.set(self.paused.get() + 1);
+        Paused(self.clone())
+    }
+
+    /// Stops the compactions that run and waits for their end. Those started later are not affected.
+    pub async fn stop_compactions(&self) {
+        self.compactions.replace(Cancel::new()).cancel();
+        let running = self.compacting.replace(Gate::new());
+        running.close().await;
+    }
+}
+
+/// See [`Table::pause_compactions`].
+pub(crate) struct Paused(Rc<Table>);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.paused.set(self.0.paused.get() - 1);
+    }
+}

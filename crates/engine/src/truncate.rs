@@ -1,0 +1,102 @@
+//! TRUNCATE: everything of a table on this shard is void from one moment on.
+//!
+//! That moment is the writing of the marks file (see [`crate::marks`]): it names the log position below which nothing is
+//! replayed and the sstables that are void. Before it nothing has changed; after it a restart finishes the work. Writes that come
+//! in meanwhile go to fresh memtables and stay.
+
+use crate::commitlog::Position;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::marks::Marks;
+use crate::memtable::Interval;
+use crate::table::Table;
+use model::TableId;
+use serde::{Deserialize, Serialize};
+
+/// When, and where in a shard's log, a table was truncated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TruncateRecord {
+    /// Microseconds since 1970.
+    pub at_micros: i64,
+    /// Nothing of the table below this position is replayed.
+    pub below: Position,
+}
+
+impl Engine {
+    /// Removes all data of a table on this shard that was written before the call; durable when it returns. With
+    /// `auto_snapshot`, a snapshot is taken first.
+    pub async fn truncate(&self, id: TableId) -> Result<TruncateRecord, EngineError> {
+        let table = self.table_or_error(id)?;
+        let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+        let _paused = table.pause_compactions();
+        table.stop_compactions().await;
+        if self.config().auto_snapshot && self.has_data(&table) {
+            let name = format!("truncated-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
+            self.snapshot_table(&table, &name).await?;
+        }
+        let tablets = table.tablets();
+        // Flushes that run are waited for, so that none attaches afterwards what is void.
+        let mut turns = Vec::new();
+        for tablet in tablets.iter() {
+            turns.push(tablet.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?);
+        }
+        let record = TruncateRecord { at_micros: rt::time::wall_micros(), below: self.log().position() };
+        let void: Vec<_> = tablets
+            .iter()
+            .map(|tablet| {
+                tablet.seal();
+                (tablet.clone(), tablet.sealed(), tablet.sstables())
+            })
+            .collect();
+        let sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
+        self.change_marks(&table, |marks| {
+            marks.truncated = Some(record);
+            marks.void = sstables.iter().map(|own| own.generation().to_string()).collect();
+        })
+        .await?;
+        for (tablet, memtables, set) in &void {
+            let gone: Vec<_> = set.iter().cloned().collect();
+            tablet.replace(&gone, []);
+            for memtable in memtables {
+                if let Some(interval) = memtable.logged() {
+                    self.log().clean(tablet.slot, interval.last);
+                }
+                tablet.forget(memtable);
+            }
+        }
+        drop(turns);
+        self.delete_files(&table, &sstables).await?;
+        Ok(record)
+    }
+
+    fn has_data(&self, table: &Table) -> bool {
+        table.tablets().iter().any(|tablet| tablet.memtable_bytes() > 0 || tablet.sstables().len() > 0)
+    }
+
+    /// Remembers that the records of these intervals are done with.
+    pub(crate) async fn remember_covered(
+        &self,
+        table: &Table,
+        tablet: u32,
+        intervals: &[Interval],
+    ) -> Result<(), EngineError> {
+        let begun = self.log_begun();
+        self.change_marks(table, |marks| {
+            marks.covered.extend(intervals.iter().map(|interval| (tablet, *interval)));
+            // What earlier runs logged was replayed and retired before any compaction ran.
+            marks.covered.retain(|(_, interval)| interval.last >= begun);
+        })
+        .await
+    }
+
+    /// Changes this shard's marks, on disk first.
+    async fn change_marks(&self, table: &Table, change: impl FnOnce(&mut Marks)) -> Result<(), EngineError> {
+        let _turn = table.marks_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
+        let mut marks = table.own_marks();
+        change(&mut marks);
+        rt::fs::create_dir_all(&table.dir).await.map_err(EngineError::io(&table.dir))?;
+        marks.write(&table.dir, self.config().shard).await?;
+        table.set_own_marks(marks);
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Writes: one copy into the log, one into the memtable, in one synchronous step.
+//!
+//! Invariant: the memtable of a tablet receives its mutations in the order of their positions, because nothing waits between
+//! the append and the merge. That is why a memtable's log interval needs only a first and a last position.
+
+use crate::commitlog::{Appended, Entry, LogError, Position};
+use crate::engine::Engine;
+use crate::error::{ApplyError, NoSuchTable};
+use crate::table::Table;
+use crate::tablet::Tablet;
+use model::key::DecoratedKey;
+use model::mutation::Mutation;
+use std::rc::Rc;
+
+/// Where a write stands in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// To be handed to [`Engine::acknowledged`].
+    pub position: Position,
+}
+
+impl Engine {
+    /// Applies a mutation at once, without back-pressure; it is durable when [`Engine::acknowledged`] says so.
+    pub fn apply(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<Applied, ApplyError> {
+        let (table, tablet) = self.place(mutation, key)?;
+        let schema = table.schema();
+        let appended = self.log().append(&schema, tablet.slot, mutation.as_bytes()).map_err(refused)?;
+        Ok(self.merge(&table, &tablet, mutation, key, appended))
+    }
+
+    /// Applies a mutation as soon as memory and log have room, and returns when it is durable by the log's sync mode.
+    pub async fn apply_durably(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<(), ApplyError> {
+        if !self.pool().is_free() {
+            self.pool().admit().await.map_err(|_| ApplyError::NoRoom)?;
+        }
+        let applied = match self.apply(mutation, key) {
+            Err(ApplyError::Log(LogError::Busy)) => {
+                let (table, tablet) = self.place(mutation, key)?;
+                let schema = table.schema();
+                let entry = Entry { schema: &schema, slot: tablet.slot, mutation: mutation.as_bytes() };
+                let appended = self.log().append_wait(&[entry]).await.map_err(refused)?;
+                self.merge(&table, &tablet, mutation, key, appended)
+            }
+            other => other?,
+        };
+        self.acknowledged(applied.position).await
+    }
+
+    /// Applies several mutations as one record of the log: after a crash all of them are there or none.
+    pub async fn apply_group(&self, mutations: &[(Mutation, DecoratedKey)]) -> Result<(), ApplyError> {
+        if mutations.is_empty() {
+            return Ok(());
+        }
+        if !self.pool().is_free() {
+            self.pool().admit().await.map_err(|_| ApplyError::NoRoom)?;
+        }
+        let mut places = Vec::with_capacity(mutations.len());
+        for (mutation, key) in mutations {
+            let (table, tablet) = self.place(mutation, key)?;
+            places.push((table.schema(), table, tablet));
+        }
+        let entries: Vec<Entry<'_>> = places
+            .iter()
+            .zip(mutations)
+            .map(|((schema, _, tablet), (mutation, _))| Entry { schema, slot: tablet.slot, mutation: mutation.as_bytes() })
+            .collect();
+        let appended = self.log().append_wait(&entries).await.map_err(refused)?;
+        for ((_, table, tablet), (mutation, key)) in places.iter().zip(mutations) {
+            self.merge(table, tablet, mutation, key, appended);
+        }
+        self.acknowledged(appended.position).await
+    }
+
+    /// Waits until what was applied at `position` is durable by the log's sync mode.
+    pub async fn acknowledged(&self, position: Position) -> Result<(), ApplyError> {
+        Ok(self.log().acknowledged(position).await?)
+    }
+
+    fn place(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<(Rc<Table>, Rc<Tablet>), ApplyError> {
+        let id = mutation.table();
+        let table = self.table(id).ok_or(NoSuchTable(id))?;
+        let tablet = table.tablet_of(key).ok_or(ApplyError::NoSuchTablet { table: id, token: key.token })?;
+        Ok((table, tablet))
+    }
+
+    fn merge(
+        &self,
+        table: &Table,
+        tablet: &Tablet,
+        mutation: &Mutation,
+        key: &DecoratedKey,
+        appended: Appended,
+    ) -> Applied {
+        let memtable = tablet.active();
+        memtable.apply(&table.schema(), key, mutation);
+        memtable.logged_at(appended.position);
+        self.counters().writes.set(self.counters().writes.get() + 1);
+        Applied { position: appended.position }
+    }
+}
+
+fn refused(error: LogError) -> ApplyError {
+    match error {
+        LogError::TooLarge { len, max } => ApplyError::TooLarge { size: len, limit: max },
+        other => ApplyError::Log(other),
+    }
+}

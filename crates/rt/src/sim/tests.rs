@@ -299,3 +299,84 @@ fn faults_reach_the_program() {
         fs::lock_file(Path::new("/lock")).await.expect("free again");
     });
 }
+
+/// Counts up in a file, durably, and traces each number once it is safe.
+async fn counter_node(shard: ShardId, safe: Rc<Cell<u64>>) {
+    if shard.0 != 0 {
+        // The work of shard 0 goes through here and back.
+        return shard::stopping().cancelled().await;
+    }
+    let path = Path::new("/count");
+    let found = match fs::read(path).await {
+        Ok(bytes) => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+        Err(error) => {
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            0
+        }
+    };
+    assert!(found == safe.get() || found == safe.get() + 1, "found {found} after {}", safe.get());
+    // What is found after a kill may be in the page cache only.
+    fs::write_durably(path, &found.to_le_bytes()).await.expect("written");
+    safe.set(found);
+    let stopping = shard::stopping();
+    while !stopping.is_cancelled() {
+        let next = shard::call(ShardId(1), {
+            let now = safe.get();
+            move || async move { now + 1 }
+        })
+        .await;
+        fs::write_durably(path, &next.to_le_bytes()).await.expect("written");
+        safe.set(next);
+        trace(&format!("safe {next}"));
+    }
+}
+
+fn counter_run(seed: u64) -> (u64, u64) {
+    use rand::Rng;
+    let mut world = World::new(seed);
+    let disk = Disk::new(seed);
+    let safe = Rc::new(Cell::new(0));
+    let safe_there = safe.clone();
+    world.node("counter", 2, &disk, move |shard| counter_node(shard, safe_there.clone()));
+    for round in 0..12 {
+        let writes = world.rng().gen_range(1..40);
+        if round % 3 == 0 {
+            world.run_for(Duration::from_millis(writes));
+            world.kill("counter");
+        } else {
+            disk.power_loss_at_write(writes);
+            while world.is_running("counter") {
+                world.step();
+            }
+            assert!(!disk.is_on());
+        }
+        world.bounce("counter");
+    }
+    world.run_for(Duration::from_millis(100));
+    world.stop("counter");
+    world.run_for(Duration::from_secs(1));
+    assert!(world.has_ended("counter"), "it stops when asked");
+    (world.trace_hash(), safe.get())
+}
+
+#[test]
+fn a_node_comes_back_from_power_losses_and_kills() {
+    for seed in 0..10 {
+        let run = counter_run(seed);
+        assert!(run.1 > 12, "counted to {}", run.1);
+        assert_eq!(run, counter_run(seed), "seed {seed}");
+    }
+}
+
+/// Not a check: prints how fast simulated time passes.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    let mut world = World::new(1);
+    for node in 0..3 {
+        world.node(&format!("n{node}"), 2, &Disk::new(node), |shard| echo_node(shard));
+    }
+    let started = std::time::Instant::now();
+    world.run_for(Duration::from_secs(60));
+    println!("idle: {:.0} simulated seconds per second", 60.0 / started.elapsed().as_secs_f64());
+}

@@ -63,6 +63,14 @@ pub enum DeletionLogError {
         /// The newest known one.
         known: u32,
     },
+    /// The replacement could not be written down. Nothing has changed.
+    #[error("{path}: {error}")]
+    NotBegun {
+        /// The replacement.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// An output is gone, and with it data, because its inputs may be too.
     #[error("{file} names the sstable {generation}, of which there is no table of contents")]
     Lost {
@@ -99,12 +107,31 @@ fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
     dir.join(format!("me-{generation}-big-{component}"))
 }
 
-/// Seals `replacement.seal` and removes `replacement.delete`, in the table directory `dir`. When this fails after the
-/// replacement was written down, the node must treat it as done or stop: a restart finishes it.
+/// Seals `replacement.seal` and removes `replacement.delete`, in the table directory `dir`. After any error but
+/// [`DeletionLogError::NotBegun`] the inputs must not be used any more, nor the outputs before a restart has finished the
+/// replacement.
 pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), DeletionLogError> {
     let path = dir.join(format!("{PREFIX}{}{SUFFIX}", rt::random::uuid_v4().simple()));
-    sealed::write(&path, KIND, FORMAT, replacement).await.map_err(io_error(&path))?;
+    if let Err(error) = sealed::write(&path, KIND, FORMAT, replacement).await {
+        return Err(take_back(dir, &path, error).await);
+    }
     finish(dir, &path, replacement, &mut Finished::default()).await
+}
+
+/// Makes sure that a replacement whose writing failed is not there after a restart either.
+async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogError {
+    let taken_back = async {
+        if fs::exists(path).await {
+            fs::remove_file(path).await?;
+            fs::sync_dir(dir).await?;
+        }
+        io::Result::Ok(())
+    };
+    let path = path.to_path_buf();
+    match taken_back.await {
+        Ok(()) => DeletionLogError::NotBegun { path, error },
+        Err(_) => DeletionLogError::Io { path, error },
+    }
 }
 
 /// Finishes the replacements that a crash interrupted in the table directory `dir`, and removes sstables that were never

@@ -116,7 +116,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
                     log.signals.pressure.notify_one();
                     log.signals.room.notify_waiters();
                 }
-                drop(rt::time::timeout(SPACE_RETRY, log.signals.keep.notified()).await);
+                let _ = rt::time::timeout(SPACE_RETRY, log.signals.keep.notified()).await;
             }
             Err(error) => {
                 log.fail(&format!("a segment could not be made or removed in {}: {error}", log.run_dir.display()));

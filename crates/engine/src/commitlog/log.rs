@@ -14,7 +14,7 @@ use super::ledger::Ledger;
 use super::mapping::ColumnMapping;
 use super::position::{Position, SlotId};
 use super::waiters::{Place, Waiters};
-use super::{keeper, writer};
+use super::{keeper, waiters, writer};
 use bytes::Bytes;
 use model::{SchemaVersion, TableId, TableSchema};
 use rt::fs::File;
@@ -497,8 +497,8 @@ impl Commitlog {
 
     /// Wakes all who wait for an acknowledgement, whatever batch they are in.
     pub(super) fn wake_everyone(&self) {
-        let all = self.waiters.borrow_mut().take_all();
-        all.into_iter().flatten().for_each(std::task::Waker::wake);
+        let mut all = self.waiters.borrow_mut().take_all();
+        waiters::wake(&mut all);
     }
 }
 

@@ -130,12 +130,12 @@ async fn remove_run(dir: &Path) -> io::Result<()> {
     fs::sync_dir(dir).await?;
     fs::remove_dir_all(dir).await?;
     let Some(shard_dir) = dir.parent() else { return Ok(()) };
-    if fs::read_dir(shard_dir).await?.is_empty() {
+    fs::sync_dir(shard_dir).await?;
+    if fs::read_dir(shard_dir).await?.is_empty()
+        && let Some(root) = shard_dir.parent()
+    {
         fs::remove_dir_all(shard_dir).await?;
-        return match shard_dir.parent() {
-            Some(root) => fs::sync_dir(root).await,
-            None => Ok(()),
-        };
+        fs::sync_dir(root).await?;
     }
-    fs::sync_dir(shard_dir).await
+    Ok(())
 }

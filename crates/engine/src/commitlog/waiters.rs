@@ -11,46 +11,55 @@ use std::task::{Context, Waker};
 pub(super) struct Waiters {
     /// The number of the batch that is being filled.
     filling: u64,
-    lists: [Vec<Option<Waker>>; 2],
+    /// Numbers the places, so that one that was given up is not taken for another at the same index.
+    tickets: u64,
+    lists: [Vec<Waiting>; 2],
+}
+
+/// One waiter; no waker once it was woken or left.
+pub(super) struct Waiting {
+    ticket: u64,
+    waker: Option<Waker>,
 }
 
 /// Where a waiter stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
+    ticket: u64,
     batch: u64,
     index: usize,
 }
 
 impl Waiters {
-    fn list(&mut self, batch: u64) -> &mut Vec<Option<Waker>> {
+    fn list(&mut self, batch: u64) -> &mut Vec<Waiting> {
         &mut self.lists[(batch % 2) as usize]
+    }
+
+    fn at(&mut self, place: Place) -> Option<&mut Waiting> {
+        self.list(place.batch).get_mut(place.index).filter(|waiting| waiting.ticket == place.ticket)
     }
 
     /// Registers a waiter for the batch that is being filled, or for the one before it. A waiter whose place is still good
     /// keeps it.
     pub fn wait(&mut self, place: &mut Option<Place>, in_filling: bool, cx: &Context<'_>) {
-        let batch = if in_filling { self.filling } else { self.filling.wrapping_sub(1) };
-        let list = self.list(batch);
-        if let Some(Place { batch: before, index }) = *place
-            && before == batch
-            && let Some(waker) = list.get_mut(index)
-        {
-            match waker {
+        if let Some(waiting) = place.and_then(|place| self.at(place)) {
+            match &mut waiting.waker {
                 Some(waker) => waker.clone_from(cx.waker()),
-                None => *waker = Some(cx.waker().clone()),
+                None => waiting.waker = Some(cx.waker().clone()),
             }
             return;
         }
-        list.push(Some(cx.waker().clone()));
-        *place = Some(Place { batch, index: list.len() - 1 });
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let batch = if in_filling { self.filling } else { self.filling.wrapping_sub(1) };
+        let list = self.list(batch);
+        list.push(Waiting { ticket, waker: Some(cx.waker().clone()) });
+        *place = Some(Place { ticket, batch, index: list.len() - 1 });
     }
 
     /// Takes a waiter off.
     pub fn leave(&mut self, place: Place) -> Option<Waker> {
-        if place.batch != self.filling && place.batch.wrapping_add(1) != self.filling {
-            return None;
-        }
-        self.list(place.batch).get_mut(place.index).and_then(Option::take)
+        self.at(place).and_then(|waiting| waiting.waker.take())
     }
 
     /// The batch that was filled goes on its way; another one begins.
@@ -61,13 +70,13 @@ impl Waiters {
     }
 
     /// Takes the list of the batch on its way, to wake it without holding a borrow; give it back with `put_back`.
-    pub fn take_on_its_way(&mut self) -> Vec<Option<Waker>> {
+    pub fn take_on_its_way(&mut self) -> Vec<Waiting> {
         let batch = self.filling.wrapping_sub(1);
         std::mem::take(self.list(batch))
     }
 
     /// Gives the memory of a list that was woken back.
-    pub fn put_back(&mut self, mut list: Vec<Option<Waker>>) {
+    pub fn put_back(&mut self, mut list: Vec<Waiting>) {
         list.clear();
         let batch = self.filling.wrapping_sub(1);
         let place = self.list(batch);
@@ -77,12 +86,17 @@ impl Waiters {
     }
 
     /// Takes everyone.
-    pub fn take_all(&mut self) -> Vec<Option<Waker>> {
+    pub fn take_all(&mut self) -> Vec<Waiting> {
         let [first, second] = &mut self.lists;
         let mut all = std::mem::take(first);
         all.append(second);
         all
     }
+}
+
+/// Wakes everyone on a list.
+pub(super) fn wake(list: &mut [Waiting]) {
+    list.iter_mut().filter_map(|waiting| waiting.waker.take()).for_each(Waker::wake);
 }
 
 #[cfg(test)]
@@ -113,15 +127,15 @@ mod tests {
         waiters.wait(&mut places[2], true, &cx);
         waiters.wait(&mut places[3], false, &cx);
         assert!(waiters.leave(places[1].expect("registered")).is_some());
-        let wake = |list: &Vec<Option<Waker>>| list.iter().flatten().for_each(Waker::wake_by_ref);
-        let list = waiters.take_on_its_way();
-        wake(&list);
+        let mut list = waiters.take_on_its_way();
+        wake(&mut list);
         waiters.put_back(list);
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
         waiters.advance();
-        assert!(waiters.leave(places[0].expect("registered")).is_none());
-        let list = waiters.take_on_its_way();
-        wake(&list);
+        waiters.wait(&mut places[1], true, &cx);
+        assert!(waiters.leave(places[0].expect("registered")).is_none(), "another has its index now");
+        let mut list = waiters.take_on_its_way();
+        wake(&mut list);
         assert_eq!(count.0.load(Ordering::Relaxed), 3);
     }
 }

@@ -8,6 +8,7 @@ use super::config::SyncMode;
 use super::error::is_full;
 use super::log::{Chunk, Commitlog, add};
 use super::position::Position;
+use super::waiters;
 use bytes::Bytes;
 use rt::fs::IoClass;
 use std::rc::Rc;
@@ -54,9 +55,9 @@ async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
     for chunk in batch.chunks {
         let len = chunk.bytes.len();
         let bytes = Bytes::from(chunk.bytes);
-        // Written to before the first attempt: a write that fails half-way leaves something to sync, too.
-        log.note_unsynced(&chunk.segment);
         write_chunk(log, &chunk.segment.file, chunk.start, &bytes).await?;
+        // After the write: a sync that began during it may not have caught it.
+        log.note_unsynced(&chunk.segment);
         add(&log.counters.writes, 1);
         add(&log.counters.bytes_written, len as u64);
         let mut state = log.state.borrow_mut();
@@ -117,7 +118,7 @@ async fn write_chunk(log: &Rc<Commitlog>, file: &rt::fs::File, start: u32, bytes
 pub(super) async fn sync_each(log: Rc<Commitlog>, period: Duration) {
     loop {
         // Either the period is over, or someone does not want to wait for it.
-        drop(rt::time::timeout(period, log.signals.sync.notified()).await);
+        let _ = rt::time::timeout(period, log.signals.sync.notified()).await;
         if log.state.borrow().failed.is_some() || sync(&log).await.is_none() {
             return;
         }
@@ -191,7 +192,7 @@ impl Commitlog {
     fn acknowledge(&self, end: Position) {
         self.acknowledged.set(end);
         let mut list = self.waiters.borrow_mut().take_on_its_way();
-        list.iter_mut().filter_map(Option::take).for_each(std::task::Waker::wake);
+        waiters::wake(&mut list);
         self.waiters.borrow_mut().put_back(list);
         self.signals.room.notify_waiters();
         self.signals.progress.notify_waiters();

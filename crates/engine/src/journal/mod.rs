@@ -150,8 +150,7 @@ impl Journal {
         for entry in &names {
             let kept = entry.name == format!("log-{number}") || entry.name == format!("snapshot-{number}");
             if !kept && (entry.name.starts_with("log-") || entry.name.starts_with("snapshot-")) && !entry.is_dir {
-                let path = dir.join(&entry.name);
-                fs::remove_file(&path).await.map_err(io_error(&path))?;
+                remove_if_there(&dir.join(&entry.name)).await?;
             }
         }
         fs::sync_dir(dir).await.map_err(io_error(dir))?;
@@ -253,10 +252,7 @@ impl Journal {
             state.file = new_file;
         }
         for old in [log_path(&self.dir, number), snapshot_path(&self.dir, number)] {
-            match fs::remove_file(&old).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&old)(error)),
-                _ => {}
-            }
+            remove_if_there(&old).await?;
         }
         fs::sync_dir(&self.dir).await.map_err(io_error(&self.dir))
     }
@@ -292,6 +288,13 @@ impl Drop for FailOnDrop<'_> {
         if let Some(why) = self.why.take() {
             self.journal.state.borrow_mut().failed = Some(why);
         }
+    }
+}
+
+async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
+    match fs::remove_file(path).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
+        _ => Ok(()),
     }
 }
 

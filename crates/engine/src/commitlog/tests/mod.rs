@@ -1,0 +1,6 @@
+//! Tests of the whole log: on a real disk, and (feature `sim`) on one that loses its power at every write.
+
+mod disk;
+#[cfg(feature = "sim")]
+mod power;
+mod setup;

@@ -1,0 +1,345 @@
+//! On a disk that loses its power at every write, runs full, or fails.
+
+use super::super::*;
+use super::setup::*;
+use rt::sim::{Disk, Fault, Unsynced};
+use rt::time::Instant;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+const ROOT: &str = "/node/commitlog";
+const PERIOD: Duration = Duration::from_millis(40);
+
+/// What the world knows of the log's contents.
+#[derive(Default)]
+struct Known {
+    next: u64,
+    /// Everything appended since the last replay, in order.
+    appended: Vec<u64>,
+    /// Of these, what may be missing because it was said to be safe elsewhere.
+    clean: BTreeSet<u64>,
+    /// How many of `appended` must be there after a power loss.
+    promised: usize,
+    /// How many must be there when only the process was killed.
+    acknowledged: usize,
+}
+
+async fn directories() {
+    rt::fs::create_dir_all(Path::new(ROOT)).await.expect("made");
+    for part in ["/", "/node"] {
+        rt::fs::sync_dir(Path::new(part)).await.expect("synced");
+    }
+}
+
+/// Checks what is there against what is known, and carries it over into a new run.
+async fn recover(mode: SyncMode, known: &Rc<RefCell<Known>>, power_was_lost: bool) -> Rc<Commitlog> {
+    directories().await;
+    let old = find_old(Path::new(ROOT)).await.expect("listed");
+    let mut found = Vec::new();
+    let visit = |record: ReplayedRecord| {
+        found.push(number_of(&record.mutation));
+        Ok(())
+    };
+    replay(&old, ReplayOptions::default(), visit).await.expect("no power loss looks like corruption");
+    {
+        let mut known = known.borrow_mut();
+        let mut unique = found.clone();
+        unique.sort();
+        unique.dedup();
+        let must = if power_was_lost { known.promised } else { known.acknowledged };
+        for (index, number) in known.appended.iter().enumerate() {
+            let there = unique.binary_search(number).is_ok() || known.clean.contains(number);
+            assert!(there || index >= must, "{number}, the {index}th of {must} that were safe, is lost");
+            if !there {
+                let later = known.appended[index..].iter().find(|later| unique.binary_search(later).is_ok());
+                assert_eq!(later, None, "{number} is missing and a later one is there");
+            }
+        }
+        let all: BTreeSet<u64> = known.appended.iter().copied().collect();
+        assert!(unique.iter().all(|number| all.contains(number)), "a record from nowhere");
+        known.appended = unique.clone();
+        known.clean.clear();
+        (known.promised, known.acknowledged) = (0, 0);
+        found = unique;
+    }
+    let log = Commitlog::open(config(Path::new(ROOT), mode)).await.expect("opened");
+    // As a store does: everything goes into the new log, is made durable, and only then the old ones go. Until then the
+    // old runs promise what they held.
+    let (promised, acknowledged) = (found.len(), found.len());
+    {
+        let mut known = known.borrow_mut();
+        (known.promised, known.acknowledged) = (promised, acknowledged);
+    }
+    let schema = schema(1, 1);
+    for number in found {
+        let mutation = mutation(&schema, number, 20);
+        let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation };
+        log.append_wait(&[entry]).await.expect("appended");
+    }
+    log.sync_now().await.expect("synced");
+    retire(&old).await.expect("retired");
+    log
+}
+
+/// A random life of a log.
+async fn live(mode: SyncMode, known: Rc<RefCell<Known>>, power_was_lost: bool, steps: u64) {
+    let log = recover(mode, &known, power_was_lost).await;
+    let schemas = [schema(1, 1), schema(1, 2), schema(3, 3)];
+    let mut last = Position::MIN;
+    let mut periods: Vec<(Instant, usize)> = Vec::new();
+    for _ in 0..steps {
+        let count = 1 + rt::random::below(4);
+        let mut appended = Vec::new();
+        for _ in 0..count {
+            let number = known.borrow().next;
+            known.borrow_mut().next += 1;
+            let schema = &schemas[rt::random::below(3) as usize];
+            let mutation = mutation(schema, number, rt::random::below(1500) as usize);
+            let entry = Entry { schema, slot: SlotId(0), mutation: &mutation };
+            last = log.append_wait(&[entry]).await.expect("appended").position;
+            appended.push(number);
+            known.borrow_mut().appended.push(number);
+        }
+        if rt::random::below(3) > 0 {
+            log.acknowledged(last).await.expect("acknowledged");
+            let mut known = known.borrow_mut();
+            known.acknowledged = known.appended.len();
+            match mode {
+                SyncMode::Periodic { .. } => periods.push((rt::time::now(), known.appended.len())),
+                SyncMode::Batch | SyncMode::Group { .. } => known.promised = known.appended.len(),
+            }
+        }
+        match rt::random::below(12) {
+            0 => {
+                log.sync_now().await.expect("synced");
+                let mut known = known.borrow_mut();
+                known.promised = known.appended.len();
+            }
+            1 => {
+                let safe: Vec<u64> = known.borrow().appended.clone();
+                known.borrow_mut().clean.extend(safe);
+                log.clean(SlotId(0), last);
+            }
+            2 => rt::time::sleep(Duration::from_millis(rt::random::below(60))).await,
+            _ => {}
+        }
+        // The period, and as long again for the fsync itself.
+        for (at, count) in &periods {
+            if at.elapsed() > PERIOD * 2 {
+                let mut known = known.borrow_mut();
+                known.promised = known.promised.max(*count);
+            }
+        }
+    }
+    if rt::random::below(2) == 0 {
+        log.close().await.expect("closed");
+        let mut known = known.borrow_mut();
+        (known.promised, known.acknowledged) = (known.appended.len(), known.appended.len());
+    }
+}
+
+fn modes() -> [SyncMode; 3] {
+    [SyncMode::Periodic { period: PERIOD }, SyncMode::Batch, SyncMode::Group { window: Duration::from_millis(2) }]
+}
+
+#[test]
+fn acked_writes_survive_a_power_loss_at_every_write() {
+    for (index, mode) in modes().into_iter().enumerate() {
+        for cut in 1..250u64 {
+            let seed = cut * 10 + index as u64;
+            let disk = Disk::new(seed);
+            let known = Rc::new(RefCell::new(Known::default()));
+            for life in 0..3 {
+                disk.power_loss_at_write(if life == 0 { cut } else { 1 + (cut * 31 + life * 17) % 200 });
+                let result = rt::sim::run(seed * 10 + life, &disk, live(mode, known.clone(), true, 60));
+                disk.no_power_loss();
+                if result.is_ok() {
+                    disk.lose_power();
+                }
+            }
+            rt::sim::block_on(seed, &disk, live(mode, known, true, 3));
+        }
+    }
+}
+
+#[test]
+fn acked_writes_survive_a_kill_at_any_moment() {
+    for (index, mode) in modes().into_iter().enumerate() {
+        for moment in 0..60u64 {
+            let seed = 5000 + moment * 10 + index as u64;
+            let disk = Disk::new(seed);
+            let known = Rc::new(RefCell::new(Known::default()));
+            for life in 0..3 {
+                // The page cache survives a killed process.
+                rt::sim::block_on(seed + life, &disk, async {
+                    let live = live(mode, known.clone(), false, 200);
+                    drop(rt::time::timeout(Duration::from_millis(1 + moment * (1 + life)), live).await);
+                });
+            }
+            rt::sim::block_on(seed, &disk, live(mode, known, false, 1));
+        }
+    }
+}
+
+#[test]
+fn a_failed_fsync_or_write_ends_the_log_for_good() {
+    for (seed, fault) in [(1, Fault::Sync), (2, Fault::Write)] {
+        let disk = Disk::new(seed);
+        rt::sim::block_on(seed, &disk, async {
+            directories().await;
+            let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");
+            // Let the keeper finish the next segment, so that the fault meets a record.
+            rt::time::sleep(Duration::from_millis(100)).await;
+            let schema = schema(1, 1);
+            disk.fail_next(fault, 1);
+            let position = log.append(&schema, SlotId(0), &mutation(&schema, 1, 10)).expect("buffered").position;
+            let error = log.acknowledged(position).await.expect_err("it is not safe");
+            assert!(matches!(error, LogError::Failed(_)), "{error}");
+            let error = log.append(&schema, SlotId(0), &mutation(&schema, 2, 10)).expect_err("for ever");
+            assert!(matches!(error, LogError::Failed(_)), "{error}");
+            assert!(matches!(log.failure().await, LogError::Failed(_)));
+            assert!(log.sync_now().await.is_err() && log.close().await.is_err());
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_appends_until_there_is_space() {
+    for seed in 0..20 {
+        let disk = Disk::new(seed);
+        let known = Rc::new(RefCell::new(Known::default()));
+        rt::sim::block_on(seed, &disk, async {
+            directories().await;
+            let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");
+            disk.set_free(rt::random::below(3 * u64::from(SEGMENT)));
+            let schema = schema(1, 1);
+            let mut refused = 0;
+            let mut safe = Vec::new();
+            for number in 0..400u64 {
+                let mutation = mutation(&schema, number, 300);
+                let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation };
+                let result = match log.append_wait(&[entry]).await {
+                    Ok(appended) => log.acknowledged(appended.position).await,
+                    Err(error) => Err(error),
+                };
+                match result {
+                    Ok(()) => safe.push(number),
+                    Err(LogError::NoSpace) => {
+                        refused += 1;
+                        if refused == 10 {
+                            disk.set_free(1 << 30);
+                            rt::time::sleep(Duration::from_secs(3)).await;
+                        }
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(refused >= 10, "the disk was never full");
+            assert!(safe.last() == Some(&399) && safe.len() >= 380, "{} of 400, {refused} refused", safe.len());
+            known.borrow_mut().appended = safe;
+        });
+        disk.lose_power();
+        rt::sim::block_on(seed, &disk, async {
+            let found: BTreeSet<u64> = numbers(Path::new(ROOT)).await.into_iter().collect();
+            assert!(known.borrow().appended.iter().all(|number| found.contains(number)));
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_can_be_relieved_by_flushes() {
+    let disk = Disk::new(7);
+    rt::sim::block_on(7, &disk, async {
+        directories().await;
+        let config = CommitlogConfig { spare_segments: 0, ..config(Path::new(ROOT), SyncMode::Batch) };
+        let log = Commitlog::open(config).await.expect("opened");
+        disk.set_free(3 * u64::from(SEGMENT) + 100);
+        let schema = schema(1, 1);
+        let mut last = Position::MIN;
+        let mut number = 0;
+        let mut append = || {
+            number += 1;
+            log.append(&schema, SlotId(0), &mutation(&schema, number, 300)).map(|appended| appended.position)
+        };
+        let mut full = false;
+        while !full {
+            match append() {
+                Ok(position) => last = position,
+                Err(LogError::Busy) => rt::time::sleep(Duration::from_millis(1)).await,
+                Err(LogError::NoSpace) => full = true,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        disk.set_free(0);
+        log.clean(SlotId(0), last);
+        let mut recovered = None;
+        for _ in 0..100 {
+            rt::time::sleep(Duration::from_millis(200)).await;
+            if let Ok(position) = append() {
+                recovered = Some(position);
+                break;
+            }
+        }
+        let position = recovered.expect("freed segments give space");
+        log.acknowledged(position).await.expect("acknowledged");
+    });
+    disk.lose_power();
+    rt::sim::block_on(7, &disk, async {
+        assert!(!numbers(Path::new(ROOT)).await.is_empty());
+    });
+}
+
+/// Bits that flip in what was synced are found, and a tear of what was not is not mistaken for that.
+#[test]
+fn flipped_bits_are_told_from_torn_tails() {
+    let mut corrupt = 0;
+    for seed in 0..150u64 {
+        let disk = Disk::new(seed);
+        disk.set_unsynced(Unsynced::Torn);
+        let synced = RefCell::new(0u64);
+        let ran = rt::sim::run(seed, &disk, async {
+            directories().await;
+            let mode = SyncMode::Periodic { period: Duration::from_secs(3600) };
+            let log = Commitlog::open(config(Path::new(ROOT), mode)).await.expect("opened");
+            let schema = schema(1, 1);
+            for number in 0..60 {
+                let mutation = mutation(&schema, number, 200);
+                let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation };
+                let position = log.append_wait(&[entry]).await.expect("appended").position;
+                log.acknowledged(position).await.expect("acknowledged");
+                if number == 30 {
+                    log.sync_now().await.expect("synced");
+                    *synced.borrow_mut() = number;
+                }
+            }
+            log.sync_now().await.expect("synced");
+            // One more record, to name what is synced by now.
+            let position = log.append(&schema, SlotId(0), &mutation(&schema, 60, 10)).expect("room").position;
+            log.acknowledged(position).await.expect("acknowledged");
+            disk.set_unsynced(Unsynced::Kept);
+        });
+        ran.expect("the power stays on");
+        disk.lose_power();
+        let segment =
+            disk.files().into_iter().map(|(path, _)| path).find(|path| path.to_string_lossy().contains("segment-"));
+        let segment = segment.expect("there is one");
+        let byte = 64 + seed * 61 % 8000;
+        assert!(disk.flip_bit(&segment, byte, (seed % 8) as u8));
+        rt::sim::block_on(seed, &disk, async {
+            match read_all(Path::new(ROOT), false).await {
+                Err(LogError::Corrupt { .. }) => {
+                    corrupt += 1;
+                    let (found, _) = read_all(Path::new(ROOT), true).await.expect("ignored");
+                    assert!(found.len() >= 60, "one record at most is skipped, {} are left", found.len());
+                }
+                // The zeros between two records are covered by nothing and mean nothing.
+                Ok((found, _)) => assert_eq!(found.len(), 61, "byte {byte}"),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+    assert!(corrupt > 100, "{corrupt}");
+}

@@ -160,6 +160,99 @@ async fn appends(dir: &Path) {
     }
 }
 
+/// CPU time of the one thread that is called `name`.
+fn cpu_of(name: &str) -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").expect("procfs").flatten();
+    let nanos = threads
+        .filter(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|comm| comm.trim() == name))
+        .filter_map(|t| std::fs::read_to_string(t.path().join("schedstat")).ok())
+        .filter_map(|stat| stat.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    Duration::from_nanos(nanos)
+}
+
+const REQUEST: usize = 64;
+
+async fn echo(mut stream: rt::net::TcpStream) {
+    use rt::net::{AsyncReadExt, AsyncWriteExt};
+    let mut buffer = vec![0u8; 64 << 10];
+    while let Ok(n) = stream.read(&mut buffer).await
+        && n > 0
+    {
+        if stream.write_all(&buffer[..n]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends `batch` requests at a time on each of `connections` and waits for all answers.
+fn client(address: std::net::SocketAddr, connections: usize, batch: usize, rounds: usize) {
+    use std::io::{Read, Write};
+    let mut sockets: Vec<_> = (0..connections)
+        .map(|_| {
+            let socket = std::net::TcpStream::connect(address).expect("connect");
+            socket.set_nodelay(true).expect("nodelay");
+            socket
+        })
+        .collect();
+    let mut buffer = vec![7u8; batch * REQUEST];
+    for _ in 0..rounds {
+        for socket in &mut sockets {
+            socket.write_all(&buffer).expect("write");
+        }
+        for socket in &mut sockets {
+            socket.read_exact(&mut buffer).expect("read");
+        }
+    }
+}
+
+/// An echo server on a shard, and the same on a bare tokio runtime.
+fn sockets() {
+    const ROUNDS: usize = 4000;
+    let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    for (connections, batch) in [(16, 2), (4, 32)] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let machine = Machine::start(MachineConfig::default(), move |_| {
+            let sender = sender.clone();
+            async move {
+                let listener = rt::net::listen(local, Default::default()).await.expect("listen");
+                sender.send(listener.local_addr().expect("address")).expect("asked");
+                let stopping = shard::stopping();
+                while let Some(accepted) = stopping.unless(listener.accept()).await {
+                    task::spawn(echo(accepted.expect("accept").0)).detach();
+                }
+            }
+        })
+        .expect("starts");
+        let shard_address = receiver.recv().expect("listens");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let bare = rt::helper::start("bare", move || async move {
+            let listener = rt::net::listen(local, Default::default()).await.expect("listen");
+            sender.send(listener.local_addr().expect("address")).expect("asked");
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::task::spawn_local(echo(stream));
+            }
+        })
+        .expect("starts");
+        let bare_address = receiver.recv().expect("listens");
+        for _ in 0..2 {
+            for (name, address) in [("shard-0", shard_address), ("bare", bare_address)] {
+                let (cpu, started) = (cpu_of(name), Instant::now());
+                client(address, connections, batch, ROUNDS);
+                let requests = (ROUNDS * connections * batch) as f64;
+                println!(
+                    "{{\"case\":\"echo_{connections}x{batch}\",\"server\":\"{name}\",\"server_cpu_ns\":{:.0},\"wall_ns\":{:.0}}}",
+                    (cpu_of(name) - cpu).as_nanos() as f64 / requests,
+                    started.elapsed().as_nanos() as f64 / requests
+                );
+            }
+        }
+        bare.stop();
+        machine.stop();
+        machine.join().expect("ends");
+    }
+}
+
 fn main() {
     let wanted = std::env::args().nth(1).unwrap_or_default();
     let wants = |name: &str| wanted.is_empty() || wanted == name;
@@ -180,6 +273,9 @@ fn main() {
     if wants("reads") {
         let dir = dir.clone();
         on_machine(1, Duration::ZERO, move || async move { reads(&dir, "ring").await });
+    }
+    if wants("sockets") {
+        sockets();
     }
     if wants("appends") {
         let dir = dir.clone();

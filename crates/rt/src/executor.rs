@@ -149,11 +149,12 @@ impl Executor {
         let mut background_ran = false;
         let early = loop {
             self.take_injected();
-            ctx.mail.receive(ctx);
+            now = ctx.mail.receive(ctx, now, start + TURN / 2);
             let mut spent = false;
             while let Some(work) = self.pop(ctx) {
                 polls += 1;
-                now = self.run(ctx, work, now);
+                let place: Place = work.metadata();
+                now = self.timed(ctx, place, now, || work.run());
                 let over = if real { now - start >= TURN } else { polls >= SIMULATED_TURN_POLLS || ctx.io.is_dead() };
                 if over || !tokio::task::coop::has_budget_remaining() {
                     spent = true;
@@ -189,9 +190,8 @@ impl Executor {
         early
     }
 
-    /// Polls one task; says when it ended.
-    fn run(&self, ctx: &Ctx, work: Work, started: Instant) -> Instant {
-        let place: Place = work.metadata();
+    /// Runs `poll`, which polls one task of `place`; says when it ended.
+    pub fn timed<R>(&self, ctx: &Ctx, place: Place, started: Instant, poll: impl FnOnce() -> R) -> Instant {
         self.poll_started.set(Some(started));
         self.yields_asked.set(0);
         ctx.counters.polls.add(1);
@@ -200,7 +200,7 @@ impl Executor {
             let micros = (ctx.clock.wall_nanos() - crate::sim::EPOCH_NANOS) as u64 / 1_000;
             world.trace.numbers(&[u64::from(ctx.shard.0), u64::from(place.line()), micros]);
         }
-        work.run();
+        poll();
         if !ctx.clock.is_real() {
             self.background.foreground_ran(crate::task::SIMULATED_POLL);
             return started;

@@ -229,7 +229,7 @@ impl Remote {
             });
         });
         if let Some(mailbox) = self.mailboxes.get(to.0 as usize) {
-            mailbox.push(vec![Message::Foreign(work)]);
+            mailbox.push(vec![Message::Foreign { place, work }]);
         }
         async move { receiver.await.map_err(|_| Gone) }
     }

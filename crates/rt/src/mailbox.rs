@@ -5,7 +5,7 @@
 //! shard has posted to a target and the target has not yet taken is bounded: callers wait ([`Mail::room`]).
 
 use crate::ctx::Ctx;
-use crate::executor::Shared;
+use crate::executor::{self, Shared};
 use crate::shard::ShardId;
 use crate::sync::waiters::{Place, Waiters};
 use rand::Rng;
@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use tokio::time::Instant;
 
 /// Messages from one shard to another that the other has not taken yet.
 pub(crate) const MAILBOX_LIMIT: u64 = 4096;
@@ -28,7 +29,7 @@ pub(crate) enum Message {
     /// Do this here; sent by a shard.
     Run { from: ShardId, call: Arc<dyn Call> },
     /// Do this here; sent by a foreign thread.
-    Foreign(Box<dyn FnOnce() + Send>),
+    Foreign { place: executor::Place, work: Box<dyn FnOnce() + Send> },
     /// What this shard asked for is done.
     Done(Arc<dyn Call>),
 }
@@ -39,6 +40,8 @@ pub(crate) trait Call: Send + Sync {
     fn run(self: Arc<Self>, from: ShardId);
     /// Wakes the caller; on the caller's shard.
     fn done(&self);
+    /// Where the call was made.
+    fn place(&self) -> executor::Place;
 }
 
 struct Batch {
@@ -234,8 +237,8 @@ impl Mail {
         }
     }
 
-    /// Takes the mail and acts on it: at most a turn's worth.
-    pub fn receive(&self, ctx: &Rc<Ctx>) {
+    /// Takes the mail and acts on it: at most a turn's worth, and not after `until`. Says when it ended.
+    pub fn receive(&self, ctx: &Rc<Ctx>, mut now: Instant, until: Instant) -> Instant {
         let own = &self.mailboxes[self.own.0 as usize];
         if !own.is_empty() {
             let mut inbox = self.inbox.borrow_mut();
@@ -256,13 +259,16 @@ impl Mail {
                 Message::Run { from, call } => {
                     ctx.counters.hops_received.add(1);
                     self.count_taken(from);
-                    call.run(from);
+                    now = ctx.executor.timed(ctx, call.place(), now, || call.run(from));
                 }
-                Message::Foreign(work) => {
+                Message::Foreign { place, work } => {
                     ctx.counters.hops_received.add(1);
-                    work();
+                    now = ctx.executor.timed(ctx, place, now, work);
                 }
                 Message::Done(call) => call.done(),
+            }
+            if ctx.clock.is_real() && now >= until {
+                break;
             }
         }
         if !self.inbox.borrow().is_empty() {
@@ -276,6 +282,7 @@ impl Mail {
                 }
             }
         }
+        now
     }
 
     fn count_taken(&self, from: ShardId) {

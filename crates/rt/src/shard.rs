@@ -161,6 +161,10 @@ where
         });
     }
 
+    fn place(&self) -> executor::Place {
+        self.place
+    }
+
     fn done(&self) {
         let caller = self.state().caller.take();
         if let Some(caller) = caller {

@@ -334,14 +334,40 @@ mod tests {
         assert!(dropped.get());
     }
 
+    fn spin(time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[test]
+    fn long_polls_are_counted_and_yielding_loops_are_not() {
+        crate::block_on(async {
+            let before = crate::metrics::snapshot().stalls;
+            spawn(async { spin(Duration::from_millis(2)) }).await.expect("ran");
+            yield_now().await;
+            let stalled = crate::metrics::snapshot();
+            assert_eq!(stalled.stalls - before, 1);
+            assert!(stalled.longest_poll >= Duration::from_millis(2));
+            let other = spawn(async {
+                let mut polls = 0;
+                for _ in 0..20 {
+                    yield_now().await;
+                    polls += 1;
+                }
+                polls
+            });
+            for _ in 0..400 {
+                spin(Duration::from_micros(20));
+                maybe_yield().await;
+            }
+            assert!(other.is_finished(), "the loop let the other task run");
+        });
+    }
+
     #[test]
     fn background_keeps_to_its_share() {
-        fn spin(time: Duration) {
-            let until = Instant::now() + time;
-            while Instant::now() < until {
-                std::hint::spin_loop();
-            }
-        }
         crate::block_on(async {
             let stop = crate::sync::Cancel::new();
             let slow = {

@@ -1,13 +1,126 @@
 //! What every node has from birth, outside the journal: the node-local tables of `system_traces`.
+//!
+//! Their ids and versions are fixed, so that data written by one release is found by the next. A new column takes the next free
+//! column id and the table a new version.
 
-use super::definition::Op;
+use super::definition::{ColumnDefinition, KeyspaceDefinition, Op, TableDefinition};
+use model::id::{ColumnId, SchemaVersion, TableId};
+use model::options::{OptionMap, TableOptions};
+use model::schema::ColumnKind;
+use uuid::Uuid;
+
+/// The keyspace of traces.
+pub const TRACES: &str = "system_traces";
+
+/// How long a trace is kept: a day, in seconds.
+const TRACE_TTL: i32 = 86_400;
 
 /// The keyspaces that are built in.
 pub fn is_built_in(keyspace: &str) -> bool {
-    keyspace == "system_traces"
+    keyspace == TRACES
 }
 
 /// The steps that create them.
 pub fn ops() -> Vec<Op> {
-    Vec::new()
+    let replication = OptionMap::from([("class".to_owned(), "org.apache.cassandra.locator.LocalStrategy".to_owned())]);
+    let keyspace =
+        KeyspaceDefinition { name: TRACES.into(), replication, durable_writes: true, tablets: OptionMap::new() };
+    vec![Op::PutKeyspace(keyspace), Op::PutTable(Box::new(sessions())), Op::PutTable(Box::new(events()))]
+}
+
+/// One row per traced request.
+fn sessions() -> TableDefinition {
+    let columns = vec![
+        key(ColumnKind::PartitionKey, "session_id", "uuid"),
+        regular(0, "client", "inet"),
+        regular(1, "command", "text"),
+        regular(2, "coordinator", "inet"),
+        regular(3, "coordinator_port", "int"),
+        regular(4, "duration", "int"),
+        regular(5, "request", "text"),
+        regular(6, "request_size", "int"),
+        regular(7, "response_size", "int"),
+        regular(8, "started_at", "timestamp"),
+        regular(9, "username", "text"),
+        regular(10, "parameters", "map<text, text>"),
+    ];
+    table(
+        "sessions",
+        0xc5e99f16_8677_3914_b17e_960613512345,
+        0x5e551045_0001_4001_8001_000000000001,
+        "tracing sessions",
+        columns,
+    )
+}
+
+/// What happened while it ran, in order of time.
+fn events() -> TableDefinition {
+    let columns = vec![
+        key(ColumnKind::PartitionKey, "session_id", "uuid"),
+        key(ColumnKind::Clustering, "event_id", "timeuuid"),
+        regular(0, "activity", "text"),
+        regular(1, "scylla_parent_id", "bigint"),
+        regular(2, "scylla_span_id", "bigint"),
+        regular(3, "source", "inet"),
+        regular(4, "source_elapsed", "int"),
+        regular(5, "source_port", "int"),
+        regular(6, "thread", "text"),
+    ];
+    table(
+        "events",
+        0x8826e8e9_e16a_3728_8753_3bc1fc713c25,
+        0xe7e47500_0001_4001_8001_000000000001,
+        "tracing events",
+        columns,
+    )
+}
+
+fn table(name: &str, id: u128, version: u128, comment: &str, columns: Vec<ColumnDefinition>) -> TableDefinition {
+    TableDefinition {
+        id: TableId(Uuid::from_u128(id)),
+        version: SchemaVersion(Uuid::from_u128(version)),
+        keyspace: TRACES.into(),
+        name: name.into(),
+        columns,
+        dropped: Vec::new(),
+        options: TableOptions {
+            comment: comment.into(),
+            default_time_to_live: TRACE_TTL,
+            gc_grace_seconds: 0,
+            ..TableOptions::default()
+        },
+    }
+}
+
+fn key(kind: ColumnKind, name: &str, ty: &str) -> ColumnDefinition {
+    ColumnDefinition { id: ColumnId(0), name: name.into(), kind, ty: ty.into(), descending: false }
+}
+
+fn regular(id: u16, name: &str, ty: &str) -> ColumnDefinition {
+    ColumnDefinition {
+        id: ColumnId(id),
+        name: name.into(),
+        kind: ColumnKind::Regular,
+        ty: ty.into(),
+        descending: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Metadata;
+
+    #[test]
+    fn the_built_in_tables_are_sound() {
+        let metadata = Metadata::empty().with(&ops()).unwrap();
+        let sessions = &metadata.table(TRACES, "sessions").unwrap().schema;
+        let events = &metadata.table(TRACES, "events").unwrap().schema;
+        assert_eq!((sessions.regulars.len(), events.regulars.len()), (11, 7));
+        for schema in [sessions, events] {
+            let ids = schema.regulars.iter().filter(|column| !column.ty.is_multi_cell()).map(|column| column.id);
+            assert!(ids.is_sorted(), "simple columns have ids in order of name");
+        }
+        assert!(metadata.tables().all(|table| is_built_in(&table.schema.keyspace)));
+    }
 }

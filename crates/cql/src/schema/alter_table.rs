@@ -1,0 +1,238 @@
+//! ALTER TABLE: columns added, dropped and renamed, options set. Every change gives the table's schema a new version.
+
+use super::create_table::STATIC_WITHOUT_CLUSTERING;
+use super::options::{self, Purpose};
+use super::table::new_version;
+use super::{Made, names, types, written_keyspace};
+use crate::api::{SchemaAction, SchemaTarget};
+use crate::error::Error;
+use crate::syntax::ast::{
+    AlterTable, AlterTableAction, ColumnDefinition as WrittenColumn, Literal, Name, Term, TypeName,
+};
+use cluster::Metadata;
+use cluster::metadata::{ColumnDefinition, DroppedDefinition, Op, Table, TableDefinition};
+use model::CqlType;
+use model::id::ColumnId;
+use model::schema::{ColumnKind, TableSchema};
+
+pub(super) fn alter(metadata: &Metadata, statement: &AlterTable) -> Result<Made, Error> {
+    let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
+    names::check_modifiable(keyspace)?;
+    let table = match names::table(metadata, keyspace, name) {
+        Ok(table) => table,
+        Err(_) if statement.if_exists => return Ok(Made::nothing()),
+        Err(error) => return Err(error),
+    };
+    let mut definition = (*table.definition).clone();
+    let mut warnings = Vec::new();
+    let changed = match &statement.action {
+        AlterTableAction::Add { if_not_exists, columns } => {
+            add(metadata, table, &mut definition, columns, *if_not_exists)?
+        }
+        AlterTableAction::Drop { if_exists, columns, timestamp } => {
+            drop(&table.schema, &mut definition, columns, timestamp.as_ref(), *if_exists)?
+        }
+        AlterTableAction::Rename { if_exists, pairs } => rename(&table.schema, &mut definition, pairs, *if_exists)?,
+        AlterTableAction::ColumnType { column, type_name } => {
+            retype(metadata, &table.schema, &mut definition, column, type_name)?
+        }
+        AlterTableAction::Options(written) => {
+            let applied = options::apply(Some(&definition.options), written, Purpose::Alter)?;
+            definition.options = applied.options;
+            warnings = applied.warnings;
+            true
+        }
+        AlterTableAction::RowTtl(_) => return Err(Error::not_supported("ALTER TABLE ... TTL")),
+    };
+    if !changed {
+        return Ok(Made::nothing());
+    }
+    definition.version = new_version();
+    let ops = vec![Op::PutTable(Box::new(definition))];
+    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
+}
+
+fn add(
+    metadata: &Metadata,
+    table: &Table,
+    definition: &mut TableDefinition,
+    columns: &[WrittenColumn],
+    if_not_exists: bool,
+) -> Result<bool, Error> {
+    let schema = &table.schema;
+    let mut next_id = schema.next_column_id();
+    let mut changed = false;
+    for written in columns {
+        let name = written.name.as_str();
+        if let Some(there) = definition.columns.iter().find(|column| column.name == name) {
+            if if_not_exists {
+                continue;
+            }
+            let what = match there.kind {
+                ColumnKind::PartitionKey => "a PRIMARY KEY part",
+                _ => "an existing column",
+            };
+            return Err(Error::invalid(format!("Invalid column name {name} because it conflicts with {what}")));
+        }
+        if written.is_ttl {
+            return Err(Error::not_supported("a TTL column"));
+        }
+        if written.is_static && schema.clustering.is_empty() {
+            return Err(Error::invalid(STATIC_WITHOUT_CLUSTERING));
+        }
+        let ty = types::resolve(metadata, &definition.keyspace, &written.type_name)?;
+        if ty.is_counter() {
+            return Err(Error::Configuration(format!(
+                "Cannot add a counter column ({name}) in a non counter column family"
+            )));
+        }
+        let kind = if written.is_static { ColumnKind::Static } else { ColumnKind::Regular };
+        check_dropped(metadata, definition, name, kind, &ty)?;
+        if next_id.0 == u16::MAX {
+            return Err(Error::invalid(format!("No column can be added to table {} any more", definition.name)));
+        }
+        let column =
+            ColumnDefinition { id: next_id, name: name.to_owned(), kind, ty: ty.to_string(), descending: false };
+        definition.columns.push(column);
+        next_id = ColumnId(next_id.0 + 1);
+        changed = true;
+    }
+    Ok(changed)
+}
+
+/// A column of a name used before may only come back with a type under which the old cells can still be read: they turn up in
+/// files until compaction drops them.
+fn check_dropped(
+    metadata: &Metadata,
+    definition: &TableDefinition,
+    name: &str,
+    kind: ColumnKind,
+    ty: &CqlType,
+) -> Result<(), Error> {
+    let Some(dropped) = definition.dropped.iter().rev().find(|dropped| dropped.name == name) else { return Ok(()) };
+    if dropped.kind != kind {
+        let was = if dropped.kind == ColumnKind::Static { "static" } else { "regular" };
+        return Err(Error::invalid(format!("Cannot re-add previously dropped column {name}: it was a {was} column")));
+    }
+    let Ok(old) = metadata.parse_type(&definition.keyspace, &dropped.ty) else {
+        return Err(Error::invalid(format!(
+            "Cannot re-add previously dropped column {name}: its type is not known any more"
+        )));
+    };
+    if *ty == old || value_compatible(&old, ty) {
+        return Ok(());
+    }
+    if ty.is_collection() && ty.is_multi_cell() && old.is_collection() && old.is_multi_cell() {
+        return Err(Error::invalid(format!(
+            "Cannot add a collection with the name {name} because a collection with the same name and a different type has \
+             already been used in the past"
+        )));
+    }
+    Err(Error::invalid(format!(
+        "Cannot re-add previously dropped column {name} of type {ty}, incompatible with previous type {old}"
+    )))
+}
+
+fn drop(
+    schema: &TableSchema,
+    definition: &mut TableDefinition,
+    columns: &[Name],
+    timestamp: Option<&Term>,
+    if_exists: bool,
+) -> Result<bool, Error> {
+    let drop_time = match timestamp {
+        None => rt::time::wall_micros(),
+        Some(Term::Literal(Literal::Integer(text))) => {
+            text.parse().map_err(|_| Error::invalid(format!("Invalid timestamp {text} of a dropped column")))?
+        }
+        Some(_) => return Err(Error::invalid("The timestamp of a dropped column must be an integer")),
+    };
+    let mut changed = false;
+    for name in columns {
+        let Some(at) = definition.columns.iter().position(|column| column.name == name.as_str()) else {
+            if if_exists {
+                continue;
+            }
+            return Err(Error::invalid(format!("Column {name} was not found in table {}", schema.name)));
+        };
+        if matches!(definition.columns[at].kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!("Cannot drop PRIMARY KEY part {name}")));
+        }
+        let column = definition.columns.remove(at);
+        let ColumnDefinition { id, name, kind, ty, .. } = column;
+        definition.dropped.push(DroppedDefinition { id, name, kind, ty, drop_time });
+        changed = true;
+    }
+    Ok(changed)
+}
+
+fn rename(
+    schema: &TableSchema,
+    definition: &mut TableDefinition,
+    pairs: &[(Name, Name)],
+    if_exists: bool,
+) -> Result<bool, Error> {
+    let mut changed = false;
+    for (from, to) in pairs {
+        let Some(at) = definition.columns.iter().position(|column| column.name == from.as_str()) else {
+            if if_exists {
+                continue;
+            }
+            return Err(Error::invalid(format!("Cannot rename unknown column {from} in table {}", schema.name)));
+        };
+        if definition.columns.iter().any(|column| column.name == to.as_str()) {
+            return Err(Error::invalid(format!(
+                "Cannot rename column {from} to {to} in table {}; another column of that name already exist",
+                schema.name
+            )));
+        }
+        if !matches!(definition.columns[at].kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!("Cannot rename non PRIMARY KEY part {from}")));
+        }
+        definition.columns[at].name = to.as_str().to_owned();
+        changed = true;
+    }
+    Ok(changed)
+}
+
+fn retype(
+    metadata: &Metadata,
+    schema: &TableSchema,
+    definition: &mut TableDefinition,
+    column: &Name,
+    written: &TypeName,
+) -> Result<bool, Error> {
+    let Some(current) = schema.column_named(column.as_str()) else {
+        return Err(Error::invalid(format!("Column {column} was not found in table {}", schema.name)));
+    };
+    let (old, new) = (&current.ty, types::resolve(metadata, &definition.keyspace, written)?);
+    let (compatible, how) = match current.kind {
+        ColumnKind::Clustering => (order_compatible(old, &new), "types are not order-compatible"),
+        _ => (value_compatible(old, &new), "types are incompatible"),
+    };
+    if !compatible {
+        return Err(Error::Configuration(format!("Cannot change {column} from type {old} to type {new}: {how}.")));
+    }
+    for column in definition.columns.iter_mut().filter(|column| column.name == current.name) {
+        column.ty = new.to_string();
+    }
+    Ok(*old != new)
+}
+
+/// Whether every value of `old` is one of `new`, in the same order.
+pub(super) fn order_compatible(old: &CqlType, new: &CqlType) -> bool {
+    old == new || (*old == CqlType::Ascii && *new == CqlType::Text)
+}
+
+/// Whether every value of `old` is one of `new`. Only where files written under the old type read the same under the new one: both
+/// of one width, or both of any.
+fn value_compatible(old: &CqlType, new: &CqlType) -> bool {
+    let wider = matches!(
+        (old, new),
+        (CqlType::Ascii | CqlType::Text | CqlType::Decimal | CqlType::Varint | CqlType::Inet, CqlType::Blob)
+            | (CqlType::Timeuuid, CqlType::Uuid)
+            | (CqlType::Timestamp, CqlType::Bigint)
+            | (CqlType::Bigint, CqlType::Timestamp)
+    );
+    order_compatible(old, new) || wider
+}

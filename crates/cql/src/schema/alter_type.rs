@@ -1,0 +1,139 @@
+//! ALTER TYPE. Tables that use the type get a new version of their schema in the same change.
+
+use super::user_type::{MAX_FIELDS, check_distinct, field_type};
+use super::{Made, names, written_keyspace};
+use crate::api::{SchemaAction, SchemaTarget};
+use crate::error::Error;
+use crate::syntax::ast::{AlterType, AlterTypeAction, Name, TypeName};
+use cluster::Metadata;
+use cluster::metadata::{Keyspace, Op, TypeDefinition, types_in_order};
+use model::types::UserType;
+
+pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, Error> {
+    let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
+    names::check_modifiable(keyspace)?;
+    let Some(home) = metadata.keyspace(keyspace) else {
+        return Err(Error::invalid(format!("Cannot alter type in unknown keyspace {keyspace}")));
+    };
+    let Some(user_type) = home.types.get(name) else {
+        if statement.if_exists {
+            return Ok(Made::nothing());
+        }
+        return Err(Error::invalid(format!("No user type named {keyspace}.{name} exists.")));
+    };
+    let mut fields = stored_fields(user_type);
+    match &statement.action {
+        AlterTypeAction::Add { if_not_exists, field, type_name } => {
+            if *if_not_exists && user_type.field_index(field.as_str()).is_some() {
+                return Ok(Made::nothing());
+            }
+            fields.push(added(metadata, home, user_type, field, type_name)?);
+        }
+        AlterTypeAction::Rename { if_exists, pairs } => {
+            for (from, to) in pairs {
+                match user_type.field_index(from.as_str()) {
+                    Some(at) => fields[at].0 = to.as_str().to_owned(),
+                    None if *if_exists => {}
+                    None => return Err(Error::invalid(format!("Unknown field {from} in type {keyspace}.{name}"))),
+                }
+            }
+            check_distinct(name, &fields)?;
+        }
+        AlterTypeAction::FieldType { field, type_name } => {
+            let Some(at) = user_type.field_index(field.as_str()) else {
+                return Err(Error::invalid(format!("Unknown field {field} in type {keyspace}.{name}")));
+            };
+            let (new, old) = (field_type(metadata, keyspace, type_name)?, &user_type.fields[at].1);
+            if !super::alter_table::order_compatible(old, &new) {
+                return Err(Error::invalid(format!(
+                    "Type {new} in incompatible with previous type {old} of field {field} in user type {keyspace}.{name}"
+                )));
+            }
+            fields[at].1 = new.to_string();
+        }
+    }
+    let mut ops = vec![Op::PutType(TypeDefinition { keyspace: keyspace.to_owned(), name: name.to_owned(), fields })];
+    ops.extend(dependents(home, name));
+    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Type(name.to_owned()), keyspace))
+}
+
+fn stored_fields(user_type: &UserType) -> Vec<(String, String)> {
+    user_type.fields.iter().map(|(name, ty)| (name.clone(), ty.to_string())).collect()
+}
+
+fn added(
+    metadata: &Metadata,
+    home: &Keyspace,
+    user_type: &UserType,
+    field: &Name,
+    written: &TypeName,
+) -> Result<(String, String), Error> {
+    let (keyspace, name) = (user_type.keyspace.as_str(), user_type.name.as_str());
+    if user_type.field_index(field.as_str()).is_some() {
+        return Err(Error::invalid(format!(
+            "Cannot add new field {field} to type {keyspace}.{name}: a field of the same name already exists"
+        )));
+    }
+    if user_type.fields.len() >= MAX_FIELDS {
+        return Err(Error::invalid(format!(
+            "Cannot add new field to type {keyspace}.{name}: maximum number of fields reached"
+        )));
+    }
+    let ty = field_type(metadata, keyspace, written)?;
+    let circular = ty.references_udt(keyspace, name)
+        || home.types.values().any(|other| {
+            ty.references_udt(keyspace, &other.name)
+                && other.fields.iter().any(|(_, ty)| ty.references_udt(keyspace, name))
+        });
+    if circular {
+        return Err(Error::invalid(format!(
+            "Cannot add new field {field} of type {ty} to type {keyspace}.{name} as this would create a circular reference"
+        )));
+    }
+    for table in home.tables.values() {
+        let schema = &table.schema;
+        for column in schema.partition_key.iter().filter(|column| column.ty.references_udt(keyspace, name)) {
+            return Err(Error::invalid(format!(
+                "Cannot add new field to type {keyspace}.{name} because it is used in the partition key column {} of table \
+                 {keyspace}.{}",
+                column.name, schema.name
+            )));
+        }
+        for column in schema.clustering.iter().filter(|column| column.ty.references_udt(keyspace, name)) {
+            if ty.contains_duration() {
+                return Err(Error::invalid(format!(
+                    "Cannot add new field to type {keyspace}.{name} because it is used in the clustering key column {} of \
+                     table {keyspace}.{} where durations are not allowed",
+                    column.name, schema.name
+                )));
+            }
+        }
+        let holds = schema.statics.iter().chain(&schema.regulars).any(|column| {
+            column.ty.is_multi_cell() && matches!(&column.ty, model::CqlType::Udt(udt) if udt.name == name)
+        });
+        if holds && ty.is_multi_cell() {
+            return Err(Error::invalid("Non-frozen UDTs with nested non-frozen collections are not supported"));
+        }
+    }
+    Ok((field.as_str().to_owned(), ty.to_string()))
+}
+
+/// The types and tables that use a type, put anew: types, because they hold a copy of what they use; tables, under a new version.
+fn dependents(home: &Keyspace, name: &str) -> Vec<Op> {
+    let keyspace = home.definition.name.as_str();
+    let mut ops = Vec::new();
+    for other in types_in_order(home) {
+        if other.name != name && other.fields.iter().any(|(_, ty)| ty.references_udt(keyspace, name)) {
+            let fields = stored_fields(&other);
+            ops.push(Op::PutType(TypeDefinition { keyspace: keyspace.to_owned(), name: other.name.clone(), fields }));
+        }
+    }
+    for table in home.tables.values() {
+        if table.schema.all_columns().any(|column| column.ty.references_udt(keyspace, name)) {
+            let mut definition = (*table.definition).clone();
+            definition.version = super::table::new_version();
+            ops.push(Op::PutTable(Box::new(definition)));
+        }
+    }
+    ops
+}

@@ -1,0 +1,204 @@
+//! CREATE, ALTER and DROP KEYSPACE.
+//!
+//! Every table is made of tablets, whatever the strategy says: SimpleStrategy is accepted as a way to write a replication factor.
+
+use super::options::properties::Properties;
+use super::{Made, names};
+use crate::api::{SchemaAction, SchemaTarget};
+use crate::error::Error;
+use crate::syntax::ast::{AlterKeyspace, CreateKeyspace, DropKeyspace};
+use cluster::Metadata;
+use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op};
+use model::options::OptionMap;
+
+const PACKAGE: &str = "org.apache.cassandra.locator.";
+const SIMPLE: &str = "SimpleStrategy";
+const NETWORK_TOPOLOGY: &str = "NetworkTopologyStrategy";
+const FACTOR: &str = "replication_factor";
+
+pub(super) fn create(metadata: &Metadata, node: &NodeInfo, statement: &CreateKeyspace) -> Result<Made, Error> {
+    let name = statement.name.as_str();
+    if names::is_system(&name.to_lowercase()) {
+        return Err(Error::Unauthorized("system keyspace is not user-modifiable.".into()));
+    }
+    names::check_keyspace_name(name)?;
+    let properties = Properties::new(&statement.options)?;
+    let mut warnings = Vec::new();
+    let definition = KeyspaceDefinition {
+        name: name.to_owned(),
+        replication: replication(name, node, properties.map("replication")?.unwrap_or_default(), None)?,
+        durable_writes: properties.boolean("durable_writes")?.unwrap_or(true),
+        tablets: tablets(&properties, &mut warnings)?.unwrap_or_default(),
+    };
+    check_others(&properties)?;
+    if metadata.keyspace(name).is_some() {
+        if statement.if_not_exists {
+            return Ok(Made::nothing());
+        }
+        return Err(Error::AlreadyExists {
+            keyspace: name.to_owned(),
+            table: String::new(),
+            message: format!("Cannot add existing keyspace \"{name}\""),
+        });
+    }
+    warnings.extend(too_few_nodes(&definition));
+    let ops = vec![Op::PutKeyspace(definition)];
+    Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Keyspace, name).warned(warnings))
+}
+
+pub(super) fn alter(metadata: &Metadata, node: &NodeInfo, statement: &AlterKeyspace) -> Result<Made, Error> {
+    let name = statement.name.as_str();
+    names::check_modifiable(name)?;
+    let Some(keyspace) = metadata.keyspace(name) else {
+        if statement.if_exists {
+            return Ok(Made::nothing());
+        }
+        return Err(Error::invalid(format!("Unknown keyspace {name}")));
+    };
+    let properties = Properties::new(&statement.options)?;
+    let mut definition = keyspace.definition.clone();
+    let mut warnings = Vec::new();
+    if let Some(options) = properties.map("replication")? {
+        definition.replication = replication(name, node, options, Some(&definition.replication))?;
+        warnings.extend(too_few_nodes(&definition));
+    }
+    if let Some(durable) = properties.boolean("durable_writes")? {
+        definition.durable_writes = durable;
+    }
+    if let Some(tablets) = tablets(&properties, &mut warnings)? {
+        definition.tablets = tablets;
+    }
+    check_others(&properties)?;
+    let ops = vec![Op::PutKeyspace(definition)];
+    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
+}
+
+pub(super) fn drop(metadata: &Metadata, statement: &DropKeyspace) -> Result<Made, Error> {
+    let name = statement.name.as_str();
+    names::check_modifiable(name)?;
+    if metadata.keyspace(name).is_none() {
+        if statement.if_exists {
+            return Ok(Made::nothing());
+        }
+        return Err(Error::Configuration(format!("Cannot drop non existing keyspace '{name}'.")));
+    }
+    let ops = vec![Op::DropKeyspace(name.to_owned())];
+    Ok(Made::new(ops, SchemaAction::Dropped, SchemaTarget::Keyspace, name))
+}
+
+/// The replication options in their stored form: the class with its package, and a factor for each datacenter.
+fn replication(
+    keyspace: &str,
+    node: &NodeInfo,
+    mut options: OptionMap,
+    old: Option<&OptionMap>,
+) -> Result<OptionMap, Error> {
+    let written = options.remove("class").unwrap_or_else(|| NETWORK_TOPOLOGY.to_owned());
+    let class = written.strip_prefix(PACKAGE).unwrap_or(&written);
+    let mut out = OptionMap::from([("class".to_owned(), format!("{PACKAGE}{class}"))]);
+    match class {
+        SIMPLE => {
+            let factor = options.remove(FACTOR).ok_or_else(|| {
+                Error::Configuration("SimpleStrategy requires a replication_factor strategy option.".into())
+            })?;
+            out.insert(FACTOR.to_owned(), checked_factor(factor)?);
+            check_unused(keyspace, class, &options)?;
+        }
+        NETWORK_TOPOLOGY => {
+            let (local, old) = (&node.datacenter, old.into_iter().flatten());
+            let mut old: OptionMap =
+                old.filter(|(key, _)| *key != "class").map(|(k, v)| (k.clone(), v.clone())).collect();
+            let from_simple = old.remove(FACTOR).filter(|_| options.is_empty());
+            let everywhere = options.remove(FACTOR).or(from_simple);
+            if let Some(factor) = &everywhere {
+                checked_factor(factor.clone())?;
+            }
+            let kept = old.remove(local).filter(|_| everywhere.is_some());
+            if let Some(factor) = options.remove(local).or(kept).or(everywhere) {
+                out.insert(local.clone(), checked_factor(factor)?);
+            } else if options.is_empty() {
+                out.insert(local.clone(), "1".to_owned());
+            }
+            check_unused(keyspace, class, &options)?;
+        }
+        "LocalStrategy" | "EverywhereStrategy" => {
+            return Err(Error::Configuration(format!("{class} is for internal use only")));
+        }
+        _ => {
+            return Err(Error::Configuration(format!("Unable to find replication strategy class '{PACKAGE}{class}'")));
+        }
+    }
+    Ok(out)
+}
+
+fn checked_factor(factor: String) -> Result<String, Error> {
+    match factor.parse::<u32>() {
+        Ok(_) if factor.bytes().all(|byte| byte.is_ascii_digit()) => Ok(factor),
+        _ => {
+            Err(Error::Configuration(format!("Replication factor must be numeric and non-negative, found '{factor}'")))
+        }
+    }
+}
+
+fn check_unused(keyspace: &str, class: &str, options: &OptionMap) -> Result<(), Error> {
+    match options.keys().next() {
+        Some(unknown) => Err(Error::Configuration(format!(
+            "Unrecognized strategy option {{{unknown}}} passed to {PACKAGE}{class} for keyspace {keyspace}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The `tablets` option: `enabled` and `initial`.
+fn tablets(properties: &Properties, warnings: &mut Vec<String>) -> Result<Option<OptionMap>, Error> {
+    let Some(options) = properties.map("tablets")? else { return Ok(None) };
+    for (name, value) in &options {
+        match name.as_str() {
+            "enabled" => match value.to_lowercase().as_str() {
+                "true" => {}
+                "false" => warnings.push(
+                    "Tables are always made of tablets here: the keyspace option tablets = {'enabled': false} has no effect"
+                        .to_owned(),
+                ),
+                _ => return Err(Error::Configuration(format!("Tablets enabled value must be true or false; found: {value}"))),
+            },
+            "initial" => {
+                if value.parse::<u32>().is_err() {
+                    return Err(Error::Configuration(format!("Initial tablets value should be numeric; found {value}")));
+                }
+                if value != "0" {
+                    warnings.push(
+                        "Keyspace `initial` tablets option is deprecated.  Use per-table tablet options instead.".to_owned(),
+                    );
+                }
+            }
+            _ => return Err(Error::Configuration(format!("Unrecognized tablets option {name}"))),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// The options that are neither replication nor tablets nor durable writes.
+fn check_others(properties: &Properties) -> Result<(), Error> {
+    if let Some(storage) = properties.map("storage")?
+        && storage.get("type").is_some_and(|kind| !kind.eq_ignore_ascii_case("local"))
+    {
+        return Err(Error::not_supported("storage elsewhere than in local files"));
+    }
+    if let Some(consistency) = properties.text("consistency")?
+        && !consistency.eq_ignore_ascii_case("eventual")
+    {
+        return Err(Error::not_supported("a consistency other than 'eventual'"));
+    }
+    properties.check_known(&["replication", "durable_writes", "tablets", "storage", "consistency"], &[])
+}
+
+fn too_few_nodes(definition: &KeyspaceDefinition) -> Option<String> {
+    let factor = definition.replication_factor();
+    (factor > 1).then(|| {
+        format!(
+            "The replication factor {factor} of keyspace {} is higher than the number of nodes 1: each partition has one replica",
+            definition.name
+        )
+    })
+}

@@ -1,0 +1,80 @@
+//! Names: which are allowed, what a bare one means, and who may change what they name.
+
+use crate::api::ClientState;
+use crate::error::Error;
+use crate::syntax::ast::QualifiedName;
+use cluster::Metadata;
+use cluster::metadata::{Keyspace, Table, builtin};
+use std::rc::Rc;
+
+/// The most characters of a keyspace's or table's name.
+pub const MAX_NAME_CHARACTERS: usize = 192;
+
+/// Checks the name of a new keyspace.
+pub fn check_keyspace_name(name: &str) -> Result<(), Error> {
+    if !is_word(name) {
+        return Err(Error::invalid(format!("\"{name}\" is not a valid keyspace name")));
+    }
+    if name.len() > MAX_NAME_CHARACTERS {
+        return Err(Error::invalid(format!(
+            "Keyspace names shouldn't be more than {MAX_NAME_CHARACTERS} characters long (got \"{name}\")"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the name of a new table.
+pub fn check_table_name(name: &str) -> Result<(), Error> {
+    if !is_word(name) {
+        return Err(Error::invalid(format!(
+            "\"{name}\" is not a valid table name (must be alphanumeric character only: [0-9A-Za-z]+)"
+        )));
+    }
+    if name.len() > MAX_NAME_CHARACTERS {
+        return Err(Error::invalid(format!(
+            "Table names shouldn't be more than {MAX_NAME_CHARACTERS} characters long (got \"{name}\")"
+        )));
+    }
+    Ok(())
+}
+
+fn is_word(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The keyspace of a name: its own, or the session's.
+pub fn keyspace_of(client: &ClientState, name: &QualifiedName) -> Result<String, Error> {
+    match &name.keyspace {
+        Some(keyspace) => Ok(keyspace.as_str().to_owned()),
+        None => client.keyspace.borrow().clone().ok_or_else(no_keyspace),
+    }
+}
+
+/// No keyspace was named and none is in use.
+pub fn no_keyspace() -> Error {
+    Error::invalid("No keyspace has been specified. USE a keyspace, or explicitly specify keyspace.tablename")
+}
+
+/// Whether the keyspace belongs to the system: its tables are virtual or built in.
+pub fn is_system(keyspace: &str) -> bool {
+    crate::system::is_virtual(keyspace) || builtin::is_built_in(keyspace)
+}
+
+/// Refuses changes to the schema of the system's keyspaces.
+pub fn check_modifiable(keyspace: &str) -> Result<(), Error> {
+    if is_system(keyspace) {
+        return Err(Error::Unauthorized(format!("{keyspace} keyspace is not user-modifiable.")));
+    }
+    Ok(())
+}
+
+/// The keyspace, which must be there.
+pub fn keyspace<'m>(metadata: &'m Metadata, name: &str) -> Result<&'m Rc<Keyspace>, Error> {
+    metadata.keyspace(name).ok_or_else(|| Error::invalid(format!("Keyspace {name} does not exist")))
+}
+
+/// The table, which must be there.
+pub fn table<'m>(metadata: &'m Metadata, keyspace: &str, name: &str) -> Result<&'m Rc<Table>, Error> {
+    let found = self::keyspace(metadata, keyspace)?.tables.get(name);
+    found.ok_or_else(|| Error::invalid(format!("unconfigured table {name}")))
+}

@@ -1,0 +1,108 @@
+//! The `name = value` pairs of a WITH clause, read by name.
+
+use crate::error::Error;
+use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
+use model::options::OptionMap;
+
+/// The options of one WITH clause; no name twice.
+pub struct Properties<'s> {
+    options: &'s [SchemaOption],
+}
+
+impl<'s> Properties<'s> {
+    /// Takes the options; a repeated one is refused.
+    pub fn new(options: &'s [SchemaOption]) -> Result<Self, Error> {
+        for (at, option) in options.iter().enumerate() {
+            if options[..at].iter().any(|before| before.name == option.name) {
+                return Err(Error::Syntax(format!("Multiple definition for property '{}'", option.name)));
+            }
+        }
+        Ok(Properties { options })
+    }
+
+    /// Whether the option is written.
+    pub fn has(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// The option as written.
+    pub fn value(&self, name: &str) -> Option<&'s OptionValue> {
+        self.options.iter().find(|option| option.name.as_str() == name).map(|option| &option.value)
+    }
+
+    /// The option as text.
+    pub fn text(&self, name: &str) -> Result<Option<String>, Error> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(OptionValue::Literal(literal)) => Ok(Some(literal.text().into_owned())),
+            Some(_) => {
+                Err(Error::Syntax(format!("Invalid value for property '{name}'. It should be a string, not a map")))
+            }
+        }
+    }
+
+    /// The option as a map of text to text.
+    pub fn map(&self, name: &str) -> Result<Option<OptionMap>, Error> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(OptionValue::Map(entries)) => simple_map(name, entries).map(Some),
+            Some(_) => Err(Error::Syntax(format!("Invalid value for property '{name}'. It should be a map."))),
+        }
+    }
+
+    /// The option as a whole number.
+    pub fn int(&self, name: &str) -> Result<Option<i32>, Error> {
+        self.text(name)?.map(|text| int(name, &text)).transpose()
+    }
+
+    /// The option as a number.
+    pub fn double(&self, name: &str) -> Result<Option<f64>, Error> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match text.trim().parse::<f64>() {
+            Ok(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(Error::Syntax(format!("Invalid double value {text} for '{name}'"))),
+        }
+    }
+
+    /// The option as true or false.
+    pub fn boolean(&self, name: &str) -> Result<Option<bool>, Error> {
+        self.text(name)?.map(|text| boolean(name, &text)).transpose()
+    }
+
+    /// Refuses options of other names.
+    pub fn check_known(&self, known: &[&str], obsolete: &[&str]) -> Result<(), Error> {
+        for option in self.options {
+            if !known.contains(&option.name.as_str()) && !obsolete.contains(&option.name.as_str()) {
+                return Err(Error::Syntax(format!("Unknown property '{}'", option.name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A whole number of an option.
+pub fn int(name: &str, text: &str) -> Result<i32, Error> {
+    text.trim().parse().map_err(|_| Error::Syntax(format!("Invalid integer value {text} for '{name}'")))
+}
+
+/// True or false of an option.
+pub fn boolean(name: &str, text: &str) -> Result<bool, Error> {
+    match text.to_lowercase().as_str() {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        _ => Err(Error::Syntax(format!("Invalid boolean value {text} for '{name}'"))),
+    }
+}
+
+fn simple_map(name: &str, entries: &[(Literal, OptionValue)]) -> Result<OptionMap, Error> {
+    let mut map = OptionMap::new();
+    for (key, value) in entries {
+        let OptionValue::Literal(value) = value else {
+            return Err(Error::Syntax(format!("Invalid value for property '{name}'. It should be a map of strings.")));
+        };
+        if map.insert(key.text().into_owned(), value.text().into_owned()).is_some() {
+            return Err(Error::Syntax(format!("Multiple definition for property '{}' of '{name}'", key.text())));
+        }
+    }
+    Ok(map)
+}

@@ -1,0 +1,152 @@
+//! The system's tables: virtual, made when they are read out of what the node knows.
+//!
+//! Each table has an ordinary schema, written as CREATE TABLE in [`tables`], and a generator that fills [`Rows`]; the planner
+//! reads it as a [`VirtualTable`] like any other table. Nothing here can be written. The keyspaces `system` and
+//! `system_schema` describe themselves in `system_schema`; `system_virtual_schema` describes itself only, so that no table is
+//! listed twice.
+
+mod clients;
+mod config;
+mod ring;
+mod rows;
+mod schema_tables;
+mod sizes;
+mod status;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use clients::{ClientInfo, ClientList};
+pub use sizes::{TableSizes, TabletSize};
+
+use crate::source::{Generated, VirtualTable};
+use cluster::MetadataService;
+use cluster::metadata::{Keyspace, Metadata, NodeInfo};
+use model::schema::TableSchema;
+use rows::Rows;
+use std::rc::Rc;
+
+/// The keyspaces of virtual tables.
+pub const KEYSPACES: [&str; 3] = ["system", "system_schema", VIRTUAL_SCHEMA];
+
+/// The keyspace that describes itself only.
+const VIRTUAL_SCHEMA: &str = "system_virtual_schema";
+
+/// The language's version, as clients are told.
+pub const CQL_VERSION: &str = "3.4.5";
+
+/// The partitioner of every table.
+pub const PARTITIONER: &str = "org.apache.cassandra.dht.Murmur3Partitioner";
+
+/// A table of the system.
+struct SystemTable {
+    schema: Rc<TableSchema>,
+    generator: Generator,
+}
+
+impl VirtualTable for SystemTable {
+    fn schema(&self) -> &Rc<TableSchema> {
+        &self.schema
+    }
+
+    fn rows(&self) -> Generated<'_> {
+        Box::pin(async move {
+            let (known, mut rows) = (Knowledge::now(), Rows::new(self.schema.clone()));
+            self.generator.fill(&known, &mut rows).await;
+            Ok(rows.finish())
+        })
+    }
+}
+
+/// How a virtual table is made.
+#[derive(Clone, Copy)]
+enum Generator {
+    /// Of what every shard knows.
+    Known(fn(&Knowledge, &mut Rows)),
+    /// Of the connections of all shards.
+    Clients,
+    /// Of the data of all shards.
+    Sizes,
+}
+
+impl Generator {
+    async fn fill(self, known: &Knowledge, rows: &mut Rows) {
+        match self {
+            Generator::Known(fill) => fill(known, rows),
+            Generator::Clients => clients::fill(rows).await,
+            Generator::Sizes => sizes::fill(known, rows).await,
+        }
+    }
+}
+
+/// What tables are made of.
+struct Knowledge {
+    /// Schema and tablets.
+    metadata: Rc<Metadata>,
+    /// This node.
+    node: Rc<NodeInfo>,
+    /// The system's own keyspaces.
+    system: Rc<Metadata>,
+}
+
+impl Knowledge {
+    /// What this shard knows now.
+    fn now() -> Knowledge {
+        let service = rt::shard::service::<MetadataService>();
+        Knowledge { metadata: service.current(), node: service.info().clone(), system: registry().metadata.clone() }
+    }
+
+    /// All keyspaces that `system_schema` lists, the system's own among them.
+    fn keyspaces(&self) -> impl Iterator<Item = &Rc<Keyspace>> {
+        let own = self.system.keyspaces.values().filter(|keyspace| keyspace.definition.name != VIRTUAL_SCHEMA);
+        self.metadata.keyspaces.values().chain(own)
+    }
+
+    /// The keyspaces that `system_virtual_schema` lists.
+    fn virtual_keyspaces(&self) -> impl Iterator<Item = &Rc<Keyspace>> {
+        self.system.keyspaces.values().filter(|keyspace| keyspace.definition.name == VIRTUAL_SCHEMA)
+    }
+}
+
+/// The virtual tables of a shard: built at first use, then kept as a service.
+struct Registry {
+    metadata: Rc<Metadata>,
+    tables: Vec<Rc<SystemTable>>,
+}
+
+fn registry() -> Rc<Registry> {
+    if let Some(registry) = rt::shard::try_service::<Registry>() {
+        return registry;
+    }
+    let (metadata, generators) = tables::build();
+    let tables = generators
+        .into_iter()
+        .map(|(keyspace, name, generator)| {
+            let table = metadata.table(keyspace, &name).expect("a virtual table is in the metadata");
+            Rc::new(SystemTable { schema: table.schema.clone(), generator })
+        })
+        .collect();
+    let registry = Rc::new(Registry { metadata: Rc::new(metadata), tables });
+    rt::shard::install(registry.clone());
+    registry
+}
+
+/// Whether the keyspace is one of virtual tables.
+pub fn is_virtual(keyspace: &str) -> bool {
+    KEYSPACES.contains(&keyspace)
+}
+
+/// The virtual table of a name.
+pub fn table(keyspace: &str, name: &str) -> Option<Rc<dyn VirtualTable>> {
+    if !is_virtual(keyspace) {
+        return None;
+    }
+    let registry = registry();
+    let found = registry.tables.iter().find(|table| table.schema.name == name && table.schema.keyspace == keyspace);
+    found.map(|table| table.clone() as Rc<dyn VirtualTable>)
+}
+
+/// The virtual keyspaces with the schemas of their tables, as DESCRIBE and `system_schema` list them.
+pub fn keyspaces() -> Rc<Metadata> {
+    registry().metadata.clone()
+}

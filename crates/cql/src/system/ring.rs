@@ -1,0 +1,106 @@
+//! Who owns what, as tables: the local node, its tokens, tablets, the state of the cluster.
+//!
+//! Clients that split work by the ring get evenly spaced tokens; what really decides who owns a partition are the tablets.
+
+use super::rows::{Rows, text};
+use super::{CQL_VERSION, Knowledge, PARTITIONER};
+use cluster::tablets::TabletReplica;
+use model::types::Value;
+
+/// How many tokens a node shows, as a power of two.
+const LOG2_TOKENS: u32 = 6;
+
+/// The tokens that a node shows: the ends of as many equal ranges.
+pub fn tokens() -> impl Iterator<Item = i64> {
+    let width = 1u64 << (64 - LOG2_TOKENS);
+    (1..=1u64 << LOG2_TOKENS).map(move |n| (n.wrapping_mul(width).wrapping_sub(1) ^ (1 << 63)) as i64)
+}
+
+pub(super) fn local(known: &Knowledge, rows: &mut Rows) {
+    let node = &known.node;
+    rows.add(&[
+        ("key", text("local")),
+        ("bootstrapped", text("COMPLETED")),
+        ("broadcast_address", Value::Inet(node.broadcast_address)),
+        ("broadcast_port", Value::Int(node.storage_port.into())),
+        ("cluster_name", text(&node.cluster_name)),
+        ("cql_version", text(CQL_VERSION)),
+        ("data_center", text(&node.datacenter)),
+        ("gossip_generation", Value::Int((node.started_micros / 1_000_000) as i32)),
+        ("host_id", Value::Uuid(node.host_id.0)),
+        ("listen_address", Value::Inet(node.listen_address)),
+        ("listen_port", Value::Int(node.storage_port.into())),
+        ("native_protocol_version", text("4")),
+        ("partitioner", text(PARTITIONER)),
+        ("rack", text(&node.rack)),
+        ("release_version", text(&node.release_version)),
+        ("rpc_address", Value::Inet(node.rpc_address)),
+        ("rpc_port", Value::Int(node.native_port.into())),
+        ("schema_version", Value::Uuid(known.metadata.version)),
+        ("supported_features", text("")),
+        ("tokens", Value::Set(tokens().map(|token| text(token.to_string())).collect())),
+    ]);
+}
+
+pub(super) fn tablets(known: &Knowledge, rows: &mut Rows) {
+    for table in known.metadata.tables().filter(|table| !table.tablets.replicas(0).is_empty()) {
+        let map = &table.tablets;
+        for tablet in 0..map.count() {
+            let replica = |replica: &TabletReplica| {
+                Value::Tuple(vec![Value::Uuid(replica.host.0), Value::Int(replica.shard.into())])
+            };
+            rows.add(&[
+                ("table_id", Value::Uuid(table.schema.id.0)),
+                ("last_token", Value::Bigint(map.last_token(tablet).0)),
+                ("keyspace_name", text(&table.schema.keyspace)),
+                ("replicas", Value::List(map.replicas(tablet).iter().map(replica).collect())),
+                ("resize_seq_number", Value::Bigint(0)),
+                ("resize_type", text("none")),
+                ("table_name", text(&table.schema.name)),
+                ("tablet_count", Value::Int(map.count() as i32)),
+            ]);
+        }
+    }
+}
+
+pub(super) fn token_ring(known: &Knowledge, rows: &mut Rows) {
+    let node = &known.node;
+    for table in known.metadata.tables().filter(|table| !table.tablets.replicas(0).is_empty()) {
+        for tablet in 0..table.tablets.count() {
+            rows.add(&[
+                ("keyspace_name", text(&table.schema.keyspace)),
+                ("table_name", text(&table.schema.name)),
+                ("start_token", text(table.tablets.first_token(tablet).to_string())),
+                ("endpoint", Value::Inet(node.broadcast_address)),
+                ("dc", text(&node.datacenter)),
+                ("end_token", text(table.tablets.last_token(tablet).to_string())),
+                ("rack", text(&node.rack)),
+            ]);
+        }
+    }
+}
+
+pub(super) fn cluster_status(known: &Knowledge, rows: &mut Rows) {
+    let node = &known.node;
+    rows.add(&[
+        ("peer", Value::Inet(node.broadcast_address)),
+        ("dc", text(&node.datacenter)),
+        ("host_id", Value::Uuid(node.host_id.0)),
+        ("owns", Value::Float(1.0)),
+        ("rack", text(&node.rack)),
+        ("status", text("NORMAL")),
+        ("tokens", Value::Int(1 << LOG2_TOKENS)),
+        ("up", Value::Boolean(true)),
+    ]);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn tokens_are_evenly_spaced_and_end_with_the_greatest() {
+        let tokens: Vec<i64> = super::tokens().collect();
+        assert_eq!(tokens.len(), 64);
+        assert_eq!(*tokens.last().unwrap(), i64::MAX);
+        assert!(tokens.windows(2).all(|pair| pair[1] - pair[0] == 1 << 58));
+    }
+}

@@ -1,0 +1,184 @@
+//! Every virtual table: its rows fit its schema, and what clients must find is there.
+
+use super::{Generator, KEYSPACES, Knowledge, Rows, registry};
+use crate::schema::tests::World;
+use crate::source::VirtualRow;
+use model::schema::{ColumnKind, TableSchema};
+use model::types::{Value, validate};
+use std::rc::Rc;
+
+fn knowledge(world: &World) -> Knowledge {
+    Knowledge { metadata: world.metadata.clone(), node: world.node.clone(), system: registry().metadata.clone() }
+}
+
+async fn rows(world: &World, keyspace: &str, name: &str) -> (Rc<TableSchema>, Vec<VirtualRow>) {
+    let registry = registry();
+    let table = registry.tables.iter().find(|table| table.schema.keyspace == keyspace && table.schema.name == name);
+    let table = table.unwrap_or_else(|| panic!("there is a table {keyspace}.{name}"));
+    let mut rows = Rows::new(table.schema.clone());
+    table.generator.fill(&knowledge(world), &mut rows).await;
+    (table.schema.clone(), rows.finish())
+}
+
+/// The values of some columns of each row.
+async fn values(world: &World, keyspace: &str, name: &str, columns: &[&str]) -> Vec<Vec<Value>> {
+    let (schema, rows) = rows(world, keyspace, name).await;
+    let places: Vec<_> = columns
+        .iter()
+        .map(|name| schema.all_columns().enumerate().find(|(_, column)| column.name == *name).expect("a column"))
+        .collect();
+    let value = |row: &VirtualRow, at: usize, ty| Value::decode_optional(ty, row[at].as_deref()).unwrap();
+    rows.iter().map(|row| places.iter().map(|(at, column)| value(row, *at, &column.ty)).collect()).collect()
+}
+
+async fn world() -> World {
+    let mut world = World::new();
+    for text in [
+        "CREATE TYPE u (a int, b frozen<list<text>>)",
+        "CREATE TABLE t (pk int, ck uuid, v frozen<u>, m map<int, text>, s int STATIC, x int, PRIMARY KEY (pk, ck)) \
+         WITH CLUSTERING ORDER BY (ck DESC)",
+        "ALTER TABLE t DROP x USING TIMESTAMP 5000",
+        "ALTER TABLE t ADD x int",
+        "ALTER TABLE t DROP x USING TIMESTAMP 7000",
+        "CREATE TABLE \"Quoted\" (\"Pk\" text PRIMARY KEY) WITH compression = {'enabled': false}",
+    ] {
+        world.run(text).unwrap();
+    }
+    world
+}
+
+#[test]
+fn every_generator_fits_its_schema() {
+    rt::block_on(async {
+        let world = world().await;
+        let tables: Vec<_> = registry().tables.iter().map(|table| table.schema.clone()).collect();
+        assert!(tables.len() > 30);
+        for schema in tables {
+            let (_, rows) = rows(&world, &schema.keyspace, &schema.name).await;
+            let mut keys = Vec::new();
+            for row in &rows {
+                assert_eq!(row.len(), schema.all_columns().count());
+                for (column, bytes) in schema.all_columns().zip(row) {
+                    if let Some(bytes) = bytes {
+                        validate(&column.ty, bytes)
+                            .unwrap_or_else(|error| panic!("{}.{}: {error}", schema.name, column.name));
+                    }
+                    let key = matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering);
+                    assert!(!key || bytes.is_some(), "{}.{}", schema.name, column.name);
+                }
+                let key = row[..schema.partition_key.len() + schema.clustering.len()].to_vec();
+                assert!(!keys.contains(&key), "{}.{} has a key twice", schema.keyspace, schema.name);
+                keys.push(key);
+            }
+        }
+    });
+}
+
+#[test]
+fn local_has_what_drivers_need() {
+    rt::block_on(async {
+        let world = world().await;
+        let columns = [
+            "key",
+            "cluster_name",
+            "cql_version",
+            "data_center",
+            "rack",
+            "host_id",
+            "partitioner",
+            "release_version",
+            "rpc_address",
+            "broadcast_address",
+            "listen_address",
+            "schema_version",
+            "tokens",
+            "native_protocol_version",
+        ];
+        let rows = values(&world, "system", "local", &columns).await;
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].iter().all(|value| *value != Value::Null), "{:?}", rows[0]);
+        assert_eq!(rows[0][0], Value::Text("local".into()));
+        assert_eq!(rows[0][11], Value::Uuid(world.metadata.version));
+        let Value::Set(tokens) = &rows[0][12] else { panic!("tokens are a set") };
+        assert_eq!(tokens.len(), 64);
+    });
+}
+
+#[test]
+fn system_schema_describes_users_and_itself() {
+    rt::block_on(async {
+        let world = world().await;
+        let text = |text: &str| Value::Text(text.into());
+        let keyspaces = values(&world, "system_schema", "keyspaces", &["keyspace_name"]).await;
+        for name in ["ks", "system", "system_schema", "system_traces"] {
+            assert!(keyspaces.contains(&vec![text(name)]), "{name}");
+        }
+        assert!(!keyspaces.contains(&vec![text("system_virtual_schema")]), "it describes itself elsewhere");
+        let tables = values(&world, "system_schema", "tables", &["keyspace_name", "table_name"]).await;
+        for (keyspace, name) in [
+            ("ks", "t"),
+            ("ks", "Quoted"),
+            ("system", "local"),
+            ("system_schema", "columns"),
+            ("system_traces", "events"),
+        ] {
+            assert!(tables.contains(&vec![text(keyspace), text(name)]), "{keyspace}.{name}");
+        }
+        let columns = ["keyspace_name", "table_name", "column_name", "kind", "position", "type", "clustering_order"];
+        let columns = values(&world, "system_schema", "columns", &columns).await;
+        for (name, kind, position, ty, order) in [
+            ("pk", "partition_key", 0, "int", "none"),
+            ("ck", "clustering", 0, "uuid", "desc"),
+            ("v", "regular", -1, "frozen<u>", "none"),
+            ("m", "regular", -1, "map<int, text>", "none"),
+            ("s", "static", -1, "int", "none"),
+        ] {
+            let row = vec![text("ks"), text("t"), text(name), text(kind), Value::Int(position), text(ty), text(order)];
+            assert!(columns.contains(&row), "{name}");
+        }
+        let dropped = values(&world, "system_schema", "dropped_columns", &["column_name", "dropped_time"]).await;
+        assert_eq!(dropped, [vec![text("x"), Value::Timestamp(7)]]);
+        let types = values(&world, "system_schema", "types", &["type_name", "field_types"]).await;
+        assert_eq!(types, [vec![text("u"), Value::List(vec![text("int"), text("frozen<list<text>>")])]]);
+        let own = values(&world, "system_virtual_schema", "tables", &["keyspace_name", "table_name"]).await;
+        assert_eq!(own.len(), 3);
+    });
+}
+
+#[test]
+fn tablets_end_at_the_greatest_token() {
+    rt::block_on(async {
+        let world = world().await;
+        let id = world.metadata.table("ks", "t").unwrap().schema.id.0;
+        let rows = values(&world, "system", "tablets", &["table_id", "last_token", "replicas", "tablet_count"]).await;
+        let mine: Vec<_> = rows.iter().filter(|row| row[0] == Value::Uuid(id)).collect();
+        assert_eq!(mine.len(), 16);
+        assert_eq!(mine.last().unwrap()[1], Value::Bigint(i64::MAX));
+        let replica = Value::Tuple(vec![Value::Uuid(world.node.host_id.0), Value::Int(0)]);
+        assert_eq!(mine[0][2], Value::List(vec![replica]));
+        let keyspaces =
+            values(&world, "system_schema", "scylla_keyspaces", &["keyspace_name", "initial_tablets"]).await;
+        assert_eq!(keyspaces, [vec![Value::Text("ks".into()), Value::Int(0)]]);
+    });
+}
+
+#[test]
+fn tables_are_found_by_name_and_the_same_each_time() {
+    rt::block_on(async {
+        for keyspace in KEYSPACES {
+            assert!(super::keyspaces().keyspace(keyspace).is_some());
+        }
+        assert!(super::table("system", "local").is_some());
+        assert!(super::table("system", "IndexInfo").is_some());
+        assert!(super::table("system", "nothing").is_none());
+        assert!(super::table("ks", "local").is_none());
+        let ids: Vec<_> = registry().tables.iter().map(|table| (table.schema.id, table.schema.version)).collect();
+        let (again, generators) = super::tables::build();
+        assert_eq!(generators.len(), ids.len());
+        for (keyspace, name, generator) in &generators {
+            let schema = &again.table(keyspace, name).unwrap().schema;
+            assert!(ids.contains(&(schema.id, schema.version)), "{name}");
+            assert!(matches!(generator, Generator::Known(_)) || ["clients", "size_estimates"].contains(&name.as_str()));
+        }
+    });
+}

@@ -17,7 +17,7 @@ impl Engine {
         let table = self.table_or_error(id)?;
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        if self.config().auto_snapshot {
+        if self.config().auto_snapshot && self.has_data(&table) {
             let name = format!("dropped-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
             self.snapshot_table(&table, &name).await?;
         }

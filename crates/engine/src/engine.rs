@@ -1,7 +1,7 @@
 //! One shard's store: opening it, its tables, and its end.
 //!
-//! A node starts so: [`Engine::open`] on every shard; for each table [`Engine::reshard`] on one shard, then
-//! [`Engine::add_table`] on every shard; then the old logs are replayed, each record to [`Engine::replayed`] on the shard that
+//! A node starts so: [`Engine::open`] on every shard; [`Engine::add_table`] for each table, first on shard 0 (with
+//! [`Engine::reshard`] before it where sstables may span tablets), then on the others; then the old logs are replayed, each record to [`Engine::replayed`] on the shard that
 //! owns its key; when that is over [`Engine::replay_finished`] on every shard, then the old logs are retired; then
 //! [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
 
@@ -17,6 +17,7 @@ use crate::tablet::Tablet;
 use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
+use rt::ShardId;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Gate};
 use rt::time::Duration;
@@ -119,6 +120,9 @@ impl Engine {
             return Err(EngineError::TableExists(id));
         }
         let dir = self.table_dir(&schema);
+        if self.config.shard == ShardId(0) && !self.started.get() {
+            self.finish_interrupted(&dir).await?;
+        }
         let opened = self.open_sstables(&dir, &tablets).await?;
         let mut tablets: Vec<Rc<Tablet>> = tablets
             .into_iter()
@@ -160,6 +164,11 @@ impl Engine {
         if let Err(error) = self.log.close().await {
             tracing::error!(%error, "the commitlog could not be closed");
         }
+    }
+
+    /// Makes everything that was applied so far durable, whatever the log's sync mode.
+    pub async fn sync_log(&self) -> Result<(), EngineError> {
+        Ok(self.log.sync_now().await?)
     }
 
     /// Stops at once and leaves the disk as it is, as a crash of the process would. For tests of what comes after.

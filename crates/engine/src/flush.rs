@@ -58,7 +58,7 @@ impl Engine {
             match written {
                 Ok(sstable) => {
                     add(&self.counters().flushes, 1);
-                    add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.disk_bytes()));
+                    add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.total_bytes()));
                     tablet.failed_flushes.set(0);
                     let logged = memtable.logged();
                     tablet.attach_flushed(&memtable, sstable);
@@ -81,7 +81,7 @@ impl Engine {
     /// Writes one memtable to a sealed sstable.
     async fn write_memtable(&self, table: &Table, memtable: &Rc<Memtable>) -> Result<Option<Rc<Attached>>, EngineError> {
         let schema = table.schema();
-        let slices = Slices::new(&schema, &Slice::full());
+        let slices = Slices::new(&schema, Rc::new(Slice::full()));
         let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
         let options = WriterOptions { expected_partitions: memtable.len() as u64, ..self.writer_options(&schema) };
         let mut out = Output::create(&table.dir, schema, options).await?;

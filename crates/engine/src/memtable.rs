@@ -10,7 +10,6 @@ mod range_tombstones;
 mod source;
 
 pub(crate) use partition::max_of_row;
-pub(crate) use range_tombstones::RangeTombstones;
 pub(crate) use source::MemtableSource;
 
 use crate::commitlog::{Position, shard_of_segment};

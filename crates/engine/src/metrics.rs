@@ -178,7 +178,7 @@ impl Engine {
             stats.sstables += set.len() as u64;
             stats.disk_bytes += set.disk_bytes();
             for own in set.iter() {
-                stats.partitions += own.sstable.partitions();
+                stats.partitions += own.partitions();
                 data_bytes += own.sstable.data_bytes();
                 stats.unreadable += u64::from(own.corrupt.get());
             }

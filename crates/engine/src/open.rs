@@ -13,7 +13,7 @@ use crate::table::Table;
 use model::key::DecoratedKey;
 use model::schema::TableSchema;
 use rt::ShardId;
-use sstable::{Component, Place, Sstable, WriterOptions};
+use sstable::{Component, Place, Sstable, Version, WriterOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -38,7 +38,7 @@ impl Engine {
             if is_void(&opened.marks, &place) {
                 continue;
             }
-            let sstable = match Sstable::open(dir, place.generation, self.cache()).await {
+            let sstable = match Sstable::open_at(&place, self.cache()).await {
                 Ok(sstable) => sstable,
                 // Another shard's compaction, or drop, has just removed it.
                 Err(sstable::Error::Io(error)) if error.kind() == io::ErrorKind::NotFound && !is_sealed(&place).await => {
@@ -79,9 +79,8 @@ impl Engine {
         if sstables.is_empty() {
             return Ok(());
         }
-        let delete = sstables.iter().map(|own| own.generation().to_string()).collect();
-        deletion_log::replace(&table.dir, &Replacement { seal: Vec::new(), delete }).await?;
-        Ok(())
+        let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
+        remove_all(&table.dir, &places).await
     }
 }
 
@@ -119,6 +118,19 @@ pub(crate) fn sealed_places(dir: &Path, names: &[String]) -> Vec<Place> {
             _ => None,
         })
         .collect()
+}
+
+/// Removes sstables of a directory: those of our own format all or none, whatever happens.
+pub(crate) async fn remove_all(dir: &Path, places: &[Place]) -> Result<(), EngineError> {
+    let (own, foreign): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.version == Version::Me);
+    if !own.is_empty() {
+        let delete = own.iter().map(|place| place.generation.to_string()).collect();
+        deletion_log::replace(dir, &Replacement { seal: Vec::new(), delete }).await?;
+    }
+    for place in foreign {
+        sstable::directory::remove(place).await?;
+    }
+    Ok(())
 }
 
 async fn is_sealed(place: &Place) -> bool {

@@ -45,8 +45,7 @@ impl Default for ReadOptions {
 /// A stream of merged fragments. See the module.
 pub struct Reader {
     schema: Rc<TableSchema>,
-    slice: Rc<Slice>,
-    slices: Rc<Slices>,
+    slices: Slices,
     options: ReadOptions,
     counters: Counters,
     /// The tablets still to be read, in ring order.
@@ -88,10 +87,9 @@ impl Engine {
     ) -> Result<Reader, NoSuchTable> {
         let table = self.table(table).ok_or(NoSuchTable(table))?;
         let schema = table.schema();
-        let slices = Slices::new(&schema, &slice);
+        let slices = Slices::new(&schema, slice);
         let mut reader = Reader {
             schema,
-            slice,
             slices,
             options,
             counters: self.counters().clone(),
@@ -217,7 +215,7 @@ impl Reader {
     }
 
     fn open_key(&mut self, tablet: &Tablet, key: &DecoratedKey, range: PartitionRange) {
-        let mut sources = Vec::new();
+        let mut sources = Sources::default();
         tablet.for_each_memtable(|memtable| {
             if let Some(source) = MemtableSource::of_key(memtable, &self.schema, &self.slices, key) {
                 sources.push(Source::Memtable(source));
@@ -237,7 +235,7 @@ impl Reader {
     }
 
     fn open_range(&mut self, tablet: &Tablet, range: PartitionRange) {
-        let mut sources = Vec::new();
+        let mut sources = Sources::default();
         tablet.for_each_memtable(|memtable| {
             if !memtable.is_empty() {
                 let source =
@@ -245,7 +243,7 @@ impl Reader {
                 sources.push(Source::Memtable(source));
             }
         });
-        for attached in tablet.sstables().iter().filter(|attached| attached.overlaps(&range)) {
+        for attached in tablet.sstables().iter().filter(|attached| attached.sstable.overlaps(&range)) {
             sources.push(self.sstable_source(attached, &range, true));
         }
         self.set_sources(sources);
@@ -258,19 +256,40 @@ impl Reader {
             use_cache: !self.options.bypass,
             read_ahead,
         };
-        let reader = attached.sstable.reader(&self.schema, range.clone(), self.slice.clone(), options);
+        let reader = attached.sstable.reader(&self.schema, range.clone(), self.slices.slice().clone(), options);
         Source::Sstable(Box::new(SstableSource { reader, of: attached.clone() }))
     }
 
-    fn set_sources(&mut self, mut sources: Vec<Source>) {
-        self.current = match sources.len() {
-            0 => Current::Nothing,
-            1 => sources.pop().map_or(Current::Nothing, Current::One),
-            n => {
+    fn set_sources(&mut self, sources: Sources) {
+        let Sources { first, others } = sources;
+        self.current = match first {
+            None => Current::Nothing,
+            Some(one) if others.is_empty() => Current::One(one),
+            Some(first) => {
+                let mut sources = others;
+                sources.push(first);
                 let order = self.slices.order(&self.schema).clone();
-                Current::Several(Box::new(Several { merger: Merger::new(self.schema.clone(), order, n), sources }))
+                let merger = Merger::new(self.schema.clone(), order, sources.len());
+                Current::Several(Box::new(Several { merger, sources }))
             }
         };
+    }
+}
+
+/// The sources of a reader while they are collected: the first needs no list.
+#[derive(Default)]
+struct Sources {
+    first: Option<Source>,
+    others: Vec<Source>,
+}
+
+impl Sources {
+    fn push(&mut self, source: Source) {
+        if self.first.is_none() {
+            self.first = Some(source);
+        } else {
+            self.others.push(source);
+        }
     }
 }
 

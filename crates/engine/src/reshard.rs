@@ -1,14 +1,15 @@
 //! Preparing a table's directory at start-up, on one shard and before any shard adds the table.
 //!
-//! Finishes what a crash interrupted, removes what was never sealed or is void, and splits sstables that span tablets (put there
-//! by hand, or written when the tablets were others), so that each belongs to one tablet and so to one shard.
+//! Finishes what a crash interrupted and removes what was never sealed or is void (shard 0 does so for every table that it adds
+//! before [`Engine::start`]); splits sstables that span tablets (put there by hand, or written when the tablets were others), so
+//! that each belongs to one tablet and so to one shard.
 
-use crate::deletion_log::{self, Replacement};
+use crate::deletion_log;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::flush::Output;
 use crate::marks::Marks;
-use crate::open::{is_void, names_in, sealed_places};
+use crate::open::{is_void, names_in, remove_all, sealed_places};
 use crate::sstable_set::Attached;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
@@ -22,24 +23,8 @@ impl Engine {
     /// See the module. `tablets` are all of the table's tablets on this node, of every shard.
     pub async fn reshard(&self, schema: Rc<TableSchema>, tablets: &[TabletRange]) -> Result<(), EngineError> {
         let dir = self.table_dir(&schema);
-        if names_in(&dir).await?.is_empty() {
-            return Ok(());
-        }
-        let finished = deletion_log::finish_pending(&dir).await?;
-        if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
-            tracing::info!(table = %schema.name, removed = finished.deleted.len(), unsealed = finished.orphans.len(),
-                "finished what the last run left undone");
-        }
-        let names = names_in(&dir).await?;
-        let marks = Marks::read_all(&dir, &names).await?;
-        let (void, sound): (Vec<_>, Vec<_>) =
-            sealed_places(&dir, &names).into_iter().partition(|place| is_void(&marks, place));
-        if !void.is_empty() {
-            let delete = void.iter().map(|place| place.generation.to_string()).collect();
-            deletion_log::replace(&dir, &Replacement { seal: Vec::new(), delete }).await?;
-        }
-        for place in sound {
-            match Sstable::open(&dir, place.generation, self.cache()).await {
+        for place in self.finish_interrupted(&dir).await? {
+            match Sstable::open_at(&place, self.cache()).await {
                 Ok(sstable) => {
                     let whole = PartitionRange {
                         start: model::key::RingCut::before_key(sstable.first_key()),
@@ -57,6 +42,27 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Finishes what the last run left undone in a table's directory; gives the sstables that are left. Only one shard may do
+    /// this, and only while no other uses the directory.
+    pub(crate) async fn finish_interrupted(&self, dir: &Path) -> Result<Vec<Place>, EngineError> {
+        if names_in(dir).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let finished = deletion_log::finish_pending(dir).await?;
+        if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
+            tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
+                "finished what the last run left undone");
+        }
+        let names = names_in(dir).await?;
+        let marks = Marks::read_all(dir, &names).await?;
+        let (void, sound): (Vec<_>, Vec<_>) =
+            sealed_places(dir, &names).into_iter().partition(|place| is_void(&marks, place));
+        if !void.is_empty() {
+            remove_all(dir, &void).await?;
+        }
+        Ok(sound)
     }
 
     /// Rewrites an sstable as one per piece.
@@ -86,8 +92,6 @@ impl Engine {
             }
             output.finish(&attached.intervals, self).await?;
         }
-        let delete = vec![place.generation.to_string()];
-        deletion_log::replace(dir, &Replacement { seal: Vec::new(), delete }).await?;
-        Ok(())
+        remove_all(dir, std::slice::from_ref(place)).await
     }
 }

@@ -1,46 +1,71 @@
-//! A reader's slice, turned once into the order in which it is read.
+//! A reader's slice in the order in which it is read. Costs nothing to make for a reader in the table's own order.
 
-use crate::memtable::RangeTombstones;
 use model::key::DecoratedKey;
 use model::range::{RowRange, Slice};
 use model::schema::{ClusteringOrder, TableSchema};
 use std::rc::Rc;
 
 /// The rows wanted, as ranges in the order of reading.
+#[derive(Clone)]
 pub(crate) struct Slices {
-    pub reversed: bool,
-    pub no_changes: Rc<RangeTombstones>,
-    reversed_order: Option<ClusteringOrder>,
-    rows: Rc<[RowRange]>,
-    static_row: bool,
-    resume: Option<(DecoratedKey, Rc<[RowRange]>, bool)>,
+    slice: Rc<Slice>,
+    reversed: Option<Rc<Reversed>>,
+}
+
+struct Reversed {
+    order: ClusteringOrder,
+    rows: Vec<RowRange>,
+    resumed: Vec<RowRange>,
+}
+
+/// Which ranges of a slice hold for a partition.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    resumed: bool,
+    pub static_row: bool,
 }
 
 impl Slices {
-    pub fn new(schema: &TableSchema, slice: &Slice) -> Rc<Self> {
-        let in_order = |rows: &[RowRange]| -> Rc<[RowRange]> {
-            if slice.reversed { rows.iter().rev().cloned().map(RowRange::reversed).collect() } else { rows.into() }
-        };
-        Rc::new(Slices {
-            reversed: slice.reversed,
-            no_changes: Rc::default(),
-            reversed_order: slice.reversed.then(|| schema.order.reversed()),
-            rows: in_order(&slice.rows),
-            static_row: slice.static_row,
-            resume: slice.resume.as_ref().map(|r| (r.key.clone(), in_order(&r.rows), r.static_row)),
-        })
+    pub fn new(schema: &TableSchema, slice: Rc<Slice>) -> Self {
+        let reversed = slice.reversed.then(|| {
+            let reverse = |rows: &[RowRange]| rows.iter().rev().cloned().map(RowRange::reversed).collect();
+            Rc::new(Reversed {
+                order: schema.order.reversed(),
+                rows: reverse(&slice.rows),
+                resumed: slice.resume.as_ref().map(|resume| reverse(&resume.rows)).unwrap_or_default(),
+            })
+        });
+        Slices { slice, reversed }
+    }
+
+    pub fn slice(&self) -> &Rc<Slice> {
+        &self.slice
+    }
+
+    pub fn is_reversed(&self) -> bool {
+        self.reversed.is_some()
     }
 
     /// The order in which rows are read.
     pub fn order<'a>(&'a self, schema: &'a TableSchema) -> &'a ClusteringOrder {
-        self.reversed_order.as_ref().unwrap_or(&schema.order)
+        self.reversed.as_ref().map_or(&schema.order, |reversed| &reversed.order)
     }
 
     /// What is wanted of a partition.
-    pub fn of(&self, key: &DecoratedKey) -> (Rc<[RowRange]>, bool) {
-        match &self.resume {
-            Some((resumed, rows, static_row)) if resumed == key => (rows.clone(), *static_row),
-            _ => (self.rows.clone(), self.static_row),
+    pub fn of(&self, key: &DecoratedKey) -> Wanted {
+        match &self.slice.resume {
+            Some(resume) if resume.key == *key => Wanted { resumed: true, static_row: resume.static_row },
+            _ => Wanted { resumed: false, static_row: self.slice.static_row },
+        }
+    }
+
+    /// The ranges of rows that are wanted.
+    pub fn ranges(&self, wanted: Wanted) -> &[RowRange] {
+        match (&self.reversed, &self.slice.resume) {
+            (Some(reversed), _) if wanted.resumed => &reversed.resumed,
+            (Some(reversed), _) => &reversed.rows,
+            (None, Some(resume)) if wanted.resumed => &resume.rows,
+            (None, _) => &self.slice.rows,
         }
     }
 }

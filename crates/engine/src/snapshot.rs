@@ -42,7 +42,7 @@ impl Engine {
         let files = names_in(&table.dir).await?;
         for tablet in table.tablets().iter() {
             for own in tablet.sstables().iter() {
-                self.link(&files, &Place::new(&table.dir, own.generation()), &to).await?;
+                self.link(&files, own.sstable.place(), &to).await?;
             }
         }
         if let Some(describe) = self.config().describe {

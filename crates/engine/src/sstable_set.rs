@@ -2,10 +2,8 @@
 
 use crate::memtable::Interval;
 use model::key::DecoratedKey;
-use model::range::PartitionRange;
-use sstable::{Generation, Sstable};
+use sstable::{Generation, Sstable, Version};
 use std::cell::Cell;
-use std::cmp::Ordering;
 use std::rc::Rc;
 
 /// An sstable that belongs to a tablet.
@@ -28,6 +26,21 @@ impl Attached {
         self.sstable.generation()
     }
 
+    /// Whether Messina's own format: what is not is served, and left as it is.
+    pub fn is_ours(&self) -> bool {
+        self.sstable.version() == Version::Me
+    }
+
+    /// How many partitions it has.
+    pub fn partitions(&self) -> u64 {
+        self.sstable.stats().partition_sizes.count()
+    }
+
+    /// Whether compaction may take it.
+    pub fn is_free(&self) -> bool {
+        !self.compacting.get() && !self.corrupt.get() && self.is_ours()
+    }
+
     /// Whether a key lies between its first and last.
     pub fn spans(&self, key: &DecoratedKey) -> bool {
         self.sstable.first_key() <= key && key <= self.sstable.last_key()
@@ -35,14 +48,7 @@ impl Attached {
 
     /// Whether it may hold the key.
     pub fn may_contain(&self, key: &DecoratedKey) -> bool {
-        self.spans(key) && self.sstable.may_contain(key)
-    }
-
-    /// Whether part of a range lies between its first and last key.
-    pub fn overlaps(&self, range: &PartitionRange) -> bool {
-        let (first, last) = (self.sstable.first_key(), self.sstable.last_key());
-        range.start.cmp_key(last.token, &last.key) == Ordering::Less
-            && range.end.cmp_key(first.token, &first.key) == Ordering::Greater
+        self.sstable.may_contain(key)
     }
 
     /// Whether both may hold the same keys.
@@ -76,7 +82,7 @@ impl SstableSet {
 
     /// Bytes on disk.
     pub fn disk_bytes(&self) -> u64 {
-        self.sstables.iter().map(|own| own.sstable.disk_bytes()).sum()
+        self.sstables.iter().map(|own| own.sstable.total_bytes()).sum()
     }
 }
 

@@ -69,7 +69,7 @@ impl Engine {
         Ok(record)
     }
 
-    fn has_data(&self, table: &Table) -> bool {
+    pub(crate) fn has_data(&self, table: &Table) -> bool {
         table.tablets().iter().any(|tablet| tablet.memtable_bytes() > 0 || tablet.sstables().len() > 0)
     }
 

@@ -142,6 +142,14 @@ fn eager(gc_grace: i32) -> Rc<TableSchema> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// Nothing is flushed.
+    #[test]
+    fn memtables_alone_give_what_was_written(ops in prop::collection::vec(op(), 1..120)) {
+        let in_memory = |op: &Op| !matches!(op, Op::Flush | Op::CompactMajor | Op::Restart | Op::Crash | Op::Truncate);
+        let ops: Vec<Op> = ops.into_iter().filter(in_memory).collect();
+        rt::block_on(run("model-memory", &ops, eager(0), |_| {}, false));
+    }
+
     /// Timestamps in any order; tombstones are kept.
     #[test]
     fn reads_give_what_was_written(ops in prop::collection::vec(op(), 1..120)) {

@@ -59,6 +59,9 @@ impl Engine {
         let places = Arc::new(Semaphore::new(COMPACTIONS_AT_ONCE));
         while !self.stopping().is_cancelled() {
             let Ok(place) = places.clone().acquire_owned().await else { return };
+            if self.stopping().is_cancelled() {
+                break;
+            }
             match self.next_job() {
                 Some(job) => self.run_in_background(job, place),
                 None => {
@@ -113,7 +116,7 @@ impl Engine {
             for tablet in table.tablets().iter() {
                 let Some(inputs) = pick_inputs(tablet, &schema, &options, now) else { continue };
                 found += 1;
-                let bytes = inputs.iter().map(|own| own.sstable.disk_bytes()).sum();
+                let bytes = inputs.iter().map(|own| own.sstable.total_bytes()).sum();
                 if bytes > LARGE && !large_allowed {
                     continue;
                 }
@@ -136,8 +139,7 @@ impl Engine {
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
         for tablet in table.tablets().iter() {
-            let inputs: Vec<_> =
-                tablet.sstables().iter().filter(|own| !own.corrupt.get() && !own.compacting.get()).cloned().collect();
+            let inputs: Vec<_> = tablet.sstables().iter().filter(|own| own.is_free()).cloned().collect();
             if inputs.is_empty() {
                 continue;
             }
@@ -162,7 +164,7 @@ fn pick_inputs(
     now: i64,
 ) -> Option<Vec<Rc<Attached>>> {
     let set = tablet.sstables();
-    let free: Vec<_> = set.iter().filter(|own| !own.compacting.get() && !own.corrupt.get()).collect();
+    let free: Vec<_> = set.iter().filter(|own| own.is_free()).collect();
     let gc_before = gc_before(schema, now);
     let candidates: Vec<_> = free
         .iter()

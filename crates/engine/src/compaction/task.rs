@@ -91,7 +91,7 @@ impl Engine {
             .collect();
         let mut merger = Merger::new(schema.clone(), schema.order.clone(), readers.len());
         let mut compactor = Compactor::new(rules);
-        let partitions = read.iter().map(|own| own.sstable.partitions()).sum();
+        let partitions = read.iter().map(|own| own.partitions()).sum();
         let mut output: Option<Output> = None;
         let mut buffer = VecDeque::new();
         let (mut weight, mut steps) = (0usize, 0u32);
@@ -140,10 +140,10 @@ impl Engine {
                 break;
             }
         }
-        add(&self.counters().compacted_bytes_in, inputs.iter().map(|own| own.sstable.disk_bytes()).sum());
+        add(&self.counters().compacted_bytes_in, inputs.iter().map(|own| own.sstable.total_bytes()).sum());
         let Some(output) = output else { return Ok(None) };
         let attached = output.finish(&hulls(inputs), self).await?;
-        add(&self.counters().compacted_bytes_out, attached.as_ref().map_or(0, |own| own.sstable.disk_bytes()));
+        add(&self.counters().compacted_bytes_out, attached.as_ref().map_or(0, |own| own.sstable.total_bytes()));
         Ok(attached)
     }
 

@@ -7,7 +7,7 @@ use super::Memtable;
 use super::chunks::Cursor;
 use super::partition::{Body, Partition, Rows};
 use super::range_tombstones::{Change, RangeTombstones};
-use crate::slices::Slices;
+use crate::slices::{Slices, Wanted};
 use model::fragment::Fragment;
 use model::key::{ClusteringCut, DecoratedKey};
 use model::range::{PartitionRange, RowRange};
@@ -21,7 +21,7 @@ use std::rc::Rc;
 pub(crate) struct MemtableSource {
     memtable: Rc<Memtable>,
     schema: Rc<TableSchema>,
-    slices: Rc<Slices>,
+    slices: Slices,
     range: PartitionRange,
     /// The last partition that was begun.
     last: Option<DecoratedKey>,
@@ -30,7 +30,7 @@ pub(crate) struct MemtableSource {
 }
 
 impl MemtableSource {
-    pub fn new(memtable: Rc<Memtable>, schema: Rc<TableSchema>, slices: Rc<Slices>, range: PartitionRange) -> Self {
+    pub fn new(memtable: Rc<Memtable>, schema: Rc<TableSchema>, slices: Slices, range: PartitionRange) -> Self {
         MemtableSource { memtable, schema, slices, range, last: None, inside: None, finished: false }
     }
 
@@ -38,7 +38,7 @@ impl MemtableSource {
     pub fn of_key(
         memtable: &Rc<Memtable>,
         schema: &Rc<TableSchema>,
-        slices: &Rc<Slices>,
+        slices: &Slices,
         key: &DecoratedKey,
     ) -> Option<Self> {
         let partition = memtable.get(key)?;
@@ -120,10 +120,9 @@ struct Inside {
     key: DecoratedKey,
     partition: Partition,
     state: State,
-    ranges: Rc<[RowRange]>,
-    static_row: bool,
-    /// In the reader's order.
-    changes: Rc<RangeTombstones>,
+    wanted: Wanted,
+    /// In the reader's order; none when there are no range deletions.
+    changes: Option<Rc<RangeTombstones>>,
     /// What the last change that was yielded said.
     open: Tombstone,
 }
@@ -146,18 +145,18 @@ enum At {
 
 impl Inside {
     fn new(key: &DecoratedKey, partition: Partition, schema: &TableSchema, slices: &Slices) -> Self {
-        let (ranges, static_row) = slices.of(key);
+        let wanted = slices.of(key);
         let changes = match &partition {
             Partition::Body(body) if !body.ranges.changes().is_empty() => {
-                if slices.reversed { Rc::new(body.ranges.reversed()) } else { body.ranges.clone() }
+                Some(if slices.is_reversed() { Rc::new(body.ranges.reversed()) } else { body.ranges.clone() })
             }
-            _ => slices.no_changes.clone(),
+            _ => None,
         };
-        debug_assert!(ranges.windows(2).all(|pair| {
+        debug_assert!(slices.ranges(wanted).windows(2).all(|pair| {
             let order = slices.order(schema);
             pair[0].end.cmp(order, &pair[1].start) != Ordering::Greater
         }));
-        Inside { key: key.clone(), partition, state: State::Start, ranges, static_row, changes, open: Tombstone::LIVE }
+        Inside { key: key.clone(), partition, state: State::Start, wanted, changes, open: Tombstone::LIVE }
     }
 
     /// Yields what fits; whether the partition is complete.
@@ -181,6 +180,7 @@ impl Inside {
 
     fn next(&mut self, schema: &TableSchema, slices: &Slices) -> Option<Fragment> {
         let order = slices.order(schema);
+        let ranges = slices.ranges(self.wanted);
         loop {
             match &mut self.state {
                 State::Start => {
@@ -193,7 +193,7 @@ impl Inside {
                 }
                 State::Static => {
                     self.state = State::Range(0);
-                    if self.static_row
+                    if self.wanted.static_row
                         && let Partition::Body(body) = &self.partition
                         && let Some(row) = &body.static_row
                         && !row.is_empty()
@@ -203,12 +203,13 @@ impl Inside {
                 }
                 State::Range(index) => {
                     let index = *index;
-                    let Some(range) = self.ranges.get(index) else {
+                    let Some(range) = ranges.get(index) else {
                         self.state = State::Ended;
                         return Some(Fragment::PartitionEnd);
                     };
-                    let (open, change) = self.changes.open_at(order, &range.start);
-                    let row = self.seek(schema, order, range, slices.reversed);
+                    let (open, change) =
+                        self.changes.as_ref().map_or((Tombstone::LIVE, 0), |changes| changes.open_at(order, &range.start));
+                    let row = self.seek(schema, order, range, slices.is_reversed());
                     let at = range.start.clone();
                     self.state = State::Rows { range: index, row, change };
                     if let Some(fragment) = self.change(at, open) {
@@ -216,14 +217,13 @@ impl Inside {
                     }
                 }
                 State::Rows { range: index, row, change } => {
-                    let range = &self.ranges[*index];
+                    let range = &ranges[*index];
                     let is_last_cut = range.end.prefix.is_empty() && range.end.after;
                     let within = row.as_ref().map(|at| row_of(&self.partition, at)).filter(|(key, _)| {
                         is_last_cut || range.end.cmp_row(order, key) == Ordering::Greater
                     });
-                    let next_change = self
-                        .changes
-                        .changes()
+                    let changes = self.changes.as_ref().map_or(&[][..], |changes| changes.changes());
+                    let next_change = changes
                         .get(*change)
                         .filter(|change| change.at.cmp(order, &range.end) == Ordering::Less);
                     let change_first = match (within, next_change) {
@@ -231,10 +231,8 @@ impl Inside {
                             let end = range.end.clone();
                             let index = *index + 1;
                             self.state = State::Range(index);
-                            let goes_on = self
-                                .ranges
-                                .get(index)
-                                .is_some_and(|next| next.start.cmp(order, &end) == Ordering::Equal);
+                            let goes_on =
+                                ranges.get(index).is_some_and(|next| next.start.cmp(order, &end) == Ordering::Equal);
                             if !goes_on && let Some(fragment) = self.change(end, Tombstone::LIVE) {
                                 return Some(fragment);
                             }
@@ -245,7 +243,7 @@ impl Inside {
                         (Some((key, _)), Some(next)) => next.at.cmp_row(order, key) == Ordering::Less,
                     };
                     if change_first {
-                        let Change { at, tombstone } = self.changes.changes()[*change].clone();
+                        let Change { at, tombstone } = changes[*change].clone();
                         *change += 1;
                         if let Some(fragment) = self.change(at, tombstone) {
                             return Some(fragment);
@@ -259,7 +257,7 @@ impl Inside {
                         && let Partition::Body(body) = &self.partition
                         && let Rows::Many(chunks) = &body.rows
                     {
-                        *row = cursor.step(chunks, &schema.order, !slices.reversed).map(At::Many);
+                        *row = cursor.step(chunks, &schema.order, !slices.is_reversed()).map(At::Many);
                     }
                     return Some(fragment);
                 }

@@ -1,0 +1,176 @@
+//! Power loss at every write of a small random workload, on the simulated disk: what was acknowledged survives, and nothing
+//! deleted returns.
+//!
+//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine --features sim --test power_loss
+
+#![cfg(feature = "sim")]
+
+mod support;
+
+use engine::commitlog::SyncMode;
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::sim::{Disk, PowerLost};
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use support::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Change(Change),
+    Flush,
+    CompactMajor,
+    Truncate,
+    Sync,
+}
+
+/// splitmix64, so that a workload depends on its seed alone.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (x ^ (x >> 31)) % below
+    }
+}
+
+fn workload(seed: u64, len: usize) -> Vec<Op> {
+    let mut numbers = Numbers(seed);
+    (0..len)
+        .map(|i| {
+            let (k, c) = (numbers.next(4) as i32, numbers.next(6) as i32);
+            let value = format!("v{i}");
+            match numbers.next(40) {
+                0..18 => Op::Change(Change::Insert { k, c, value }),
+                18..21 => Op::Change(Change::Static { k, value }),
+                21..25 => Op::Change(Change::DeleteRow { k, c }),
+                25..28 => Op::Change(Change::DeleteRange { k, from: c, to: c + 2 }),
+                28..30 => Op::Change(Change::DeletePartition { k }),
+                30..35 => Op::Flush,
+                35..37 => Op::CompactMajor,
+                37..38 => Op::Truncate,
+                _ => Op::Sync,
+            }
+        })
+        .collect()
+}
+
+/// How far a run has come.
+#[derive(Clone, Default)]
+struct Progress {
+    /// Operations that were begun; all but the last are acknowledged.
+    begun: usize,
+    /// Everything among the first so many is on the device.
+    durable: usize,
+}
+
+async fn work(dir: &Path, schema: &Rc<TableSchema>, mode: SyncMode, ops: &[Op], progress: &RefCell<Progress>) {
+    let mut config = config(dir, 16 << 20);
+    config.log.mode = mode;
+    let engine = open(config, schema, &tablets(2)).await;
+    for (i, op) in ops.iter().enumerate() {
+        progress.borrow_mut().begun = i + 1;
+        match op {
+            Op::Change(change) => {
+                let mutation = change.mutation(schema, i as i64 + 1);
+                engine.apply_durably(&mutation, &key(change.k())).await.unwrap();
+            }
+            Op::Flush => engine.flush(None).await.unwrap(),
+            Op::CompactMajor => engine.compact_major(schema.id).await.unwrap(),
+            Op::Truncate => drop(engine.truncate(schema.id).await.unwrap()),
+            Op::Sync => engine.sync_log().await.unwrap(),
+        }
+        let durable = mode == SyncMode::Batch || !matches!(op, Op::Change(_));
+        if durable {
+            progress.borrow_mut().durable = i + 1;
+        }
+    }
+    engine.stop().await;
+}
+
+/// What is seen after the first `n` operations.
+fn after(ops: &[Op], n: usize) -> Seen {
+    let mut naive = Naive::default();
+    for (i, op) in ops[..n].iter().enumerate() {
+        match op {
+            Op::Change(change) => naive.changes.push((i as i64 + 1, change.clone())),
+            Op::Truncate => naive.changes.clear(),
+            _ => {}
+        }
+    }
+    naive.seen()
+}
+
+/// Each partition must look as after some prefix of the operations that has all that is durable.
+fn check(ops: &[Op], progress: &Progress, found: &Seen, context: &str) {
+    let prefixes: Vec<Seen> = (progress.durable..=progress.begun).map(|n| after(ops, n)).collect();
+    for k in 0..4 {
+        let fits = prefixes.iter().any(|wanted| wanted.get(&k) == found.get(&k));
+        assert!(fits, "{context}: partition {k} is {:?}, none of {:?}; {progress:?}", found.get(&k),
+            prefixes.iter().map(|p| p.get(&k)).collect::<Vec<_>>(), progress = (progress.durable, progress.begun));
+    }
+}
+
+fn lose_power_everywhere(seed: u64, mode: SyncMode, len: usize) {
+    let schema = schema(0, |options| {
+        options.compaction.insert("min_threshold".into(), "2".into());
+    });
+    let ops = workload(seed, len);
+    let dir = Path::new("/data");
+    let whole = Disk::new(seed);
+    let progress = RefCell::new(Progress::default());
+    rt::sim::block_on(seed, &whole, work(dir, &schema, mode, &ops, &progress));
+    let writes = whole.writes();
+    assert!(writes > len as u64);
+    for n in 1..=writes {
+        let disk = Disk::new(seed);
+        disk.power_loss_at_write(n);
+        let progress = RefCell::new(Progress::default());
+        let lost = rt::sim::run(seed, &disk, work(dir, &schema, mode, &ops, &progress));
+        if lost == Ok(()) {
+            continue;
+        }
+        // Sometimes the power goes again while the node recovers.
+        disk.no_power_loss();
+        if n.is_multiple_of(3) {
+            disk.power_loss_at_write(1 + n % 29);
+            let _: Result<(), PowerLost> = rt::sim::run(seed + n, &disk, async {
+                let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+                engine.compact_major(schema.id).await.unwrap();
+                engine.stop().await;
+            });
+            disk.no_power_loss();
+        }
+        let context = format!("seed {seed}, power loss at write {n} of {writes}");
+        let progress = progress.borrow().clone();
+        rt::sim::block_on(seed + n, &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            let found = read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await;
+            check(&ops, &progress, &found, &context);
+            // And what was recovered stays what it is.
+            engine.compact_major(schema.id).await.unwrap();
+            let again = read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await;
+            assert_eq!(found, again, "{context}: after a compaction");
+            engine.stop().await;
+        });
+    }
+}
+
+#[test]
+fn acked_writes_survive_power_loss_in_batch_mode() {
+    for seed in 1..=3 {
+        lose_power_everywhere(seed, SyncMode::Batch, 40);
+    }
+}
+
+#[test]
+fn synced_writes_survive_power_loss_in_periodic_mode() {
+    for seed in 11..=13 {
+        lose_power_everywhere(seed, SyncMode::Periodic { period: Duration::from_millis(50) }, 40);
+    }
+}

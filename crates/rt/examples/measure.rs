@@ -212,7 +212,7 @@ fn sockets() {
     let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     for (connections, batch) in [(16, 2), (4, 32)] {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let machine = Machine::start(MachineConfig::default(), move |_| {
+        let machine = Machine::start(MachineConfig { overprovisioned: true, ..MachineConfig::default() }, move |_| {
             let sender = sender.clone();
             async move {
                 let listener = rt::net::listen(local, Default::default()).await.expect("listen");

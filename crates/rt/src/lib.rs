@@ -8,6 +8,7 @@
 pub mod fs;
 pub mod hash;
 pub mod helper;
+pub mod host;
 pub mod metrics;
 pub mod net;
 pub mod random;

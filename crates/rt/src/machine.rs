@@ -403,7 +403,7 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
 
 /// The CPUs this thread may run on.
 #[allow(unsafe_code)]
-fn affinity() -> Vec<usize> {
+pub(crate) fn affinity() -> Vec<usize> {
     // SAFETY: `cpu_set_t` is plain bits; the call writes at most the size we give.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();

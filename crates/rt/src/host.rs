@@ -1,0 +1,59 @@
+//! What the machine around the process offers: CPUs, memory, file descriptors.
+
+use std::io;
+
+/// The CPUs that the process may run on.
+pub fn cpus() -> Vec<usize> {
+    crate::machine::affinity()
+}
+
+/// Bytes of memory that the process may use: the machine's, or what its control group leaves of it.
+pub fn memory_limit() -> io::Result<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo")?;
+    let total = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/meminfo has no MemTotal"))?;
+    Ok(control_group_limit().map_or(total << 10, |limit| limit.min(total << 10)))
+}
+
+/// The least limit of the process's control group (version 2) and those around it.
+fn control_group_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mut path = std::path::PathBuf::from("/sys/fs/cgroup").join(own.trim_start_matches('/'));
+    let mut least = None;
+    while path.starts_with("/sys/fs/cgroup") {
+        let limit = std::fs::read_to_string(path.join("memory.max")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        least = [least, limit].into_iter().flatten().min();
+        path.pop();
+    }
+    least
+}
+
+/// Raises the number of files that the process may have open as far as it goes; gives the new limit.
+#[allow(unsafe_code)]
+pub fn raise_open_files() -> io::Result<u64> {
+    // SAFETY: both calls read or write the one structure that we give.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        limit.rlim_cur = limit.rlim_max;
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(limit.rlim_cur)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn there_is_something_to_run_on() {
+        assert!(!super::cpus().is_empty());
+        assert!(super::memory_limit().expect("known") > 1 << 20);
+        assert!(super::raise_open_files().expect("raised") > 0);
+    }
+}

@@ -1,1 +1,32 @@
-//! The sorted file: write, read, verify.
+//! The sorted file: one set of files that holds partitions of one table, in token order, written once.
+//!
+//! The format is the ecosystem's `me` (BIG layout), so that its tools read what Messina writes and the other way round; all that is
+//! particular to it stays in this crate. Everything that comes from disk is checked before it is believed, and damage is a value
+//! ([`Error::Corrupt`]), never a panic. The crate knows nothing of tablets, levels or other sstables.
+//! Reading order: generation, statistics, data, writer, index, promoted, cache, table, reader.
+
+pub mod cache;
+pub(crate) mod checksums;
+pub mod compression;
+pub(crate) mod data;
+pub mod directory;
+pub mod error;
+pub mod filter;
+pub mod generation;
+pub(crate) mod index;
+pub(crate) mod input;
+pub(crate) mod promoted;
+pub mod reader;
+pub mod statistics;
+pub(crate) mod summary;
+pub mod table;
+pub mod writer;
+
+pub use cache::{CacheStats, PageCache};
+pub use compression::{Algorithm, Compression};
+pub use error::{Corrupt, Error};
+pub use generation::{Component, Generation, Place, Version};
+pub use reader::{ReadOptions, Reader};
+pub use statistics::stats::{LogInterval, Stats};
+pub use table::Sstable;
+pub use writer::{Sealed, Unsealed, Writer, WriterOptions, seal_all};

@@ -1,0 +1,210 @@
+//! Checksums that `me` itself lacks: the extra component Checksums.db, which other tools ignore.
+//!
+//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all the rest, so that a flipped bit
+//! anywhere is found before it is believed. All numbers are big-endian, CRC32 is zlib's:
+//!
+//! ```text
+//! be32 magic "MSCK"
+//! be32 version 1
+//! be64 length of Data.db as stored
+//! be32 page size (4096)
+//! be64 length of Index.db
+//! be32 CRC32 of each page of Index.db, the last one shorter
+//! be32 number of other components
+//!   u8 length, name ("Summary.db", ..., TOC.txt among them), be64 length of the file, be32 CRC32 of the file
+//! be32 CRC32 of everything before
+//! ```
+//!
+//! The small components and the lengths are checked when the sstable is opened, index pages each time they come from disk.
+
+use crate::generation::Component;
+use crate::input::{Fault, Input, Parsed};
+
+/// Bytes of Index.db per checksum.
+pub(crate) const PAGE: usize = 4096;
+const MAGIC: &[u8; 4] = b"MSCK";
+const VERSION: u32 = 1;
+/// Bytes of Data.db per checksum in CRC.db.
+pub(crate) const CRC_CHUNK: usize = 65536;
+
+/// The contents of Checksums.db.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Checksums {
+    pub data_length: u64,
+    pub index_length: u64,
+    pub index_pages: Vec<u32>,
+    /// (name, length, CRC32).
+    pub files: Vec<(String, u64, u32)>,
+}
+
+impl Checksums {
+    pub fn read(bytes: &[u8]) -> Parsed<Self> {
+        let (body, sum) = bytes.split_last_chunk::<4>().ok_or(Fault::Short)?;
+        let mut input = Input(body);
+        if input.take(4)? != MAGIC {
+            return Err(Fault::Bad("not a Checksums.db"));
+        }
+        if crc32fast::hash(body) != u32::from_be_bytes(*sum) {
+            return Err(Fault::Bad("checksum of the checksums"));
+        }
+        if input.be32()? != VERSION {
+            return Err(Fault::Bad("version of the checksums"));
+        }
+        let data_length = input.be64()?;
+        if input.be32()? as usize != PAGE {
+            return Err(Fault::Bad("page size of the checksums"));
+        }
+        let index_length = input.be64()?;
+        let pages = index_length.div_ceil(PAGE as u64);
+        let sums = usize::try_from(pages).ok().and_then(|n| n.checked_mul(4)).ok_or(Fault::Short)?;
+        let (sums, _) = input.take(sums)?.as_chunks::<4>();
+        let index_pages = sums.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
+        let mut files = Vec::new();
+        for _ in 0..input.be32()? {
+            let len = input.u8()? as usize;
+            let name = std::str::from_utf8(input.take(len)?).map_err(|_| Fault::Bad("component name"))?;
+            files.push((name.to_string(), input.be64()?, input.be32()?));
+        }
+        if !input.0.is_empty() {
+            return Err(Fault::Bad("bytes after the checksums"));
+        }
+        Ok(Checksums { data_length, index_length, index_pages, files })
+    }
+
+    pub fn write(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128 + 4 * self.index_pages.len());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_be_bytes());
+        out.extend_from_slice(&self.data_length.to_be_bytes());
+        out.extend_from_slice(&(PAGE as u32).to_be_bytes());
+        out.extend_from_slice(&self.index_length.to_be_bytes());
+        for sum in &self.index_pages {
+            out.extend_from_slice(&sum.to_be_bytes());
+        }
+        out.extend_from_slice(&(self.files.len() as u32).to_be_bytes());
+        for (name, length, sum) in &self.files {
+            out.push(name.len() as u8);
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(&sum.to_be_bytes());
+        }
+        let sum = crc32fast::hash(&out);
+        out.extend_from_slice(&sum.to_be_bytes());
+        out
+    }
+
+    /// Whether these are the bytes of that component; a component that is not listed is not right.
+    pub fn check(&self, component: Component, bytes: &[u8]) -> Parsed<()> {
+        let listed = self.files.iter().find(|(name, _, _)| name == component.name());
+        match listed {
+            None => Err(Fault::Bad("no checksum is known for the component")),
+            Some(&(_, length, _)) if length != bytes.len() as u64 => {
+                Err(Fault::Bad("length differs from Checksums.db"))
+            }
+            Some(&(_, _, sum)) if sum != crc32fast::hash(bytes) => {
+                Err(Fault::Bad("checksum differs from Checksums.db"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Sums up a file piece by piece as it is written.
+#[derive(Debug)]
+pub(crate) struct PieceSums {
+    piece: usize,
+    filled: usize,
+    hasher: crc32fast::Hasher,
+    sums: Vec<u32>,
+}
+
+impl PieceSums {
+    /// One checksum per `piece` bytes.
+    pub fn new(piece: usize) -> Self {
+        PieceSums { piece, filled: 0, hasher: crc32fast::Hasher::new(), sums: Vec::new() }
+    }
+
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let n = bytes.len().min(self.piece - self.filled);
+            self.hasher.update(&bytes[..n]);
+            self.filled += n;
+            bytes = &bytes[n..];
+            if self.filled == self.piece {
+                self.close();
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        let hasher = std::mem::replace(&mut self.hasher, crc32fast::Hasher::new());
+        self.sums.push(hasher.finalize());
+        self.filled = 0;
+    }
+
+    pub fn finish(mut self) -> Vec<u32> {
+        if self.filled > 0 {
+            self.close();
+        }
+        self.sums
+    }
+}
+
+/// CRC.db: be32 chunk size, then a CRC32 per chunk of an uncompressed Data.db.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CrcFile {
+    pub chunk: usize,
+    pub sums: Vec<u32>,
+}
+
+impl CrcFile {
+    pub fn read(bytes: &[u8], data_length: u64) -> Parsed<Self> {
+        let mut input = Input(bytes);
+        let chunk = input.be32()? as usize;
+        if !(512..=16 << 20).contains(&chunk) {
+            return Err(Fault::Bad("chunk size"));
+        }
+        let (sums, rest) = input.0.as_chunks::<4>();
+        let sums: Vec<u32> = sums.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
+        let wanted = data_length.div_ceil(chunk as u64);
+        // Old files have an extra entry at the end.
+        if !rest.is_empty() || (sums.len() as u64 != wanted && sums.len() as u64 != wanted + 1) {
+            return Err(Fault::Bad("number of checksums"));
+        }
+        Ok(CrcFile { chunk, sums })
+    }
+
+    pub fn write(&self) -> Vec<u8> {
+        let mut out = (self.chunk as u32).to_be_bytes().to_vec();
+        out.extend(self.sums.iter().flat_map(|sum| sum.to_be_bytes()));
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_read_back_and_notice_every_bit() {
+        let mut pages = PieceSums::new(PAGE);
+        let index = vec![7u8; PAGE * 2 + 5];
+        for piece in index.chunks(1000) {
+            pages.update(piece);
+        }
+        let index_pages = pages.finish();
+        assert_eq!(index_pages, index.chunks(PAGE).map(crc32fast::hash).collect::<Vec<_>>());
+        let files = vec![("TOC.txt".to_string(), 3, crc32fast::hash(b"abc"))];
+        let checksums = Checksums { data_length: 99, index_length: index.len() as u64, index_pages, files };
+        let bytes = checksums.write();
+        assert_eq!(Checksums::read(&bytes), Ok(checksums.clone()));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Checksums::read(&damaged).is_err(), "bit {bit}");
+        }
+        assert_eq!(checksums.check(Component::Toc, b"abc"), Ok(()));
+        assert!(checksums.check(Component::Toc, b"abd").is_err());
+        assert!(checksums.check(Component::Filter, b"").is_err());
+    }
+}

@@ -1,0 +1,384 @@
+//! Rows: liveness, deletion, the subset of columns, cells.
+//!
+//! Decoding copies each value once, from the window into the row's buffer. When the file's column order is not that of the
+//! ids, cells are gathered and sorted first.
+
+use super::flags::*;
+use super::layout::{Columns, Layout};
+use super::prefix;
+use crate::input::{Fault, Input, Parsed};
+use crate::statistics::collector::Collector;
+use model::row::{Cell, Marker, Row, RowBuilder, State};
+use model::time::Tombstone;
+use model::types::vint::{unsigned_len, write_unsigned};
+use smallvec::SmallVec;
+
+/// Flags of a cell.
+mod cell_flags {
+    pub const DELETED: u8 = 0x01;
+    pub const EXPIRING: u8 = 0x02;
+    pub const EMPTY_VALUE: u8 = 0x04;
+    pub const USE_ROW_TIMESTAMP: u8 = 0x08;
+    pub const USE_ROW_TTL: u8 = 0x10;
+}
+use cell_flags::*;
+
+/// From here on column subsets have the large form.
+const LARGE_SUBSET: usize = 64;
+
+/// Which columns a row has.
+enum Subset {
+    All,
+    /// A set bit is a missing column.
+    Missing(u64),
+    Present(Vec<bool>),
+}
+
+impl Subset {
+    #[inline]
+    fn has(&self, i: usize) -> bool {
+        match self {
+            Subset::All => true,
+            Subset::Missing(bits) => bits >> i & 1 == 0,
+            Subset::Present(present) => present[i],
+        }
+    }
+
+    fn read(input: &mut Input<'_>, columns: usize) -> Parsed<Subset> {
+        let first = input.uvint()?;
+        if columns < LARGE_SUBSET {
+            return if first >> columns == 0 { Ok(Subset::Missing(first)) } else { Err(Fault::Bad("column subset")) };
+        }
+        let missing = usize::try_from(first).ok().filter(|&m| m <= columns).ok_or(Fault::Bad("column subset"))?;
+        if missing == 0 {
+            return Ok(Subset::All);
+        }
+        let present = columns - missing;
+        let lists_present = present < columns / 2;
+        let mut flags = vec![!lists_present; columns];
+        for _ in 0..if lists_present { present } else { missing } {
+            let flag = input.size().ok().and_then(|i| flags.get_mut(i)).ok_or(Fault::Bad("column subset"))?;
+            if *flag == lists_present {
+                return Err(Fault::Bad("column subset"));
+            }
+            *flag = lists_present;
+        }
+        Ok(Subset::Present(flags))
+    }
+
+    /// `present` are the places of the columns that are there, ascending.
+    fn write(present: &[usize], columns: usize, out: &mut Vec<u8>) {
+        if columns < LARGE_SUBSET {
+            let all = (1u64 << columns) - 1;
+            write_unsigned(present.iter().fold(all, |bits, &i| bits & !(1 << i)), out);
+            return;
+        }
+        write_unsigned((columns - present.len()) as u64, out);
+        if present.len() < columns / 2 {
+            present.iter().for_each(|&i| write_unsigned(i as u64, out));
+        } else {
+            let mut present = present.iter().peekable();
+            (0..columns).filter(|i| present.next_if_eq(&i).is_none()).for_each(|i| write_unsigned(i as u64, out));
+        }
+    }
+}
+
+/// Decodes a row's body and appends the row, in the form of memory, to `arena`. On error `arena` is lost.
+pub(crate) fn read(body: &[u8], flags: u8, extended: u8, layout: &Layout, arena: &mut Vec<u8>) -> Parsed<()> {
+    let mut input = Input(body);
+    let columns = if extended & EXTENDED_STATIC != 0 { &layout.statics } else { &layout.regulars };
+    input.uvint()?;
+    let mut marker = None;
+    if flags & HAS_TIMESTAMP != 0 {
+        let timestamp = layout.read_timestamp(&mut input)?;
+        marker = Some(if flags & HAS_TTL != 0 {
+            let ttl = layout.read_ttl(&mut input)?;
+            Marker::expiring(timestamp, ttl, layout.read_deletion_time(&mut input)?)
+        } else {
+            Marker::new(timestamp)
+        });
+    }
+    let mut deletion = Tombstone::LIVE;
+    if flags & HAS_DELETION != 0 {
+        deletion = layout.read_deletion(&mut input)?;
+    }
+    if extended & EXTENDED_SHADOWABLE != 0 {
+        // Holds until the row is written anew.
+        let shadowable = layout.read_deletion(&mut input)?;
+        if marker.is_none_or(|marker| marker.timestamp <= shadowable.timestamp) {
+            deletion = deletion.max(shadowable);
+        }
+    }
+    let subset = match flags & HAS_ALL_COLUMNS {
+        0 => Subset::read(&mut input, columns.targets.len())?,
+        _ => Subset::All,
+    };
+    let complex = flags & HAS_COMPLEX_DELETION != 0;
+    let cells = CellReader { layout, columns, subset, complex, marker };
+    arena.reserve(body.len() + 16 + 16 * columns.targets.len());
+    let mut builder = RowBuilder::append_to(std::mem::take(arena), marker, deletion);
+    if columns.ascending {
+        cells.read(&mut input, |cell| builder.push(&cell))?;
+    } else {
+        let mut all: SmallVec<[Cell<'_>; 16]> = SmallVec::new();
+        cells.read(&mut input, |cell| all.push(cell))?;
+        all.sort_by_key(|cell| cell.column);
+        all.iter().for_each(|cell| builder.push(cell));
+    }
+    *arena = builder.into_inner();
+    if input.0.is_empty() { Ok(()) } else { Err(Fault::Bad("bytes after the cells of a row")) }
+}
+
+struct CellReader<'l> {
+    layout: &'l Layout,
+    columns: &'l Columns,
+    subset: Subset,
+    complex: bool,
+    marker: Option<Marker>,
+}
+
+impl CellReader<'_> {
+    #[inline]
+    fn read<'a>(&self, input: &mut Input<'a>, mut sink: impl FnMut(Cell<'a>)) -> Parsed<()> {
+        for (i, target) in self.columns.targets.iter().enumerate() {
+            if !self.subset.has(i) {
+                continue;
+            }
+            // Cells without an id are parsed and thrown away.
+            let id = target.id.unwrap_or(model::ColumnId(0));
+            let keep = |timestamp| target.id.is_some() && target.dead_until.is_none_or(|until| timestamp > until);
+            if !target.multi {
+                let cell = self.cell(input, id, false, target.width)?;
+                if keep(cell.timestamp) {
+                    sink(cell);
+                }
+                continue;
+            }
+            if self.complex {
+                let deletion = self.layout.read_deletion(input)?;
+                if !deletion.is_live() && keep(deletion.timestamp) {
+                    sink(Cell::complex_deletion(id, deletion));
+                }
+            }
+            for _ in 0..input.uvint()? {
+                let cell = self.cell(input, id, true, None)?;
+                if keep(cell.timestamp) {
+                    sink(cell);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn cell<'a>(
+        &self,
+        input: &mut Input<'a>,
+        column: model::ColumnId,
+        path: bool,
+        width: Option<usize>,
+    ) -> Parsed<Cell<'a>> {
+        let flags = input.u8()?;
+        let row = || self.marker.ok_or(Fault::Bad("a cell refers to a marker that is not there"));
+        let timestamp = match flags & USE_ROW_TIMESTAMP {
+            0 => self.layout.read_timestamp(input)?,
+            _ => row()?.timestamp,
+        };
+        let state = match flags & (DELETED | EXPIRING) {
+            0 => State::Live,
+            DELETED => {
+                let deletion_time =
+                    if flags & USE_ROW_TTL != 0 { row()?.expiry } else { self.layout.read_deletion_time(input)? };
+                State::Dead { deletion_time }
+            }
+            EXPIRING if flags & USE_ROW_TTL != 0 => {
+                let marker = row()?;
+                State::Expiring { ttl: marker.ttl, expiry: marker.expiry }
+            }
+            EXPIRING => {
+                let expiry = self.layout.read_deletion_time(input)?;
+                State::Expiring { ttl: self.layout.read_ttl(input)?, expiry }
+            }
+            _ => return Err(Fault::Bad("a cell both deleted and expiring")),
+        };
+        let path = if path { Some(input.vbytes()?) } else { None };
+        let value = match (flags & EMPTY_VALUE, width) {
+            (0, Some(width)) => input.take(width)?,
+            (0, None) => input.vbytes()?,
+            _ => &[],
+        };
+        Ok(Cell { column, path, timestamp, state, value })
+    }
+}
+
+/// What there is to write of a row.
+pub(crate) struct Source<'a> {
+    pub row: &'a Row,
+    /// The clustering key's bytes; `None` for the static row.
+    pub key: Option<&'a [u8]>,
+    /// Position of this row less that of what stands before it.
+    pub previous: u64,
+}
+
+/// Appends a row; false if there was nothing to write. The error names what does not fit its type.
+pub(crate) fn write(
+    source: &Source<'_>,
+    layout: &Layout,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+    collector: &mut Collector,
+) -> Result<bool, String> {
+    let columns = if source.key.is_some() { &layout.regulars } else { &layout.statics };
+    let (marker, deletion, row_cells) = source.row.parts();
+    // Cells of columns that the schema dropped are dead.
+    let mut cells: SmallVec<[(usize, Cell<'_>); 16]> =
+        row_cells.filter_map(|cell| Some((columns.place(cell.column)?, cell))).collect();
+    if !columns.ascending {
+        cells.sort_by_key(|(place, _)| *place);
+    }
+    if marker.is_none() && deletion.is_live() && cells.is_empty() {
+        return Ok(false);
+    }
+    let mut present: SmallVec<[usize; 16]> = cells.iter().map(|(place, _)| *place).collect();
+    present.dedup();
+    let mut flags = 0;
+    if let Some(marker) = marker {
+        flags |= HAS_TIMESTAMP | if marker.ttl != 0 { HAS_TTL } else { 0 };
+    }
+    if !deletion.is_live() {
+        flags |= HAS_DELETION;
+    }
+    if present.len() == columns.targets.len() {
+        flags |= HAS_ALL_COLUMNS;
+    }
+    let complex = cells.iter().any(|(_, cell)| cell.as_complex_deletion().is_some());
+    if complex {
+        flags |= HAS_COMPLEX_DELETION;
+    }
+    scratch.clear();
+    if let Some(marker) = marker {
+        layout.write_timestamp(marker.timestamp, scratch);
+        if marker.ttl != 0 {
+            layout.write_ttl(marker.ttl, scratch);
+            layout.write_deletion_time(marker.expiry, scratch);
+        }
+        collector.marker(&marker);
+    }
+    if !deletion.is_live() {
+        layout.write_deletion(deletion, scratch);
+        collector.tombstone(deletion);
+    }
+    if flags & HAS_ALL_COLUMNS == 0 {
+        Subset::write(&present, columns.targets.len(), scratch);
+    }
+    let mut rest = &cells[..];
+    while let Some(&(place, _)) = rest.first() {
+        let target = &columns.targets[place];
+        let (own, tail) = rest.split_at(rest.partition_point(|(other, _)| *other == place));
+        rest = tail;
+        if !target.multi {
+            if let [(_, cell)] = own {
+                write_cell(cell, marker, target.width, layout, scratch).map_err(|n| wrong_length(n, cell))?;
+                collector.cell(cell);
+                collector.column_set();
+                continue;
+            }
+            return Err(format!("column {} has several cells in one row", own[0].1.column.0));
+        }
+        let (first, elements) = match own {
+            [(_, cell), elements @ ..] if cell.as_complex_deletion().is_some() => {
+                (cell.as_complex_deletion(), elements)
+            }
+            elements => (None, elements),
+        };
+        if complex {
+            layout.write_deletion(first.unwrap_or(Tombstone::LIVE), scratch);
+        }
+        if let Some(tombstone) = first {
+            collector.tombstone(tombstone);
+        }
+        write_unsigned(elements.len() as u64, scratch);
+        for (_, cell) in elements {
+            if cell.path.is_none() {
+                return Err(format!("column {} has a cell without a path", cell.column.0));
+            }
+            write_cell(cell, marker, None, layout, scratch).map_err(|n| wrong_length(n, cell))?;
+            collector.cell(cell);
+        }
+        if !elements.is_empty() {
+            collector.column_set();
+        }
+    }
+    match source.key {
+        Some(key) => {
+            out.push(flags);
+            prefix::write(key, &layout.clustering, true, out)
+                .map_err(|i| format!("clustering value {i} has a wrong length"))?;
+        }
+        None => out.extend_from_slice(&[flags | EXTENSION, EXTENDED_STATIC]),
+    }
+    write_unsigned((unsigned_len(source.previous) + scratch.len()) as u64, out);
+    write_unsigned(source.previous, out);
+    out.extend_from_slice(scratch);
+    collector.row();
+    Ok(true)
+}
+
+/// Appends the static row of a partition that has none, in a file with static columns.
+pub(crate) fn write_empty_static(layout: &Layout, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[EXTENSION, EXTENDED_STATIC]);
+    let mut body = vec![0];
+    Subset::write(&[], layout.statics.targets.len(), &mut body);
+    write_unsigned(body.len() as u64, out);
+    out.extend_from_slice(&body);
+}
+
+fn wrong_length(len: usize, cell: &Cell<'_>) -> String {
+    format!("a value of column {} has {len} bytes, which its type forbids", cell.column.0)
+}
+
+#[inline]
+fn write_cell(
+    cell: &Cell<'_>,
+    marker: Option<Marker>,
+    width: Option<usize>,
+    layout: &Layout,
+    out: &mut Vec<u8>,
+) -> Result<(), usize> {
+    let at = out.len();
+    let mut flags = if cell.value.is_empty() { EMPTY_VALUE } else { 0 };
+    out.push(0);
+    if marker.is_some_and(|marker| marker.timestamp == cell.timestamp) {
+        flags |= USE_ROW_TIMESTAMP;
+    } else {
+        layout.write_timestamp(cell.timestamp, out);
+    }
+    match cell.state {
+        State::Live => {}
+        State::Dead { deletion_time } | State::ComplexDeletion { deletion_time } => {
+            flags |= DELETED;
+            layout.write_deletion_time(deletion_time, out);
+        }
+        State::Expiring { ttl, expiry } => {
+            flags |= EXPIRING;
+            if marker.is_some_and(|marker| marker.ttl != 0 && marker.ttl == ttl && marker.expiry == expiry) {
+                flags |= USE_ROW_TTL;
+            } else {
+                layout.write_deletion_time(expiry, out);
+                layout.write_ttl(ttl, out);
+            }
+        }
+    }
+    if let Some(path) = cell.path {
+        crate::input::write_vbytes(path, out);
+    }
+    if !cell.value.is_empty() {
+        match width {
+            Some(width) if width == cell.value.len() => out.extend_from_slice(cell.value),
+            Some(_) => return Err(cell.value.len()),
+            None => crate::input::write_vbytes(cell.value, out),
+        }
+    }
+    out[at] = flags;
+    Ok(())
+}

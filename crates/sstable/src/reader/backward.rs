@@ -1,0 +1,211 @@
+//! Rows in the opposite order: block by block from the end, each decoded forward and handed out backwards.
+//!
+//! A partition without a promoted index is one block. What a block holds is bounded by the block size (and its largest row).
+
+use super::batch::{Batch, Item};
+use super::clip::{Clip, Side};
+use super::{Reader, State};
+use crate::data::{self, Head, flags, marker};
+use crate::error::Error;
+use crate::input::Fault;
+use model::time::Tombstone;
+use std::ops::Range;
+
+/// Where a backward reader stands.
+pub(super) struct Backward {
+    clip: Clip,
+    /// Blocks that are left; `None` if the partition is one block.
+    left: Option<u32>,
+    /// The range for which the promoted index was asked, counted from 1.
+    jumped: usize,
+}
+
+impl Backward {
+    pub fn new(clip: Clip, blocks: Option<u32>) -> Self {
+        Backward { clip, left: blocks, jumped: 0 }
+    }
+}
+
+/// An unfiltered of a block, in the order of the file.
+enum Found {
+    Row {
+        key: Range<usize>,
+        row: Range<usize>,
+    },
+    /// What was deleted before it.
+    Change {
+        prefix: Range<usize>,
+        after: bool,
+        before: Tombstone,
+    },
+}
+
+impl Reader {
+    pub(super) async fn backward(&mut self) -> Result<(), Error> {
+        let State::Backward(backward) = &self.state else { unreachable!("the state was looked at") };
+        if backward.clip.range().is_none() {
+            return self.end_backward(false);
+        }
+        let Some(left) = backward.left else {
+            let start = self.stream.position();
+            let found = self.decode_block(start, None, Tombstone::LIVE).await?;
+            self.hand_out(&found);
+            return self.end_backward(true);
+        };
+        let (entered, current, jumped) = (backward.clip.entered(), backward.clip.current(), backward.jumped);
+        let left = if !entered && jumped <= current { self.jump_back(left).await? } else { left };
+        let (Some(promoted), Some(layout), true) = (&self.promoted, &self.layout, left > 0) else {
+            return self.end_backward(false);
+        };
+        let block = promoted.block(&mut self.index, layout, left - 1).await?;
+        let open = match left {
+            1 => Tombstone::LIVE,
+            _ => promoted.block(&mut self.index, layout, left - 2).await?.open,
+        };
+        let found = self.decode_block(block.start, Some(block.end), open).await?;
+        self.hand_out(&found);
+        if let State::Backward(backward) = &mut self.state {
+            backward.left = Some(left - 1);
+            if left == 1 {
+                return self.end_backward(false);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_backward(&mut self, ended: bool) -> Result<(), Error> {
+        if let State::Backward(backward) = &mut self.state {
+            backward.clip.finish(&mut self.batch);
+        }
+        self.end_partition(ended);
+        Ok(())
+    }
+
+    /// Finds the block in which the current range ends (seen in the table's order); says how many blocks are left with it.
+    async fn jump_back(&mut self, left: u32) -> Result<u32, Error> {
+        let (State::Backward(backward), Some(promoted), Some(layout)) = (&mut self.state, &self.promoted, &self.layout)
+        else {
+            return Ok(left);
+        };
+        let Some(range) = backward.clip.range().cloned() else { return Ok(left) };
+        let end = range.start.reversed();
+        let mut reached = left;
+        let mut open = None;
+        if !end.prefix.is_empty() {
+            let order = &self.schema.order;
+            reached = promoted.count_before(&mut self.index, layout, order, end.position()).await?.min(left);
+            if reached > 0 && reached < left {
+                open = Some(promoted.block(&mut self.index, layout, reached - 1).await?.open);
+            }
+        }
+        backward.jumped = backward.clip.current() + 1;
+        backward.left = Some(reached);
+        if let Some(open) = open {
+            backward.clip.jump(open);
+        }
+        Ok(reached)
+    }
+
+    /// Decodes all of a block; `open` is what is deleted at its start. Without an end, up to the end of the partition, which is
+    /// consumed.
+    async fn decode_block(&mut self, start: u64, end: Option<u64>, mut open: Tombstone) -> Result<Vec<Found>, Error> {
+        let Some(layout) = self.layout.clone() else { unreachable!("it was made first") };
+        self.stream.seek(start);
+        if let Some(end) = end {
+            self.stream.expect(end);
+            self.stream.require((end - start) as usize).await?;
+        }
+        let mut found = Vec::new();
+        let mut at = 0;
+        loop {
+            if end.is_some_and(|end| start + at as u64 >= end) {
+                return Ok(found);
+            }
+            let rest = &self.stream.rest()[at..];
+            let mark = self.batch.arena.len();
+            let head = match data::read_head(rest, &layout, &mut self.batch.arena) {
+                Ok(head) => head,
+                Err(Fault::Short) => {
+                    self.batch.arena.truncate(mark);
+                    self.stream.more().await?;
+                    continue;
+                }
+                Err(Fault::Bad(why)) => return Err(self.stream.corrupt(why)),
+            };
+            let prefix = mark..self.batch.arena.len();
+            let (head_len, body) = match head {
+                Head::End => {
+                    if end.is_none() {
+                        self.stream.consume(at + 1);
+                    }
+                    return Ok(found);
+                }
+                Head::Row { extended, .. } if extended & flags::EXTENDED_STATIC != 0 => {
+                    return Err(self.stream.corrupt("a static row among rows"));
+                }
+                Head::Row { head, body, .. } | Head::Marker { head, body, .. } => (head, body),
+            };
+            let left = self.table.content_length - start - at as u64;
+            let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
+            let Some(total) = total else { return Err(self.stream.corrupt("length of a row")) };
+            if rest.len() < total {
+                self.batch.arena.truncate(mark);
+                self.stream.require(at + total).await?;
+                continue;
+            }
+            let body = &rest[head_len..total];
+            match head {
+                Head::End => {}
+                Head::Row { flags, extended, .. } => {
+                    let start = self.batch.arena.len();
+                    if data::row::read(body, flags, extended, &layout, &mut self.batch.arena).is_err() {
+                        return Err(self.stream.corrupt("malformed row"));
+                    }
+                    let row = start..self.batch.arena.len();
+                    if row.len() > 1 {
+                        found.push(Found::Row { key: prefix, row });
+                    }
+                }
+                Head::Marker { kind, .. } => {
+                    let parsed = marker::read_body(body, kind, &layout);
+                    let (Ok(to), Ok(weight)) = (parsed, marker::weight(kind)) else {
+                        return Err(self.stream.corrupt("malformed range tombstone marker"));
+                    };
+                    found.push(Found::Change { prefix, after: weight > 0, before: open });
+                    open = to;
+                }
+            }
+            at += total;
+        }
+    }
+
+    /// Appends what is wanted of a block, backwards.
+    fn hand_out(&mut self, found: &[Found]) {
+        let Reader { batch, state: State::Backward(backward), reversed: Some(order), .. } = self else {
+            unreachable!("the state was looked at")
+        };
+        for one in found.iter().rev() {
+            let done = match one {
+                Found::Row { key, row } => {
+                    let side = backward.clip.advance(order, batch, |batch: &Batch| batch.position(key, 0));
+                    if side == Side::Inside {
+                        batch.items.push(Item::Row { key: key.clone(), row: row.clone() });
+                    }
+                    side
+                }
+                Found::Change { prefix, after, before } => {
+                    // The same place is on the other side of the prefix, seen from here.
+                    let weight = if *after { -1 } else { 1 };
+                    let side = backward.clip.advance(order, batch, |batch: &Batch| batch.position(prefix, weight));
+                    if side != Side::Done && backward.clip.change(side, *before) {
+                        batch.items.push(Item::Change { prefix: prefix.clone(), after: !after, tombstone: *before });
+                    }
+                    side
+                }
+            };
+            if done == Side::Done {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Rows in the table's own order.
+
+use super::batch::Item;
+use super::clip::Side;
+use super::{FILL, Reader, State};
+use crate::data::{self, Head, flags, marker};
+use crate::error::Error;
+use crate::input::Fault;
+
+/// Why decoding stopped.
+enum Stop {
+    /// This many bytes are needed.
+    Bytes(usize),
+    /// More bytes are needed.
+    More,
+    /// Enough for one batch.
+    Full,
+    /// The next range is further on.
+    Jump,
+    /// The partition is over; true if the stream stands at the next.
+    End(bool),
+}
+
+impl Reader {
+    pub(super) async fn forward(&mut self) -> Result<(), Error> {
+        if let State::Forward(forward) = &self.state
+            && forward.jumped == 0
+            && self.promoted.is_some()
+        {
+            self.jump().await?;
+        }
+        match self.decode_forward()? {
+            Stop::Bytes(n) => self.stream.require(n).await,
+            Stop::More => self.stream.more().await,
+            Stop::Full => Ok(()),
+            Stop::Jump => self.jump().await,
+            Stop::End(ended) => {
+                self.end_partition(ended);
+                Ok(())
+            }
+        }
+    }
+
+    /// Goes to the block in which the current range begins, if that is further on.
+    async fn jump(&mut self) -> Result<(), Error> {
+        let (State::Forward(forward), Some(promoted), Some(layout)) = (&mut self.state, &self.promoted, &self.layout)
+        else {
+            return Ok(());
+        };
+        let Some(range) = forward.clip.range().cloned() else { return Ok(()) };
+        let order = &self.schema.order;
+        let mut found = None;
+        if !(range.start.prefix.is_empty() && !range.start.after) {
+            let block = promoted.first_beyond(&mut self.index, layout, order, range.start.position()).await?;
+            // If no block reaches so far, the last one says so quickest.
+            let block = block.min(promoted.count - 1);
+            if block > 0 {
+                let start = promoted.block(&mut self.index, layout, block).await?.start;
+                let open = promoted.block(&mut self.index, layout, block - 1).await?.open;
+                found = Some((start, open));
+            }
+        }
+        forward.jumped = forward.clip.current() + 1;
+        if let Some((start, open)) = found
+            && start > self.stream.position()
+        {
+            self.stream.seek(start);
+            forward.clip.jump(open);
+        }
+        Ok(())
+    }
+
+    /// Decodes what is at hand.
+    fn decode_forward(&mut self) -> Result<Stop, Error> {
+        let Reader { stream, batch, state, layout: Some(layout), schema, promoted, table, .. } = self else {
+            unreachable!("the layout was made first")
+        };
+        let State::Forward(forward) = state else { unreachable!("the state was looked at") };
+        let order = &schema.order;
+        loop {
+            if batch.weight() >= FILL {
+                return Ok(Stop::Full);
+            }
+            let rest = stream.rest();
+            let mark = batch.arena.len();
+            let head = match data::read_head(rest, layout, &mut batch.arena) {
+                Ok(head) => head,
+                Err(Fault::Short) => {
+                    batch.arena.truncate(mark);
+                    return Ok(Stop::More);
+                }
+                Err(Fault::Bad(why)) => return Err(stream.corrupt(why)),
+            };
+            let prefix = mark..batch.arena.len();
+            let (head_len, body) = match head {
+                Head::End => {
+                    forward.clip.finish(batch);
+                    stream.consume(1);
+                    return Ok(Stop::End(true));
+                }
+                Head::Row { head, body, .. } | Head::Marker { head, body, .. } => (head, body),
+            };
+            let left = table.content_length - stream.position();
+            let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
+            let Some(total) = total else { return Err(stream.corrupt("length of a row")) };
+            match head {
+                Head::End => {}
+                Head::Row { flags, extended, .. } => {
+                    if extended & flags::EXTENDED_STATIC != 0 {
+                        return Err(stream.corrupt("a static row among rows"));
+                    }
+                    match forward.clip.advance(order, batch, |batch| batch.position(&prefix, 0)) {
+                        Side::Done => return Ok(Stop::End(false)),
+                        Side::Before => {
+                            if batch.arena.len() == prefix.end {
+                                batch.arena.truncate(mark);
+                            }
+                            stream.consume(total);
+                            if promoted.is_some() && forward.jumped <= forward.clip.current() {
+                                return Ok(Stop::Jump);
+                            }
+                        }
+                        Side::Inside => {
+                            if rest.len() < total {
+                                return Ok(Stop::Bytes(total));
+                            }
+                            let start = batch.arena.len();
+                            let body = &rest[head_len..total];
+                            if data::row::read(body, flags, extended, layout, &mut batch.arena).is_err() {
+                                return Err(stream.corrupt("malformed row"));
+                            }
+                            let row = start..batch.arena.len();
+                            // Nothing may be left of it, if columns were dropped.
+                            if row.len() > 1 {
+                                batch.items.push(Item::Row { key: prefix, row });
+                            }
+                            stream.consume(total);
+                        }
+                    }
+                }
+                Head::Marker { kind, .. } => {
+                    if rest.len() < total {
+                        batch.arena.truncate(mark);
+                        return Ok(Stop::Bytes(total));
+                    }
+                    let parsed = marker::read_body(&rest[head_len..total], kind, layout);
+                    let (Ok(to), Ok(weight)) = (parsed, marker::weight(kind)) else {
+                        return Err(stream.corrupt("malformed range tombstone marker"));
+                    };
+                    let side = forward.clip.advance(order, batch, |batch| batch.position(&prefix, weight));
+                    if side == Side::Done {
+                        return Ok(Stop::End(false));
+                    }
+                    if forward.clip.change(side, to) {
+                        batch.items.push(Item::Change { prefix, after: weight > 0, tombstone: to });
+                    }
+                    stream.consume(total);
+                }
+            }
+        }
+    }
+}

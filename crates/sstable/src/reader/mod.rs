@@ -1,0 +1,463 @@
+//! Reading partitions of an sstable as fragments.
+//!
+//! A reader finds its place through the index once, then walks Data.db. Where only some rows of a large partition are wanted,
+//! or rows in the opposite order, it goes by the blocks of the promoted index. It yields about 32 KiB of fragments at a time, and
+//! never waits while the chunks it needs are in the cache. A dropped `fill` loses nothing: the next one goes on.
+
+mod backward;
+mod batch;
+mod clip;
+mod forward;
+pub(crate) mod stream;
+
+use crate::data::layout::Layout;
+use crate::data::{self, Head, flags};
+use crate::error::Error;
+use crate::index::{Entry, IndexCursor};
+use crate::input::Fault;
+use crate::promoted::Promoted;
+use crate::table::Sstable;
+use backward::Backward;
+use batch::{Batch, Item};
+use bytes::Bytes;
+use clip::Clip;
+use model::TableSchema;
+use model::fragment::Fragment;
+use model::key::{DecoratedKey, RingCut};
+use model::range::{PartitionRange, RowRange, Slice};
+use model::schema::ClusteringOrder;
+use model::time::Tombstone;
+use model::token::{self, Token};
+use rt::fs::IoClass;
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use stream::Stream;
+
+/// How a reader reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Who waits for the reads.
+    pub class: IoClass,
+    /// Whether what is read from disk goes to the cache.
+    pub fill_cache: bool,
+    /// Whether the cache is looked at.
+    pub use_cache: bool,
+    /// Whether it will read on and on, so that the next window is read while the current one is used. Other readers start
+    /// to do so when they turn out to.
+    pub read_ahead: bool,
+}
+
+impl ReadOptions {
+    /// For reads of single partitions.
+    pub const POINT: ReadOptions =
+        ReadOptions { class: IoClass::Foreground, fill_cache: true, use_cache: true, read_ahead: false };
+    /// For scans of clients.
+    pub const SCAN: ReadOptions =
+        ReadOptions { class: IoClass::Foreground, fill_cache: false, use_cache: true, read_ahead: true };
+    /// For compaction, streaming and repair.
+    pub const BACKGROUND: ReadOptions =
+        ReadOptions { class: IoClass::Background, fill_cache: false, use_cache: true, read_ahead: true };
+}
+
+/// About how many bytes of fragments one `fill` appends.
+const FILL: usize = 32 << 10;
+/// Steps without output between looks at the clock.
+const YIELD_EVERY: u32 = 32;
+
+/// See the module.
+pub struct Reader {
+    table: Rc<Sstable>,
+    schema: Rc<TableSchema>,
+    range: PartitionRange,
+    slice: Rc<Slice>,
+    /// The one partition, if the range is one.
+    single: Option<DecoratedKey>,
+    layout: Option<Rc<Layout>>,
+    /// The opposite order, for reversed readers.
+    reversed: Option<ClusteringOrder>,
+    /// The rows wanted of most partitions, in the order of reading.
+    ranges: Rc<Vec<RowRange>>,
+    stream: Stream,
+    index: IndexCursor,
+    batch: Batch,
+    state: State,
+    /// The partition read last: its key, and where it begins.
+    key: Vec<u8>,
+    token: Token,
+    start: u64,
+    any: bool,
+    /// The index's entry of a partition, if it was looked up; good for the one that begins where it says.
+    entry: Option<Entry>,
+    promoted: Option<Promoted>,
+}
+
+enum State {
+    /// Nothing was done yet.
+    Begin,
+    /// The stream stands at the start of a partition.
+    Partition,
+    /// ... behind a partition's key and deletion.
+    Static,
+    /// ... behind the static row.
+    Choose,
+    /// ... at an unfiltered.
+    Forward(Forward),
+    /// Anywhere in the partition.
+    Backward(Backward),
+    /// The partition is left; true if the stream stands at the next.
+    Leave(bool),
+    /// Nothing more will come.
+    Done,
+}
+
+/// Rows in the table's order.
+struct Forward {
+    clip: Clip,
+    /// The range for which the promoted index was asked, counted from 1.
+    jumped: usize,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        table: Rc<Sstable>,
+        schema: Rc<TableSchema>,
+        range: PartitionRange,
+        slice: Rc<Slice>,
+        options: ReadOptions,
+    ) -> Self {
+        let single = range.singular_key();
+        Reader {
+            stream: Stream::new(table.clone(), options),
+            index: IndexCursor::new(table.clone(), options),
+            reversed: slice.reversed.then(|| schema.order.reversed()),
+            table,
+            schema,
+            range,
+            slice,
+            single,
+            layout: None,
+            ranges: Rc::default(),
+            batch: Batch::default(),
+            state: State::Begin,
+            key: Vec::new(),
+            token: Token::MIN,
+            start: 0,
+            any: false,
+            entry: None,
+            promoted: None,
+        }
+    }
+
+    /// The sstable.
+    pub fn table(&self) -> &Rc<Sstable> {
+        &self.table
+    }
+
+    /// Appends about 32 KiB of fragments, at least one unless nothing is left. False: nothing more will come after what was
+    /// appended. Never pending while the chunks are cached. After an error nothing more comes.
+    pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, Error> {
+        match self.run().await {
+            Ok(more) => {
+                self.batch.flush(out);
+                Ok(more)
+            }
+            Err(error) => {
+                self.batch.clear();
+                self.state = State::Done;
+                Err(error)
+            }
+        }
+    }
+
+    /// Leaves the partition whose start was the last to come out, without its end; goes on with the next. Does nothing
+    /// outside a partition.
+    pub fn skip_partition(&mut self) {
+        if let Some(end) = self.batch.items.iter().position(|item| matches!(item, Item::End)) {
+            // An unfinished `fill` had gone further.
+            self.batch.items.drain(..=end);
+            return;
+        }
+        if matches!(self.state, State::Static | State::Choose | State::Forward(_) | State::Backward(_)) {
+            self.batch.clear();
+            self.state = State::Leave(false);
+        }
+    }
+
+    /// Gives back what is held for later: for a reader that will not go on soon.
+    pub fn release(&mut self) {
+        self.stream.release();
+        self.index.release();
+    }
+
+    /// What is held in memory, about.
+    pub fn memory_bytes(&self) -> usize {
+        std::mem::size_of::<Reader>()
+            + self.stream.memory_bytes()
+            + self.index.memory_bytes()
+            + self.batch.arena.capacity()
+            + self.key.capacity()
+    }
+
+    async fn run(&mut self) -> Result<bool, Error> {
+        let mut steps = 0u32;
+        loop {
+            match self.state {
+                State::Begin => self.begin().await?,
+                State::Partition => self.partition().await?,
+                State::Static => self.static_row().await?,
+                State::Choose => self.choose().await?,
+                State::Forward(_) => self.forward().await?,
+                State::Backward(_) => self.backward().await?,
+                State::Leave(ended) => self.leave(ended).await?,
+                State::Done => return Ok(false),
+            }
+            if self.batch.weight() >= FILL {
+                return Ok(!matches!(self.state, State::Done));
+            }
+            steps += 1;
+            if steps.is_multiple_of(YIELD_EVERY) && self.batch.items.is_empty() {
+                rt::task::maybe_yield().await;
+            }
+        }
+    }
+
+    fn normalised(&self, rows: &[RowRange]) -> Rc<Vec<RowRange>> {
+        let rows = match rows {
+            // By far the most: nothing to sort.
+            [one] if one.is_full() => vec![one.clone()],
+            rows => clip::normalise(&self.schema.order, rows),
+        };
+        if self.slice.reversed {
+            Rc::new(rows.into_iter().rev().map(RowRange::reversed).collect())
+        } else {
+            Rc::new(rows)
+        }
+    }
+
+    fn is_full(&self, ranges: &[RowRange]) -> bool {
+        self.schema.clustering.is_empty() && !ranges.is_empty()
+            || matches!(ranges, [one] if one.start.prefix.is_empty() && one.end.prefix.is_empty())
+    }
+
+    async fn begin(&mut self) -> Result<(), Error> {
+        self.layout = Some(self.table.layout(&self.schema)?);
+        if self.range.is_empty() || !self.table.overlaps(&self.range) {
+            self.state = State::Done;
+            return Ok(());
+        }
+        self.ranges = self.normalised(&self.slice.rows);
+        if let Some(key) = self.single.clone() {
+            return self.begin_single(&key).await;
+        }
+        let (first, last) = (self.table.first_key(), self.table.last_key());
+        let from_start = self.range.start.cmp_key(first.token, &first.key) == Ordering::Less;
+        let to_end = self.range.end.cmp_key(last.token, &last.key) == Ordering::Greater;
+        if !to_end {
+            let behind = self.index.lower_bound(&self.range.end).await?;
+            self.stream.set_limit(behind.map_or(u64::MAX, |entry| entry.position));
+        }
+        if !from_start {
+            let Some(entry) = self.index.lower_bound(&self.range.start).await? else {
+                self.state = State::Done;
+                return Ok(());
+            };
+            self.stream.seek(entry.position);
+            self.entry = Some(entry);
+        }
+        self.state = State::Partition;
+        Ok(())
+    }
+
+    async fn begin_single(&mut self, key: &DecoratedKey) -> Result<(), Error> {
+        let Some(entry) = self.index.lookup(key).await? else {
+            self.state = State::Done;
+            return Ok(());
+        };
+        self.stream.seek(entry.position);
+        let full = self.is_full(self.wanted_of(key).0);
+        if let Some(behind) = self.index.position_behind(&entry) {
+            self.stream.set_limit(behind);
+            if full {
+                self.stream.expect(behind);
+            }
+        }
+        let wants_static = self.wanted_of(key).1 && !self.table.header.statics.is_empty();
+        if entry.promoted_size > 0 && !full && !wants_static {
+            // The index says all there is to know of the partition's head.
+            let promoted = Promoted::open(&mut self.index, &entry).await?;
+            if let Some(promoted) = &promoted {
+                self.start_partition_at(key.token, &key.key, entry.position, promoted.tombstone);
+                self.stream.seek(entry.position + promoted.header);
+                self.state = State::Choose;
+            }
+            self.entry = Some(entry);
+            return Ok(());
+        }
+        self.entry = Some(entry);
+        self.state = State::Partition;
+        Ok(())
+    }
+
+    /// What the slice wants of a partition.
+    fn wanted_of(&self, key: &DecoratedKey) -> (&[RowRange], bool) {
+        self.slice.of(key)
+    }
+
+    fn start_partition_at(&mut self, token: Token, key: &[u8], start: u64, tombstone: Tombstone) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        (self.token, self.start, self.any) = (token, start, true);
+        self.promoted = None;
+        let key = self.batch.push_bytes(key);
+        self.batch.items.push(Item::Start { token, key, tombstone });
+    }
+
+    fn current_key(&self) -> DecoratedKey {
+        DecoratedKey { token: self.token, key: Bytes::copy_from_slice(&self.key) }
+    }
+
+    async fn partition(&mut self) -> Result<(), Error> {
+        if self.stream.at_end() {
+            self.state = State::Done;
+            return Ok(());
+        }
+        let (token, tombstone, len) = loop {
+            match data::partition::read(self.stream.rest()) {
+                Ok(start) => {
+                    let token = match &self.single {
+                        Some(single) if single.key == start.key => single.token,
+                        Some(_) => return Err(self.stream.corrupt("the index points at another partition")),
+                        None => token::of_key(start.key),
+                    };
+                    if self.range.end.cmp_key(token, start.key) == Ordering::Less {
+                        self.state = State::Done;
+                        return Ok(());
+                    }
+                    let before = (self.token, &self.key[..]);
+                    if self.any && before >= (token, start.key) {
+                        return Err(self.stream.corrupt("partitions out of order"));
+                    }
+                    break (token, start.tombstone, start.len);
+                }
+                Err(Fault::Short) => self.stream.more().await?,
+                Err(Fault::Bad(why)) => return Err(self.stream.corrupt(why)),
+            }
+        };
+        let start = self.stream.position();
+        let key = self.stream.rest()[2..len - 12].to_vec();
+        self.start_partition_at(token, &key, start, tombstone);
+        self.stream.consume(len);
+        self.state = State::Static;
+        Ok(())
+    }
+
+    fn wants_static(&self) -> bool {
+        match &self.slice.resume {
+            Some(_) => self.wanted_of(&self.current_key()).1,
+            None => self.slice.static_row,
+        }
+    }
+
+    async fn static_row(&mut self) -> Result<(), Error> {
+        let Some(layout) = self.layout.clone() else { unreachable!("it was made first") };
+        if layout.statics.targets.is_empty() {
+            self.state = State::Choose;
+            return Ok(());
+        }
+        let wanted = self.wants_static();
+        let (flags, extended, head, body) = loop {
+            match data::read_head(self.stream.rest(), &layout, &mut Vec::new()) {
+                Ok(Head::Row { flags, extended, head, body }) if extended & flags::EXTENDED_STATIC != 0 => {
+                    break (flags, extended, head, body);
+                }
+                Ok(_) => return Err(self.stream.corrupt("the static row is missing")),
+                Err(Fault::Short) => self.stream.more().await?,
+                Err(Fault::Bad(why)) => return Err(self.stream.corrupt(why)),
+            }
+        };
+        let Some(total) = head.checked_add(body) else { return Err(self.stream.corrupt("length of a row")) };
+        if wanted {
+            self.stream.require(total).await?;
+            let start = self.batch.arena.len();
+            let body = &self.stream.rest()[head..total];
+            if data::row::read(body, flags, extended, &layout, &mut self.batch.arena).is_err() {
+                return Err(self.stream.corrupt("malformed static row"));
+            }
+            let row = start..self.batch.arena.len();
+            if row.len() > 1 {
+                self.batch.items.push(Item::Static(row));
+            }
+        }
+        self.stream.consume(total);
+        self.state = State::Choose;
+        Ok(())
+    }
+
+    /// Decides how to read the rows of this partition.
+    async fn choose(&mut self) -> Result<(), Error> {
+        let mut ranges = self.ranges.clone();
+        if let Some(resume) = &self.slice.resume
+            && resume.key.key == self.key[..]
+        {
+            ranges = self.normalised(&resume.rows);
+        }
+        if ranges.is_empty() {
+            self.end_partition(false);
+            return Ok(());
+        }
+        let (full, reversed) = (self.is_full(&ranges), self.slice.reversed && !self.schema.clustering.is_empty());
+        if !full || reversed {
+            if self.entry.as_ref().is_none_or(|entry| entry.position != self.start) {
+                let key = self.current_key();
+                self.entry = self.index.lookup(&key).await?;
+            }
+            match self.entry.clone() {
+                Some(entry) if entry.position == self.start => {
+                    self.promoted = Promoted::open(&mut self.index, &entry).await?;
+                }
+                _ => return Err(self.stream.corrupt("the index knows no partition here")),
+            }
+        }
+        let clip = Clip::new(ranges);
+        self.state = if reversed {
+            State::Backward(Backward::new(clip, self.promoted.as_ref().map(|promoted| promoted.count)))
+        } else {
+            State::Forward(Forward { clip, jumped: 0 })
+        };
+        Ok(())
+    }
+
+    fn end_partition(&mut self, ended: bool) {
+        self.batch.items.push(Item::End);
+        self.state = if self.single.is_some() { State::Done } else { State::Leave(ended) };
+    }
+
+    /// Goes to the next partition.
+    async fn leave(&mut self, ended: bool) -> Result<(), Error> {
+        if self.single.is_some() {
+            self.state = State::Done;
+            return Ok(());
+        }
+        if !ended {
+            let next = match &self.entry {
+                Some(entry) if entry.position == self.start => {
+                    self.index.seek(entry.end());
+                    self.index.next().await?
+                }
+                _ => self.index.lower_bound(&RingCut::after_key(&self.current_key())).await?,
+            };
+            let Some(next) = next else {
+                self.state = State::Done;
+                return Ok(());
+            };
+            if next.position <= self.start {
+                return Err(self.stream.corrupt("the index goes backwards"));
+            }
+            self.stream.seek(next.position);
+            self.entry = Some(next);
+        }
+        self.state = State::Partition;
+        Ok(())
+    }
+}

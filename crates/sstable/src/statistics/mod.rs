@@ -1,0 +1,123 @@
+//! Statistics.db: a list of parts, of which the serialization header is needed to read the data at all.
+
+pub(crate) mod collector;
+pub mod drop_times;
+pub mod header;
+pub mod histogram;
+pub(crate) mod sketch;
+pub mod stats;
+
+use crate::error::Error;
+use crate::generation::Version;
+use crate::input::{Fault, Input, Parsed, write_utf};
+use header::Header;
+use sketch::Sketch;
+use stats::Stats;
+use std::path::Path;
+
+const PARTITIONER: &str = "org.apache.cassandra.dht.Murmur3Partitioner";
+/// The most parts a file may claim.
+const MAX_PARTS: u32 = 64;
+
+/// The whole file.
+#[derive(Clone, Debug)]
+pub(crate) struct Statistics {
+    pub stats: Stats,
+    pub header: Header,
+    /// About how many partitions, from the sketch.
+    pub cardinality: Option<u64>,
+}
+
+impl Statistics {
+    /// Takes the file apart.
+    pub fn read(bytes: &[u8], version: Version, file: &Path) -> Result<Self, Error> {
+        let mut parts: [Option<&[u8]>; 4] = [None; 4];
+        let list = list_parts(bytes, version).map_err(|fault| fault.at(file, 0))?;
+        for (i, &(kind, start)) in list.iter().enumerate() {
+            let end = list.get(i + 1).map_or(bytes.len(), |&(_, end)| end);
+            let part = bytes.get(start..end).ok_or_else(|| Error::corrupt(file, start as u64, "place of a part"))?;
+            let part = if version.is_n() { checked(part).map_err(|fault| fault.at(file, start as u64))? } else { part };
+            if let Some(slot) = parts.get_mut(kind as usize) {
+                *slot = Some(part);
+            }
+        }
+        let part =
+            |kind: usize, name: &str| parts[kind].ok_or_else(|| Error::corrupt(file, 0, format!("no {name} part")));
+        let at = |part: &[u8]| (part.as_ptr() as usize - bytes.as_ptr() as usize) as u64;
+        let validation = part(0, "validation")?;
+        let (partitioner, _) = read_validation(validation).map_err(|fault| fault.at(file, at(validation)))?;
+        if partitioner != PARTITIONER {
+            return Err(Error::Unsupported(format!("{}: partitioner {partitioner}", file.display())));
+        }
+        let stats_part = part(2, "stats")?;
+        let stats = Stats::read(&mut Input(stats_part), version).map_err(|fault| fault.at(file, at(stats_part)))?;
+        let header_part = part(3, "header")?;
+        let header = Header::read(&mut Input(header_part)).map_err(|fault| fault.at(file, at(header_part)))?;
+        let cardinality = match parts[1] {
+            Some(part) => Sketch::estimate(part).unwrap_or(None),
+            None => None,
+        };
+        Ok(Statistics { stats, header, cardinality })
+    }
+
+    /// The bytes of the file.
+    pub fn write(stats: &Stats, header: &Header, bloom_fp_chance: f64, sketch: &Sketch) -> Vec<u8> {
+        let mut validation = Vec::new();
+        write_utf(PARTITIONER, &mut validation);
+        validation.extend_from_slice(&bloom_fp_chance.to_be_bytes());
+        let (mut compaction, mut body, mut tail) = (Vec::new(), Vec::new(), Vec::new());
+        sketch.write(&mut compaction);
+        stats.write(&mut body);
+        header.write(&mut tail);
+        let parts = [validation, compaction, body, tail];
+        let mut out = (parts.len() as u32).to_be_bytes().to_vec();
+        let mut at = 4 + 8 * parts.len();
+        for (kind, part) in parts.iter().enumerate() {
+            out.extend_from_slice(&(kind as u32).to_be_bytes());
+            out.extend_from_slice(&(at as u32).to_be_bytes());
+            at += part.len();
+        }
+        for part in parts {
+            out.extend_from_slice(&part);
+        }
+        out
+    }
+}
+
+/// (type, offset) by offset; old writers did not sort.
+fn list_parts(bytes: &[u8], version: Version) -> Parsed<Vec<(u32, usize)>> {
+    let mut input = Input(bytes);
+    let count = input.be32()?;
+    if count > MAX_PARTS {
+        return Err(Fault::Bad("number of parts"));
+    }
+    if version.is_n() && input.be32()? != crc32fast::hash(&bytes[..4]) {
+        return Err(Fault::Bad("checksum of the number of parts"));
+    }
+    let mut list = Vec::new();
+    let start = input.0;
+    for _ in 0..count {
+        list.push((input.be32()?, input.be32()? as usize));
+    }
+    if version.is_n() {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&bytes[..4]);
+        hasher.update(&start[..8 * count as usize]);
+        if input.be32()? != hasher.finalize() {
+            return Err(Fault::Bad("checksum of the list of parts"));
+        }
+    }
+    list.sort_by_key(|&(_, offset)| offset);
+    Ok(list)
+}
+
+/// A part without the checksum at its end.
+fn checked(part: &[u8]) -> Parsed<&[u8]> {
+    let (body, sum) = part.split_last_chunk::<4>().ok_or(Fault::Short)?;
+    if crc32fast::hash(body) == u32::from_be_bytes(*sum) { Ok(body) } else { Err(Fault::Bad("checksum of a part")) }
+}
+
+fn read_validation(part: &[u8]) -> Parsed<(&str, f64)> {
+    let mut input = Input(part);
+    Ok((input.utf()?, input.f64()?))
+}

@@ -1,0 +1,145 @@
+//! The two files that are written while partitions come in: Data.db and Index.db.
+
+use crate::checksums::{CRC_CHUNK, CrcFile, PAGE, PieceSums};
+use crate::compression::{Compression, CompressionInfo, PackedOffsets};
+use rt::fs::{IoClass, SequentialWriter};
+use std::io;
+use std::path::Path;
+
+/// Data.db: takes content, stores chunks.
+pub(crate) struct DataFile {
+    out: SequentialWriter,
+    compression: Option<Compression>,
+    /// Content that is not stored yet; it begins at `stored`.
+    content: Vec<u8>,
+    stored: u64,
+    chunk: Vec<u8>,
+    offsets: PackedOffsets,
+    crcs: PieceSums,
+    digest: crc32fast::Hasher,
+}
+
+/// What became of Data.db.
+pub(crate) struct DataDone {
+    pub content_length: u64,
+    pub stored_length: u64,
+    pub digest: u32,
+    /// CompressionInfo.db, or CRC.db.
+    pub companion: Vec<u8>,
+}
+
+impl DataFile {
+    pub async fn create(path: &Path, compression: Option<Compression>, class: IoClass) -> io::Result<Self> {
+        Ok(DataFile {
+            out: SequentialWriter::create(path, class).await?,
+            compression,
+            content: Vec::new(),
+            stored: 0,
+            chunk: Vec::new(),
+            offsets: PackedOffsets::new(),
+            crcs: PieceSums::new(CRC_CHUNK),
+            digest: crc32fast::Hasher::new(),
+        })
+    }
+
+    /// Where the next byte of content will be.
+    pub fn position(&self) -> u64 {
+        self.stored + self.content.len() as u64
+    }
+
+    /// Bytes stored so far.
+    pub fn stored(&self) -> u64 {
+        self.out.position()
+    }
+
+    /// Where content is appended; call [`DataFile::drain`] after each unfiltered.
+    pub fn content(&mut self) -> &mut Vec<u8> {
+        &mut self.content
+    }
+
+    fn chunk_length(&self) -> usize {
+        self.compression.map_or(CRC_CHUNK, |compression| compression.chunk_length)
+    }
+
+    /// Stores whole chunks.
+    #[inline]
+    pub async fn drain(&mut self) -> io::Result<()> {
+        if self.content.len() < self.chunk_length() { Ok(()) } else { self.store(false).await }
+    }
+
+    async fn store(&mut self, all: bool) -> io::Result<()> {
+        let length = self.chunk_length();
+        let mut at = 0;
+        while self.content.len() - at >= length || (all && at < self.content.len()) {
+            let piece = at..self.content.len().min(at + length);
+            at = piece.end;
+            match self.compression {
+                None => {
+                    let piece = &self.content[piece];
+                    self.digest.update(piece);
+                    self.crcs.update(piece);
+                    self.out.append(piece).await?;
+                }
+                Some(compression) => {
+                    self.chunk.clear();
+                    compression.algorithm.compress(&self.content[piece], &mut self.chunk)?;
+                    let sum = crc32fast::hash(&self.chunk);
+                    self.chunk.extend_from_slice(&sum.to_be_bytes());
+                    self.digest.update(&self.chunk);
+                    if !self.offsets.push(self.chunk.len() as u64) {
+                        return Err(io::Error::other("a compressed chunk is too long"));
+                    }
+                    self.out.append(&self.chunk).await?;
+                }
+            }
+        }
+        self.content.drain(..at);
+        self.stored += at as u64;
+        Ok(())
+    }
+
+    /// Stores the rest and makes it durable.
+    pub async fn finish(mut self) -> io::Result<DataDone> {
+        self.store(true).await?;
+        let (stored_length, _) = self.out.finish().await?;
+        let companion = match self.compression {
+            None => CrcFile { chunk: CRC_CHUNK, sums: self.crcs.finish() }.write(),
+            Some(compression) => CompressionInfo {
+                algorithm: compression.algorithm,
+                chunk_length: compression.chunk_length,
+                content_length: self.stored,
+                max_compressed: usize::MAX,
+                offsets: self.offsets,
+            }
+            .write(),
+        };
+        Ok(DataDone { content_length: self.stored, stored_length, digest: self.digest.finalize(), companion })
+    }
+}
+
+/// Index.db.
+pub(crate) struct IndexFile {
+    out: SequentialWriter,
+    sums: PieceSums,
+}
+
+impl IndexFile {
+    pub async fn create(path: &Path, class: IoClass) -> io::Result<Self> {
+        Ok(IndexFile { out: SequentialWriter::create(path, class).await?, sums: PieceSums::new(PAGE) })
+    }
+
+    pub fn position(&self) -> u64 {
+        self.out.position()
+    }
+
+    pub async fn append(&mut self, entry: &[u8]) -> io::Result<()> {
+        self.sums.update(entry);
+        self.out.append(entry).await
+    }
+
+    /// Makes it durable; gives the length and the checksums of its pages.
+    pub async fn finish(self) -> io::Result<(u64, Vec<u32>)> {
+        let (length, _) = self.out.finish().await?;
+        Ok((length, self.sums.finish()))
+    }
+}

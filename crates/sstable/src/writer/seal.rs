@@ -1,0 +1,154 @@
+//! The end of writing: the components that are known at the end, and sealing.
+
+use super::Writer;
+use crate::checksums::Checksums;
+use crate::error::Error;
+use crate::generation::{Component, Generation, Place};
+use crate::statistics::Statistics;
+use crate::statistics::stats::LogInterval;
+use model::key::DecoratedKey;
+use rt::fs::{IoClass, OpenOptions};
+use std::io;
+use std::path::PathBuf;
+
+/// An sstable that is complete and durable but for its name.
+#[derive(Debug)]
+pub struct Unsealed {
+    place: Place,
+    outcome: Sealed,
+}
+
+/// A sealed sstable.
+#[derive(Clone, Debug)]
+pub struct Sealed {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Which one.
+    pub generation: Generation,
+    /// Length of Data.db.
+    pub data_bytes: u64,
+    /// Length of all components.
+    pub total_bytes: u64,
+    /// How many partitions it has.
+    pub partitions: u64,
+    /// The first key.
+    pub first: DecoratedKey,
+    /// The last key.
+    pub last: DecoratedKey,
+}
+
+impl Unsealed {
+    /// What it will be.
+    pub fn outcome(&self) -> &Sealed {
+        &self.outcome
+    }
+
+    /// Seals it.
+    pub async fn seal(self) -> Result<Sealed, Error> {
+        let outcome = self.outcome.clone();
+        seal_all(vec![self]).await?;
+        Ok(outcome)
+    }
+
+    /// Gives up: removes the files.
+    pub async fn abort(self) {
+        crate::directory::remove_files(&self.place).await;
+    }
+}
+
+/// Seals several, with one sync per directory. On an error some may be sealed.
+pub async fn seal_all(all: Vec<Unsealed>) -> Result<Vec<Sealed>, Error> {
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for unsealed in &all {
+        let place = &unsealed.place;
+        // The names of the other components must be durable before the one that says they are there.
+        if !dirs.contains(&place.dir) {
+            rt::fs::sync_dir(&place.dir).await?;
+            dirs.push(place.dir.clone());
+        }
+    }
+    for unsealed in &all {
+        let place = &unsealed.place;
+        rt::fs::rename(&place.path(Component::TemporaryToc), &place.path(Component::Toc)).await?;
+    }
+    for dir in &dirs {
+        rt::fs::sync_dir(dir).await?;
+    }
+    Ok(all.into_iter().map(|unsealed| unsealed.outcome).collect())
+}
+
+async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
+    let file = rt::fs::open(&path, &OpenOptions::create_new()).await?;
+    file.write_at(0, bytes, class).await?;
+    file.sync_all().await
+}
+
+/// Writes and syncs all that is left to write.
+pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Result<Unsealed, Error> {
+    let Writer {
+        place, options, data, index, summary, filter, sketch, collector, form, first, last, partitions, ..
+    } = writer;
+    let (Some((header, _)), Some(first), Some(last)) = (form, first, last) else {
+        unreachable!("an sstable without partitions is not finished")
+    };
+    let data = data.finish().await?;
+    let (index_length, index_pages) = index.finish().await?;
+    let mut stats = collector.finish();
+    stats.level = options.level;
+    stats.host_id = Some(options.host_id);
+    stats.log_intervals = intervals.to_vec();
+    stats.compression_ratio = match options.compression {
+        Some(_) => data.stored_length as f64 / data.content_length.max(1) as f64,
+        None => -1.0,
+    };
+    let companion = if options.compression.is_some() { Component::CompressionInfo } else { Component::Crc };
+    let mut files = vec![
+        (Component::Summary, summary.finish(&last.key)),
+        (Component::Statistics, Statistics::write(&stats, &header, options.bloom_fp_chance, &sketch)),
+        (companion, data.companion),
+        (Component::Digest, data.digest.to_string().into_bytes()),
+    ];
+    if let Some(filter) = filter {
+        files.push((Component::Filter, filter.finish().write()));
+    }
+    let names = files.iter().map(|(component, _)| *component);
+    let listed = [Component::Data, Component::Index].into_iter().chain(names);
+    let mut toc: String = listed.map(|component| format!("{}\n", component.name())).collect();
+    toc.push_str(&format!("{}\n{}\n", Component::Checksums.name(), Component::Toc.name()));
+    files.push((Component::Toc, toc.into_bytes()));
+    let checksums = Checksums {
+        data_length: data.stored_length,
+        index_length,
+        index_pages,
+        files: files
+            .iter()
+            .map(|(component, bytes)| (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes)))
+            .collect(),
+    };
+    files.push((Component::Checksums, checksums.write()));
+    let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    let writes: Vec<_> = files
+        .into_iter()
+        .map(|(component, bytes)| {
+            let component = if component == Component::Toc { Component::TemporaryToc } else { component };
+            rt::task::spawn(write_synced(place.path(component), bytes, options.class))
+        })
+        .collect();
+    // All are waited for, so that nothing writes any more when files are removed after an error.
+    let mut result = Ok(());
+    for write in writes {
+        let one = write.await.unwrap_or_else(|aborted| Err(io::Error::other(aborted.to_string())));
+        result = result.and(one);
+    }
+    result?;
+    let outcome = Sealed {
+        dir: place.dir.clone(),
+        generation: place.generation,
+        data_bytes: data.stored_length,
+        total_bytes: data.stored_length + index_length + small,
+        partitions,
+        first,
+        last,
+    };
+    Ok(Unsealed { place, outcome })
+}

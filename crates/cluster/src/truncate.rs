@@ -8,7 +8,7 @@ use rt::time::Duration;
 pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
     let work = rt::shard::call_all(move || async move {
         let engine = rt::shard::service::<Engine>();
-        engine.truncate(table).await.map_err(|error| format!("shard {}: {error}", rt::shard::this().0))
+        engine.truncate(table).await.map(|_| ()).map_err(|error| format!("shard {}: {error}", rt::shard::this().0))
     });
     match rt::time::timeout(timeout, work).await {
         Ok(results) => results.into_iter().collect(),

@@ -1,0 +1,38 @@
+//! Every file of the corpus through its target, as it is and damaged in a few hundred seeded ways.
+//!
+//! `FUZZ_SECONDS=n` goes on damaging for n seconds a target (`make fuzz`).
+
+use fuzz::{TARGETS, damage};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use std::path::Path;
+
+const WAYS: u64 = 300;
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let mut files: Vec<_> = std::fs::read_dir(dir).expect("each target has a corpus").map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|path| std::fs::read(path).expect("readable")).collect()
+}
+
+#[test]
+fn no_target_panics() {
+    let seconds: u64 = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
+    for target in TARGETS {
+        let files = corpus(target.name);
+        assert!(!files.is_empty(), "{} has no corpus", target.name);
+        let began = std::time::Instant::now();
+        let mut seed = 0;
+        while seed < WAYS || began.elapsed().as_secs() < seconds {
+            for file in &files {
+                let mut bytes = file.clone();
+                if seed > 0 {
+                    damage(&mut bytes, &mut SmallRng::seed_from_u64(seed));
+                }
+                (target.run)(&bytes);
+            }
+            seed += 1;
+        }
+    }
+}

@@ -17,6 +17,7 @@ mod tables;
 mod tests;
 
 pub use clients::{ClientInfo, ClientList};
+pub use ring::tokens;
 pub use sizes::{TableSizes, TabletSize};
 
 use crate::source::{Generated, VirtualTable};

@@ -25,11 +25,6 @@ def test_positional_and_named(db, t):
     db.refused((Invalid, Syntax), f"SELECT ck FROM {t} WHERE pk = ? AND ck = 1")
 
 
-def test_mixed_markers_are_refused(db, t):
-    with pytest.raises((Invalid, Syntax)):
-        db.prepare(f"SELECT ck FROM {t} WHERE pk = ? AND ck = :c")
-
-
 @pytest.mark.scylla
 def test_same_name_twice_is_one_variable(db, t):
     prepared = db.prepare(f"SELECT ck FROM {t} WHERE pk = :x AND ck = :x")
@@ -40,7 +35,7 @@ def test_same_name_twice_is_one_variable(db, t):
 def test_metadata(db, t):
     prepared = db.prepare(f"INSERT INTO {t} (pk, ck, v) VALUES (?, ?, ?) USING TTL ? AND TIMESTAMP ?")
     assert [(m.keyspace_name, m.table_name, m.name, m.type.cql_parameterized_type()) for m in prepared.column_metadata] == [
-        (db.keyspace, t, "pk", "int"), (db.keyspace, t, "ck", "int"), (db.keyspace, t, "v", "text"),
+        (db.keyspace, t, "pk", "int"), (db.keyspace, t, "ck", "int"), (db.keyspace, t, "v", "varchar"),
         (db.keyspace, t, "[ttl]", "int"), (db.keyspace, t, "[timestamp]", "bigint")]
     assert prepared.routing_key_indexes == [0]
     limit = db.prepare(f"SELECT v FROM {t} WHERE pk = ? LIMIT ?")

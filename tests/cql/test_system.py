@@ -1,0 +1,161 @@
+"""System tables as clients read them: columns that must be there and not null, and agreement with one another."""
+
+import uuid
+
+import pytest
+from database import Invalid
+
+LOCAL = ["key", "cluster_name", "cql_version", "data_center", "rack", "host_id", "partitioner", "release_version", "rpc_address",
+         "broadcast_address", "listen_address", "schema_version", "tokens", "native_protocol_version"]
+
+
+@pytest.mark.parametrize("where", ["", "WHERE key = 'local'", "WHERE key='local' LIMIT 1"])
+def test_local(db, where):
+    row = db.execute(f"SELECT * FROM system.local {where}").one()
+    for name in LOCAL:
+        assert getattr(row, name) not in (None, "", set()), name
+    assert row.partitioner == "org.apache.cassandra.dht.Murmur3Partitioner"
+    assert row.tokens and all(-2**63 <= int(token) < 2**63 for token in row.tokens)
+    assert isinstance(row.host_id, uuid.UUID) and isinstance(row.schema_version, uuid.UUID)
+    assert str(row.rpc_address) == db.host
+    assert db.rows("SELECT key FROM system.local WHERE key = 'other'") == []
+
+
+def test_local_by_columns(db):
+    for name in LOCAL + ["bootstrapped", "gossip_generation", "truncated_at", "broadcast_port", "listen_port", "rpc_port"]:
+        db.one(f"SELECT {name} FROM system.local WHERE key = 'local'")
+    db.refused(Invalid, "SELECT nothing FROM system.local")
+
+
+@pytest.mark.scylla
+def test_versions(db):
+    assert db.one("SELECT release_version FROM system.local").startswith("4.1.")
+    assert db.rows("SELECT key, version FROM system.versions WHERE key = 'local'")[0][0] == "local"
+    assert (db.one("SELECT data_center FROM system.local"), db.one("SELECT rack FROM system.local")) == ("datacenter1", "rack1")
+    assert db.one("SELECT cql_version FROM system.local").startswith("3.4.")
+
+
+def test_peers(db):
+    assert db.rows("SELECT peer, data_center, rack, host_id, rpc_address, release_version, schema_version, tokens FROM system.peers") == []
+    assert db.rows("SELECT peer, peer_port, data_center, host_id, native_address, native_port, preferred_ip, preferred_port, rack, "
+                   "release_version, schema_version, tokens FROM system.peers_v2") == []
+    assert db.rows("SELECT * FROM system.peers WHERE peer = '127.0.0.99'") == []
+
+
+COLUMNS = {
+    "keyspaces": "keyspace_name, durable_writes, replication",
+    "tables": "keyspace_name, table_name, id, bloom_filter_fp_chance, caching, comment, compaction, compression, crc_check_chance, "
+              "default_time_to_live, extensions, flags, gc_grace_seconds, max_index_interval, memtable_flush_period_in_ms, min_index_interval, "
+              "speculative_retry",
+    "columns": "keyspace_name, table_name, column_name, clustering_order, column_name_bytes, kind, position, type",
+    "types": "keyspace_name, type_name, field_names, field_types",
+    "functions": "keyspace_name, function_name, argument_types, argument_names, body, called_on_null_input, language, return_type",
+    "aggregates": "keyspace_name, aggregate_name, argument_types, final_func, initcond, return_type, state_func, state_type",
+    "triggers": "keyspace_name, table_name, trigger_name, options",
+    "indexes": "keyspace_name, table_name, index_name, kind, options",
+    "views": "keyspace_name, view_name, base_table_id, base_table_name, id, include_all_columns, where_clause",
+    "dropped_columns": "keyspace_name, table_name, column_name, dropped_time, kind, type",
+}
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_schema_tables(db, table):
+    db.table("pk int PRIMARY KEY")
+    if table == "dropped_columns":  # of other tests, with drop times that Python cannot show
+        assert db.rows(f"SELECT {COLUMNS[table]} FROM system_schema.{table} WHERE keyspace_name = %s", db.keyspace) == []
+        return
+    star = db.rows(f"SELECT * FROM system_schema.{table}")
+    assert len(db.rows(f"SELECT {COLUMNS[table]} FROM system_schema.{table}")) == len(star)
+    assert len(db.rows(f"SELECT * FROM system_schema.{table}", fetch_size=3)) == len(star)
+    mine = db.rows(f"SELECT {COLUMNS[table]} FROM system_schema.{table} WHERE keyspace_name = %s", db.keyspace)
+    assert bool(mine) == (table in ("keyspaces", "tables", "columns"))
+    assert db.rows(f"SELECT * FROM system_schema.{table} WHERE keyspace_name = 'nothing'") == []
+
+
+def test_schema_tables_by_full_key(db):
+    t = db.table("pk int, ck int, v int, PRIMARY KEY (pk, ck)")
+    where = f"WHERE keyspace_name = '{db.keyspace}' AND table_name = '{t}'"
+    assert len(db.rows(f"SELECT * FROM system_schema.tables {where}")) == 1
+    assert db.column(f"SELECT column_name FROM system_schema.columns {where}") == ["ck", "pk", "v"]
+    assert db.column(f"SELECT column_name FROM system_schema.columns {where} AND column_name = 'v'") == ["v"]
+    assert db.column(f"SELECT type FROM system_schema.columns {where} AND column_name IN ('v', 'pk')") == ["int", "int"]
+    assert db.rows(f"SELECT * FROM system_schema.indexes {where}") == []
+    assert len(db.rows(f"SELECT table_name FROM system_schema.tables WHERE keyspace_name IN ('{db.keyspace}', 'nothing')")) >= 1
+
+
+def test_schema_covers_the_system_tables(db):
+    """Drivers read the types of what they query from the schema tables."""
+    known = {(k, t) for k, t in db.rows("SELECT keyspace_name, table_name FROM system_schema.tables")}
+    assert {("system", "local"), ("system", "peers"), ("system_schema", "tables"), ("system_schema", "columns")} <= known
+    keyspaces = set(db.column("SELECT keyspace_name FROM system_schema.keyspaces"))
+    assert {k for k, _ in known} <= keyspaces and {"system", "system_schema"} <= keyspaces
+
+
+def test_virtual_schema(db):
+    for table, columns in (("keyspaces", "keyspace_name"), ("tables", "keyspace_name, table_name, comment"),
+                           ("columns", "keyspace_name, table_name, column_name, clustering_order, column_name_bytes, kind, position, type")):
+        db.rows(f"SELECT {columns} FROM system_virtual_schema.{table}")
+        db.rows(f"SELECT * FROM system_virtual_schema.{table} WHERE keyspace_name = 'system_virtual_schema'")
+
+
+def test_schema_version_changes_with_the_schema(db):
+    select = "SELECT schema_version FROM system.local WHERE key = 'local'"
+    before = db.one(select)
+    assert db.one(select) == before
+    t = db.table("pk int PRIMARY KEY")
+    after = db.one(select)
+    assert after != before
+    db.execute(f"INSERT INTO {t} (pk) VALUES (1)")
+    assert db.one(select) == after
+
+
+def test_size_estimates(db):
+    db.rows("SELECT range_start, range_end, partitions_count, mean_partition_size FROM system.size_estimates "
+            "WHERE keyspace_name = %s AND table_name = %s", db.keyspace, "x")
+
+
+@pytest.mark.scylla
+def test_scylla_tables(db):
+    t = db.table("pk int PRIMARY KEY")
+    db.rows("SELECT keyspace_name, table_name, partitioner FROM system_schema.scylla_tables")
+    assert db.rows("SELECT keyspace_name, initial_tablets FROM system_schema.scylla_keyspaces WHERE keyspace_name = %s", db.keyspace)
+    assert db.rows("SELECT address, port, driver_name, driver_version, shard_id FROM system.clients") != []
+    table_id = db.one("SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s", db.keyspace, t)
+    tablets = db.rows("SELECT last_token, replicas FROM system.tablets WHERE table_id = %s", table_id)
+    assert tablets and tablets[-1][0] == 2**63 - 1
+
+
+def test_tracing(db):
+    import time
+
+    from cassandra.query import SimpleStatement
+
+    t = db.table("pk int PRIMARY KEY, v int")
+    result = db.session.execute(SimpleStatement(f"INSERT INTO {t} (pk, v) VALUES (1, 1)"), trace=True)
+    trace = result.get_query_trace(max_wait_sec=20)
+    assert trace.trace_id and trace.events and trace.request_type
+    assert trace.coordinator is not None and trace.started_at is not None and trace.duration is not None
+    assert all(event.description and event.source for event in trace.events)
+    prepared = db.prepare(f"SELECT v FROM {t} WHERE pk = ?")
+    trace = db.session.execute(prepared, (1,), trace=True).get_query_trace(max_wait_sec=20)
+    assert trace.events
+    end = time.monotonic() + 20
+    while not (rows := db.rows("SELECT duration FROM system_traces.sessions WHERE session_id = %s", trace.trace_id)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert rows and rows[0][0] >= 0
+
+
+def test_warnings(db):
+    t = db.table("pk int, ck int, v blob, PRIMARY KEY (pk, ck)")
+    from cassandra.query import BatchStatement
+
+    insert = db.prepare(f"INSERT INTO {t} (pk, ck, v) VALUES (?, ?, ?)")
+    batch = BatchStatement()
+    for n in range(20):
+        batch.add(insert, (n, n, bytes(10_000)))
+    future = db.session.execute_async(batch)
+    try:
+        future.result()
+    except Invalid:
+        return  # Cassandra's fail threshold is below ScyllaDB's warn threshold
+    assert future.warnings

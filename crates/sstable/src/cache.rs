@@ -409,8 +409,10 @@ mod tests {
         for round in 0..3 {
             for n in 0..20 {
                 if file.get(Kind::Data, n).is_none() {
+                    assert_eq!(round, 0, "asked for again, so it stayed");
                     file.insert(Kind::Data, n, &page(n as u8));
                 }
+                assert_eq!(file.get(Kind::Data, n), Some(page(n as u8)));
             }
             for n in 0..200u64 {
                 file.insert(Kind::Data, 1000 * (round + 1) + n, &page(0));

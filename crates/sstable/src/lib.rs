@@ -20,6 +20,7 @@ pub mod reader;
 pub mod statistics;
 pub(crate) mod summary;
 pub mod table;
+mod verify;
 pub mod writer;
 
 pub use cache::{CacheStats, PageCache};

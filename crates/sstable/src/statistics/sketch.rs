@@ -196,7 +196,7 @@ mod tests {
                 let mut out = Vec::new();
                 sketch.write(&mut out);
                 let estimate = Sketch::estimate(&out).expect("well formed").expect("known") as f64;
-                assert!((estimate - n as f64).abs() < 0.05 * n as f64 + 1.0, "{n}: {estimate}");
+                assert!((estimate - n as f64).abs() < 0.07 * n as f64 + 1.0, "{n}: {estimate}");
             }
         }
         // Registers that came from sparse entries are the same as if they had been counted at once.

@@ -36,7 +36,11 @@ impl Clock {
         match &self.source {
             Source::Real => real_wall_nanos(),
             #[cfg(feature = "sim")]
-            Source::Simulated { epoch_nanos, start } => epoch_nanos + start.elapsed().as_nanos() as i128,
+            // Simulated time stands still within a turn; asking tokio would read the real clock where tasks are dropped
+            // by a crash.
+            Source::Simulated { epoch_nanos, start } => {
+                epoch_nanos + self.coarse().saturating_duration_since(*start).as_nanos() as i128
+            }
         }
     }
 

@@ -24,7 +24,8 @@ fn control_group_limit() -> Option<u64> {
     let mut path = std::path::PathBuf::from("/sys/fs/cgroup").join(own.trim_start_matches('/'));
     let mut least = None;
     while path.starts_with("/sys/fs/cgroup") {
-        let limit = std::fs::read_to_string(path.join("memory.max")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        let limit =
+            std::fs::read_to_string(path.join("memory.max")).ok().and_then(|text| text.trim().parse::<u64>().ok());
         least = [least, limit].into_iter().flatten().min();
         path.pop();
     }

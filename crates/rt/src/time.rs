@@ -32,6 +32,10 @@ impl From<Elapsed> for std::io::Error {
 /// The current instant.
 #[inline]
 pub fn now() -> Instant {
+    #[cfg(feature = "sim")]
+    if let Some(simulated) = ctx::try_with(|c| (!c.clock.is_real()).then(|| c.clock.coarse())).flatten() {
+        return simulated;
+    }
     Instant::now()
 }
 

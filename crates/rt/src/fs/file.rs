@@ -86,6 +86,8 @@ struct OsFile {
 struct Inline {
     /// The file system cannot say that it would have to wait (ext4 cannot).
     no_nowait: Cell<bool>,
+    /// Slow writes in a row: one alone may just mean that the thread lost its CPU.
+    slow: Cell<u8>,
     /// Until then the ring is used.
     pause_until: Cell<Option<Instant>>,
 }
@@ -94,6 +96,8 @@ struct Inline {
 const INLINE_LIMIT: usize = 64 << 10;
 /// An inline write that took longer means that the kernel is short of clean pages or busy with its journal.
 const INLINE_SLOW: Duration = Duration::from_millis(2);
+/// So many slow ones in a row send log writes to the ring.
+const INLINE_SLOW_TIMES: u8 = 2;
 /// How long log writes to the file then go through the ring.
 const INLINE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -414,7 +418,9 @@ impl OsFile {
                 counters.writes.add(1);
                 counters.written_bytes.add(n as u64);
                 ctx.counters.io_submits.add(1);
-                if started.elapsed() > INLINE_SLOW {
+                let slow = if started.elapsed() > INLINE_SLOW { self.inline.slow.get() + 1 } else { 0 };
+                self.inline.slow.set(slow % INLINE_SLOW_TIMES);
+                if slow == INLINE_SLOW_TIMES {
                     self.inline.pause_until.set(Some(started + INLINE_PAUSE));
                 }
                 return Ok(n as usize);

@@ -223,19 +223,25 @@ fn background_has_its_own_depth() {
 fn an_inline_append_needs_no_wake() {
     let scratch = Scratch::new("append");
     crate::block_on(async {
-        if !crate::ctx::with(|c| matches!(c.io, Io::Ring(_))) {
-            return;
-        }
-        let file = open(&scratch.path("log"), &OpenOptions::create_new()).await.expect("create");
         let record = Bytes::from(vec![7u8; 4096]);
-        file.write_at(0, record.clone(), IoClass::Log).await.expect("write");
-        let before = crate::metrics::snapshot();
-        for i in 1..=100u64 {
-            file.write_at(i * 4096, record.clone(), IoClass::Log).await.expect("write");
+        let mut seen = Vec::new();
+        // The kernel may be short of clean pages, and the thread of its CPU, for a while: one quiet moment is enough.
+        for round in 0..50 {
+            let path = scratch.path(&format!("log{round}"));
+            let file = open(&path, &OpenOptions::create_new()).await.expect("create");
+            file.write_at(0, record.clone(), IoClass::Log).await.expect("write");
+            let before = crate::metrics::snapshot();
+            for i in 1..=100u64 {
+                file.write_at(i * 4096, record.clone(), IoClass::Log).await.expect("write");
+            }
+            let after = crate::metrics::snapshot();
+            assert_eq!(file.len().await.expect("len"), 101 * 4096);
+            let cost = (after.io_submits - before.io_submits, after.turns - before.turns);
+            if cost.0 == 100 && cost.1 == 0 {
+                return;
+            }
+            seen.push(cost);
         }
-        let after = crate::metrics::snapshot();
-        let (submits, turns) = (after.io_submits - before.io_submits, after.turns - before.turns);
-        assert!((100..=110).contains(&submits), "{submits} system calls for 100 appends");
-        assert!(turns < 60, "{turns} turns for 100 appends");
+        panic!("system calls and turns for 100 appends: {seen:?}");
     });
 }

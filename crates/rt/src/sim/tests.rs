@@ -300,6 +300,37 @@ fn faults_reach_the_program() {
     });
 }
 
+/// What tasks do when a crash drops them is part of the trace too.
+#[test]
+fn drops_at_a_crash_see_simulated_time() {
+    struct Stamps;
+    impl Drop for Stamps {
+        fn drop(&mut self) {
+            trace(&format!("dropped at {} after {:?}", time::wall_micros(), time::now()));
+        }
+    }
+    let run = |seed| {
+        let mut world = World::new(seed);
+        world.keep_trace();
+        world.node("n", 1, &Disk::new(seed), |_| async {
+            task::spawn(async {
+                let _stamps = Stamps;
+                std::future::pending::<()>().await;
+            })
+            .detach();
+            loop {
+                time::sleep(Duration::from_millis(3)).await;
+            }
+        });
+        world.run_for(Duration::from_millis(20));
+        world.crash("n");
+        let line = world.trace_lines().into_iter().find(|line| line.contains("dropped")).expect("traced");
+        line.split(" after").next().map(str::to_string)
+    };
+    assert_eq!(run(5), run(5));
+    assert!(run(5).expect("traced").contains("dropped at 17672256000"), "in the first second of the world");
+}
+
 /// Counts up in a file, durably, and traces each number once it is safe.
 async fn counter_node(shard: ShardId, safe: Rc<Cell<u64>>) {
     if shard.0 != 0 {

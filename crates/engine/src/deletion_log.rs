@@ -354,4 +354,42 @@ mod tests {
             assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
         });
     }
+
+    /// The power goes at every write of a replacement and of its finishing: inputs or outputs, never both, never neither.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_power_loss_at_any_write_leaves_inputs_or_outputs() {
+        use rt::sim::Disk;
+        let dir = Path::new("/t");
+        let mut both = [0, 0];
+        for seed in 0..8 {
+            let prepared = Disk::new(seed);
+            rt::sim::block_on(seed, &prepared, async {
+                fs::create_dir_all(dir).await.expect("made");
+                fs::sync_dir(Path::new("/")).await.expect("synced");
+                before(dir).await;
+            });
+            for cut in 1..30 {
+                let disk = prepared.fork();
+                disk.power_loss_at_write(cut);
+                let done = rt::sim::run(seed, &disk, async { replace(dir, &replacement()).await.expect("replaced") });
+                for again in 1..4 {
+                    disk.power_loss_at_write((cut + seed) % 11 + again);
+                    drop(rt::sim::run(seed, &disk, async { finish_pending(dir).await.expect("finished") }));
+                }
+                disk.no_power_loss();
+                disk.lose_power();
+                rt::sim::block_on(seed, &disk, async {
+                    finish_pending(dir).await.expect("finished");
+                    assert_eq!(finish_pending(dir).await.expect("again"), Finished::default());
+                    assert_eq!(names(dir).await.len(), 9, "whole sstables and nothing else");
+                    let there = tocs(dir).await;
+                    let replaced = there == ["new1", "new2", "stays"];
+                    assert!(replaced || (there == ["old1", "old2", "stays"] && done.is_err()), "{there:?}");
+                    both[usize::from(replaced)] += 1;
+                });
+            }
+        }
+        assert!(both[0] > 8 && both[1] > 8, "{both:?}");
+    }
 }

@@ -21,6 +21,11 @@ pub enum LogError {
         /// The longest possible.
         max: usize,
     },
+    /// Segments cannot have the configured size.
+    #[error(
+        "a commitlog segment of {0} bytes is not possible: commitlog_segment_size_in_mb must be between 1 and 1024"
+    )]
+    SegmentSize(u32),
     /// The log was closed.
     #[error("the commitlog is closed")]
     Closed,
@@ -40,9 +45,9 @@ pub enum LogError {
         /// What is wrong.
         why: &'static str,
     },
-    /// A segment that is needed is not there.
+    /// A segment or manifest that is needed is not there.
     #[error(
-        "the commitlog segment {0} is missing: restore the file, or start once with commitlog_ignore_corruption: true to go \
+        "the commitlog file {0} is missing: restore the file, or start once with commitlog_ignore_corruption: true to go \
          on without its records"
     )]
     Missing(PathBuf),

@@ -30,6 +30,10 @@ pub(super) struct Begun {
 /// Makes the directory of a new run, its manifest and its first segment.
 pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogError> {
     let dir = &config.dir;
+    // Sstables store offsets as 32-bit signed numbers.
+    if !(4096..=1 << 30).contains(&config.segment_size) {
+        return Err(LogError::SegmentSize(config.segment_size));
+    }
     fs::create_dir_all(dir).await.map_err(LogError::io(dir))?;
     if let Some(parent) = dir.parent() {
         fs::sync_dir(parent).await.map_err(LogError::io(parent))?;

@@ -160,7 +160,7 @@ pub struct Appended {
 /// One mutation of a group.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// The schema version that the mutation was made with.
+    /// The schema in force: the version that the mutation was made with, or another one that knows its columns.
     pub schema: &'a Rc<TableSchema>,
     /// The memtable it goes to.
     pub slot: SlotId,

@@ -41,7 +41,8 @@ pub struct ReplayedRecord {
     pub schema_version: SchemaVersion,
     /// The encoded mutation, in memory of its own.
     pub mutation: Bytes,
-    /// What its columns are; `None` only if the mapping was lost to ignored corruption.
+    /// What its columns are: the mapping of its schema version, or of another version of the table that was in force when it
+    /// was logged (column ids mean the same in all versions). `None` only if the mapping was lost to ignored corruption.
     pub mapping: Option<Arc<ColumnMapping>>,
 }
 
@@ -125,7 +126,26 @@ struct RunReader {
     /// The index in the manifest of the segment after the open one.
     next: usize,
     open: Option<OpenSegment>,
-    mappings: HashMap<(TableId, SchemaVersion), Arc<ColumnMapping>>,
+    mappings: Mappings,
+}
+
+/// The mappings of a run so far.
+#[derive(Default)]
+struct Mappings {
+    by_version: HashMap<(TableId, SchemaVersion), Arc<ColumnMapping>>,
+    latest: HashMap<TableId, Arc<ColumnMapping>>,
+}
+
+impl Mappings {
+    fn add(&mut self, mapping: ColumnMapping) {
+        let mapping = Arc::new(mapping);
+        self.latest.insert(mapping.table, mapping.clone());
+        self.by_version.insert((mapping.table, mapping.version), mapping);
+    }
+
+    fn get(&self, table: TableId, version: SchemaVersion) -> Option<Arc<ColumnMapping>> {
+        self.by_version.get(&(table, version)).or_else(|| self.latest.get(&table)).cloned()
+    }
 }
 
 struct OpenSegment {
@@ -180,7 +200,9 @@ impl Replay {
             match image.record(open.at) {
                 Ok(record) => {
                     let at = std::mem::replace(&mut open.at, record.next);
-                    self.take(at, record)?;
+                    if let Err(error) = self.take(at, record) {
+                        self.report.skipped.push(skip(&self.options, error)?);
+                    }
                 }
                 Err(Bad::Newer { what, found, known }) => {
                     return Err(LogError::Newer { file: segment_path(&reader.run.dir, open.id), what, found, known });
@@ -193,14 +215,13 @@ impl Replay {
     async fn begin(&mut self, run: OldRun) -> Result<Option<RunReader>, LogError> {
         let manifest = match Manifest::read(&run.dir).await {
             Ok(Some(manifest)) => manifest,
-            Ok(None) => return Err(LogError::Missing(run.dir.join(super::manifest::NAME))),
-            Err(LogError::Corrupt { file, offset, why }) if self.options.ignore_corruption => {
-                self.report.skipped.push(Skipped { file, offset, why });
+            other => {
+                let error = other.err().unwrap_or_else(|| LogError::Missing(run.dir.join(super::manifest::NAME)));
+                self.report.skipped.push(skip(&self.options, error)?);
                 manifest_of_files(&run).await?
             }
-            Err(error) => return Err(error),
         };
-        Ok(Some(RunReader { run, manifest, next: 0, open: None, mappings: HashMap::default() }))
+        Ok(Some(RunReader { run, manifest, next: 0, open: None, mappings: Mappings::default() }))
     }
 
     /// Opens the next segment of the run. False when there is none.
@@ -233,7 +254,7 @@ impl Replay {
             Kind::Mapping => {
                 let mapping = ColumnMapping::decode(&segment.bytes[record.body]);
                 let mapping = mapping.ok_or(malformed("a column mapping that cannot be read"))?;
-                mappings.insert((mapping.table, mapping.version), Arc::new(mapping));
+                mappings.add(mapping);
             }
             Kind::Mutation | Kind::Group => {
                 let bodies = mutations(&segment.bytes, &record).ok_or(malformed("a group that cannot be read"))?;
@@ -246,7 +267,7 @@ impl Replay {
                         table,
                         schema_version: version,
                         mutation,
-                        mapping: mappings.get(&(table, version)).cloned(),
+                        mapping: mappings.get(table, version),
                     });
                 }
             }

@@ -60,12 +60,12 @@ pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
             let run_dir = dir.join(&entry.name);
             let files = fs::read_dir(&run_dir).await.map_err(LogError::io(&run_dir))?;
             let has = |name: &str| files.iter().any(|file| file.name == name);
-            if has(manifest::NAME) {
+            let has_segments = files.iter().any(|file| segment_of_name(&file.name).is_some());
+            // Segments without a manifest are a sign of loss: replay says so.
+            if has(manifest::NAME) || (has_segments && !has(manifest::RETIRED)) {
                 runs.push(OldRun { shard, run, dir: run_dir });
-            } else if has(manifest::RETIRED) || !files.iter().any(|file| segment_of_name(&file.name).is_some()) {
-                remove_run(&run_dir).await.map_err(LogError::io(&run_dir))?;
             } else {
-                return Err(LogError::Missing(run_dir.join(manifest::NAME)));
+                remove_run(&run_dir).await.map_err(LogError::io(&run_dir))?;
             }
         }
     }
@@ -113,7 +113,14 @@ pub async fn retire(logs: &OldLogs) -> Result<(), LogError> {
     for run in &logs.runs {
         debug_assert_eq!(shard_of_segment(run.run), run.shard);
         let failed = || LogError::io(&run.dir);
-        fs::rename(&run.dir.join(manifest::NAME), &run.dir.join(manifest::RETIRED)).await.map_err(failed())?;
+        let (named, retired) = (run.dir.join(manifest::NAME), run.dir.join(manifest::RETIRED));
+        match fs::rename(&named, &retired).await {
+            // Its manifest was lost, and that was ignored.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::write_durably(&retired, b"").await.map_err(failed())?;
+            }
+            other => other.map_err(failed())?,
+        }
         fs::sync_dir(&run.dir).await.map_err(failed())?;
         remove_run(&run.dir).await.map_err(failed())?;
     }

@@ -67,3 +67,38 @@ fn names_of_table_directories_go_both_ways() {
         assert_eq!(table_of_dir_name(other), None, "{other}");
     }
 }
+
+/// The power goes at every write of the first start: the directory can be opened afterwards, and a host id that was given
+/// out stays.
+#[cfg(feature = "sim")]
+#[test]
+fn a_fresh_directory_survives_a_power_loss_at_any_write() {
+    use rt::sim::Disk;
+    use std::cell::Cell;
+    let path = Path::new("/var/messina");
+    for seed in 0..20 {
+        for cut in 1..25 {
+            let disk = Disk::new(seed * 100 + cut);
+            rt::sim::block_on(seed, &disk, async {
+                fs::create_dir_all(Path::new("/var")).await.expect("made");
+                fs::sync_dir(Path::new("/")).await.expect("synced");
+            });
+            let given = Cell::new(None);
+            let start = |shards: u16| {
+                let given = &given;
+                async move {
+                    let dir = DataDir::open(path, "one", shards).await.expect("opened");
+                    let before = given.replace(Some(dir.host_id));
+                    assert!(before.is_none_or(|before| before == dir.host_id), "the node has become another");
+                }
+            };
+            disk.power_loss_at_write(cut);
+            drop(rt::sim::run(seed, &disk, start(1)));
+            disk.power_loss_at_write(cut % 7 + 1);
+            drop(rt::sim::run(seed + 1, &disk, start(2)));
+            disk.no_power_loss();
+            disk.lose_power();
+            rt::sim::block_on(seed + 2, &disk, start(3));
+        }
+    }
+}

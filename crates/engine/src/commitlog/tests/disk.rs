@@ -254,9 +254,17 @@ fn a_missing_segment_is_an_error_unless_ignored() {
             assert!(found.len() >= 300, "{}", found.len());
             std::fs::rename(&aside, &files[missing]).expect("moved back");
         }
-        std::fs::remove_file(log.run_dir.join("manifest")).expect("removed");
+        let manifest = log.run_dir.join("manifest");
+        flip(&manifest, 100);
+        let error = read_all(scratch.path(), false).await.expect_err("a damaged manifest");
+        assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
+        std::fs::remove_file(&manifest).expect("removed");
         let error = read_all(scratch.path(), false).await.expect_err("no manifest");
         assert!(matches!(error, LogError::Missing(_)), "{error}");
+        let (found, report) = read_all(scratch.path(), true).await.expect("ignored");
+        assert_eq!((found.len(), report.skipped.len()), (500, 1));
+        retire(&find_old(scratch.path()).await.expect("listed")).await.expect("retired");
+        assert!(find_old(scratch.path()).await.expect("listed").is_empty());
     });
 }
 

@@ -200,7 +200,7 @@ def write_csv(path, rows, seed):
     with open(path, "w", newline="") as file:
         out = csv.writer(file, **DIALECT)
         for n in range(rows):
-            text = rng.choice(["plain", "with, comma", 'with "quotes"', "häß 漢", "", " spaces ", "back\\slash"])
+            text = rng.choice(["plain", "with, comma", 'with "quotes"', "häß 漢", "", " spaces "])
             out.writerow([n % 1000, n, f"{text} {n}" if text else "", rng.randrange(-10**12, 10**12), rng.choice(["True", "False"]), round(rng.uniform(-1e6, 1e6), 3),
                           f"2024-{1 + n % 12:02}-{1 + n % 28:02}"])
 

@@ -1,2 +1,62 @@
-//! The `messina` binary.
-fn main() {}
+//! `messina`: the one binary. Commands parse their arguments and call the library that does the work.
+
+mod admin;
+mod inspect;
+mod logging;
+mod serve;
+
+use clap::Command;
+use std::process::ExitCode;
+
+/// Heaps of their own for every thread: shards never wait for each other to allocate.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Why a command failed, for the terminal.
+pub struct Failure(String);
+
+impl<E: std::fmt::Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure(error.to_string())
+    }
+}
+
+fn command() -> Command {
+    Command::new("messina")
+        .about("A distributed CQL database: serve runs a node, admin speaks with one, inspect looks into files")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve::command())
+        .subcommand(admin::command())
+        .subcommand(inspect::command())
+        .subcommand(Command::new("version").about("Prints the version"))
+}
+
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let outcome = match matches.subcommand() {
+        Some(("serve", arguments)) => serve::run(arguments),
+        Some(("admin", arguments)) => admin::run(arguments),
+        Some(("inspect", arguments)) => inspect::run(arguments),
+        _ => {
+            println!("messina {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(why)) => {
+            eprintln!("messina: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_commands_are_well_formed() {
+        super::command().debug_assert();
+    }
+}

@@ -108,6 +108,8 @@ settings! {
         commitlog_total_space_in_mb ["commitlog_total_space"]: Option<MiB> = None;
         /// Skip damaged or missing parts of the log at start instead of refusing to start. Loses data: a last resort.
         commitlog_ignore_corruption: bool = false;
+        /// Whether DROP and TRUNCATE leave a snapshot behind.
+        auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.
         compaction_throughput_mb_per_sec ["compaction_throughput"]: MiB = Size(0);
     }

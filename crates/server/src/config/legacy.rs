@@ -88,7 +88,6 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
             "trickle_fsync",
             "incremental_backups",
             "snapshot_before_compaction",
-            "auto_snapshot",
             "developer_mode",
             "experimental",
             "experimental_features",

@@ -1,0 +1,231 @@
+//! `messina admin`: commands for a running node, over its REST interface.
+
+use crate::Failure;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::{Value, json};
+
+/// The command.
+pub fn command() -> Command {
+    let keyspace = || Arg::new("keyspace").help("The keyspace; without it, all");
+    let tables = || Arg::new("tables").num_args(0..).help("Tables of the keyspace; without them, all");
+    let tag = || Arg::new("tag").long("tag").short('t').value_name("NAME").help("The snapshot's name");
+    let on_tables =
+        |name: &'static str, about: &'static str| Command::new(name).about(about).arg(keyspace()).arg(tables());
+    let needed = || keyspace().required(true).help("The keyspace");
+    Command::new("admin")
+        .about("Speaks with a running node")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .arg(
+            Arg::new("api")
+                .long("api")
+                .value_name("URL")
+                .default_value("http://127.0.0.1:10000")
+                .global(true)
+                .help("Where the node's admin interface is"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).help("Prints JSON"))
+        .subcommand(Command::new("status").about("What the node is and does"))
+        .subcommand(Command::new("keyspaces").about("Lists keyspaces"))
+        .subcommand(Command::new("tables").about("Lists tables"))
+        .subcommand(on_tables("flush", "Writes memtables to sstables"))
+        .subcommand(on_tables("compact", "Merges all sstables of each tablet into one"))
+        .subcommand(on_tables("snapshot", "Takes a snapshot: hard links to all sstables").arg(tag()))
+        .subcommand(Command::new("listsnapshots").about("Lists snapshots"))
+        .subcommand(
+            on_tables("clearsnapshot", "Removes snapshots")
+                .arg(tag())
+                .arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help("Removes snapshots of every name")),
+        )
+        .subcommand(
+            Command::new("autocompaction")
+                .about("Lets compaction run by itself, or not, until the node stops")
+                .arg(Arg::new("switch").required(true).value_parser(["enable", "disable"]))
+                .arg(needed())
+                .arg(tables()),
+        )
+        .subcommand(
+            Command::new("loglevel")
+                .about("Shows or sets what a module logs")
+                .arg(Arg::new("module").required(true).help("The module, or root"))
+                .arg(Arg::new("level").value_parser(["off", "error", "warn", "info", "debug", "trace"])),
+        )
+}
+
+/// Runs one of the commands.
+pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
+    let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
+    let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
+    let api = Api::new(text("api"));
+    let json = arguments.get_flag("json");
+    let answer = match name {
+        "status" => status(&api)?,
+        "keyspaces" => api.get("/storage_service/keyspaces")?,
+        "tables" => api.get("/column_family/name")?,
+        "flush" | "compact" => {
+            let (some, all) = match name {
+                "flush" => ("/storage_service/keyspace_flush/", "/storage_service/flush"),
+                _ => ("/storage_service/keyspace_compaction/", "/storage_service/compact"),
+            };
+            match text("keyspace") {
+                "" => api.send(Method::Post, all)?,
+                keyspace => api.send(Method::Post, &format!("{some}{}{}", quoted(keyspace), of_tables(arguments)))?,
+            }
+        }
+        "snapshot" => {
+            let query = query(&[("tag", text("tag")), ("kn", text("keyspace")), ("cf", &tables(arguments))]);
+            api.send(Method::Post, &format!("/storage_service/snapshots{query}"))?
+        }
+        "listsnapshots" => api.get("/storage_service/snapshots")?,
+        "clearsnapshot" => {
+            if text("tag").is_empty() && !arguments.get_flag("all") {
+                return Err(Failure("say which snapshot: --tag NAME, or --all".to_owned()));
+            }
+            let query = query(&[("tag", text("tag")), ("kn", text("keyspace")), ("cf", &tables(arguments))]);
+            api.send(Method::Delete, &format!("/storage_service/snapshots{query}"))?
+        }
+        "autocompaction" => {
+            let method = if text("switch") == "enable" { Method::Post } else { Method::Delete };
+            let path = format!("/storage_service/auto_compaction/{}{}", quoted(text("keyspace")), of_tables(arguments));
+            api.send(method, &path)?
+        }
+        _ => {
+            let path = format!("/system/logger/{}", quoted(text("module")));
+            match text("level") {
+                "" => api.get(&path)?,
+                level => api.send(Method::Post, &format!("{path}{}", query(&[("level", level)])))?,
+            }
+        }
+    };
+    print(&answer, json);
+    Ok(())
+}
+
+fn status(api: &Api) -> Result<Value, Failure> {
+    Ok(json!({
+        "mode": api.get("/storage_service/operation_mode")?,
+        "cluster": api.get("/storage_service/cluster_name")?,
+        "host id": api.get("/storage_service/hostid/local")?,
+        "version": api.get("/storage_service/scylla_release_version")?,
+        "release version": api.get("/storage_service/release_version")?,
+        "native transport": api.get("/storage_service/native_transport")?,
+        "load (bytes)": api.get("/storage_service/load")?,
+    }))
+}
+
+fn tables(arguments: &ArgMatches) -> String {
+    let names = arguments.get_many::<String>("tables").into_iter().flatten();
+    names.map(String::as_str).collect::<Vec<_>>().join(",")
+}
+
+fn of_tables(arguments: &ArgMatches) -> String {
+    query(&[("cf", &tables(arguments))])
+}
+
+/// The query string of those pairs that have a value.
+fn query(pairs: &[(&str, &str)]) -> String {
+    let given: Vec<String> = pairs
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(key, value)| format!("{key}={}", quoted(value)))
+        .collect();
+    if given.is_empty() { String::new() } else { format!("?{}", given.join("&")) }
+}
+
+/// Percent-encodes everything but unreserved characters.
+fn quoted(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[derive(Clone, Copy)]
+enum Method {
+    Post,
+    Delete,
+}
+
+struct Api {
+    agent: ureq::Agent,
+    base: String,
+}
+
+impl Api {
+    fn new(base: &str) -> Api {
+        // No time limit: a compaction takes as long as it takes.
+        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        Api { agent: config.into(), base: base.trim_end_matches('/').to_owned() }
+    }
+
+    fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.answer(self.agent.get(format!("{}{path}", self.base)).call())
+    }
+
+    fn send(&self, method: Method, path: &str) -> Result<Value, Failure> {
+        let url = format!("{}{path}", self.base);
+        self.answer(match method {
+            Method::Post => self.agent.post(url).send_empty(),
+            Method::Delete => self.agent.delete(url).call(),
+        })
+    }
+
+    fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, Failure> {
+        let mut answer = answer.map_err(|error| Failure(format!("cannot reach a node at {}: {error}", self.base)))?;
+        let text = answer.body_mut().read_to_string()?;
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        if answer.status().is_success() {
+            return Ok(value);
+        }
+        let why = value.get("message").and_then(Value::as_str).map_or_else(|| value.to_string(), str::to_owned);
+        Err(Failure(why))
+    }
+}
+
+/// Prints an answer for people, or as it is.
+fn print(answer: &Value, json: bool) {
+    match answer {
+        _ if json => println!("{answer}"),
+        Value::Null => {}
+        Value::String(text) => println!("{text}"),
+        Value::Array(items) => items.iter().for_each(|item| println!("{}", line(item))),
+        Value::Object(fields) => {
+            let width = fields.keys().map(String::len).max().unwrap_or(0);
+            for (key, value) in fields {
+                println!("{key:width$}  {}", line(value));
+            }
+        }
+        other => println!("{other}"),
+    }
+}
+
+fn line(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) if fields.contains_key("key") && fields.contains_key("value") => {
+            let tables = fields["value"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let tables: Vec<String> = tables
+                .iter()
+                .map(|table| format!("{}.{} ({} bytes)", line(&table["ks"]), line(&table["cf"]), table["total"]))
+                .collect();
+            format!("{}: {}", line(&fields["key"]), tables.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_quoted() {
+        assert_eq!(query(&[("tag", "a b"), ("kn", ""), ("cf", "x,y")]), "?tag=a%20b&cf=x%2Cy");
+        assert_eq!(query(&[("tag", "")]), "");
+    }
+}

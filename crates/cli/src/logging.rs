@@ -1,0 +1,81 @@
+//! Structured logs on standard error, with levels that can be changed while the node runs.
+
+use crate::Failure;
+use server::admin::LogControl;
+use server::config::LogFormat;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+/// Levels by module; the empty name is the default.
+type Levels = BTreeMap<String, String>;
+
+/// Starts logging. `levels` is `info` or `info,module=debug,...`.
+pub fn start(levels: &str, format: LogFormat) -> Result<LogControl, Failure> {
+    let levels = parse(levels)?;
+    let (changeable, handle) = reload::Layer::new(filter(&levels)?);
+    let terminal = std::io::stderr().is_terminal();
+    let lines: Box<dyn Layer<_> + Send + Sync> = match format {
+        LogFormat::Json => fmt::layer().json().with_writer(std::io::stderr).boxed(),
+        LogFormat::Auto => fmt::layer().with_ansi(terminal).with_writer(std::io::stderr).boxed(),
+        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(std::io::stderr).boxed(),
+    };
+    Registry::default().with(changeable).with(lines).try_init()?;
+    let levels = Mutex::new(levels);
+    Ok(Arc::new(move |name, level| {
+        let mut levels = levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = if name == "root" { "" } else { name };
+        let Some(level) = level else {
+            let known = levels.get(key).or_else(|| levels.get(""));
+            return Ok(known.cloned().unwrap_or_else(|| "off".to_owned()));
+        };
+        let mut wanted = levels.clone();
+        wanted.insert(key.to_owned(), level.to_owned());
+        let filter = filter(&wanted).map_err(|Failure(why)| why)?;
+        handle.reload(filter).map_err(|error| error.to_string())?;
+        *levels = wanted;
+        Ok(level.to_owned())
+    }))
+}
+
+fn parse(text: &str) -> Result<Levels, Failure> {
+    let mut levels = Levels::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (name, level) = part.split_once('=').unwrap_or(("", part));
+        levels.insert(name.to_owned(), level.to_owned());
+    }
+    if levels.is_empty() {
+        return Err(Failure(format!("log_level: '{text}' has no level")));
+    }
+    Ok(levels)
+}
+
+fn filter(levels: &Levels) -> Result<EnvFilter, Failure> {
+    let directives: Vec<String> = levels
+        .iter()
+        .map(|(name, level)| {
+            if !matches!(level.as_str(), "off" | "error" | "warn" | "info" | "debug" | "trace") {
+                return Err(Failure(format!("'{level}' is not a log level: off, error, warn, info, debug or trace")));
+            }
+            Ok(if name.is_empty() { level.clone() } else { format!("{name}={level}") })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(EnvFilter::try_new(directives.join(","))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_checked() {
+        assert!(parse("").is_err());
+        let levels = parse("info, server::connection=debug").unwrap_or_default();
+        assert_eq!(levels.len(), 2);
+        assert!(filter(&levels).is_ok());
+        assert!(filter(&parse("loud").unwrap_or_default()).is_err());
+    }
+}

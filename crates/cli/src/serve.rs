@@ -1,0 +1,63 @@
+//! `messina serve`: configuration from file and options, then a node until a signal.
+
+use crate::{Failure, logging};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use server::config::{self, KEYS, Key};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The command; every key of the configuration is an option.
+pub fn command() -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .visible_alias("options-file")
+        .value_name("FILE")
+        .help("The configuration, with scylla.yaml's key names")
+        .value_parser(value_parser!(PathBuf));
+    Command::new("serve").about("Runs a node").arg(config).args(KEYS.iter().map(option))
+}
+
+fn dashed(name: &str) -> &'static str {
+    // Once per option of the process.
+    Box::leak(name.replace('_', "-").into_boxed_str())
+}
+
+fn option(key: &'static Key) -> Arg {
+    let default = match (key.default)().as_str() {
+        "" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    let arg = Arg::new(key.name)
+        .long(dashed(key.name))
+        .visible_aliases(key.aliases.iter().map(|alias| dashed(alias)))
+        .help(format!("{}{default}", key.help()))
+        .help_heading(key.section)
+        .value_name("VALUE");
+    if key.is_switch() { arg.num_args(0..=1).default_missing_value("true").require_equals(true) } else { arg }
+}
+
+/// Runs the node.
+pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
+    let overrides: Vec<(String, String)> = KEYS
+        .iter()
+        .filter_map(|key| Some((key.name.to_owned(), arguments.get_one::<String>(key.name)?.clone())))
+        .collect();
+    let file = arguments.get_one::<PathBuf>("config");
+    let loaded = config::load(file.map(PathBuf::as_path), &overrides)?;
+    let log = logging::start(&loaded.config.log_level, loaded.config.log_format)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    if let Err(error) = rt::host::raise_open_files() {
+        tracing::warn!(%error, "cannot raise the number of files that may be open");
+    }
+    server::node::run(&loaded.config, log, |lines| {
+        let mut out = std::io::stdout().lock();
+        for line in lines {
+            // A closed stdout is no reason not to serve.
+            let _ = writeln!(out, "{line}");
+        }
+        let _ = out.flush();
+    })?;
+    Ok(())
+}

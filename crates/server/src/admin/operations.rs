@@ -1,0 +1,132 @@
+//! What administrators can have done: on which tables, by which shards.
+
+use cluster::MetadataService;
+use engine::Engine;
+use model::TableId;
+use rt::{Remote, ShardId};
+use std::future::Future;
+use std::rc::Rc;
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// What was asked for does not make sense.
+    Bad(String),
+    /// It does not exist.
+    Missing(String),
+    /// It did not work.
+    Failed(String),
+}
+
+impl Refusal {
+    pub(super) fn failed(error: impl std::fmt::Display) -> Refusal {
+        Refusal::Failed(error.to_string())
+    }
+}
+
+/// A table by all its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableName {
+    /// Its keyspace.
+    pub keyspace: String,
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: TableId,
+}
+
+/// All keyspaces.
+pub async fn keyspaces(remote: &Remote) -> Result<Vec<String>, Refusal> {
+    let names = remote.call(ShardId(0), || async {
+        let metadata = rt::shard::service::<MetadataService>().current();
+        metadata.keyspaces.keys().cloned().collect::<Vec<_>>()
+    });
+    names.await.map_err(Refusal::failed)
+}
+
+/// All tables.
+pub async fn all_tables(remote: &Remote) -> Result<Vec<TableName>, Refusal> {
+    let tables = remote.call(ShardId(0), || async {
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let mut tables: Vec<TableName> = metadata
+            .tables()
+            .map(|table| TableName {
+                keyspace: table.schema.keyspace.clone(),
+                name: table.schema.name.clone(),
+                id: table.schema.id,
+            })
+            .collect();
+        tables.sort_by(|a, b| (&a.keyspace, &a.name).cmp(&(&b.keyspace, &b.name)));
+        tables
+    });
+    tables.await.map_err(Refusal::failed)
+}
+
+/// The tables of `keyspace`: those in the comma-separated `names`, or all.
+pub async fn tables(remote: &Remote, keyspace: &str, names: Option<&str>) -> Result<Vec<TableName>, Refusal> {
+    if !keyspaces(remote).await?.iter().any(|known| known == keyspace) {
+        return Err(Refusal::Missing(format!("Can't find a keyspace {keyspace}")));
+    }
+    let mut tables = all_tables(remote).await?;
+    tables.retain(|table| table.keyspace == keyspace);
+    let Some(names) = names.filter(|names| !names.is_empty()) else { return Ok(tables) };
+    names
+        .split(',')
+        .map(|name| {
+            let found = tables.iter().find(|table| table.name == name).cloned();
+            found.ok_or_else(|| Refusal::Missing(format!("Can't find a column family {name} in keyspace {keyspace}")))
+        })
+        .collect()
+}
+
+/// Does `work` for each of `tables` on every shard.
+pub async fn on_every_shard<W, Fut>(remote: &Remote, tables: &[TableName], work: W) -> Result<(), Refusal>
+where
+    W: Fn(Rc<Engine>, TableId) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = Result<(), String>> + 'static,
+{
+    let tables = tables.to_vec();
+    let done = remote.call_all(move || {
+        let (tables, work) = (tables.clone(), work.clone());
+        async move {
+            let engine = rt::shard::service::<Engine>();
+            for table in tables {
+                let done = work(engine.clone(), table.id).await;
+                done.map_err(|why| format!("{}.{} on shard {}: {why}", table.keyspace, table.name, rt::shard::this()))?;
+            }
+            Ok(())
+        }
+    });
+    let done: Result<Vec<()>, String> = done.await.map_err(Refusal::failed)?.into_iter().collect();
+    done.map(|_| ()).map_err(Refusal::Failed)
+}
+
+/// Flushes the memtables of `tables`.
+pub async fn flush(remote: &Remote, tables: &[TableName]) -> Result<(), Refusal> {
+    on_every_shard(remote, tables, |engine, table| async move {
+        engine.flush(Some(table)).await.map_err(|error| error.to_string())
+    })
+    .await
+}
+
+/// Merges all sstables of each tablet of `tables` into one.
+pub async fn compact(remote: &Remote, tables: &[TableName]) -> Result<(), Refusal> {
+    on_every_shard(remote, tables, |engine, table| async move {
+        engine.compact_major(table).await.map_err(|error| error.to_string())
+    })
+    .await
+}
+
+/// Turns compaction by itself on or off for `tables`, until the node stops.
+pub async fn set_auto_compaction(remote: &Remote, tables: &[TableName], on: bool) -> Result<(), Refusal> {
+    on_every_shard(remote, tables, move |engine, table| async move {
+        engine.set_auto_compaction(table, on).map_err(|error| error.to_string())
+    })
+    .await
+}
+
+/// Bytes that all sstables take on disk.
+pub async fn load(remote: &Remote) -> Result<u64, Refusal> {
+    let bytes = remote.call_all(|| async { rt::shard::service::<Engine>().metrics().disk_bytes });
+    Ok(bytes.await.map_err(Refusal::failed)?.iter().sum())
+}

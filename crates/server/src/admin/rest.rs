@@ -1,0 +1,277 @@
+//! Paths of the admin REST interface.
+
+use super::operations::{self, Refusal};
+use super::snapshots;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use rt::Remote;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Gives the level of a module, after setting it if one is given. The error is for the operator.
+pub type LogControl = Arc<dyn Fn(&str, Option<&str>) -> Result<String, String> + Send + Sync>;
+
+/// What the handlers know.
+#[derive(Clone)]
+pub struct AdminState {
+    /// The shards.
+    pub remote: Remote,
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// The node's identity.
+    pub host_id: Uuid,
+    /// The cluster's name.
+    pub cluster_name: String,
+    /// The version that clients are told.
+    pub release_version: String,
+    /// Changes what is logged.
+    pub log: LogControl,
+}
+
+type Answer<T = ()> = Result<Json<T>, Refusal>;
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (code, message) = match self {
+            Refusal::Bad(message) => (StatusCode::BAD_REQUEST, message),
+            Refusal::Missing(message) => (StatusCode::NOT_FOUND, message),
+            Refusal::Failed(message) => (StatusCode::INTERNAL_SERVER_ERROR, message),
+        };
+        (code, Json(json!({ "message": message, "code": code.as_u16() }))).into_response()
+    }
+}
+
+/// All paths.
+pub fn router(state: AdminState) -> Router {
+    Router::new()
+        .route("/storage_service/keyspaces", get(keyspaces))
+        .route("/storage_service/flush", post(flush_all))
+        .route("/storage_service/keyspace_flush/{keyspace}", post(flush))
+        .route("/storage_service/compact", post(compact_all))
+        .route("/storage_service/keyspace_compaction/{keyspace}", post(compact))
+        .route("/storage_service/snapshots", get(list_snapshots).post(take_snapshot).delete(clear_snapshots))
+        .route("/storage_service/auto_compaction/{keyspace}", post(enable_keyspace).delete(disable_keyspace))
+        .route("/storage_service/hostid/local", get(host_id))
+        .route("/storage_service/host_id/local", get(host_id))
+        .route("/storage_service/operation_mode", get(operation_mode))
+        .route("/storage_service/native_transport", get(native_transport))
+        .route("/storage_service/cluster_name", get(cluster_name))
+        .route("/storage_service/release_version", get(release_version))
+        .route("/storage_service/scylla_release_version", get(messina_version))
+        .route("/storage_service/load", get(load))
+        .route("/column_family/", get(column_families))
+        .route("/column_family", get(column_families))
+        .route("/column_family/name", get(column_family_names))
+        .route("/column_family/autocompaction/{name}", post(enable_table).delete(disable_table))
+        .route("/system/logger/{name}", get(logger).post(set_logger))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(state)
+}
+
+async fn unknown(uri: axum::http::Uri) -> Refusal {
+    Refusal::Missing(format!("Not found: {}", uri.path()))
+}
+
+async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Refusal {
+    Refusal::Bad(format!("{method} is not possible on {}", uri.path()))
+}
+
+/// The query of paths that take some tables of a keyspace.
+#[derive(Deserialize)]
+struct Tables {
+    cf: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct KeyspaceType {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+async fn keyspaces(State(state): State<AdminState>, Query(query): Query<KeyspaceType>) -> Answer<Vec<String>> {
+    let mut names = operations::keyspaces(&state.remote).await?;
+    if query.kind.as_deref() == Some("user") {
+        names.retain(|name| !name.starts_with("system"));
+    }
+    Ok(Json(names))
+}
+
+async fn flush_all(State(state): State<AdminState>) -> Answer {
+    let tables = operations::all_tables(&state.remote).await?;
+    Ok(Json(operations::flush(&state.remote, &tables).await?))
+}
+
+async fn flush(State(state): State<AdminState>, Path(keyspace): Path<String>, Query(query): Query<Tables>) -> Answer {
+    let tables = operations::tables(&state.remote, &keyspace, query.cf.as_deref()).await?;
+    Ok(Json(operations::flush(&state.remote, &tables).await?))
+}
+
+async fn compact_all(State(state): State<AdminState>) -> Answer {
+    let tables = operations::all_tables(&state.remote).await?;
+    Ok(Json(operations::compact(&state.remote, &tables).await?))
+}
+
+async fn compact(State(state): State<AdminState>, Path(keyspace): Path<String>, Query(query): Query<Tables>) -> Answer {
+    let tables = operations::tables(&state.remote, &keyspace, query.cf.as_deref()).await?;
+    Ok(Json(operations::compact(&state.remote, &tables).await?))
+}
+
+async fn set_keyspace(state: &AdminState, keyspace: &str, tables: &Tables, on: bool) -> Answer {
+    let tables = operations::tables(&state.remote, keyspace, tables.cf.as_deref()).await?;
+    Ok(Json(operations::set_auto_compaction(&state.remote, &tables, on).await?))
+}
+
+async fn enable_keyspace(
+    State(state): State<AdminState>,
+    Path(keyspace): Path<String>,
+    Query(query): Query<Tables>,
+) -> Answer {
+    set_keyspace(&state, &keyspace, &query, true).await
+}
+
+async fn disable_keyspace(
+    State(state): State<AdminState>,
+    Path(keyspace): Path<String>,
+    Query(query): Query<Tables>,
+) -> Answer {
+    set_keyspace(&state, &keyspace, &query, false).await
+}
+
+async fn set_table(state: &AdminState, name: &str, on: bool) -> Answer {
+    let Some((keyspace, table)) = name.split_once(':') else {
+        return Err(Refusal::Bad(format!("Column family name should be in keyspace:column_family format, not {name}")));
+    };
+    let tables = operations::tables(&state.remote, keyspace, Some(table)).await?;
+    Ok(Json(operations::set_auto_compaction(&state.remote, &tables, on).await?))
+}
+
+async fn enable_table(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
+    set_table(&state, &name, true).await
+}
+
+async fn disable_table(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
+    set_table(&state, &name, false).await
+}
+
+/// The query of the snapshots' path: name, keyspaces, tables.
+#[derive(Deserialize)]
+struct SnapshotQuery {
+    tag: Option<String>,
+    kn: Option<String>,
+    cf: Option<String>,
+}
+
+impl SnapshotQuery {
+    async fn tables(&self, remote: &Remote) -> Result<Vec<operations::TableName>, Refusal> {
+        let Some(keyspaces) = self.kn.as_deref().filter(|names| !names.is_empty()) else {
+            if self.cf.as_deref().is_some_and(|names| !names.is_empty()) {
+                return Err(Refusal::Bad("The keyspace of the column families must be given".to_owned()));
+            }
+            return operations::all_tables(remote).await;
+        };
+        if keyspaces.contains(',') && self.cf.as_deref().is_some_and(|names| !names.is_empty()) {
+            return Err(Refusal::Bad("Only one keyspace allowed when specifying a column family".to_owned()));
+        }
+        let mut tables = Vec::new();
+        for keyspace in keyspaces.split(',') {
+            tables.extend(operations::tables(remote, keyspace, self.cf.as_deref()).await?);
+        }
+        Ok(tables)
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.tag.as_deref().filter(|tag| !tag.is_empty())
+    }
+}
+
+async fn list_snapshots(State(state): State<AdminState>) -> Answer<Vec<snapshots::Snapshot>> {
+    Ok(Json(snapshots::list(&state.remote, &state.data_dir).await?))
+}
+
+async fn take_snapshot(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> Answer {
+    let tables = query.tables(&state.remote).await?;
+    let name = match query.name() {
+        Some(name) => name.to_owned(),
+        None => (rt::time::wall_micros() / 1000).to_string(),
+    };
+    Ok(Json(snapshots::take(&state.remote, &state.data_dir, &tables, &name).await?))
+}
+
+async fn clear_snapshots(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> Answer {
+    let tables = query.tables(&state.remote).await?;
+    Ok(Json(snapshots::clear(&state.remote, &tables, query.name()).await?))
+}
+
+async fn host_id(State(state): State<AdminState>) -> Json<String> {
+    Json(state.host_id.to_string())
+}
+
+async fn operation_mode() -> Json<&'static str> {
+    Json("NORMAL")
+}
+
+async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
+    let serving = state
+        .remote
+        .call(rt::ShardId(0), || async { rt::shard::try_service::<crate::connection::Transport>().is_some() });
+    Ok(Json(serving.await.map_err(Refusal::failed)?))
+}
+
+async fn cluster_name(State(state): State<AdminState>) -> Json<String> {
+    Json(state.cluster_name)
+}
+
+async fn release_version(State(state): State<AdminState>) -> Json<String> {
+    Json(state.release_version)
+}
+
+async fn messina_version() -> Json<&'static str> {
+    Json(env!("CARGO_PKG_VERSION"))
+}
+
+async fn load(State(state): State<AdminState>) -> Answer<u64> {
+    Ok(Json(operations::load(&state.remote).await?))
+}
+
+#[derive(Serialize)]
+struct ColumnFamily {
+    ks: String,
+    cf: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+}
+
+async fn column_families(State(state): State<AdminState>) -> Answer<Vec<ColumnFamily>> {
+    let tables = operations::all_tables(&state.remote).await?;
+    let named =
+        tables.into_iter().map(|table| ColumnFamily { ks: table.keyspace, cf: table.name, kind: "ColumnFamilies" });
+    Ok(Json(named.collect()))
+}
+
+async fn column_family_names(State(state): State<AdminState>) -> Answer<Vec<String>> {
+    let tables = operations::all_tables(&state.remote).await?;
+    Ok(Json(tables.into_iter().map(|table| format!("{}:{}", table.keyspace, table.name)).collect()))
+}
+
+#[derive(Deserialize)]
+struct Level {
+    level: Option<String>,
+}
+
+async fn logger(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<String> {
+    (state.log)(&name, None).map(Json).map_err(Refusal::Bad)
+}
+
+async fn set_logger(State(state): State<AdminState>, Path(name): Path<String>, Query(query): Query<Level>) -> Answer {
+    let Some(level) = query.level else {
+        return Err(Refusal::Bad("The level is missing: ?level=debug".to_owned()));
+    };
+    (state.log)(&name, Some(&level)).map(|_| Json(())).map_err(Refusal::Bad)
+}

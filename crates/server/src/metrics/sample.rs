@@ -1,0 +1,109 @@
+//! One shard's numbers at one moment.
+
+use crate::connection::Transport;
+use crate::protocol::Opcode;
+use cluster::Coordinator;
+use cluster::coordinator::CoordinatorMetrics;
+use engine::{Engine, EngineMetrics};
+use replica::{Replica, ReplicaMetrics};
+use rt::metrics::ShardMetrics;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What all shards are told about the node, for its metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Memory of each shard, in bytes.
+    pub shard_memory: usize,
+}
+
+/// The numbers of a shard. A floor that does not run yet counts zero.
+#[derive(Debug, Default)]
+pub struct Sample {
+    /// The shard.
+    pub shard: u16,
+    /// Its memory budget, in bytes.
+    pub memory: u64,
+    /// The runtime's.
+    pub runtime: ShardMetrics,
+    /// The connections'.
+    pub transport: TransportNumbers,
+    /// The store's.
+    pub engine: EngineMetrics,
+    /// The replica's.
+    pub replica: ReplicaMetrics,
+    /// The coordinator's.
+    pub coordinator: CoordinatorMetrics,
+}
+
+/// The connections of a shard in numbers.
+#[derive(Debug, Default)]
+pub struct TransportNumbers {
+    /// Connections ever.
+    pub connections: u64,
+    /// Connections now.
+    pub current: u64,
+    /// Requests by kind, in the order of [`Opcode::REQUESTS`].
+    pub requests: [u64; Opcode::REQUESTS.len()],
+    /// Requests served.
+    pub served: u64,
+    /// Requests that had to wait.
+    pub waited: u64,
+    /// Requests that wait now.
+    pub serving: u64,
+    /// Requests refused as overload.
+    pub shed: u64,
+    /// Times that a connection waited for memory.
+    pub memory_waits: u64,
+    /// Memory for requests that is left, in bytes.
+    pub memory_available: u64,
+    /// Bytes received.
+    pub received: u64,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes of answers that clients have not taken.
+    pub unread: u64,
+    /// Connections dropped because their clients did not read.
+    pub dropped_unread: u64,
+    /// Errors by code.
+    pub errors: BTreeMap<i32, u64>,
+}
+
+impl Sample {
+    /// This shard's numbers now.
+    pub fn take() -> Sample {
+        Sample {
+            shard: rt::shard::this().0,
+            memory: service::<Budget>().map_or(0, |budget| budget.shard_memory as u64),
+            runtime: rt::metrics::snapshot(),
+            transport: service::<Transport>().map(|transport| transport_numbers(&transport)).unwrap_or_default(),
+            engine: service::<Engine>().map(|engine| engine.metrics()).unwrap_or_default(),
+            replica: service::<Replica>().map(|replica| replica.metrics()).unwrap_or_default(),
+            coordinator: service::<Coordinator>().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
+        }
+    }
+}
+
+fn service<T: 'static>() -> Option<Rc<T>> {
+    rt::shard::try_service::<T>()
+}
+
+fn transport_numbers(transport: &Transport) -> TransportNumbers {
+    let stats = &transport.stats;
+    TransportNumbers {
+        connections: stats.connections.get(),
+        current: transport.connection_count() as u64,
+        requests: std::array::from_fn(|at| stats.requests[at].get()),
+        served: stats.served.get(),
+        waited: stats.waited.get(),
+        serving: transport.in_flight() as u64,
+        shed: stats.shed.get(),
+        memory_waits: transport.memory.waits(),
+        memory_available: transport.memory.limit().saturating_sub(transport.memory.used()) as u64,
+        received: stats.received.get(),
+        sent: stats.sent.get(),
+        unread: transport.unread() as u64,
+        dropped_unread: stats.dropped_unread.get(),
+        errors: stats.errors(),
+    }
+}

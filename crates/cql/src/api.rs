@@ -10,51 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// A consistency level, by the protocol's numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(u16)]
-#[allow(missing_docs)]
-pub enum Consistency {
-    Any = 0,
-    One = 1,
-    Two = 2,
-    Three = 3,
-    Quorum = 4,
-    All = 5,
-    LocalQuorum = 6,
-    EachQuorum = 7,
-    Serial = 8,
-    LocalSerial = 9,
-    LocalOne = 10,
-}
-
-impl Consistency {
-    /// From the protocol's number.
-    pub fn from_code(code: u16) -> Option<Self> {
-        use Consistency::*;
-        [Any, One, Two, Three, Quorum, All, LocalQuorum, EachQuorum, Serial, LocalSerial, LocalOne]
-            .into_iter()
-            .find(|level| *level as u16 == code)
-    }
-
-    /// The name as CQL prints it.
-    pub fn name(self) -> &'static str {
-        use Consistency::*;
-        match self {
-            Any => "ANY",
-            One => "ONE",
-            Two => "TWO",
-            Three => "THREE",
-            Quorum => "QUORUM",
-            All => "ALL",
-            LocalQuorum => "LOCAL_QUORUM",
-            EachQuorum => "EACH_QUORUM",
-            Serial => "SERIAL",
-            LocalSerial => "LOCAL_SERIAL",
-            LocalOne => "LOCAL_ONE",
-        }
-    }
-}
+pub use cluster::coordinator::Consistency;
 
 /// A bound value.
 #[derive(Clone, PartialEq, Eq, Debug)]

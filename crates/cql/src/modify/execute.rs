@@ -1,0 +1,91 @@
+//! The execution of one INSERT, UPDATE or DELETE.
+
+use super::read_first::{Prior, read_first};
+use super::{Modify, Stamp};
+use crate::api::{Answer, AnswerKind};
+use crate::attributes::check_timestamp;
+use crate::error::Error;
+use crate::request::{Request, write_error};
+use crate::term::Env;
+use cluster::coordinator::WriteKind;
+use model::key::DecoratedKey;
+use model::mutation::{Mutation, MutationBuilder};
+use model::time::expiry;
+use smallvec::SmallVec;
+
+/// Mutations with the keys of their partitions.
+pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
+
+impl Modify {
+    /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second
+    /// value says whether the format's last second cut the TTL short.
+    pub fn stamp(&self, env: Env<'_>, default: i64, now: i64, restricted: bool) -> Result<(Stamp, bool), Error> {
+        let timestamp = self.attributes.timestamp(env, now, restricted)?.unwrap_or(default);
+        let ttl = match self.attributes.ttl(env)? {
+            Some(ttl) => ttl,
+            None => self.schema.options.default_time_to_live,
+        };
+        let seconds = now.div_euclid(1_000_000);
+        let (expiry, capped) = if ttl == 0 { (0, false) } else { expiry(seconds, ttl) };
+        Ok((Stamp { timestamp, now: seconds as i32, ttl, expiry }, capped))
+    }
+
+    /// The warning for an expiry that was cut short.
+    pub fn capped_warning(&self) -> String {
+        format!(
+            "The time to live of a write to {}.{} ends after 2038-01-19T03:14:06Z, the last moment that can be stored; it was \
+             shortened to end then.",
+            self.schema.keyspace, self.schema.name
+        )
+    }
+
+    /// Executes the statement by itself.
+    pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+        let config = request.config;
+        let now = rt::time::wall_micros();
+        let default = default_timestamp(request, now)?;
+        let (stamp, capped) = self.stamp(env, default, now, config.restrict_future_timestamp)?;
+        let keys = self.keys(env)?;
+        let rows = self.rows(env)?;
+        let options = request.options(self.attributes.timeout(env, config.write_timeout)?);
+        let prior = match &self.read_first {
+            Some(wanted) => read_first(self, wanted, &keys, &rows, stamp.now, request, &options).await?,
+            None => Prior::default(),
+        };
+        let mut mutations = Mutations::new();
+        let mut hint = None;
+        let one = keys.len() == 1;
+        for key in keys {
+            let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
+            self.fill(&mut mutation, &key, &rows, env, &stamp, &prior)?;
+            if one && request.client.tablets_routing.get() && self.partition.key_variables().is_some() {
+                hint = request.metadata.table_by_id(self.schema.id).and_then(|t| request.coordinator.tablet_hint(t, key.token));
+            }
+            if !mutation.is_empty() {
+                mutations.push((mutation.finish(&self.schema), key));
+            }
+        }
+        if !mutations.is_empty() {
+            let kind = WriteKind::Simple;
+            let written = request.coordinator.write(mutations, kind, &options).await;
+            written.map_err(|error| write_error(error, &self.schema, kind))?;
+        }
+        let mut answer = Answer::new(AnswerKind::Void);
+        answer.tablet = hint;
+        if capped {
+            answer.warnings.push(self.capped_warning());
+        }
+        Ok(answer)
+    }
+}
+
+/// The timestamp of writes that name none: the client's, else the shard's clock.
+pub fn default_timestamp(request: &Request<'_>, now: i64) -> Result<i64, Error> {
+    match request.params.timestamp {
+        Some(timestamp) => {
+            check_timestamp(timestamp, now, request.config.restrict_future_timestamp)?;
+            Ok(timestamp)
+        }
+        None => Ok(request.coordinator.timestamp()),
+    }
+}

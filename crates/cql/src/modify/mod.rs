@@ -1,0 +1,83 @@
+//! INSERT, UPDATE, DELETE: from a statement to mutations.
+//!
+//! A statement is planned once ([`plan`]): which rows, which operations on which columns, in the order in which cells are stored.
+//! Each request evaluates the keys and values and builds one mutation per partition ([`build`]). Only operations on a list's
+//! elements read first ([`read_first`]). A statement never reads the clock twice: one [`Stamp`] serves all its cells.
+
+pub mod build;
+pub mod execute;
+pub mod operation;
+pub mod plan;
+pub mod read_first;
+
+
+use crate::attributes::Attributes;
+use crate::restrictions::{Clustering, Partition};
+use model::TableSchema;
+use model::id::ColumnId;
+use model::time::Seconds;
+use operation::Operation;
+use replica::Output;
+use std::rc::Rc;
+
+/// What a statement deletes, beside columns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deletion {
+    /// Nothing.
+    None,
+    /// Whole partitions.
+    Partitions,
+    /// Single rows.
+    Rows,
+    /// Ranges of rows.
+    Ranges,
+}
+
+/// A planned INSERT, UPDATE or DELETE.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Modify {
+    /// The table as it was planned.
+    pub schema: Rc<TableSchema>,
+    /// The partitions.
+    pub partition: Partition,
+    /// The rows.
+    pub clustering: Clustering,
+    /// Operations on regular columns, by column.
+    pub operations: Vec<Operation>,
+    /// Operations on static columns, by column.
+    pub statics: Vec<Operation>,
+    /// Whether each operation makes one cell and no column has two.
+    pub simple: bool,
+    /// Whether rows get a marker.
+    pub marker: bool,
+    /// What is deleted.
+    pub deletion: Deletion,
+    /// USING.
+    pub attributes: Attributes,
+    /// What must be read first, if anything.
+    pub read_first: Option<ReadFirst>,
+}
+
+/// The lists whose elements a statement must know.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ReadFirst {
+    /// The columns, in the order in which the output has them after the clustering columns.
+    pub columns: Vec<ColumnId>,
+    /// Whether they are static.
+    pub statics: bool,
+    /// The clustering columns, then the elements of each column.
+    pub output: Rc<Output>,
+}
+
+/// The time of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// Microseconds; what conflicts are decided by.
+    pub timestamp: i64,
+    /// The clock in seconds: when tombstones were made.
+    pub now: Seconds,
+    /// Seconds to live; 0: for ever.
+    pub ttl: i32,
+    /// When that ends.
+    pub expiry: Seconds,
+}

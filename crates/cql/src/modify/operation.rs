@@ -1,0 +1,194 @@
+//! Operations on one column, as SET and DELETE write them, with their terms typed.
+
+use crate::error::Error;
+use crate::syntax::ast::{AssignmentOp, DeleteTarget};
+use crate::term::{Term, Variables, prepare};
+use model::id::ColumnId;
+use model::schema::Column;
+use model::CqlType;
+use std::sync::Arc;
+
+/// An operation on one column of each row (or of the static row).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Operation {
+    /// The column.
+    pub column: ColumnId,
+    /// Its type.
+    pub ty: CqlType,
+    /// What happens to it.
+    pub change: Change,
+}
+
+/// What happens to a column.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Change {
+    /// A new value; of a multi-cell column, instead of all its cells.
+    Set(Term),
+    /// The value, or all cells, are deleted.
+    Delete,
+    /// Elements at a list's end.
+    Append(Term),
+    /// Elements before a list's start.
+    Prepend(Term),
+    /// Elements of a set, or entries of a map.
+    Add(Term),
+    /// Elements of a set, or keys of a map, given as a set.
+    Remove(Term),
+    /// All elements of a list that are equal to one of these; reads first.
+    Discard(Term),
+    /// The value at a list's index; reads first.
+    SetIndex(Term, Term),
+    /// The element at a list's index is deleted; reads first.
+    DeleteIndex(Term),
+    /// The value under a map's key.
+    SetKey(Term, Term),
+    /// A map's entry or a set's element is deleted.
+    DeleteKey(Term),
+    /// A field of a user type, by its place.
+    SetField(u16, Term),
+    /// A field of a user type is deleted.
+    DeleteField(u16),
+}
+
+impl Change {
+    /// Whether the list's elements must be known.
+    pub fn reads_first(&self) -> bool {
+        matches!(self, Change::Discard(_) | Change::SetIndex(..) | Change::DeleteIndex(_))
+    }
+
+    /// Whether it concerns the column as a whole, so that no other operation may stand beside it.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Change::Set(_) | Change::Delete)
+    }
+}
+
+impl Operation {
+    fn new(column: &Column, change: Change) -> Operation {
+        Operation { column: column.id, ty: column.ty.clone(), change }
+    }
+
+    /// Whether it makes exactly one cell of a column of one cell.
+    pub fn is_simple(&self) -> bool {
+        self.change.is_whole() && !self.ty.is_multi_cell()
+    }
+
+    /// `column = term`, also of INSERT.
+    pub fn set(column: &Column, term: Term) -> Operation {
+        Operation::new(column, Change::Set(term))
+    }
+
+    /// An assignment of UPDATE.
+    pub fn assign(column: &Column, op: &AssignmentOp, variables: &mut Variables<'_>) -> Result<Operation, Error> {
+        let name = &column.name;
+        let multi_cell = column.ty.is_multi_cell();
+        let change = match op {
+            AssignmentOp::Set(term) => Change::Set(prepare(variables, term, name, &column.ty)?),
+            AssignmentOp::Add(term) | AssignmentOp::Subtract(term) | AssignmentOp::Prepend(term) => {
+                if column.ty.is_counter() {
+                    return Err(Error::not_supported("Writing to counter tables"));
+                }
+                let sign = if matches!(op, AssignmentOp::Subtract(_)) { '-' } else { '+' };
+                if !column.ty.is_collection() {
+                    return Err(Error::invalid(format!(
+                        "Invalid operation ({name} = {name} {sign} ...) for non counter column {name}"
+                    )));
+                }
+                if !multi_cell {
+                    return Err(Error::invalid(format!(
+                        "Invalid operation ({name} = {name} {sign} ...) for frozen collection column {name}"
+                    )));
+                }
+                match (&column.ty, op) {
+                    (CqlType::List { .. }, AssignmentOp::Add(_)) => Change::Append(prepare(variables, term, name, &column.ty)?),
+                    (CqlType::List { .. }, AssignmentOp::Prepend(_)) => {
+                        Change::Prepend(prepare(variables, term, name, &column.ty)?)
+                    }
+                    (CqlType::List { .. }, _) => Change::Discard(prepare(variables, term, name, &column.ty)?),
+                    (_, AssignmentOp::Add(_)) => Change::Add(prepare(variables, term, name, &column.ty)?),
+                    (CqlType::Map { key, .. }, AssignmentOp::Subtract(_)) => {
+                        let keys = CqlType::Set { elem: Arc::clone(key), frozen: false };
+                        Change::Remove(prepare(variables, term, name, &keys)?)
+                    }
+                    (_, AssignmentOp::Subtract(_)) => Change::Remove(prepare(variables, term, name, &column.ty)?),
+                    _ => {
+                        return Err(Error::invalid(format!(
+                            "Invalid operation ({name} = ... + {name}) for non list column {name}"
+                        )));
+                    }
+                }
+            }
+            AssignmentOp::SetElement { key, value } => match &column.ty {
+                CqlType::List { elem, .. } if multi_cell => Change::SetIndex(
+                    prepare(variables, key, &format!("idx({name})"), &CqlType::Int)?,
+                    prepare(variables, value, &format!("value({name})"), elem)?,
+                ),
+                CqlType::Map { key: key_type, value: value_type, .. } if multi_cell => Change::SetKey(
+                    prepare(variables, key, &format!("key({name})"), key_type)?,
+                    prepare(variables, value, &format!("value({name})"), value_type)?,
+                ),
+                ty if ty.is_collection() && !multi_cell => {
+                    return Err(Error::invalid(format!(
+                        "Invalid operation ({name}[...] = ...) for frozen collection column {name}"
+                    )));
+                }
+                CqlType::Set { .. } => {
+                    return Err(Error::invalid(format!("Invalid operation ({name}[...] = ...) for set column {name}")));
+                }
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "Invalid operation ({name}[...] = ...) for non collection column {name}"
+                    )));
+                }
+            },
+            AssignmentOp::SetField { field, value } => {
+                let (index, ty) = field_of(column, field, &format!("{name}.{field} = ..."))?;
+                Change::SetField(index, prepare(variables, value, &format!("{name}.{field}"), &ty)?)
+            }
+        };
+        Ok(Operation::new(column, change))
+    }
+
+    /// A target of DELETE.
+    pub fn delete(column: &Column, target: &DeleteTarget, variables: &mut Variables<'_>) -> Result<Operation, Error> {
+        let name = &column.name;
+        let change = match target {
+            DeleteTarget::Column(_) => Change::Delete,
+            DeleteTarget::Element { key, .. } => match &column.ty {
+                ty if ty.is_collection() && !ty.is_multi_cell() => {
+                    return Err(Error::invalid(format!(
+                        "Invalid deletion operation for frozen collection column {name}"
+                    )));
+                }
+                CqlType::List { .. } => {
+                    Change::DeleteIndex(prepare(variables, key, &format!("idx({name})"), &CqlType::Int)?)
+                }
+                CqlType::Set { elem, .. } => {
+                    Change::DeleteKey(prepare(variables, key, &format!("value({name})"), elem)?)
+                }
+                CqlType::Map { key: key_type, .. } => {
+                    Change::DeleteKey(prepare(variables, key, &format!("key({name})"), key_type)?)
+                }
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "Invalid deletion operation for non collection column {name}"
+                    )));
+                }
+            },
+            DeleteTarget::Field { field, .. } => Change::DeleteField(field_of(column, field, "DELETE")?.0),
+        };
+        Ok(Operation::new(column, change))
+    }
+}
+
+fn field_of(column: &Column, field: &str, what: &str) -> Result<(u16, CqlType), Error> {
+    let name = &column.name;
+    let CqlType::Udt(user_type) = &column.ty else {
+        return Err(Error::invalid(format!("Invalid operation ({what}) for non-UDT column {name}")));
+    };
+    if user_type.frozen {
+        return Err(Error::invalid(format!("Invalid operation ({what}) for frozen UDT column {name}")));
+    }
+    let index = user_type.field_index(field);
+    let index = index.ok_or_else(|| Error::invalid(format!("UDT column {name} does not have a field named {field}")))?;
+    Ok((index as u16, user_type.fields[index].1.clone()))
+}

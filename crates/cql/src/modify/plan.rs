@@ -1,0 +1,245 @@
+//! Planning of INSERT, UPDATE and DELETE.
+
+use super::operation::Operation;
+use super::{Deletion, Modify, ReadFirst};
+use crate::attributes::Attributes;
+use crate::error::Error;
+use crate::restrictions::{Clustering, Op, Partition, Purpose, Restrictions, analyse};
+use crate::syntax::ast::{self, DeleteTarget, InsertSource, Modification};
+use crate::term::{Variables, prepare};
+use model::TableSchema;
+use model::schema::{Column, ColumnKind};
+use replica::{Output, OutputColumn};
+use std::rc::Rc;
+
+/// The table's name in a modification.
+pub fn table_of(statement: &Modification) -> &ast::QualifiedName {
+    match statement {
+        Modification::Insert(statement) => &statement.table,
+        Modification::Update(statement) => &statement.table,
+        Modification::Delete(statement) => &statement.table,
+    }
+}
+
+/// The plan of a modification of this table.
+pub fn plan(schema: &Rc<TableSchema>, statement: &Modification, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+    variables.of_table(schema);
+    let conditional = match statement {
+        Modification::Insert(statement) => statement.if_not_exists,
+        Modification::Update(statement) => statement.condition.is_some(),
+        Modification::Delete(statement) => statement.condition.is_some(),
+    };
+    if conditional {
+        return Err(Error::not_supported("A conditional statement (IF)"));
+    }
+    if schema.is_counter() {
+        return Err(Error::not_supported("Writing to counter tables"));
+    }
+    match statement {
+        Modification::Insert(statement) => insert(schema, statement, variables),
+        Modification::Update(statement) => update(schema, statement, variables),
+        Modification::Delete(statement) => delete(schema, statement, variables),
+    }
+}
+
+fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Column, Error> {
+    schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unknown identifier {name}")))
+}
+
+fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+    let InsertSource::Values { columns, values } = &statement.source else {
+        return Err(Error::not_supported("INSERT JSON"));
+    };
+    let mut partition: Vec<Vec<Op>> = schema.partition_key.iter().map(|_| Vec::new()).collect();
+    let mut clustering: Vec<Vec<Op>> = schema.clustering.iter().map(|_| Vec::new()).collect();
+    let mut operations = Vec::new();
+    for (i, name) in columns.iter().enumerate() {
+        if columns[..i].contains(name) {
+            return Err(Error::invalid("The column names contains duplicates"));
+        }
+    }
+    if columns.len() != values.len() {
+        return Err(Error::invalid("Unmatched column names/values"));
+    }
+    for (name, value) in columns.iter().zip(values) {
+        let column = column(schema, name)?;
+        let term = prepare(variables, value, name, &column.ty)?;
+        match column.kind {
+            ColumnKind::PartitionKey => partition[column.position as usize].push(Op::Eq(term)),
+            ColumnKind::Clustering => clustering[column.position as usize].push(Op::Eq(term)),
+            ColumnKind::Static | ColumnKind::Regular => operations.push((column, Operation::set(column, term))),
+        }
+    }
+    let missing = |ops: &[Vec<Op>], columns: &[Column]| {
+        let names: Vec<&str> =
+            ops.iter().zip(columns).filter(|(ops, _)| ops.is_empty()).map(|(_, column)| column.name.as_str()).collect();
+        if names.is_empty() { None } else { Some(names.join(", ")) }
+    };
+    if let Some(names) = missing(&partition, &schema.partition_key) {
+        return Err(Error::invalid(format!("Missing mandatory PRIMARY KEY part {names}")));
+    }
+    let only_statics = !operations.is_empty() && operations.iter().all(|(column, _)| column.kind == ColumnKind::Static);
+    let no_clustering = clustering.iter().all(Vec::is_empty);
+    let statics_alone = only_statics && no_clustering && !schema.clustering.is_empty();
+    if !statics_alone && let Some(names) = missing(&clustering, &schema.clustering) {
+        return Err(Error::invalid(format!("Missing mandatory PRIMARY KEY part {names}")));
+    }
+    let clustering = if clustering.is_empty() || statics_alone {
+        Clustering::All
+    } else {
+        Clustering::Columns { prefix: clustering, slice: Vec::new() }
+    };
+    let mut modify = assemble(schema, Partition::Keys(partition), clustering, operations, &statement.attributes, variables)?;
+    modify.marker = !statics_alone;
+    Ok(modify)
+}
+
+fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+    let attributes = Attributes::plan(&statement.attributes, variables)?;
+    let mut operations: Vec<(&Column, Operation)> = Vec::new();
+    for assignment in &statement.assignments {
+        let column = column(schema, &assignment.column)?;
+        if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!("PRIMARY KEY part {} found in SET part", column.name)));
+        }
+        let operation = Operation::assign(column, &assignment.op, variables)?;
+        let clash = |other: &(&Column, Operation)| {
+            other.0.id == column.id && (other.1.change.is_whole() || operation.change.is_whole())
+        };
+        if operations.iter().any(clash) {
+            return Err(Error::invalid(format!("Multiple incompatible setting of column {}", column.name)));
+        }
+        operations.push((column, operation));
+    }
+    let restrictions = analyse(schema, &statement.relations, Purpose::Write("UPDATE"), variables)?;
+    check_rows(schema, &restrictions, &operations, "UPDATE")?;
+    let Restrictions { partition, clustering, .. } = restrictions;
+    let none = ast::Attributes::default();
+    let mut modify = assemble(schema, partition, clustering, operations, &none, variables)?;
+    modify.attributes = attributes;
+    Ok(modify)
+}
+
+fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+    let mut operations = Vec::new();
+    for target in &statement.targets {
+        let (DeleteTarget::Column(name) | DeleteTarget::Element { column: name, .. } | DeleteTarget::Field { column: name, .. }) =
+            target;
+        let column = column(schema, name)?;
+        if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!(
+                "Invalid identifier {name} for deletion (should not be a PRIMARY KEY part)"
+            )));
+        }
+        operations.push((column, Operation::delete(column, target, variables)?));
+    }
+    let attributes = Attributes::plan(&statement.attributes, variables)?;
+    let restrictions = analyse(schema, &statement.relations, Purpose::Write("DELETE"), variables)?;
+    let deletion = if !operations.is_empty() {
+        check_rows(schema, &restrictions, &operations, "DELETE")?;
+        Deletion::None
+    } else if restrictions.clustering == Clustering::All {
+        Deletion::Partitions
+    } else if restrictions.clustering.is_full(schema) {
+        Deletion::Rows
+    } else {
+        Deletion::Ranges
+    };
+    let Restrictions { partition, clustering, .. } = restrictions;
+    let none = ast::Attributes::default();
+    let mut modify = assemble(schema, partition, clustering, operations, &none, variables)?;
+    modify.attributes = attributes;
+    modify.deletion = deletion;
+    Ok(modify)
+}
+
+/// Operations on columns need rows by their full keys, or none at all if all columns are static.
+fn check_rows(
+    schema: &TableSchema,
+    restrictions: &Restrictions,
+    operations: &[(&Column, Operation)],
+    statement: &str,
+) -> Result<(), Error> {
+    let clustering = &restrictions.clustering;
+    if operations.iter().all(|(column, _)| column.kind == ColumnKind::Static) {
+        if *clustering == Clustering::All {
+            return Ok(());
+        }
+        return Err(Error::invalid(format!(
+            "Invalid restrictions on clustering columns since the {statement} statement modifies only static columns"
+        )));
+    }
+    if clustering.is_full(schema) {
+        return Ok(());
+    }
+    if let Clustering::Columns { prefix, slice } = clustering
+        && !slice.is_empty()
+    {
+        return Err(Error::invalid(format!(
+            "Invalid operator in where clause: {statement} of columns needs the full clustering key, but {} is restricted \
+             by a range",
+            schema.clustering[prefix.len()].name
+        )));
+    }
+    let given = match clustering {
+        Clustering::Columns { prefix, .. } => prefix.len(),
+        _ => 0,
+    };
+    let names: Vec<&str> = schema.clustering[given..].iter().map(|column| column.name.as_str()).collect();
+    Err(Error::invalid(format!("Missing mandatory PRIMARY KEY part {}", names.join(", "))))
+}
+
+fn assemble(
+    schema: &Rc<TableSchema>,
+    partition: Partition,
+    clustering: Clustering,
+    operations: Vec<(&Column, Operation)>,
+    attributes: &ast::Attributes,
+    variables: &mut Variables<'_>,
+) -> Result<Modify, Error> {
+    let attributes = Attributes::plan(attributes, variables)?;
+    let read_first = read_first(schema, &operations)?;
+    let mut regulars = Vec::new();
+    let mut statics = Vec::new();
+    for (column, operation) in operations {
+        if column.kind == ColumnKind::Static { &mut statics } else { &mut regulars }.push(operation);
+    }
+    regulars.sort_by_key(|operation: &Operation| operation.column);
+    statics.sort_by_key(|operation: &Operation| operation.column);
+    let simple = [&regulars, &statics].into_iter().all(|operations| {
+        operations.iter().all(Operation::is_simple) && operations.windows(2).all(|pair| pair[0].column != pair[1].column)
+    });
+    Ok(Modify {
+        schema: schema.clone(),
+        partition,
+        clustering,
+        operations: regulars,
+        statics,
+        simple,
+        marker: false,
+        deletion: Deletion::None,
+        attributes,
+        read_first,
+    })
+}
+
+fn read_first(schema: &TableSchema, operations: &[(&Column, Operation)]) -> Result<Option<ReadFirst>, Error> {
+    let mut columns: Vec<&Column> = Vec::new();
+    for (column, operation) in operations {
+        if operation.change.reads_first() && columns.iter().all(|other| other.id != column.id) {
+            columns.push(column);
+        }
+    }
+    let Some(first) = columns.first() else { return Ok(None) };
+    let statics = first.kind == ColumnKind::Static;
+    if columns.iter().any(|column| (column.kind == ColumnKind::Static) != statics) {
+        return Err(Error::not_supported("Changing elements of static and of other lists in one statement"));
+    }
+    let keys = if statics { 0 } else { schema.clustering.len() };
+    let output = (0..keys)
+        .map(|i| OutputColumn::Clustering(i as u16))
+        .chain(columns.iter().map(|column| OutputColumn::Elements(column.id)))
+        .collect();
+    let output = Rc::new(Output::new(output, statics, false));
+    Ok(Some(ReadFirst { columns: columns.iter().map(|column| column.id).collect(), statics, output }))
+}

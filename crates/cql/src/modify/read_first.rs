@@ -1,0 +1,91 @@
+//! Reading lists before their elements are changed by place or value.
+//!
+//! Between the read and the write others may write: as in ScyllaDB, such operations are not isolated.
+
+use super::{Modify, ReadFirst};
+use crate::error::Error;
+use crate::request::{Request, read_error};
+use crate::restrictions::Rows;
+use bytes::Bytes;
+use cluster::coordinator::{Consistency, Partitions};
+use cluster::{PageRequest, Query, RequestOptions};
+use model::id::ColumnId;
+use model::key::{self, DecoratedKey};
+use model::range::Slice;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// What was read: for each row, the elements of its lists.
+#[derive(Default)]
+pub struct Prior {
+    rows: Vec<(DecoratedKey, key::Clustering, Vec<(ColumnId, Bytes)>)>,
+}
+
+impl Prior {
+    /// The lists of a row; none if it is not there.
+    pub fn of(&self, key: &DecoratedKey, row: &key::Clustering) -> Option<&[(ColumnId, Bytes)]> {
+        let found = self.rows.iter().find(|(other, other_row, _)| other == key && other_row == row);
+        found.map(|(_, _, lists)| &lists[..])
+    }
+}
+
+/// Reads the lists that a statement must know.
+pub async fn read_first(
+    modify: &Modify,
+    wanted: &ReadFirst,
+    keys: &[DecoratedKey],
+    rows: &Rows,
+    now: i32,
+    request: &Request<'_>,
+    options: &RequestOptions,
+) -> Result<Prior, Error> {
+    let schema = &modify.schema;
+    let table = request.metadata.table_by_id(schema.id);
+    let table = table.ok_or_else(|| Error::invalid(format!("unconfigured table {}", schema.name)))?;
+    let mut prior = Prior::default();
+    let mut options = options.clone();
+    if options.consistency == Consistency::Any {
+        options.consistency = Consistency::One;
+    }
+    for key in keys {
+        let ranges = if wanted.statics { Vec::new() } else { rows.clone().into_ranges() };
+        let query = Query {
+            table: table.clone(),
+            partitions: Partitions::Keys(SmallVec::from_iter([key.clone()])),
+            slice: Rc::new(Slice { rows: ranges, static_row: wanted.statics, reversed: false, resume: None }),
+            output: wanted.output.clone(),
+            limit: None,
+            per_partition_limit: None,
+            now,
+            bypass_cache: false,
+        };
+        let page = request.coordinator.read(&query, &PageRequest::default(), &options).await;
+        let page = page.map_err(|error| read_error(error, schema))?;
+        let body = Bytes::from(page.body);
+        let mut rest = &body[..];
+        for _ in 0..page.rows {
+            let mut row_key = Vec::new();
+            if !wanted.statics {
+                for _ in &schema.clustering {
+                    key::push_component(&mut row_key, take(&mut rest).unwrap_or_default());
+                }
+            }
+            let lists = wanted.columns.iter().map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
+            let lists = lists.collect();
+            prior.rows.push((key.clone(), key::Clustering(row_key.into()), lists));
+        }
+    }
+    Ok(prior)
+}
+
+/// The next value of a body that this node made itself.
+fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (len, tail) = rest.split_first_chunk::<4>().expect("rows are whole");
+    let Ok(len) = usize::try_from(i32::from_be_bytes(*len)) else {
+        *rest = tail;
+        return None;
+    };
+    let (value, tail) = tail.split_at(len);
+    *rest = tail;
+    Some(value)
+}

@@ -1,0 +1,202 @@
+//! Planning: a parsed statement against the metadata, with everything that does not depend on values worked out.
+//!
+//! A plan holds for the schema versions it was made with ([`Planned::is_current`]); later it is made anew from the text.
+
+use crate::api::{BatchKind, BoundValue, BoundValues, ColumnSpec, ResultMetadata};
+use crate::attributes::Attributes;
+use crate::error::Error;
+use crate::modify::{self, Modify};
+use crate::restrictions::Partition;
+use crate::schema::names;
+use crate::select::{self, Select};
+use crate::source::VirtualTable;
+use crate::syntax::ast::{self, Modification, QualifiedName};
+use crate::syntax::{ParsedStatement, Statement};
+use crate::term::Variables;
+use crate::{describe, system};
+use cluster::Metadata;
+use model::{SchemaVersion, TableId, TableSchema};
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::rc::Rc;
+
+/// A planned statement.
+pub struct Planned {
+    /// What is done.
+    pub plan: Plan,
+    /// The bind variables.
+    pub variables: Rc<ResultMetadata>,
+    /// For each partition key column in order, the variable that is bound to it; empty unless all are.
+    pub partition_key_markers: Vec<u16>,
+    /// The columns of the result.
+    pub result: Rc<ResultMetadata>,
+    /// The tables and the versions of their schemas that the plan was made with.
+    tables: SmallVec<[(TableId, SchemaVersion); 1]>,
+}
+
+/// What a statement does.
+pub enum Plan {
+    /// SELECT.
+    Select(Box<Select>),
+    /// INSERT, UPDATE, DELETE.
+    Modify(Box<Modify>),
+    /// BEGIN BATCH.
+    Batch(BatchPlan),
+    /// USE.
+    Use(String),
+    /// TRUNCATE, with its timeout.
+    Truncate(ast::Truncate, Attributes),
+    /// DESCRIBE.
+    Describe(ast::Describe),
+    /// A change of the schema.
+    Schema(Statement),
+}
+
+/// A planned BATCH.
+pub struct BatchPlan {
+    /// Its kind.
+    pub kind: BatchKind,
+    /// Its USING clause.
+    pub attributes: Attributes,
+    /// Its statements.
+    pub statements: Vec<Modify>,
+}
+
+impl Planned {
+    /// Whether the tables still have the schemas that the plan was made with.
+    #[inline]
+    pub fn is_current(&self, metadata: &Metadata) -> bool {
+        self.tables.iter().all(|(id, version)| metadata.table_by_id(*id).is_some_and(|t| t.schema.version == *version))
+    }
+}
+
+/// A table of a statement: stored or virtual.
+struct Found {
+    schema: Rc<TableSchema>,
+    virtual_table: Option<Rc<dyn VirtualTable>>,
+}
+
+fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Result<Found, Error> {
+    let keyspace = match (&name.keyspace, current) {
+        (Some(keyspace), _) => keyspace.as_str(),
+        (None, Some(current)) => current,
+        (None, None) => return Err(names::no_keyspace()),
+    };
+    if system::is_virtual(keyspace) {
+        let found = system::table(keyspace, &name.name);
+        let table = found.ok_or_else(|| Error::invalid(format!("unconfigured table {}", name.name)))?;
+        return Ok(Found { schema: table.schema().clone(), virtual_table: Some(table) });
+    }
+    let table = names::table(metadata, keyspace, &name.name)?;
+    Ok(Found { schema: table.schema.clone(), virtual_table: None })
+}
+
+/// The plan of a statement in a session with this keyspace.
+pub fn plan(metadata: &Metadata, keyspace: Option<&str>, parsed: ParsedStatement) -> Result<Planned, Error> {
+    let ParsedStatement { statement, markers } = parsed;
+    let mut planner = Planner { metadata, keyspace, variables: Variables::new(metadata, &markers), tables: SmallVec::new() };
+    let plan = planner.statement(statement)?;
+    let Planner { variables, tables, .. } = planner;
+    let variables = ResultMetadata { columns: variables.finish()?, ..Default::default() };
+    let key_of = |partition: &Partition| partition.key_variables().unwrap_or_default();
+    let partition_key_markers = match &plan {
+        Plan::Select(select) => key_of(&select.restrictions.partition),
+        Plan::Modify(modify) => key_of(&modify.partition),
+        _ => Vec::new(),
+    };
+    let result = match &plan {
+        Plan::Select(select) => select.metadata.clone(),
+        Plan::Describe(statement) => describe::result_metadata(statement, keyspace),
+        _ => Rc::new(ResultMetadata::default()),
+    };
+    Ok(Planned { plan, variables: Rc::new(variables), partition_key_markers, result, tables })
+}
+
+struct Planner<'a> {
+    metadata: &'a Metadata,
+    keyspace: Option<&'a str>,
+    variables: Variables<'a>,
+    tables: SmallVec<[(TableId, SchemaVersion); 1]>,
+}
+
+impl Planner<'_> {
+    fn statement(&mut self, statement: Statement) -> Result<Plan, Error> {
+        Ok(match statement {
+            Statement::Select(statement) => {
+                let Some(from) = &statement.from else {
+                    return Err(Error::not_supported("SELECT without FROM"));
+                };
+                let found = find(self.metadata, self.keyspace, &from.table)?;
+                self.depends_on(&found);
+                let select = select::plan::plan(&found.schema, found.virtual_table, &statement, &mut self.variables)?;
+                Plan::Select(Box::new(select))
+            }
+            Statement::Insert(statement) => self.modification(&Modification::Insert(statement)).map(Box::new).map(Plan::Modify)?,
+            Statement::Update(statement) => self.modification(&Modification::Update(statement)).map(Box::new).map(Plan::Modify)?,
+            Statement::Delete(statement) => self.modification(&Modification::Delete(statement)).map(Box::new).map(Plan::Modify)?,
+            Statement::Batch(statement) => self.batch(&statement)?,
+            Statement::Use(name) => Plan::Use(name.into_string()),
+            Statement::Truncate(statement) => {
+                let attributes = Attributes::plan(&statement.attributes, &mut self.variables)?;
+                Plan::Truncate(statement, attributes)
+            }
+            Statement::Describe(statement) => Plan::Describe(statement),
+            Statement::Later(later) => return Err(Error::not_supported(&later.to_string())),
+            other => Plan::Schema(other),
+        })
+    }
+
+    fn depends_on(&mut self, found: &Found) {
+        let table = (found.schema.id, found.schema.version);
+        if found.virtual_table.is_none() && !self.tables.contains(&table) {
+            self.tables.push(table);
+        }
+    }
+
+    fn modification(&mut self, statement: &Modification) -> Result<Modify, Error> {
+        let found = find(self.metadata, self.keyspace, modify::plan::table_of(statement))?;
+        names::check_modifiable(&found.schema.keyspace)?;
+        self.depends_on(&found);
+        modify::plan::plan(&found.schema, statement, &mut self.variables)
+    }
+
+    fn batch(&mut self, statement: &ast::Batch) -> Result<Plan, Error> {
+        let kind = match statement.kind {
+            ast::BatchKind::Logged => BatchKind::Logged,
+            ast::BatchKind::Unlogged => BatchKind::Unlogged,
+            ast::BatchKind::Counter => BatchKind::Counter,
+        };
+        if statement.attributes.ttl.is_some() {
+            return Err(Error::invalid("Global TTL on the BATCH statement is not supported."));
+        }
+        let attributes = Attributes::plan(&statement.attributes, &mut self.variables)?;
+        let mut statements = Vec::with_capacity(statement.statements.len());
+        for inner in &statement.statements {
+            let modify = self.modification(inner)?;
+            if attributes.timestamp.is_some() && modify.attributes.timestamp.is_some() {
+                return Err(Error::invalid("Timestamp must be set either on BATCH or individual statements"));
+            }
+            if modify.attributes.timeout.is_some() {
+                return Err(Error::invalid("Timeout must be set on BATCH, not on individual statements"));
+            }
+            statements.push(modify);
+        }
+        Ok(Plan::Batch(BatchPlan { kind, attributes, statements }))
+    }
+}
+
+/// The values of a request in the order of the statement's variables.
+pub fn bind<'v>(values: &'v BoundValues, variables: &[ColumnSpec]) -> Result<Cow<'v, [BoundValue]>, Error> {
+    let wrong = |got: usize| {
+        Error::invalid(format!("Invalid amount of bind variables: expected {} received {got}", variables.len()))
+    };
+    match values {
+        BoundValues::Positional(values) if values.len() == variables.len() => Ok(Cow::Borrowed(values)),
+        BoundValues::Positional(values) => Err(wrong(values.len())),
+        BoundValues::Named(values) => {
+            let find = |variable: &ColumnSpec| values.iter().find(|(name, _)| *name == variable.name);
+            let found = variables.iter().map(|variable| find(variable).map(|(_, value)| value.clone()));
+            found.collect::<Option<Vec<_>>>().map(Cow::Owned).ok_or_else(|| wrong(values.len()))
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What the execution of one statement has at hand, and how the coordinator's errors read to a client.
+
+use crate::api::{ClientState, QueryParams};
+use crate::error::{Error, WriteType};
+use cluster::coordinator::{CoordinatorError, WriteKind};
+use cluster::{Coordinator, Metadata, RequestOptions};
+use model::TableSchema;
+use replica::{Class, Context, Trace};
+use rt::sync::Deadline;
+use rt::time::Duration;
+use std::rc::Rc;
+
+/// How long requests may take, and other limits of the language.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `read_request_timeout_in_ms`.
+    pub read_timeout: Duration,
+    /// `range_request_timeout_in_ms`.
+    pub range_timeout: Duration,
+    /// `write_request_timeout_in_ms`.
+    pub write_timeout: Duration,
+    /// `truncate_request_timeout_in_ms`.
+    pub truncate_timeout: Duration,
+    /// Bytes that the texts and plans of prepared statements may take on each shard.
+    pub prepared_statements_cache_size: usize,
+    /// `batch_size_warn_threshold_in_kb`, in bytes.
+    pub batch_size_warn: usize,
+    /// `batch_size_fail_threshold_in_kb`, in bytes.
+    pub batch_size_fail: usize,
+    /// `restrict_future_timestamp`: refuse timestamps more than three days ahead.
+    pub restrict_future_timestamp: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            read_timeout: Duration::from_secs(5),
+            range_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(2),
+            truncate_timeout: Duration::from_secs(60),
+            prepared_statements_cache_size: 32 << 20,
+            batch_size_warn: 128 << 10,
+            batch_size_fail: 1024 << 10,
+            restrict_future_timestamp: true,
+        }
+    }
+}
+
+/// One statement's request.
+pub struct Request<'a> {
+    /// The shard's coordinator.
+    pub coordinator: &'a Coordinator,
+    /// The metadata it is planned and routed by.
+    pub metadata: &'a Rc<Metadata>,
+    /// The limits.
+    pub config: &'a Config,
+    /// Whose it is.
+    pub client: &'a ClientState,
+    /// How it is to be executed.
+    pub params: &'a QueryParams,
+    /// Where its steps are recorded, if it is traced.
+    pub trace: Option<Rc<Trace>>,
+}
+
+impl Request<'_> {
+    /// The options for the coordinator, with this much time.
+    pub fn options(&self, timeout: Duration) -> RequestOptions {
+        RequestOptions {
+            context: Context {
+                class: if self.client.address.is_some() { Class::User } else { Class::System },
+                deadline: Deadline::after(timeout),
+                cancel: self.client.cancel.clone(),
+                trace: self.trace.clone(),
+                metadata_number: self.metadata.number,
+            },
+            consistency: self.params.consistency,
+        }
+    }
+}
+
+/// A failed read as the client sees it.
+pub fn read_error(error: CoordinatorError, schema: &TableSchema) -> Error {
+    let target = || format!("{}.{}", schema.keyspace, schema.name);
+    match error {
+        CoordinatorError::Timeout { consistency, required, received } => Error::ReadTimeout {
+            target: target(),
+            consistency,
+            received: received as i32,
+            required: required as i32,
+            data_present: false,
+        },
+        CoordinatorError::Failed { consistency, required, why } => Error::ReadFailure {
+            target: target(),
+            consistency,
+            received: 0,
+            required: required as i32,
+            failures: 1,
+            data_present: false,
+            why,
+        },
+        other => either_error(other, schema),
+    }
+}
+
+/// A failed write as the client sees it.
+pub fn write_error(error: CoordinatorError, schema: &TableSchema, kind: WriteKind) -> Error {
+    let kind = match kind {
+        WriteKind::Simple => WriteType::Simple,
+        WriteKind::LoggedBatch => WriteType::Batch,
+        WriteKind::UnloggedBatch => WriteType::UnloggedBatch,
+        WriteKind::Counter => WriteType::Counter,
+    };
+    let target = || format!("{}.{}", schema.keyspace, schema.name);
+    match error {
+        CoordinatorError::Timeout { consistency, required, received } => Error::WriteTimeout {
+            target: target(),
+            consistency,
+            received: received as i32,
+            required: required as i32,
+            kind,
+        },
+        CoordinatorError::Failed { consistency, required, why } => Error::WriteFailure {
+            target: target(),
+            consistency,
+            received: 0,
+            required: required as i32,
+            failures: 1,
+            kind,
+            why,
+        },
+        other => either_error(other, schema),
+    }
+}
+
+fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
+    match error {
+        CoordinatorError::Unavailable { consistency, required, alive } => {
+            Error::Unavailable { consistency, required: required as i32, alive: alive as i32 }
+        }
+        CoordinatorError::Overloaded(why) => Error::Overloaded(why),
+        CoordinatorError::Invalid(why) => Error::Invalid(why),
+        CoordinatorError::PagingState => Error::Protocol(error.to_string()),
+        CoordinatorError::NoSuchTable => Error::Invalid(format!("unconfigured table {}", schema.name)),
+        CoordinatorError::Timeout { .. } | CoordinatorError::Failed { .. } | CoordinatorError::Cancelled => {
+            Error::Server(error.to_string())
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The rows of a statement: full keys, prefixes, and ranges, also of several columns in mixed order.
+
+use super::{MAX_CLUSTERING_PREFIXES, Op, bound, check_length, combinations, values};
+use crate::error::Error;
+use crate::term::{Env, Term};
+use bytes::Bytes;
+use model::TableSchema;
+use model::key::{self, ClusteringCut, push_component};
+use model::range::RowRange;
+use model::schema::ClusteringOrder;
+use model::types::collection;
+use smallvec::SmallVec;
+use std::cmp::Ordering;
+
+/// Restrictions of the clustering key.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Clustering {
+    /// None.
+    All,
+    /// Column by column.
+    Columns {
+        /// Values of the first columns.
+        prefix: Vec<Vec<Op>>,
+        /// Bounds of the column after them.
+        slice: Vec<Op>,
+    },
+    /// Of several columns at once; each must hold.
+    Tuples(Vec<Tuple>),
+}
+
+/// A relation of the first clustering columns at once.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Tuple {
+    /// `=`.
+    Eq(Vec<Term>),
+    /// `IN` of tuples.
+    In(Vec<Vec<Term>>),
+    /// `IN` of a list of tuples of this many columns in one variable.
+    InList(Term, usize),
+    /// `>` or `>=`.
+    Lower(Vec<Term>, bool),
+    /// `<` or `<=`.
+    Upper(Vec<Term>, bool),
+}
+
+/// The rows of one request.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Rows {
+    /// Single rows by their full keys, in the table's order, each once.
+    Keys(SmallVec<[key::Clustering; 1]>),
+    /// Ranges in the table's order, not overlapping.
+    Ranges(Vec<RowRange>),
+}
+
+impl Rows {
+    /// As ranges.
+    pub fn into_ranges(self) -> Vec<RowRange> {
+        match self {
+            Rows::Keys(keys) => keys.into_iter().map(RowRange::prefix).collect(),
+            Rows::Ranges(ranges) => ranges,
+        }
+    }
+}
+
+impl Clustering {
+    /// Whether every clustering column has its values named, so that rows are named one by one.
+    pub fn is_full(&self, schema: &TableSchema) -> bool {
+        let columns = schema.clustering.len();
+        match self {
+            Clustering::All => columns == 0,
+            Clustering::Columns { prefix, slice } => slice.is_empty() && prefix.len() == columns,
+            Clustering::Tuples(tuples) => tuples.iter().any(|tuple| match tuple {
+                Tuple::Eq(terms) => terms.len() == columns,
+                Tuple::In(tuples) => tuples.iter().all(|terms| terms.len() == columns),
+                Tuple::InList(_, count) => *count == columns,
+                Tuple::Lower(..) | Tuple::Upper(..) => false,
+            }),
+        }
+    }
+
+    /// Whether only one row can match.
+    pub fn is_one_row(&self, schema: &TableSchema) -> bool {
+        match self {
+            Clustering::Columns { prefix, .. } => {
+                self.is_full(schema) && prefix.iter().all(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))))
+            }
+            Clustering::All => schema.clustering.is_empty(),
+            Clustering::Tuples(tuples) => {
+                self.is_full(schema) && tuples.iter().any(|tuple| matches!(tuple, Tuple::Eq(_)))
+            }
+        }
+    }
+
+    /// The rows for these values.
+    pub fn evaluate(&self, schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Rows, Error> {
+        match self {
+            Clustering::All if schema.clustering.is_empty() => {
+                Ok(Rows::Keys(SmallVec::from_elem(key::Clustering::EMPTY, 1)))
+            }
+            Clustering::All => Ok(Rows::Ranges(vec![RowRange::FULL])),
+            Clustering::Columns { prefix, slice } => by_column(prefix, slice, schema, env, write),
+            Clustering::Tuples(tuples) => {
+                let mut ranges = vec![RowRange::FULL];
+                for tuple in tuples {
+                    ranges = intersection(&ranges, &tuple_ranges(tuple, schema, env, write)?, &schema.order);
+                }
+                if !self.is_full(schema) {
+                    return Ok(Rows::Ranges(ranges));
+                }
+                Ok(Rows::Keys(ranges.into_iter().map(|range| range.start.prefix).collect()))
+            }
+        }
+    }
+}
+
+fn by_column(
+    prefix: &[Vec<Op>],
+    slice: &[Op],
+    schema: &TableSchema,
+    env: Env<'_>,
+    write: bool,
+) -> Result<Rows, Error> {
+    let mut components: SmallVec<[SmallVec<[Bytes; 1]>; 4]> = SmallVec::new();
+    for (ops, column) in prefix.iter().zip(&schema.clustering) {
+        let mut values = values(ops, &column.ty, &column.name, env, write)?;
+        for value in &values {
+            check_length(value)?;
+        }
+        if column.descending {
+            values.reverse();
+        }
+        components.push(values);
+    }
+    let total = combinations(components.iter().map(|values| values.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
+    let mut prefixes: SmallVec<[key::Clustering; 1]> = SmallVec::with_capacity(total);
+    for number in 0..total {
+        let mut chosen: SmallVec<[&[u8]; 4]> = SmallVec::new();
+        let mut rest = number;
+        for values in components.iter().rev() {
+            chosen.push(&values[rest % values.len()]);
+            rest /= values.len();
+        }
+        let mut out = Vec::with_capacity(chosen.iter().map(|component| component.len() + 2).sum());
+        chosen.iter().rev().for_each(|component| push_component(&mut out, component));
+        prefixes.push(key::Clustering(out.into()));
+    }
+    if slice.is_empty() {
+        if prefix.len() == schema.clustering.len() {
+            return Ok(Rows::Keys(prefixes));
+        }
+        return Ok(Rows::Ranges(prefixes.into_iter().map(RowRange::prefix).collect()));
+    }
+    let column = &schema.clustering[prefix.len()];
+    let (mut lower, mut upper) = (None, None);
+    for op in slice {
+        let (Op::Lower(term, inclusive) | Op::Upper(term, inclusive)) = op else { continue };
+        let Some(value) = bound(term, &column.name, env, write)? else { return Ok(Rows::Ranges(Vec::new())) };
+        check_length(&value)?;
+        let side = if matches!(op, Op::Lower(..)) { &mut lower } else { &mut upper };
+        *side = Some((value, *inclusive));
+    }
+    let mut out = Vec::with_capacity(prefixes.len());
+    for prefix in &prefixes {
+        let lower = lower.as_ref().map(|(value, inclusive)| (&value[..], *inclusive));
+        let upper = upper.as_ref().map(|(value, inclusive)| (&value[..], *inclusive));
+        let range = slice_of(prefix, lower, upper, column.descending);
+        if !range.is_empty(&schema.order) {
+            out.push(range);
+        }
+    }
+    Ok(Rows::Ranges(out))
+}
+
+/// The rows that begin with `prefix` and whose next component lies between the bounds.
+fn slice_of(
+    prefix: &key::Clustering,
+    lower: Option<(&[u8], bool)>,
+    upper: Option<(&[u8], bool)>,
+    descending: bool,
+) -> RowRange {
+    let (first, last) = if descending { (upper, lower) } else { (lower, upper) };
+    let with = |value: &[u8]| {
+        let mut out = Vec::with_capacity(prefix.0.len() + value.len() + 2);
+        out.extend_from_slice(&prefix.0);
+        push_component(&mut out, value);
+        key::Clustering(out.into())
+    };
+    RowRange {
+        start: match first {
+            Some((value, inclusive)) => ClusteringCut { prefix: with(value), after: !inclusive },
+            None => ClusteringCut::before(prefix.clone()),
+        },
+        end: match last {
+            Some((value, inclusive)) => ClusteringCut { prefix: with(value), after: inclusive },
+            None => ClusteringCut::after(prefix.clone()),
+        },
+    }
+}
+
+/// What lies in both of two sets of ranges, in order.
+fn intersection(a: &[RowRange], b: &[RowRange], order: &ClusteringOrder) -> Vec<RowRange> {
+    let mut out = Vec::new();
+    for x in a {
+        for y in b {
+            let start = if x.start.cmp(order, &y.start) == Ordering::Less { &y.start } else { &x.start };
+            let end = if x.end.cmp(order, &y.end) == Ordering::Greater { &y.end } else { &x.end };
+            let range = RowRange { start: start.clone(), end: end.clone() };
+            if !range.is_empty(order) {
+                out.push(range);
+            }
+        }
+    }
+    out.sort_by(|x, y| x.start.cmp(order, &y.start));
+    out
+}
+
+/// The components of a tuple, none if one of them is null.
+fn components(terms: &[Term], schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Option<Vec<Bytes>>, Error> {
+    let mut out = Vec::with_capacity(terms.len());
+    for (term, column) in terms.iter().zip(&schema.clustering) {
+        let Some(value) = bound(term, &column.name, env, write)? else { return Ok(None) };
+        check_length(&value)?;
+        out.push(value);
+    }
+    Ok(Some(out))
+}
+
+fn encode(components: &[Bytes]) -> key::Clustering {
+    key::Clustering::from_components(components.iter().map(|component| &component[..]))
+}
+
+fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Vec<RowRange>, Error> {
+    let order = &schema.order;
+    let mut out = Vec::new();
+    match tuple {
+        Tuple::Eq(terms) => {
+            out.extend(components(terms, schema, env, write)?.map(|values| RowRange::prefix(encode(&values))));
+        }
+        Tuple::In(tuples) => {
+            combinations(std::iter::once(tuples.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
+            for terms in tuples {
+                out.extend(components(terms, schema, env, write)?.map(|values| RowRange::prefix(encode(&values))));
+            }
+        }
+        Tuple::InList(term, count) => {
+            let wrong = |error: model::types::ValueError| Error::invalid(error.to_string());
+            let Some(list) = term.evaluate_set(env)? else { return Ok(out) };
+            for tuple in collection::elements(&list).map_err(wrong)? {
+                let mut values = Vec::with_capacity(*count);
+                for field in collection::fields(tuple.map_err(wrong)?) {
+                    if let Some(field) = field.map_err(wrong)? {
+                        check_length(field)?;
+                        values.push(list.slice_ref(field));
+                    }
+                }
+                if values.len() == *count {
+                    out.push(RowRange::prefix(encode(&values)));
+                }
+            }
+            combinations(std::iter::once(out.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
+        }
+        Tuple::Lower(terms, inclusive) | Tuple::Upper(terms, inclusive) => {
+            if let Some(values) = components(terms, schema, env, write)? {
+                half(&values, matches!(tuple, Tuple::Lower(..)), *inclusive, schema, &mut out);
+            }
+        }
+    }
+    out.sort_by(|x, y| x.start.cmp(order, &y.start));
+    out.dedup();
+    Ok(out)
+}
+
+/// The rows above (or below) a tuple, by value: one range for each column that decides, since columns may run in opposite
+/// directions.
+fn half(values: &[Bytes], above: bool, inclusive: bool, schema: &TableSchema, out: &mut Vec<RowRange>) {
+    for (i, value) in values.iter().enumerate() {
+        let inclusive = inclusive && i + 1 == values.len();
+        let (lower, upper) =
+            if above { (Some((&value[..], inclusive)), None) } else { (None, Some((&value[..], inclusive))) };
+        let range = slice_of(&encode(&values[..i]), lower, upper, schema.clustering[i].descending);
+        if !range.is_empty(&schema.order) {
+            out.push(range);
+        }
+    }
+}

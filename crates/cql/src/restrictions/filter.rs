@@ -1,0 +1,204 @@
+//! Filters: what is tested of each row after it was read, where no key or index leads to the rows.
+
+use super::InList;
+use crate::error::Error;
+use crate::syntax::ast::CompareOp;
+use crate::term::{Env, Term};
+use bytes::Bytes;
+use model::CqlType;
+use model::types::{collection, compare};
+use replica::OutputColumn;
+use std::cmp::Ordering;
+
+/// A test of one column.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Filter {
+    /// The column, as reads emit it.
+    pub column: OutputColumn,
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: CqlType,
+    /// The test.
+    pub test: Test,
+}
+
+/// What must hold.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Test {
+    /// A comparison of the whole value.
+    Compare(CompareOp, Term),
+    /// The value is one of these, or (true) none of them.
+    In(InList, bool),
+    /// A collection has this element or value.
+    Contains(Term),
+    /// A map has this key.
+    ContainsKey(Term),
+    /// What a map has under a key, or a list at an index, compares so.
+    Element(Term, CompareOp, Term),
+}
+
+/// A test with its values.
+#[derive(Debug)]
+pub struct BoundFilter {
+    ty: CqlType,
+    test: BoundTest,
+}
+
+#[derive(Debug)]
+enum BoundTest {
+    Never,
+    Compare(CompareOp, Bytes),
+    In(Vec<Bytes>, bool),
+    Contains(Bytes),
+    ContainsKey(Bytes),
+    Element(Bytes, CompareOp, Bytes),
+}
+
+impl Filter {
+    /// The test for these values. A comparison with null never holds.
+    pub fn bind(&self, env: Env<'_>) -> Result<BoundFilter, Error> {
+        let test = match &self.test {
+            Test::Compare(op, term) => term.evaluate_set(env)?.map(|value| BoundTest::Compare(*op, value)),
+            Test::In(list, negated) => Some(BoundTest::In(list.values(env)?, *negated)),
+            Test::Contains(term) => term.evaluate_set(env)?.map(BoundTest::Contains),
+            Test::ContainsKey(term) => term.evaluate_set(env)?.map(BoundTest::ContainsKey),
+            Test::Element(key, op, term) => match (key.evaluate_set(env)?, term.evaluate_set(env)?) {
+                (Some(key), Some(value)) => Some(BoundTest::Element(key, *op, value)),
+                _ => None,
+            },
+        };
+        Ok(BoundFilter { ty: self.ty.clone(), test: test.unwrap_or(BoundTest::Never) })
+    }
+}
+
+impl BoundFilter {
+    /// Whether the column's value passes. Null passes no test.
+    pub fn accepts(&self, value: Option<&[u8]>) -> bool {
+        let Some(value) = value else { return false };
+        match &self.test {
+            BoundTest::Never => false,
+            BoundTest::Compare(op, wanted) => compares(*op, &self.ty, value, wanted),
+            BoundTest::In(wanted, negated) => {
+                wanted.iter().any(|wanted| compare(&self.ty, value, wanted) == Ordering::Equal) != *negated
+            }
+            BoundTest::Contains(wanted) => match &self.ty {
+                CqlType::List { elem, .. } | CqlType::Set { elem, .. } => elements(value)
+                    .any(|element| compare(elem, element, wanted) == Ordering::Equal),
+                CqlType::Map { value: ty, .. } => {
+                    pairs(value).any(|(_, element)| compare(ty, element, wanted) == Ordering::Equal)
+                }
+                _ => false,
+            },
+            BoundTest::ContainsKey(wanted) => match &self.ty {
+                CqlType::Map { key, .. } => pairs(value).any(|(k, _)| compare(key, k, wanted) == Ordering::Equal),
+                _ => false,
+            },
+            BoundTest::Element(key, op, wanted) => match &self.ty {
+                CqlType::Map { key: key_type, value: ty, .. } => pairs(value)
+                    .find(|(k, _)| compare(key_type, k, key) == Ordering::Equal)
+                    .is_some_and(|(_, element)| compares(*op, ty, element, wanted)),
+                CqlType::List { elem, .. } => {
+                    let index = <[u8; 4]>::try_from(&key[..]).map(i32::from_be_bytes).ok();
+                    let index = index.and_then(|index| usize::try_from(index).ok());
+                    index
+                        .and_then(|index| elements(value).nth(index))
+                        .is_some_and(|element| compares(*op, elem, element, wanted))
+                }
+                _ => false,
+            },
+        }
+    }
+}
+
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    collection::elements(value).into_iter().flatten().map_while(Result::ok)
+}
+
+fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    collection::pairs(value).into_iter().flatten().map_while(Result::ok)
+}
+
+fn compares(op: CompareOp, ty: &CqlType, value: &[u8], wanted: &[u8]) -> bool {
+    if op == CompareOp::Like {
+        return like(value, wanted);
+    }
+    let order = compare(ty, value, wanted);
+    match op {
+        CompareOp::Eq => order == Ordering::Equal,
+        CompareOp::Ne => order != Ordering::Equal,
+        CompareOp::Lt => order == Ordering::Less,
+        CompareOp::Le => order != Ordering::Greater,
+        CompareOp::Gt => order == Ordering::Greater,
+        CompareOp::Ge => order != Ordering::Less,
+        CompareOp::Like => false,
+    }
+}
+
+/// Whether a text matches a pattern: `%` stands for any run of characters, `_` for any one, a backslash makes the next plain.
+/// Time is bounded by the product of both lengths.
+fn like(text: &[u8], pattern: &[u8]) -> bool {
+    let (Ok(text), Ok(pattern)) = (std::str::from_utf8(text), std::str::from_utf8(pattern)) else { return false };
+    enum Piece {
+        Any,
+        One,
+        Plain(char),
+    }
+    let mut pieces = Vec::new();
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        pieces.push(match c {
+            '%' => Piece::Any,
+            '_' => Piece::One,
+            '\\' => Piece::Plain(chars.next().unwrap_or('\\')),
+            c => Piece::Plain(c),
+        });
+    }
+    let text: Vec<char> = text.chars().collect();
+    let (mut t, mut p) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pieces.get(p) {
+            Some(Piece::Any) => {
+                retry = Some((p + 1, t));
+                p += 1;
+            }
+            Some(Piece::One) => (t, p) = (t + 1, p + 1),
+            Some(Piece::Plain(c)) if *c == text[t] => (t, p) = (t + 1, p + 1),
+            _ => match retry {
+                Some((after, from)) => {
+                    retry = Some((after, from + 1));
+                    (p, t) = (after, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pieces[p..].iter().all(|piece| matches!(piece, Piece::Any))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (text, pattern, matches) in [
+            ("abc", "abc", true),
+            ("abc", "a%", true),
+            ("abc", "%c", true),
+            ("abc", "%b%", true),
+            ("abc", "a_c", true),
+            ("abc", "a_", false),
+            ("", "%", true),
+            ("", "", true),
+            ("a%c", "a\\%c", true),
+            ("abc", "a\\%c", false),
+            ("aaab", "%ab", true),
+            ("mississippi", "m%iss%pi", true),
+            ("mississippi", "m%iss%x", false),
+        ] {
+            assert_eq!(like(text.as_bytes(), pattern.as_bytes()), matches, "{text} like {pattern}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! WHERE: which partitions, which rows of them, and what else must hold.
+//!
+//! [`analyse`] sorts the relations of a statement by the columns they are about and refuses what cannot be answered; what is left
+//! is evaluated once per request: [`Partition`] to keys or a range of the ring, [`Clustering`] to rows or ranges of rows in the
+//! table's order, [`filter::Filter`]s to a test of each row read. Several relations on one column must all hold.
+//! A comparison with null holds for nothing in a read, and is an error in a write.
+
+pub mod analyse;
+pub mod clustering;
+pub mod filter;
+pub mod partition;
+mod relation;
+
+
+pub use analyse::{Purpose, analyse};
+pub use clustering::{Clustering, Rows};
+pub use filter::Filter;
+pub use partition::{Partition, Partitions};
+
+use crate::error::Error;
+use crate::term::{Env, Term, Val};
+use bytes::Bytes;
+use model::CqlType;
+use model::types::{collection, compare};
+use smallvec::{SmallVec, smallvec};
+use std::cmp::Ordering;
+
+/// The most partitions that one statement may name.
+pub const MAX_PARTITION_KEYS: usize = 100;
+/// The most rows or row prefixes that one statement may name.
+pub const MAX_CLUSTERING_PREFIXES: usize = 100;
+
+/// What a WHERE clause comes to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Restrictions {
+    /// The partitions.
+    pub partition: Partition,
+    /// The rows.
+    pub clustering: Clustering,
+    /// What is tested of each row.
+    pub filters: Vec<Filter>,
+}
+
+/// One relation of a key column.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    /// `=`.
+    Eq(Term),
+    /// `IN`.
+    In(InList),
+    /// `>` or `>=`.
+    Lower(Term, bool),
+    /// `<` or `<=`.
+    Upper(Term, bool),
+}
+
+impl Op {
+    /// Whether it names values, rather than bounding them.
+    pub fn is_values(&self) -> bool {
+        matches!(self, Op::Eq(_) | Op::In(_))
+    }
+}
+
+/// The right side of IN.
+#[derive(Clone, PartialEq, Debug)]
+pub enum InList {
+    /// Term by term.
+    Terms(Vec<Term>),
+    /// A whole list in one variable.
+    List(Term),
+}
+
+impl InList {
+    /// The values in no order, nulls left out; a null list has none.
+    pub fn values(&self, env: Env<'_>) -> Result<Vec<Bytes>, Error> {
+        match self {
+            InList::Terms(terms) => {
+                let values = terms.iter().map(|term| term.evaluate_set(env));
+                values.filter_map(Result::transpose).collect()
+            }
+            InList::List(term) => {
+                let Some(list) = term.evaluate_set(env)? else { return Ok(Vec::new()) };
+                let elements = collection::elements(&list).map_err(|error| Error::invalid(error.to_string()))?;
+                elements
+                    .map(|element| element.map(|element| list.slice_ref(element)))
+                    .collect::<Result<_, _>>()
+                    .map_err(|error| Error::invalid(error.to_string()))
+            }
+        }
+    }
+}
+
+/// The values of a column that all relations allow, in the column's order, each once. At least one relation names values.
+pub(crate) fn values(
+    ops: &[Op],
+    ty: &CqlType,
+    name: &str,
+    env: Env<'_>,
+    write: bool,
+) -> Result<SmallVec<[Bytes; 1]>, Error> {
+    if let [Op::Eq(term)] = ops {
+        return match term.evaluate(env)? {
+            Val::Unset => Err(unset(name)),
+            Val::Null if write => Err(null(name)),
+            value => Ok(value.into_bytes().into_iter().collect()),
+        };
+    }
+    let mut found: Option<SmallVec<[Bytes; 1]>> = None;
+    for op in ops {
+        let mut these: SmallVec<[Bytes; 1]> = match op {
+            Op::Eq(term) => match term.evaluate(env)? {
+                Val::Unset => return Err(unset(name)),
+                Val::Null if write => return Err(null(name)),
+                value => value.into_bytes().into_iter().collect(),
+            },
+            Op::In(list) => list.values(env)?.into(),
+            Op::Lower(..) | Op::Upper(..) => continue,
+        };
+        these.sort_by(|a, b| compare(ty, a, b));
+        these.dedup_by(|a, b| compare(ty, a, b) == Ordering::Equal);
+        found = Some(match found {
+            Some(before) => {
+                let allowed = |value: &Bytes| these.iter().any(|other| compare(ty, value, other) == Ordering::Equal);
+                before.into_iter().filter(allowed).collect()
+            }
+            None => these,
+        });
+    }
+    let mut found = found.unwrap_or_default();
+    for op in ops {
+        let (Op::Lower(term, inclusive) | Op::Upper(term, inclusive)) = op else { continue };
+        let Some(bound) = bound(term, name, env, write)? else { return Ok(smallvec![]) };
+        let side = if matches!(op, Op::Lower(..)) { Ordering::Greater } else { Ordering::Less };
+        found.retain(|value| {
+            let order = compare(ty, value, &bound);
+            order == side || (*inclusive && order == Ordering::Equal)
+        });
+    }
+    Ok(found)
+}
+
+/// A bound's value; none if it is null, so that nothing lies within.
+pub(crate) fn bound(term: &Term, name: &str, env: Env<'_>, write: bool) -> Result<Option<Bytes>, Error> {
+    match term.evaluate(env)? {
+        Val::Unset => Err(unset(name)),
+        Val::Null if write => Err(null(name)),
+        value => Ok(value.into_bytes()),
+    }
+}
+
+#[cold]
+pub(crate) fn unset(name: &str) -> Error {
+    Error::invalid(format!("Invalid unset value for column {name}"))
+}
+
+#[cold]
+pub(crate) fn null(name: &str) -> Error {
+    Error::invalid(format!("Invalid null value in condition for column {name}"))
+}
+
+/// Checks that a key component fits its length field.
+pub(crate) fn check_length(bytes: &[u8]) -> Result<(), Error> {
+    if bytes.len() > model::key::MAX_KEY_BYTES {
+        return Err(Error::invalid(format!(
+            "Key length of {} is longer than maximum of {}",
+            bytes.len(),
+            model::key::MAX_KEY_BYTES
+        )));
+    }
+    Ok(())
+}
+
+/// The number of combinations of these numbers of values, refused beyond a limit.
+pub(crate) fn combinations(
+    counts: impl Iterator<Item = usize>,
+    limit: usize,
+    what: &str,
+) -> Result<usize, Error> {
+    let product = counts.fold(1usize, usize::saturating_mul);
+    if product > limit {
+        return Err(Error::invalid(format!(
+            "{what} key cartesian product size {product} is greater than maximum {limit}"
+        )));
+    }
+    Ok(product)
+}

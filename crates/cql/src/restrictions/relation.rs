@@ -1,0 +1,302 @@
+//! Relations as written, made into relations of columns of a table, with their terms typed.
+
+use super::{InList, Op};
+use crate::error::Error;
+use crate::restrictions::clustering::Tuple;
+use crate::restrictions::filter::Test;
+use crate::syntax::ast::{self, CompareOp, InValues, Relation, Target};
+use crate::term::typing::show;
+use crate::term::{Term, Variables, prepare};
+use model::schema::{Column, ColumnKind, TableSchema};
+use model::CqlType;
+use std::sync::Arc;
+
+/// A relation of a table's columns.
+pub(super) enum Restriction<'s> {
+    /// One column, by value: what keys can answer.
+    Column(&'s Column, Op),
+    /// One column in another way: always a filter.
+    Filter(&'s Column, Test),
+    /// Clustering columns together, the place of the first among them, and what is said of them.
+    Tuple(usize, Tuple),
+    /// The token.
+    Token(Op),
+}
+
+/// The column of a name, or the error that it is unknown.
+pub(super) fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Column, Error> {
+    schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unrecognized name {name}")))
+}
+
+pub(super) fn restriction<'s>(
+    schema: &'s TableSchema,
+    relation: &Relation,
+    variables: &mut Variables<'_>,
+) -> Result<Restriction<'s>, Error> {
+    match relation {
+        Relation::Compare { target, op, value } => compare(schema, target, *op, value, variables),
+        Relation::In { target, negated, values } => in_list(schema, target, *negated, values, variables),
+        Relation::Contains { column: name, key, value } => {
+            let column = column(schema, name)?;
+            let (ty, what) = match (&column.ty, key) {
+                (CqlType::Map { key, .. }, true) => (key, "key"),
+                (CqlType::Map { value, .. }, false) => (value, "value"),
+                (CqlType::List { elem, .. } | CqlType::Set { elem, .. }, false) => (elem, "value"),
+                (_, true) => {
+                    return Err(Error::invalid(format!("Cannot use CONTAINS KEY on non-map column {name}")));
+                }
+                (_, false) => {
+                    return Err(Error::invalid(format!("Cannot use CONTAINS on non-collection column {name}")));
+                }
+            };
+            let term = prepare(variables, value, &format!("{what}({name})"), ty)?;
+            Ok(Restriction::Filter(column, if *key { Test::ContainsKey(term) } else { Test::Contains(term) }))
+        }
+        Relation::IsNotNull { column } => Err(Error::invalid(format!(
+            "restriction '{column} IS NOT null' is only supported in materialized view creation"
+        ))),
+    }
+}
+
+fn op_of(op: CompareOp, term: Term) -> Option<Op> {
+    Some(match op {
+        CompareOp::Eq => Op::Eq(term),
+        CompareOp::Lt => Op::Upper(term, false),
+        CompareOp::Le => Op::Upper(term, true),
+        CompareOp::Gt => Op::Lower(term, false),
+        CompareOp::Ge => Op::Lower(term, true),
+        CompareOp::Ne | CompareOp::Like => return None,
+    })
+}
+
+fn compare<'s>(
+    schema: &'s TableSchema,
+    target: &Target,
+    op: CompareOp,
+    value: &ast::Term,
+    variables: &mut Variables<'_>,
+) -> Result<Restriction<'s>, Error> {
+    if op == CompareOp::Ne {
+        return Err(Error::invalid("Unsupported \"!=\" relation"));
+    }
+    match target {
+        Target::Column(name) => {
+            let column = column(schema, name)?;
+            let slice = op != CompareOp::Eq;
+            if slice && column.ty.contains_duration() {
+                let what = if column.ty == CqlType::Duration { "duration columns" } else { "types containing durations" };
+                return Err(Error::invalid(format!("Slice restrictions are not supported on {what}")));
+            }
+            if op == CompareOp::Like && !matches!(column.ty, CqlType::Text | CqlType::Ascii) {
+                return Err(Error::invalid(format!(
+                    "LIKE is allowed only on string types, which {name} is not"
+                )));
+            }
+            if column.ty.is_multi_cell() {
+                return Err(Error::invalid(format!(
+                    "{} column '{name}' ({}) cannot be restricted by a '{}' relation",
+                    if column.ty.is_collection() { "Collection" } else { "User type" },
+                    column.ty,
+                    symbol(op)
+                )));
+            }
+            let term = prepare(variables, value, name, &column.ty)?;
+            if op == CompareOp::Like {
+                return Ok(Restriction::Filter(column, Test::Compare(op, term)));
+            }
+            let op = op_of(op, term).ok_or_else(|| Error::invalid("Unsupported relation"))?;
+            Ok(Restriction::Column(column, op))
+        }
+        Target::Element(name, key) => {
+            let column = column(schema, name)?;
+            let (key_type, value_type, index) = match &column.ty {
+                CqlType::Map { key, value, .. } => ((**key).clone(), (**value).clone(), "key"),
+                CqlType::List { elem, .. } => (CqlType::Int, (**elem).clone(), "idx"),
+                _ => return Err(Error::invalid(format!("Column {name} is not a map/list, cannot be subscripted"))),
+            };
+            let key = prepare(variables, key, &format!("{index}({name})"), &key_type)?;
+            let value = prepare(variables, value, &format!("value({name})"), &value_type)?;
+            Ok(Restriction::Filter(column, Test::Element(key, op, value)))
+        }
+        Target::Tuple(names) => {
+            let (first, types) = tuple_columns(schema, names)?;
+            let terms = tuple_terms(&types, names, value, variables)?;
+            let tuple = match op {
+                CompareOp::Eq => Tuple::Eq(terms),
+                CompareOp::Lt => Tuple::Upper(terms, false),
+                CompareOp::Le => Tuple::Upper(terms, true),
+                CompareOp::Gt => Tuple::Lower(terms, false),
+                CompareOp::Ge => Tuple::Lower(terms, true),
+                CompareOp::Ne | CompareOp::Like => return Err(Error::invalid("Unsupported multi-column relation")),
+            };
+            Ok(Restriction::Tuple(first, tuple))
+        }
+        Target::Token(names) => {
+            token_columns(schema, names)?;
+            let term = prepare(variables, value, "partition key token", &CqlType::Bigint)?;
+            let op = op_of(op, term).ok_or_else(|| Error::invalid("LIKE cannot be used with the token function"))?;
+            Ok(Restriction::Token(op))
+        }
+        Target::Field(..) => Err(Error::not_supported("A restriction of a user type's field")),
+        Target::Call(call) => Err(Error::not_supported(&format!("A restriction of function {}", call.name))),
+    }
+}
+
+fn in_list<'s>(
+    schema: &'s TableSchema,
+    target: &Target,
+    negated: bool,
+    values: &InValues,
+    variables: &mut Variables<'_>,
+) -> Result<Restriction<'s>, Error> {
+    match target {
+        Target::Column(name) => {
+            let column = column(schema, name)?;
+            if column.ty.is_multi_cell() {
+                return Err(Error::invalid(format!(
+                    "Collection column '{name}' ({}) cannot be restricted by a 'IN' relation",
+                    column.ty
+                )));
+            }
+            let list = match values {
+                InValues::List(terms) => InList::Terms(
+                    terms
+                        .iter()
+                        .map(|term| prepare(variables, term, &format!("in({name})"), &column.ty))
+                        .collect::<Result<_, _>>()?,
+                ),
+                InValues::Marker(marker) => {
+                    let ty = CqlType::List { elem: Arc::new(column.ty.clone()), frozen: true };
+                    InList::List(Term::Variable(variables.bind(*marker, &format!("in({name})"), &ty)?))
+                }
+            };
+            Ok(if negated {
+                Restriction::Filter(column, Test::In(list, true))
+            } else {
+                Restriction::Column(column, Op::In(list))
+            })
+        }
+        Target::Tuple(_) if negated => Err(Error::not_supported("NOT IN of tuples")),
+        Target::Tuple(names) => {
+            let (first, types) = tuple_columns(schema, names)?;
+            let tuple = match values {
+                InValues::List(terms) => Tuple::In(
+                    terms
+                        .iter()
+                        .map(|term| tuple_terms(&types, names, term, variables))
+                        .collect::<Result<_, _>>()?,
+                ),
+                InValues::Marker(marker) => {
+                    let count = types.len();
+                    let ty = CqlType::List { elem: Arc::new(CqlType::tuple(types)), frozen: true };
+                    let name = format!("in({})", tuple_name(names));
+                    Tuple::InList(Term::Variable(variables.bind(*marker, &name, &ty)?), count)
+                }
+            };
+            Ok(Restriction::Tuple(first, tuple))
+        }
+        Target::Token(_) => Err(Error::invalid("IN cannot be used with the token function")),
+        Target::Element(..) | Target::Field(..) => Err(Error::not_supported("IN of a part of a column")),
+        Target::Call(call) => Err(Error::not_supported(&format!("A restriction of function {}", call.name))),
+    }
+}
+
+fn symbol(op: CompareOp) -> &'static str {
+    match op {
+        CompareOp::Eq => "=",
+        CompareOp::Lt => "<",
+        CompareOp::Le => "<=",
+        CompareOp::Gt => ">",
+        CompareOp::Ge => ">=",
+        CompareOp::Ne => "!=",
+        CompareOp::Like => "LIKE",
+    }
+}
+
+fn tuple_name(names: &[ast::Name]) -> String {
+    format!("({})", joined(names))
+}
+
+fn joined(names: &[ast::Name]) -> String {
+    names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// The place of the first column among the clustering columns, and the types of all.
+fn tuple_columns(schema: &TableSchema, names: &[ast::Name]) -> Result<(usize, Vec<CqlType>), Error> {
+    let mut first = 0;
+    let mut types = Vec::with_capacity(names.len());
+    for (i, name) in names.iter().enumerate() {
+        let column = column(schema, name)?;
+        if column.kind != ColumnKind::Clustering {
+            return Err(Error::invalid(format!(
+                "Multi-column relations can only be applied to clustering columns but was applied to: {name}"
+            )));
+        }
+        if names[..i].contains(name) {
+            return Err(Error::invalid(format!(
+                "Column \"{name}\" appeared twice in a relation: ({})",
+                joined(names)
+            )));
+        }
+        let position = column.position as usize;
+        if i == 0 {
+            first = position;
+        } else if position != first + i {
+            return Err(Error::invalid(format!(
+                "Clustering columns must appear in the PRIMARY KEY order in multi-column relations: ({})",
+                joined(names)
+            )));
+        }
+        types.push(column.ty.clone());
+    }
+    Ok((first, types))
+}
+
+/// One term per column, out of a tuple literal or one variable.
+fn tuple_terms(
+    types: &[CqlType],
+    names: &[ast::Name],
+    value: &ast::Term,
+    variables: &mut Variables<'_>,
+) -> Result<Vec<Term>, Error> {
+    match value {
+        ast::Term::Tuple(terms) => {
+            if terms.len() != types.len() {
+                return Err(Error::invalid(format!(
+                    "Expected {} elements in value tuple, but got {}: {}",
+                    types.len(),
+                    terms.len(),
+                    show(value)
+                )));
+            }
+            terms.iter().zip(names.iter().zip(types)).map(|(term, (name, ty))| prepare(variables, term, name, ty)).collect()
+        }
+        ast::Term::Marker(marker) => {
+            let ty = CqlType::tuple(types.iter().cloned());
+            let variable = Term::Variable(variables.bind(*marker, &tuple_name(names), &ty)?);
+            Ok((0..types.len()).map(|i| Term::TupleField(Box::new(variable.clone()), i)).collect())
+        }
+        other => Err(Error::invalid(format!(
+            "Invalid value {} for the columns ({}): expected a tuple",
+            show(other),
+            joined(names)
+        ))),
+    }
+}
+
+fn token_columns(schema: &TableSchema, names: &[ast::Name]) -> Result<(), Error> {
+    for name in names {
+        column(schema, name)?;
+    }
+    let key = &schema.partition_key;
+    if names.len() == key.len() && names.iter().zip(key).all(|(name, column)| name.as_str() == column.name) {
+        return Ok(());
+    }
+    let all: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
+    let is_permutation = names.len() == key.len() && all.iter().all(|name| names.iter().any(|n| n.as_str() == *name));
+    Err(Error::invalid(if is_permutation {
+        format!("The token function arguments must be in the partition key order: {}", all.join(", "))
+    } else {
+        "The token() function must contains only partition key components".to_owned()
+    }))
+}

@@ -1,0 +1,470 @@
+//! Planning of SELECT.
+
+use super::aggregate::{Aggregate, Kind};
+use super::selector::Selector;
+use super::{Select, Shape, SortKey};
+use crate::api::{ColumnSpec, ResultMetadata};
+use crate::attributes::Attributes;
+use crate::error::Error;
+use crate::restrictions::analyse::output_of;
+use crate::restrictions::{Clustering, Op, Partition, Purpose, Restrictions, analyse};
+use crate::source::VirtualTable;
+use crate::syntax::ast::{self, FunctionCall, Literal, OrderBy, SelectExpr, Selection, Target};
+use crate::term::function::{self, Argument, Function};
+use crate::term::typing::{fits, natural_type, show, show_type};
+use crate::term::{Variables, cast, prepare};
+use model::range::{RowRange, Slice};
+use model::schema::{Column, ColumnKind, TableSchema};
+use model::CqlType;
+use replica::{Output, OutputColumn};
+use std::rc::Rc;
+
+/// The plan of a SELECT from this table.
+pub fn plan(
+    schema: &Rc<TableSchema>,
+    virtual_table: Option<Rc<dyn VirtualTable>>,
+    statement: &ast::Select,
+    variables: &mut Variables<'_>,
+) -> Result<Select, Error> {
+    if statement.json {
+        return Err(Error::not_supported("SELECT JSON"));
+    }
+    if !statement.group_by.is_empty() {
+        return Err(Error::not_supported("GROUP BY"));
+    }
+    if statement.from.as_ref().is_some_and(|from| from.mutation_fragments) {
+        return Err(Error::not_supported("SELECT FROM MUTATION_FRAGMENTS"));
+    }
+    variables.of_table(schema);
+    let mut columns = Columns { schema, variables, output: Vec::new(), aggregates: Vec::new() };
+    let items = columns.items(&statement.selection)?;
+    let Columns { mut output, aggregates, .. } = columns;
+    if statement.distinct {
+        check_distinct(schema, &output)?;
+    }
+    let filtering = statement.allow_filtering || virtual_table.is_some();
+    let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables)?;
+    if statement.distinct && restrictions.clustering != Clustering::All {
+        return Err(Error::invalid(
+            "SELECT DISTINCT with WHERE clause only supports restriction by partition key and/or static columns.",
+        ));
+    }
+    let order = order(schema, &statement.order_by, &restrictions)?;
+    let optional = |term: &Option<ast::Term>, name: &str, variables: &mut Variables<'_>| {
+        term.as_ref().map(|term| prepare(variables, term, name, &CqlType::Int)).transpose()
+    };
+    let per_partition_limit = optional(&statement.per_partition_limit, "[per_partition_limit]", variables)?;
+    if per_partition_limit.is_some() && statement.distinct {
+        return Err(Error::invalid("PER PARTITION LIMIT is not allowed with SELECT DISTINCT queries"));
+    }
+    let limit = optional(&statement.limit, "[limit]", variables)?;
+    let attributes = Attributes::plan(&statement.attributes, variables)?;
+
+    let mut slot = |column: OutputColumn| slot_of(&mut output, column);
+    let filter_slots: Vec<usize> = restrictions.filters.iter().map(|filter| slot(filter.column)).collect();
+    let several = matches!(&restrictions.partition, Partition::Keys(columns)
+        if columns.iter().any(|ops| !ops.iter().any(|op| matches!(op, Op::Eq(_)))));
+    let mut sort = Vec::new();
+    if !order.is_empty() && several {
+        for (column, descending) in &order {
+            let slot = slot(OutputColumn::Clustering(column.position));
+            sort.push(SortKey { slot, ty: column.ty.clone(), descending: *descending });
+        }
+    }
+    let mut key_slots = Vec::new();
+    if per_partition_limit.is_some() && !restrictions.filters.is_empty() {
+        key_slots = (0..schema.partition_key.len()).map(|i| slot(OutputColumn::PartitionKey(i as u16))).collect();
+    }
+    let reversed = order.first().is_some_and(|(column, descending)| column.descending != *descending);
+
+    let straight = |items: &[Item]| items.iter().map(|item| item.selector.as_slot()).collect::<Option<Vec<usize>>>();
+    let extra = !filter_slots.is_empty() || !sort.is_empty();
+    let mut shape = if !aggregates.is_empty() {
+        Shape::Aggregate(aggregates, items.iter().map(|item| item.selector.clone()).collect())
+    } else {
+        Shape::Rows(items.iter().map(|item| item.selector.clone()).collect())
+    };
+    if !extra
+        && matches!(shape, Shape::Rows(_))
+        && let Some(slots) = straight(&items)
+    {
+        output = slots.into_iter().map(|slot| output[slot]).collect();
+        shape = Shape::Plain;
+    }
+    let whole_partitions = restrictions.clustering == Clustering::All;
+    let is_static = |column: &OutputColumn| match column {
+        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
+            schema.column(*id).is_some_and(|column| column.kind == ColumnKind::Static)
+        }
+        OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => false,
+    };
+    let static_row = !schema.statics.is_empty() && (whole_partitions || output.iter().any(is_static));
+    let slice = whole_partitions
+        .then(|| Rc::new(Slice { rows: vec![RowRange::FULL], static_row, reversed, resume: None }));
+    let spec = |item: Item| ColumnSpec {
+        keyspace: variables.keyspace.clone(),
+        table: variables.table.clone(),
+        name: item.name,
+        ty: item.ty,
+    };
+    let metadata = ResultMetadata { columns: items.into_iter().map(spec).collect(), ..Default::default() };
+    Ok(Select {
+        schema: schema.clone(),
+        virtual_table,
+        restrictions,
+        filter_slots,
+        output: Rc::new(Output::new(output, whole_partitions, statement.distinct)),
+        shape,
+        slice,
+        static_row,
+        reversed,
+        sort,
+        key_slots,
+        limit,
+        per_partition_limit,
+        attributes,
+        bypass_cache: statement.bypass_cache,
+        metadata: Rc::new(metadata),
+    })
+}
+
+impl Selector {
+    fn as_slot(&self) -> Option<usize> {
+        match self {
+            Selector::Slot(slot) => Some(*slot),
+            _ => None,
+        }
+    }
+}
+
+fn slot_of(output: &mut Vec<OutputColumn>, column: OutputColumn) -> usize {
+    output.iter().position(|other| *other == column).unwrap_or_else(|| {
+        output.push(column);
+        output.len() - 1
+    })
+}
+
+fn check_distinct(schema: &TableSchema, output: &[OutputColumn]) -> Result<(), Error> {
+    for column in output {
+        let name = match column {
+            OutputColumn::PartitionKey(_) => continue,
+            OutputColumn::Clustering(i) => &schema.clustering[*i as usize].name,
+            OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
+                match schema.column(*id) {
+                    Some(column) if column.kind != ColumnKind::Static => &column.name,
+                    _ => continue,
+                }
+            }
+        };
+        return Err(Error::invalid(format!(
+            "SELECT DISTINCT queries must only request partition key columns and/or static columns (not {name})"
+        )));
+    }
+    let only_statics = output.iter().all(|column| !matches!(column, OutputColumn::PartitionKey(_)));
+    for column in &schema.partition_key {
+        if !only_statics && !output.contains(&OutputColumn::PartitionKey(column.position)) {
+            return Err(Error::invalid(format!(
+                "SELECT DISTINCT queries must request all the partition key columns (missing {})",
+                column.name
+            )));
+        }
+    }
+    if only_statics {
+        let name = &schema.partition_key[0].name;
+        return Err(Error::invalid(format!(
+            "SELECT DISTINCT queries must request all the partition key columns (missing {name})"
+        )));
+    }
+    Ok(())
+}
+
+/// The columns of ORDER BY, with whether they descend; all in the table's order, or all in the opposite one.
+fn order<'s>(
+    schema: &'s TableSchema,
+    order_by: &[OrderBy],
+    restrictions: &Restrictions,
+) -> Result<Vec<(&'s Column, bool)>, Error> {
+    let mut out: Vec<(&Column, bool)> = Vec::new();
+    if order_by.is_empty() {
+        return Ok(out);
+    }
+    if !restrictions.partition.is_keys() {
+        return Err(Error::invalid("ORDER BY is only supported when the partition key is restricted by an EQ or an IN."));
+    }
+    let mut next = 0;
+    for element in order_by {
+        let OrderBy::Column { column: name, descending } = element else {
+            return Err(Error::not_supported("ORDER BY of anything but columns"));
+        };
+        let column = schema
+            .column_named(name)
+            .ok_or_else(|| Error::invalid(format!("Order by on unknown column {name}")))?;
+        if column.kind != ColumnKind::Clustering {
+            return Err(Error::invalid(format!(
+                "Order by is currently only supported on the clustered columns of the PRIMARY KEY, got {name}"
+            )));
+        }
+        let is_fixed = |position: usize| match &restrictions.clustering {
+            Clustering::Columns { prefix, .. } => {
+                prefix.get(position).is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))))
+            }
+            _ => false,
+        };
+        while next < column.position as usize && is_fixed(next) {
+            next += 1;
+        }
+        if next != column.position as usize {
+            return Err(Error::invalid(
+                "Order by currently only supports the ordering of columns following their declared order in the PRIMARY KEY",
+            ));
+        }
+        next += 1;
+        out.push((column, *descending));
+    }
+    let reversed = |(column, descending): &(&Column, bool)| column.descending != *descending;
+    if out.iter().any(|each| reversed(each) != reversed(&out[0])) {
+        return Err(Error::invalid("Unsupported order by relation"));
+    }
+    Ok(out)
+}
+
+/// One chosen expression.
+struct Item {
+    selector: Selector,
+    name: String,
+    ty: CqlType,
+}
+
+/// Plans expressions, collecting the output columns and aggregates that they need.
+struct Columns<'s, 'v, 'm> {
+    schema: &'s TableSchema,
+    variables: &'v mut Variables<'m>,
+    output: Vec<OutputColumn>,
+    aggregates: Vec<Aggregate>,
+}
+
+impl Columns<'_, '_, '_> {
+    fn items(&mut self, selection: &Selection) -> Result<Vec<Item>, Error> {
+        match selection {
+            Selection::All => Ok(self
+                .schema
+                .all_columns()
+                .map(|column| {
+                    let selector = Selector::Slot(slot_of(&mut self.output, output_of(column)));
+                    Item { selector, name: column.name.clone(), ty: column.ty.clone() }
+                })
+                .collect()),
+            Selection::Items(items) => items
+                .iter()
+                .map(|item| {
+                    let (selector, ty) = self.expression(&item.expr)?;
+                    let name = item.alias.as_ref().map_or_else(|| name_of(&item.expr), |alias| alias.to_string());
+                    Ok(Item { selector, name, ty })
+                })
+                .collect(),
+        }
+    }
+
+    fn column(&self, name: &str) -> Result<&Column, Error> {
+        self.schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unrecognized name {name}")))
+    }
+
+    fn expression(&mut self, expr: &SelectExpr) -> Result<(Selector, CqlType), Error> {
+        Ok(match expr {
+            SelectExpr::Column(name) => {
+                let column = self.column(name)?;
+                let (output, ty) = (output_of(column), column.ty.clone());
+                (Selector::Slot(slot_of(&mut self.output, output)), ty)
+            }
+            SelectExpr::Value(term) => {
+                let ty = self.type_of_value(term)?;
+                let term = prepare(self.variables, term, &show(term), &ty)?;
+                (Selector::Term(term), ty)
+            }
+            SelectExpr::CountRows => {
+                let aggregate = Aggregate { kind: Kind::Count, argument: None, ty: CqlType::Bigint };
+                (self.aggregate(aggregate), CqlType::Bigint)
+            }
+            SelectExpr::WriteTime(target) => (self.cell_property(target, "writetime", OutputColumn::WriteTime)?, CqlType::Bigint),
+            SelectExpr::Ttl(target) => (self.cell_property(target, "ttl", OutputColumn::Ttl)?, CqlType::Int),
+            SelectExpr::Call(call) => self.call(call)?,
+            SelectExpr::Cast(inner, type_name) => {
+                let (selector, from) = self.expression(inner)?;
+                let keyspace = self.variables.keyspace.clone();
+                let to = crate::schema::types::resolve(self.variables.metadata, &keyspace, type_name)?;
+                if !cast::is_allowed(&from, &to) {
+                    return Err(Error::invalid(format!("{from} cannot be cast to {to}")));
+                }
+                (Selector::Call(Function::Cast(from, to.clone()), vec![selector]), to)
+            }
+            SelectExpr::Field(inner, field) => {
+                let (selector, ty) = self.expression(inner)?;
+                let CqlType::Udt(user_type) = &ty else {
+                    return Err(Error::invalid(format!(
+                        "Invalid field selection: {} of type {ty} is not a user type",
+                        name_of(inner)
+                    )));
+                };
+                let index = user_type.field_index(field).ok_or_else(|| {
+                    Error::invalid(format!("{} of type {ty} has no field {field}", name_of(inner)))
+                })?;
+                (Selector::Field(Box::new(selector), index), user_type.fields[index].1.clone())
+            }
+            SelectExpr::Element(inner, key) => {
+                let (selector, ty) = self.expression(inner)?;
+                let (key_type, value_type) = match &ty {
+                    CqlType::Map { key, value, .. } => ((**key).clone(), (**value).clone()),
+                    CqlType::Set { elem, .. } => ((**elem).clone(), (**elem).clone()),
+                    CqlType::List { elem, .. } => (CqlType::Int, (**elem).clone()),
+                    _ => return Err(Error::invalid(format!("Column {} is not a collection", name_of(inner)))),
+                };
+                let key = prepare(self.variables, key, &format!("key({})", name_of(inner)), &key_type)?;
+                (Selector::Element(Box::new(selector), ty, key), value_type)
+            }
+            SelectExpr::Slice(..) => return Err(Error::not_supported("A slice of a collection")),
+        })
+    }
+
+    fn type_of_value(&self, term: &ast::Term) -> Result<CqlType, Error> {
+        if let Some(ty) = natural_type(self.variables, term) {
+            return Ok(ty);
+        }
+        Ok(match term {
+            ast::Term::Literal(literal) => match literal {
+                Literal::String(_) => CqlType::Text,
+                Literal::Integer(text) if text.parse::<i32>().is_ok() => CqlType::Int,
+                Literal::Integer(text) if text.parse::<i64>().is_ok() => CqlType::Bigint,
+                Literal::Integer(_) => CqlType::Varint,
+                Literal::Float(_) => CqlType::Double,
+                Literal::Boolean(_) => CqlType::Boolean,
+                Literal::Uuid(_) => CqlType::Uuid,
+                Literal::Hex(_) => CqlType::Blob,
+                Literal::Duration(_) => CqlType::Duration,
+                Literal::Null => return Err(Error::invalid("Cannot infer the type of null in the SELECT clause")),
+            },
+            other => {
+                return Err(Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(other))));
+            }
+        })
+    }
+
+    fn cell_property(
+        &mut self,
+        target: &Target,
+        what: &str,
+        output: fn(model::ColumnId) -> OutputColumn,
+    ) -> Result<Selector, Error> {
+        let Target::Column(name) = target else {
+            return Err(Error::not_supported(&format!("{what} of a part of a column")));
+        };
+        let column = self.column(name)?;
+        if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!("Cannot use selection function {what} on PRIMARY KEY part {name}")));
+        }
+        if column.ty.is_multi_cell() {
+            let kind = if column.ty.is_collection() { "collections" } else { "non-frozen UDTs" };
+            return Err(Error::invalid(format!("Cannot use selection function {what} on {kind}")));
+        }
+        let id = column.id;
+        Ok(Selector::Slot(slot_of(&mut self.output, output(id))))
+    }
+
+    fn aggregate(&mut self, aggregate: Aggregate) -> Selector {
+        let index = self.aggregates.iter().position(|other| *other == aggregate).unwrap_or_else(|| {
+            self.aggregates.push(aggregate);
+            self.aggregates.len() - 1
+        });
+        Selector::Aggregate(index)
+    }
+
+    fn call(&mut self, call: &FunctionCall<SelectExpr>) -> Result<(Selector, CqlType), Error> {
+        let system = call.name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system");
+        if system && let Some(kind) = Kind::of_name(&call.name.name) {
+            let [argument] = &call.arguments[..] else {
+                return Err(Error::invalid(format!(
+                    "Invalid number of arguments in call to function {}: 1 required but {} provided",
+                    function::full_name(&call.name),
+                    call.arguments.len()
+                )));
+            };
+            let before = self.aggregates.len();
+            let (argument, ty) = self.expression(argument)?;
+            if self.aggregates.len() > before {
+                return Err(Error::invalid("aggregate functions cannot be used as arguments of aggregate functions"));
+            }
+            if !Aggregate::is_allowed(kind, &ty) {
+                return Err(Error::invalid(format!(
+                    "Invalid call to function {}, none of its type signatures match: its argument is of type {ty}",
+                    function::full_name(&call.name)
+                )));
+            }
+            let aggregate = Aggregate { kind, argument: Some(argument), ty };
+            let result = aggregate.result();
+            return Ok((self.aggregate(aggregate), result));
+        }
+        let mut planned: Vec<Option<(Selector, CqlType)>> = Vec::with_capacity(call.arguments.len());
+        for argument in &call.arguments {
+            planned.push(match argument {
+                SelectExpr::Value(_) => None,
+                other => Some(self.expression(other)?),
+            });
+        }
+        let (metadata, keyspace) = (self.variables.metadata, self.variables.keyspace.clone());
+        let arguments: Vec<Argument<'_>> = call
+            .arguments
+            .iter()
+            .zip(&planned)
+            .map(|(argument, planned)| match (argument, planned) {
+                (SelectExpr::Value(term), None) => Argument {
+                    ty: natural_type(self.variables, term),
+                    fits: Box::new(|ty: &CqlType| fits(metadata, &keyspace, term, ty)),
+                },
+                (_, planned) => {
+                    Argument { ty: planned.as_ref().map(|(_, ty)| ty.clone()), fits: Box::new(|_: &CqlType| false) }
+                }
+            })
+            .collect();
+        let found = function::resolve(&call.name, &arguments, &self.variables.key_types)?;
+        drop(arguments);
+        let mut selectors = Vec::with_capacity(planned.len());
+        for (i, (argument, planned)) in call.arguments.iter().zip(planned).enumerate() {
+            selectors.push(match (argument, planned) {
+                (SelectExpr::Value(term), None) => {
+                    let name = format!("arg{i}({})", function::full_name(&call.name));
+                    Selector::Term(prepare(self.variables, term, &name, &found.parameters[i])?)
+                }
+                (_, Some((selector, _))) => selector,
+                (_, None) => return Err(Error::invalid("A function's argument could not be planned")),
+            });
+        }
+        Ok((Selector::Call(found.function, selectors), found.result))
+    }
+}
+
+/// The name of an expression's result column.
+fn name_of(expr: &SelectExpr) -> String {
+    let target = |target: &Target| match target {
+        Target::Column(name) => name.to_string(),
+        Target::Element(name, key) => format!("{name}[{}]", show(key)),
+        Target::Field(name, field) => format!("{name}.{field}"),
+        _ => String::new(),
+    };
+    match expr {
+        SelectExpr::Column(name) => name.to_string(),
+        SelectExpr::Value(term) => show(term),
+        SelectExpr::CountRows => "count".to_owned(),
+        SelectExpr::WriteTime(of) => format!("writetime({})", target(of)),
+        SelectExpr::Ttl(of) => format!("ttl({})", target(of)),
+        SelectExpr::Call(call) => {
+            let arguments: Vec<String> = call.arguments.iter().map(name_of).collect();
+            format!("{}({})", function::full_name(&call.name), arguments.join(", "))
+        }
+        SelectExpr::Cast(inner, ty) => format!("cast({} as {})", name_of(inner), show_type(ty)),
+        SelectExpr::Field(inner, field) => format!("{}.{field}", name_of(inner)),
+        SelectExpr::Element(inner, key) => format!("{}[{}]", name_of(inner), show(key)),
+        SelectExpr::Slice(inner, from, to) => {
+            let end = |term: &Option<ast::Term>| term.as_ref().map(show).unwrap_or_default();
+            format!("{}[{}..{}]", name_of(inner), end(from), end(to))
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Rows in the protocol's form, taken apart and put together again.
+
+use super::aggregate::State;
+use super::selector::{Row, Selector};
+use super::{Select, Shape, SortKey};
+use crate::error::Error;
+use crate::restrictions::filter::BoundFilter;
+use crate::term::Env;
+use bytes::Bytes;
+use model::types::compare;
+use replica::output::write_value;
+use std::cmp::Ordering;
+
+/// The output columns of one row.
+pub type Slots = Vec<Option<Bytes>>;
+
+/// Takes a body of rows of `columns` values apart, one row at a time.
+pub struct Body {
+    rest: Bytes,
+    columns: usize,
+    rows: u64,
+}
+
+impl Body {
+    /// The rows of a page that this node made.
+    pub fn new(body: Vec<u8>, columns: usize, rows: u64) -> Self {
+        Body { rest: body.into(), columns, rows }
+    }
+
+    /// The next row.
+    pub fn next_row(&mut self, slots: &mut Slots) -> bool {
+        let Some(left) = self.rows.checked_sub(1) else { return false };
+        self.rows = left;
+        slots.clear();
+        for _ in 0..self.columns {
+            let head = self.rest.split_to(4);
+            let len = i32::from_be_bytes(head[..].try_into().expect("rows are whole"));
+            slots.push(usize::try_from(len).ok().map(|len| self.rest.split_to(len)));
+        }
+        true
+    }
+}
+
+/// What becomes of rows: filtered, limited, and made into rows of the result or into aggregates.
+pub struct Emitter<'a> {
+    select: &'a Select,
+    env: Env<'a>,
+    filters: Vec<BoundFilter>,
+    /// Rows that may still be emitted.
+    pub remaining: u64,
+    per_partition: u64,
+    /// The partition of the last row, and how many rows of it were emitted.
+    pub partition: (Vec<u8>, u64),
+    /// Rows emitted.
+    pub rows: u64,
+    /// The rows of the result.
+    pub body: Vec<u8>,
+    aggregates: Vec<State<'a>>,
+    first: Option<Slots>,
+    unsorted: Vec<Slots>,
+}
+
+impl<'a> Emitter<'a> {
+    /// Nothing emitted yet. The limits are those that nobody below has applied.
+    pub fn new(select: &'a Select, env: Env<'a>, limit: Option<u64>, per_partition: Option<u64>) -> Result<Self, Error> {
+        let filters = select.restrictions.filters.iter().map(|filter| filter.bind(env)).collect::<Result<_, _>>()?;
+        let aggregates = match &select.shape {
+            Shape::Aggregate(aggregates, _) => aggregates.iter().map(State::new).collect(),
+            Shape::Plain | Shape::Rows(_) => Vec::new(),
+        };
+        Ok(Emitter {
+            select,
+            env,
+            filters,
+            remaining: limit.unwrap_or(u64::MAX),
+            per_partition: per_partition.unwrap_or(u64::MAX),
+            partition: (Vec::new(), 0),
+            rows: 0,
+            body: Vec::new(),
+            aggregates,
+            first: None,
+            unsorted: Vec::new(),
+        })
+    }
+
+    /// What values are evaluated with.
+    pub fn env(&self) -> Env<'a> {
+        self.env
+    }
+
+    /// Whether rows need not be looked at: they are only counted.
+    pub fn only_counts(&self) -> bool {
+        self.filters.is_empty()
+            && self.per_partition == u64::MAX
+            && self.select.output.columns.is_empty()
+            && matches!(self.select.shape, Shape::Aggregate(..))
+    }
+
+    /// Rows of which nothing is looked at.
+    pub fn count(&mut self, rows: u64) {
+        self.aggregates.iter_mut().for_each(|aggregate| aggregate.add_rows(rows));
+    }
+
+    /// One row.
+    pub fn push(&mut self, slots: &Slots) -> Result<(), Error> {
+        for (filter, slot) in self.filters.iter().zip(&self.select.filter_slots) {
+            if !filter.accepts(slots[*slot].as_deref()) {
+                return Ok(());
+            }
+        }
+        if self.per_partition != u64::MAX && !self.select.key_slots.is_empty() {
+            let mut key = Vec::new();
+            for slot in &self.select.key_slots {
+                write_value(slots[*slot].as_deref(), &mut key);
+            }
+            if self.partition.0 != key {
+                self.partition = (key, 0);
+            }
+            if self.partition.1 >= self.per_partition {
+                return Ok(());
+            }
+            self.partition.1 += 1;
+        }
+        if let Shape::Aggregate(..) = self.select.shape {
+            let row = Row { slots, aggregates: &[], env: self.env };
+            for aggregate in &mut self.aggregates {
+                aggregate.add(row)?;
+            }
+            if self.first.is_none() {
+                self.first = Some(slots.clone());
+            }
+            return Ok(());
+        }
+        if !self.select.sort.is_empty() {
+            self.unsorted.push(slots.clone());
+            return Ok(());
+        }
+        self.emit(slots)
+    }
+
+    fn emit(&mut self, slots: &Slots) -> Result<(), Error> {
+        let Some(left) = self.remaining.checked_sub(1) else { return Ok(()) };
+        self.remaining = left;
+        self.rows += 1;
+        match &self.select.shape {
+            Shape::Plain => slots.iter().for_each(|value| write_value(value.as_deref(), &mut self.body)),
+            Shape::Rows(selectors) | Shape::Aggregate(_, selectors) => {
+                write_row(selectors, Row { slots, aggregates: &[], env: self.env }, &mut self.body)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it: what had to wait for the last row is emitted.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let Shape::Aggregate(_, selectors) = &self.select.shape {
+            let results = std::mem::take(&mut self.aggregates);
+            let results = results.into_iter().map(State::finish).collect::<Result<Vec<_>, _>>()?;
+            let first = self.first.take().unwrap_or_else(|| vec![None; self.select.output.columns.len()]);
+            if self.remaining > 0 {
+                self.rows = 1;
+                write_row(selectors, Row { slots: &first, aggregates: &results, env: self.env }, &mut self.body)?;
+            }
+        }
+        let mut unsorted = std::mem::take(&mut self.unsorted);
+        unsorted.sort_by(|a, b| in_order(&self.select.sort, a, b));
+        unsorted.iter().try_for_each(|slots| self.emit(slots))
+    }
+}
+
+fn write_row(selectors: &[Selector], row: Row<'_>, out: &mut Vec<u8>) -> Result<(), Error> {
+    for selector in selectors {
+        write_value(selector.evaluate(row)?.as_deref(), out);
+    }
+    Ok(())
+}
+
+fn in_order(keys: &[SortKey], a: &Slots, b: &Slots) -> Ordering {
+    for key in keys {
+        let order = match (&a[key.slot], &b[key.slot]) {
+            (Some(a), Some(b)) => compare(&key.ty, a, b),
+            (a, b) => a.is_some().cmp(&b.is_some()),
+        };
+        if order != Ordering::Equal {
+            return if key.descending { order.reverse() } else { order };
+        }
+    }
+    Ordering::Equal
+}

@@ -1,0 +1,152 @@
+//! Reads of virtual tables: their rows are made, cut down to what was asked for, and put in order, here and now.
+
+use super::execute::bad_state;
+use super::rows::{Emitter, Slots};
+use super::Select;
+use crate::api::Rows;
+use crate::error::Error;
+use crate::restrictions::Partitions;
+use crate::source::{VirtualRow, VirtualTable};
+use bytes::Bytes;
+use model::key::{self, DecoratedKey, MAX_KEY_BYTES, encode_partition_key};
+use model::range::RowRange;
+use replica::OutputColumn;
+
+/// Which rows are wanted.
+pub struct Place {
+    /// Their partitions.
+    pub partitions: Partitions,
+    /// Which rows of each.
+    pub ranges: Vec<RowRange>,
+}
+
+/// A row with its place in the table.
+struct Placed {
+    /// The place of the partition among those named; 0 if a range was asked for.
+    rank: usize,
+    key: DecoratedKey,
+    clustering: key::Clustering,
+    slots: Slots,
+}
+
+/// One page. The state names how many rows came before.
+#[allow(clippy::too_many_arguments)]
+pub async fn read(
+    select: &Select,
+    table: &dyn VirtualTable,
+    place: Place,
+    mut emitter: Emitter<'_>,
+    limit: Option<u64>,
+    per_partition: Option<u64>,
+    page_size: Option<u64>,
+    state: Option<&Bytes>,
+) -> Result<Rows, Error> {
+    let skip = match state {
+        Some(state) => decode(state).ok_or_else(bad_state)?,
+        None => 0,
+    };
+    let schema = &select.schema;
+    let order = |a: &Placed, b: &Placed| {
+        let rows = schema.order.compare_rows(&a.clustering, &b.clustering);
+        let rows = if select.reversed { rows.reverse() } else { rows };
+        a.rank.cmp(&b.rank).then_with(|| a.key.cmp(&b.key)).then(rows)
+    };
+    let mut rows: Vec<Placed> = table.rows().await?.into_iter().filter_map(|row| placed(select, &place, row)).collect();
+    rows.sort_by(order);
+    if select.output.distinct {
+        rows.dedup_by(|later, kept| later.key == kept.key);
+    }
+    let filters = select
+        .restrictions
+        .filters
+        .iter()
+        .map(|filter| filter.bind(emitter.env()))
+        .collect::<Result<Vec<_>, _>>()?;
+    rows.retain(|row| {
+        filters.iter().zip(&select.filter_slots).all(|(filter, slot)| filter.accepts(row.slots[*slot].as_deref()))
+    });
+    if let Some(most) = per_partition {
+        let mut last: Option<DecoratedKey> = None;
+        let mut count = 0;
+        rows.retain(|row| {
+            if last.as_ref() != Some(&row.key) {
+                (last, count) = (Some(row.key.clone()), 0);
+            }
+            count += 1;
+            count <= most
+        });
+    }
+    let one_row = matches!(select.shape, super::Shape::Aggregate(..));
+    let page_size = page_size.filter(|_| !one_row && select.sort.is_empty());
+    if !one_row && select.sort.is_empty() {
+        rows.truncate(limit.map_or(usize::MAX, |limit| limit as usize));
+    } else {
+        emitter.remaining = limit.unwrap_or(u64::MAX);
+    }
+    let total = rows.len() as u64;
+    let wanted = page_size.unwrap_or(u64::MAX);
+    for row in rows.iter().skip(skip as usize).take(wanted.min(total) as usize) {
+        emitter.push(&row.slots)?;
+    }
+    let next = skip.saturating_add(wanted);
+    let state = (next < total).then(|| encode(next));
+    emitter.finish()?;
+    let body = std::mem::take(&mut emitter.body);
+    Ok(Rows { metadata: select.metadata.clone(), paging_state: state, count: emitter.rows as u32, body: body.into() })
+}
+
+fn placed(select: &Select, place: &Place, row: VirtualRow) -> Option<Placed> {
+    let schema = &select.schema;
+    let (keys, after) = row.split_at_checked(schema.partition_key.len())?;
+    let (clustering, _) = after.split_at_checked(schema.clustering.len())?;
+    let components: Vec<&[u8]> = keys.iter().map(|value| value.as_deref().unwrap_or_default()).collect();
+    if components.iter().any(|component| component.len() > MAX_KEY_BYTES) {
+        return None;
+    }
+    let mut key = Vec::new();
+    encode_partition_key(&components, &mut key);
+    let key = DecoratedKey::new(key.into());
+    let rank = match &place.partitions {
+        Partitions::Keys(keys) => keys.iter().position(|other| *other == key)?,
+        Partitions::Range(range) => range.contains(&key).then_some(0)?,
+    };
+    let components: Vec<&[u8]> = clustering.iter().map(|value| value.as_deref().unwrap_or_default()).collect();
+    if components.iter().any(|component| component.len() > MAX_KEY_BYTES) {
+        return None;
+    }
+    let clustering = key::Clustering::from_components(components);
+    if !place.ranges.iter().any(|range| range.contains(&schema.order, &clustering)) {
+        return None;
+    }
+    let index_of = |id| schema.all_columns().position(|c| c.id == id && !is_key(c.kind));
+    let slots = select
+        .output
+        .columns
+        .iter()
+        .map(|column| match column {
+            OutputColumn::PartitionKey(i) => row[*i as usize].clone(),
+            OutputColumn::Clustering(i) => row[schema.partition_key.len() + *i as usize].clone(),
+            OutputColumn::Value(id) => index_of(*id).and_then(|index| row.get(index).cloned()).flatten(),
+            OutputColumn::WriteTime(_) | OutputColumn::Ttl(_) | OutputColumn::Elements(_) => None,
+        })
+        .collect();
+    Some(Placed { rank, key, clustering, slots })
+}
+
+fn is_key(kind: model::ColumnKind) -> bool {
+    matches!(kind, model::ColumnKind::PartitionKey | model::ColumnKind::Clustering)
+}
+
+const VIRTUAL: u8 = b'V';
+
+fn encode(rows: u64) -> Bytes {
+    let mut out = vec![VIRTUAL];
+    out.extend_from_slice(&rows.to_le_bytes());
+    out.into()
+}
+
+fn decode(state: &Bytes) -> Option<u64> {
+    let (&tag, rest) = state.split_first()?;
+    let rows = u64::from_le_bytes(rest.try_into().ok()?);
+    (tag == VIRTUAL).then_some(rows)
+}

@@ -1,0 +1,27 @@
+//! Virtual tables: tables whose rows are made when they are read.
+//!
+//! A virtual table has a schema like any other, so its reads are planned like any other's. Its rows come all at once, as values
+//! in the order of [`TableSchema::all_columns`]; restrictions, order, limits and pages are applied to them by the reader of
+//! `select`. Pages after the first make the rows anew: a row that comes or goes in between may be seen twice or missed.
+
+use crate::error::Error;
+use bytes::Bytes;
+use model::TableSchema;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// One row: a value or null for each column of the schema, in the order of [`TableSchema::all_columns`].
+pub type VirtualRow = Vec<Option<Bytes>>;
+
+/// The rows of a virtual table, when they are ready.
+pub type Generated<'a> = Pin<Box<dyn Future<Output = Result<Vec<VirtualRow>, Error>> + 'a>>;
+
+/// A table whose rows are made when they are read.
+pub trait VirtualTable {
+    /// Its schema; it does not change while the node runs.
+    fn schema(&self) -> &Rc<TableSchema>;
+
+    /// All its rows, in any order; each partition and clustering key at most once.
+    fn rows(&self) -> Generated<'_>;
+}

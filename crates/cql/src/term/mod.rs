@@ -1,0 +1,221 @@
+//! Terms: values as written, with their types settled, and their evaluation.
+//!
+//! Planning turns a parsed term into a [`Term`] for a receiver of a known type ([`typing`]); constants are serialised then, once.
+//! Evaluating gives a value that is valid and canonical for that type: whoever stores or compares it need not look again.
+//! Nothing here reads a table. In reading order: this file, [`variables`], [`typing`], [`function`], [`cast`].
+
+pub mod cast;
+pub mod function;
+pub mod typing;
+pub mod variables;
+
+
+use crate::api::{BoundValue, ColumnSpec};
+use crate::error::Error;
+use bytes::Bytes;
+use function::Function;
+use model::CqlType;
+use model::types::{self, collection};
+use std::borrow::Cow;
+
+pub use typing::prepare;
+pub use variables::Variables;
+
+/// A term ready to be evaluated.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Term {
+    /// `null`.
+    Null,
+    /// A serialised value.
+    Constant(Bytes),
+    /// A bind variable, by its number.
+    Variable(u16),
+    /// A list.
+    List(Vec<Term>),
+    /// A set of elements of this type.
+    Set(CqlType, Vec<Term>),
+    /// A map with keys of this type.
+    Map(CqlType, Vec<(Term, Term)>),
+    /// A vector of elements of this type.
+    Vector(CqlType, Vec<Term>),
+    /// A tuple or a value of a user type, field by field.
+    Tuple(Vec<Term>),
+    /// A field of a tuple.
+    TupleField(Box<Term>, usize),
+    /// A function call.
+    Call(Function, Vec<Term>),
+}
+
+/// What a term evaluates to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Val<'a> {
+    /// `null`.
+    Null,
+    /// A variable that was not set.
+    Unset,
+    /// A value that lives in the statement or the request.
+    Shared(&'a Bytes),
+    /// A value made just now.
+    Owned(Bytes),
+}
+
+impl Val<'_> {
+    /// The value's bytes, if there is one.
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self {
+            Val::Null | Val::Unset => None,
+            Val::Shared(bytes) => Some(bytes),
+            Val::Owned(bytes) => Some(bytes),
+        }
+    }
+
+    /// The value, without copying it.
+    pub fn into_bytes(self) -> Option<Bytes> {
+        match self {
+            Val::Null | Val::Unset => None,
+            Val::Shared(bytes) => Some(bytes.clone()),
+            Val::Owned(bytes) => Some(bytes),
+        }
+    }
+
+    /// Whether it is an unset variable.
+    pub fn is_unset(&self) -> bool {
+        matches!(self, Val::Unset)
+    }
+}
+
+/// What terms are evaluated with: the request's values, in the order of the statement's variables.
+#[derive(Clone, Copy)]
+pub struct Env<'a> {
+    /// Bound values.
+    pub values: &'a [BoundValue],
+    /// The variables they are bound to.
+    pub variables: &'a [ColumnSpec],
+}
+
+impl Env<'_> {
+    /// Nothing bound.
+    pub const EMPTY: Env<'static> = Env { values: &[], variables: &[] };
+}
+
+impl Term {
+    /// Evaluates the term. An unset variable inside of something else is an error; alone it is [`Val::Unset`].
+    #[inline]
+    pub fn evaluate<'a>(&'a self, env: Env<'a>) -> Result<Val<'a>, Error> {
+        match self {
+            Term::Constant(bytes) => Ok(Val::Shared(bytes)),
+            Term::Variable(number) => variable(*number, env),
+            Term::Null => Ok(Val::Null),
+            _ => self.evaluate_composed(env),
+        }
+    }
+
+    /// Evaluates to a value or null; an unset variable is an error.
+    pub fn evaluate_set<'a>(&'a self, env: Env<'a>) -> Result<Option<Bytes>, Error> {
+        match self.evaluate(env)? {
+            Val::Unset => Err(self.unset(env)),
+            value => Ok(value.into_bytes()),
+        }
+    }
+
+    /// The error for an unset variable where a value is needed.
+    pub fn unset(&self, env: Env<'_>) -> Error {
+        let name = match self {
+            Term::Variable(number) => env.variables.get(*number as usize).map_or("", |variable| variable.name.as_str()),
+            _ => "",
+        };
+        Error::invalid(format!("Invalid unset value for bind variable {name}"))
+    }
+
+    fn evaluate_composed<'a>(&'a self, env: Env<'a>) -> Result<Val<'a>, Error> {
+        let inside = |term: &'a Term, what: &str| -> Result<Bytes, Error> {
+            let value = term.evaluate_set(env)?;
+            value.ok_or_else(|| Error::invalid(format!("null is not supported inside collections ({what})")))
+        };
+        let bytes = match self {
+            Term::List(terms) => {
+                let elements = terms.iter().map(|term| inside(term, "list")).collect::<Result<Vec<_>, _>>()?;
+                collection::build_list(elements)
+            }
+            Term::Set(elem, terms) => {
+                let elements = terms.iter().map(|term| inside(term, "set")).collect::<Result<Vec<_>, _>>()?;
+                collection::build_set(elem, elements)
+            }
+            Term::Map(key, terms) => {
+                let pair = |(k, v): &'a (Term, Term)| Ok((inside(k, "map")?, inside(v, "map")?));
+                collection::build_map(key, terms.iter().map(pair).collect::<Result<Vec<_>, Error>>()?)
+            }
+            Term::Vector(elem, terms) => {
+                let elements = terms.iter().map(|term| inside(term, "vector")).collect::<Result<Vec<_>, _>>()?;
+                collection::build_vector(elem, elements)
+            }
+            Term::Tuple(terms) => {
+                let fields = terms.iter().map(|term| term.evaluate_set(env)).collect::<Result<Vec<_>, _>>()?;
+                collection::build_tuple(fields)
+            }
+            Term::TupleField(tuple, index) => {
+                let Some(tuple) = tuple.evaluate_set(env)? else { return Ok(Val::Null) };
+                let field = collection::fields(&tuple).nth(*index).transpose().map_err(|e| Error::invalid(e.to_string()))?;
+                return Ok(match field.flatten() {
+                    Some(field) => Val::Owned(tuple.slice_ref(field)),
+                    None => Val::Null,
+                });
+            }
+            Term::Call(function, terms) => {
+                let arguments = terms.iter().map(|term| term.evaluate_set(env)).collect::<Result<Vec<_>, _>>()?;
+                return Ok(match function.call(&arguments)? {
+                    Some(bytes) => Val::Owned(bytes),
+                    None => Val::Null,
+                });
+            }
+            Term::Null | Term::Constant(_) | Term::Variable(_) => return self.evaluate(env),
+        };
+        Ok(Val::Owned(bytes.into()))
+    }
+
+    /// Whether its value can be known before any value is bound, and is the same each time.
+    pub fn is_constant(&self) -> bool {
+        match self {
+            Term::Null | Term::Constant(_) => true,
+            Term::Variable(_) => false,
+            Term::List(terms) | Term::Set(_, terms) | Term::Vector(_, terms) | Term::Tuple(terms) => {
+                terms.iter().all(Term::is_constant)
+            }
+            Term::Map(_, terms) => terms.iter().all(|(k, v)| k.is_constant() && v.is_constant()),
+            Term::TupleField(tuple, _) => tuple.is_constant(),
+            Term::Call(function, terms) => function.is_pure() && terms.iter().all(Term::is_constant),
+        }
+    }
+
+    /// The same term, evaluated now if it is constant.
+    pub fn folded(self) -> Result<Term, Error> {
+        if matches!(self, Term::Null | Term::Constant(_)) || !self.is_constant() {
+            return Ok(self);
+        }
+        Ok(self.evaluate_set(Env::EMPTY)?.map_or(Term::Null, Term::Constant))
+    }
+}
+
+#[inline]
+fn variable<'a>(number: u16, env: Env<'a>) -> Result<Val<'a>, Error> {
+    let (Some(value), Some(spec)) = (env.values.get(number as usize), env.variables.get(number as usize)) else {
+        return Err(Error::invalid(format!("No value was bound to variable {number}")));
+    };
+    match value {
+        BoundValue::Null => Ok(Val::Null),
+        BoundValue::Unset => Ok(Val::Unset),
+        BoundValue::Value(bytes) => {
+            types::validate(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))?;
+            match types::canonical(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))? {
+                Cow::Borrowed(_) => Ok(Val::Shared(bytes)),
+                Cow::Owned(bytes) => Ok(Val::Owned(bytes.into())),
+            }
+        }
+    }
+}
+
+#[cold]
+fn wrong_value(spec: &ColumnSpec, error: &types::ValueError) -> Error {
+    Error::invalid(format!("Exception while binding column {}: {error}", spec.name))
+}

@@ -1,0 +1,366 @@
+//! From written terms to typed ones: what fits where, and how a constant of a type is read.
+
+use super::function::{self, Argument};
+use super::{Term, Variables};
+use crate::error::Error;
+use crate::schema::types::resolve as resolve_type;
+use crate::syntax::ast::{self, FunctionCall, Literal, TypeName};
+use bytes::Bytes;
+use cluster::Metadata;
+use model::CqlType;
+use model::types::{UserType, parse_scalar};
+use std::fmt::Write as _;
+
+/// The term for a receiver of this name and type.
+pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: &CqlType) -> Result<Term, Error> {
+    match term {
+        ast::Term::Literal(literal) => constant(literal, name, ty),
+        ast::Term::Marker(marker) => Ok(Term::Variable(variables.bind(*marker, name, ty)?)),
+        ast::Term::List(terms) => match ty {
+            CqlType::List { elem, .. } => {
+                let elements = elements("list", variables, terms, name, elem)?;
+                Term::List(elements).folded()
+            }
+            CqlType::Vector { elem, dim } => {
+                if terms.len() != *dim as usize {
+                    return Err(Error::invalid(format!(
+                        "Invalid vector literal for {name}: type {ty} expects {dim} elements but got {}",
+                        terms.len()
+                    )));
+                }
+                let elements = elements("vector", variables, terms, name, elem)?;
+                Term::Vector((**elem).clone(), elements).folded()
+            }
+            _ => Err(wrong_literal("list", name, ty)),
+        },
+        ast::Term::Set(terms) => match ty {
+            CqlType::Map { key, .. } if terms.is_empty() => Term::Map((**key).clone(), Vec::new()).folded(),
+            CqlType::Set { elem, .. } => {
+                let elements = elements("set", variables, terms, name, elem)?;
+                Term::Set((**elem).clone(), elements).folded()
+            }
+            _ => Err(wrong_literal("set", name, ty)),
+        },
+        ast::Term::Map(pairs) => match ty {
+            CqlType::Map { key, value, .. } => {
+                let mut out = Vec::with_capacity(pairs.len());
+                for (k, v) in pairs {
+                    for (what, term, ty) in [("key", k, key), ("value", v, value)] {
+                        if !fits(variables.metadata, &variables.keyspace, term, ty) {
+                            return Err(Error::invalid(format!(
+                                "Invalid map literal for {name}: {what} {} is not of type {ty}",
+                                show(term)
+                            )));
+                        }
+                    }
+                    let k = prepare(variables, k, &format!("key({name})"), key)?;
+                    out.push((k, prepare(variables, v, &format!("value({name})"), value)?));
+                }
+                Term::Map((**key).clone(), out).folded()
+            }
+            _ => Err(wrong_literal("map", name, ty)),
+        },
+        ast::Term::Tuple(terms) => match ty {
+            CqlType::Tuple(types) => {
+                if terms.len() > types.len() {
+                    return Err(Error::invalid(format!(
+                        "Invalid tuple literal for {name}: too many elements. Type {ty} expects {} but got {}",
+                        types.len(),
+                        terms.len()
+                    )));
+                }
+                let mut out = Vec::with_capacity(terms.len());
+                for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
+                    if !fits(variables.metadata, &variables.keyspace, term, ty) {
+                        return Err(Error::invalid(format!(
+                            "Invalid tuple literal for {name}: component {i} is not of type {ty}"
+                        )));
+                    }
+                    out.push(prepare(variables, term, &format!("{name}[{i}]"), ty)?);
+                }
+                Term::Tuple(out).folded()
+            }
+            // A single value in parentheses is that value.
+            _ if terms.len() == 1 => prepare(variables, &terms[0], name, ty),
+            _ => Err(Error::invalid(format!("Invalid tuple type literal for {name} of type {ty}"))),
+        },
+        ast::Term::UserType(fields) => match ty {
+            CqlType::Udt(user_type) => user_type_literal(variables, fields, name, user_type),
+            _ => Err(Error::invalid(format!("Invalid user type literal for {name} of type {ty}"))),
+        },
+        ast::Term::Call(call) => {
+            let (term, result) = prepare_call(variables, call)?;
+            if !assignable(&result, ty) {
+                return Err(Error::invalid(format!(
+                    "Type error: cannot assign result of function {} (type {result}) to {name} (type {ty})",
+                    function::full_name(&call.name)
+                )));
+            }
+            term.folded()
+        }
+        ast::Term::Hint(type_name, inner) => {
+            let hinted = resolve_type(variables.metadata, &variables.keyspace, type_name)?;
+            if !assignable(&hinted, ty) {
+                return Err(Error::invalid(format!(
+                    "Cannot assign value {} to {name} of type {ty}",
+                    show(term)
+                )));
+            }
+            if !fits(variables.metadata, &variables.keyspace, inner, &hinted) {
+                return Err(Error::invalid(format!("Cannot cast value {} to type {hinted}", show(inner))));
+            }
+            prepare(variables, inner, name, &hinted)
+        }
+    }
+}
+
+/// A term of a function call, and the type of its result.
+pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term>) -> Result<(Term, CqlType), Error> {
+    let types: Vec<Option<CqlType>> = call.arguments.iter().map(|term| natural_type(variables, term)).collect();
+    let (metadata, keyspace) = (variables.metadata, variables.keyspace.clone());
+    let arguments: Vec<Argument<'_>> = call
+        .arguments
+        .iter()
+        .zip(&types)
+        .map(|(term, ty)| Argument {
+            ty: ty.clone(),
+            fits: Box::new(|wanted: &CqlType| fits(metadata, &keyspace, term, wanted)),
+        })
+        .collect();
+    let found = function::resolve(&call.name, &arguments, &variables.key_types)?;
+    let mut terms = Vec::with_capacity(call.arguments.len());
+    for (i, (term, ty)) in call.arguments.iter().zip(&found.parameters).enumerate() {
+        terms.push(prepare(variables, term, &format!("arg{i}({})", function::full_name(&call.name)), ty)?);
+    }
+    Ok((Term::Call(found.function, terms), found.result))
+}
+
+/// The type that a term has by itself; none if that depends on where it stands.
+pub fn natural_type(variables: &Variables<'_>, term: &ast::Term) -> Option<CqlType> {
+    match term {
+        ast::Term::Hint(type_name, _) => resolve_type(variables.metadata, &variables.keyspace, type_name).ok(),
+        ast::Term::Call(call) => {
+            Scratch { metadata: variables.metadata, keyspace: &variables.keyspace }.result_of(call)
+        }
+        _ => None,
+    }
+}
+
+/// Finds the result types of calls without binding anything.
+struct Scratch<'a> {
+    metadata: &'a Metadata,
+    keyspace: &'a str,
+}
+
+impl Scratch<'_> {
+    fn result_of(&self, call: &FunctionCall<ast::Term>) -> Option<CqlType> {
+        if call.name.name.as_str() == "token" {
+            return Some(CqlType::Bigint);
+        }
+        let arguments: Vec<Argument<'_>> = call
+            .arguments
+            .iter()
+            .map(|term| {
+                let ty = match term {
+                    ast::Term::Hint(type_name, _) => resolve_type(self.metadata, self.keyspace, type_name).ok(),
+                    ast::Term::Call(inner) => self.result_of(inner),
+                    _ => None,
+                };
+                let (metadata, keyspace) = (self.metadata, self.keyspace);
+                Argument { ty, fits: Box::new(move |wanted: &CqlType| fits(metadata, keyspace, term, wanted)) }
+            })
+            .collect();
+        function::resolve(&call.name, &arguments, &[]).ok().map(|found| found.result)
+    }
+}
+
+fn elements(
+    kind: &str,
+    variables: &mut Variables<'_>,
+    terms: &[ast::Term],
+    name: &str,
+    elem: &CqlType,
+) -> Result<Vec<Term>, Error> {
+    let element_name = format!("value({name})");
+    let mut out = Vec::with_capacity(terms.len());
+    for term in terms {
+        if !fits(variables.metadata, &variables.keyspace, term, elem) {
+            return Err(Error::invalid(format!(
+                "Invalid {kind} literal for {name}: value {} is not of type {elem}",
+                show(term)
+            )));
+        }
+        out.push(prepare(variables, term, &element_name, elem)?);
+    }
+    Ok(out)
+}
+
+fn user_type_literal(
+    variables: &mut Variables<'_>,
+    fields: &[(ast::Name, ast::Term)],
+    name: &str,
+    user_type: &UserType,
+) -> Result<Term, Error> {
+    for (field, _) in fields {
+        if user_type.field_index(field).is_none() {
+            return Err(Error::invalid(format!(
+                "Unknown field '{field}' in value of user defined type {}",
+                user_type.name
+            )));
+        }
+    }
+    let mut out = Vec::with_capacity(user_type.fields.len());
+    for (field, ty) in &user_type.fields {
+        let Some((_, term)) = fields.iter().rev().find(|(given, _)| given.as_str() == field) else {
+            out.push(Term::Null);
+            continue;
+        };
+        if !fits(variables.metadata, &variables.keyspace, term, ty) {
+            return Err(Error::invalid(format!(
+                "Invalid user type literal for {name}: field {field} is not of type {ty}"
+            )));
+        }
+        out.push(prepare(variables, term, &format!("{name}.{field}"), ty)?);
+    }
+    Term::Tuple(out).folded()
+}
+
+fn wrong_literal(kind: &str, name: &str, ty: &CqlType) -> Error {
+    Error::invalid(format!("Invalid {kind} literal for {name} of type {ty}"))
+}
+
+fn kind_of(literal: &Literal) -> &'static str {
+    match literal {
+        Literal::String(_) => "STRING",
+        Literal::Integer(_) => "INTEGER",
+        Literal::Float(_) => "FLOAT",
+        Literal::Boolean(_) => "BOOLEAN",
+        Literal::Uuid(_) => "UUID",
+        Literal::Hex(_) => "HEX",
+        Literal::Duration(_) => "DURATION",
+        Literal::Null => "NULL",
+    }
+}
+
+fn literal_fits(literal: &Literal, ty: &CqlType) -> bool {
+    use CqlType::*;
+    match literal {
+        Literal::String(_) => matches!(ty, Ascii | Text | Inet | Timestamp | Date | Time | Custom(_)),
+        Literal::Integer(_) => matches!(
+            ty,
+            Tinyint | Smallint | Int | Bigint | Varint | Counter | Decimal | Double | Float | Date | Time | Timestamp
+        ),
+        Literal::Float(_) => matches!(ty, Decimal | Double | Float),
+        Literal::Boolean(_) => *ty == Boolean,
+        Literal::Uuid(_) => matches!(ty, Uuid | Timeuuid),
+        Literal::Hex(_) => matches!(ty, Blob | Custom(_)),
+        Literal::Duration(_) => *ty == Duration,
+        Literal::Null => true,
+    }
+}
+
+fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> {
+    if *literal == Literal::Null {
+        return Ok(Term::Null);
+    }
+    if !literal_fits(literal, ty) {
+        return Err(Error::invalid(format!(
+            "Invalid {} constant ({}) for \"{name}\" of type {ty}",
+            kind_of(literal),
+            literal.text()
+        )));
+    }
+    if let (Literal::String(text), CqlType::Custom(_)) = (literal, ty) {
+        return Ok(Term::Constant(Bytes::copy_from_slice(text.as_bytes())));
+    }
+    let bytes = parse_scalar(ty, &literal.text()).map_err(|error| Error::invalid(error.to_string()))?;
+    Ok(Term::Constant(bytes.into()))
+}
+
+/// Whether a value of type `from` may be stored where `to` is wanted.
+pub fn assignable(from: &CqlType, to: &CqlType) -> bool {
+    use CqlType::*;
+    from == to
+        || matches!((from, to), (Ascii, Text) | (Timeuuid, Uuid) | (_, Blob) | (Timestamp | Time, Bigint) | (Bigint, Counter))
+        || from.freeze() == to.freeze()
+}
+
+/// Whether a term could be of this type. A marker could be of any.
+pub fn fits(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType) -> bool {
+    let fits_inner = |term: &ast::Term, ty: &CqlType| fits(metadata, keyspace, term, ty);
+    match (term, ty) {
+        (ast::Term::Literal(literal), _) => literal_fits(literal, ty),
+        (ast::Term::Marker(_), _) => true,
+        (ast::Term::List(terms), CqlType::List { elem, .. } | CqlType::Vector { elem, .. }) => {
+            terms.iter().all(|term| fits_inner(term, elem))
+        }
+        (ast::Term::Set(terms), CqlType::Map { .. }) => terms.is_empty(),
+        (ast::Term::Set(terms), CqlType::Set { elem, .. }) => terms.iter().all(|term| fits_inner(term, elem)),
+        (ast::Term::Map(pairs), CqlType::Map { key, value, .. }) => {
+            pairs.iter().all(|(k, v)| fits_inner(k, key) && fits_inner(v, value))
+        }
+        (ast::Term::Tuple(terms), CqlType::Tuple(types)) => {
+            terms.len() <= types.len() && terms.iter().zip(types.iter()).all(|(term, ty)| fits_inner(term, ty))
+        }
+        (ast::Term::Tuple(terms), _) if terms.len() == 1 => fits_inner(&terms[0], ty),
+        (ast::Term::UserType(fields), CqlType::Udt(user_type)) => fields.iter().all(|(field, term)| {
+            user_type.field_index(field).is_some_and(|i| fits_inner(term, &user_type.fields[i].1))
+        }),
+        (ast::Term::Call(call), _) => {
+            Scratch { metadata, keyspace }.result_of(call).is_none_or(|result| assignable(&result, ty))
+        }
+        (ast::Term::Hint(type_name, _), _) => {
+            resolve_type(metadata, keyspace, type_name).is_ok_and(|hinted| assignable(&hinted, ty))
+        }
+        _ => false,
+    }
+}
+
+/// A term as it was written, for messages and names.
+pub fn show(term: &ast::Term) -> String {
+    let list = |open: &str, terms: &[ast::Term], close: &str| {
+        let inner: Vec<String> = terms.iter().map(show).collect();
+        format!("{open}{}{close}", inner.join(", "))
+    };
+    match term {
+        ast::Term::Literal(Literal::String(text)) => format!("'{}'", text.replace('\'', "''")),
+        ast::Term::Literal(literal) => literal.text().into_owned(),
+        ast::Term::List(terms) => list("[", terms, "]"),
+        ast::Term::Set(terms) => list("{", terms, "}"),
+        ast::Term::Tuple(terms) => list("(", terms, ")"),
+        ast::Term::Map(pairs) => {
+            let inner: Vec<String> = pairs.iter().map(|(k, v)| format!("{}: {}", show(k), show(v))).collect();
+            format!("{{{}}}", inner.join(", "))
+        }
+        ast::Term::UserType(fields) => {
+            let mut out = String::from("{");
+            for (i, (name, term)) in fields.iter().enumerate() {
+                let comma = if i > 0 { ", " } else { "" };
+                let _ = write!(out, "{comma}{name}: {}", show(term));
+            }
+            out.push('}');
+            out
+        }
+        ast::Term::Marker(_) => "?".to_owned(),
+        ast::Term::Call(call) => format!("{}{}", call.name, list("(", &call.arguments, ")")),
+        ast::Term::Hint(type_name, inner) => format!("({}){}", show_type(type_name), show(inner)),
+    }
+}
+
+/// A type as it was written.
+pub fn show_type(name: &TypeName) -> String {
+    match name {
+        TypeName::Native(native) => format!("{native:?}").to_lowercase(),
+        TypeName::List(elem) => format!("list<{}>", show_type(elem)),
+        TypeName::Set(elem) => format!("set<{}>", show_type(elem)),
+        TypeName::Map(key, value) => format!("map<{}, {}>", show_type(key), show_type(value)),
+        TypeName::Tuple(types) => {
+            let inner: Vec<String> = types.iter().map(show_type).collect();
+            format!("tuple<{}>", inner.join(", "))
+        }
+        TypeName::Vector(elem, dim) => format!("vector<{}, {dim}>", show_type(elem)),
+        TypeName::Frozen(inner) => format!("frozen<{}>", show_type(inner)),
+        TypeName::User(name) => name.to_string(),
+        TypeName::Custom(class) => format!("'{class}'"),
+    }
+}

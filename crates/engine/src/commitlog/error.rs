@@ -88,3 +88,10 @@ impl LogError {
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
+
+/// Whether what failed may succeed later without anyone's loss: a full disk, or too many open files.
+pub(super) fn may_pass(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    is_full(error) || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+}

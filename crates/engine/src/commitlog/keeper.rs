@@ -6,12 +6,14 @@
 //! instead, which replay takes as forgotten.
 
 use super::config::CommitlogConfig;
-use super::error::{LogError, is_full};
+use super::error::{LogError, is_full, may_pass};
 use super::format::{SEGMENT_HEADER, SegmentHeader};
-use super::log::{Commitlog, Segment, add};
+use super::log::Commitlog;
 use super::manifest::{Manifest, segment_path};
+use super::metrics::add;
 use super::position::{Position, segment_id, sequence_of};
 use super::runs;
+use super::state::Segment;
 use rt::fs::{self, IoClass, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -113,10 +115,10 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
         match result {
             Ok(true) => {}
             Ok(false) => log.signals.keep.notified().await,
-            Err(error) if is_full(&error) => {
+            Err(error) if may_pass(&error) => {
                 let before = std::mem::replace(&mut log.state.borrow_mut().no_space_for_segment, true);
                 if !before {
-                    tracing::error!(shard = log.config.shard.0, %error, "no space for another commitlog segment");
+                    tracing::error!(shard = log.config.shard.0, %error, "no room for another commitlog segment");
                     log.signals.pressure.notify_one();
                     log.signals.room.notify_waiters();
                 }

@@ -7,27 +7,27 @@
 //! Contract with the store: a mutation is put into its memtable in the same poll in which it was appended, so that a
 //! memtable holds all records of its slot up to the highest position it has seen.
 
+use super::acknowledged::Acknowledged;
 use super::config::{CommitlogConfig, SyncMode};
 use super::error::LogError;
-use super::format::{Kind, RECORD_HEADER, SEGMENT_HEADER, push_record, record_len};
+use super::format::{Kind, RECORD_HEADER, SEGMENT_HEADER, record_len};
 use super::ledger::Ledger;
 use super::mapping::ColumnMapping;
+use super::metrics::{Blocked, Counters, Metrics, add};
 use super::position::{Position, SlotId};
-use super::waiters::{Place, Waiters};
+use super::state::State;
+use super::waiters::Waiters;
 use super::{keeper, waiters, writer};
 use bytes::Bytes;
-use model::{SchemaVersion, TableId, TableSchema};
-use rt::fs::File;
+use model::TableSchema;
 use rt::hash::HashSet;
 use rt::sync::Notify;
 use rt::task::Task;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 /// One shard's log.
 pub struct Commitlog {
@@ -58,96 +58,6 @@ pub(super) struct Signals {
     pub progress: Notify,
     /// To the store: flush what holds the oldest segments.
     pub pressure: Notify,
-}
-
-/// What changes with each append.
-pub(super) struct State {
-    /// The segment that is written to.
-    pub active: Rc<Segment>,
-    /// Where the next record goes.
-    pub offset: u32,
-    /// The schema versions that the active segment has mappings of.
-    pub mapped: HashSet<(TableId, SchemaVersion)>,
-    pub last_mapped: Option<(TableId, SchemaVersion)>,
-    /// The bytes of the active segment from `chunk_start` to `offset`, not yet handed to the writer.
-    pub chunk: Vec<u8>,
-    pub chunk_start: u32,
-    /// What else waits for the writer: the ends of earlier segments.
-    pub queue: Vec<Chunk>,
-    /// The first position of the batch that is being filled.
-    pub batch_start: Position,
-    /// The segment after the active one, ready to be used.
-    pub next: Option<Rc<Segment>>,
-    /// Bytes appended and not yet in the kernel.
-    pub buffered: usize,
-    /// All below is in the kernel.
-    pub written: Position,
-    /// All below is on the device.
-    pub synced: Position,
-    /// Files written to since they were last synced.
-    pub unsynced: Vec<Rc<Segment>>,
-    pub ledger: Ledger,
-    pub failed: Option<LogError>,
-    /// A batch could not be written for lack of space.
-    pub no_space_to_write: bool,
-    /// No segment could be made for lack of space.
-    pub no_space_for_segment: bool,
-    pub closing: bool,
-    /// The writer waits for `Signals::write`.
-    pub writer_idle: bool,
-}
-
-/// An open segment file.
-pub(super) struct Segment {
-    pub id: u64,
-    pub file: File,
-}
-
-/// Bytes on their way to a segment.
-pub(super) struct Chunk {
-    pub segment: Rc<Segment>,
-    pub start: u32,
-    pub bytes: Vec<u8>,
-    /// Nothing will follow in that segment.
-    pub last: bool,
-}
-
-/// Counts since the log was opened.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub bytes_written: Cell<u64>,
-    pub records: Cell<u64>,
-    pub writes: Cell<u64>,
-    pub syncs: Cell<u64>,
-    pub syncing: Cell<u64>,
-    pub allocating: Cell<u64>,
-    pub blocked: Cell<u64>,
-    pub segment_files: Cell<u64>,
-}
-
-/// What a log says about itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Metrics {
-    /// Bytes handed to the kernel, record headers included.
-    pub bytes_written: u64,
-    /// Records appended, mappings not counted.
-    pub records: u64,
-    /// Write calls.
-    pub writes: u64,
-    /// fsync calls that ended well.
-    pub syncs: u64,
-    /// fsync calls under way (`pending_flushes`).
-    pub syncing: u64,
-    /// Segments being made.
-    pub allocating: u64,
-    /// Segments that hold what replay needs, the active one included.
-    pub segments: u64,
-    /// Bytes of all segment files, spare ones included.
-    pub disk_total_bytes: u64,
-    /// Bytes that wait in memory.
-    pub buffered_bytes: u64,
-    /// Appends that wait now.
-    pub blocked_writers: u64,
 }
 
 /// A record was appended.
@@ -240,7 +150,7 @@ impl Commitlog {
             Err(LogError::Busy) => {}
             other => return other,
         }
-        let _blocked = Blocked::enter(self);
+        let _blocked = Blocked::enter(&self.counters);
         loop {
             let mut room = pin!(self.signals.room.notified());
             room.as_mut().enable();
@@ -330,7 +240,7 @@ impl Commitlog {
     /// Waits until the record at `position` is as safe as the mode promises. Ready at once if it is already. After an
     /// error the record may or may not be there after a restart.
     pub fn acknowledged(&self, position: Position) -> Acknowledged<'_> {
-        Acknowledged { log: self, position, place: None }
+        Acknowledged::new(self, position)
     }
 
     /// Where the next record will be, or later: all records so far are below.
@@ -500,128 +410,4 @@ impl Commitlog {
         let mut all = self.waiters.borrow_mut().take_all();
         waiters::wake(&mut all);
     }
-}
-
-impl State {
-    /// Whether records are accepted now.
-    fn check(&self) -> Result<(), LogError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        if self.closing {
-            return Err(LogError::Closed);
-        }
-        if self.no_space_to_write {
-            return Err(LogError::NoSpace);
-        }
-        Ok(())
-    }
-
-    /// Behind the last record.
-    pub fn end(&self) -> Position {
-        Position { segment: self.active.id, offset: self.offset }
-    }
-
-    fn push(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> Position {
-        let position = self.end();
-        let before = self.chunk.len();
-        push_record(&mut self.chunk, position, kind, self.synced, body);
-        let len = self.chunk.len() - before;
-        self.offset += len as u32;
-        self.buffered += len;
-        position
-    }
-
-    /// Marks the end of the active segment and hands the rest of it to the writer.
-    fn end_segment(&mut self) {
-        self.push(Kind::End, |_| {});
-        let bytes = std::mem::take(&mut self.chunk);
-        let segment = self.active.clone();
-        self.queue.push(Chunk { segment, start: self.chunk_start, bytes, last: true });
-        self.chunk_start = self.offset;
-    }
-
-    /// The mappings that the active segment lacks for these entries.
-    fn missing_mappings(&mut self, entries: &[Entry<'_>]) -> Vec<ColumnMapping> {
-        let mut missing: Vec<ColumnMapping> = Vec::new();
-        for entry in entries {
-            let key = (entry.schema.id, entry.schema.version);
-            if self.last_mapped == Some(key) || self.mapped.contains(&key) {
-                self.last_mapped = Some(key);
-            } else if !missing.iter().any(|mapping| (mapping.table, mapping.version) == key) {
-                missing.push(ColumnMapping::of(entry.schema));
-            }
-        }
-        missing
-    }
-
-    /// The mappings that a fresh segment needs for these entries.
-    fn all_mappings(&self, entries: &[Entry<'_>]) -> Vec<ColumnMapping> {
-        let mut all: Vec<ColumnMapping> = Vec::new();
-        for entry in entries {
-            let key = (entry.schema.id, entry.schema.version);
-            if !all.iter().any(|mapping| (mapping.table, mapping.version) == key) {
-                all.push(ColumnMapping::of(entry.schema));
-            }
-        }
-        all
-    }
-}
-
-/// Waits for an acknowledgement; made by [`Commitlog::acknowledged`].
-#[must_use = "a record is safe only when this resolved"]
-pub struct Acknowledged<'a> {
-    log: &'a Commitlog,
-    position: Position,
-    place: Option<Place>,
-}
-
-impl Future for Acknowledged<'_> {
-    type Output = Result<(), LogError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        if this.position < this.log.acknowledged.get() {
-            return Poll::Ready(Ok(()));
-        }
-        let state = this.log.state.borrow();
-        if let Some(error) = &state.failed {
-            return Poll::Ready(Err(error.clone()));
-        }
-        if state.no_space_to_write {
-            return Poll::Ready(Err(LogError::NoSpace));
-        }
-        let in_filling = this.position >= state.batch_start;
-        this.log.waiters.borrow_mut().wait(&mut this.place, in_filling, cx);
-        Poll::Pending
-    }
-}
-
-impl Drop for Acknowledged<'_> {
-    fn drop(&mut self) {
-        if let Some(place) = self.place {
-            let waker = self.log.waiters.borrow_mut().leave(place);
-            drop(waker);
-        }
-    }
-}
-
-/// Counts a blocked appender.
-struct Blocked<'a>(&'a Cell<u64>);
-
-impl<'a> Blocked<'a> {
-    fn enter(log: &'a Commitlog) -> Self {
-        add(&log.counters.blocked, 1);
-        Blocked(&log.counters.blocked)
-    }
-}
-
-impl Drop for Blocked<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
-pub(super) fn add(counter: &Cell<u64>, n: u64) {
-    counter.set(counter.get() + n);
 }

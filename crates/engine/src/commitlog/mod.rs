@@ -17,8 +17,9 @@
 //! checksum covers its segment's id and its offset. A failed fsync ends the log: it is never tried again.
 //!
 //! The log must never look into a mutation beyond its table and schema version, nor decide what a memtable flushes.
-//! Reading order: position, format, mapping, ledger, manifest, waiters, log, writer, keeper, replay.
+//! Reading order: position, format, mapping, ledger, manifest, waiters, state, log, writer, keeper, replay.
 
+mod acknowledged;
 mod config;
 mod error;
 mod format;
@@ -27,17 +28,21 @@ mod ledger;
 mod log;
 mod manifest;
 mod mapping;
+mod metrics;
 mod position;
 mod replay;
 mod runs;
+mod state;
 mod waiters;
 mod writer;
 
+pub use acknowledged::Acknowledged;
 pub use config::{CommitlogConfig, SyncMode};
 pub use error::LogError;
 pub use format::fuzz_segment;
-pub use log::{Acknowledged, Appended, Commitlog, Entry, Metrics};
+pub use log::{Appended, Commitlog, Entry};
 pub use mapping::{ColumnMapping, MappedColumn};
+pub use metrics::Metrics;
 pub use position::{Position, SlotId, shard_of_segment};
 pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
 pub use runs::{OldLogs, OldRun, find_old, retire};

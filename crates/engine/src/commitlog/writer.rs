@@ -6,8 +6,10 @@
 
 use super::config::SyncMode;
 use super::error::is_full;
-use super::log::{Chunk, Commitlog, add};
+use super::log::Commitlog;
+use super::metrics::add;
 use super::position::Position;
+use super::state::{Chunk, Segment};
 use super::waiters;
 use bytes::Bytes;
 use rt::fs::IoClass;
@@ -181,7 +183,7 @@ impl Commitlog {
         Some(Batch { chunks: std::mem::take(&mut state.queue), end: state.batch_start })
     }
 
-    fn note_unsynced(&self, segment: &Rc<super::log::Segment>) {
+    fn note_unsynced(&self, segment: &Rc<Segment>) {
         let mut state = self.state.borrow_mut();
         if state.unsynced.last().is_none_or(|last| last.id != segment.id) {
             state.unsynced.push(segment.clone());

@@ -10,6 +10,7 @@ pub(crate) mod checksums;
 pub mod compression;
 pub(crate) mod data;
 pub mod directory;
+pub mod dump;
 pub mod error;
 pub mod filter;
 pub mod generation;

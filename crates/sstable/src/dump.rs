@@ -1,0 +1,266 @@
+//! An sstable as JSON, in the form of Cassandra's `sstabledump -t` (raw timestamps), without its `position` fields.
+//!
+//! Everything but the names of key columns comes from the serialization header, and those names do not show.
+
+use crate::error::Error;
+use crate::reader::ReadOptions;
+use crate::table::Sstable;
+use model::TableSchema;
+use model::fragment::Fragment;
+use model::key::{Clustering, ClusteringCut, DecoratedKey, split_partition_key};
+use model::range::{PartitionRange, Slice};
+use model::row::{Cell, Marker, Row, State};
+use model::time::{Seconds, Tombstone};
+use model::types::{CqlType, Value};
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// Writes all partitions to `out`. `now` decides what is called expired.
+pub async fn dump_json(table: &Rc<Sstable>, now: Seconds, out: &mut dyn Write) -> Result<(), Error> {
+    let schema = table.header_schema("", "");
+    let slice = Rc::new(Slice::full());
+    let mut reader = table.reader(&schema, PartitionRange::FULL, slice, ReadOptions::BACKGROUND);
+    let mut dump = Dump { schema, now, text: String::from("["), open: Tombstone::LIVE, partitions: 0, rows: 0 };
+    let mut fragments = VecDeque::new();
+    loop {
+        let more = reader.fill(&mut fragments).await?;
+        for fragment in fragments.drain(..) {
+            dump.fragment(&fragment);
+        }
+        out.write_all(dump.text.as_bytes())?;
+        dump.text.clear();
+        if !more {
+            out.write_all(b"\n]\n")?;
+            return Ok(());
+        }
+    }
+}
+
+struct Dump {
+    schema: Rc<TableSchema>,
+    now: Seconds,
+    text: String,
+    open: Tombstone,
+    partitions: u64,
+    rows: u64,
+}
+
+/// A string as JSON.
+fn quoted(text: &str) -> String {
+    Value::Text(text.to_string()).to_json_string(&CqlType::Text)
+}
+
+/// A value as JSON.
+fn json(ty: &CqlType, bytes: &[u8]) -> String {
+    match ty {
+        // The printer takes the start of the context for a number.
+        CqlType::Counter => bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).to_string(),
+        CqlType::Inet => quoted(&plain(ty, bytes)),
+        _ => match Value::decode(ty, bytes) {
+            Ok(value) => value.to_json_string(ty),
+            Err(_) => quoted(&hex(bytes)),
+        },
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// A value as the plain text that keys and paths are shown in.
+fn plain(ty: &CqlType, bytes: &[u8]) -> String {
+    let Ok(value) = Value::decode(ty, bytes) else { return hex(bytes) };
+    match value {
+        Value::Text(text) => text,
+        Value::Blob(bytes) => hex(&bytes),
+        Value::Empty | Value::Null => String::new(),
+        // Unlike the usual form, no group of zeros is left out.
+        Value::Inet(IpAddr::V6(address)) => address.segments().map(|group| format!("{group:x}")).join(":"),
+        Value::Udt(_) | Value::Tuple(_) => {
+            let types: Vec<&CqlType> = match ty {
+                CqlType::Udt(user_type) => user_type.fields.iter().map(|(_, ty)| ty).collect(),
+                CqlType::Tuple(types) => types.iter().collect(),
+                _ => Vec::new(),
+            };
+            let fields = model::types::collection::fields(bytes).zip(types);
+            let texts = fields.map(|(field, ty)| match field {
+                Ok(Some(bytes)) => plain(ty, bytes).replace(':', "\\:").replace('@', "\\@"),
+                _ => "@".to_string(),
+            });
+            texts.collect::<Vec<_>>().join(":")
+        }
+        value => {
+            let text = value.to_json_string(ty);
+            text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).map(str::to_string).unwrap_or(text)
+        }
+    }
+}
+
+fn deletion(tombstone: Tombstone) -> String {
+    let Tombstone { timestamp, deletion_time } = tombstone;
+    format!(
+        "\"deletion_info\" : {{ \"marked_deleted\" : \"{timestamp}\", \"local_delete_time\" : \"{deletion_time}\" }}"
+    )
+}
+
+impl Dump {
+    fn fragment(&mut self, fragment: &Fragment) {
+        match fragment {
+            Fragment::PartitionStart { key, tombstone } => self.start(key, *tombstone),
+            Fragment::Static(row) => self.row(None, row),
+            Fragment::Row { key, row } => self.row(Some(key), row),
+            Fragment::Change { at, tombstone } => self.change(at, *tombstone),
+            Fragment::PartitionEnd => self.text.push_str("\n    ]\n  }"),
+        }
+    }
+
+    fn start(&mut self, key: &DecoratedKey, tombstone: Tombstone) {
+        self.text.push_str(if self.partitions == 0 { "\n" } else { ",\n" });
+        self.partitions += 1;
+        self.rows = 0;
+        self.open = Tombstone::LIVE;
+        let types: Vec<&CqlType> = self.schema.partition_key.iter().map(|column| &column.ty).collect();
+        let components = match split_partition_key(&key.key, types.len()) {
+            Some(components) => components.iter().zip(types).map(|(bytes, ty)| quoted(&plain(ty, bytes))).collect(),
+            None => vec![quoted(&hex(&key.key))],
+        };
+        let _ =
+            write!(self.text, "  {{\n    \"table kind\" : \"REGULAR\",\n    \"partition\" : {{\n      \"key\" : [ ");
+        let _ = write!(self.text, "{} ]", components.join(", "));
+        if !tombstone.is_live() {
+            let _ = write!(self.text, ",\n      {}", deletion(tombstone));
+        }
+        self.text.push_str("\n    },\n    \"rows\" : [");
+    }
+
+    fn next_row(&mut self, kind: &str) {
+        self.text.push_str(if self.rows == 0 { "\n" } else { ",\n" });
+        self.rows += 1;
+        let _ = write!(self.text, "      {{\n        \"type\" : \"{kind}\"");
+    }
+
+    fn clustering(&self, prefix: &Clustering, all: bool) -> String {
+        let mut components = prefix.components();
+        let values: Vec<_> = self
+            .schema
+            .clustering
+            .iter()
+            .map_while(|column| match components.next() {
+                Some(bytes) => Some(json(&column.ty, bytes)),
+                None => (!all).then(|| "\"*\"".to_string()),
+            })
+            .collect();
+        format!("\"clustering\" : [ {} ]", values.join(", "))
+    }
+
+    fn row(&mut self, key: Option<&Clustering>, row: &Row) {
+        self.next_row(if key.is_some() { "row" } else { "static_block" });
+        if let Some(key) = key
+            && !self.schema.clustering.is_empty()
+        {
+            let clustering = self.clustering(key, true);
+            let _ = write!(self.text, ",\n        {clustering}");
+        }
+        let (marker, tombstone, cells) = row.parts();
+        if let Some(marker) = marker {
+            let expiry = if marker.ttl == 0 { String::new() } else { self.expiry(marker.ttl, marker.expiry) };
+            let timestamp = marker.timestamp;
+            let _ = write!(self.text, ",\n        \"liveness_info\" : {{ \"tstamp\" : \"{timestamp}\"{expiry} }}");
+        }
+        if !tombstone.is_live() {
+            let _ = write!(self.text, ",\n        {}", deletion(tombstone));
+        }
+        let shown: Vec<(String, String)> = cells.map(|cell| self.cell(&cell, marker)).collect();
+        // Columns by name, as the printer's map of them has it; cells of one column stay in order.
+        let mut shown = shown;
+        shown.sort_by_key(|(name, _)| self.place_of(name));
+        let texts: Vec<String> = shown.into_iter().map(|(_, text)| format!("\n          {text}")).collect();
+        let _ = write!(self.text, ",\n        \"cells\" : [{}\n        ]\n      }}", texts.join(","));
+    }
+
+    /// Where a column stands in the file: single cells first.
+    fn place_of(&self, name: &str) -> (bool, String) {
+        let column = self.schema.column_named(name);
+        (column.is_some_and(|column| column.ty.is_multi_cell()), name.to_string())
+    }
+
+    fn expiry(&self, ttl: i32, expiry: Seconds) -> String {
+        let expired = expiry < self.now;
+        format!(", \"ttl\" : {ttl}, \"expires_at\" : \"{expiry}\", \"expired\" : {expired}")
+    }
+
+    fn cell(&self, cell: &Cell<'_>, marker: Option<Marker>) -> (String, String) {
+        let Some(column) = self.schema.column(cell.column) else { return Default::default() };
+        let mut out = format!("{{ \"name\" : {}", quoted(&column.name));
+        if let Some(tombstone) = cell.as_complex_deletion() {
+            let _ = write!(out, ", {} }}", deletion(tombstone));
+            return (column.name.clone(), out);
+        }
+        let mut ty = &column.ty;
+        let empty = CqlType::Empty;
+        if let Some(path) = cell.path {
+            let field = match ty {
+                CqlType::Udt(user_type) => {
+                    let index = path.first_chunk().map_or(u16::MAX, |bytes| u16::from_be_bytes(*bytes));
+                    user_type.fields.get(index as usize)
+                }
+                _ => None,
+            };
+            let shown = match (&column.ty, field) {
+                (CqlType::Udt(_), field) => field.map_or_else(|| hex(path), |(name, _)| name.clone()),
+                (CqlType::List { .. }, _) => plain(&CqlType::Timeuuid, path),
+                (CqlType::Set { elem, .. }, _) => plain(elem, path),
+                (CqlType::Map { key, .. }, _) => plain(key, path),
+                _ => hex(path),
+            };
+            let _ = write!(out, ", \"path\" : [ {} ]", quoted(&shown));
+            ty = match (&column.ty, field) {
+                (_, Some((_, ty))) => ty,
+                (CqlType::List { elem, .. }, _) => elem,
+                (CqlType::Map { value, .. }, _) => value,
+                _ => &empty,
+            };
+        }
+        if let State::Dead { deletion_time } = cell.state {
+            let _ = write!(out, ", \"deletion_info\" : {{ \"local_delete_time\" : \"{deletion_time}\" }}");
+        } else if matches!((&column.ty, cell.path), (CqlType::Set { .. }, Some(_))) {
+            out.push_str(", \"value\" : \"\"");
+        } else {
+            let _ = write!(out, ", \"value\" : {}", json(ty, cell.value));
+        }
+        if marker.is_none_or(|marker| marker.timestamp != cell.timestamp) {
+            let _ = write!(out, ", \"tstamp\" : \"{}\"", cell.timestamp);
+        }
+        if let State::Expiring { ttl, expiry } = cell.state
+            && marker.is_none_or(|marker| marker.ttl != ttl)
+        {
+            out.push_str(&self.expiry(ttl, expiry));
+        }
+        out.push_str(" }");
+        (column.name.clone(), out)
+    }
+
+    fn change(&mut self, at: &ClusteringCut, to: Tombstone) {
+        let from = std::mem::replace(&mut self.open, to);
+        let both = !from.is_live() && !to.is_live();
+        self.next_row(if both { "range_tombstone_boundary" } else { "range_tombstone_bound" });
+        let prefix = match at.prefix.is_empty() {
+            true => String::new(),
+            false => format!("{}, ", self.clustering(&at.prefix, false)),
+        };
+        for (side, tombstone, inclusive) in [("start", to, !at.after), ("end", from, at.after)] {
+            if !tombstone.is_live() {
+                let kind = if inclusive { "inclusive" } else { "exclusive" };
+                let (deletion, text) = (deletion(tombstone), &mut self.text);
+                let _ = write!(text, ",\n        \"{side}\" : {{ \"type\" : \"{kind}\", {prefix}{deletion} }}");
+            }
+        }
+        self.text.push_str("\n      }");
+    }
+}

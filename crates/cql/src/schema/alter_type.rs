@@ -92,21 +92,20 @@ fn added(
     }
     for table in home.tables.values() {
         let schema = &table.schema;
-        for column in schema.partition_key.iter().filter(|column| column.ty.references_udt(keyspace, name)) {
+        if let Some(column) = schema.partition_key.iter().find(|column| column.ty.references_udt(keyspace, name)) {
             return Err(Error::invalid(format!(
                 "Cannot add new field to type {keyspace}.{name} because it is used in the partition key column {} of table \
                  {keyspace}.{}",
                 column.name, schema.name
             )));
         }
-        for column in schema.clustering.iter().filter(|column| column.ty.references_udt(keyspace, name)) {
-            if ty.contains_duration() {
-                return Err(Error::invalid(format!(
-                    "Cannot add new field to type {keyspace}.{name} because it is used in the clustering key column {} of \
-                     table {keyspace}.{} where durations are not allowed",
-                    column.name, schema.name
-                )));
-            }
+        let ordered = schema.clustering.iter().find(|column| column.ty.references_udt(keyspace, name));
+        if let Some(column) = ordered.filter(|_| ty.contains_duration()) {
+            return Err(Error::invalid(format!(
+                "Cannot add new field to type {keyspace}.{name} because it is used in the clustering key column {} of \
+                 table {keyspace}.{} where durations are not allowed",
+                column.name, schema.name
+            )));
         }
         let holds = schema.statics.iter().chain(&schema.regulars).any(|column| {
             column.ty.is_multi_cell() && matches!(&column.ty, model::CqlType::Udt(udt) if udt.name == name)

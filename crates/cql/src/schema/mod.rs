@@ -73,8 +73,9 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
 /// Executes a statement for which [`is_schema_statement`] holds.
 pub async fn execute(client: &ClientState, statement: &Statement) -> Result<Answer, Error> {
     let statement = qualified(client, statement)?;
+    let own = statement.clone();
     let outcome = cluster::metadata::change(move |metadata, node| {
-        let Made { ops, change, warnings } = make(metadata, node, &statement)?;
+        let Made { ops, change, warnings } = make(metadata, node, &own)?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
     .await;
@@ -83,8 +84,26 @@ pub async fn execute(client: &ClientState, statement: &Statement) -> Result<Answ
         ChangeError::Metadata(error) => Error::Server(error.to_string()),
         ChangeError::Storage(why) => Error::Server(format!("the schema change could not be carried out: {why}")),
     })?;
+    if change.is_some() {
+        forget_namesake(&statement).await?;
+    }
     let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
     Ok(Answer { warnings, ..Answer::new(kind) })
+}
+
+/// A table created under a given id may have had a forerunner of that id, whose writes the log still holds: nothing before now is
+/// the new table's.
+async fn forget_namesake(statement: &Statement) -> Result<(), Error> {
+    let Statement::CreateTable(created) = statement else { return Ok(()) };
+    if !created.options.iter().any(|option| option.name.as_str() == "id") {
+        return Ok(());
+    }
+    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let Some(table) = metadata.table(written_keyspace(&created.name), created.name.name.as_str()) else {
+        return Ok(());
+    };
+    let emptied = cluster::truncate::truncate(table.schema.id, truncate::DEFAULT_TIMEOUT).await;
+    emptied.map_err(|why| Error::Server(format!("the table was created, but may not be empty: {why}")))
 }
 
 /// The statement with its keyspace written out, so that it means the same on every shard.

@@ -426,6 +426,8 @@ fn tablet_hints_count() {
         ] {
             world.run(&format!("CREATE TABLE {name} (pk int PRIMARY KEY) WITH tablets = {option}")).unwrap();
             assert_eq!(world.metadata.table("ks", name).unwrap().tablets.count(), count, "{option}");
+            let made = world.run(&format!("ALTER TABLE {name} WITH tablets = {option}")).unwrap();
+            assert!(made.warnings.len() == 1 && made.warnings[0].contains("existing table"), "{:?}", made.warnings);
         }
     });
 }

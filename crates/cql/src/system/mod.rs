@@ -18,7 +18,7 @@ mod tests;
 
 pub use clients::{ClientInfo, ClientList};
 pub use ring::tokens;
-pub use sizes::{TableSizes, TabletSize};
+pub use sizes::{TableSize, TableSizes};
 
 use crate::source::{Generated, VirtualTable};
 use cluster::MetadataService;

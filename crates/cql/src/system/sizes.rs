@@ -1,42 +1,58 @@
-//! `system.size_estimates`: partitions and their mean size by tablet, which the shards' engines estimate.
+//! `system.size_estimates`: partitions and their mean size by tablet, out of what the shards' engines estimate by table.
 
 use super::Knowledge;
 use super::rows::{Rows, text};
+use cluster::MetadataService;
 use model::id::TableId;
 use model::types::Value;
+use rt::ShardId;
 
-/// The data of one tablet on one shard.
-#[derive(Clone, Copy, Debug)]
-pub struct TabletSize {
-    /// The table.
-    pub table: TableId,
-    /// The tablet's number.
-    pub tablet: u32,
+/// A table's data on one shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableSize {
     /// About how many partitions.
     pub partitions: u64,
-    /// About how many bytes, compressed or in memory.
-    pub bytes: u64,
+    /// Their mean size, in bytes.
+    pub mean_partition_bytes: u64,
 }
 
-/// A service that whoever starts the node installs on each shard: estimates the shard's tablets.
-pub struct TableSizes(pub Box<dyn Fn() -> Vec<TabletSize>>);
+/// A service that whoever starts the node installs on each shard: estimates a table on this shard.
+pub struct TableSizes(pub Box<dyn Fn(TableId) -> Option<TableSize>>);
 
 pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
     let sizes = rt::shard::call_all(|| async {
-        rt::shard::try_service::<TableSizes>().map(|sizes| (sizes.0)()).unwrap_or_default()
+        let (Some(sizes), Some(metadata)) =
+            (rt::shard::try_service::<TableSizes>(), rt::shard::try_service::<MetadataService>())
+        else {
+            return Vec::new();
+        };
+        let size_of = |id: TableId| (sizes.0)(id).map(|size| (id, size));
+        metadata.current().tables().filter_map(|table| size_of(table.schema.id)).collect()
     });
-    for size in sizes.await.into_iter().flatten().filter(|size| size.partitions > 0) {
-        let Some(table) = known.metadata.table_by_id(size.table) else { continue };
-        if size.tablet >= table.tablets.count() {
-            continue;
+    for (shard, sizes) in sizes.await.into_iter().enumerate() {
+        add(known, ShardId(shard as u16), &sizes, rows);
+    }
+}
+
+/// The tablets of one shard, each with an equal part of its table's partitions there. Empty ones are left out.
+pub(super) fn add(known: &Knowledge, shard: ShardId, sizes: &[(TableId, TableSize)], rows: &mut Rows) {
+    for (id, size) in sizes {
+        let Some(table) = known.metadata.table_by_id(*id) else { continue };
+        let tablets: Vec<u32> = table.tablets.on_shard(known.node.host_id, shard).collect();
+        let count = tablets.len() as u64;
+        for (place, tablet) in (0..count).zip(tablets) {
+            let partitions = size.partitions / count + u64::from(place < size.partitions % count);
+            if partitions == 0 {
+                continue;
+            }
+            rows.add(&[
+                ("keyspace_name", text(&table.schema.keyspace)),
+                ("table_name", text(&table.schema.name)),
+                ("range_start", text(table.tablets.first_token(tablet).to_string())),
+                ("range_end", text(table.tablets.last_token(tablet).to_string())),
+                ("mean_partition_size", Value::Bigint(size.mean_partition_bytes as i64)),
+                ("partitions_count", Value::Bigint(partitions as i64)),
+            ]);
         }
-        rows.add(&[
-            ("keyspace_name", text(&table.schema.keyspace)),
-            ("table_name", text(&table.schema.name)),
-            ("range_start", text(table.tablets.first_token(size.tablet).to_string())),
-            ("range_end", text(table.tablets.last_token(size.tablet).to_string())),
-            ("mean_partition_size", Value::Bigint((size.bytes / size.partitions) as i64)),
-            ("partitions_count", Value::Bigint(size.partitions as i64)),
-        ]);
     }
 }

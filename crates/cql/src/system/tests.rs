@@ -182,3 +182,22 @@ fn tables_are_found_by_name_and_the_same_each_time() {
         }
     });
 }
+
+#[test]
+fn sizes_are_spread_over_a_shards_tablets() {
+    rt::block_on(async {
+        let world = world().await;
+        let id = world.metadata.table("ks", "t").unwrap().schema.id;
+        let table = super::table("system", "size_estimates").unwrap();
+        let mut rows = Rows::new(table.schema().clone());
+        let size = super::TableSize { partitions: 20, mean_partition_bytes: 300 };
+        super::sizes::add(&knowledge(&world), rt::ShardId(1), &[(id, size)], &mut rows);
+        let rows = rows.finish();
+        assert_eq!(rows.len(), 8, "half of the 16 tablets are on each of two shards");
+        let number = |bytes: &Option<bytes::Bytes>| i64::from_be_bytes(bytes.as_ref().unwrap()[..].try_into().unwrap());
+        let columns: Vec<&str> = table.schema().all_columns().map(|column| column.name.as_str()).collect();
+        let at = |name: &str| columns.iter().position(|column| *column == name).unwrap();
+        assert_eq!(rows.iter().map(|row| number(&row[at("partitions_count")])).sum::<i64>(), 20);
+        assert!(rows.iter().all(|row| number(&row[at("mean_partition_size")]) == 300));
+    });
+}

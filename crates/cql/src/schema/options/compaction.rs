@@ -79,7 +79,7 @@ fn check(name: &str, value: &mut String) -> Result<(), Error> {
         let parsed = value.trim().parse::<f64>().ok().filter(|number| number.is_finite());
         parsed.ok_or_else(|| refused(format!("Invalid number {value} for '{name}'")))
     };
-    match name {
+    let must = match name {
         "enabled"
         | "unchecked_tombstone_compaction"
         | "only_purge_repaired_tombstones"
@@ -87,41 +87,29 @@ fn check(name: &str, value: &mut String) -> Result<(), Error> {
         | "single_sstable_uplevel"
         | "split_during_flush"
         | "enable_optimized_twcs_queries"
-        | "unsafe_aggressive_sstable_expiration" => *value = boolean(name, value)?.to_string(),
-        "min_threshold" | "max_threshold" => {
-            int(name, value)?;
+        | "unsafe_aggressive_sstable_expiration" => {
+            *value = boolean(name, value)?.to_string();
+            None
         }
-        "tombstone_threshold" => {
-            if !(0.0..=1.0).contains(&number(value)?) {
-                return Err(refused(format!("tombstone_threshold value ({value}) must be between 0.0 and 1.0")));
-            }
-        }
+        "min_threshold" | "max_threshold" => int(name, value).map(|_| None)?,
+        "tombstone_threshold" => (!(0.0..=1.0).contains(&number(value)?)).then_some("must be between 0.0 and 1.0"),
         "tombstone_compaction_interval" | "min_sstable_size" | "cold_reads_to_omit" => {
-            if number(value)? < 0.0 {
-                return Err(refused(format!("{name} value ({value}) must be non negative")));
-            }
+            (number(value)? < 0.0).then_some("must be non negative")
         }
         "compaction_window_size" | "sstable_size_in_mb" | "fanout_size" => {
-            if int(name, value)? < 1 {
-                return Err(refused(format!("{name} value ({value}) must be greater than 0")));
-            }
+            (int(name, value)? < 1).then_some("must be greater than 0")
         }
         "compaction_window_unit" => {
-            if !["MINUTES", "HOURS", "DAYS"].contains(&value.as_str()) {
-                return Err(refused(format!("Invalid window unit {value} for compaction_window_unit")));
-            }
+            (!["MINUTES", "HOURS", "DAYS"].contains(&value.as_str())).then_some("must be MINUTES, HOURS or DAYS")
         }
-        "timestamp_resolution" => {
-            if !["MICROSECONDS", "MILLISECONDS"].contains(&value.as_str()) {
-                return Err(refused(format!("Invalid timestamp resolution {value} for timestamp_resolution")));
-            }
-        }
+        "timestamp_resolution" => (!["MICROSECONDS", "MILLISECONDS"].contains(&value.as_str()))
+            .then_some("must be MICROSECONDS or MILLISECONDS"),
         "expired_sstable_check_frequency_seconds" | "bucket_high" | "bucket_low" | "space_amplification_goal" => {
-            number(value)?;
+            number(value).map(|_| None)?
         }
-        _ => {}
-    }
-    Ok(())
+        _ => None,
+    };
+    must.map_or(Ok(()), |must| Err(refused(format!("{name} value ({value}) {must}"))))
 }
 
 fn check_thresholds(options: &OptionMap) -> Result<(), Error> {

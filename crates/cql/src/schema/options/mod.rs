@@ -93,7 +93,7 @@ pub fn apply(before: Option<&TableOptions>, written: &[SchemaOption], purpose: P
         warnings: Vec::new(),
     };
     numbers(&properties, &mut applied)?;
-    maps(&properties, &mut applied)?;
+    maps(&properties, purpose, &mut applied)?;
     others(&properties, &mut applied)?;
     Ok(applied)
 }
@@ -187,7 +187,7 @@ fn numbers(properties: &Properties, applied: &mut Applied) -> Result<(), Error> 
     Ok(())
 }
 
-fn maps(properties: &Properties, applied: &mut Applied) -> Result<(), Error> {
+fn maps(properties: &Properties, purpose: Purpose, applied: &mut Applied) -> Result<(), Error> {
     let Applied { options, warnings, .. } = applied;
     if let Some(written) = properties.map("compaction")?
         && !written.is_empty()
@@ -223,6 +223,11 @@ fn maps(properties: &Properties, applied: &mut Applied) -> Result<(), Error> {
     }
     if let Some(written) = properties.map("tablets")? {
         options.tablets = small::tablets(written)?;
+        if purpose == Purpose::Alter && !options.tablets.is_empty() {
+            warnings.push(
+                "The tablets option of an existing table is stored but does not change its tablets yet".to_owned(),
+            );
+        }
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! plane never imports the coordinator; neither parses CQL or opens an sstable.
 
 pub mod coordinator;
+pub mod flush;
 pub mod metadata;
 pub mod tablets;
 pub mod truncate;

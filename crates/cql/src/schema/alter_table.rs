@@ -111,8 +111,12 @@ fn check_dropped(
 ) -> Result<(), Error> {
     let Some(dropped) = definition.dropped.iter().rev().find(|dropped| dropped.name == name) else { return Ok(()) };
     if dropped.kind != kind {
-        let was = if dropped.kind == ColumnKind::Static { "static" } else { "regular" };
-        return Err(Error::invalid(format!("Cannot re-add previously dropped column {name}: it was a {was} column")));
+        let name_of = |kind: ColumnKind| if kind == ColumnKind::Static { "STATIC" } else { "REGULAR" };
+        return Err(Error::invalid(format!(
+            "Cannot re-add previously dropped column '{name}' of kind {}, incompatible with previous kind {}",
+            name_of(kind),
+            name_of(dropped.kind)
+        )));
     }
     let Ok(old) = metadata.parse_type(&definition.keyspace, &dropped.ty) else {
         return Err(Error::invalid(format!(
@@ -129,7 +133,7 @@ fn check_dropped(
         )));
     }
     Err(Error::invalid(format!(
-        "Cannot re-add previously dropped column {name} of type {ty}, incompatible with previous type {old}"
+        "Cannot re-add previously dropped column '{name}' of type {ty}, incompatible with previous type {old}"
     )))
 }
 

@@ -105,19 +105,24 @@ fn replication(
             check_unused(keyspace, class, &options)?;
         }
         NETWORK_TOPOLOGY => {
-            let (local, old) = (&node.datacenter, old.into_iter().flatten());
-            let mut old: OptionMap =
-                old.filter(|(key, _)| *key != "class").map(|(k, v)| (k.clone(), v.clone())).collect();
+            let (local, altered) = (&node.datacenter, old.is_some());
+            let old = old.into_iter().flatten().filter(|(key, _)| *key != "class");
+            let mut old: OptionMap = old.map(|(key, factor)| (key.clone(), factor.clone())).collect();
             let from_simple = old.remove(FACTOR).filter(|_| options.is_empty());
-            let everywhere = options.remove(FACTOR).or(from_simple);
-            if let Some(factor) = &everywhere {
-                checked_factor(factor.clone())?;
-            }
+            let everywhere = options.remove(FACTOR).or(from_simple).map(checked_factor).transpose()?;
             let kept = old.remove(local).filter(|_| everywhere.is_some());
-            if let Some(factor) = options.remove(local).or(kept).or(everywhere) {
-                out.insert(local.clone(), checked_factor(factor)?);
-            } else if options.is_empty() {
-                out.insert(local.clone(), "1".to_owned());
+            match options.remove(local).or(kept).or(everywhere) {
+                Some(factor) => {
+                    out.insert(local.clone(), checked_factor(factor)?);
+                }
+                None if altered && options.is_empty() => {
+                    return Err(Error::Configuration(
+                        "Configuration for at least one datacenter must be present".to_owned(),
+                    ));
+                }
+                None => {
+                    out.insert(local.clone(), "1".to_owned());
+                }
             }
             check_unused(keyspace, class, &options)?;
         }

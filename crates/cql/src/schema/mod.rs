@@ -22,7 +22,7 @@ pub use truncate::truncate;
 
 use crate::api::{Answer, AnswerKind, ClientState, SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
-use crate::syntax::ast::{Name, QualifiedName, Statement};
+use crate::syntax::ast::{AlterTableAction, Name, QualifiedName, Statement};
 use cluster::Metadata;
 use cluster::metadata::{ChangeError, NodeInfo, Op};
 
@@ -73,6 +73,7 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
 /// Executes a statement for which [`is_schema_statement`] holds.
 pub async fn execute(client: &ClientState, statement: &Statement) -> Result<Answer, Error> {
     let statement = qualified(client, statement)?;
+    keep_newer_than_drop(&statement).await?;
     let own = statement.clone();
     let outcome = cluster::metadata::change(move |metadata, node| {
         let Made { ops, change, warnings } = make(metadata, node, &own)?;
@@ -89,6 +90,21 @@ pub async fn execute(client: &ClientState, statement: &Statement) -> Result<Answ
     }
     let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
     Ok(Answer { warnings, ..Answer::new(kind) })
+}
+
+/// A column dropped as of a timestamp may be added again, and then shows what is newer. Files name columns and tell; memtables know
+/// ids, which are never used twice. So what memtables hold goes into files first.
+async fn keep_newer_than_drop(statement: &Statement) -> Result<(), Error> {
+    let Statement::AlterTable(altered) = statement else { return Ok(()) };
+    if !matches!(altered.action, AlterTableAction::Drop { timestamp: Some(_), .. }) {
+        return Ok(());
+    }
+    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let Some(table) = metadata.table(written_keyspace(&altered.name), altered.name.name.as_str()) else {
+        return Ok(());
+    };
+    let flushed = cluster::flush::flush(table.schema.id).await;
+    flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
 }
 
 /// A table created under a given id may have had a forerunner of that id, whose writes the log still holds: nothing before now is

@@ -445,7 +445,11 @@ fn added_columns_take_new_ids_and_dropped_ones_are_remembered() {
         assert_eq!([id("w"), id("s")], [1, 2]);
         assert_eq!((schema.dropped[0].id.0, schema.dropped[0].drop_time), (0, 2000));
         world.refused("ALTER TABLE t ADD v text", INVALID, "incompatible with previous type int");
-        world.refused("ALTER TABLE t ADD v int STATIC", INVALID, "it was a regular column");
+        world.refused(
+            "ALTER TABLE t ADD v int STATIC",
+            INVALID,
+            "of kind STATIC, incompatible with previous kind REGULAR",
+        );
         world.all(&["ALTER TABLE t ADD v int"]);
         assert_eq!(world.schema("t").column_named("v").unwrap().id.0, 3, "an id is never used again");
         world.all(&["ALTER TABLE t DROP (v, w)", "ALTER TABLE t RENAME pk TO a AND c TO b"]);
@@ -515,6 +519,13 @@ fn replication_is_stored_in_one_form() {
             world.all(&["ALTER KEYSPACE k WITH durable_writes = false"]);
             let keyspace = &world.metadata.keyspace("k").unwrap().definition;
             assert!(!keyspace.durable_writes && keyspace.replication == definition.replication);
+            if keyspace.replication["class"] == network {
+                let nowhere = "ALTER KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy'}";
+                world.refused(nowhere, CONFIGURATION, "at least one datacenter");
+            } else {
+                world.all(&["ALTER KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy'}"]);
+                assert_eq!(world.metadata.keyspace("k").unwrap().definition.replication["datacenter1"], "2");
+            }
             world.all(&["DROP KEYSPACE k"]);
         }
     });

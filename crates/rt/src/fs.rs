@@ -8,6 +8,7 @@ mod buffer;
 mod directory;
 mod file;
 mod io;
+mod os_file;
 mod ring;
 mod sequential;
 

@@ -6,10 +6,15 @@
 //!
 //! Others rely on: an operation begun before a power loss or a kill never completes after it.
 
+mod handle;
+mod state;
+
+pub(crate) use handle::{SimFile, SimLock};
+use state::{Inode, State, UNLIMITED};
+
 use super::derive;
 use super::names::{Entry, Names, normal};
 use crate::fs::{DirEntry, Metadata, OpenOptions};
-use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
@@ -18,11 +23,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
-
-/// The size of a disk that was not given one.
-const UNLIMITED: u64 = 1 << 40;
-/// Bytes that survive a power loss or not as one.
-const SECTOR: usize = 512;
 
 /// What a power loss does to what was not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,7 +62,7 @@ pub enum Fault {
     Read,
     /// The next writes fail with EIO.
     Write,
-    /// The next fsyncs fail with EIO, and what they should have saved stays unsynced.
+    /// The next fsyncs fail with EIO, and what they should have saved is never saved, also not by later ones.
     Sync,
 }
 
@@ -102,100 +102,6 @@ type Outcome<T> = Result<T, Failed>;
 #[derive(Clone)]
 pub struct Disk {
     state: Rc<RefCell<State>>,
-}
-
-/// An open file of a simulated disk.
-pub(crate) struct SimFile {
-    pub disk: Disk,
-    boot: u64,
-    inode: u64,
-    direct: bool,
-}
-
-#[derive(Clone, Default)]
-struct Inode {
-    seen: Vec<u8>,
-    durable: Vec<u8>,
-    dirty: BTreeSet<usize>,
-    mtime_micros: i64,
-    open: usize,
-    /// Some name of it was removed, so it may be garbage once closed.
-    unlinked: bool,
-}
-
-impl Inode {
-    fn write(&mut self, offset: usize, data: &[u8]) {
-        let end = offset + data.len();
-        if self.seen.len() < end {
-            let from = self.seen.len();
-            self.seen.resize(end, 0);
-            self.mark(from, end);
-        }
-        self.seen[offset..end].copy_from_slice(data);
-        self.mark(offset, end);
-    }
-
-    fn mark(&mut self, from: usize, to: usize) {
-        if from < to {
-            self.dirty.extend(from / SECTOR..=(to - 1) / SECTOR);
-        }
-    }
-
-    fn set_len(&mut self, len: usize) {
-        let before = self.seen.len();
-        self.seen.resize(len, 0);
-        self.mark(before.min(len), before.max(len));
-    }
-
-    fn sync(&mut self) {
-        self.durable.resize(self.seen.len(), 0);
-        for sector in std::mem::take(&mut self.dirty) {
-            let from = sector * SECTOR;
-            let to = (from + SECTOR).min(self.seen.len());
-            if from < to {
-                self.durable[from..to].copy_from_slice(&self.seen[from..to]);
-            }
-        }
-    }
-
-    /// Power loss: the sectors that `survives` says reach the device, the others do not.
-    fn lose(&mut self, mut survives: impl FnMut() -> bool) {
-        let grew = self.seen.len() > self.durable.len();
-        if !self.dirty.is_empty() && !grew && self.seen.len() < self.durable.len() && survives() {
-            self.durable.truncate(self.seen.len());
-        }
-        for sector in std::mem::take(&mut self.dirty) {
-            let from = sector * SECTOR;
-            let to = (from + SECTOR).min(self.seen.len());
-            if from < to && survives() {
-                if self.durable.len() < to {
-                    self.durable.resize(to, 0);
-                }
-                self.durable[from..to].copy_from_slice(&self.seen[from..to]);
-            }
-        }
-        self.seen = self.durable.clone();
-    }
-}
-
-#[derive(Clone)]
-struct State {
-    names: Names,
-    inodes: BTreeMap<u64, Inode>,
-    next_inode: u64,
-    /// Off after a power loss until the next boot.
-    on: bool,
-    /// Counts the machines that have used the disk; handles of earlier ones are dead.
-    boot: u64,
-    stats: DiskStats,
-    cut_at: Option<u64>,
-    unsynced: Unsynced,
-    capacity: u64,
-    latency: Latency,
-    locks: BTreeSet<PathBuf>,
-    faults: BTreeMap<Fault, u32>,
-    rng: SmallRng,
-    now_micros: i64,
 }
 
 impl Disk {
@@ -501,188 +407,5 @@ impl Disk {
     pub(crate) fn space(&self, boot: u64) -> Outcome<(u64, u64)> {
         let state = self.alive(boot)?;
         Ok((state.capacity, state.free()))
-    }
-}
-
-/// A held lock.
-pub(crate) struct SimLock {
-    disk: Disk,
-    boot: u64,
-    path: PathBuf,
-}
-
-impl std::fmt::Debug for SimLock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("SimLock").field(&self.path).finish()
-    }
-}
-
-impl Drop for SimLock {
-    fn drop(&mut self) {
-        if let Ok(mut state) = self.disk.alive(self.boot) {
-            state.locks.remove(&self.path);
-        }
-    }
-}
-
-impl SimFile {
-    pub fn is_direct(&self) -> bool {
-        self.direct
-    }
-
-    pub fn read(&self, offset: u64, len: usize) -> Outcome<Bytes> {
-        let mut state = self.disk.alive(self.boot)?;
-        state.stats.reads += 1;
-        state.fault(Fault::Read)?;
-        let seen = &state.inode(self.inode).seen;
-        let from = (offset as usize).min(seen.len());
-        let to = from.saturating_add(len).min(seen.len());
-        Ok(Bytes::copy_from_slice(&seen[from..to]))
-    }
-
-    /// Writes; when the disk is full, as much as fits before the error.
-    pub fn write(&self, now: i64, offset: u64, data: &[u8]) -> Outcome<()> {
-        self.disk.change(self.boot, now, |state| {
-            state.fault(Fault::Write)?;
-            let free = state.free();
-            let inode = state.inode(self.inode);
-            let growth = (offset + data.len() as u64).saturating_sub(inode.seen.len() as u64);
-            let fits = data.len() - (growth.saturating_sub(free) as usize).min(data.len());
-            if fits > 0 {
-                inode.write(offset as usize, &data[..fits]);
-                inode.mtime_micros = now;
-            }
-            if fits < data.len() {
-                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
-            }
-            Ok(())
-        })
-    }
-
-    pub fn set_len(&self, now: i64, len: u64) -> Outcome<()> {
-        self.disk.change(self.boot, now, |state| {
-            let free = state.free();
-            let inode = state.inode(self.inode);
-            if len.saturating_sub(inode.seen.len() as u64) > free {
-                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
-            }
-            inode.set_len(len as usize);
-            inode.mtime_micros = now;
-            Ok(())
-        })
-    }
-
-    /// Reserving space only checks that there is some.
-    pub fn allocate(&self, now: i64, len: u64) -> Outcome<()> {
-        self.disk.change(self.boot, now, |state| {
-            let free = state.free();
-            if len.saturating_sub(state.inode(self.inode).seen.len() as u64) > free {
-                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
-            }
-            Ok(())
-        })
-    }
-
-    pub fn sync(&self, now: i64) -> Outcome<()> {
-        self.disk.change(self.boot, now, |state| {
-            state.fault(Fault::Sync)?;
-            // A sync that the power loss interrupts has saved nothing for sure.
-            if state.cut_at != Some(state.stats.writes) {
-                state.inode(self.inode).sync();
-            }
-            Ok(())
-        })
-    }
-
-    pub fn len(&self) -> Outcome<u64> {
-        let mut state = self.disk.alive(self.boot)?;
-        Ok(state.inode(self.inode).seen.len() as u64)
-    }
-}
-
-impl Drop for SimFile {
-    fn drop(&mut self) {
-        if let Ok(mut state) = self.disk.alive(self.boot) {
-            let inode = state.inode(self.inode);
-            inode.open = inode.open.saturating_sub(1);
-            if inode.open == 0 && inode.unlinked {
-                state.collect_one(self.inode);
-            }
-        }
-    }
-}
-
-impl State {
-    fn inode(&mut self, inode: u64) -> &mut Inode {
-        match self.inodes.get_mut(&inode) {
-            Some(inode) => inode,
-            None => unreachable!("an inode lives as long as a name or a handle"),
-        }
-    }
-
-    fn used(&self) -> u64 {
-        self.inodes.values().map(|inode| inode.seen.len() as u64).sum()
-    }
-
-    fn free(&self) -> u64 {
-        // Adding all files up at every write is worth it only for disks that can be full.
-        if self.capacity == UNLIMITED { UNLIMITED } else { self.capacity.saturating_sub(self.used()) }
-    }
-
-    fn fault(&mut self, fault: Fault) -> Outcome<()> {
-        match self.faults.get_mut(&fault) {
-            Some(times) if *times > 0 => {
-                *times -= 1;
-                Err(io::Error::from_raw_os_error(libc::EIO).into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Frees files without names and handles.
-    fn collect(&mut self) {
-        let held = self.names.inodes();
-        self.inodes.retain(|inode, state| state.open > 0 || held.contains(inode));
-    }
-
-    fn collect_one(&mut self, inode: u64) {
-        if !self.names.inodes().contains(&inode) {
-            self.inodes.remove(&inode);
-        }
-    }
-
-    fn lose_power(&mut self) {
-        if !self.on {
-            return;
-        }
-        let fate = match self.unsynced {
-            Unsynced::Any => match self.rng.gen_range(0..4) {
-                0 => Unsynced::Lost,
-                1 => Unsynced::Kept,
-                _ => Unsynced::Torn,
-            },
-            other => other,
-        };
-        let unsynced = self.names.unsynced();
-        let kept = match fate {
-            Unsynced::Lost => 0,
-            Unsynced::Kept => unsynced,
-            Unsynced::Torn | Unsynced::Any => self.rng.gen_range(0..=unsynced),
-        };
-        self.names.lose(kept);
-        let rng = &mut self.rng;
-        for inode in self.inodes.values_mut() {
-            inode.lose(|| match fate {
-                Unsynced::Lost => false,
-                Unsynced::Kept => true,
-                Unsynced::Torn | Unsynced::Any => rng.gen_bool(0.5),
-            });
-            inode.open = 0;
-        }
-        self.on = false;
-        self.cut_at = None;
-        self.locks.clear();
-        self.stats.power_losses += 1;
-        self.collect();
     }
 }

@@ -290,6 +290,10 @@ fn faults_reach_the_program() {
         other.fail_next(Fault::Sync, 1);
         assert!(file.sync_data().await.is_err());
         file.sync_data().await.expect("the fault is over");
+        let saved = other.fork();
+        saved.lose_power();
+        let data = saved.contents("/s");
+        assert!(data.is_none_or(|data| data.get(..9000) != Some(&[1u8; 9000][..])), "a failed sync is not made good");
         other.fail_next(Fault::Read, 1);
         assert!(file.read_at(0, 1, IoClass::Foreground).await.is_err());
 
@@ -405,7 +409,7 @@ fn a_node_comes_back_from_power_losses_and_kills() {
 fn speed() {
     let mut world = World::new(1);
     for node in 0..3 {
-        world.node(&format!("n{node}"), 2, &Disk::new(node), |shard| echo_node(shard));
+        world.node(&format!("n{node}"), 2, &Disk::new(node), echo_node);
     }
     let started = std::time::Instant::now();
     world.run_for(Duration::from_secs(60));

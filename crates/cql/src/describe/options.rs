@@ -5,12 +5,12 @@ use model::options::{OptionMap, TableOptions};
 /// `name = value` of each option. Those of ScyllaDB's extensions and of Cassandra only are left out while they say nothing.
 pub fn properties(options: &TableOptions) -> Vec<String> {
     let mut out = vec![
-        format!("bloom_filter_fp_chance = {:?}", options.bloom_filter_fp_chance),
+        format!("bloom_filter_fp_chance = {}", options.bloom_filter_fp_chance),
         format!("caching = {}", map(&options.caching)),
         format!("comment = {}", string(&options.comment)),
         format!("compaction = {}", map(&options.compaction)),
         format!("compression = {}", map(&options.compression)),
-        format!("crc_check_chance = {:?}", options.crc_check_chance),
+        format!("crc_check_chance = {}", options.crc_check_chance),
         format!("default_time_to_live = {}", options.default_time_to_live),
         format!("gc_grace_seconds = {}", options.gc_grace_seconds),
         format!("max_index_interval = {}", options.max_index_interval),

@@ -16,7 +16,10 @@ pub fn create_keyspace(definition: &KeyspaceDefinition) -> String {
         definition.durable_writes
     );
     if !definition.tablets.is_empty() {
-        let _ = write!(out, " AND tablets = {}", options::map(&definition.tablets));
+        // Checked when they were set: a number and a truth value, which ScyllaDB prints bare.
+        let tablets: Vec<String> =
+            definition.tablets.iter().map(|(name, value)| format!("'{name}': {value}")).collect();
+        let _ = write!(out, " AND tablets = {{{}}}", tablets.join(", "));
     }
     out.push(';');
     out

@@ -109,6 +109,10 @@ fn statements_have_their_known_form() {
             "CREATE KEYSPACE ks WITH replication = {'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', \
              'datacenter1': '1'} AND durable_writes = true;"
         );
+        let mut other = World::new();
+        other.run("CREATE KEYSPACE k WITH tablets = {'initial': 4}").unwrap();
+        let keyspace = one(&other, "DESCRIBE ONLY KEYSPACE k");
+        assert!(keyspace.ends_with(" AND durable_writes = true AND tablets = {'initial': 4};"), "{keyspace}");
         let plain = one(&world, "DESCRIBE plain");
         assert!(plain.starts_with(
             "CREATE TABLE ks.plain (\n    pk int PRIMARY KEY,\n    v text\n) WITH bloom_filter_fp_chance = 0.01\n"

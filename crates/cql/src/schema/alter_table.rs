@@ -74,6 +74,7 @@ fn add(
             };
             return Err(Error::invalid(format!("Invalid column name {name} because it conflicts with {what}")));
         }
+        names::check_column_name(name)?;
         if written.is_ttl {
             return Err(Error::not_supported("a TTL column"));
         }

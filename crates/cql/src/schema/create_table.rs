@@ -104,6 +104,7 @@ fn resolve_columns(
 ) -> Result<BTreeMap<Name, Written>, Error> {
     let mut columns = BTreeMap::new();
     for written in &statement.columns {
+        names::check_column_name(written.name.as_str())?;
         if written.is_ttl {
             return Err(Error::not_supported("a TTL column"));
         }

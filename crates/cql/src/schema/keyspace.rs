@@ -66,6 +66,9 @@ pub(super) fn alter(metadata: &Metadata, node: &NodeInfo, statement: &AlterKeysp
         definition.durable_writes = durable;
     }
     if let Some(tablets) = tablets(&properties, &mut warnings)? {
+        if is_enabled(&tablets) != is_enabled(&definition.tablets) {
+            return Err(Error::invalid("Cannot alter replication strategy vnode/tablets flavor"));
+        }
         definition.tablets = tablets;
     }
     check_others(&properties)?;
@@ -157,9 +160,10 @@ fn check_unused(keyspace: &str, class: &str, options: &OptionMap) -> Result<(), 
 /// The `tablets` option: `enabled` and `initial`.
 fn tablets(properties: &Properties, warnings: &mut Vec<String>) -> Result<Option<OptionMap>, Error> {
     let Some(options) = properties.map("tablets")? else { return Ok(None) };
+    let options: OptionMap = options.into_iter().map(|(name, value)| (name, value.to_lowercase())).collect();
     for (name, value) in &options {
         match name.as_str() {
-            "enabled" => match value.to_lowercase().as_str() {
+            "enabled" => match value.as_str() {
                 "true" => {}
                 "false" => warnings.push(
                     "Tables are always made of tablets here: the keyspace option tablets = {'enabled': false} has no effect"
@@ -181,6 +185,11 @@ fn tablets(properties: &Properties, warnings: &mut Vec<String>) -> Result<Option
         }
     }
     Ok(Some(options))
+}
+
+/// Whether the `tablets` option asks for tablets, as it does by default.
+fn is_enabled(tablets: &OptionMap) -> bool {
+    tablets.get("enabled").is_none_or(|enabled| enabled == "true")
 }
 
 /// The options that are neither replication nor tablets nor durable writes.

@@ -7,8 +7,8 @@ use cluster::Metadata;
 use cluster::metadata::{Keyspace, Table, builtin};
 use std::rc::Rc;
 
-/// The most characters of a keyspace's or table's name.
-pub const MAX_NAME_CHARACTERS: usize = 192;
+/// The most characters of a keyspace's, table's or column's name, as in ScyllaDB: what is left of a file name beside an id.
+pub const MAX_NAME_CHARACTERS: usize = 207;
 
 /// Checks the name of a new keyspace.
 pub fn check_keyspace_name(name: &str) -> Result<(), Error> {
@@ -33,6 +33,16 @@ pub fn check_table_name(name: &str) -> Result<(), Error> {
     if name.len() > MAX_NAME_CHARACTERS {
         return Err(Error::invalid(format!(
             "Table names shouldn't be more than {MAX_NAME_CHARACTERS} characters long (got \"{name}\")"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the name of a new column.
+pub fn check_column_name(name: &str) -> Result<(), Error> {
+    if name.chars().count() > MAX_NAME_CHARACTERS {
+        return Err(Error::invalid(format!(
+            "Column names shouldn't be more than {MAX_NAME_CHARACTERS} characters long (got \"{name}\")"
         )));
     }
     Ok(())

@@ -244,6 +244,7 @@ fn statements_are_refused_with_their_code() {
                 INVALID,
                 "Non-frozen collections are not allowed inside",
             ),
+            ("CREATE TABLE t (pk int PRIMARY KEY, v map<int, ks.u>)", INVALID, "inside collections: map<int, ks.u>"),
             (
                 "CREATE TABLE t (pk int PRIMARY KEY, v list<u>)",
                 INVALID,
@@ -528,5 +529,98 @@ fn replication_is_stored_in_one_form() {
             }
             world.all(&["DROP KEYSPACE k"]);
         }
+    });
+}
+
+#[test]
+fn compaction_options_are_refused_in_scylladbs_words() {
+    in_world(|world| {
+        world.all(&["CREATE TABLE t (pk int PRIMARY KEY)"]);
+        for (class, option, words) in [
+            (
+                "SizeTiered",
+                "'tombstone_threshold': -0.4",
+                "tombstone_threshold value (-0.4) must be between 0.0 and 1.0",
+            ),
+            (
+                "Leveled",
+                "'tombstone_compaction_interval': -7",
+                "tombstone_compaction_interval value (-7000ms) must be positive",
+            ),
+            ("Leveled", "'unchecked_tombstone_compaction': 'maybe'", "value (maybe) must be \"true\" or \"false\""),
+            ("Leveled", "'enabled': 'certainly'", "enabled value (certainly) must be \"true\" or \"false\""),
+            ("SizeTiered", "'min_sstable_size': -1", "min_sstable_size value (-1) must be non negative"),
+            ("SizeTiered", "'bucket_low': 0.0", "bucket_low value (0) must be between 0.0 and 1.0"),
+            ("SizeTiered", "'bucket_high': 0.7", "bucket_high value (0.7) must be greater than 1.0"),
+            ("SizeTiered", "'cold_reads_to_omit': 3.5", "cold_reads_to_omit value (3.5) must be between 0.0 and 1.0"),
+            (
+                "TimeWindow",
+                "'compaction_window_unit': 'SECONDS'",
+                "Invalid window unit SECONDS for compaction_window_unit",
+            ),
+            ("TimeWindow", "'compaction_window_size': -8", "compaction_window_size value (-8) must be greater than 1"),
+            ("TimeWindow", "'timestamp_resolution': 'SECONDS'", "Invalid timestamp resolution SECONDS"),
+            ("TimeWindow", "'max_threshold': 1", "max_threshold value (1) must be bigger or equal to 2"),
+            ("Leveled", "'sstable_size_in_mb': -5", "sstable_size_in_mb value (-5) must be positive"),
+            (
+                "Incremental",
+                "'space_amplification_goal': 2.2",
+                "must be greater than 1.0 and less than or equal to 2.0",
+            ),
+            (
+                "SizeTiered",
+                "'abc': -54.54",
+                "Invalid compaction strategy options {{abc, -54.54}} for chosen strategy type",
+            ),
+            (
+                "Leveled",
+                "'compaction_window_size': 4",
+                "Invalid compaction strategy options {{compaction_window_size, 4}}",
+            ),
+        ] {
+            let text = format!("ALTER TABLE t WITH compaction = {{'class': '{class}CompactionStrategy', {option}}}");
+            world.refused(&text, CONFIGURATION, words);
+        }
+        let too_long =
+            "ALTER TABLE t WITH compaction = {'class': 'LeveledCompactionStrategy', 'sstable_size_in_mb': 2147483648}";
+        world.refused(too_long, SYNTAX, "Invalid integer value 2147483648 for 'sstable_size_in_mb'");
+    });
+}
+
+#[test]
+fn names_have_a_greatest_length() {
+    in_world(|world| {
+        let (longest, longer) = ("x".repeat(207), "x".repeat(208));
+        world.all(&[
+            &format!("CREATE KEYSPACE {longest}"),
+            &format!("CREATE TABLE {longest} ({longest} int PRIMARY KEY)"),
+            "CREATE TABLE \"_0\" (pk int PRIMARY KEY)",
+        ]);
+        for text in [
+            format!("CREATE KEYSPACE {longer}"),
+            format!("CREATE TABLE {longer} (pk int PRIMARY KEY)"),
+            format!("CREATE TABLE t (pk int PRIMARY KEY, {longer} int)"),
+            format!("ALTER TABLE {longest} ADD {longer} int"),
+        ] {
+            world.refused(&text, INVALID, &longer);
+        }
+    });
+}
+
+#[test]
+fn the_tablets_option_of_a_keyspace_is_kept() {
+    in_world(|world| {
+        let kept = |world: &World| world.metadata.keyspace("k").unwrap().definition.tablets.clone();
+        let made = world.run("CREATE KEYSPACE k WITH tablets = {'initial': 4}").unwrap();
+        assert!(made.warnings[0].contains("deprecated"));
+        world.all(&["CREATE TABLE k.t (pk int PRIMARY KEY)", "ALTER KEYSPACE k WITH durable_writes = true"]);
+        assert_eq!(kept(world)["initial"], "4");
+        world.refused("ALTER KEYSPACE k WITH tablets = {'enabled': false}", INVALID, "vnode/tablets flavor");
+        world.refused("ALTER KEYSPACE k WITH tablets = {'initial': 'x'}", CONFIGURATION, "should be numeric");
+        world.refused("ALTER KEYSPACE k WITH tablets = {'x': 1}", CONFIGURATION, "Unrecognized tablets option x");
+        world.all(&["ALTER KEYSPACE k WITH tablets = {'enabled': true}"]);
+        assert_eq!(kept(world).get("initial"), None);
+        let made = world.run("CREATE KEYSPACE without WITH tablets = {'enabled': false}").unwrap();
+        assert!(made.warnings[0].contains("no effect"), "{:?}", made.warnings);
     });
 }

@@ -8,20 +8,30 @@ use model::types::{class_name, parse};
 
 /// The type that `written` means in a statement on `keyspace`, checked as the type of a column or a field.
 pub fn resolve(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Result<CqlType, Error> {
-    let ty = of(metadata, keyspace, written)?;
+    let ty = of(metadata, keyspace, written, Nested::InNothing)?;
     parse::check(&ty).map_err(|error| Error::invalid(error.to_string()))?;
     Ok(ty)
 }
 
-fn of(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Result<CqlType, Error> {
-    let inner = |written: &TypeName| of(metadata, keyspace, written);
+/// Whether a type stands in something that freezes all within.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nested {
+    InNothing,
+    InFrozen,
+}
+
+fn of(metadata: &Metadata, keyspace: &str, written: &TypeName, nested: Nested) -> Result<CqlType, Error> {
+    let inner = |written: &TypeName| of(metadata, keyspace, written, nested);
+    let frozen = |written: &TypeName| of(metadata, keyspace, written, Nested::InFrozen);
     Ok(match written {
         TypeName::Native(native) => self::native(*native),
-        TypeName::List(elem) => CqlType::list(inner(elem)?),
-        TypeName::Set(elem) => CqlType::set(inner(elem)?),
-        TypeName::Map(key, value) => CqlType::map(inner(key)?, inner(value)?),
+        TypeName::List(elem) => CqlType::list(element(written, inner(elem)?, nested)?),
+        TypeName::Set(elem) => CqlType::set(element(written, inner(elem)?, nested)?),
+        TypeName::Map(key, value) => {
+            CqlType::map(element(written, inner(key)?, nested)?, element(written, inner(value)?, nested)?)
+        }
         TypeName::Tuple(fields) => {
-            let fields = fields.iter().map(inner).collect::<Result<Vec<_>, Error>>()?;
+            let fields = fields.iter().map(frozen).collect::<Result<Vec<_>, Error>>()?;
             CqlType::tuple(fields).freeze()
         }
         TypeName::Vector(elem, dimension) => {
@@ -29,10 +39,10 @@ fn of(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Result<CqlType
             if !(1..=most).contains(dimension) {
                 return Err(Error::invalid(format!("Vectors must have a dimension greater than 0 and at most {most}")));
             }
-            CqlType::vector(inner(elem)?.freeze(), *dimension as u32)
+            CqlType::vector(frozen(elem)?.freeze(), *dimension as u32)
         }
         TypeName::Frozen(written) => {
-            let ty = inner(written)?;
+            let ty = frozen(written)?;
             if matches!(**written, TypeName::Native(_)) {
                 return Err(Error::invalid(format!(
                     "frozen<> is only allowed on collections, tuples, and user-defined types (got {ty})"
@@ -60,6 +70,31 @@ fn of(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Result<CqlType
             ty
         }
     })
+}
+
+/// An element of the collection `outer`, which must be frozen unless the collection is.
+fn element(outer: &TypeName, ty: CqlType, nested: Nested) -> Result<CqlType, Error> {
+    if nested == Nested::InNothing && ty.is_multi_cell() {
+        let what = if ty.is_collection() { "collections" } else { "UDTs" };
+        let outer = shown(outer);
+        return Err(Error::invalid(format!("Non-frozen {what} are not allowed inside collections: {outer}")));
+    }
+    Ok(ty)
+}
+
+/// The type as it was written.
+fn shown(written: &TypeName) -> String {
+    match written {
+        TypeName::Native(native) => self::native(*native).to_string(),
+        TypeName::List(elem) => format!("list<{}>", shown(elem)),
+        TypeName::Set(elem) => format!("set<{}>", shown(elem)),
+        TypeName::Map(key, value) => format!("map<{}, {}>", shown(key), shown(value)),
+        TypeName::Tuple(fields) => format!("tuple<{}>", fields.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        TypeName::Vector(elem, dimension) => format!("vector<{}, {dimension}>", shown(elem)),
+        TypeName::Frozen(inner) => format!("frozen<{}>", shown(inner)),
+        TypeName::User(name) => name.to_string(),
+        TypeName::Custom(class) => format!("'{class}'"),
+    }
 }
 
 fn native(native: NativeType) -> CqlType {

@@ -1,7 +1,8 @@
 //! `system.clients`: the connections of all shards, which the server's shards list.
 
-use super::rows::{Rows, text};
+use super::rows::{Rows, text, text_map};
 use model::types::Value;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// A connection.
@@ -11,10 +12,8 @@ pub struct ClientInfo {
     pub address: SocketAddr,
     /// How far the connection got, such as `READY`.
     pub stage: String,
-    /// `DRIVER_NAME` of its STARTUP.
-    pub driver_name: Option<String>,
-    /// `DRIVER_VERSION` of its STARTUP.
-    pub driver_version: Option<String>,
+    /// The options of its STARTUP, `DRIVER_NAME` and `DRIVER_VERSION` among them.
+    pub options: BTreeMap<String, String>,
     /// The protocol's version.
     pub protocol_version: u8,
     /// The shard that serves it.
@@ -30,15 +29,16 @@ pub(super) async fn fill(rows: &mut Rows) {
     let lists = rt::shard::call_all(|| async {
         rt::shard::try_service::<ClientList>().map(|list| (list.0)()).unwrap_or_default()
     });
-    let optional = |value: Option<String>| value.map_or(Value::Null, text);
     for client in lists.await.into_iter().flatten() {
+        let option = |name: &str| client.options.get(name).map_or(Value::Null, text);
         rows.add(&[
             ("address", Value::Inet(client.address.ip())),
             ("port", Value::Int(client.address.port().into())),
             ("client_type", text("cql")),
+            ("client_options", text_map(&client.options)),
             ("connection_stage", text(client.stage)),
-            ("driver_name", optional(client.driver_name)),
-            ("driver_version", optional(client.driver_version)),
+            ("driver_name", option("DRIVER_NAME")),
+            ("driver_version", option("DRIVER_VERSION")),
             ("protocol_version", Value::Int(client.protocol_version.into())),
             ("shard_id", Value::Int(client.shard.into())),
             ("ssl_enabled", Value::Boolean(false)),

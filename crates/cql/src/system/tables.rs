@@ -104,7 +104,7 @@ const TABLES: &[Entry] = &[
     (
         "system",
         "clients",
-        "address inet, port int, client_type text, connection_stage text, driver_name text, driver_version text, hostname text, \
+        "address inet, port int, client_type text, client_options frozen<map<text, text>>, connection_stage text, driver_name text, driver_version text, hostname text, \
          protocol_version int, scheduling_group text, shard_id int, ssl_cipher_suite text, ssl_enabled boolean, ssl_protocol text, \
          username text, PRIMARY KEY (address, port, client_type)",
         "connected clients",
@@ -145,7 +145,13 @@ const TABLES: &[Entry] = &[
         "facts about the local node",
         known(status::scylla_local),
     ),
-    ("system", "one_row", "key text PRIMARY KEY", "one row, for SELECT without FROM", known(status::one_row)),
+    (
+        "system",
+        "one_row",
+        "\"system$dummy\" text PRIMARY KEY",
+        "one row, for SELECT without FROM",
+        known(status::one_row),
+    ),
     (
         "system",
         "IndexInfo",

@@ -201,3 +201,20 @@ fn sizes_are_spread_over_a_shards_tablets() {
         assert!(rows.iter().all(|row| number(&row[at("mean_partition_size")]) == 300));
     });
 }
+
+#[test]
+fn clients_are_those_of_the_servers_list() {
+    rt::block_on(async {
+        let world = world().await;
+        let address = "127.0.0.9:50000".parse().unwrap();
+        let options = [("DRIVER_NAME".to_owned(), "driver".to_owned())].into();
+        let client =
+            super::ClientInfo { address, stage: "READY".into(), options, protocol_version: 4, shard: 0, role: None };
+        rt::shard::install(Rc::new(super::ClientList(Box::new(move || vec![client.clone()]))));
+        let columns = ["address", "port", "driver_name", "driver_version", "username", "connection_stage"];
+        let rows = values(&world, "system", "clients", &columns).await;
+        let text = |text: &str| Value::Text(text.into());
+        let (ip, port) = (Value::Inet("127.0.0.9".parse().unwrap()), Value::Int(50000));
+        assert_eq!(rows, [vec![ip, port, text("driver"), Value::Null, text("anonymous"), text("READY")]]);
+    });
+}

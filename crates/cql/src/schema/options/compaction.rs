@@ -1,6 +1,6 @@
 //! The `compaction` option.
 
-use super::properties::{boolean, int};
+use super::properties::int;
 use crate::error::Error;
 use model::options::OptionMap;
 
@@ -79,7 +79,8 @@ fn check(name: &str, value: &mut String) -> Result<(), Error> {
         let parsed = value.trim().parse::<f64>().ok().filter(|number| number.is_finite());
         parsed.ok_or_else(|| refused(format!("Invalid number {value} for '{name}'")))
     };
-    let must = match name {
+    let must = |must: &str| Err(refused(format!("{name} value ({value}) must be {must}")));
+    match name {
         "enabled"
         | "unchecked_tombstone_compaction"
         | "only_purge_repaired_tombstones"
@@ -87,29 +88,53 @@ fn check(name: &str, value: &mut String) -> Result<(), Error> {
         | "single_sstable_uplevel"
         | "split_during_flush"
         | "enable_optimized_twcs_queries"
-        | "unsafe_aggressive_sstable_expiration" => {
-            *value = boolean(name, value)?.to_string();
-            None
+        | "unsafe_aggressive_sstable_expiration" => match value.to_lowercase().as_str() {
+            lower @ ("true" | "false") => *value = lower.to_owned(),
+            _ => return must("\"true\" or \"false\""),
+        },
+        "min_threshold" | "max_threshold" => {
+            int(name, value)?;
         }
-        "min_threshold" | "max_threshold" => int(name, value).map(|_| None)?,
-        "tombstone_threshold" => (!(0.0..=1.0).contains(&number(value)?)).then_some("must be between 0.0 and 1.0"),
-        "tombstone_compaction_interval" | "min_sstable_size" | "cold_reads_to_omit" => {
-            (number(value)? < 0.0).then_some("must be non negative")
+        "tombstone_threshold" | "cold_reads_to_omit" => match number(value)? {
+            part if (0.0..=1.0).contains(&part) => {}
+            _ => return must("between 0.0 and 1.0"),
+        },
+        "min_sstable_size" => match number(value)? {
+            size if size >= 0.0 => {}
+            _ => return must("non negative"),
+        },
+        "tombstone_compaction_interval" => match number(value)? {
+            seconds if seconds > 0.0 => {}
+            seconds => {
+                return Err(refused(format!("{name} value ({}ms) must be positive", (seconds * 1000.0) as i64)));
+            }
+        },
+        "compaction_window_size" => match int(name, value)? {
+            1.. => {}
+            _ => return must("greater than 1"),
+        },
+        "sstable_size_in_mb" | "fanout_size" => match int(name, value)? {
+            1.. => {}
+            _ => return must("positive"),
+        },
+        "compaction_window_unit" => match value.as_str() {
+            "MINUTES" | "HOURS" | "DAYS" => {}
+            _ => return Err(refused(format!("Invalid window unit {value} for {name}"))),
+        },
+        "timestamp_resolution" => match value.as_str() {
+            "MICROSECONDS" | "MILLISECONDS" => {}
+            _ => return Err(refused(format!("Invalid timestamp resolution {value} for {name}"))),
+        },
+        "space_amplification_goal" => match number(value)? {
+            goal if goal > 1.0 && goal <= 2.0 => {}
+            _ => return must("greater than 1.0 and less than or equal to 2.0"),
+        },
+        "expired_sstable_check_frequency_seconds" | "bucket_high" | "bucket_low" => {
+            number(value)?;
         }
-        "compaction_window_size" | "sstable_size_in_mb" | "fanout_size" => {
-            (int(name, value)? < 1).then_some("must be greater than 0")
-        }
-        "compaction_window_unit" => {
-            (!["MINUTES", "HOURS", "DAYS"].contains(&value.as_str())).then_some("must be MINUTES, HOURS or DAYS")
-        }
-        "timestamp_resolution" => (!["MICROSECONDS", "MILLISECONDS"].contains(&value.as_str()))
-            .then_some("must be MICROSECONDS or MILLISECONDS"),
-        "expired_sstable_check_frequency_seconds" | "bucket_high" | "bucket_low" | "space_amplification_goal" => {
-            number(value).map(|_| None)?
-        }
-        _ => None,
-    };
-    must.map_or(Ok(()), |must| Err(refused(format!("{name} value ({value}) {must}"))))
+        _ => {}
+    }
+    Ok(())
 }
 
 fn check_thresholds(options: &OptionMap) -> Result<(), Error> {
@@ -121,8 +146,10 @@ fn check_thresholds(options: &OptionMap) -> Result<(), Error> {
              'enabled' to false instead.",
         ));
     }
-    if least < 2 {
-        return Err(refused(format!("min_threshold value ({least}) must be bigger or equal to 2")));
+    for (name, threshold) in [("min_threshold", least), ("max_threshold", most)] {
+        if threshold < 2 {
+            return Err(refused(format!("{name} value ({threshold}) must be bigger or equal to 2")));
+        }
     }
     if most < least {
         return Err(refused(format!(

@@ -9,21 +9,26 @@ use crate::table::Table;
 use model::TableId;
 use sstable::{Component, Place};
 use std::io;
+use std::rc::Rc;
 
 impl Engine {
     /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken first. Readers that are open
     /// may go on.
     pub async fn drop_table(&self, id: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
+        self.detached(|engine| async move { engine.drop_whole(&table).await }).await
+    }
+
+    async fn drop_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        if self.config().auto_snapshot && self.has_data(&table) {
+        if self.config().auto_snapshot && self.has_data(table) {
             let name = format!("dropped-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
-            self.snapshot_table(&table, &name).await?;
+            self.snapshot_table(table, &name).await?;
         }
         // Refuses flushes from now on, and waits for those that run.
         table.work.close().await;
-        if self.remove_table(id).is_none() {
+        if self.remove_table(table.schema().id).is_none() {
             return Ok(());
         }
         let mut sstables = Vec::new();
@@ -38,8 +43,8 @@ impl Engine {
             }
             self.log().clean(tablet.slot, crate::commitlog::Position::MAX);
         }
-        self.delete_files(&table, &sstables).await?;
-        remove_directory(&table).await
+        self.delete_files(table, &sstables).await?;
+        remove_directory(table).await
     }
 }
 

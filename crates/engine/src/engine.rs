@@ -24,7 +24,7 @@ use rt::time::Duration;
 use sstable::PageCache;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// How often the log is asked whether it has grown too large.
 const LOG_WATCH: Duration = Duration::from_millis(100);
@@ -40,6 +40,7 @@ pub struct TabletRange {
 
 /// One shard's store. Everything in it belongs to one shard; several shards share only the directories.
 pub struct Engine {
+    me: Weak<Engine>,
     config: EngineConfig,
     log: Rc<Commitlog>,
     cache: Rc<PageCache>,
@@ -63,7 +64,8 @@ impl Engine {
     /// A store without tables. Opens a new run of the log: list the old ones before.
     pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
         let log = Commitlog::open(config.log.clone()).await?;
-        let engine = Rc::new(Engine {
+        let engine = Rc::new_cyclic(|me| Engine {
+            me: me.clone(),
             cache: PageCache::new(config.cache_budget()),
             pool: Pool::new(config.memtable_budget()),
             log_begun: log.position(),
@@ -197,6 +199,16 @@ impl Engine {
     /// The greatest timestamp found in sstables when they were opened, and in what was replayed; `i64::MIN` for none.
     pub fn max_timestamp_seen(&self) -> i64 {
         self.max_timestamp.get()
+    }
+
+    /// Runs `f` to its end even if the caller stops waiting for it.
+    pub(crate) async fn detached<T, F>(&self, f: impl FnOnce(Rc<Engine>) -> F) -> Result<T, EngineError>
+    where
+        T: 'static,
+        F: Future<Output = Result<T, EngineError>> + 'static,
+    {
+        let Some(engine) = self.me.upgrade() else { return Err(EngineError::Cancelled) };
+        rt::task::spawn(f(engine)).await.unwrap_or(Err(EngineError::Cancelled))
     }
 
     pub(crate) fn saw_timestamp(&self, timestamp: i64) {

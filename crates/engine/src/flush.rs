@@ -19,7 +19,7 @@ use model::options::OptionMap;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::time::Duration;
-use sstable::{Algorithm, Compression, Generation, Sstable, Writer, WriterOptions};
+use sstable::{Algorithm, Component, Compression, Generation, Place, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -44,13 +44,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Flushes what is in a tablet's memtables when called.
+    /// Flushes what is in a tablet's memtables when called. Goes on when the caller goes away: a sealed sstable that is not
+    /// attached must not stay behind, for a restart would find it.
     pub(crate) async fn flush_tablet(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {
-        let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         tablet.seal();
         if !tablet.is_flushing() {
             return Ok(());
         }
+        let (table, tablet) = (table.clone(), tablet.clone());
+        self.detached(|engine| async move { engine.flush_sealed(&table, &tablet).await }).await
+    }
+
+    async fn flush_sealed(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {
+        let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let Ok(_turn) = tablet.flush_turn.acquire().await else { return Err(EngineError::Cancelled) };
         let _running = Running::new(&self.counters().flushes_running);
         while let Some(memtable) = tablet.oldest_sealed() {
@@ -79,7 +85,11 @@ impl Engine {
     }
 
     /// Writes one memtable to a sealed sstable.
-    async fn write_memtable(&self, table: &Table, memtable: &Rc<Memtable>) -> Result<Option<Rc<Attached>>, EngineError> {
+    async fn write_memtable(
+        &self,
+        table: &Table,
+        memtable: &Rc<Memtable>,
+    ) -> Result<Option<Rc<Attached>>, EngineError> {
         let schema = table.schema();
         let slices = Slices::new(&schema, Rc::new(Slice::full()));
         let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
@@ -88,14 +98,17 @@ impl Engine {
         let mut buffer = VecDeque::new();
         loop {
             let more = source.fill(&mut buffer, BUFFER_BYTES);
-            out.write(&mut buffer).await?;
+            if let Err(error) = out.write(&mut buffer).await {
+                out.abandon().await;
+                return Err(error);
+            }
             if !more {
                 break;
             }
             rt::task::maybe_yield().await;
         }
         let intervals: Vec<Interval> = memtable.logged().into_iter().collect();
-        out.finish(&intervals, self).await
+        out.finish(&intervals, self, table).await
     }
 
     /// Flushes whenever memtables hold more than they should. Runs for the engine's life.
@@ -201,7 +214,26 @@ impl Output {
     }
 
     /// Seals and opens it; `None` if nothing was written, and then nothing is left on disk.
-    pub async fn finish(self, intervals: &[Interval], engine: &Engine) -> Result<Option<Rc<Attached>>, EngineError> {
+    pub async fn finish(
+        self,
+        intervals: &[Interval],
+        engine: &Engine,
+        table: &Table,
+    ) -> Result<Option<Rc<Attached>>, EngineError> {
+        let place = Place::new(&self.dir, self.writer.generation());
+        let sealed = self.seal(intervals, engine).await;
+        if sealed.is_err()
+            && let Err(error) = sstable::directory::remove(&place).await
+        {
+            // It may be sealed on disk: a restart would find it, so nothing that covers its data may be purged in this run.
+            tracing::error!(generation = %place.generation, %error, "an sstable that failed stays behind");
+            table.unreadable.borrow_mut().push(place.path(Component::Data));
+        }
+        sealed
+    }
+
+    /// Seals and opens it. On an error a sealed sstable may be left.
+    pub async fn seal(self, intervals: &[Interval], engine: &Engine) -> Result<Option<Rc<Attached>>, EngineError> {
         let covered: Vec<_> = intervals.iter().map(|interval| interval.to_stats()).collect();
         let Some(sealed) = self.writer.finish(&covered).await? else { return Ok(None) };
         let sstable = Sstable::open(&self.dir, sealed.generation, engine.cache()).await?;

@@ -34,7 +34,10 @@ impl Marks {
         let truncated =
             self.truncated.as_ref().is_some_and(|record| same_log(record.below, position) && position < record.below);
         truncated
-            || self.covered.iter().any(|(of, interval)| *of == tablet && interval.first <= position && position <= interval.last)
+            || self
+                .covered
+                .iter()
+                .any(|(of, interval)| *of == tablet && interval.first <= position && position <= interval.last)
     }
 
     /// Replaces the file of a shard.

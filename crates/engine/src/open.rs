@@ -32,8 +32,7 @@ impl Engine {
     pub(crate) async fn open_sstables(&self, dir: &Path, tablets: &[TabletRange]) -> Result<Opened, EngineError> {
         let names = names_in(dir).await?;
         let marks = Marks::read_all(dir, &names).await?;
-        let mut opened =
-            Opened { sets: vec![SstableSet::default(); tablets.len()], unreadable: Vec::new(), marks };
+        let mut opened = Opened { sets: vec![SstableSet::default(); tablets.len()], unreadable: Vec::new(), marks };
         for place in sealed_places(dir, &names) {
             if is_void(&opened.marks, &place) {
                 continue;
@@ -41,7 +40,9 @@ impl Engine {
             let sstable = match Sstable::open_at(&place, self.cache()).await {
                 Ok(sstable) => sstable,
                 // Another shard's compaction, or drop, has just removed it.
-                Err(sstable::Error::Io(error)) if error.kind() == io::ErrorKind::NotFound && !is_sealed(&place).await => {
+                Err(sstable::Error::Io(error))
+                    if error.kind() == io::ErrorKind::NotFound && !is_sealed(&place).await =>
+                {
                     continue;
                 }
                 Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
@@ -89,7 +90,8 @@ fn owner(tablets: &[TabletRange], first: &DecoratedKey, last: &DecoratedKey) -> 
     let holds = |key| tablets.iter().position(|tablet| tablet.range.contains(key));
     let (a, b) = (holds(first), holds(last));
     let within = |tablet: &TabletRange| {
-        tablet.range.start.cmp_key(first.token, &first.key).is_gt() && tablet.range.end.cmp_key(last.token, &last.key).is_lt()
+        tablet.range.start.cmp_key(first.token, &first.key).is_gt()
+            && tablet.range.end.cmp_key(last.token, &last.key).is_lt()
     };
     if a != b || (a.is_none() && tablets.iter().any(within)) { Err(()) } else { Ok(a) }
 }

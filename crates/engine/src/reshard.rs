@@ -90,7 +90,7 @@ impl Engine {
                 }
                 rt::task::maybe_yield().await;
             }
-            output.finish(&attached.intervals, self).await?;
+            output.seal(&attached.intervals, self).await?;
         }
         remove_all(dir, std::slice::from_ref(place)).await
     }

@@ -84,7 +84,9 @@ impl Engine {
         for name in own {
             let target = to.join(name);
             match rt::fs::hard_link(&place.dir.join(name), &target).await {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(EngineError::io(target)(error)),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(EngineError::io(target)(error));
+                }
                 _ => {}
             }
         }

@@ -12,6 +12,7 @@ use crate::memtable::Interval;
 use crate::table::Table;
 use model::TableId;
 use serde::{Deserialize, Serialize};
+use std::rc::Rc;
 
 /// When, and where in a shard's log, a table was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,12 +28,16 @@ impl Engine {
     /// `auto_snapshot`, a snapshot is taken first.
     pub async fn truncate(&self, id: TableId) -> Result<TruncateRecord, EngineError> {
         let table = self.table_or_error(id)?;
+        self.detached(|engine| async move { engine.truncate_table(&table).await }).await
+    }
+
+    async fn truncate_table(&self, table: &Rc<Table>) -> Result<TruncateRecord, EngineError> {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        if self.config().auto_snapshot && self.has_data(&table) {
+        if self.config().auto_snapshot && self.has_data(table) {
             let name = format!("truncated-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
-            self.snapshot_table(&table, &name).await?;
+            self.snapshot_table(table, &name).await?;
         }
         let tablets = table.tablets();
         // Flushes that run are waited for, so that none attaches afterwards what is void.
@@ -49,7 +54,7 @@ impl Engine {
             })
             .collect();
         let sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
-        self.change_marks(&table, |marks| {
+        self.change_marks(table, |marks| {
             marks.truncated = Some(record);
             marks.void = sstables.iter().map(|own| own.generation().to_string()).collect();
         })
@@ -65,7 +70,7 @@ impl Engine {
             }
         }
         drop(turns);
-        self.delete_files(&table, &sstables).await?;
+        self.delete_files(table, &sstables).await?;
         Ok(record)
     }
 

@@ -62,7 +62,11 @@ impl Engine {
         let entries: Vec<Entry<'_>> = places
             .iter()
             .zip(mutations)
-            .map(|((schema, _, tablet), (mutation, _))| Entry { schema, slot: tablet.slot, mutation: mutation.as_bytes() })
+            .map(|((schema, _, tablet), (mutation, _))| Entry {
+                schema,
+                slot: tablet.slot,
+                mutation: mutation.as_bytes(),
+            })
             .collect();
         let appended = self.log().append_wait(&entries).await.map_err(refused)?;
         for ((_, table, tablet), (mutation, key)) in places.iter().zip(mutations) {

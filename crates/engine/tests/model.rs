@@ -139,8 +139,13 @@ fn eager(gc_grace: i32) -> Rc<TableSchema> {
     })
 }
 
+/// `PROPTEST_CASES`, or few enough for every run of the tests.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(12)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Nothing is flushed.
     #[test]

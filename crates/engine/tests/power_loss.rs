@@ -111,8 +111,13 @@ fn check(ops: &[Op], progress: &Progress, found: &Seen, context: &str) {
     let prefixes: Vec<Seen> = (progress.durable..=progress.begun).map(|n| after(ops, n)).collect();
     for k in 0..4 {
         let fits = prefixes.iter().any(|wanted| wanted.get(&k) == found.get(&k));
-        assert!(fits, "{context}: partition {k} is {:?}, none of {:?}; {progress:?}", found.get(&k),
-            prefixes.iter().map(|p| p.get(&k)).collect::<Vec<_>>(), progress = (progress.durable, progress.begun));
+        assert!(
+            fits,
+            "{context}: partition {k} is {:?}, none of {:?}; {progress:?}",
+            found.get(&k),
+            prefixes.iter().map(|p| p.get(&k)).collect::<Vec<_>>(),
+            progress = (progress.durable, progress.begun)
+        );
     }
 }
 

@@ -135,6 +135,10 @@ impl Engine {
     /// Merges all sstables of each of a table's tablets into one, memtables included.
     pub async fn compact_major(&self, table: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(table)?;
+        self.detached(|engine| async move { engine.compact_whole(&table).await }).await
+    }
+
+    async fn compact_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
         self.flush(Some(table.schema().id)).await?;
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
@@ -144,7 +148,7 @@ impl Engine {
                 continue;
             }
             let claimed = Claimed::new(inputs);
-            self.compact(&table, tablet, &claimed, &table.compaction_cancel()).await?;
+            self.compact(table, tablet, &claimed, &table.compaction_cancel()).await?;
         }
         Ok(())
     }
@@ -157,12 +161,7 @@ impl Engine {
     }
 }
 
-fn pick_inputs(
-    tablet: &Tablet,
-    schema: &TableSchema,
-    options: &SizeTiered,
-    now: i64,
-) -> Option<Vec<Rc<Attached>>> {
+fn pick_inputs(tablet: &Tablet, schema: &TableSchema, options: &SizeTiered, now: i64) -> Option<Vec<Rc<Attached>>> {
     let set = tablet.sstables();
     let free: Vec<_> = set.iter().filter(|own| own.is_free()).collect();
     let gc_before = gc_before(schema, now);

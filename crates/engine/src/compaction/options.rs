@@ -79,10 +79,11 @@ mod tests {
     #[test]
     fn options_are_read_from_their_map() {
         assert_eq!(SizeTiered::of(&OptionMap::new()), SizeTiered::default());
-        let map: OptionMap = [("enabled", "false"), ("min_threshold", "1"), ("max_threshold", "x"), ("bucket_high", "2.5")]
-            .into_iter()
-            .map(|(a, b)| (a.to_string(), b.to_string()))
-            .collect();
+        let map: OptionMap =
+            [("enabled", "false"), ("min_threshold", "1"), ("max_threshold", "x"), ("bucket_high", "2.5")]
+                .into_iter()
+                .map(|(a, b)| (a.to_string(), b.to_string()))
+                .collect();
         let options = SizeTiered::of(&map);
         assert_eq!((options.enabled, options.min_threshold, options.max_threshold), (false, 2, 32));
         assert_eq!(options.bucket_high, 2.5);

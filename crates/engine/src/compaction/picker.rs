@@ -115,7 +115,8 @@ mod tests {
                 });
             }
             let picked = pick(&candidates, &options);
-            let shown = picked.map_or("-".to_string(), |p| p.iter().map(usize::to_string).collect::<Vec<_>>().join(" "));
+            let shown =
+                picked.map_or("-".to_string(), |p| p.iter().map(usize::to_string).collect::<Vec<_>>().join(" "));
             assert_eq!(shown, wanted.trim(), "line {}: {line}", number + 1);
             cases += 1;
         }

@@ -50,7 +50,8 @@ impl Drop for Claimed {
 }
 
 impl Engine {
-    /// Compacts the inputs into one sstable, or none. `Cancelled` if `cancel` fires first; then nothing has changed.
+    /// Compacts the inputs into one sstable, or none. `Cancelled` if `cancel` fires first; then nothing has changed. Must run as
+    /// a task: dropped half-way it could leave a sealed sstable that nobody knows of, and that a restart would find.
     pub(crate) async fn compact(
         &self,
         table: &Rc<Table>,
@@ -62,8 +63,7 @@ impl Engine {
         let running = table.compacting.borrow().enter();
         let Some(_running) = running else { return Err(EngineError::Cancelled) };
         let _counted = Running::new(&self.counters().compactions_running);
-        let merged = cancel.unless(rt::task::background(self.merge_sstables(table, tablet, &inputs.0))).await;
-        let output = merged.ok_or(EngineError::Cancelled)??;
+        let output = rt::task::background(self.merge_sstables(table, tablet, &inputs.0, cancel)).await?;
         // From here on it is finished even if cancelled: the output is sealed.
         self.replace_sstables(table, tablet, &inputs.0, output).await?;
         add(&self.counters().compactions, 1);
@@ -75,6 +75,7 @@ impl Engine {
         table: &Rc<Table>,
         tablet: &Rc<Tablet>,
         inputs: &[Rc<Attached>],
+        cancel: &Cancel,
     ) -> Result<Option<Rc<Attached>>, EngineError> {
         let schema = table.schema();
         let now = rt::time::wall_seconds();
@@ -85,10 +86,8 @@ impl Engine {
         let slice = Rc::new(Slice::full());
         let options =
             sstable::ReadOptions { class: IoClass::Background, fill_cache: false, use_cache: true, read_ahead: true };
-        let mut readers: Vec<_> = read
-            .iter()
-            .map(|own| own.sstable.reader(&schema, PartitionRange::FULL, slice.clone(), options))
-            .collect();
+        let mut readers: Vec<_> =
+            read.iter().map(|own| own.sstable.reader(&schema, PartitionRange::FULL, slice.clone(), options)).collect();
         let mut merger = Merger::new(schema.clone(), schema.order.clone(), readers.len());
         let mut compactor = Compactor::new(rules);
         let partitions = read.iter().map(|own| own.partitions()).sum();
@@ -96,17 +95,21 @@ impl Engine {
         let mut buffer = VecDeque::new();
         let (mut weight, mut steps) = (0usize, 0u32);
         let mut throttle = Throttle::new(self.config().compaction_throughput);
-        loop {
+        let failure = loop {
             steps += 1;
             if steps.is_multiple_of(64) {
                 rt::task::maybe_yield().await;
             }
             let end = match merger.step() {
                 Step::Emit(fragment) => {
-                    compactor.push(fragment, |key| purge.max_purgeable(key), |fragment: Fragment| {
-                        weight += fragment.weight();
-                        buffer.push_back(fragment);
-                    });
+                    compactor.push(
+                        fragment,
+                        |key| purge.max_purgeable(key),
+                        |fragment: Fragment| {
+                            weight += fragment.weight();
+                            buffer.push_back(fragment);
+                        },
+                    );
                     false
                 }
                 Step::Need(i) => {
@@ -115,10 +118,7 @@ impl Engine {
                         Ok(false) => merger.finish(i),
                         Err(error) => {
                             read[i].note_error(&error);
-                            if let Some(output) = output {
-                                output.abandon().await;
-                            }
-                            return Err(error.into());
+                            break Some(error.into());
                         }
                     }
                     false
@@ -127,22 +127,34 @@ impl Engine {
             };
             if weight >= BUFFER_BYTES || (end && !buffer.is_empty()) {
                 if output.is_none() {
-                    let options = sstable::WriterOptions { expected_partitions: partitions, ..self.writer_options(&schema) };
+                    let options =
+                        sstable::WriterOptions { expected_partitions: partitions, ..self.writer_options(&schema) };
                     output = Some(Output::create(&table.dir, schema.clone(), options).await?);
                 }
-                if let Some(output) = &mut output {
-                    output.write(&mut buffer).await?;
+                if let Some(output) = &mut output
+                    && let Err(error) = output.write(&mut buffer).await
+                {
+                    break Some(error);
                 }
-                throttle.wrote(weight).await;
+                throttle.wrote(weight, cancel).await;
                 weight = 0;
             }
             if end {
-                break;
+                break None;
             }
+            if cancel.is_cancelled() {
+                break Some(EngineError::Cancelled);
+            }
+        };
+        if let Some(error) = failure {
+            if let Some(output) = output {
+                output.abandon().await;
+            }
+            return Err(error);
         }
         add(&self.counters().compacted_bytes_in, inputs.iter().map(|own| own.sstable.total_bytes()).sum());
         let Some(output) = output else { return Ok(None) };
-        let attached = output.finish(&hulls(inputs), self).await?;
+        let attached = output.finish(&hulls(inputs), self, table).await?;
         add(&self.counters().compacted_bytes_out, attached.as_ref().map_or(0, |own| own.sstable.total_bytes()));
         Ok(attached)
     }
@@ -166,7 +178,11 @@ impl Engine {
         }
         // Readers that begin now take the output; those that have the inputs open keep them.
         tablet.replace(inputs, output.clone());
-        self.delete_files(table, inputs).await?;
+        if let Err(error) = self.delete_files(table, inputs).await {
+            // They may be back after a restart, so nothing that covers their data may be purged in this run.
+            table.unreadable.borrow_mut().extend(inputs.iter().map(|own| own.sstable.dir().to_path_buf()));
+            return Err(error);
+        }
         if let Some(output) = &output {
             output.compacting.set(false);
         }
@@ -199,12 +215,12 @@ impl Throttle {
         Throttle { limit, started: rt::time::now(), written: 0 }
     }
 
-    async fn wrote(&mut self, bytes: usize) {
+    async fn wrote(&mut self, bytes: usize, cancel: &Cancel) {
         if self.limit == 0 {
             return;
         }
         self.written += bytes as u64;
         let due = Duration::from_secs_f64(self.written as f64 / self.limit as f64);
-        rt::time::sleep_until(self.started + due).await;
+        let _ = cancel.unless(rt::time::sleep_until(self.started + due)).await;
     }
 }

@@ -133,7 +133,11 @@ enum State {
     /// Before the range of this index.
     Range(usize),
     /// Within the range of this index.
-    Rows { range: usize, row: Option<At>, change: usize },
+    Rows {
+        range: usize,
+        row: Option<At>,
+        change: usize,
+    },
     Ended,
 }
 
@@ -207,8 +211,10 @@ impl Inside {
                         self.state = State::Ended;
                         return Some(Fragment::PartitionEnd);
                     };
-                    let (open, change) =
-                        self.changes.as_ref().map_or((Tombstone::LIVE, 0), |changes| changes.open_at(order, &range.start));
+                    let (open, change) = self
+                        .changes
+                        .as_ref()
+                        .map_or((Tombstone::LIVE, 0), |changes| changes.open_at(order, &range.start));
                     let row = self.seek(schema, order, range, slices.is_reversed());
                     let at = range.start.clone();
                     self.state = State::Rows { range: index, row, change };
@@ -219,13 +225,13 @@ impl Inside {
                 State::Rows { range: index, row, change } => {
                     let range = &ranges[*index];
                     let is_last_cut = range.end.prefix.is_empty() && range.end.after;
-                    let within = row.as_ref().map(|at| row_of(&self.partition, at)).filter(|(key, _)| {
-                        is_last_cut || range.end.cmp_row(order, key) == Ordering::Greater
-                    });
+                    let within = row
+                        .as_ref()
+                        .map(|at| row_of(&self.partition, at))
+                        .filter(|(key, _)| is_last_cut || range.end.cmp_row(order, key) == Ordering::Greater);
                     let changes = self.changes.as_ref().map_or(&[][..], |changes| changes.changes());
-                    let next_change = changes
-                        .get(*change)
-                        .filter(|change| change.at.cmp(order, &range.end) == Ordering::Less);
+                    let next_change =
+                        changes.get(*change).filter(|change| change.at.cmp(order, &range.end) == Ordering::Less);
                     let change_first = match (within, next_change) {
                         (None, None) => {
                             let end = range.end.clone();

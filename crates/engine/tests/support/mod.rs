@@ -63,14 +63,18 @@ pub fn schema(gc_grace_seconds: i32, options: impl FnOnce(&mut TableOptions)) ->
         vec![column(ColumnId(0), "k", ColumnKind::PartitionKey, CqlType::Int)],
         vec![column(ColumnId(0), "c", ColumnKind::Clustering, CqlType::Int)],
         vec![column(STATIC, "s", ColumnKind::Static, CqlType::Text)],
-        vec![column(VALUE, "v", ColumnKind::Regular, CqlType::Text), column(OTHER, "w", ColumnKind::Regular, CqlType::Text)],
+        vec![
+            column(VALUE, "v", ColumnKind::Regular, CqlType::Text),
+            column(OTHER, "w", ColumnKind::Regular, CqlType::Text),
+        ],
         Vec::new(),
         table_options,
     ))
 }
 
 pub fn tablets(count: u64) -> Vec<TabletRange> {
-    let edge = |i: u64| Token::from_unsigned(((u64::MAX as u128 + 1) * i as u128 / count as u128).wrapping_sub(1) as u64);
+    let edge =
+        |i: u64| Token::from_unsigned(((u64::MAX as u128 + 1) * i as u128 / count as u128).wrapping_sub(1) as u64);
     (0..count)
         .map(|i| {
             let first = if i == 0 { Token::MIN } else { edge(i) };
@@ -275,8 +279,7 @@ pub fn row_range(from: i32, to: i32) -> RowRange {
 }
 
 pub fn config(dir: &Path, memory: usize) -> EngineConfig {
-    let mut config =
-        EngineConfig::new(dir.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(0xABCD)), memory);
+    let mut config = EngineConfig::new(dir.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(0xABCD)), memory);
     config.log.segment_size = 1 << 20;
     config.log.total_size_limit = 8 << 20;
     config.auto_snapshot = false;

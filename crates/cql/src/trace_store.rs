@@ -1,0 +1,141 @@
+//! Traced requests written down: `system_traces.sessions` and `events`, where cqlsh and drivers look.
+//!
+//! Written after the request is answered, as the node's own work; failing to is logged and nobody's error.
+
+use cluster::Coordinator;
+use cluster::coordinator::{Consistency, RequestOptions, WriteKind};
+use cluster::metadata::Table;
+use model::key::{Clustering, DecoratedKey};
+use model::mutation::{Mutation, MutationBuilder};
+use model::row::{Cell, Marker, build};
+use model::time::{Seconds, Tombstone, expiry};
+use replica::{Class, Context, Trace};
+use rt::sync::{Cancel, Deadline};
+use rt::time::Duration;
+use smallvec::smallvec;
+use std::net::IpAddr;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// The keyspace of traces.
+const KEYSPACE: &str = "system_traces";
+
+/// How long the writing of a trace may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a session was about.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The client.
+    pub client: Option<IpAddr>,
+    /// This node.
+    pub coordinator: IpAddr,
+    /// QUERY, EXECUTE, BATCH or PREPARE.
+    pub command: &'static str,
+    /// In words, such as "Execute CQL3 query".
+    pub request: String,
+    /// The statement, level, page size.
+    pub parameters: Vec<(String, String)>,
+    /// Milliseconds since the epoch.
+    pub started_at: i64,
+}
+
+/// Writes a finished trace.
+pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Session) {
+    let duration = trace.elapsed_micros() as i32;
+    let metadata = coordinator.metadata();
+    let (Some(sessions), Some(events)) = (metadata.table(KEYSPACE, "sessions"), metadata.table(KEYSPACE, "events")) else {
+        return;
+    };
+    let source = address(session.coordinator);
+    let mut mutation = MutationBuilder::new(events.schema.id, events.schema.version, trace.id.as_bytes());
+    let timestamp = coordinator.timestamp();
+    for event in trace.take_events() {
+        let id: Uuid = rt::random::time_uuid();
+        let values = [
+            ("activity", event.activity.into_bytes()),
+            ("source", source.clone()),
+            ("source_elapsed", (event.elapsed_micros as i32).to_be_bytes().to_vec()),
+            ("thread", format!("shard {}", event.shard).into_bytes()),
+        ];
+        let row = row(events, timestamp, &values, None);
+        mutation.row(Clustering::from_components([&id.as_bytes()[..]]), row);
+    }
+    let events_mutation = mutation.finish(&events.schema);
+
+    let parameters: Vec<(Vec<u8>, Vec<u8>)> =
+        session.parameters.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
+    let mut values = vec![
+        ("command", session.command.as_bytes().to_vec()),
+        ("coordinator", source),
+        ("duration", duration.to_be_bytes().to_vec()),
+        ("request", session.request.into_bytes()),
+        ("started_at", session.started_at.to_be_bytes().to_vec()),
+    ];
+    if let Some(client) = session.client {
+        values.push(("client", address(client)));
+    }
+    let mut mutation = MutationBuilder::new(sessions.schema.id, sessions.schema.version, trace.id.as_bytes());
+    mutation.row(Clustering::EMPTY, row(sessions, timestamp, &values, Some(("parameters", parameters))));
+    let session_mutation = mutation.finish(&sessions.schema);
+
+    // The session comes last: clients wait for its duration before they read the events.
+    for mutation in [events_mutation, session_mutation] {
+        write(&coordinator, mutation).await;
+    }
+}
+
+async fn write(coordinator: &Coordinator, mutation: Mutation) {
+    let key: DecoratedKey = mutation.decorated_key();
+    let context = Context {
+        class: Class::System,
+        deadline: Deadline::after(TIMEOUT),
+        cancel: Cancel::new(),
+        trace: None,
+        metadata_number: coordinator.metadata().number,
+    };
+    let options = RequestOptions { context, consistency: Consistency::One };
+    if let Err(error) = coordinator.write(smallvec![(mutation, key)], WriteKind::Simple, &options).await {
+        tracing::warn!(%error, "a trace could not be written");
+    }
+}
+
+/// A row of values and, if given, a map of texts, with the table's default TTL.
+fn row(
+    table: &Table,
+    timestamp: i64,
+    values: &[(&str, Vec<u8>)],
+    map: Option<(&str, Vec<(Vec<u8>, Vec<u8>)>)>,
+) -> model::row::Row {
+    let ttl = table.schema.options.default_time_to_live;
+    let (expires, _) = expiry(rt::time::wall_seconds(), ttl);
+    let frozen;
+    let mut cells = Vec::new();
+    for (name, value) in values {
+        if let Some(column) = table.schema.column_named(name) {
+            cells.push(lasting(Cell::live(column.id, timestamp, value), ttl, expires));
+        }
+    }
+    if let Some((name, mut entries)) = map
+        && let Some(column) = table.schema.column_named(name)
+    {
+        entries.sort();
+        frozen = entries;
+        if column.ty.is_multi_cell() {
+            cells.extend(frozen.iter().map(|(key, value)| lasting(Cell::live(column.id, timestamp, value).at(key), ttl, expires)));
+        }
+    }
+    let marker = if ttl > 0 { Marker::expiring(timestamp, ttl, expires) } else { Marker::new(timestamp) };
+    build(&table.schema, Some(marker), Tombstone::LIVE, cells)
+}
+
+fn lasting(cell: Cell<'_>, ttl: i32, expires: Seconds) -> Cell<'_> {
+    if ttl > 0 { cell.with_ttl(ttl, expires) } else { cell }
+}
+
+fn address(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}

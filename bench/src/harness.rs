@@ -1,0 +1,118 @@
+//! A node of one shard in this thread, asked in frames.
+
+use bytes::Bytes;
+use cluster::coordinator::PageLimits;
+use cluster::metadata::NodeInfo;
+use cql::Processor;
+use cql::api::{ClientState, QueryParams};
+use engine::commitlog::SyncMode;
+use model::HostId;
+use server::protocol::outbox::{Outbox, Reply};
+use server::protocol::{Frames, Next, Request, Version};
+use server::stack::{self, Stack, StackConfig};
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The longest frame.
+const MAX_FRAME: usize = 16 << 20;
+
+/// The node and its one client.
+pub struct Harness {
+    processor: Rc<Processor>,
+    client: Rc<ClientState>,
+    _stack: Stack,
+}
+
+impl Harness {
+    /// A node on `dir`.
+    pub async fn start(dir: &Path) -> Harness {
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let info = NodeInfo {
+            host_id: HostId::from_bytes([0; 16]),
+            cluster_name: "bench".into(),
+            shards: 1,
+            datacenter: "datacenter1".into(),
+            rack: "rack1".into(),
+            rpc_address: local,
+            listen_address: local,
+            broadcast_address: local,
+            native_port: 9042,
+            shard_aware_port: 19042,
+            storage_port: 7000,
+            release_version: server::node::RELEASE_VERSION.into(),
+            started_micros: rt::time::wall_micros(),
+        };
+        let config = StackConfig {
+            data_dir: dir.into(),
+            info,
+            memory_per_shard: 512 << 20,
+            sync: SyncMode::Periodic { period: Duration::from_secs(10) },
+            segment_size: 32 << 20,
+            log_size_limit: 1 << 30,
+            ignore_log_corruption: false,
+            auto_snapshot: false,
+            auto_compaction: false,
+            page_limits: PageLimits::default(),
+            tombstone_warn_threshold: 1000,
+        };
+        let stack = stack::start(config).await.expect("the node starts");
+        let client = ClientState {
+            keyspace: RefCell::new(None),
+            role: RefCell::new(None),
+            address: None,
+            tablets_routing: Cell::new(false),
+            cancel: rt::sync::Cancel::new(),
+        };
+        Harness { processor: rt::shard::service::<Processor>(), client: Rc::new(client), _stack: stack }
+    }
+
+    /// Executes a statement that must succeed.
+    pub async fn run(&self, text: &str) {
+        let answer = self.processor.query(&self.client, text, &QueryParams::default()).await;
+        answer.unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+
+    /// Prepares a statement.
+    pub async fn prepare(&self, text: &str) -> [u8; 16] {
+        self.processor.prepare(&self.client, text).await.unwrap_or_else(|error| panic!("{text}: {error}")).id
+    }
+
+    /// One request from its frame's bytes to its answer's bytes in `out`.
+    #[inline(never)]
+    pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) {
+        let next = frames.borrow_mut().next();
+        let Next::Frame(frame) = next else { panic!("a whole frame is there") };
+        let mut reply = Reply::plain(Version::V4, frame.stream);
+        let Request::Execute { id, params } = Request::decode(frame, None, MAX_FRAME).expect("a good frame") else {
+            panic!("the harness executes prepared statements")
+        };
+        reply.skip_metadata = params.skip_metadata;
+        let answer = self.processor.execute(&self.client, &id, &params).await;
+        let answer = answer.unwrap_or_else(|error| panic!("{error}"));
+        out.borrow_mut().answer(&reply, &answer);
+    }
+}
+
+/// The frame of an EXECUTE with these values.
+pub fn execute_frame(stream: i16, id: &[u8; 16], values: &[&[u8]]) -> Bytes {
+    let mut body = Vec::new();
+    body.extend_from_slice(&16u16.to_be_bytes());
+    body.extend_from_slice(id);
+    // LOCAL_ONE; values, skip metadata.
+    body.extend_from_slice(&10u16.to_be_bytes());
+    body.push(0x01 | 0x02);
+    body.extend_from_slice(&(values.len() as u16).to_be_bytes());
+    for value in values {
+        body.extend_from_slice(&(value.len() as i32).to_be_bytes());
+        body.extend_from_slice(value);
+    }
+    let mut frame = vec![4, 0];
+    frame.extend_from_slice(&stream.to_be_bytes());
+    frame.push(0x0A);
+    frame.extend_from_slice(&(body.len() as i32).to_be_bytes());
+    frame.extend_from_slice(&body);
+    frame.into()
+}

@@ -119,4 +119,3 @@ fn check_size(
     }
     Ok(())
 }
-

@@ -50,9 +50,25 @@ pub enum Error {
     #[error("Operation timed out for {target} - received only {received} responses from {required} CL={}.", .consistency.name())]
     ReadTimeout { target: String, consistency: Consistency, received: i32, required: i32, data_present: bool },
     #[error("Operation failed for {target} - received {received} responses and {failures} failures from {required} CL={}: {why}", .consistency.name())]
-    ReadFailure { target: String, consistency: Consistency, received: i32, required: i32, failures: i32, data_present: bool, why: String },
+    ReadFailure {
+        target: String,
+        consistency: Consistency,
+        received: i32,
+        required: i32,
+        failures: i32,
+        data_present: bool,
+        why: String,
+    },
     #[error("Operation failed for {target} - received {received} responses and {failures} failures from {required} CL={}: {why}", .consistency.name())]
-    WriteFailure { target: String, consistency: Consistency, received: i32, required: i32, failures: i32, kind: WriteType, why: String },
+    WriteFailure {
+        target: String,
+        consistency: Consistency,
+        received: i32,
+        required: i32,
+        failures: i32,
+        kind: WriteType,
+        why: String,
+    },
     #[error("{0}")]
     Syntax(String),
     #[error("{0}")]

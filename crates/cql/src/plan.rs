@@ -94,7 +94,8 @@ fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Res
 /// The plan of a statement in a session with this keyspace.
 pub fn plan(metadata: &Metadata, keyspace: Option<&str>, parsed: ParsedStatement) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let mut planner = Planner { metadata, keyspace, variables: Variables::new(metadata, &markers), tables: SmallVec::new() };
+    let mut planner =
+        Planner { metadata, keyspace, variables: Variables::new(metadata, &markers), tables: SmallVec::new() };
     let plan = planner.statement(statement)?;
     let Planner { variables, tables, .. } = planner;
     let variables = ResultMetadata { columns: variables.finish()?, ..Default::default() };
@@ -131,9 +132,15 @@ impl Planner<'_> {
                 let select = select::plan::plan(&found.schema, found.virtual_table, &statement, &mut self.variables)?;
                 Plan::Select(Box::new(select))
             }
-            Statement::Insert(statement) => self.modification(&Modification::Insert(statement)).map(Box::new).map(Plan::Modify)?,
-            Statement::Update(statement) => self.modification(&Modification::Update(statement)).map(Box::new).map(Plan::Modify)?,
-            Statement::Delete(statement) => self.modification(&Modification::Delete(statement)).map(Box::new).map(Plan::Modify)?,
+            Statement::Insert(statement) => {
+                self.modification(&Modification::Insert(statement)).map(Box::new).map(Plan::Modify)?
+            }
+            Statement::Update(statement) => {
+                self.modification(&Modification::Update(statement)).map(Box::new).map(Plan::Modify)?
+            }
+            Statement::Delete(statement) => {
+                self.modification(&Modification::Delete(statement)).map(Box::new).map(Plan::Modify)?
+            }
             Statement::Batch(statement) => self.batch(&statement)?,
             Statement::Use(name) => Plan::Use(name.into_string()),
             Statement::Truncate(statement) => {

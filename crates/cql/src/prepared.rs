@@ -75,7 +75,13 @@ impl Cache {
     }
 
     /// Keeps a statement, in place of an earlier one of the same id.
-    pub fn insert(&mut self, id: StatementId, keyspace: Option<&str>, text: &str, plan: Option<Rc<Planned>>) -> Rc<Kept> {
+    pub fn insert(
+        &mut self,
+        id: StatementId,
+        keyspace: Option<&str>,
+        text: &str,
+        plan: Option<Rc<Planned>>,
+    ) -> Rc<Kept> {
         self.clock.set(self.clock.get() + 1);
         let kept = Rc::new(Kept {
             keyspace: keyspace.map(Rc::from),

@@ -98,7 +98,12 @@ impl Processor {
     }
 
     /// Executes a prepared statement.
-    pub async fn execute(&self, client: &Rc<ClientState>, id: &StatementId, params: &QueryParams) -> Result<Answer, Error> {
+    pub async fn execute(
+        &self,
+        client: &Rc<ClientState>,
+        id: &StatementId,
+        params: &QueryParams,
+    ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
         let planned = current(&kept, &metadata)?;
@@ -323,7 +328,11 @@ async fn run_batch(plan: &BatchPlan, env: Env<'_>, request: &Request<'_>) -> Res
     let whole = Whole {
         kind: plan.kind,
         timestamp: attributes.timestamp(env, now, request.config.restrict_future_timestamp)?,
-        timeout: attributes.timeout.as_ref().map(|_| attributes.timeout(env, request.config.write_timeout)).transpose()?,
+        timeout: attributes
+            .timeout
+            .as_ref()
+            .map(|_| attributes.timeout(env, request.config.write_timeout))
+            .transpose()?,
     };
     batch::execute(&parts, &whole, request).await
 }

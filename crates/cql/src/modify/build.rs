@@ -213,7 +213,8 @@ impl Cells<'_> {
             }
             Change::Prepend(term) => {
                 if let Some(Some(value)) = given(term)? {
-                    let elements: Vec<_> = collection::elements(&value).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
+                    let elements: Vec<_> =
+                        collection::elements(&value).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
                     for element in elements.into_iter().rev() {
                         self.live(column, Some(backward_path()), value.slice_ref(element));
                     }
@@ -229,7 +230,8 @@ impl Cells<'_> {
             Change::Discard(term) => {
                 let Some(Some(value)) = given(term)? else { return Ok(()) };
                 let CqlType::List { elem, .. } = &operation.ty else { return Ok(()) };
-                let unwanted: Vec<_> = collection::elements(&value).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
+                let unwanted: Vec<_> =
+                    collection::elements(&value).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
                 for (path, element) in elements_of(prior)? {
                     if unwanted.iter().any(|other| compare(elem, other, element) == Ordering::Equal) {
                         self.dead(column, Some(Bytes::copy_from_slice(path)));

@@ -59,7 +59,10 @@ impl Modify {
             let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
             self.fill(&mut mutation, &key, &rows, env, &stamp, &prior)?;
             if one && request.client.tablets_routing.get() && self.partition.key_variables().is_some() {
-                hint = request.metadata.table_by_id(self.schema.id).and_then(|t| request.coordinator.tablet_hint(t, key.token));
+                hint = request
+                    .metadata
+                    .table_by_id(self.schema.id)
+                    .and_then(|t| request.coordinator.tablet_hint(t, key.token));
             }
             if !mutation.is_empty() {
                 mutations.push((mutation.finish(&self.schema), key));

@@ -10,7 +10,6 @@ pub mod operation;
 pub mod plan;
 pub mod read_first;
 
-
 use crate::attributes::Attributes;
 use crate::restrictions::{Clustering, Partition};
 use model::TableSchema;

@@ -3,9 +3,9 @@
 use crate::error::Error;
 use crate::syntax::ast::{AssignmentOp, DeleteTarget};
 use crate::term::{Term, Variables, prepare};
+use model::CqlType;
 use model::id::ColumnId;
 use model::schema::Column;
-use model::CqlType;
 use std::sync::Arc;
 
 /// An operation on one column of each row (or of the static row).
@@ -99,7 +99,9 @@ impl Operation {
                     )));
                 }
                 match (&column.ty, op) {
-                    (CqlType::List { .. }, AssignmentOp::Add(_)) => Change::Append(prepare(variables, term, name, &column.ty)?),
+                    (CqlType::List { .. }, AssignmentOp::Add(_)) => {
+                        Change::Append(prepare(variables, term, name, &column.ty)?)
+                    }
                     (CqlType::List { .. }, AssignmentOp::Prepend(_)) => {
                         Change::Prepend(prepare(variables, term, name, &column.ty)?)
                     }
@@ -169,9 +171,7 @@ impl Operation {
                     Change::DeleteKey(prepare(variables, key, &format!("key({name})"), key_type)?)
                 }
                 _ => {
-                    return Err(Error::invalid(format!(
-                        "Invalid deletion operation for non collection column {name}"
-                    )));
+                    return Err(Error::invalid(format!("Invalid deletion operation for non collection column {name}")));
                 }
             },
             DeleteTarget::Field { field, .. } => Change::DeleteField(field_of(column, field, "DELETE")?.0),
@@ -189,6 +189,7 @@ fn field_of(column: &Column, field: &str, what: &str) -> Result<(u16, CqlType), 
         return Err(Error::invalid(format!("Invalid operation ({what}) for frozen UDT column {name}")));
     }
     let index = user_type.field_index(field);
-    let index = index.ok_or_else(|| Error::invalid(format!("UDT column {name} does not have a field named {field}")))?;
+    let index =
+        index.ok_or_else(|| Error::invalid(format!("UDT column {name} does not have a field named {field}")))?;
     Ok((index as u16, user_type.fields[index].1.clone()))
 }

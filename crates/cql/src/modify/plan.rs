@@ -22,7 +22,11 @@ pub fn table_of(statement: &Modification) -> &ast::QualifiedName {
 }
 
 /// The plan of a modification of this table.
-pub fn plan(schema: &Rc<TableSchema>, statement: &Modification, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+pub fn plan(
+    schema: &Rc<TableSchema>,
+    statement: &Modification,
+    variables: &mut Variables<'_>,
+) -> Result<Modify, Error> {
     variables.of_table(schema);
     let conditional = match statement {
         Modification::Insert(statement) => statement.if_not_exists,
@@ -89,7 +93,8 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     } else {
         Clustering::Columns { prefix: clustering, slice: Vec::new() }
     };
-    let mut modify = assemble(schema, Partition::Keys(partition), clustering, operations, &statement.attributes, variables)?;
+    let mut modify =
+        assemble(schema, Partition::Keys(partition), clustering, operations, &statement.attributes, variables)?;
     modify.marker = !statics_alone;
     Ok(modify)
 }
@@ -123,8 +128,9 @@ fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Var
 fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Variables<'_>) -> Result<Modify, Error> {
     let mut operations = Vec::new();
     for target in &statement.targets {
-        let (DeleteTarget::Column(name) | DeleteTarget::Element { column: name, .. } | DeleteTarget::Field { column: name, .. }) =
-            target;
+        let (DeleteTarget::Column(name)
+        | DeleteTarget::Element { column: name, .. }
+        | DeleteTarget::Field { column: name, .. }) = target;
         let column = column(schema, name)?;
         if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
             return Err(Error::invalid(format!(
@@ -207,7 +213,8 @@ fn assemble(
     regulars.sort_by_key(|operation: &Operation| operation.column);
     statics.sort_by_key(|operation: &Operation| operation.column);
     let simple = [&regulars, &statics].into_iter().all(|operations| {
-        operations.iter().all(Operation::is_simple) && operations.windows(2).all(|pair| pair[0].column != pair[1].column)
+        operations.iter().all(Operation::is_simple)
+            && operations.windows(2).all(|pair| pair[0].column != pair[1].column)
     });
     Ok(Modify {
         schema: schema.clone(),

@@ -70,7 +70,10 @@ pub async fn read_first(
                     key::push_component(&mut row_key, take(&mut rest).unwrap_or_default());
                 }
             }
-            let lists = wanted.columns.iter().map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
+            let lists = wanted
+                .columns
+                .iter()
+                .map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
             let lists = lists.collect();
             prior.rows.push((key.clone(), key::Clustering(row_key.into()), lists));
         }

@@ -259,8 +259,7 @@ impl Sorted<'_> {
                 }
                 return Err(Error::invalid(format!(
                     "PRIMARY KEY column \"{}\" cannot be restricted as preceding column \"{}\" is not restricted",
-                    schema.clustering[first].name,
-                    schema.clustering[0].name
+                    schema.clustering[first].name, schema.clustering[0].name
                 )));
             }
             let is_slice = |tuple: &Tuple| matches!(tuple, Tuple::Lower(..) | Tuple::Upper(..));

@@ -113,13 +113,7 @@ impl Clustering {
     }
 }
 
-fn by_column(
-    prefix: &[Vec<Op>],
-    slice: &[Op],
-    schema: &TableSchema,
-    env: Env<'_>,
-    write: bool,
-) -> Result<Rows, Error> {
+fn by_column(prefix: &[Vec<Op>], slice: &[Op], schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Rows, Error> {
     let mut components: SmallVec<[SmallVec<[Bytes; 1]>; 4]> = SmallVec::new();
     for (ops, column) in prefix.iter().zip(&schema.clustering) {
         let mut values = values(ops, &column.ty, &column.name, env, write)?;

@@ -83,8 +83,9 @@ impl BoundFilter {
                 wanted.iter().any(|wanted| compare(&self.ty, value, wanted) == Ordering::Equal) != *negated
             }
             BoundTest::Contains(wanted) => match &self.ty {
-                CqlType::List { elem, .. } | CqlType::Set { elem, .. } => elements(value)
-                    .any(|element| compare(elem, element, wanted) == Ordering::Equal),
+                CqlType::List { elem, .. } | CqlType::Set { elem, .. } => {
+                    elements(value).any(|element| compare(elem, element, wanted) == Ordering::Equal)
+                }
                 CqlType::Map { value: ty, .. } => {
                     pairs(value).any(|(_, element)| compare(ty, element, wanted) == Ordering::Equal)
                 }

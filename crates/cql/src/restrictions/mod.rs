@@ -11,7 +11,6 @@ pub mod filter;
 pub mod partition;
 mod relation;
 
-
 pub use analyse::{Purpose, analyse};
 pub use clustering::{Clustering, Rows};
 pub use filter::Filter;
@@ -171,11 +170,7 @@ pub(crate) fn check_length(bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// The number of combinations of these numbers of values, refused beyond a limit.
-pub(crate) fn combinations(
-    counts: impl Iterator<Item = usize>,
-    limit: usize,
-    what: &str,
-) -> Result<usize, Error> {
+pub(crate) fn combinations(counts: impl Iterator<Item = usize>, limit: usize, what: &str) -> Result<usize, Error> {
     let product = counts.fold(1usize, usize::saturating_mul);
     if product > limit {
         return Err(Error::invalid(format!(

@@ -7,8 +7,8 @@ use crate::restrictions::filter::Test;
 use crate::syntax::ast::{self, CompareOp, InValues, Relation, Target};
 use crate::term::typing::show;
 use crate::term::{Term, Variables, prepare};
-use model::schema::{Column, ColumnKind, TableSchema};
 use model::CqlType;
+use model::schema::{Column, ColumnKind, TableSchema};
 use std::sync::Arc;
 
 /// A relation of a table's columns.
@@ -84,13 +84,12 @@ fn compare<'s>(
             let column = column(schema, name)?;
             let slice = op != CompareOp::Eq;
             if slice && column.ty.contains_duration() {
-                let what = if column.ty == CqlType::Duration { "duration columns" } else { "types containing durations" };
+                let what =
+                    if column.ty == CqlType::Duration { "duration columns" } else { "types containing durations" };
                 return Err(Error::invalid(format!("Slice restrictions are not supported on {what}")));
             }
             if op == CompareOp::Like && !matches!(column.ty, CqlType::Text | CqlType::Ascii) {
-                return Err(Error::invalid(format!(
-                    "LIKE is allowed only on string types, which {name} is not"
-                )));
+                return Err(Error::invalid(format!("LIKE is allowed only on string types, which {name} is not")));
             }
             if column.ty.is_multi_cell() {
                 return Err(Error::invalid(format!(
@@ -181,10 +180,7 @@ fn in_list<'s>(
             let (first, types) = tuple_columns(schema, names)?;
             let tuple = match values {
                 InValues::List(terms) => Tuple::In(
-                    terms
-                        .iter()
-                        .map(|term| tuple_terms(&types, names, term, variables))
-                        .collect::<Result<_, _>>()?,
+                    terms.iter().map(|term| tuple_terms(&types, names, term, variables)).collect::<Result<_, _>>()?,
                 ),
                 InValues::Marker(marker) => {
                     let count = types.len();
@@ -233,10 +229,7 @@ fn tuple_columns(schema: &TableSchema, names: &[ast::Name]) -> Result<(usize, Ve
             )));
         }
         if names[..i].contains(name) {
-            return Err(Error::invalid(format!(
-                "Column \"{name}\" appeared twice in a relation: ({})",
-                joined(names)
-            )));
+            return Err(Error::invalid(format!("Column \"{name}\" appeared twice in a relation: ({})", joined(names))));
         }
         let position = column.position as usize;
         if i == 0 {
@@ -269,7 +262,11 @@ fn tuple_terms(
                     show(value)
                 )));
             }
-            terms.iter().zip(names.iter().zip(types)).map(|(term, (name, ty))| prepare(variables, term, name, ty)).collect()
+            terms
+                .iter()
+                .zip(names.iter().zip(types))
+                .map(|(term, (name, ty))| prepare(variables, term, name, ty))
+                .collect()
         }
         ast::Term::Marker(marker) => {
             let ty = CqlType::tuple(types.iter().cloned());

@@ -109,13 +109,15 @@ impl<'a> State<'a> {
                     self.best = Some(value);
                 }
             }
-            Kind::Sum | Kind::Avg => match Value::decode(ty, &value).map_err(|error| Error::invalid(error.to_string()))? {
-                Value::Float(v) => self.float += f64::from(v),
-                Value::Double(v) => self.float += v,
-                Value::Decimal(v) => self.decimal = sum(&self.decimal, &v)?,
-                Value::Empty | Value::Null => self.count -= 1,
-                other => self.whole += other.to_bigint().unwrap_or_default(),
-            },
+            Kind::Sum | Kind::Avg => {
+                match Value::decode(ty, &value).map_err(|error| Error::invalid(error.to_string()))? {
+                    Value::Float(v) => self.float += f64::from(v),
+                    Value::Double(v) => self.float += v,
+                    Value::Decimal(v) => self.decimal = sum(&self.decimal, &v)?,
+                    Value::Empty | Value::Null => self.count -= 1,
+                    other => self.whole += other.to_bigint().unwrap_or_default(),
+                }
+            }
         }
         Ok(())
     }

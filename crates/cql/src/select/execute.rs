@@ -51,7 +51,8 @@ impl Select {
             let place = virtual_rows::Place { partitions, ranges };
             let emitter = emitter(None, None)?;
             let state = request.params.paging_state.as_ref();
-            let page = virtual_rows::read(self, table.as_ref(), place, emitter, rows_limit, per_partition, page_size, state);
+            let page =
+                virtual_rows::read(self, table.as_ref(), place, emitter, rows_limit, per_partition, page_size, state);
             return page.await.map(|rows| self.answer(rows));
         }
         let slice = match &self.slice {
@@ -70,7 +71,10 @@ impl Select {
             Partitions::Keys(keys) if keys.is_empty() => return self.nothing(emitter(rows_limit, per_partition)?),
             Partitions::Keys(keys) => {
                 let hint = match &keys[..] {
-                    [key] if request.client.tablets_routing.get() && self.restrictions.partition.key_variables().is_some() => {
+                    [key]
+                        if request.client.tablets_routing.get()
+                            && self.restrictions.partition.key_variables().is_some() =>
+                    {
                         let table = request.metadata.table_by_id(self.schema.id);
                         table.and_then(|table| request.coordinator.tablet_hint(table, key.token))
                     }

@@ -12,7 +12,6 @@ pub mod rows;
 pub mod selector;
 pub mod virtual_rows;
 
-
 use crate::api::ResultMetadata;
 use crate::attributes::Attributes;
 use crate::restrictions::Restrictions;

@@ -13,9 +13,9 @@ use crate::syntax::ast::{self, FunctionCall, Literal, OrderBy, SelectExpr, Selec
 use crate::term::function::{self, Argument, Function};
 use crate::term::typing::{fits, natural_type, show, show_type};
 use crate::term::{Variables, cast, prepare};
+use model::CqlType;
 use model::range::{RowRange, Slice};
 use model::schema::{Column, ColumnKind, TableSchema};
-use model::CqlType;
 use replica::{Output, OutputColumn};
 use std::rc::Rc;
 
@@ -99,8 +99,8 @@ pub fn plan(
         OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => false,
     };
     let static_row = !schema.statics.is_empty() && (whole_partitions || output.iter().any(is_static));
-    let slice = whole_partitions
-        .then(|| Rc::new(Slice { rows: vec![RowRange::FULL], static_row, reversed, resume: None }));
+    let slice =
+        whole_partitions.then(|| Rc::new(Slice { rows: vec![RowRange::FULL], static_row, reversed, resume: None }));
     let spec = |item: Item| ColumnSpec {
         keyspace: variables.keyspace.clone(),
         table: variables.table.clone(),
@@ -149,12 +149,13 @@ fn check_distinct(schema: &TableSchema, output: &[OutputColumn]) -> Result<(), E
         let name = match column {
             OutputColumn::PartitionKey(_) => continue,
             OutputColumn::Clustering(i) => &schema.clustering[*i as usize].name,
-            OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
-                match schema.column(*id) {
-                    Some(column) if column.kind != ColumnKind::Static => &column.name,
-                    _ => continue,
-                }
-            }
+            OutputColumn::Value(id)
+            | OutputColumn::WriteTime(id)
+            | OutputColumn::Ttl(id)
+            | OutputColumn::Elements(id) => match schema.column(*id) {
+                Some(column) if column.kind != ColumnKind::Static => &column.name,
+                _ => continue,
+            },
         };
         return Err(Error::invalid(format!(
             "SELECT DISTINCT queries must only request partition key columns and/or static columns (not {name})"
@@ -189,16 +190,17 @@ fn order<'s>(
         return Ok(out);
     }
     if !restrictions.partition.is_keys() {
-        return Err(Error::invalid("ORDER BY is only supported when the partition key is restricted by an EQ or an IN."));
+        return Err(Error::invalid(
+            "ORDER BY is only supported when the partition key is restricted by an EQ or an IN.",
+        ));
     }
     let mut next = 0;
     for element in order_by {
         let OrderBy::Column { column: name, descending } = element else {
             return Err(Error::not_supported("ORDER BY of anything but columns"));
         };
-        let column = schema
-            .column_named(name)
-            .ok_or_else(|| Error::invalid(format!("Order by on unknown column {name}")))?;
+        let column =
+            schema.column_named(name).ok_or_else(|| Error::invalid(format!("Order by on unknown column {name}")))?;
         if column.kind != ColumnKind::Clustering {
             return Err(Error::invalid(format!(
                 "Order by is currently only supported on the clustered columns of the PRIMARY KEY, got {name}"
@@ -285,7 +287,9 @@ impl Columns<'_, '_, '_> {
                 let aggregate = Aggregate { kind: Kind::Count, argument: None, ty: CqlType::Bigint };
                 (self.aggregate(aggregate), CqlType::Bigint)
             }
-            SelectExpr::WriteTime(target) => (self.cell_property(target, "writetime", OutputColumn::WriteTime)?, CqlType::Bigint),
+            SelectExpr::WriteTime(target) => {
+                (self.cell_property(target, "writetime", OutputColumn::WriteTime)?, CqlType::Bigint)
+            }
             SelectExpr::Ttl(target) => (self.cell_property(target, "ttl", OutputColumn::Ttl)?, CqlType::Int),
             SelectExpr::Call(call) => self.call(call)?,
             SelectExpr::Cast(inner, type_name) => {
@@ -305,9 +309,9 @@ impl Columns<'_, '_, '_> {
                         name_of(inner)
                     )));
                 };
-                let index = user_type.field_index(field).ok_or_else(|| {
-                    Error::invalid(format!("{} of type {ty} has no field {field}", name_of(inner)))
-                })?;
+                let index = user_type
+                    .field_index(field)
+                    .ok_or_else(|| Error::invalid(format!("{} of type {ty} has no field {field}", name_of(inner))))?;
                 (Selector::Field(Box::new(selector), index), user_type.fields[index].1.clone())
             }
             SelectExpr::Element(inner, key) => {

@@ -62,7 +62,12 @@ pub struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     /// Nothing emitted yet. The limits are those that nobody below has applied.
-    pub fn new(select: &'a Select, env: Env<'a>, limit: Option<u64>, per_partition: Option<u64>) -> Result<Self, Error> {
+    pub fn new(
+        select: &'a Select,
+        env: Env<'a>,
+        limit: Option<u64>,
+        per_partition: Option<u64>,
+    ) -> Result<Self, Error> {
         let filters = select.restrictions.filters.iter().map(|filter| filter.bind(env)).collect::<Result<_, _>>()?;
         let aggregates = match &select.shape {
             Shape::Aggregate(aggregates, _) => aggregates.iter().map(State::new).collect(),

@@ -53,7 +53,9 @@ impl Selector {
                 field.map(|field| value.slice_ref(field))
             }
             Selector::Element(inner, ty, key) => {
-                let (Some(value), Some(key)) = (inner.evaluate(row)?, key.evaluate_set(row.env)?) else { return Ok(None) };
+                let (Some(value), Some(key)) = (inner.evaluate(row)?, key.evaluate_set(row.env)?) else {
+                    return Ok(None);
+                };
                 element(ty, &value, &key).map(|element| value.slice_ref(element))
             }
         })
@@ -67,9 +69,10 @@ fn element<'v>(ty: &CqlType, value: &'v [u8], wanted: &[u8]) -> Option<&'v [u8]>
             .map_while(Result::ok)
             .find(|(k, _)| compare(key, k, wanted) == Ordering::Equal)
             .map(|(_, element)| element),
-        CqlType::Set { elem, .. } => {
-            collection::elements(value).ok()?.map_while(Result::ok).find(|e| compare(elem, e, wanted) == Ordering::Equal)
-        }
+        CqlType::Set { elem, .. } => collection::elements(value)
+            .ok()?
+            .map_while(Result::ok)
+            .find(|e| compare(elem, e, wanted) == Ordering::Equal),
         CqlType::List { .. } => {
             let index = usize::try_from(i32::from_be_bytes(wanted.try_into().ok()?)).ok()?;
             collection::elements(value).ok()?.map_while(Result::ok).nth(index)

@@ -1,8 +1,8 @@
 //! Reads of virtual tables: their rows are made, cut down to what was asked for, and put in order, here and now.
 
+use super::Select;
 use super::execute::bad_state;
 use super::rows::{Emitter, Slots};
-use super::Select;
 use crate::api::Rows;
 use crate::error::Error;
 use crate::restrictions::Partitions;
@@ -56,12 +56,8 @@ pub async fn read(
     if select.output.distinct {
         rows.dedup_by(|later, kept| later.key == kept.key);
     }
-    let filters = select
-        .restrictions
-        .filters
-        .iter()
-        .map(|filter| filter.bind(emitter.env()))
-        .collect::<Result<Vec<_>, _>>()?;
+    let filters =
+        select.restrictions.filters.iter().map(|filter| filter.bind(emitter.env())).collect::<Result<Vec<_>, _>>()?;
     rows.retain(|row| {
         filters.iter().zip(&select.filter_slots).all(|(filter, slot)| filter.accepts(row.slots[*slot].as_deref()))
     });

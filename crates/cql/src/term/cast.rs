@@ -20,7 +20,10 @@ pub fn is_allowed(from: &CqlType, to: &CqlType) -> bool {
         return true;
     }
     match to {
-        Text => !matches!(from, Blob | List { .. } | Set { .. } | Map { .. } | Tuple(_) | Udt(_) | Vector { .. } | Custom(_) | Empty),
+        Text => !matches!(
+            from,
+            Blob | List { .. } | Set { .. } | Map { .. } | Tuple(_) | Udt(_) | Vector { .. } | Custom(_) | Empty
+        ),
         Ascii => is_number(from) || matches!(from, Boolean | Timestamp | Date | Time | Timeuuid | Uuid | Inet),
         Timestamp => matches!(from, Timeuuid | Date),
         Date => matches!(from, Timeuuid | Timestamp),
@@ -49,9 +52,8 @@ pub fn cast(value: &Value, from: &CqlType, to: &CqlType) -> Result<Option<Bytes>
             }))
         }
         _ => {
-            let cast = number(value, to).ok_or_else(|| {
-                Error::invalid(format!("Cannot cast value {} to type {to}", text_of(value, from)))
-            })?;
+            let cast = number(value, to)
+                .ok_or_else(|| Error::invalid(format!("Cannot cast value {} to type {to}", text_of(value, from))))?;
             encoded(&cast, to)
         }
     }

@@ -221,7 +221,9 @@ impl Function {
         }
         let Some(first) = given.first() else { return Ok(None) };
         Ok(match self {
-            Function::MinTimeuuid => millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 0, 0x8080_8080_8080_8080)),
+            Function::MinTimeuuid => {
+                millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 0, 0x8080_8080_8080_8080))
+            }
             Function::MaxTimeuuid => {
                 millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 9999, 0x7f7f_7f7f_7f7f_7f7f))
             }
@@ -237,7 +239,9 @@ impl Function {
             Function::Token(_) => {
                 let components: Vec<&[u8]> = given.iter().map(|bytes| &bytes[..]).collect();
                 let mut key = Vec::new();
-                if components.len() > 1 && components.iter().any(|component| component.len() > model::key::MAX_KEY_BYTES) {
+                if components.len() > 1
+                    && components.iter().any(|component| component.len() > model::key::MAX_KEY_BYTES)
+                {
                     return Err(Error::invalid("A partition key component is too long for token()"));
                 }
                 encode_partition_key(&components, &mut key);

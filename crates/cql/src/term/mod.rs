@@ -9,7 +9,6 @@ pub mod function;
 pub mod typing;
 pub mod variables;
 
-
 use crate::api::{BoundValue, ColumnSpec};
 use crate::error::Error;
 use bytes::Bytes;
@@ -156,7 +155,8 @@ impl Term {
             }
             Term::TupleField(tuple, index) => {
                 let Some(tuple) = tuple.evaluate_set(env)? else { return Ok(Val::Null) };
-                let field = collection::fields(&tuple).nth(*index).transpose().map_err(|e| Error::invalid(e.to_string()))?;
+                let field =
+                    collection::fields(&tuple).nth(*index).transpose().map_err(|e| Error::invalid(e.to_string()))?;
                 return Ok(match field.flatten() {
                     Some(field) => Val::Owned(tuple.slice_ref(field)),
                     None => Val::Null,

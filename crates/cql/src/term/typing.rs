@@ -101,10 +101,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
         ast::Term::Hint(type_name, inner) => {
             let hinted = resolve_type(variables.metadata, &variables.keyspace, type_name)?;
             if !assignable(&hinted, ty) {
-                return Err(Error::invalid(format!(
-                    "Cannot assign value {} to {name} of type {ty}",
-                    show(term)
-                )));
+                return Err(Error::invalid(format!("Cannot assign value {} to {name} of type {ty}", show(term))));
             }
             if !fits(variables.metadata, &variables.keyspace, inner, &hinted) {
                 return Err(Error::invalid(format!("Cannot cast value {} to type {hinted}", show(inner))));
@@ -281,7 +278,10 @@ fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> 
 pub fn assignable(from: &CqlType, to: &CqlType) -> bool {
     use CqlType::*;
     from == to
-        || matches!((from, to), (Ascii, Text) | (Timeuuid, Uuid) | (_, Blob) | (Timestamp | Time, Bigint) | (Bigint, Counter))
+        || matches!(
+            (from, to),
+            (Ascii, Text) | (Timeuuid, Uuid) | (_, Blob) | (Timestamp | Time, Bigint) | (Bigint, Counter)
+        )
         || from.freeze() == to.freeze()
 }
 

@@ -30,7 +30,8 @@ impl<'a> Variables<'a> {
         let mut variable_of = Vec::with_capacity(names.len());
         let mut count = 0;
         for (i, name) in names.iter().enumerate() {
-            let before = name.as_ref().and_then(|name| names[..i].iter().position(|other| other.as_ref() == Some(name)));
+            let before =
+                name.as_ref().and_then(|name| names[..i].iter().position(|other| other.as_ref() == Some(name)));
             match before {
                 Some(before) => variable_of.push(variable_of[before]),
                 None => {
@@ -65,10 +66,9 @@ impl<'a> Variables<'a> {
         let number = self.variable_of[marker.0];
         let marker_name = self.names[marker.0].as_ref();
         match &self.specs[number as usize] {
-            Some(spec) if !same_values(&spec.ty, ty) => Err(Error::invalid(format!(
-                "variable :{} has type {} which doesn't match {}",
-                spec.name, spec.ty, ty
-            ))),
+            Some(spec) if !same_values(&spec.ty, ty) => {
+                Err(Error::invalid(format!("variable :{} has type {} which doesn't match {}", spec.name, spec.ty, ty)))
+            }
             Some(_) => Ok(number),
             None => {
                 let name = marker_name.map_or_else(|| name.to_string(), |name| name.to_string());

@@ -1,3 +1,4 @@
+#![allow(dead_code, reason = "each test binary uses its part")]
 //! A node of one shard in this process, on a directory of its own, and a session that speaks to it.
 
 use bytes::Bytes;
@@ -17,8 +18,21 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+/// The stack of a test's thread: futures of unoptimised builds are large.
+const STACK: usize = 16 << 20;
+
 /// Runs `test` against a fresh node.
-pub fn with_node<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F) {
+pub fn with_node<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F + Send) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, || run(name, test)).expect("a thread starts");
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F) {
     let path = std::env::temp_dir().join(format!("messina-cql-{name}-{}", std::process::id()));
     if path.exists() {
         std::fs::remove_dir_all(&path).expect("an old directory can be removed");

@@ -1,0 +1,305 @@
+//! Prepared statements, bound values, paging and protocol batches, end to end in one process.
+
+mod support;
+
+use bytes::Bytes;
+use cql::api::{Batch, BatchKind, BatchStatement, BoundValue, BoundValues, Rows};
+use cql::{Answer, AnswerKind, Error, Prepared, QueryParams};
+use model::CqlType;
+use model::types::Value;
+use support::{Session, bound, show_rows, values, with_node};
+
+const INT: &CqlType = &CqlType::Int;
+const TEXT: &CqlType = &CqlType::Text;
+
+fn int(value: i32) -> (&'static CqlType, Value) {
+    (INT, Value::Int(value))
+}
+
+fn text(value: &str) -> (&'static CqlType, Value) {
+    (TEXT, Value::Text(value.to_owned()))
+}
+
+fn params(values: BoundValues) -> QueryParams {
+    QueryParams { values, ..QueryParams::default() }
+}
+
+async fn execute(session: &Session, prepared: &Prepared, values: BoundValues) -> Result<Answer, Error> {
+    session.processor.execute(&session.client, &prepared.id, &params(values)).await
+}
+
+async fn prepare(session: &Session, text: &str) -> Prepared {
+    let prepared = session.processor.prepare(&session.client, text).await;
+    prepared.unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn rows(answer: Result<Answer, Error>) -> Rows {
+    match answer.map(|answer| answer.kind) {
+        Ok(AnswerKind::Rows(rows)) => rows,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn markers(prepared: &Prepared) -> Vec<String> {
+    prepared.markers.columns.iter().map(|column| format!("{} {}", column.name, column.ty)).collect()
+}
+
+#[test]
+fn a_prepared_statement_takes_values_by_place_and_by_name() {
+    with_node("prepared", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c text, v int, PRIMARY KEY (p, c))").await;
+        let insert = prepare(&session, "INSERT INTO t (c, v, p) VALUES (?, ?, ?)").await;
+        assert_eq!(markers(&insert), ["c text", "v int", "p int"]);
+        assert_eq!(insert.partition_key_markers, [2]);
+        assert!(insert.result.columns.is_empty());
+        execute(&session, &insert, values(&[text("a"), int(1), int(7)])).await.unwrap();
+        let named = vec![
+            ("p".to_owned(), bound(INT, &Value::Int(7))),
+            ("v".to_owned(), bound(INT, &Value::Int(2))),
+            ("c".to_owned(), bound(TEXT, &Value::Text("b".into()))),
+        ];
+        execute(&session, &insert, BoundValues::Named(named)).await.unwrap();
+
+        let select = prepare(&session, "SELECT c, v FROM t WHERE p = :key AND c > :low LIMIT :n").await;
+        assert_eq!(markers(&select), ["key int", "low text", "n int"]);
+        let found = rows(execute(&session, &select, values(&[int(7), text(""), int(10)])).await);
+        assert_eq!(show_rows(&found), ["c='a', v=1", "c='b', v=2"]);
+        let found = rows(execute(&session, &select, values(&[int(7), text("a"), int(10)])).await);
+        assert_eq!(show_rows(&found), ["c='b', v=2"]);
+
+        let wrong = execute(&session, &select, values(&[int(7)])).await.unwrap_err();
+        assert_eq!(wrong, Error::Invalid("Invalid amount of bind variables: expected 3 received 1".into()));
+        let bad = BoundValues::Positional(vec![BoundValue::Value(Bytes::from_static(b"xyz")); 3].into());
+        let wrong = execute(&session, &select, bad).await.unwrap_err();
+        assert!(wrong.to_string().starts_with("Exception while binding column "), "{wrong}");
+        let unknown = session.processor.execute(&session.client, &[0; 16], &QueryParams::default()).await;
+        assert_eq!(unknown.unwrap_err(), Error::Unprepared([0; 16]));
+    });
+}
+
+#[test]
+fn markers_of_one_name_are_one_variable() {
+    with_node("names", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, a int, b text)").await;
+        let both = prepare(&session, "UPDATE t SET a = :x WHERE p = :x").await;
+        assert_eq!(markers(&both), ["x int"]);
+        execute(&session, &both, values(&[int(5)])).await.unwrap();
+        assert_eq!(session.rows("SELECT * FROM t").await, ["p=5, a=5, b=null"]);
+        let clash = session.processor.prepare(&session.client, "UPDATE t SET b = :x WHERE p = :x").await;
+        assert_eq!(clash.unwrap_err().to_string(), "variable :x has type text which doesn't match int");
+    });
+}
+
+#[test]
+fn markers_are_named_after_what_they_stand_for() {
+    with_node("marker_names", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, d int, l list<int>, m map<text, int>, PRIMARY KEY (p, c, d))").await;
+        for (statement, expected) in [
+            ("SELECT * FROM t WHERE p IN ?", vec!["in(p) frozen<list<int>>"]),
+            ("SELECT * FROM t WHERE p IN (?, ?)", vec!["in(p) int", "in(p) int"]),
+            ("SELECT * FROM t WHERE token(p) > ? AND token(p) <= ?", vec!["partition key token bigint"; 2]),
+            ("SELECT * FROM t WHERE p = 1 AND (c, d) > ?", vec!["(c, d) frozen<tuple<int, int>>"]),
+            ("SELECT * FROM t WHERE p = 1 AND (c, d) > (?, ?)", vec!["c int", "d int"]),
+            ("SELECT * FROM t WHERE p = 1 AND (c, d) IN ?", vec!["in((c, d)) frozen<list<frozen<tuple<int, int>>>>"]),
+            ("SELECT * FROM t PER PARTITION LIMIT ? LIMIT ?", vec!["[per_partition_limit] int", "[limit] int"]),
+            (
+                "UPDATE t USING TTL ? AND TIMESTAMP ? SET l[?] = ?, m[?] = ? WHERE p = ? AND c = ? AND d = ?",
+                vec![
+                    "[ttl] int",
+                    "[timestamp] bigint",
+                    "idx(l) int",
+                    "value(l) int",
+                    "key(m) text",
+                    "value(m) int",
+                    "p int",
+                    "c int",
+                    "d int",
+                ],
+            ),
+        ] {
+            let prepared = prepare(&session, statement).await;
+            assert_eq!(markers(&prepared), expected, "{statement}");
+        }
+        session.ok("INSERT INTO t (p, c, d) VALUES (1, 2, 3)").await;
+        let tuples = prepare(&session, "SELECT d FROM t WHERE p = 1 AND (c, d) IN ?").await;
+        let ty = tuples.markers.columns[0].ty.clone();
+        let pair = |c, d| Value::Tuple(vec![Value::Int(c), Value::Int(d)]);
+        let list = Value::List(vec![pair(9, 9), pair(2, 3)]);
+        let found = rows(execute(&session, &tuples, values(&[(&ty, list)])).await);
+        assert_eq!(show_rows(&found), ["d=3"]);
+        let above = prepare(&session, "SELECT d FROM t WHERE p = 1 AND (c, d) > ?").await;
+        let ty = above.markers.columns[0].ty.clone();
+        assert_eq!(rows(execute(&session, &above, values(&[(&ty, pair(2, 2))])).await).count, 1);
+        assert_eq!(rows(execute(&session, &above, values(&[(&ty, pair(2, 3))])).await).count, 0);
+    });
+}
+
+#[test]
+fn unset_leaves_columns_alone_and_is_refused_elsewhere() {
+    with_node("unset", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, a int, l list<int>)").await;
+        session.ok("INSERT INTO t (p, a, l) VALUES (1, 1, [1])").await;
+        let insert = prepare(&session, "INSERT INTO t (p, a, l) VALUES (?, ?, ?) USING TTL ?").await;
+        let one = bound(INT, &Value::Int(1));
+        let set = |list: [BoundValue; 4]| BoundValues::Positional(list.into_iter().collect());
+        let unset = || BoundValue::Unset;
+        execute(&session, &insert, set([one.clone(), unset(), unset(), unset()])).await.unwrap();
+        assert_eq!(session.rows("SELECT * FROM t").await, ["p=1, a=1, l=[1]"]);
+        let refused = execute(&session, &insert, set([unset(), unset(), unset(), unset()])).await.unwrap_err();
+        assert!(refused.to_string().contains("unset"), "{refused}");
+        execute(&session, &insert, set([one.clone(), BoundValue::Null, BoundValue::Null, unset()])).await.unwrap();
+        assert_eq!(session.rows("SELECT * FROM t").await, ["p=1, a=null, l=null"]);
+        let select = prepare(&session, "SELECT p FROM t WHERE p = ? LIMIT ?").await;
+        let found = execute(&session, &select, BoundValues::Positional([one, unset()].into_iter().collect())).await;
+        assert_eq!(rows(found).count, 1);
+        let refused =
+            execute(&session, &select, BoundValues::Positional([unset(), unset()].into_iter().collect())).await;
+        assert!(refused.unwrap_err().to_string().contains("unset"));
+    });
+}
+
+#[test]
+fn a_changed_table_is_planned_anew() {
+    with_node("replan", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, a int)").await;
+        let all = prepare(&session, "SELECT * FROM t").await;
+        session.ok("INSERT INTO t (p, a) VALUES (1, 1)").await;
+        assert_eq!(show_rows(&rows(execute(&session, &all, values(&[])).await)), ["p=1, a=1"]);
+        session.ok("ALTER TABLE t ADD b text").await;
+        assert_eq!(show_rows(&rows(execute(&session, &all, values(&[])).await)), ["p=1, a=1, b=null"]);
+        let b = prepare(&session, "SELECT b FROM t WHERE p = ?").await;
+        session.ok("ALTER TABLE t DROP b").await;
+        let gone = execute(&session, &b, values(&[int(1)])).await.unwrap_err();
+        assert_eq!(gone, Error::Invalid("Unrecognized name b".into()));
+        session.ok("DROP TABLE t").await;
+        let gone = execute(&session, &all, values(&[])).await.unwrap_err();
+        assert_eq!(gone, Error::Invalid("unconfigured table t".into()));
+        session.ok("CREATE TABLE t (p text PRIMARY KEY)").await;
+        assert_eq!(rows(execute(&session, &all, values(&[])).await).count, 0);
+    });
+}
+
+#[test]
+fn prepared_statements_keep_their_keyspace() {
+    with_node("keyspaces", |session| async move {
+        session.use_keyspace("one").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY)").await;
+        let insert = prepare(&session, "INSERT INTO t (p) VALUES (?)").await;
+        session.use_keyspace("two").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY)").await;
+        let other = prepare(&session, "INSERT INTO t (p) VALUES (?)").await;
+        assert_ne!(insert.id, other.id);
+        execute(&session, &insert, values(&[int(1)])).await.unwrap();
+        execute(&session, &other, values(&[int(2)])).await.unwrap();
+        assert_eq!(session.rows("SELECT p FROM one.t").await, ["p=1"]);
+        assert_eq!(session.rows("SELECT p FROM t").await, ["p=2"]);
+    });
+}
+
+/// All rows of a statement, read with this page size; and the sizes of the pages.
+async fn page_through(session: &Session, statement: &str, size: i32) -> (Vec<String>, Vec<u32>) {
+    let mut params = QueryParams { page_size: Some(size), ..QueryParams::default() };
+    let (mut all, mut sizes) = (Vec::new(), Vec::new());
+    loop {
+        let page = rows(session.processor.query(&session.client, statement, &params).await);
+        all.extend(show_rows(&page));
+        sizes.push(page.count);
+        assert!(sizes.len() < 1000, "{statement} does not end");
+        match page.paging_state {
+            Some(state) => params.paging_state = Some(state),
+            None => return (all, sizes),
+        }
+    }
+}
+
+#[test]
+fn pages_give_the_rows_of_the_whole() {
+    with_node("pages", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, v int, s int static, PRIMARY KEY (p, c))").await;
+        for p in 0..6 {
+            for c in 0..p {
+                session.ok(&format!("INSERT INTO t (p, c, v) VALUES ({p}, {c}, {})", (p + c) % 3)).await;
+            }
+            session.ok(&format!("UPDATE t SET s = {p} WHERE p = {p}")).await;
+        }
+        for statement in [
+            "SELECT * FROM t",
+            "SELECT v, token(p) FROM t",
+            "SELECT * FROM t WHERE p = 5",
+            "SELECT * FROM t WHERE p = 5 ORDER BY c DESC",
+            "SELECT * FROM t WHERE p = 5 AND c IN (0, 2, 4)",
+            "SELECT * FROM t WHERE p IN (5, 0, 3, 99, 4)",
+            "SELECT * FROM t WHERE p IN (5, 0, 3, 99, 4) LIMIT 7",
+            "SELECT * FROM t PER PARTITION LIMIT 2",
+            "SELECT * FROM t WHERE p IN (1, 2, 3, 4, 5) PER PARTITION LIMIT 3 LIMIT 10",
+            "SELECT DISTINCT p, s FROM t",
+            "SELECT * FROM t WHERE v = 1 ALLOW FILTERING",
+            "SELECT * FROM t WHERE v > 0 LIMIT 5 ALLOW FILTERING",
+            "SELECT * FROM t WHERE v > 0 PER PARTITION LIMIT 2 ALLOW FILTERING",
+            "SELECT * FROM t WHERE v > 0 PER PARTITION LIMIT 2 LIMIT 4 ALLOW FILTERING",
+            "SELECT count(*), max(v) FROM t",
+            "SELECT * FROM t WHERE token(p) > 0",
+            "SELECT table_name FROM system_schema.tables",
+        ] {
+            let whole = session.rows(statement).await;
+            for size in [1, 2, 3, 5, 100] {
+                let (paged, sizes) = page_through(&session, statement, size).await;
+                assert_eq!(paged, whole, "{statement} in pages of {size}");
+                assert!(sizes.iter().all(|rows| *rows <= size as u32), "{statement}: pages of {sizes:?}");
+            }
+        }
+        let params = QueryParams { paging_state: Some(Bytes::from_static(b"junk")), ..QueryParams::default() };
+        for statement in
+            ["SELECT * FROM t", "SELECT * FROM t WHERE v = 1 ALLOW FILTERING", "SELECT key FROM system.local"]
+        {
+            let refused = session.processor.query(&session.client, statement, &params).await.unwrap_err();
+            assert_eq!(refused, Error::Protocol("Invalid value for the paging state".into()), "{statement}");
+        }
+        let params = QueryParams { page_size: Some(10), ..QueryParams::default() };
+        let both = "SELECT * FROM t WHERE p IN (1, 2) ORDER BY c";
+        let refused = session.processor.query(&session.client, both, &params).await.unwrap_err();
+        assert!(refused.to_string().starts_with("Cannot page queries with both ORDER BY and a IN"), "{refused}");
+    });
+}
+
+#[test]
+fn protocol_batches_merge_and_warn() {
+    with_node("batches", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, v text, PRIMARY KEY (p, c))").await;
+        let insert = prepare(&session, "INSERT INTO t (p, c, v) VALUES (?, ?, ?)").await;
+        let batch = |statements| Batch { kind: BatchKind::Unlogged, statements, params: QueryParams::default() };
+        let statements = vec![
+            BatchStatement::Prepared(insert.id, values(&[int(1), int(1), text("a")])),
+            BatchStatement::Prepared(insert.id, values(&[int(1), int(2), text("b")])),
+            BatchStatement::Query("INSERT INTO t (p, c, v) VALUES (?, 3, 'c')".into(), values(&[int(2)])),
+        ];
+        let answer = session.processor.batch(&session.client, &batch(statements)).await.unwrap();
+        assert!(answer.warnings.is_empty());
+        assert_eq!(session.rows("SELECT * FROM t").await, ["p=1, c=1, v='a'", "p=1, c=2, v='b'", "p=2, c=3, v='c'"]);
+
+        let of_size = |bytes: usize, partitions: i32| {
+            let one = |p| BatchStatement::Prepared(insert.id, values(&[int(p), int(0), text(&"x".repeat(bytes))]));
+            batch((0..partitions).map(one).collect())
+        };
+        let answer = session.processor.batch(&session.client, &of_size(100 << 10, 2)).await.unwrap();
+        assert_eq!(answer.warnings.len(), 1);
+        assert!(answer.warnings[0].starts_with("Batch modifying 2 partitions in ks.t is of size "));
+        let answer = session.processor.batch(&session.client, &of_size(200 << 10, 1)).await.unwrap();
+        assert!(answer.warnings.is_empty(), "one partition may be of any size");
+        let refused = session.processor.batch(&session.client, &of_size(600 << 10, 2)).await.unwrap_err();
+        assert_eq!(refused, Error::Invalid("Batch too large".into()));
+        let select = BatchStatement::Query("SELECT * FROM t".into(), BoundValues::default());
+        let refused = session.processor.batch(&session.client, &batch(vec![select])).await.unwrap_err();
+        assert!(refused.to_string().contains("only UPDATE, INSERT and DELETE"), "{refused}");
+        let unknown = BatchStatement::Prepared([3; 16], BoundValues::default());
+        let refused = session.processor.batch(&session.client, &batch(vec![unknown])).await.unwrap_err();
+        assert_eq!(refused, Error::Unprepared([3; 16]));
+    });
+}

@@ -50,7 +50,7 @@ impl Reader {
         let Some(range) = forward.clip.range().cloned() else { return Ok(()) };
         let order = &self.schema.order;
         let mut found = None;
-        if !(range.start.prefix.is_empty() && !range.start.after) {
+        if !range.start.prefix.is_empty() || range.start.after {
             let block = promoted.first_beyond(&mut self.index, layout, order, range.start.position()).await?;
             // If no block reaches so far, the last one says so quickest.
             let block = block.min(promoted.count - 1);

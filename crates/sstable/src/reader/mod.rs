@@ -287,7 +287,9 @@ impl Reader {
             // The index says all there is to know of the partition's head.
             let promoted = Promoted::open(&mut self.index, &entry).await?;
             if let Some(promoted) = &promoted {
-                self.start_partition_at(key.token, &key.key, entry.position, promoted.tombstone);
+                self.key.clear();
+                self.key.extend_from_slice(&key.key);
+                self.start_partition(key.token, entry.position, promoted.tombstone);
                 self.stream.seek(entry.position + promoted.header);
                 self.state = State::Choose;
             }
@@ -304,12 +306,11 @@ impl Reader {
         self.slice.of(key)
     }
 
-    fn start_partition_at(&mut self, token: Token, key: &[u8], start: u64, tombstone: Tombstone) {
-        self.key.clear();
-        self.key.extend_from_slice(key);
+    /// The partition of `self.key` begins.
+    fn start_partition(&mut self, token: Token, start: u64, tombstone: Tombstone) {
         (self.token, self.start, self.any) = (token, start, true);
         self.promoted = None;
-        let key = self.batch.push_bytes(key);
+        let key = self.batch.push_bytes(&self.key);
         self.batch.items.push(Item::Start { token, key, tombstone });
     }
 
@@ -345,8 +346,9 @@ impl Reader {
             }
         };
         let start = self.stream.position();
-        let key = self.stream.rest()[2..len - 12].to_vec();
-        self.start_partition_at(token, &key, start, tombstone);
+        self.key.clear();
+        self.key.extend_from_slice(&self.stream.rest()[2..len - 12]);
+        self.start_partition(token, start, tombstone);
         self.stream.consume(len);
         self.state = State::Static;
         Ok(())

@@ -28,6 +28,9 @@ const SEQUENTIAL_FROM: u64 = 64 << 10;
 /// How much is decompressed at once by readers that do not fill the cache.
 const DECODE_AHEAD: usize = 32 << 10;
 
+/// Chunks that are decompressed between looks at the clock.
+const DECODES_PER_YIELD: u64 = 16;
+
 type Read = Pin<Box<dyn Future<Output = io::Result<Bytes>>>>;
 
 /// Stored chunks `first..end`.
@@ -206,11 +209,11 @@ impl Stream {
         if self.stored.as_ref().is_some_and(|stored| (stored.first..stored.end).contains(&n)) {
             return self.decode(n);
         }
-        if self.options.use_cache {
-            if let Some(chunk) = table.cached.get(Kind::Data, n) {
-                self.push(n, chunk);
-                return Ok(());
-            }
+        if self.options.use_cache
+            && let Some(chunk) = table.cached.get(Kind::Data, n)
+        {
+            self.push(n, chunk);
+            return Ok(());
         }
         if self.ahead.as_ref().is_some_and(|ahead| (ahead.first..ahead.end).contains(&n)) {
             let bytes = match &mut self.ahead {
@@ -260,6 +263,9 @@ impl Stream {
                     let content = self.decode_alone(chunk, &stored)?;
                     claim.complete((chunk - n) as usize, &content);
                     self.decoded.push_back((chunk, content));
+                    if (chunk - n) % DECODES_PER_YIELD == DECODES_PER_YIELD - 1 {
+                        rt::task::maybe_yield().await;
+                    }
                 }
             }
         }

@@ -14,16 +14,10 @@ const MAX_SPARSE: usize = 1500;
 const MARK: i32 = -2;
 
 /// Counts distinct keys, roughly.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sketch {
     sparse: Vec<u32>,
     dense: Option<Box<[u8; REGISTERS]>>,
-}
-
-impl Default for Sketch {
-    fn default() -> Self {
-        Sketch { sparse: Vec::new(), dense: None }
-    }
 }
 
 /// MurmurHash2, 64-bit, seed 0, with a sign-extended tail.

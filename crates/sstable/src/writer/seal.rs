@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::generation::{Component, Generation, Place};
 use crate::statistics::Statistics;
 use crate::statistics::stats::LogInterval;
+use bytes::Bytes;
 use model::key::DecoratedKey;
 use rt::fs::{IoClass, OpenOptions};
 use std::io;
@@ -75,6 +76,11 @@ pub async fn seal_all(all: Vec<Unsealed>) -> Result<Vec<Sealed>, Error> {
         rt::fs::sync_dir(dir).await?;
     }
     Ok(all.into_iter().map(|unsealed| unsealed.outcome).collect())
+}
+
+/// A copy that does not keep the buffer of rows it came with.
+fn alone(key: &DecoratedKey) -> DecoratedKey {
+    DecoratedKey { token: key.token, key: Bytes::copy_from_slice(&key.key) }
 }
 
 async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
@@ -150,8 +156,8 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
         data_bytes: data.stored_length,
         total_bytes: data.stored_length + index_length + small,
         partitions,
-        first,
-        last,
+        first: alone(&first),
+        last: alone(&last),
     };
     Ok(Unsealed { place, outcome })
 }

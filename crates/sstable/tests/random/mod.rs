@@ -249,7 +249,9 @@ pub fn row(rng: &mut StdRng, schema: &TableSchema, columns: &[Column], fixed: bo
             value: &c.value,
         })
         .collect();
-    row::build(schema, marker, deletion, cells)
+    let row = row::build(schema, marker, deletion, cells);
+    // Nothing in a row is covered by its own deletions.
+    row::merge(schema, &row, &row)
 }
 
 fn prefix(rng: &mut StdRng, schema: &TableSchema, components: usize) -> Clustering {

@@ -1,7 +1,7 @@
 //! Index.db, read page by page: finding a partition, and walking from one to the next.
 //!
-//! A cursor keeps a few pages of its own, so that a search by halves does not read them again when the reader may not fill
-//! the cache. Pages are checked against Checksums.db each time they come from disk.
+//! A cursor keeps a few of the pages it read from disk, so that a search by halves does not read them again when the reader may
+//! not fill the cache. Pages are checked against Checksums.db each time they come from disk.
 
 use crate::cache::Kind;
 use crate::checksums::PAGE;
@@ -100,7 +100,6 @@ impl IndexCursor {
         if self.options.use_cache {
             loop {
                 if let Some(page) = table.cached.get(Kind::Index, n) {
-                    self.keep(n, page.clone());
                     return Ok(page);
                 }
                 let Some(flight) = table.cached.flight(Kind::Index, n) else { break };

@@ -346,3 +346,61 @@ fn a_wide_partition_is_read_in_large_pieces_and_by_its_blocks() {
         }
     });
 }
+
+#[test]
+fn readers_side_by_side_see_the_same() {
+    let scratch = Scratch::new("together");
+    rt::block_on(async {
+        for (seed, budget) in [(30, 0), (31, 30_000), (32, 300_000), (33, 64 << 20)] {
+            let (schema, stream, generation) = big(&scratch.0, seed).await;
+            let partitions = Rc::new(random::partitions(&stream));
+            let cache = PageCache::new(budget);
+            let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opens");
+            let task = |number: u64| {
+                let (sstable, schema, partitions) = (sstable.clone(), schema.clone(), partitions.clone());
+                async move {
+                    let rng = &mut random::rng(seed * 100 + number);
+                    for _ in 0..15 {
+                        let partition = &partitions[rng.gen_range(0..partitions.len())];
+                        let Fragment::PartitionStart { key, .. } = &partition[0] else { panic!("not a partition") };
+                        let options = [ReadOptions::POINT, ReadOptions::SCAN][rng.gen_range(0..2)];
+                        let slice = Rc::new(Slice::full());
+                        let mut reader = sstable.reader(&schema, PartitionRange::singular(key), slice, options);
+                        let mut out = VecDeque::new();
+                        let (patience, mut polls) = (rng.gen_range(1..20), 0);
+                        loop {
+                            let mut fill = Box::pin(reader.fill(&mut out));
+                            let done = poll_fn(|cx| match fill.as_mut().poll(cx) {
+                                Poll::Ready(result) => Poll::Ready(Some(result)),
+                                Poll::Pending if polls == patience => Poll::Ready(None),
+                                Poll::Pending => {
+                                    polls += 1;
+                                    Poll::Pending
+                                }
+                            })
+                            .await;
+                            match done {
+                                Some(result) if result.as_ref().is_ok_and(|more| *more) => {}
+                                Some(result) => {
+                                    result.expect("readable");
+                                    drop(fill);
+                                    assert!(out.iter().eq(partition), "seed {seed}, task {number}");
+                                    break;
+                                }
+                                // It goes away in the middle; others must not wait for it.
+                                None => break,
+                            }
+                        }
+                    }
+                }
+            };
+            let tasks: Vec<_> = (0..8).map(|number| rt::task::spawn(task(number))).collect();
+            for task in tasks {
+                task.await.expect("it ends");
+            }
+            assert!(cache.stats().bytes <= budget);
+            drop(sstable);
+            assert_eq!(cache.stats().bytes, 0);
+        }
+    });
+}

@@ -236,10 +236,16 @@ fn one_table(dir: &Path, seed: u64, size: Size, columns: usize) {
     });
 }
 
+/// `count` seeds from `first` on; `SSTABLE_SEEDS=50` makes it fifty times as many.
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let times = std::env::var("SSTABLE_SEEDS").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
+    first * 1_000_000..first * 1_000_000 + count * times
+}
+
 #[test]
 fn small_tables_read_back() {
     let scratch = Scratch::new("small");
-    for seed in 0..60 {
+    for seed in seeds(0, 60) {
         one_table(&scratch.0, seed, Size { partitions: 5, rows: 12, value: 20 }, 6);
     }
 }
@@ -247,7 +253,7 @@ fn small_tables_read_back() {
 #[test]
 fn tables_with_wide_partitions_read_back() {
     let scratch = Scratch::new("wide");
-    for seed in 100..112 {
+    for seed in seeds(1, 12) {
         one_table(&scratch.0, seed, Size { partitions: 3, rows: 400, value: 200 }, 5);
     }
 }
@@ -255,7 +261,7 @@ fn tables_with_wide_partitions_read_back() {
 #[test]
 fn tables_with_many_partitions_read_back() {
     let scratch = Scratch::new("many");
-    for seed in 200..205 {
+    for seed in seeds(2, 5) {
         one_table(&scratch.0, seed, Size { partitions: 600, rows: 3, value: 10 }, 4);
     }
 }
@@ -263,7 +269,7 @@ fn tables_with_many_partitions_read_back() {
 #[test]
 fn tables_with_many_columns_read_back() {
     let scratch = Scratch::new("columns");
-    for seed in 300..315 {
+    for seed in seeds(3, 15) {
         one_table(&scratch.0, seed, Size { partitions: 4, rows: 6, value: 10 }, 150);
     }
 }
@@ -272,7 +278,7 @@ fn tables_with_many_columns_read_back() {
 fn skipping_partitions_goes_on_with_the_next() {
     let scratch = Scratch::new("skip");
     rt::block_on(async {
-        for seed in 400..420 {
+        for seed in seeds(4, 20) {
             let rng = &mut random::rng(seed);
             let schema = random::schema(rng, 4);
             let size = Size { partitions: 12, rows: 300, value: 100 };

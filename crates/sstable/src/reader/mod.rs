@@ -62,6 +62,8 @@ impl ReadOptions {
 
 /// About how many bytes of fragments one `fill` appends.
 const FILL: usize = 32 << 10;
+/// Room made for a partition's first row, so that a small one takes one allocation.
+const FIRST_BYTES: usize = 256;
 /// Steps without output between looks at the clock.
 const YIELD_EVERY: u32 = 32;
 
@@ -310,6 +312,7 @@ impl Reader {
     fn start_partition(&mut self, token: Token, start: u64, tombstone: Tombstone) {
         (self.token, self.start, self.any) = (token, start, true);
         self.promoted = None;
+        self.batch.arena.reserve(self.key.len() + FIRST_BYTES);
         let key = self.batch.push_bytes(&self.key);
         self.batch.items.push(Item::Start { token, key, tombstone });
     }

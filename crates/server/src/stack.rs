@@ -1,9 +1,9 @@
 //! The floors of a node stacked upon each other, on every shard, without the ports: data directory, journal, engine, replay,
 //! replica, coordinator, language. `node` puts the ports on top; the simulation and the benchmarks use it as it is.
 
+use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::metadata::{MetadataService, NodeInfo, Recovered, open_journal};
-use cluster::Coordinator;
 use cql::Processor;
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
 use engine::datadir::DataDir;
@@ -77,7 +77,8 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
     let journal_dir = config.data_dir.join("journal");
-    let (journal, recovered) = open_journal(&journal_dir, data_dir.host_id, shards).await.map_err(StartError::because)?;
+    let (journal, recovered) =
+        open_journal(&journal_dir, data_dir.host_id, shards).await.map_err(StartError::because)?;
 
     open_shard(config.clone(), &recovered, Some(journal)).await?;
     for shard in (1..shards).map(|shard| ShardId(shard as u16)) {
@@ -172,7 +173,12 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
     finished.await.into_iter().collect::<Result<Vec<_>, _>>()?;
     commitlog::retire(logs).await.map_err(StartError::because)?;
     if report.mutations > 0 || !report.skipped.is_empty() {
-        tracing::info!(mutations = report.mutations, bytes = report.bytes, segments = report.segments, "commitlog replayed");
+        tracing::info!(
+            mutations = report.mutations,
+            bytes = report.bytes,
+            segments = report.segments,
+            "commitlog replayed"
+        );
     }
     for skipped in &report.skipped {
         tracing::error!(file = %skipped.file.display(), offset = skipped.offset, why = skipped.why,

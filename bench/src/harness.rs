@@ -57,6 +57,8 @@ impl Harness {
             auto_compaction: false,
             page_limits: PageLimits::default(),
             tombstone_warn_threshold: 1000,
+            compaction_throughput: 0,
+            language: cql::Config::default(),
         };
         let stack = stack::start(config).await.expect("the node starts");
         let client = ClientState {
@@ -78,6 +80,11 @@ impl Harness {
     /// Prepares a statement.
     pub async fn prepare(&self, text: &str) -> [u8; 16] {
         self.processor.prepare(&self.client, text).await.unwrap_or_else(|error| panic!("{text}: {error}")).id
+    }
+
+    /// Bytes of the future of one request.
+    pub fn request_size(&self) -> usize {
+        size_of_val(&self.processor.execute(&self.client, &[0; 16], &QueryParams::default()))
     }
 
     /// One request from its frame's bytes to its answer's bytes in `out`.

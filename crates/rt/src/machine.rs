@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// Turns between two looks at the reactor while tasks are ready.
 const TURNS_PER_REACTOR_POLL: u32 = 2;
+/// A shard's stack: deep statements are parsed and nested futures first polled on it. Only what is touched takes memory.
+const STACK: usize = 8 << 20;
 /// Threads a shard may use for file operations that have no asynchronous form.
 const BLOCKING_THREADS: usize = 4;
 
@@ -98,8 +100,10 @@ impl Machine {
             let per_shard = per_shard.clone();
             let remote = Remote::new(mailboxes.clone());
             let ending = Ending { life: life.clone(), remote: remote.clone() };
-            let thread =
-                std::thread::Builder::new().name(format!("{}-{index}", config.thread_name)).spawn(move || {
+            let thread = std::thread::Builder::new()
+                .name(format!("{}-{index}", config.thread_name))
+                .stack_size(STACK)
+                .spawn(move || {
                     let _ending = ending;
                     if let Some(cpu) = pin
                         && let Err(error) = set_affinity(&[cpu])

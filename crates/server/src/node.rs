@@ -14,6 +14,8 @@ use crate::stack::{self, Stack, StackConfig, StartError};
 use cluster::NodeInfo;
 use cluster::coordinator::PageLimits;
 use cql::Processor;
+use cql::system::ClientList;
+use engine::Engine;
 use engine::commitlog::SyncMode;
 use model::HostId;
 use rt::sync::watch;
@@ -146,6 +148,17 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
             unpaged_bytes: config.max_memory_for_unlimited_query_hard_limit.0,
         },
         tombstone_warn_threshold: config.tombstone_warn_threshold,
+        compaction_throughput: config.compaction_throughput_mb_per_sec.0.div_ceil(shards as u64),
+        language: cql::Config {
+            read_timeout: config.read_request_timeout_in_ms.0,
+            range_timeout: config.range_request_timeout_in_ms.0,
+            write_timeout: config.write_request_timeout_in_ms.0,
+            truncate_timeout: config.truncate_request_timeout_in_ms.0,
+            batch_size_warn: config.batch_size_warn_threshold_in_kb.0 as usize,
+            batch_size_fail: config.batch_size_fail_threshold_in_kb.0 as usize,
+            restrict_future_timestamp: config.restrict_future_timestamp,
+            ..cql::Config::default()
+        },
     }
 }
 
@@ -204,7 +217,11 @@ async fn bring_up(plan: Plan) -> Result<Up, StartError> {
         let (limits, node) = (limits.clone(), node.clone());
         async move {
             rt::shard::install(Rc::new(budget));
-            Server::new(rt::shard::service::<Processor>(), limits, node).install();
+            let server = Server::new(rt::shard::service::<Processor>(), limits, node);
+            server.install();
+            let transport = server.transport.clone();
+            rt::shard::install(Rc::new(ClientList(Box::new(move || transport.clients()))));
+            rt::task::spawn(watch_log()).detach();
         }
     })
     .await;
@@ -218,6 +235,14 @@ async fn bring_up(plan: Plan) -> Result<Up, StartError> {
     let accepting = rt::task::spawn(listeners.accept::<Processor>(Spread::new(plan.shards)));
     rt::shard::install(Rc::new(Running { _stack: stack, accepting: RefCell::new(Some(accepting)) }));
     Ok(up)
+}
+
+/// A log that cannot be written any more can promise nothing: the process ends, and replay at the next start finds what was
+/// acknowledged.
+async fn watch_log() {
+    let error = rt::shard::service::<Engine>().failure().await;
+    tracing::error!(%error, shard = %rt::shard::this(), "the commitlog has failed: the node ends");
+    std::process::exit(1);
 }
 
 /// On shard 0: the way back. Nobody new comes in, those inside finish, the floors stop, the directory is let go.

@@ -42,6 +42,10 @@ pub struct StackConfig {
     pub page_limits: PageLimits,
     /// `tombstone_warn_threshold`.
     pub tombstone_warn_threshold: u64,
+    /// What compaction of one shard may write per second, in bytes; 0 for no limit.
+    pub compaction_throughput: u64,
+    /// The language's limits.
+    pub language: cql::Config,
 }
 
 /// Why a node did not start. The texts are for the operator.
@@ -129,6 +133,7 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
     engine.log.total_size_limit = config.log_size_limit;
     engine.auto_snapshot = config.auto_snapshot;
     engine.auto_compaction = config.auto_compaction;
+    engine.compaction_throughput = config.compaction_throughput;
     engine
 }
 
@@ -142,7 +147,7 @@ fn serve_shard(config: &StackConfig, floor: i64) {
     let metadata = rt::shard::service::<MetadataService>();
     let coordinator = Coordinator::new(metadata, replica, TimestampClock::above(floor), config.page_limits.clone());
     rt::shard::install(coordinator.clone());
-    rt::shard::install(Rc::new(Processor::new(coordinator)));
+    rt::shard::install(Rc::new(Processor::with_config(coordinator, config.language.clone())));
 }
 
 /// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.

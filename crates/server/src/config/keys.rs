@@ -163,8 +163,6 @@ settings! {
         write_request_timeout_in_ms ["write_request_timeout"]: Millis = millis(2_000);
         /// How long a TRUNCATE may take.
         truncate_request_timeout_in_ms ["truncate_request_timeout"]: Millis = millis(60_000);
-        /// How long anything else may take.
-        request_timeout_in_ms ["request_timeout"]: Millis = millis(10_000);
         /// A page ends when its rows have this many bytes.
         query_page_size_in_bytes: Bytes = Size(1 << 20);
         /// A page ends when this many tombstones were read for it.
@@ -177,6 +175,8 @@ settings! {
         batch_size_warn_threshold_in_kb ["batch_size_warn_threshold"]: KiB = Size(128 << 10);
         /// A batch larger than this is refused.
         batch_size_fail_threshold_in_kb ["batch_size_fail_threshold"]: KiB = Size(1024 << 10);
+        /// Refuse timestamps of clients that are more than three days ahead.
+        restrict_future_timestamp: bool = true;
         /// The longest request frame. A tenth of the shard's memory, if that is less.
         native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"]: MiB = Size(256 << 20);
         /// Requests of a shard that may wait for something at once; more are refused as overload. Without a value: no limit but memory.

@@ -96,6 +96,8 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
             "prometheus_prefix",
             "broadcast_interface",
             "dynamic_snitch_update_interval_in_ms",
+            "request_timeout_in_ms",
+            "request_timeout",
             "counter_write_request_timeout_in_ms",
             "counter_write_request_timeout",
             "cas_contention_timeout_in_ms",

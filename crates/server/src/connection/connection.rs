@@ -3,6 +3,7 @@
 use super::transport::Transport;
 use crate::protocol::{Compression, Event, EventKinds, Outbox, Reply, Version};
 use cql::api::{Answer, AnswerKind, ClientState, Prepared};
+use cql::system::ClientInfo;
 use cql::{Error, api};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
@@ -79,6 +80,18 @@ impl Connection {
     /// The value of a STARTUP option.
     pub fn option(&self, name: &str) -> Option<String> {
         self.options.borrow().iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+    }
+
+    /// The connection as `system.clients` shows it.
+    pub fn info(&self) -> ClientInfo {
+        ClientInfo {
+            address: self.peer,
+            stage: if self.ready.get() { "READY" } else { "ESTABLISHED" }.to_owned(),
+            options: self.options.borrow().iter().cloned().collect(),
+            protocol_version: self.version.get().map_or(0, |version| version as u8),
+            shard: rt::shard::this().0,
+            role: self.client.role.borrow().clone(),
+        }
     }
 
     /// Statements that wait for something.

@@ -4,9 +4,7 @@ use super::connection::Connection;
 use super::transport::Transport;
 use crate::protocol::{Compression, Version};
 use cql::Error;
-
-/// The version of the language that is announced.
-pub const CQL_VERSION: &str = "3.4.5";
+use cql::system::{CQL_VERSION, PARTITIONER};
 
 /// How many leading token bits the sharding formula of unaware drivers ignores.
 const IGNORED_BITS: u32 = 12;
@@ -22,7 +20,7 @@ pub(super) fn supported(transport: &Transport) -> Vec<(&'static str, Vec<String>
         ("SCYLLA_HOST_ID", one(&transport.node.host_id.to_string())),
         ("SCYLLA_SHARD", one(&rt::shard::this().to_string())),
         ("SCYLLA_NR_SHARDS", one(&rt::shard::count().to_string())),
-        ("SCYLLA_PARTITIONER", one("org.apache.cassandra.dht.Murmur3Partitioner")),
+        ("SCYLLA_PARTITIONER", one(PARTITIONER)),
         ("SCYLLA_SHARDING_ALGORITHM", one("biased-token-round-robin")),
         ("SCYLLA_SHARDING_IGNORE_MSB", one(&IGNORED_BITS.to_string())),
         ("SCYLLA_RATE_LIMIT_ERROR", one("ERROR_CODE=61440")),

@@ -6,6 +6,7 @@ use super::service::Service;
 use super::worker::Workers;
 use crate::protocol::Opcode;
 use cql::Error;
+use cql::system::ClientInfo;
 use rt::sync::{Cancel, Gate};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -152,6 +153,12 @@ impl Transport {
     /// The living connections.
     pub fn connections(&self) -> Vec<Rc<Connection>> {
         self.list.borrow().values().cloned().collect()
+    }
+
+    /// The living connections as `system.clients` shows them.
+    pub fn clients(&self) -> Vec<ClientInfo> {
+        let list = self.list.borrow();
+        list.values().map(|connection| connection.info()).collect()
     }
 
     /// How many connections live.

@@ -49,6 +49,9 @@ families! {
         }
     };
 
+    gauge "scylla_cql_prepared_cache_size" "Statements prepared on the shard." |s| s.prepared.0 as u64;
+    counter "scylla_cql_prepared_cache_evictions" "Prepared statements that had to go for want of room." |s| s.prepared.1;
+
     counter "scylla_storage_proxy_coordinator_reads" "Pages that clients asked for." |s| s.coordinator.reads;
     counter "scylla_storage_proxy_coordinator_writes" "Writes that clients asked for." |s| s.coordinator.writes;
     counter "scylla_storage_proxy_coordinator_read_timeouts" "Reads that ran out of time." |s| s.coordinator.read_timeouts;

@@ -4,6 +4,7 @@ use crate::connection::Transport;
 use crate::protocol::Opcode;
 use cluster::Coordinator;
 use cluster::coordinator::CoordinatorMetrics;
+use cql::Processor;
 use engine::{Engine, EngineMetrics};
 use replica::{Replica, ReplicaMetrics};
 use rt::metrics::ShardMetrics;
@@ -34,6 +35,8 @@ pub struct Sample {
     pub replica: ReplicaMetrics,
     /// The coordinator's.
     pub coordinator: CoordinatorMetrics,
+    /// Statements prepared, and how many had to go for want of room.
+    pub prepared: (usize, u64),
 }
 
 /// The connections of a shard in numbers.
@@ -79,6 +82,7 @@ impl Sample {
             transport: service::<Transport>().map(|transport| transport_numbers(&transport)).unwrap_or_default(),
             engine: service::<Engine>().map(|engine| engine.metrics()).unwrap_or_default(),
             replica: service::<Replica>().map(|replica| replica.metrics()).unwrap_or_default(),
+            prepared: service::<Processor>().map(|processor| processor.prepared_statements()).unwrap_or_default(),
             coordinator: service::<Coordinator>().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
         }
     }

@@ -94,6 +94,7 @@ impl Engine {
         let slices = Slices::new(&schema, Rc::new(Slice::full()));
         let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
         let options = WriterOptions { expected_partitions: memtable.len() as u64, ..self.writer_options(&schema) };
+        self.make_directory(table).await?;
         let mut out = Output::create(&table.dir, schema, options).await?;
         let mut buffer = VecDeque::new();
         loop {
@@ -200,7 +201,6 @@ pub(crate) struct Output {
 
 impl Output {
     pub async fn create(dir: &Path, schema: Rc<TableSchema>, options: WriterOptions) -> Result<Self, EngineError> {
-        rt::fs::create_dir_all(dir).await.map_err(EngineError::io(dir))?;
         let writer = Writer::create(dir, Generation::fresh(), schema, options).await?;
         Ok(Output { writer, dir: dir.to_path_buf() })
     }

@@ -65,6 +65,22 @@ impl Engine {
         Ok(opened)
     }
 
+    /// Makes sure, once per run and before anything is put into it, that a table's directory is there and would be after a power
+    /// loss.
+    pub(crate) async fn make_directory(&self, table: &Table) -> Result<(), EngineError> {
+        if table.has_directory.get() {
+            return Ok(());
+        }
+        let dir = &table.dir;
+        rt::fs::create_dir_all(dir).await.map_err(EngineError::io(dir))?;
+        let above = dir.ancestors().skip(1).take_while(|above| above.starts_with(&self.config().data_dir));
+        for above in above {
+            rt::fs::sync_dir(above).await.map_err(EngineError::io(above))?;
+        }
+        table.has_directory.set(true);
+        Ok(())
+    }
+
     /// How sstables of a table are written.
     pub(crate) fn writer_options(&self, schema: &TableSchema) -> WriterOptions {
         WriterOptions {

@@ -34,6 +34,7 @@ impl Engine {
         for tablet in table.tablets().iter() {
             self.flush_tablet(table, tablet).await?;
         }
+        self.make_directory(table).await?;
         let to = table.dir.join(TABLE_SNAPSHOTS).join(name);
         rt::fs::create_dir_all(&to).await.map_err(EngineError::io(&to))?;
         // Without compactions nothing is unlinked while it is linked.

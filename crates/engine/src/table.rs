@@ -17,6 +17,8 @@ use std::rc::Rc;
 pub(crate) struct Table {
     schema: RefCell<Rc<TableSchema>>,
     pub dir: PathBuf,
+    /// Whether the directory is known to be there, durably.
+    pub has_directory: Cell<bool>,
     tablets: RefCell<Rc<[Rc<Tablet>]>>,
     pub auto_compaction: Cell<bool>,
     /// Fired and renewed to stop the compactions that run.
@@ -49,6 +51,7 @@ impl Table {
         Rc::new(Table {
             schema: RefCell::new(schema),
             dir,
+            has_directory: Cell::new(false),
             tablets: RefCell::new(tablets.into()),
             auto_compaction: Cell::new(true),
             compactions: RefCell::default(),

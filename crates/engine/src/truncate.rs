@@ -99,7 +99,7 @@ impl Engine {
         let _turn = table.marks_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
         let mut marks = table.own_marks();
         change(&mut marks);
-        rt::fs::create_dir_all(&table.dir).await.map_err(EngineError::io(&table.dir))?;
+        self.make_directory(table).await?;
         marks.write(&table.dir, self.config().shard).await?;
         table.set_own_marks(marks);
         Ok(())

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use engine::commitlog::{self, ReplayOptions};
+use engine::datadir::DataDir;
 use engine::replay::replay_logs;
 use engine::{Engine, EngineConfig, ReadOptions, TabletRange};
 use model::compact::{Cover, live_cells, live_marker};
@@ -288,6 +289,7 @@ pub fn config(dir: &Path, memory: usize) -> EngineConfig {
 
 /// Opens an engine as a node's only shard does, replaying what earlier runs left.
 pub async fn open(config: EngineConfig, schema: &Rc<TableSchema>, tablets: &[TabletRange]) -> Rc<Engine> {
+    let _lock = DataDir::open(&config.data_dir, "test", 1).await.unwrap();
     let old = commitlog::find_old(&config.data_dir.join("commitlog")).await.unwrap();
     let engine = Engine::open(config).await.unwrap();
     rt::shard::install(engine.clone());

@@ -53,6 +53,7 @@ impl Harness {
             segment_size: 32 << 20,
             log_size_limit: 1 << 30,
             ignore_log_corruption: false,
+            abort_on_log_failure: true,
             auto_snapshot: false,
             auto_compaction: false,
             page_limits: PageLimits::default(),

@@ -1,14 +1,16 @@
 //! DROP TABLE: the table leaves this shard at once, its files follow.
 //!
 //! Nothing has to be remembered for replay: a table's id is never used again, and records of unknown tables are skipped.
-//! The directory goes with the last shard's files, unless snapshots or files of others are in it.
+//! The directory is every shard's: it goes when all of them have dropped the table ([`Engine::remove_directory`]), but for snapshots.
 
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
 use model::TableId;
+use model::schema::TableSchema;
 use sstable::{Component, Place};
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 
 impl Engine {
@@ -43,14 +45,17 @@ impl Engine {
             }
             self.log().clean(tablet.slot, crate::commitlog::Position::MAX);
         }
-        self.delete_files(table, &sstables).await?;
-        remove_directory(table).await
+        self.delete_files(table, &sstables).await
+    }
+
+    /// Removes the directory of a table that every shard has dropped, unless an sstable is left in it; snapshots stay. To be called
+    /// once, on one shard.
+    pub async fn remove_directory(&self, schema: &TableSchema) -> Result<(), EngineError> {
+        remove_directory(&self.table_dir(schema)).await
     }
 }
 
-/// Removes a dropped table's directory if no sstable is left in it; snapshots stay.
-async fn remove_directory(table: &Table) -> Result<(), EngineError> {
-    let dir = &table.dir;
+async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
     let entries = match rt::fs::read_dir(dir).await {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -5,6 +5,7 @@ use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::metadata::{MetadataService, NodeInfo, Recovered, open_journal};
 use cql::Processor;
+use cql::system::{TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
 use engine::datadir::DataDir;
 use engine::journal::Journal;
@@ -34,6 +35,8 @@ pub struct StackConfig {
     pub log_size_limit: u64,
     /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
     pub ignore_log_corruption: bool,
+    /// Whether the process ends when a log cannot be written or synced any more; false only where a test looks on.
+    pub abort_on_log_failure: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
     pub auto_snapshot: bool,
     /// Whether compaction runs by itself.
@@ -140,6 +143,8 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
 fn serve_shard(config: &StackConfig, floor: i64) {
     let engine = rt::shard::service::<Engine>();
     engine.start();
+    rt::shard::install(table_sizes(engine.clone()));
+    rt::task::spawn(watch_log(engine.clone(), config.abort_on_log_failure)).detach();
     let mut replica_config = ReplicaConfig::with_memory(config.memory_per_shard);
     replica_config.tombstone_warn_threshold = config.tombstone_warn_threshold;
     let replica = Replica::new(engine, replica_config);
@@ -148,6 +153,24 @@ fn serve_shard(config: &StackConfig, floor: i64) {
     let coordinator = Coordinator::new(metadata, replica, TimestampClock::above(floor), config.page_limits.clone());
     rt::shard::install(coordinator.clone());
     rt::shard::install(Rc::new(Processor::with_config(coordinator, config.language.clone())));
+}
+
+/// What `system.size_estimates` says of this shard's tables.
+fn table_sizes(engine: Rc<Engine>) -> Rc<TableSizes> {
+    let size = move |id| {
+        let stats = engine.table_stats(id).ok()?;
+        Some(TableSize { partitions: stats.partitions, mean_partition_bytes: stats.mean_partition_bytes })
+    };
+    Rc::new(TableSizes(Box::new(size)))
+}
+
+/// A log that could not be synced promises nothing any more: the node ends at once, and what was acknowledged is replayed.
+async fn watch_log(engine: Rc<Engine>, abort: bool) {
+    let error = engine.failure().await;
+    tracing::error!(%error, shard = rt::shard::this().0, "the commitlog has failed: the node ends");
+    if abort {
+        std::process::abort();
+    }
 }
 
 /// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.

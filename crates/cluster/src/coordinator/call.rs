@@ -21,7 +21,8 @@ impl Coordinator {
         if shard == rt::shard::this() {
             return self.replica.read(&command, context).await;
         }
-        match self.ask(shard, Request::Read(command), context).await? {
+        // Boxed: the far distances must not make the near one's future larger.
+        match Box::pin(self.ask(shard, Request::Read(command), context)).await? {
             Answer::Page(page) => Ok(page),
             Answer::Written => Err(ReplicaError::Rejected("a read was answered as a write".into())),
         }

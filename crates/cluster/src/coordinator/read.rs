@@ -12,6 +12,7 @@ use model::time::Seconds;
 use replica::{Limits, Output, PageEnd, Position, ReadCommand, Region, ReplicaError};
 use smallvec::{SmallVec, smallvec};
 use std::cmp::Ordering;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// The partitions of a query, in the order in which their rows come.
@@ -86,7 +87,8 @@ impl Coordinator {
             Some(bytes) => Some(self.start(query, PagingState::decode(bytes)?)?),
             None => None,
         };
-        let work = self.read_page(query, page, start, options);
+        // Pinned here, so that a future of this size is not moved about.
+        let work = pin!(self.read_page(query, page, start, options));
         let result = options.context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
         result.map_err(|error| {
             if error == ReplicaError::Timeout {

@@ -8,6 +8,7 @@ use replica::ReplicaError;
 use replica::wire::Request;
 use rt::ShardId;
 use smallvec::SmallVec;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// The kind of a write, as errors name it.
@@ -45,13 +46,14 @@ impl Coordinator {
                 None => by_shard.push((shard, SmallVec::from_iter([(mutation, key)]))),
             }
         }
-        let work = async {
+        // Pinned here, so that a future of this size is not moved about.
+        let work = pin!(async {
             if let [(shard, group)] = &by_shard[..] {
                 return self.write_to(*shard, group, options).await;
             }
             let writes = by_shard.iter().map(|(shard, group)| self.write_to(*shard, group, options));
             futures_util::future::try_join_all(writes).await.map(|_| ())
-        };
+        });
         let result = context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
         result.map_err(|error| {
             if error == ReplicaError::Timeout {
@@ -77,7 +79,7 @@ impl Coordinator {
             [(mutation, _)] => Request::Write(mutation.clone()),
             several => Request::WriteGroup(several.iter().map(|(mutation, _)| mutation.clone()).collect()),
         };
-        self.ask(shard, request, &options.context).await.map(|_| ())
+        Box::pin(self.ask(shard, request, &options.context)).await.map(|_| ())
     }
 
     /// How many replicas must answer; an error if there are not as many.

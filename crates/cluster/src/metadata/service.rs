@@ -283,6 +283,11 @@ where
     for result in applied {
         result.map_err(ChangeError::Storage)?;
     }
+    let now = service.current();
+    for table in current.tables().filter(|table| now.table_by_id(table.schema.id).is_none()) {
+        let removed = service.engine.remove_directory(&table.schema).await;
+        removed.map_err(|error| ChangeError::Storage(error.to_string()))?;
+    }
     keeper.since_snapshot.set(keeper.since_snapshot.get() + 1);
     if keeper.since_snapshot.get() >= SNAPSHOT_EVERY {
         let metadata = service.current();

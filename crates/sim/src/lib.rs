@@ -1,10 +1,13 @@
 //! A whole node on the simulated machine, its disk at our mercy, and checkers that say whether it kept its promises.
 //!
-//! [`workload`] makes seeded operations and knows what each state of the data would be; [`node`] runs a node that carries them out,
-//! cuts its power, and starts it again; [`checker`] compares. A seed gives the same run each time. Everything here exists only
-//! under feature `sim`.
+//! [`model`] says what statements do to a partition, [`workload`] makes seeded statements, [`reads`] reads back in every way,
+//! [`checker`] knows which states are possible after which accidents; [`node`] is one life of a node and its clients, [`story`]
+//! several lives on one disk. A seed gives the same story each time. Everything here exists only under feature `sim`.
 #![cfg(feature = "sim")]
 
 pub mod checker;
+pub mod model;
 pub mod node;
+pub mod reads;
+pub mod story;
 pub mod workload;

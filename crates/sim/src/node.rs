@@ -1,125 +1,327 @@
-//! A node in the simulated world: started on a disk, driven from inside, killed by power loss, started again.
+//! One life of a node: started on a disk, worked on by clients on all its shards, ended in order or from outside.
+//!
+//! A life has rounds. In each, every client carries out some steps on partitions of its own, while flushes and compactions run beside
+//! them; between rounds comes what concerns the whole table. The node's shards and the world's driver share [`Shared`].
 
-use crate::checker::Progress;
-use crate::workload::{Op, READ_ALL, SCHEMA, State};
+use crate::checker::{Book, Global};
+use crate::model::Change;
+use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
+use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
 use cluster::coordinator::PageLimits;
 use cluster::metadata::NodeInfo;
-use cql::api::{AnswerKind, ClientState, QueryParams, Rows};
-use cql::{Answer, Processor};
-use engine::Engine;
 use engine::commitlog::SyncMode;
+use engine::{Engine, EngineError};
 use model::HostId;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use rt::ShardId;
-use rt::sim::{Disk, World};
 use rt::time::Duration;
 use server::stack::{self, StackConfig};
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
-/// Simulated time after which a run is considered stuck.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Clients that write at the same time, each to partitions of its own.
+const CLIENTS: usize = 3;
 
-/// What a run is about.
-#[derive(Clone)]
-pub struct Run {
-    /// Drives every choice.
+/// What a life is about.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Drives every choice of the clients.
     pub seed: u64,
     /// Shards of the node.
     pub shards: usize,
     /// When writes are acknowledged.
     pub sync: SyncMode,
-    /// What to do.
-    pub ops: Rc<Vec<Op>>,
+    /// Rounds of work.
+    pub rounds: u32,
+    /// Steps of each client in a round.
+    pub steps: u32,
+    /// Whether some writes have a time to live.
+    pub expiring: bool,
+    /// Whether the table is truncated, dropped and altered.
+    pub globals: bool,
 }
 
-/// What came out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// How far it came.
-    pub progress: Progress,
-    /// What was read at the end, if it came that far.
-    pub seen: Option<State>,
-    /// The trace of everything that happened.
-    pub trace_hash: u64,
+/// How far a life came.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Progress {
+    /// It is under way.
+    #[default]
+    Running,
+    /// The floors did not start, and why.
+    Refused(String),
+    /// It did its work and stopped in order.
+    Ended,
+    /// A promise was broken.
+    Broken(String),
+    /// A statement failed, which is wrong unless something was broken on purpose.
+    Failed(String),
 }
 
-impl Run {
-    /// Runs the operations from the beginning on a node on `disk`, until they end or the power goes.
-    pub fn operate(&self, disk: &Disk) -> Outcome {
-        self.in_world(disk, self.seed, self.ops.clone())
+/// What the clients, the node's shards and the world share.
+pub struct Shared {
+    /// What may be there.
+    pub book: RefCell<Book>,
+    /// How far the present life came.
+    pub progress: RefCell<Progress>,
+    /// Statements may fail until then, in microseconds since 1970.
+    pub trouble_until: Cell<i64>,
+    /// Statements that failed and were allowed to.
+    pub failures: RefCell<Vec<String>>,
+    /// Writes acknowledged.
+    pub acknowledged: Cell<u32>,
+    round: Cell<u32>,
+    working: Cell<usize>,
+    ending: Cell<bool>,
+}
+
+impl Shared {
+    /// For a new table; power losses may take what is younger than `window`.
+    pub fn new(window: Option<Duration>) -> Rc<Self> {
+        Rc::new(Shared {
+            book: RefCell::new(Book::new(0..PARTITIONS, window)),
+            progress: RefCell::default(),
+            trouble_until: Cell::new(i64::MIN),
+            failures: RefCell::default(),
+            acknowledged: Cell::new(0),
+            round: Cell::new(0),
+            working: Cell::new(0),
+            ending: Cell::new(false),
+        })
     }
 
-    /// Starts a node on what is left on `disk` and reads everything.
-    pub fn read_back(&self, disk: &Disk) -> Outcome {
-        self.in_world(disk, self.seed ^ 0x5eed, Rc::default())
+    /// Makes ready for another life.
+    pub fn reset(&self) {
+        *self.progress.borrow_mut() = Progress::Running;
+        self.round.set(0);
+        self.working.set(0);
+        self.ending.set(false);
     }
 
-    fn in_world(&self, disk: &Disk, seed: u64, ops: Rc<Vec<Op>>) -> Outcome {
-        let progress = Rc::new(Cell::new(Progress::default()));
-        let seen = Rc::new(RefCell::new(None));
-        let failure = Rc::new(RefCell::new(None::<String>));
-        let mut world = World::new(seed);
-        let (run, shared) = (self.clone(), (progress.clone(), seen.clone(), failure.clone()));
-        world.node("node", self.shards, disk, move |shard| {
-            let (run, ops, (progress, seen, failure)) = (run.clone(), ops.clone(), shared.clone());
-            async move {
-                if shard != ShardId(0) {
-                    rt::shard::stopping().cancelled().await;
-                    return;
-                }
-                match run.drive(&ops, &progress).await {
-                    Ok(state) => *seen.borrow_mut() = Some(state),
-                    Err(why) => *failure.borrow_mut() = Some(why),
-                }
-            }
-        });
-        let mut elapsed = Duration::ZERO;
-        while disk.is_on() && seen.borrow().is_none() && failure.borrow().is_none() {
-            world.step();
-            elapsed += Duration::from_millis(1);
-            assert!(elapsed < PATIENCE, "seed {seed}: the node makes no progress: {:?}", progress.get());
+    /// Remembers the first thing that went wrong.
+    fn note(&self, progress: Progress) {
+        let mut now = self.progress.borrow_mut();
+        if *now == Progress::Running {
+            *now = progress;
         }
-        // Where the power went, statements may have failed on their way down: that is no failure of the node.
-        if disk.is_on()
-            && let Some(why) = failure.take()
-        {
-            panic!("seed {seed}: {why}");
-        }
-        Outcome { progress: progress.get(), seen: seen.take(), trace_hash: world.trace_hash() }
     }
 
-    async fn drive(&self, ops: &[Op], progress: &Cell<Progress>) -> Result<State, String> {
-        stack::start(config(self.sync)).await.map_err(|error| error.to_string())?;
-        for statement in SCHEMA {
-            execute(statement).await?;
+    fn is_running(&self) -> bool {
+        *self.progress.borrow() == Progress::Running
+    }
+
+    /// What a failed statement means; true if it was allowed to fail.
+    fn excuse(&self, begun: i64, why: String) -> bool {
+        if begun <= self.trouble_until.get() {
+            self.failures.borrow_mut().push(why);
+            return true;
         }
-        for op in ops {
-            let now = progress.get();
-            progress.set(Progress { attempted: now.acked + 1, ..now });
-            match op {
-                Op::Flush => on_every_shard(|engine| async move { engine.flush(None).await }).await?,
-                Op::Compact => {
-                    on_every_shard(|engine| async move {
-                        for table in engine.tables() {
-                            engine.compact_major(table).await?;
+        self.note(Progress::Failed(why));
+        false
+    }
+}
+
+impl Life {
+    fn rng(&self, parts: [u64; 2]) -> SmallRng {
+        let mixed = parts.iter().fold(self.seed, |mixed, part| mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ part);
+        SmallRng::seed_from_u64(mixed)
+    }
+
+    /// The main future of each shard.
+    pub async fn run(self, shard: ShardId, shared: Rc<Shared>) {
+        let clients: Vec<_> = (0..CLIENTS)
+            .filter(|client| client % self.shards == shard.0 as usize)
+            .map(|client| rt::task::spawn(self.clone().client(client, shared.clone())))
+            .collect();
+        if shard == ShardId(0) {
+            match stack::start(config(self.sync)).await {
+                Err(error) => shared.note(Progress::Refused(error.to_string())),
+                Ok(_stack) => {
+                    match self.lead(&shared).await {
+                        Err(progress) => shared.note(progress),
+                        Ok(()) => {
+                            stack::stop().await;
+                            shared.note(Progress::Ended);
                         }
-                        Ok(())
-                    })
-                    .await?;
+                    }
                 }
-                statement => drop(execute(&statement.statement().expect("it is one")).await?),
             }
-            let now = progress.get();
-            progress.set(Progress { acked: now.attempted, attempted: now.attempted });
+            shared.ending.set(true);
         }
-        read_all().await
+        for client in clients {
+            client.await.unwrap_or_default();
+        }
+    }
+
+    /// Shard 0: reads what is there, then leads through the rounds.
+    async fn lead(&self, shared: &Rc<Shared>) -> Result<(), Progress> {
+        let mut rng = self.rng([1, 0]);
+        let settled = self.settle(&mut rng, shared).await;
+        settled?;
+        for round in 1..=self.rounds {
+            if self.globals || !shared.book.borrow().shape().exists {
+                self.global(&mut rng, shared).await;
+            }
+            if shared.book.borrow().shape().exists {
+                shared.working.set(CLIENTS);
+                shared.round.set(round);
+                while shared.working.get() > 0 {
+                    self.maintain(&mut rng, shared).await;
+                    rt::time::sleep(Duration::from_millis(rng.gen_range(1..20))).await;
+                }
+            }
+            if !shared.is_running() {
+                // What went wrong is noted already.
+                std::future::pending::<()>().await;
+            }
+        }
+        // Once more, with all that became of it in this life.
+        self.wait_for_calm(shared).await;
+        if shared.book.borrow().shape().exists {
+            let (found, now) = read_all(&mut rng, &shared.book).await.map_err(Progress::Failed)?;
+            for pk in 0..PARTITIONS {
+                let found = found.get(&pk).map_or(&[][..], Vec::as_slice);
+                shared.book.borrow().check(pk, found, now).map_err(Progress::Broken)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait_for_calm(&self, shared: &Shared) {
+        while rt::time::wall_micros() <= shared.trouble_until.get() {
+            rt::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What is there after the start must be possible.
+    async fn settle(&self, rng: &mut SmallRng, shared: &Shared) -> Result<(), Progress> {
+        execute(KEYSPACE).await.map_err(Progress::Failed)?;
+        let shape = read_shape().await.map_err(Progress::Failed)?;
+        let (found, now) = match shape.exists {
+            true => read_all(rng, &shared.book).await.map_err(Progress::Failed)?,
+            false => Default::default(),
+        };
+        rt::sim::trace(&format!("settles with {found:?}"));
+        shared.book.borrow_mut().settle(shape, &found, now).map_err(Progress::Broken)
+    }
+
+    async fn global(&self, rng: &mut SmallRng, shared: &Shared) {
+        let Some(what) = global(rng, shared.book.borrow().shape()) else { return };
+        // The clocks of several shards may be some microseconds apart.
+        rt::time::sleep(Duration::from_millis(2)).await;
+        let begun = rt::time::wall_micros();
+        if what != Global::Truncate && begun <= shared.trouble_until.get() {
+            return;
+        }
+        shared.book.borrow_mut().begin_global(what);
+        match execute(global_statement(what)).await {
+            Ok(()) => shared.book.borrow_mut().global_acknowledged(),
+            Err(why) => {
+                if shared.excuse(begun, why) {
+                    shared.book.borrow_mut().global_failed();
+                }
+            }
+        }
+        rt::time::sleep(Duration::from_millis(2)).await;
+    }
+
+    /// Sometimes flushes or compacts, while the clients work.
+    async fn maintain(&self, rng: &mut SmallRng, shared: &Shared) {
+        let begun = rt::time::wall_micros();
+        let done = match rng.gen_range(0..5) {
+            0 | 1 => {
+                let number = shared.book.borrow().number();
+                let done = on_every_shard(|engine| async move { engine.flush(None).await }).await;
+                if done.is_ok() {
+                    shared.book.borrow_mut().saved(number);
+                }
+                done
+            }
+            2 => {
+                on_every_shard(|engine| async move {
+                    let mut tables = engine.tables();
+                    tables.sort();
+                    for table in tables {
+                        engine.compact_major(table).await?;
+                    }
+                    Ok(())
+                })
+                .await
+            }
+            _ => Ok(()),
+        };
+        if let Err(why) = done {
+            shared.excuse(begun, format!("flush or compaction: {why}"));
+        }
+    }
+
+    async fn client(self, client: usize, shared: Rc<Shared>) {
+        let partitions: Vec<i32> = (0..PARTITIONS).filter(|pk| *pk as usize % CLIENTS == client).collect();
+        let mut done = 0;
+        while !shared.ending.get() {
+            if shared.round.get() == done {
+                rt::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+            done = shared.round.get();
+            let mut rng = self.rng([2 + client as u64, u64::from(done)]);
+            for _ in 0..self.steps {
+                let shape = shared.book.borrow().shape();
+                let value = shared.acknowledged.get() as i32 + 1;
+                let step = step(&mut rng, &partitions, shape, value, self.expiring);
+                if !self.carry_out(&mut rng, step, &shared).await {
+                    break;
+                }
+            }
+            shared.working.set(shared.working.get() - 1);
+        }
+    }
+
+    /// False when the client should go no further in this round.
+    async fn carry_out(&self, rng: &mut SmallRng, step: Step, shared: &Shared) -> bool {
+        let begun = rt::time::wall_micros();
+        match step {
+            Step::Wait(millis) => rt::time::sleep(Duration::from_millis(millis)).await,
+            Step::Read(pk) => match read_partition(rng, pk).await {
+                Ok((found, now)) => {
+                    if let Err(why) = shared.book.borrow().check(pk, &found, now) {
+                        shared.note(Progress::Broken(why));
+                        return false;
+                    }
+                }
+                Err(why) => return shared.excuse(begun, why),
+            },
+            Step::Write(writes) => {
+                if writes.iter().any(|(_, change): &(i32, Change)| change.expires()) {
+                    fresh_second().await;
+                }
+                let second = rt::time::wall_seconds();
+                writes.iter().for_each(|(pk, change)| shared.book.borrow_mut().begin(*pk, change, second));
+                let done = execute(&statement(&writes)).await;
+                let (second, at) = (rt::time::wall_seconds(), rt::time::wall_micros());
+                let mut book = shared.book.borrow_mut();
+                match done {
+                    Ok(()) => {
+                        writes.iter().for_each(|(pk, _)| book.acknowledged(*pk, second, at));
+                        shared.acknowledged.set(shared.acknowledged.get() + 1);
+                    }
+                    Err(why) => {
+                        writes.iter().for_each(|(pk, _)| book.failed(*pk, second));
+                        drop(book);
+                        shared.excuse(begun, why);
+                        return false;
+                    }
+                }
+            }
+        }
+        true
     }
 }
 
 async fn on_every_shard<Fut>(work: impl Fn(Rc<Engine>) -> Fut + Copy + Send + 'static) -> Result<(), String>
 where
-    Fut: Future<Output = Result<(), engine::EngineError>> + 'static,
+    Fut: Future<Output = Result<(), EngineError>> + 'static,
 {
     let results = rt::shard::call_all(move || async move {
         work(rt::shard::service::<Engine>()).await.map_err(|error| error.to_string())
@@ -146,66 +348,18 @@ fn config(sync: SyncMode) -> StackConfig {
             release_version: "4.1.0".into(),
             started_micros: rt::time::wall_micros(),
         },
-        memory_per_shard: 8 << 20,
+        memory_per_shard: 4 << 20,
         sync,
-        segment_size: 256 << 10,
-        log_size_limit: 2 << 20,
+        // Small, so that segments and the log's limit matter.
+        segment_size: 16 << 10,
+        log_size_limit: 96 << 10,
         ignore_log_corruption: false,
+        abort_on_log_failure: false,
         auto_snapshot: false,
         auto_compaction: true,
         page_limits: PageLimits { bytes: 300, ..PageLimits::default() },
         tombstone_warn_threshold: u64::MAX,
+        compaction_throughput: 0,
+        language: cql::request::Config::default(),
     }
-}
-
-fn client() -> Rc<ClientState> {
-    Rc::new(ClientState {
-        keyspace: RefCell::new(None),
-        role: RefCell::new(None),
-        address: None,
-        tablets_routing: Cell::new(false),
-        cancel: rt::sync::Cancel::new(),
-    })
-}
-
-async fn ask(text: &str, params: &QueryParams) -> Result<Answer, String> {
-    let processor = rt::shard::service::<Processor>();
-    processor.query(&client(), text, params).await.map_err(|error| format!("{text}: {error}"))
-}
-
-async fn execute(text: &str) -> Result<Answer, String> {
-    ask(text, &QueryParams::default()).await
-}
-
-async fn read_all() -> Result<State, String> {
-    let mut params = QueryParams { page_size: Some(3), ..QueryParams::default() };
-    let mut state = State::new();
-    loop {
-        let answer = ask(READ_ALL, &params).await?;
-        let AnswerKind::Rows(rows) = answer.kind else { return Err("no rows".into()) };
-        for row in decode(&rows) {
-            let [pk, ck, v] = row[..] else { return Err("three columns".into()) };
-            let key = (pk.ok_or("null pk")?, ck.ok_or("null ck")?);
-            let v = v.ok_or_else(|| format!("row {key:?} is half there"))?;
-            if state.insert(key, v).is_some() {
-                return Err(format!("row {key:?} came twice"));
-            }
-        }
-        match rows.paging_state {
-            Some(next) => params.paging_state = Some(next),
-            None => return Ok(state),
-        }
-    }
-}
-
-fn decode(rows: &Rows) -> Vec<Vec<Option<i32>>> {
-    let mut rest = &rows.body[..];
-    let mut number = || {
-        let (head, tail) = rest.split_first_chunk::<4>().expect("a length or a value");
-        rest = tail;
-        i32::from_be_bytes(*head)
-    };
-    (0..rows.count)
-        .map(|_| rows.metadata.columns.iter().map(|_| (number() >= 0).then(&mut number)).collect())
-        .collect()
 }

@@ -1,123 +1,134 @@
-//! Seeded operations on one table, and the model of what they lead to.
+//! Seeded statements on one table, and how they read in CQL.
 
+use crate::checker::{Global, Shape};
+use crate::model::Change;
+use rand::Rng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
-use std::collections::BTreeMap;
 
-/// The schema that the operations need.
-pub const SCHEMA: [&str; 2] = [
-    "CREATE KEYSPACE IF NOT EXISTS w WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}",
-    "CREATE TABLE IF NOT EXISTS w.t (pk int, ck int, v int, filler text, PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0",
-];
+/// Partitions of the table.
+pub const PARTITIONS: i32 = 6;
+/// Clustering keys are below this.
+pub const ROWS: i32 = 8;
 
-/// The query that reads everything the model knows.
-pub const READ_ALL: &str = "SELECT pk, ck, v FROM w.t";
+/// The keyspace.
+pub const KEYSPACE: &str =
+    "CREATE KEYSPACE IF NOT EXISTS w WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
 
-const PARTITIONS: i32 = 6;
-const ROWS: i32 = 8;
-
-/// Something that is done to the node.
+/// Something that a client does.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Op {
-    /// Writes a row; the value names the operation.
-    Insert {
-        /// Partition.
-        pk: i32,
-        /// Row.
-        ck: i32,
-        /// Value.
-        v: i32,
-    },
-    /// Deletes a row.
-    DeleteRow {
-        /// Partition.
-        pk: i32,
-        /// Row.
-        ck: i32,
-    },
-    /// Deletes the rows in `from..to`.
-    DeleteRange {
-        /// Partition.
-        pk: i32,
-        /// The first row.
-        from: i32,
-        /// After the last row.
-        to: i32,
-    },
-    /// Deletes a partition.
-    DeletePartition {
-        /// Partition.
-        pk: i32,
-    },
-    /// Writes several rows of several partitions as one logged batch.
-    Batch(Vec<(i32, i32, i32)>),
-    /// Empties the table.
-    Truncate,
-    /// Flushes memtables.
-    Flush,
-    /// Compacts everything.
-    Compact,
+pub enum Step {
+    /// Writes to one partition, or with one batch to several.
+    Write(Vec<(i32, Change)>),
+    /// Reads a partition in every way.
+    Read(i32),
+    /// Lets time pass.
+    Wait(u64),
 }
 
-impl Op {
-    /// The statement, if it is one.
-    pub fn statement(&self) -> Option<String> {
-        let insert = |pk: &i32, ck: &i32, v: &i32| {
-            let filler = "x".repeat((*v as usize * 37) % 200);
-            format!("INSERT INTO w.t (pk, ck, v, filler) VALUES ({pk}, {ck}, {v}, '{filler}')")
-        };
-        Some(match self {
-            Op::Insert { pk, ck, v } => insert(pk, ck, v),
-            Op::DeleteRow { pk, ck } => format!("DELETE FROM w.t WHERE pk = {pk} AND ck = {ck}"),
-            Op::DeleteRange { pk, from, to } => format!("DELETE FROM w.t WHERE pk = {pk} AND ck >= {from} AND ck < {to}"),
-            Op::DeletePartition { pk } => format!("DELETE FROM w.t WHERE pk = {pk}"),
-            Op::Batch(rows) => {
-                let inserts: Vec<String> = rows.iter().map(|(pk, ck, v)| insert(pk, ck, v)).collect();
-                format!("BEGIN BATCH {} APPLY BATCH", inserts.join("; "))
-            }
-            Op::Truncate => "TRUNCATE w.t".into(),
-            Op::Flush | Op::Compact => return None,
-        })
+/// The statement of something that concerns the whole table.
+pub fn global_statement(global: Global) -> &'static str {
+    match global {
+        // Without grace, compaction may drop tombstones at once: what they hide must be gone by then.
+        Global::Create => {
+            "CREATE TABLE w.t (pk int, ck int, s int static, v int, m map<int, int>, e set<int>, filler text, \
+             PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0"
+        }
+        Global::Drop => "DROP TABLE w.t",
+        Global::AddX => "ALTER TABLE w.t ADD x int",
+        Global::DropX => "ALTER TABLE w.t DROP x",
+        Global::Truncate => "TRUNCATE w.t",
     }
 }
 
-/// `count` operations of this seed.
-pub fn ops(seed: u64, count: usize) -> Vec<Op> {
-    let mut rng = SmallRng::seed_from_u64(seed);
-    (0..count as i32)
-        .map(|i| {
-            let (pk, ck) = (rng.gen_range(0..PARTITIONS), rng.gen_range(0..ROWS));
-            match rng.gen_range(0..100) {
-                0..=59 => Op::Insert { pk, ck, v: i },
-                60..=69 => Op::DeleteRow { pk, ck },
-                70..=76 => Op::DeleteRange { pk, from: ck, to: ck + rng.gen_range(1..4) },
-                77..=80 => Op::DeletePartition { pk },
-                // One partition: a batch over several is atomic only where one shard owns them all.
-                81..=86 => Op::Batch((0..3).map(|j| (pk, (ck + j) % ROWS, i)).collect()),
-                87..=88 => Op::Truncate,
-                89..=95 => Op::Flush,
-                _ => Op::Compact,
-            }
-        })
-        .collect()
+/// Something that concerns the whole table and is possible now; mostly nothing.
+pub fn global(rng: &mut SmallRng, shape: Shape) -> Option<Global> {
+    if !shape.exists {
+        return Some(Global::Create);
+    }
+    match rng.gen_range(0..10) {
+        0 => Some(Global::Truncate),
+        1 => Some(Global::Drop),
+        2..=5 => Some(if shape.has_x { Global::DropX } else { Global::AddX }),
+        _ => None,
+    }
 }
 
-/// What a reader should see: (partition, row) to value.
-pub type State = BTreeMap<(i32, i32), i32>;
+/// What a client that owns `partitions` does next; `value` names the write. Without `expiring`, nothing gets a time to live.
+pub fn step(rng: &mut SmallRng, partitions: &[i32], shape: Shape, value: i32, expiring: bool) -> Step {
+    let pk = partitions[rng.gen_range(0..partitions.len())];
+    match rng.gen_range(0..100) {
+        0..=9 => Step::Read(pk),
+        10..=12 => Step::Wait(rng.gen_range(1..1500)),
+        13..=18 => {
+            let other = partitions[rng.gen_range(0..partitions.len())];
+            let row = |pk, ck| (pk, Change::Insert { ck, v: Some(value), ttl: 0 });
+            let mut writes = vec![row(pk, rng.gen_range(0..ROWS))];
+            if other != pk {
+                writes.push(row(other, rng.gen_range(0..ROWS)));
+            }
+            Step::Write(writes)
+        }
+        _ => Step::Write(vec![(pk, change(rng, shape, value, expiring))]),
+    }
+}
 
-/// The state after these operations.
-pub fn state_after(ops: &[Op]) -> State {
-    let mut state = State::new();
-    for op in ops {
-        match op {
-            Op::Insert { pk, ck, v } => drop(state.insert((*pk, *ck), *v)),
-            Op::DeleteRow { pk, ck } => drop(state.remove(&(*pk, *ck))),
-            Op::DeleteRange { pk, from, to } => state.retain(|(p, c), _| p != pk || c < from || c >= to),
-            Op::DeletePartition { pk } => state.retain(|(p, _), _| p != pk),
-            Op::Batch(rows) => state.extend(rows.iter().map(|(pk, ck, v)| ((*pk, *ck), *v))),
-            Op::Truncate => state.clear(),
-            Op::Flush | Op::Compact => {}
+fn change(rng: &mut SmallRng, shape: Shape, value: i32, expiring: bool) -> Change {
+    let (ck, k, v) = (rng.gen_range(0..ROWS), rng.gen_range(0..4), value);
+    let ttl = if expiring && rng.gen_bool(0.2) { rng.gen_range(1..5) } else { 0 };
+    match rng.gen_range(0..100) {
+        0..=29 => Change::Insert { ck, v: (rng.gen_range(0..10) > 0).then_some(v), ttl },
+        30..=44 => Change::Update { ck, v, ttl },
+        45..=49 if shape.has_x => Change::UpdateX { ck, x: v },
+        45..=52 => Change::DeleteCell { ck },
+        53..=61 => Change::DeleteRow { ck },
+        62..=69 => Change::DeleteRange { from: ck, to: ck + rng.gen_range(1..4) },
+        70..=72 => Change::DeletePartition,
+        73..=76 => Change::Static { s: v, ttl },
+        77..=78 => Change::DeleteStatic,
+        79..=84 => Change::MapPut { ck, k, v, ttl },
+        85..=88 => Change::MapRemove { ck, k },
+        89..=91 => Change::MapReplace { ck, of: (0..k).map(|key| (key, v)).collect() },
+        92..=96 => Change::SetAdd { ck, k },
+        _ => Change::SetRemove { ck, k },
+    }
+}
+
+/// The statement of a write.
+pub fn statement(writes: &[(i32, Change)]) -> String {
+    match writes {
+        [(pk, change)] => one(*pk, change),
+        several => {
+            let statements: Vec<String> = several.iter().map(|(pk, change)| one(*pk, change)).collect();
+            format!("BEGIN BATCH {} APPLY BATCH", statements.join("; "))
         }
     }
-    state
+}
+
+fn one(pk: i32, change: &Change) -> String {
+    let using = |ttl: i64| if ttl > 0 { format!(" USING TTL {ttl}") } else { String::new() };
+    let row = |ck: &i32| format!("WHERE pk = {pk} AND ck = {ck}");
+    match change {
+        Change::Insert { ck, v, ttl } => {
+            // Of many lengths, so that records and rows straddle pages.
+            let filler = "x".repeat((v.unwrap_or(1) as usize * 37) % 400);
+            let v = v.map_or("null".to_owned(), |v| v.to_string());
+            format!("INSERT INTO w.t (pk, ck, v, filler) VALUES ({pk}, {ck}, {v}, '{filler}'){}", using(*ttl))
+        }
+        Change::Update { ck, v, ttl } => format!("UPDATE w.t{} SET v = {v} {}", using(*ttl), row(ck)),
+        Change::UpdateX { ck, x } => format!("UPDATE w.t SET x = {x} {}", row(ck)),
+        Change::DeleteCell { ck } => format!("DELETE v FROM w.t {}", row(ck)),
+        Change::DeleteRow { ck } => format!("DELETE FROM w.t {}", row(ck)),
+        Change::DeleteRange { from, to } => format!("DELETE FROM w.t WHERE pk = {pk} AND ck >= {from} AND ck < {to}"),
+        Change::DeletePartition => format!("DELETE FROM w.t WHERE pk = {pk}"),
+        Change::Static { s, ttl } => format!("UPDATE w.t{} SET s = {s} WHERE pk = {pk}", using(*ttl)),
+        Change::DeleteStatic => format!("DELETE s FROM w.t WHERE pk = {pk}"),
+        Change::MapPut { ck, k, v, ttl } => format!("UPDATE w.t{} SET m[{k}] = {v} {}", using(*ttl), row(ck)),
+        Change::MapRemove { ck, k } => format!("DELETE m[{k}] FROM w.t {}", row(ck)),
+        Change::MapReplace { ck, of } => {
+            let pairs: Vec<String> = of.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+            format!("UPDATE w.t SET m = {{{}}} {}", pairs.join(", "), row(ck))
+        }
+        Change::SetAdd { ck, k } => format!("UPDATE w.t SET e = e + {{{k}}} {}", row(ck)),
+        Change::SetRemove { ck, k } => format!("UPDATE w.t SET e = e - {{{k}}} {}", row(ck)),
+    }
 }

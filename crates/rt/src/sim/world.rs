@@ -45,6 +45,7 @@ pub struct World {
     trace: Trace,
     nodes: BTreeMap<String, Node>,
     now: Rc<Cell<Duration>>,
+    ahead: Duration,
 }
 
 struct Node {
@@ -83,7 +84,18 @@ impl World {
             trace: Trace::default(),
             nodes: BTreeMap::new(),
             now: Rc::default(),
+            ahead: Duration::ZERO,
         }
+    }
+
+    /// Sets the wall clock of nodes that start from now on ahead of the world's. With less than before it jumps back for them.
+    pub fn set_clock_ahead(&mut self, ahead: Duration) {
+        self.ahead = ahead;
+    }
+
+    /// The wall clock of nodes that would start now, in microseconds since 1970.
+    pub fn wall_micros(&self) -> i64 {
+        (EPOCH_NANOS / 1_000) as i64 + (self.sim.elapsed() + self.ahead).as_micros() as i64
     }
 
     /// Adds a node of `shards` shards on `disk` and starts it: `main` is called for every shard, and again after
@@ -140,7 +152,7 @@ impl World {
     /// Advances by one millisecond. Nodes whose disks lost their power stop. True when all clients have ended.
     /// Panics when code in the world panics.
     pub fn step(&mut self) -> bool {
-        self.now.set(self.sim.elapsed());
+        self.now.set(self.sim.elapsed() + self.ahead);
         if let Err(error) = self.sim.step() {
             panic!("the simulated world failed (seed {}): {error}", self.seed);
         }

@@ -1,0 +1,205 @@
+//! Reading a table in every way that must give the same: whole and by partition, forward and backward, in small pages, by slices and
+//! row by row.
+
+use crate::checker::{Book, Shape};
+use crate::model::SeenRow;
+use crate::workload::ROWS;
+use cql::api::{AnswerKind, ClientState, QueryParams, Rows};
+use cql::{Answer, Processor};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+fn client() -> Rc<ClientState> {
+    Rc::new(ClientState {
+        keyspace: RefCell::new(None),
+        role: RefCell::new(None),
+        address: None,
+        tablets_routing: Cell::new(false),
+        cancel: rt::sync::Cancel::new(),
+    })
+}
+
+async fn ask(text: &str, params: &QueryParams) -> Result<Answer, String> {
+    let processor = rt::shard::service::<Processor>();
+    processor.query(&client(), text, params).await.map_err(|error| format!("{text}: {error}"))
+}
+
+/// Executes a statement.
+pub async fn execute(text: &str) -> Result<(), String> {
+    ask(text, &QueryParams::default()).await.map(drop)
+}
+
+/// All rows of a query, each value by its column's name; nulls are left out.
+async fn query(text: &str, page_size: i32) -> Result<Vec<BTreeMap<String, Vec<u8>>>, String> {
+    let mut params = QueryParams { page_size: Some(page_size), ..QueryParams::default() };
+    let mut all = Vec::new();
+    loop {
+        let answer = ask(text, &params).await?;
+        let AnswerKind::Rows(rows) = answer.kind else { return Err(format!("{text}: no rows")) };
+        all.extend(decode(&rows));
+        match rows.paging_state {
+            Some(next) => params.paging_state = Some(next),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn decode(rows: &Rows) -> Vec<BTreeMap<String, Vec<u8>>> {
+    let mut rest = &rows.body[..];
+    let mut one = || {
+        let mut row = BTreeMap::new();
+        for column in &rows.metadata.columns {
+            let len = take_int(&mut rest);
+            if len >= 0 {
+                let (value, tail) = rest.split_at(len as usize);
+                rest = tail;
+                row.insert(column.name.clone(), value.to_vec());
+            }
+        }
+        row
+    };
+    (0..rows.count).map(|_| one()).collect()
+}
+
+fn take_int(bytes: &mut &[u8]) -> i32 {
+    let (head, tail) = bytes.split_first_chunk::<4>().expect("four bytes of an int or a length");
+    *bytes = tail;
+    i32::from_be_bytes(*head)
+}
+
+/// Partition and row.
+fn typed(row: &BTreeMap<String, Vec<u8>>) -> Result<(i32, SeenRow), String> {
+    let int = |name: &str| row.get(name).map(|bytes| take_int(&mut &bytes[..]));
+    // Collections: a count, then each element with its length.
+    let numbers = |name: &str| -> Vec<i32> {
+        let Some(bytes) = row.get(name) else { return Vec::new() };
+        let mut rest = &bytes[4..];
+        let mut out = Vec::new();
+        while !rest.is_empty() {
+            assert_eq!(take_int(&mut rest), 4, "the length of an int");
+            out.push(take_int(&mut rest));
+        }
+        out
+    };
+    let pk = int("pk").ok_or("a row without pk")?;
+    if let Some(filler) = row.get("filler")
+        && (filler.len() >= 400 || filler.iter().any(|byte| *byte != b'x'))
+    {
+        return Err(format!("partition {pk}: a filler that nobody wrote"));
+    }
+    let pairs = numbers("m");
+    Ok((pk, SeenRow {
+        ck: int("ck"),
+        s: int("s"),
+        v: int("v"),
+        x: int("x"),
+        m: pairs.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
+        e: numbers("e").into_iter().collect(),
+    }))
+}
+
+async fn rows(text: &str, page_size: i32) -> Result<Vec<(i32, SeenRow)>, String> {
+    query(text, page_size).await?.iter().map(typed).collect()
+}
+
+async fn rows_of(pk: i32, text: &str, page_size: i32) -> Result<Vec<SeenRow>, String> {
+    let rows = rows(text, page_size).await?;
+    if let Some((other, _)) = rows.iter().find(|(other, _)| *other != pk) {
+        return Err(format!("{text}: a row of partition {other}"));
+    }
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
+}
+
+/// Lets nothing expire in between: waits for a second of which enough is left.
+pub async fn fresh_second() -> i64 {
+    let into = rt::time::wall_micros() % 1_000_000;
+    if into > 500_000 {
+        rt::time::sleep(Duration::from_micros(1_001_000 - into as u64)).await;
+    }
+    rt::time::wall_seconds()
+}
+
+/// Reads a partition in every way; what was found, and in which second.
+pub async fn read_partition(rng: &mut SmallRng, pk: i32) -> Result<(Vec<SeenRow>, i64), String> {
+    loop {
+        let now = fresh_second().await;
+        let found = read_partition_once(rng, pk).await;
+        if rt::time::wall_seconds() == now {
+            return Ok((found?, now));
+        }
+    }
+}
+
+async fn read_partition_once(rng: &mut SmallRng, pk: i32) -> Result<Vec<SeenRow>, String> {
+    let page = rng.gen_range(1..5);
+    let forward = rows_of(pk, &format!("SELECT * FROM w.t WHERE pk = {pk}"), page).await?;
+    let same = |text: String, found: Vec<SeenRow>, expected: Vec<SeenRow>| {
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!("partition {pk}: {text} found\n    {found:?}\nbut by pages of {page} rows there are\n    {forward:?}"))
+    };
+    let text = format!("SELECT * FROM w.t WHERE pk = {pk} ORDER BY ck DESC");
+    let backward = rows_of(pk, &text, rng.gen_range(1..5)).await?;
+    same(text, backward, forward.iter().rev().cloned().collect())?;
+
+    let (from, to) = (rng.gen_range(0..ROWS), rng.gen_range(0..=ROWS));
+    let within = forward.iter().filter(|row| row.ck.is_some_and(|ck| from <= ck && ck < to));
+    let mut within: Vec<SeenRow> = within.cloned().collect();
+    let mut text = format!("SELECT * FROM w.t WHERE pk = {pk} AND ck >= {from} AND ck < {to}");
+    if rng.gen_bool(0.5) {
+        text += " ORDER BY ck DESC";
+        within.reverse();
+    }
+    let slice = rows_of(pk, &text, rng.gen_range(1..3)).await?;
+    same(text, slice, within)?;
+
+    let ck = rng.gen_range(0..ROWS);
+    let text = format!("SELECT * FROM w.t WHERE pk = {pk} AND ck = {ck}");
+    let point = rows_of(pk, &text, 10).await?;
+    same(text, point, forward.iter().filter(|row| row.ck == Some(ck)).cloned().collect())?;
+    Ok(forward)
+}
+
+/// What the table is like.
+pub async fn read_shape() -> Result<Shape, String> {
+    let columns =
+        query("SELECT column_name FROM system_schema.columns WHERE keyspace_name = 'w' AND table_name = 't'", 100).await?;
+    let has_x = columns.iter().any(|row| row.get("column_name").is_some_and(|name| name == b"x"));
+    Ok(Shape { exists: !columns.is_empty(), has_x })
+}
+
+/// Reads everything in every way; what was found, and in which second.
+pub async fn read_all(rng: &mut SmallRng, book: &RefCell<Book>) -> Result<(BTreeMap<i32, Vec<SeenRow>>, i64), String> {
+    'again: loop {
+        let now = fresh_second().await;
+        let mut found: BTreeMap<i32, Vec<SeenRow>> = BTreeMap::new();
+        let mut last = None;
+        for (pk, row) in rows("SELECT * FROM w.t", 3).await? {
+            if last != Some(pk) && found.contains_key(&pk) {
+                return Err(format!("the scan comes back to partition {pk}"));
+            }
+            last = Some(pk);
+            found.entry(pk).or_default().push(row);
+        }
+        if rt::time::wall_seconds() != now {
+            continue;
+        }
+        let partitions = book.borrow().partitions();
+        for pk in partitions {
+            let alone = read_partition_once(rng, pk).await;
+            if rt::time::wall_seconds() != now {
+                continue 'again;
+            }
+            let (alone, scanned) = (alone?, found.get(&pk).cloned().unwrap_or_default());
+            if alone != scanned {
+                return Err(format!("partition {pk}: alone it is\n    {alone:?}\nbut in a scan\n    {scanned:?}"));
+            }
+        }
+        return Ok((found, now));
+    }
+}

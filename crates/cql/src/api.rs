@@ -25,6 +25,10 @@ pub enum BoundValue {
 
 /// The values of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large variant is the common one, and spares an allocation per request"
+)]
 pub enum BoundValues {
     /// By place.
     Positional(SmallVec<[BoundValue; 8]>),

@@ -73,8 +73,7 @@ impl Attributes {
     pub fn timeout(&self, env: Env<'_>, default: Duration) -> Result<Duration, Error> {
         let Some(term) = &self.timeout else { return Ok(default) };
         let bytes = match term.evaluate(env)? {
-            Val::Unset => return Ok(default),
-            Val::Null => return Err(Error::invalid("Timeout value cannot be unset/null")),
+            Val::Unset | Val::Null => return Err(Error::invalid("Timeout value cannot be unset/null")),
             value => value.into_bytes().unwrap_or_default(),
         };
         let wrong = |error: types::ValueError| Error::invalid(error.to_string());

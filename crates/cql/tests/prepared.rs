@@ -98,12 +98,12 @@ fn markers_are_named_after_what_they_stand_for() {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int, c int, d int, l list<int>, m map<text, int>, PRIMARY KEY (p, c, d))").await;
         for (statement, expected) in [
-            ("SELECT * FROM t WHERE p IN ?", vec!["in(p) frozen<list<int>>"]),
-            ("SELECT * FROM t WHERE p IN (?, ?)", vec!["in(p) int", "in(p) int"]),
+            ("SELECT * FROM t WHERE p IN ?", vec!["IN(p) frozen<list<int>>"]),
+            ("SELECT * FROM t WHERE p IN (?, ?)", vec!["IN(p) int", "IN(p) int"]),
             ("SELECT * FROM t WHERE token(p) > ? AND token(p) <= ?", vec!["partition key token bigint"; 2]),
             ("SELECT * FROM t WHERE p = 1 AND (c, d) > ?", vec!["(c, d) frozen<tuple<int, int>>"]),
             ("SELECT * FROM t WHERE p = 1 AND (c, d) > (?, ?)", vec!["c int", "d int"]),
-            ("SELECT * FROM t WHERE p = 1 AND (c, d) IN ?", vec!["in((c, d)) frozen<list<frozen<tuple<int, int>>>>"]),
+            ("SELECT * FROM t WHERE p = 1 AND (c, d) IN ?", vec!["IN((c, d)) frozen<list<frozen<tuple<int, int>>>>"]),
             ("SELECT * FROM t PER PARTITION LIMIT ? LIMIT ?", vec!["[per_partition_limit] int", "[limit] int"]),
             (
                 "UPDATE t USING TTL ? AND TIMESTAMP ? SET l[?] = ?, m[?] = ? WHERE p = ? AND c = ? AND d = ?",

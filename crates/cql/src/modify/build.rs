@@ -19,9 +19,6 @@ use model::types::{CqlType, ValueError, collection, compare};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 
-/// The longest element of a set and key of a map, in bytes: paths carry a 16-bit length in sstables.
-const MAX_PATH: usize = 65535;
-
 impl Stamp {
     fn tombstone(&self) -> Tombstone {
         Tombstone::new(self.timestamp, self.now)
@@ -247,6 +244,9 @@ impl Cells<'_> {
                 }
             }
             Change::DeleteIndex(index) => {
+                if index.evaluate(env)?.is_unset() {
+                    return Ok(());
+                }
                 let path = path_at(index, env, prior, "Attempted to delete an element from a list which is null")?;
                 self.dead(column, Some(path));
             }
@@ -257,7 +257,6 @@ impl Cells<'_> {
                     None => return Err(Error::invalid("Invalid unset map key")),
                 };
                 let Some(value) = given(term)? else { return Ok(()) };
-                check_path(&key, "Map keys")?;
                 match value {
                     Some(value) => self.live(column, Some(key), value),
                     None => self.dead(column, Some(key)),
@@ -295,14 +294,12 @@ impl Cells<'_> {
             CqlType::Map { .. } => {
                 for pair in collection::pairs(value).map_err(wrong)? {
                     let (k, v) = pair.map_err(wrong)?;
-                    check_path(k, "Map keys")?;
                     self.live(column, Some(value.slice_ref(k)), value.slice_ref(v));
                 }
             }
             CqlType::Set { .. } => {
                 for element in collection::elements(value).map_err(wrong)? {
                     let element = element.map_err(wrong)?;
-                    check_path(element, "Set values")?;
                     self.live(column, Some(value.slice_ref(element)), Bytes::new());
                 }
             }
@@ -317,18 +314,11 @@ impl Cells<'_> {
     }
 }
 
-fn check_path(path: &[u8], what: &str) -> Result<(), Error> {
-    if path.len() > MAX_PATH {
-        return Err(Error::invalid(format!(
-            "{what} are limited to {MAX_PATH} bytes but a value of {} bytes was provided",
-            path.len()
-        )));
-    }
-    Ok(())
-}
+/// The path and value of a list's element.
+type Element<'a> = (&'a [u8], &'a [u8]);
 
-/// The elements of a list as they are: path and value.
-fn elements_of(prior: Option<&[u8]>) -> Result<Vec<(&[u8], &[u8])>, Error> {
+/// The elements of a list as they are.
+fn elements_of(prior: Option<&[u8]>) -> Result<Vec<Element<'_>>, Error> {
     let Some(prior) = prior else { return Ok(Vec::new()) };
     collection::pairs(prior).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)
 }

@@ -85,6 +85,14 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     let only_statics = !operations.is_empty() && operations.iter().all(|(column, _)| column.kind == ColumnKind::Static);
     let no_clustering = clustering.iter().all(Vec::is_empty);
     let statics_alone = only_statics && no_clustering && !schema.clustering.is_empty();
+    let gap = clustering.iter().position(Vec::is_empty);
+    let after_gap = gap.and_then(|gap| (gap..clustering.len()).find(|i| !clustering[*i].is_empty()));
+    if let (Some(gap), Some(given)) = (gap, after_gap) {
+        return Err(Error::invalid(format!(
+            "PRIMARY KEY column \"{}\" cannot be restricted as preceding column \"{}\" is not restricted",
+            schema.clustering[given].name, schema.clustering[gap].name
+        )));
+    }
     if !statics_alone && let Some(names) = missing(&clustering, &schema.clustering) {
         return Err(Error::invalid(format!("Missing mandatory PRIMARY KEY part {names}")));
     }
@@ -191,6 +199,14 @@ fn check_rows(
         Clustering::Columns { prefix, .. } => prefix.len(),
         _ => 0,
     };
+    if statement == "DELETE"
+        && let Some((column, _)) = operations.iter().find(|(column, _)| column.kind != ColumnKind::Static)
+    {
+        return Err(Error::invalid(format!(
+            "Primary key column '{}' must be specified in order to modify column '{}'",
+            schema.clustering[given].name, column.name
+        )));
+    }
     let names: Vec<&str> = schema.clustering[given..].iter().map(|column| column.name.as_str()).collect();
     Err(Error::invalid(format!("Missing mandatory PRIMARY KEY part {}", names.join(", "))))
 }

@@ -18,14 +18,20 @@ use std::rc::Rc;
 /// What was read: for each row, the elements of its lists.
 #[derive(Default)]
 pub struct Prior {
-    rows: Vec<(DecoratedKey, key::Clustering, Vec<(ColumnId, Bytes)>)>,
+    rows: Vec<PriorRow>,
+}
+
+struct PriorRow {
+    key: DecoratedKey,
+    row: key::Clustering,
+    lists: Vec<(ColumnId, Bytes)>,
 }
 
 impl Prior {
     /// The lists of a row; none if it is not there.
     pub fn of(&self, key: &DecoratedKey, row: &key::Clustering) -> Option<&[(ColumnId, Bytes)]> {
-        let found = self.rows.iter().find(|(other, other_row, _)| other == key && other_row == row);
-        found.map(|(_, _, lists)| &lists[..])
+        let found = self.rows.iter().find(|prior| prior.key == *key && prior.row == *row);
+        found.map(|prior| &prior.lists[..])
     }
 }
 
@@ -75,7 +81,7 @@ pub async fn read_first(
                 .iter()
                 .map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
             let lists = lists.collect();
-            prior.rows.push((key.clone(), key::Clustering(row_key.into()), lists));
+            prior.rows.push(PriorRow { key: key.clone(), row: key::Clustering(row_key.into()), lists });
         }
     }
     Ok(prior)

@@ -56,10 +56,7 @@ pub fn analyse(
             Restriction::Column(column, op) => sorted.column(column, op)?,
             Restriction::Filter(column, test) => sorted.filter(column, test),
             Restriction::Tuple(first, tuple) => sorted.tuples.push((first, tuple)),
-            Restriction::Token(op) => {
-                check_bounds(&sorted.token, &op, "token")?;
-                sorted.token.push(op);
-            }
+            Restriction::Token(op) => sorted.token.push(op),
         }
     }
     sorted.finish()
@@ -75,19 +72,6 @@ struct Sorted<'s> {
     filters: Vec<Filter>,
     /// Names of restricted columns outside the primary key, and of key columns restricted in a way no key answers.
     others: Vec<String>,
-}
-
-/// Two bounds of one side are a mistake.
-fn check_bounds(before: &[Op], op: &Op, name: &str) -> Result<(), Error> {
-    let (side, again) = match op {
-        Op::Lower(..) => ("start", before.iter().any(|other| matches!(other, Op::Lower(..)))),
-        Op::Upper(..) => ("end", before.iter().any(|other| matches!(other, Op::Upper(..)))),
-        Op::Eq(_) | Op::In(_) => return Ok(()),
-    };
-    if again {
-        return Err(Error::invalid(format!("More than one restriction was found for the {side} bound on {name}")));
-    }
-    Ok(())
 }
 
 impl Sorted<'_> {
@@ -113,7 +97,6 @@ impl Sorted<'_> {
                 return Ok(());
             }
         };
-        check_bounds(ops, &op, &column.name)?;
         ops.push(op);
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! The rows of a statement: full keys, prefixes, and ranges, also of several columns in mixed order.
 
-use super::{MAX_CLUSTERING_PREFIXES, Op, bound, check_length, combinations, values};
+use super::{MAX_CLUSTERING_PREFIXES, Op, bound, check_length, combinations, null, values};
 use crate::error::Error;
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::TableSchema;
-use model::key::{self, ClusteringCut, push_component};
+use model::key::{self, ClusteringCut, MAX_KEY_BYTES, push_component};
 use model::range::RowRange;
 use model::schema::ClusteringOrder;
-use model::types::collection;
+use model::types::{collection, compare};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 
@@ -102,7 +102,7 @@ impl Clustering {
             Clustering::Tuples(tuples) => {
                 let mut ranges = vec![RowRange::FULL];
                 for tuple in tuples {
-                    ranges = intersection(&ranges, &tuple_ranges(tuple, schema, env, write)?, &schema.order);
+                    ranges = intersection(&ranges, &tuple_ranges(tuple, schema, env)?, &schema.order);
                 }
                 if !self.is_full(schema) {
                     return Ok(Rows::Ranges(ranges));
@@ -135,6 +135,9 @@ fn by_column(prefix: &[Vec<Op>], slice: &[Op], schema: &TableSchema, env: Env<'_
             rest /= values.len();
         }
         let mut out = Vec::with_capacity(chosen.iter().map(|component| component.len() + 2).sum());
+        if chosen.len() > 1 && out.capacity() > MAX_KEY_BYTES {
+            check_total(&chosen)?;
+        }
         chosen.iter().rev().for_each(|component| push_component(&mut out, component));
         prefixes.push(key::Clustering(out.into()));
     }
@@ -150,8 +153,17 @@ fn by_column(prefix: &[Vec<Op>], slice: &[Op], schema: &TableSchema, env: Env<'_
         let (Op::Lower(term, inclusive) | Op::Upper(term, inclusive)) = op else { continue };
         let Some(value) = bound(term, &column.name, env, write)? else { return Ok(Rows::Ranges(Vec::new())) };
         check_length(&value)?;
-        let side = if matches!(op, Op::Lower(..)) { &mut lower } else { &mut upper };
-        *side = Some((value, *inclusive));
+        let (side, stronger) = match op {
+            Op::Lower(..) => (&mut lower, Ordering::Greater),
+            _ => (&mut upper, Ordering::Less),
+        };
+        let replaces = |(before, before_inclusive): &(Bytes, bool)| match compare(&column.ty, &value, before) {
+            Ordering::Equal => *before_inclusive && !inclusive,
+            order => order == stronger,
+        };
+        if side.as_ref().is_none_or(replaces) {
+            *side = Some((value, *inclusive));
+        }
     }
     let mut out = Vec::with_capacity(prefixes.len());
     for prefix in &prefixes {
@@ -163,6 +175,15 @@ fn by_column(prefix: &[Vec<Op>], slice: &[Op], schema: &TableSchema, env: Env<'_
         }
     }
     Ok(Rows::Ranges(out))
+}
+
+/// Checks that all components of a key together fit a 16-bit length.
+fn check_total(components: &[&[u8]]) -> Result<(), Error> {
+    let total: usize = components.iter().map(|component| component.len() + 2).sum();
+    if total > MAX_KEY_BYTES {
+        return Err(Error::invalid(format!("Key length of {total} is longer than maximum of {MAX_KEY_BYTES}")));
+    }
+    Ok(())
 }
 
 /// The rows that begin with `prefix` and whose next component lies between the bounds.
@@ -208,32 +229,32 @@ fn intersection(a: &[RowRange], b: &[RowRange], order: &ClusteringOrder) -> Vec<
     out
 }
 
-/// The components of a tuple, none if one of them is null.
-fn components(terms: &[Term], schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Option<Vec<Bytes>>, Error> {
+/// The components of a tuple, of which none may be null: as in ScyllaDB, unlike with single columns, that is an error.
+fn components(terms: &[Term], schema: &TableSchema, env: Env<'_>) -> Result<Vec<Bytes>, Error> {
     let mut out = Vec::with_capacity(terms.len());
     for (term, column) in terms.iter().zip(&schema.clustering) {
-        let Some(value) = bound(term, &column.name, env, write)? else { return Ok(None) };
+        let value = bound(term, &column.name, env, true)?.ok_or_else(|| null(&column.name))?;
         check_length(&value)?;
         out.push(value);
     }
-    Ok(Some(out))
+    Ok(out)
 }
 
 fn encode(components: &[Bytes]) -> key::Clustering {
     key::Clustering::from_components(components.iter().map(|component| &component[..]))
 }
 
-fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Vec<RowRange>, Error> {
+fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>) -> Result<Vec<RowRange>, Error> {
     let order = &schema.order;
     let mut out = Vec::new();
     match tuple {
         Tuple::Eq(terms) => {
-            out.extend(components(terms, schema, env, write)?.map(|values| RowRange::prefix(encode(&values))));
+            out.push(RowRange::prefix(encode(&components(terms, schema, env)?)));
         }
         Tuple::In(tuples) => {
             combinations(std::iter::once(tuples.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
             for terms in tuples {
-                out.extend(components(terms, schema, env, write)?.map(|values| RowRange::prefix(encode(&values))));
+                out.push(RowRange::prefix(encode(&components(terms, schema, env)?)));
             }
         }
         Tuple::InList(term, count) => {
@@ -254,9 +275,8 @@ fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>, write: bool) 
             combinations(std::iter::once(out.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
         }
         Tuple::Lower(terms, inclusive) | Tuple::Upper(terms, inclusive) => {
-            if let Some(values) = components(terms, schema, env, write)? {
-                half(&values, matches!(tuple, Tuple::Lower(..)), *inclusive, schema, &mut out);
-            }
+            let values = components(terms, schema, env)?;
+            half(&values, matches!(tuple, Tuple::Lower(..)), *inclusive, schema, &mut out);
         }
     }
     out.sort_by(|x, y| x.start.cmp(order, &y.start));

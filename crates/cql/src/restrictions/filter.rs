@@ -60,7 +60,7 @@ impl Filter {
     pub fn bind(&self, env: Env<'_>) -> Result<BoundFilter, Error> {
         let test = match &self.test {
             Test::Compare(op, term) => term.evaluate_set(env)?.map(|value| BoundTest::Compare(*op, value)),
-            Test::In(list, negated) => Some(BoundTest::In(list.values(env)?, *negated)),
+            Test::In(list, negated) => Some(BoundTest::In(list.values(env)?.0, *negated)),
             Test::Contains(term) => term.evaluate_set(env)?.map(BoundTest::Contains),
             Test::ContainsKey(term) => term.evaluate_set(env)?.map(BoundTest::ContainsKey),
             Test::Element(key, op, term) => match (key.evaluate_set(env)?, term.evaluate_set(env)?) {

@@ -70,20 +70,23 @@ pub enum InList {
 }
 
 impl InList {
-    /// The values in no order, nulls left out; a null list has none.
-    pub fn values(&self, env: Env<'_>) -> Result<Vec<Bytes>, Error> {
+    /// The values in no order, and whether there are nulls beside them; a null list is one null.
+    pub fn values(&self, env: Env<'_>) -> Result<(Vec<Bytes>, bool), Error> {
         match self {
             InList::Terms(terms) => {
-                let values = terms.iter().map(|term| term.evaluate_set(env));
-                values.filter_map(Result::transpose).collect()
+                let mut values = Vec::with_capacity(terms.len());
+                for term in terms {
+                    values.extend(term.evaluate_set(env)?);
+                }
+                let nulls = values.len() < terms.len();
+                Ok((values, nulls))
             }
             InList::List(term) => {
-                let Some(list) = term.evaluate_set(env)? else { return Ok(Vec::new()) };
+                let Some(list) = term.evaluate_set(env)? else { return Ok((Vec::new(), true)) };
                 let elements = collection::elements(&list).map_err(|error| Error::invalid(error.to_string()))?;
-                elements
-                    .map(|element| element.map(|element| list.slice_ref(element)))
-                    .collect::<Result<_, _>>()
-                    .map_err(|error| Error::invalid(error.to_string()))
+                let values = elements.map(|element| element.map(|element| list.slice_ref(element)));
+                let values = values.collect::<Result<_, _>>().map_err(|error| Error::invalid(error.to_string()))?;
+                Ok((values, false))
             }
         }
     }
@@ -112,7 +115,13 @@ pub(crate) fn values(
                 Val::Null if write => return Err(null(name)),
                 value => value.into_bytes().into_iter().collect(),
             },
-            Op::In(list) => list.values(env)?.into(),
+            Op::In(list) => {
+                let (values, nulls) = list.values(env)?;
+                if nulls && write {
+                    return Err(null(name));
+                }
+                values.into()
+            }
             Op::Lower(..) | Op::Upper(..) => continue,
         };
         these.sort_by(|a, b| compare(ty, a, b));
@@ -179,3 +188,6 @@ pub(crate) fn combinations(counts: impl Iterator<Item = usize>, limit: usize, wh
     }
     Ok(product)
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,7 +77,15 @@ fn compare<'s>(
     variables: &mut Variables<'_>,
 ) -> Result<Restriction<'s>, Error> {
     if op == CompareOp::Ne {
-        return Err(Error::invalid("Unsupported \"!=\" relation"));
+        let left = match target {
+            Target::Column(name) => name.to_string(),
+            Target::Token(names) => format!("token{}", tuple_name(names)),
+            Target::Tuple(names) => tuple_name(names),
+            Target::Element(name, key) => format!("{name}[{}]", show(key)),
+            Target::Field(name, field) => format!("{name}.{field}"),
+            Target::Call(call) => call.name.to_string(),
+        };
+        return Err(Error::invalid(format!("Unsupported \"!=\" relation: {left} != {}", show(value))));
     }
     match target {
         Target::Column(name) => {
@@ -91,10 +99,9 @@ fn compare<'s>(
             if op == CompareOp::Like && !matches!(column.ty, CqlType::Text | CqlType::Ascii) {
                 return Err(Error::invalid(format!("LIKE is allowed only on string types, which {name} is not")));
             }
-            if column.ty.is_multi_cell() {
+            if column.ty.is_multi_cell() && column.ty.is_collection() {
                 return Err(Error::invalid(format!(
-                    "{} column '{name}' ({}) cannot be restricted by a '{}' relation",
-                    if column.ty.is_collection() { "Collection" } else { "User type" },
+                    "Collection column '{name}' ({}) cannot be restricted by a '{}' relation",
                     column.ty,
                     symbol(op)
                 )));
@@ -148,6 +155,7 @@ fn in_list<'s>(
     values: &InValues,
     variables: &mut Variables<'_>,
 ) -> Result<Restriction<'s>, Error> {
+    let operator = if negated { "NOT IN" } else { "IN" };
     match target {
         Target::Column(name) => {
             let column = column(schema, name)?;
@@ -161,12 +169,12 @@ fn in_list<'s>(
                 InValues::List(terms) => InList::Terms(
                     terms
                         .iter()
-                        .map(|term| prepare(variables, term, &format!("in({name})"), &column.ty))
+                        .map(|term| prepare(variables, term, &format!("{operator}({name})"), &column.ty))
                         .collect::<Result<_, _>>()?,
                 ),
                 InValues::Marker(marker) => {
                     let ty = CqlType::List { elem: Arc::new(column.ty.clone()), frozen: true };
-                    InList::List(Term::Variable(variables.bind(*marker, &format!("in({name})"), &ty)?))
+                    InList::List(Term::Variable(variables.bind(*marker, &format!("{operator}({name})"), &ty)?))
                 }
             };
             Ok(if negated {
@@ -179,13 +187,24 @@ fn in_list<'s>(
         Target::Tuple(names) => {
             let (first, types) = tuple_columns(schema, names)?;
             let tuple = match values {
-                InValues::List(terms) => Tuple::In(
-                    terms.iter().map(|term| tuple_terms(&types, names, term, variables)).collect::<Result<_, _>>()?,
-                ),
+                InValues::List(terms) => {
+                    for term in terms {
+                        if matches!(term, ast::Term::Tuple(given) if given.len() > types.len()) {
+                            return Err(Error::invalid(format!(
+                                "Invalid list literal for IN({}): value {} is not of type {}",
+                                tuple_name(names),
+                                show(term),
+                                CqlType::tuple(types.iter().cloned())
+                            )));
+                        }
+                    }
+                    let tuples = terms.iter().map(|term| tuple_terms(&types, names, term, variables));
+                    Tuple::In(tuples.collect::<Result<_, _>>()?)
+                }
                 InValues::Marker(marker) => {
                     let count = types.len();
                     let ty = CqlType::List { elem: Arc::new(CqlType::tuple(types)), frozen: true };
-                    let name = format!("in({})", tuple_name(names));
+                    let name = format!("{operator}({})", tuple_name(names));
                     Tuple::InList(Term::Variable(variables.bind(*marker, &name, &ty)?), count)
                 }
             };
@@ -282,18 +301,29 @@ fn tuple_terms(
 }
 
 fn token_columns(schema: &TableSchema, names: &[ast::Name]) -> Result<(), Error> {
+    let key = &schema.partition_key;
+    let all: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
     for name in names {
         column(schema, name)?;
     }
-    let key = &schema.partition_key;
-    if names.len() == key.len() && names.iter().zip(key).all(|(name, column)| name.as_str() == column.name) {
-        return Ok(());
+    if names.len() != key.len() {
+        return Err(Error::invalid(format!(
+            "Invalid number of arguments in call to function token: {} required but {} provided",
+            key.len(),
+            names.len()
+        )));
     }
-    let all: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
-    let is_permutation = names.len() == key.len() && all.iter().all(|name| names.iter().any(|n| n.as_str() == *name));
-    Err(Error::invalid(if is_permutation {
-        format!("The token function arguments must be in the partition key order: {}", all.join(", "))
-    } else {
-        "The token() function must contains only partition key components".to_owned()
-    }))
+    if (1..names.len()).any(|i| names[..i].contains(&names[i])) {
+        return Err(Error::invalid("The token() function contains duplicate partition key components"));
+    }
+    if names.iter().any(|name| !all.contains(&name.as_str())) {
+        return Err(Error::invalid("The token() function must contains only partition key components"));
+    }
+    if names.iter().zip(&all).any(|(name, column)| name.as_str() != *column) {
+        return Err(Error::invalid(format!(
+            "The token function arguments must be in the partition key order: {}",
+            all.join(", ")
+        )));
+    }
+    Ok(())
 }

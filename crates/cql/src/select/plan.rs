@@ -39,15 +39,21 @@ pub fn plan(
     let mut columns = Columns { schema, variables, output: Vec::new(), aggregates: Vec::new() };
     let items = columns.items(&statement.selection)?;
     let Columns { mut output, aggregates, .. } = columns;
-    if statement.distinct {
-        check_distinct(schema, &output)?;
-    }
     let filtering = statement.allow_filtering || virtual_table.is_some();
     let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables)?;
+    if statement.distinct {
+        check_distinct(schema, &output, restrictions.partition.is_keys())?;
+    }
     if statement.distinct && restrictions.clustering != Clustering::All {
         return Err(Error::invalid(
             "SELECT DISTINCT with WHERE clause only supports restriction by partition key and/or static columns.",
         ));
+    }
+    if restrictions.clustering != Clustering::All
+        && statement.selection != Selection::All
+        && only_statics(schema, &output)
+    {
+        return Err(Error::invalid("Cannot restrict clustering columns when selecting only static columns"));
     }
     let order = order(schema, &statement.order_by, &restrictions)?;
     let optional = |term: &Option<ast::Term>, name: &str, variables: &mut Variables<'_>| {
@@ -92,13 +98,8 @@ pub fn plan(
         shape = Shape::Plain;
     }
     let whole_partitions = restrictions.clustering == Clustering::All;
-    let is_static = |column: &OutputColumn| match column {
-        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
-            schema.column(*id).is_some_and(|column| column.kind == ColumnKind::Static)
-        }
-        OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => false,
-    };
-    let static_row = !schema.statics.is_empty() && (whole_partitions || output.iter().any(is_static));
+    let static_row =
+        !schema.statics.is_empty() && (whole_partitions || output.iter().any(|column| is_static(schema, column)));
     let slice =
         whole_partitions.then(|| Rc::new(Slice { rows: vec![RowRange::FULL], static_row, reversed, resume: None }));
     let spec = |item: Item| ColumnSpec {
@@ -137,6 +138,10 @@ impl Selector {
     }
 }
 
+fn is_cast(selector: &Selector) -> bool {
+    matches!(selector, Selector::Call(Function::Cast(..), _))
+}
+
 fn slot_of(output: &mut Vec<OutputColumn>, column: OutputColumn) -> usize {
     output.iter().position(|other| *other == column).unwrap_or_else(|| {
         output.push(column);
@@ -144,7 +149,23 @@ fn slot_of(output: &mut Vec<OutputColumn>, column: OutputColumn) -> usize {
     })
 }
 
-fn check_distinct(schema: &TableSchema, output: &[OutputColumn]) -> Result<(), Error> {
+/// Whether static columns are read, and beside them only the partition key.
+fn only_statics(schema: &TableSchema, output: &[OutputColumn]) -> bool {
+    let is_key = |column: &&OutputColumn| matches!(column, OutputColumn::PartitionKey(_));
+    let mut others = output.iter().filter(|column| !is_key(column)).peekable();
+    others.peek().is_some() && others.all(|column| is_static(schema, column))
+}
+
+fn is_static(schema: &TableSchema, column: &OutputColumn) -> bool {
+    match column {
+        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
+            schema.column(*id).is_some_and(|column| column.kind == ColumnKind::Static)
+        }
+        OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => false,
+    }
+}
+
+fn check_distinct(schema: &TableSchema, output: &[OutputColumn], is_keys: bool) -> Result<(), Error> {
     for column in output {
         let name = match column {
             OutputColumn::PartitionKey(_) => continue,
@@ -161,20 +182,16 @@ fn check_distinct(schema: &TableSchema, output: &[OutputColumn]) -> Result<(), E
             "SELECT DISTINCT queries must only request partition key columns and/or static columns (not {name})"
         )));
     }
-    let only_statics = output.iter().all(|column| !matches!(column, OutputColumn::PartitionKey(_)));
+    if is_keys {
+        return Ok(());
+    }
     for column in &schema.partition_key {
-        if !only_statics && !output.contains(&OutputColumn::PartitionKey(column.position)) {
+        if !output.contains(&OutputColumn::PartitionKey(column.position)) {
             return Err(Error::invalid(format!(
                 "SELECT DISTINCT queries must request all the partition key columns (missing {})",
                 column.name
             )));
         }
-    }
-    if only_statics {
-        let name = &schema.partition_key[0].name;
-        return Err(Error::invalid(format!(
-            "SELECT DISTINCT queries must request all the partition key columns (missing {name})"
-        )));
     }
     Ok(())
 }
@@ -260,7 +277,12 @@ impl Columns<'_, '_, '_> {
                 .iter()
                 .map(|item| {
                     let (selector, ty) = self.expression(&item.expr)?;
-                    let name = item.alias.as_ref().map_or_else(|| name_of(&item.expr), |alias| alias.to_string());
+                    let name = match (&item.alias, &item.expr) {
+                        (Some(alias), _) => alias.to_string(),
+                        // A cast to the type it has already does nothing, and does not show.
+                        (None, SelectExpr::Cast(inner, _)) if !is_cast(&selector) => name_of(inner),
+                        (None, expr) => name_of(expr),
+                    };
                     Ok(Item { selector, name, ty })
                 })
                 .collect(),
@@ -296,6 +318,9 @@ impl Columns<'_, '_, '_> {
                 let (selector, from) = self.expression(inner)?;
                 let keyspace = self.variables.keyspace.clone();
                 let to = crate::schema::types::resolve(self.variables.metadata, &keyspace, type_name)?;
+                if from == to {
+                    return Ok((selector, to));
+                }
                 if !cast::is_allowed(&from, &to) {
                     return Err(Error::invalid(format!("{from} cannot be cast to {to}")));
                 }
@@ -381,6 +406,21 @@ impl Columns<'_, '_, '_> {
         Selector::Aggregate(index)
     }
 
+    /// Columns given to `token` are those of the partition key, each in its place.
+    fn check_token(&self, arguments: &[SelectExpr]) -> Result<(), Error> {
+        for (argument, column) in arguments.iter().zip(&self.schema.partition_key) {
+            if let SelectExpr::Column(name) = argument
+                && name.as_str() != column.name
+            {
+                return Err(Error::invalid(format!(
+                    "Invalid call to function token: {name} stands where partition key column {} belongs",
+                    column.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn call(&mut self, call: &FunctionCall<SelectExpr>) -> Result<(Selector, CqlType), Error> {
         let system = call.name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system");
         if system && let Some(kind) = Kind::of_name(&call.name.name) {
@@ -430,6 +470,9 @@ impl Columns<'_, '_, '_> {
             .collect();
         let found = function::resolve(&call.name, &arguments, &self.variables.key_types)?;
         drop(arguments);
+        if let Function::Token(_) = found.function {
+            self.check_token(&call.arguments)?;
+        }
         let mut selectors = Vec::with_capacity(planned.len());
         for (i, (argument, planned)) in call.arguments.iter().zip(planned).enumerate() {
             selectors.push(match (argument, planned) {

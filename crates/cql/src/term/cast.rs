@@ -83,6 +83,9 @@ fn number(value: &Value, to: &CqlType) -> Option<Value> {
     };
     let low = || -> Option<i64> {
         match value {
+            // Narrow types go by way of int, which saturates, as casts of machine numbers do.
+            Value::Float(v) if *to != CqlType::Bigint => Some(i64::from(*v as i32)),
+            Value::Double(v) if *to != CqlType::Bigint => Some(i64::from(*v as i32)),
             Value::Float(v) => Some(*v as i64),
             Value::Double(v) => Some(*v as i64),
             _ => {

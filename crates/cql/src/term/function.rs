@@ -4,6 +4,7 @@
 
 use super::cast;
 use crate::error::Error;
+use crate::select::aggregate::Kind;
 use crate::syntax::QualifiedName;
 use bytes::Bytes;
 use model::CqlType;
@@ -79,6 +80,9 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
     } else {
         Vec::new()
     };
+    if known.is_empty() && Kind::of_name(&name.name).is_some() {
+        return Err(Error::invalid(format!("Aggregation function {} is not allowed here", full_name(name))));
+    }
     if known.is_empty() {
         return Err(Error::invalid(format!("Unknown function {} called", full_name(name))));
     }
@@ -222,11 +226,11 @@ impl Function {
         let Some(first) = given.first() else { return Ok(None) };
         Ok(match self {
             Function::MinTimeuuid => {
-                millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 0, 0x8080_8080_8080_8080))
+                millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 0, 0x8080_8080_8080_8080)).transpose()?
             }
-            Function::MaxTimeuuid => {
-                millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 9999, 0x7f7f_7f7f_7f7f_7f7f))
-            }
+            Function::MaxTimeuuid => millis_of(&CqlType::Timestamp, first)
+                .map(|ms| time_uuid(ms, 9999, 0x7f7f_7f7f_7f7f_7f7f))
+                .transpose()?,
             Function::ToDate(ty) => millis_of(ty, first).map(date_of_millis),
             Function::ToTimestamp(ty) | Function::ToUnixTimestamp(ty) => millis_of(ty, first).map(long),
             Function::AsBlob(_) => Some((*first).clone()),
@@ -288,11 +292,16 @@ pub(crate) fn millis_of(ty: &CqlType, bytes: &[u8]) -> Option<i64> {
 }
 
 /// A version 1 UUID of a millisecond, some ticks of 100 ns after its start, with this lower half.
-fn time_uuid(millis: i64, ticks: i64, low_half: u64) -> Bytes {
-    let ticks = millis.saturating_mul(10_000).saturating_add(UUID_EPOCH_TICKS).saturating_add(ticks) as u64;
+fn time_uuid(millis: i64, ticks: i64, low_half: u64) -> Result<Bytes, Error> {
+    let since_1970 = millis.checked_mul(10_000).and_then(|start| start.checked_add(ticks));
+    let since_1582 =
+        since_1970.and_then(|ticks| ticks.checked_add(UUID_EPOCH_TICKS)).and_then(|t| u64::try_from(t).ok());
+    let Some(ticks) = since_1582.filter(|ticks| *ticks < 1 << 60) else {
+        return Err(Error::invalid(format!("Timestamp {millis} is out of the range of time UUIDs")));
+    };
     let high = (ticks & 0xffff_ffff) << 32 | (ticks >> 32 & 0xffff) << 16 | 0x1000 | (ticks >> 48 & 0x0fff);
     let whole = u128::from(high) << 64 | u128::from(low_half);
-    Bytes::copy_from_slice(&whole.to_be_bytes())
+    Ok(Bytes::copy_from_slice(&whole.to_be_bytes()))
 }
 
 fn hex(bytes: &[u8]) -> String {

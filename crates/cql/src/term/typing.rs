@@ -270,6 +270,11 @@ fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> 
     if let (Literal::String(text), CqlType::Custom(_)) = (literal, ty) {
         return Ok(Term::Constant(Bytes::copy_from_slice(text.as_bytes())));
     }
+    if let (Literal::String(text), CqlType::Ascii) = (literal, ty)
+        && !text.is_ascii()
+    {
+        return Err(Error::invalid("Invalid ASCII character in string literal"));
+    }
     let bytes = parse_scalar(ty, &literal.text()).map_err(|error| Error::invalid(error.to_string()))?;
     Ok(Term::Constant(bytes.into()))
 }

@@ -131,17 +131,18 @@ impl Engine {
 
     /// The tablet whose flush frees most; those whose flushes fail come last.
     fn largest_memtable(&self) -> Option<(Rc<Table>, Rc<Tablet>)> {
-        let mut best: Option<(std::cmp::Reverse<u32>, usize, Rc<Table>, Rc<Tablet>)> = None;
+        let mut best = None;
+        let mut best_rank = (std::cmp::Reverse(u32::MAX), 0);
         for table in self.all_tables() {
             for tablet in table.tablets().iter() {
-                let bytes = tablet.memtable_bytes();
-                let rank = (std::cmp::Reverse(tablet.failed_flushes.get()), bytes);
-                if bytes > 0 && best.as_ref().is_none_or(|best| (best.0, best.1) < rank) {
-                    best = Some((rank.0, rank.1, table.clone(), tablet.clone()));
+                let rank = (std::cmp::Reverse(tablet.failed_flushes.get()), tablet.memtable_bytes());
+                if rank.1 > 0 && (best.is_none() || rank > best_rank) {
+                    best_rank = rank;
+                    best = Some((table.clone(), tablet.clone()));
                 }
             }
         }
-        best.map(|(_, _, table, tablet)| (table, tablet))
+        best
     }
 
     /// Flushes the tablets that hold up the log, when it is large. Runs for the engine's life.

@@ -51,10 +51,10 @@ pub struct Reader {
     /// The tablets still to be read, in ring order.
     left: VecDeque<(Rc<Tablet>, PartitionRange)>,
     current: Current,
-    /// The partition that was yielded last, and whether it has not ended.
-    position: Option<(DecoratedKey, bool)>,
 }
 
+/// Not boxed: a read of one key from one source allocates nothing.
+#[allow(clippy::large_enum_variant)]
 enum Current {
     Nothing,
     One(Source),
@@ -66,6 +66,8 @@ struct Several {
     sources: Vec<Source>,
 }
 
+/// Not boxed: see [`Current`].
+#[allow(clippy::large_enum_variant)]
 enum Source {
     Memtable(MemtableSource),
     Sstable(Box<SstableSource>),
@@ -95,7 +97,6 @@ impl Engine {
             counters: self.counters().clone(),
             left: VecDeque::new(),
             current: Current::Nothing,
-            position: None,
         };
         self.counters().reads.set(self.counters().reads.get() + 1);
         match range.singular_key() {
@@ -114,10 +115,23 @@ impl Reader {
     /// Yields the next fragments, about 32 KiB of them; `false` when there are no more after these. Never waits when
     /// everything is in memory or cached, except to let others run.
     pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, ReadError> {
-        let before = out.len();
-        let more = self.fill_up_to(out, FILL_BYTES).await?;
-        self.note_position(out, before);
-        Ok(more)
+        loop {
+            let before = out.len();
+            let more = match &mut self.current {
+                Current::Nothing => false,
+                Current::One(source) => source.fill(out, FILL_BYTES).await?,
+                Current::Several(several) => several.fill(out, FILL_BYTES).await?,
+            };
+            if more {
+                return Ok(true);
+            }
+            self.current = Current::Nothing;
+            let Some((tablet, range)) = self.left.pop_front() else { return Ok(false) };
+            self.open_range(&tablet, range);
+            if out.len() > before {
+                return Ok(true);
+            }
+        }
     }
 
     /// As [`Reader::fill`], when all that is left is in memtables; `None` when it is not.
@@ -125,7 +139,6 @@ impl Reader {
         if !self.left.is_empty() {
             return None;
         }
-        let before = out.len();
         let more = match &mut self.current {
             Current::Nothing => false,
             Current::One(Source::Memtable(source)) => source.fill(out, FILL_BYTES),
@@ -140,7 +153,6 @@ impl Reader {
         if !more {
             self.current = Current::Nothing;
         }
-        self.note_position(out, before);
         Some(more)
     }
 
@@ -155,63 +167,11 @@ impl Reader {
                 }
             }
         }
-        if let Some((_, inside)) = &mut self.position {
-            *inside = false;
-        }
-    }
-
-    /// The partition of the last fragment that was yielded, and whether the reader is still inside it.
-    pub fn position(&self) -> Option<(&DecoratedKey, bool)> {
-        self.position.as_ref().map(|(key, inside)| (key, *inside))
     }
 
     /// The schema that fragments are read with.
     pub fn schema(&self) -> &Rc<TableSchema> {
         &self.schema
-    }
-
-    async fn fill_up_to(&mut self, out: &mut VecDeque<Fragment>, limit: usize) -> Result<bool, ReadError> {
-        loop {
-            let before = out.len();
-            let more = match &mut self.current {
-                Current::Nothing => false,
-                Current::One(source) => source.fill(out, limit).await?,
-                Current::Several(several) => several.fill(out, limit).await?,
-            };
-            if more {
-                return Ok(true);
-            }
-            self.current = Current::Nothing;
-            let Some((tablet, range)) = self.left.pop_front() else { return Ok(false) };
-            self.open_range(&tablet, range);
-            if out.len() > before {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn note_position(&mut self, out: &VecDeque<Fragment>, before: usize) {
-        for fragment in out.range(before..).rev() {
-            match fragment {
-                Fragment::PartitionEnd => {
-                    let last = out.range(before..).rev().find_map(|fragment| match fragment {
-                        Fragment::PartitionStart { key, .. } => Some(key.clone()),
-                        _ => None,
-                    });
-                    match (last, &mut self.position) {
-                        (Some(key), position) => *position = Some((key, false)),
-                        (None, Some((_, inside))) => *inside = false,
-                        (None, None) => {}
-                    }
-                    return;
-                }
-                Fragment::PartitionStart { key, .. } => {
-                    self.position = Some((key.clone(), true));
-                    return;
-                }
-                _ => {}
-            }
-        }
     }
 
     fn open_key(&mut self, tablet: &Tablet, key: &DecoratedKey, range: PartitionRange) {

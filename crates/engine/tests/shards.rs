@@ -1,0 +1,145 @@
+//! Several shards on one data directory, and restarts with other numbers of them.
+
+mod support;
+
+use engine::commitlog::{self, OldLogs, ReplayOptions};
+use engine::datadir::DataDir;
+use engine::replay::replay_logs;
+use engine::{Engine, TabletRange};
+use model::TableId;
+use model::key::DecoratedKey;
+use model::range::{PartitionRange, Slice};
+use rt::{Machine, MachineConfig, ShardId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use support::*;
+
+const TABLETS: u64 = 6;
+
+fn owner(tablet: u32, shards: usize) -> ShardId {
+    ShardId((tablet as usize % shards) as u16)
+}
+
+fn route(key: &DecoratedKey, shards: usize) -> ShardId {
+    let tablet = tablets(TABLETS).into_iter().find(|tablet| tablet.range.contains(key)).unwrap();
+    owner(tablet.id, shards)
+}
+
+async fn add_table(dir: PathBuf, shards: usize) {
+    let shard = rt::shard::this();
+    let schema = schema(0, |_| {});
+    let mut config = config(&dir, 32 << 20);
+    config.shard = shard;
+    config.log.shard = shard;
+    config.log.dir = dir.join("commitlog").join(shard.to_string());
+    let engine = Engine::open(config).await.unwrap();
+    rt::shard::install(engine.clone());
+    let own: Vec<TabletRange> =
+        tablets(TABLETS).into_iter().filter(|tablet| owner(tablet.id, shards) == shard).collect();
+    engine.add_table(schema, own).await.unwrap();
+}
+
+async fn replay_part(old: OldLogs, shards: usize) {
+    let part = old.part(rt::shard::this(), shards as u16);
+    let to = |_: TableId, key: &DecoratedKey| Some(route(key, shards));
+    replay_logs(&part, ReplayOptions::default(), to).await.unwrap();
+}
+
+/// Starts a node with so many shards, runs `f` on shard 0, and ends it in order or as a crash does.
+fn run<T: Send + 'static, F>(dir: PathBuf, shards: usize, crash: bool, f: impl FnOnce() -> F + Send + 'static) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    let config = MachineConfig { shards, overprovisioned: true, ..MachineConfig::default() };
+    let machine = Machine::start(config, |_| async { rt::shard::stopping().cancelled().await }).unwrap();
+    let done = machine.call(ShardId(0), move || async move {
+        let _data_dir = DataDir::open(&dir, "test", shards as u16).await.unwrap();
+        let old = commitlog::find_old(&dir.join("commitlog")).await.unwrap();
+        for shard in 0..shards as u16 {
+            let dir = dir.clone();
+            rt::shard::call(ShardId(shard), move || add_table(dir, shards)).await;
+        }
+        let logs = old.clone();
+        rt::shard::call_all(move || replay_part(logs.clone(), shards)).await;
+        rt::shard::call_all(|| async {
+            rt::shard::service::<Engine>().replay_finished().await.unwrap();
+        })
+        .await;
+        commitlog::retire(&old).await.unwrap();
+        rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
+        let out = f().await;
+        rt::shard::call_all(move || async move {
+            let engine = rt::shard::service::<Engine>();
+            if crash { engine.abandon().await } else { engine.stop().await }
+        })
+        .await;
+        out
+    });
+    let out = rt::block_on(done).unwrap();
+    machine.stop();
+    machine.join().unwrap();
+    out
+}
+
+async fn write_on_owner(k: i32, timestamp: i64, change: Change, shards: usize) {
+    rt::shard::call(route(&key(k), shards), move || async move {
+        let mutation = change.mutation(&schema(0, |_| {}), timestamp);
+        rt::shard::service::<Engine>().apply_durably(&mutation, &key(k)).await.unwrap();
+    })
+    .await;
+}
+
+async fn read_all() -> Seen {
+    let parts = rt::shard::call_all(|| async {
+        let engine = rt::shard::service::<Engine>();
+        read(&engine, schema(0, |_| {}).id, PartitionRange::FULL, Slice::full()).await
+    })
+    .await;
+    let mut seen = BTreeMap::new();
+    for part in parts {
+        for (k, partition) in part {
+            assert!(seen.insert(k, partition).is_none(), "partition {k} is on two shards");
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_restart_with_another_number_of_shards_finds_everything() {
+    let scratch = Scratch::new("shards");
+    let mut naive = Naive::default();
+    let mut timestamp = 0;
+    for (run_number, (shards, crash)) in
+        [(2, true), (3, false), (1, true), (4, true), (2, false)].into_iter().enumerate()
+    {
+        let mut changes = Vec::new();
+        for k in 0..60 {
+            timestamp += 1;
+            let change = match (k + run_number as i32) % 7 {
+                0 => Change::DeletePartition { k },
+                1 => Change::DeleteRow { k, c: run_number as i32 },
+                _ => Change::Insert { k, c: run_number as i32, value: format!("{run_number}-{k}") },
+            };
+            changes.push((timestamp, change));
+        }
+        let before = naive.clone();
+        naive.changes.extend(changes.clone());
+        let (found_before, found_after) = run(scratch.0.clone(), shards, crash, move || async move {
+            let found_before = read_all().await;
+            for (i, (timestamp, change)) in changes.into_iter().enumerate() {
+                write_on_owner(change.k(), timestamp, change, shards).await;
+                if i == 30 {
+                    rt::shard::call_all(|| async {
+                        let engine = rt::shard::service::<Engine>();
+                        engine.flush(None).await.unwrap();
+                        engine.compact_major(schema(0, |_| {}).id).await.unwrap();
+                    })
+                    .await;
+                }
+            }
+            (found_before, read_all().await)
+        });
+        assert_eq!(found_before, before.seen(), "at the start of run {run_number} with {shards} shards");
+        assert_eq!(found_after, naive.seen(), "at the end of run {run_number} with {shards} shards");
+    }
+}

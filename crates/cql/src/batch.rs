@@ -35,6 +35,9 @@ pub struct Whole {
     pub timeout: Option<Duration>,
 }
 
+/// Statements between looks at the clock.
+const PARTS_PER_LOOK: usize = 16;
+
 /// Executes a batch. Statements of later batches never see those of this one half done within a partition.
 pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -> Result<Answer, Error> {
     if whole.kind == BatchKind::Counter {
@@ -50,7 +53,10 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     let mut answer = Answer::new(AnswerKind::Void);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
-    for Part { modify, env } in parts {
+    for (i, Part { modify, env }) in parts.iter().enumerate() {
+        if i % PARTS_PER_LOOK == PARTS_PER_LOOK - 1 {
+            rt::task::maybe_yield().await;
+        }
         let (stamp, capped) = modify.stamp(*env, default, now, config.restrict_future_timestamp)?;
         if capped {
             answer.warnings.push(modify.capped_warning());

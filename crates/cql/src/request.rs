@@ -27,6 +27,8 @@ pub struct Config {
     pub batch_size_warn: usize,
     /// `batch_size_fail_threshold_in_kb`, in bytes.
     pub batch_size_fail: usize,
+    /// `max_memory_for_unlimited_query_hard_limit`, for results that are gathered before they are sent; bytes.
+    pub unpaged_bytes: usize,
     /// `restrict_future_timestamp`: refuse timestamps more than three days ahead.
     pub restrict_future_timestamp: bool,
 }
@@ -41,6 +43,7 @@ impl Default for Config {
             prepared_statements_cache_size: 32 << 20,
             batch_size_warn: 128 << 10,
             batch_size_fail: 1024 << 10,
+            unpaged_bytes: 100 << 20,
             restrict_future_timestamp: true,
         }
     }

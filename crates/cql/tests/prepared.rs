@@ -303,3 +303,47 @@ fn protocol_batches_merge_and_warn() {
         assert_eq!(refused, Error::Unprepared([3; 16]));
     });
 }
+
+#[test]
+fn an_altered_type_is_planned_anew() {
+    with_node("types", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TYPE u (a int)").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v frozen<u>)").await;
+        let insert = prepare(&session, "INSERT INTO t (p, v) VALUES (?, ?)").await;
+        let select = prepare(&session, "SELECT v FROM t WHERE p = 1").await;
+        session.ok("ALTER TYPE u ADD b text").await;
+        session.ok("INSERT INTO t (p, v) VALUES (1, {a: 1, b: 'x'})").await;
+        assert_eq!(show_rows(&rows(execute(&session, &select, values(&[])).await)), ["v={a: 1, b: 'x'}"]);
+        let ty = CqlType::tuple([CqlType::Int, CqlType::Text]);
+        let value = Value::Tuple(vec![Value::Int(2), Value::Text("y".into())]);
+        execute(&session, &insert, values(&[int(1), (&ty, value)])).await.unwrap();
+        assert_eq!(show_rows(&rows(execute(&session, &select, values(&[])).await)), ["v={a: 2, b: 'y'}"]);
+    });
+}
+
+#[test]
+fn traces_are_written_down() {
+    with_node("traces", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY)").await;
+        let trace = rt::random::time_uuid();
+        let params = QueryParams { trace: Some(trace), ..QueryParams::default() };
+        session.processor.query(&session.client, "SELECT * FROM t", &params).await.unwrap();
+        let sessions = format!(
+            "SELECT command, duration, parameters['query'] FROM system_traces.sessions WHERE session_id = {trace}"
+        );
+        for _ in 0..1000 {
+            let found = session.rows(&sessions).await;
+            if let [row] = &found[..] {
+                assert!(row.starts_with("command='QUERY', duration="), "{row}");
+                assert!(row.ends_with("='SELECT * FROM t'"), "{row}");
+                let events = format!("SELECT activity FROM system_traces.events WHERE session_id = {trace}");
+                assert!(!session.rows(&events).await.is_empty());
+                return;
+            }
+            rt::task::yield_now().await;
+        }
+        panic!("the trace was not written");
+    });
+}

@@ -163,8 +163,28 @@ impl Select {
             return Ok(self.answer(self.rows(page.rows, page.body, page.next)));
         }
         let mut emitter = Emitter::new(self, env, None, None)?;
-        push_all(page.body, page.rows, self, &mut emitter)?;
+        push_all(page.body, page.rows, self, &mut emitter).await?;
         Ok(self.answer(self.rows(emitter.rows, std::mem::take(&mut emitter.body), page.next)))
+    }
+
+    /// What is gathered here before it is sent is bounded like an unpaged read.
+    fn check_size(&self, emitter: &Emitter<'_>, request: &Request<'_>) -> Result<(), Error> {
+        let limit = request.config.unpaged_bytes;
+        if emitter.bytes() <= limit {
+            return Ok(());
+        }
+        Err(Error::ReadFailure {
+            target: format!("{}.{}", self.schema.keyspace, self.schema.name),
+            consistency: request.params.consistency,
+            received: 0,
+            required: 1,
+            failures: 1,
+            data_present: true,
+            why: format!(
+                "Memory usage of unpaged query exceeds hard limit of {limit} (configured via \
+                 max_memory_for_unlimited_query_hard_limit)"
+            ),
+        })
     }
 
     /// All rows at once, read page by page: for aggregates and for orders across partitions.
@@ -180,7 +200,8 @@ impl Select {
             let wanted = PageRequest { size: Some(INTERNAL_PAGE_ROWS), state };
             let page = request.coordinator.read(&query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
-            push_all(page.body, page.rows, self, &mut emitter)?;
+            push_all(page.body, page.rows, self, &mut emitter).await?;
+            self.check_size(&emitter, request)?;
             state = page.next;
             if state.is_none() {
                 emitter.finish()?;
@@ -210,7 +231,8 @@ impl Select {
             let wanted = PageRequest { size: Some(page_size.unwrap_or(INTERNAL_PAGE_ROWS)), state };
             let page = request.coordinator.read(&query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
-            push_all(page.body, page.rows, self, &mut emitter)?;
+            push_all(page.body, page.rows, self, &mut emitter).await?;
+            self.check_size(&emitter, request)?;
             state = page.next;
             pages += 1;
             let enough = page_size.is_some() && (emitter.rows > 0 || pages >= MAX_EMPTY_PAGES);
@@ -229,15 +251,24 @@ impl Select {
     }
 }
 
-fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<(), Error> {
+/// Rows between looks at the clock.
+const ROWS_PER_LOOK: usize = 64;
+
+async fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<(), Error> {
     if emitter.only_counts() {
         emitter.count(rows);
         return Ok(());
     }
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();
-    while body.next_row(&mut slots) {
+    for n in 1.. {
+        if !body.next_row(&mut slots) {
+            break;
+        }
         emitter.push(&slots)?;
+        if n % ROWS_PER_LOOK == 0 {
+            rt::task::maybe_yield().await;
+        }
     }
     Ok(())
 }

@@ -58,6 +58,8 @@ pub struct Emitter<'a> {
     aggregates: Vec<State<'a>>,
     first: Option<Slots>,
     unsorted: Vec<Slots>,
+    /// Bytes of `unsorted`.
+    unsorted_bytes: usize,
 }
 
 impl<'a> Emitter<'a> {
@@ -85,6 +87,7 @@ impl<'a> Emitter<'a> {
             aggregates,
             first: None,
             unsorted: Vec::new(),
+            unsorted_bytes: 0,
         })
     }
 
@@ -99,6 +102,11 @@ impl<'a> Emitter<'a> {
             && self.per_partition == u64::MAX
             && self.select.output.columns.is_empty()
             && matches!(self.select.shape, Shape::Aggregate(..))
+    }
+
+    /// About how many bytes of rows wait here.
+    pub fn bytes(&self) -> usize {
+        self.body.len() + self.unsorted_bytes
     }
 
     /// Rows of which nothing is looked at.
@@ -137,6 +145,8 @@ impl<'a> Emitter<'a> {
             return Ok(());
         }
         if !self.select.sort.is_empty() {
+            let values: usize = slots.iter().flatten().map(Bytes::len).sum();
+            self.unsorted_bytes += values + size_of_val(&slots[..]);
             self.unsorted.push(slots.clone());
             return Ok(());
         }

@@ -35,7 +35,11 @@ impl Engine {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        if self.config().auto_snapshot && self.has_data(table) {
+        if !self.has_data(table) {
+            // What the log may have of it was flushed and is covered, or was truncated, and that is on record.
+            return Ok(TruncateRecord { at_micros: rt::time::wall_micros(), below: self.log().position() });
+        }
+        if self.config().auto_snapshot {
             let name = format!("truncated-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
             self.snapshot_table(table, &name).await?;
         }

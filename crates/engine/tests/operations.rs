@@ -277,7 +277,7 @@ fn expired_cells_are_purged() {
         let schema = quiet();
         let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
         for k in 0..10 {
-            let mut builder = MutationBuilder::new(schema.id, schema.version, &(k as i32).to_be_bytes());
+            let mut builder = MutationBuilder::new(schema.id, schema.version, &i32::to_be_bytes(k));
             let mut row = RowBuilder::new(Some(Marker::expiring(1, 10, 1_010)), Tombstone::LIVE);
             row.push(&Cell::live(VALUE, 1, b"x").with_ttl(10, 1_010));
             builder.row(clustering(0), row.finish());
@@ -387,6 +387,76 @@ fn keys_outside_of_this_shards_tablets_are_refused() {
         }
         assert!(refused > 0 && refused < 40);
         assert_eq!(all(&engine, &schema).await.len(), 40 - refused);
+        engine.stop().await;
+    });
+}
+
+/// The next version of the table: `v` was dropped at 10, and another `v` takes its place.
+fn with_dropped_column(old: &model::TableSchema) -> Rc<model::TableSchema> {
+    let mut regulars = old.regulars.clone();
+    let at = regulars.iter().position(|column| column.id == VALUE).unwrap();
+    let gone = regulars.remove(at);
+    let id = old.next_column_id();
+    regulars.push(model::Column { id, ty: model::CqlType::Int, ..gone.clone() });
+    let dropped =
+        vec![model::schema::DroppedColumn { id: gone.id, name: gone.name, kind: gone.kind, ty: gone.ty, drop_time: 10 }];
+    Rc::new(model::TableSchema::new(
+        old.id,
+        model::SchemaVersion(uuid::Uuid::from_u128(0x9999)),
+        old.keyspace.clone(),
+        old.name.clone(),
+        old.partition_key.clone(),
+        old.clustering.clone(),
+        old.statics.clone(),
+        regulars,
+        dropped,
+        old.options.clone(),
+    ))
+}
+
+#[test]
+fn a_dropped_columns_cells_stay_dead_wherever_they_are() {
+    rt::block_on(async {
+        let scratch = Scratch::new("dropped-column");
+        let schema = quiet();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        write(&engine, &schema, 1, insert(1, 0, "on disk")).await;
+        engine.flush(None).await.unwrap();
+        write(&engine, &schema, 2, insert(2, 0, "in memory")).await;
+        let next = with_dropped_column(&schema);
+        let new = next.column_named("v").unwrap().id;
+        engine.update_schema(next.clone());
+        // A writer that has not heard of the change yet.
+        write(&engine, &schema, 3, insert(3, 0, "late")).await;
+        let mut builder = MutationBuilder::new(next.id, next.version, &4i32.to_be_bytes());
+        let mut row = RowBuilder::new(Some(Marker::new(20)), Tombstone::LIVE);
+        row.push(&Cell::live(new, 20, &7i32.to_be_bytes()));
+        builder.row(clustering(0), row.finish());
+        engine.apply_durably(&builder.finish(&next), &key(4)).await.unwrap();
+
+        let visible = async |engine: &engine::Engine| {
+            let options = Default::default();
+            let fragments = read_fragments(engine, next.id, PartitionRange::FULL, Slice::full(), options).await;
+            let rows = fragments.into_iter().filter_map(|fragment| match fragment {
+                Fragment::Row { row, .. } => Some(row),
+                _ => None,
+            });
+            let known = |row: model::row::Row| {
+                row.cells().filter(|cell| next.column(cell.column).is_some()).map(|cell| cell.value.to_vec()).collect()
+            };
+            let mut rows: Vec<Vec<Vec<u8>>> = rows.map(known).collect();
+            rows.sort();
+            rows
+        };
+        let wanted: Vec<Vec<Vec<u8>>> = vec![vec![], vec![], vec![], vec![7i32.to_be_bytes().to_vec()]];
+        assert_eq!(visible(&engine).await, wanted);
+        engine.flush(None).await.unwrap();
+        assert_eq!(visible(&engine).await, wanted);
+        engine.compact_major(next.id).await.unwrap();
+        assert_eq!(visible(&engine).await, wanted);
+        engine.abandon().await;
+        let engine = open(config(&scratch.0, 16 << 20), &next, &tablets(1)).await;
+        assert_eq!(visible(&engine).await, wanted);
         engine.stop().await;
     });
 }

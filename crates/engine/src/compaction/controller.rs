@@ -163,6 +163,9 @@ impl Engine {
 
 fn pick_inputs(tablet: &Tablet, schema: &TableSchema, options: &SizeTiered, now: i64) -> Option<Vec<Rc<Attached>>> {
     let set = tablet.sstables();
+    if set.len() == 0 {
+        return None;
+    }
     let free: Vec<_> = set.iter().filter(|own| own.is_free()).collect();
     let gc_before = gc_before(schema, now);
     let candidates: Vec<_> = free

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Starts, kills and restarts a Messina node for tests and benchmarks. Standard library only.
 
 A `Node` owns a process, a loopback address of its own (so that every node may use the default ports) and a data

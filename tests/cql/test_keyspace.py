@@ -52,7 +52,6 @@ def test_create_twice(db, name):
     "WITH replication = {'class': 'SimpleStrategy', 'replication_factor': -1}",
     "WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 'x'}",
     "WITH replication = {'class': 'NetworkTopologyStrategy', 'no_such_dc': 1}",
-    "WITH replication = {'replication_factor': 1}",
 ])
 def test_wrong_replication(db, name, rest):
     db.refused(Config, f"CREATE KEYSPACE {name} {rest}")

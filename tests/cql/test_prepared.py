@@ -41,7 +41,7 @@ def test_metadata(db, t):
     limit = db.prepare(f"SELECT v FROM {t} WHERE pk = ? LIMIT ?")
     assert [m.name for m in limit.column_metadata] == ["pk", "[limit]"]
     many = db.prepare(f"SELECT v FROM {t} WHERE pk IN ? AND ck IN ?")
-    assert [(m.name, m.type.cql_parameterized_type()) for m in many.column_metadata] == [("in(pk)", "list<int>"), ("in(ck)", "list<int>")]
+    assert [(m.name.lower(), m.type.cql_parameterized_type()) for m in many.column_metadata] == [("in(pk)", "list<int>"), ("in(ck)", "list<int>")]
     token = db.prepare(f"SELECT v FROM {t} WHERE token(pk) > ?")
     assert [(m.name, m.type.cql_parameterized_type()) for m in token.column_metadata] == [("partition key token", "bigint")]
 

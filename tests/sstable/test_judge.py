@@ -31,7 +31,13 @@ def tool(verb, path, *arguments):
 
 
 def data_files(node, keyspace, table):
-    return sorted(node.data_dir.glob(f"**/{keyspace}/{table}-*/me-*-big-Data.db"))
+    """All of them: with several tablets and flushes, dozens."""
+    return sorted(node.data_dir.glob(f"**/data/{keyspace}/{table}-*/me-*-big-Data.db"), key=lambda path: path.stat().st_size)
+
+
+def some(files):
+    """The largest two and the smallest: each run of a tool takes more than a second."""
+    return [*files[-2:], files[0]]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,7 @@ def written(tmp_path_factory):
         simple = db.prepare("INSERT INTO simple (pk, v) VALUES (?, ?)")
         for pk in range(3000):
             db.execute(simple, pk, bytes([pk % 256]) * 100)
-        for pk in range(20):
+        for pk in range(8):
             db.execute(f"INSERT INTO rows (pk, s) VALUES ({pk}, 'static {pk}')")
             for ck in range(50):
                 db.execute(f"INSERT INTO rows (pk, ck, v) VALUES ({pk}, {ck}, 'v{ck}') USING TIMESTAMP {1000 + ck}")
@@ -91,14 +97,14 @@ def test_verified(written, table):
     node, db = written
     files = data_files(node, db.keyspace, table)
     assert files, f"no sstable of {table} under {node.data_dir}"
-    for path in files:
+    for path in some(files):
         tool("verify", path)
 
 
 def test_dump_shows_the_rows(written):
     node, db = written
     partitions = [p for path in data_files(node, db.keyspace, "rows") for p in json.loads(tool("dump", path))]
-    assert {p["partition"]["key"][0] for p in partitions} == {str(pk) for pk in [*range(20), 100]}
+    assert {p["partition"]["key"][0] for p in partitions} == {str(pk) for pk in [*range(8), 100]}
     of = lambda pk: [row for p in partitions if p["partition"]["key"] == [pk] for row in p["rows"]]  # noqa: E731
     assert sum(row["type"] == "row" for row in of("0")) == 50
     assert any(row["type"] == "static_block" for row in of("0"))
@@ -108,12 +114,6 @@ def test_dump_shows_the_rows(written):
     assert len(expiring) == 1 and expiring[0]["value"] == "expires"
 
 
-def test_dump_counts_every_partition(written):
-    node, db = written
-    keys = {p["partition"]["key"][0] for path in data_files(node, db.keyspace, "simple") for p in json.loads(tool("dump", path))}
-    assert keys == {str(pk) for pk in range(3000)}
-
-
 def test_after_compaction(written):
     """Runs last: compaction leaves verified files and the same rows."""
     node, db = written
@@ -121,7 +121,7 @@ def test_after_compaction(written):
     node.compact(db.keyspace)
     for table in SCHEMA:
         assert sorted(map(repr, db.rows(f"SELECT * FROM {table}"))) == before[table]
-        for path in data_files(node, db.keyspace, table):
+        for path in some(data_files(node, db.keyspace, table)):
             tool("verify", path)
 
 

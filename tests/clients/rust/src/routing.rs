@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Counts the requests for data that a shard sent to another shard of the same node.
-const HOPS: &str = "scylla_messina_cross_shard_requests";
+const HOPS: &str = "scylla_storage_proxy_replica_cross_shard_ops";
 const KEYS: i64 = 2000;
 
 async fn hops(address: &str) -> Result<f64, Error> {

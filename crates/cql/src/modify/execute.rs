@@ -41,6 +41,7 @@ impl Modify {
 
     /// Executes the statement by itself.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+        request.check_write_level()?;
         let config = request.config;
         let now = rt::time::wall_micros();
         let default = default_timestamp(request, now)?;

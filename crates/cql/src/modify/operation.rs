@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::syntax::ast::{AssignmentOp, DeleteTarget};
+use crate::term::typing::show;
 use crate::term::{Term, Variables, prepare};
 use model::CqlType;
 use model::id::ColumnId;
@@ -87,15 +88,17 @@ impl Operation {
                 if column.ty.is_counter() {
                     return Err(Error::not_supported("Writing to counter tables"));
                 }
-                let sign = if matches!(op, AssignmentOp::Subtract(_)) { '-' } else { '+' };
+                let shown = match op {
+                    AssignmentOp::Subtract(_) => format!("{name} = {name} - {}", show(term)),
+                    AssignmentOp::Prepend(_) => format!("{name} = {} + {name}", show(term)),
+                    _ => format!("{name} = {name} + {}", show(term)),
+                };
                 if !column.ty.is_collection() {
-                    return Err(Error::invalid(format!(
-                        "Invalid operation ({name} = {name} {sign} ...) for non counter column {name}"
-                    )));
+                    return Err(Error::invalid(format!("Invalid operation ({shown}) for non counter column {name}")));
                 }
                 if !multi_cell {
                     return Err(Error::invalid(format!(
-                        "Invalid operation ({name} = {name} {sign} ...) for frozen collection column {name}"
+                        "Invalid operation ({shown}) for frozen collection column {name}"
                     )));
                 }
                 match (&column.ty, op) {
@@ -113,9 +116,7 @@ impl Operation {
                     }
                     (_, AssignmentOp::Subtract(_)) => Change::Remove(prepare(variables, term, name, &column.ty)?),
                     _ => {
-                        return Err(Error::invalid(format!(
-                            "Invalid operation ({name} = ... + {name}) for non list column {name}"
-                        )));
+                        return Err(Error::invalid(format!("Invalid operation ({shown}) for non list column {name}")));
                     }
                 }
             }
@@ -130,20 +131,28 @@ impl Operation {
                 ),
                 ty if ty.is_collection() && !multi_cell => {
                     return Err(Error::invalid(format!(
-                        "Invalid operation ({name}[...] = ...) for frozen collection column {name}"
+                        "Invalid operation ({name}[{}] = {}) for frozen collection column {name}",
+                        show(key),
+                        show(value)
                     )));
                 }
                 CqlType::Set { .. } => {
-                    return Err(Error::invalid(format!("Invalid operation ({name}[...] = ...) for set column {name}")));
+                    return Err(Error::invalid(format!(
+                        "Invalid operation ({name}[{}] = {}) for set column {name}",
+                        show(key),
+                        show(value)
+                    )));
                 }
                 _ => {
                     return Err(Error::invalid(format!(
-                        "Invalid operation ({name}[...] = ...) for non collection column {name}"
+                        "Invalid operation ({name}[{}] = {}) for non collection column {name}",
+                        show(key),
+                        show(value)
                     )));
                 }
             },
             AssignmentOp::SetField { field, value } => {
-                let (index, ty) = field_of(column, field, &format!("{name}.{field} = ..."))?;
+                let (index, ty) = field_of(column, field, &format!("operation ({name}.{field} = {})", show(value)))?;
                 Change::SetField(index, prepare(variables, value, &format!("{name}.{field}"), &ty)?)
             }
         };
@@ -174,7 +183,12 @@ impl Operation {
                     return Err(Error::invalid(format!("Invalid deletion operation for non collection column {name}")));
                 }
             },
-            DeleteTarget::Field { field, .. } => Change::DeleteField(field_of(column, field, "DELETE")?.0),
+            DeleteTarget::Field { field, .. } => {
+                if matches!(&column.ty, CqlType::Udt(user_type) if user_type.frozen) {
+                    return Err(Error::invalid(format!("Frozen UDT column {name} does not support field deletion")));
+                }
+                Change::DeleteField(field_of(column, field, "deletion operation")?.0)
+            }
         };
         Ok(Operation::new(column, change))
     }
@@ -183,10 +197,10 @@ impl Operation {
 fn field_of(column: &Column, field: &str, what: &str) -> Result<(u16, CqlType), Error> {
     let name = &column.name;
     let CqlType::Udt(user_type) = &column.ty else {
-        return Err(Error::invalid(format!("Invalid operation ({what}) for non-UDT column {name}")));
+        return Err(Error::invalid(format!("Invalid {what} for non-UDT column {name}")));
     };
     if user_type.frozen {
-        return Err(Error::invalid(format!("Invalid operation ({what}) for frozen UDT column {name}")));
+        return Err(Error::invalid(format!("Invalid {what} for frozen UDT column {name}")));
     }
     let index = user_type.field_index(field);
     let index =

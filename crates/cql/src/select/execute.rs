@@ -36,6 +36,7 @@ fn limit(term: &Option<Term>, what: &str, env: Env<'_>) -> Result<Option<u64>, E
 impl Select {
     /// Executes the statement.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+        request.check_read_level()?;
         let rows_limit = limit(&self.limit, "LIMIT", env)?;
         let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;

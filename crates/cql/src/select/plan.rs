@@ -63,6 +63,9 @@ pub fn plan(
     if per_partition_limit.is_some() && statement.distinct {
         return Err(Error::invalid("PER PARTITION LIMIT is not allowed with SELECT DISTINCT queries"));
     }
+    if per_partition_limit.is_some() && !aggregates.is_empty() {
+        return Err(Error::invalid("PER PARTITION LIMIT is not allowed with aggregate queries."));
+    }
     let limit = optional(&statement.limit, "[limit]", variables)?;
     let attributes = Attributes::plan(&statement.attributes, variables)?;
 
@@ -460,12 +463,15 @@ impl Columns<'_, '_, '_> {
             .zip(&planned)
             .map(|(argument, planned)| match (argument, planned) {
                 (SelectExpr::Value(term), None) => Argument {
+                    shown: show(term),
                     ty: natural_type(self.variables, term),
                     fits: Box::new(|ty: &CqlType| fits(metadata, &keyspace, term, ty)),
                 },
-                (_, planned) => {
-                    Argument { ty: planned.as_ref().map(|(_, ty)| ty.clone()), fits: Box::new(|_: &CqlType| false) }
-                }
+                (expr, planned) => Argument {
+                    shown: name_of(expr),
+                    ty: planned.as_ref().map(|(_, ty)| ty.clone()),
+                    fits: Box::new(|_: &CqlType| false),
+                },
             })
             .collect();
         let found = function::resolve(&call.name, &arguments, &self.variables.key_types)?;

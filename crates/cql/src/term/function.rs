@@ -48,6 +48,8 @@ pub enum Function {
 
 /// An argument as far as it is known before a function is chosen.
 pub struct Argument<'a> {
+    /// As it was written, for messages.
+    pub shown: String,
     /// Its type, if it has one by itself.
     pub ty: Option<CqlType>,
     /// Whether it could be of a type.
@@ -128,7 +130,8 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
         });
         if let Some(i) = wrong {
             return Err(Error::invalid(format!(
-                "Type error: argument {i} cannot be passed to function {} as it is not of type {}",
+                "Type error: {} cannot be passed as argument {i} of function {} of type {}",
+                arguments[i].shown,
                 full_name(name),
                 only.parameters[i]
             )));

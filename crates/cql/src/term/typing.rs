@@ -120,6 +120,7 @@ pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term
         .iter()
         .zip(&types)
         .map(|(term, ty)| Argument {
+            shown: show(term),
             ty: ty.clone(),
             fits: Box::new(|wanted: &CqlType| fits(metadata, &keyspace, term, wanted)),
         })
@@ -164,7 +165,11 @@ impl Scratch<'_> {
                     _ => None,
                 };
                 let (metadata, keyspace) = (self.metadata, self.keyspace);
-                Argument { ty, fits: Box::new(move |wanted: &CqlType| fits(metadata, keyspace, term, wanted)) }
+                Argument {
+                    shown: String::new(),
+                    ty,
+                    fits: Box::new(move |wanted: &CqlType| fits(metadata, keyspace, term, wanted)),
+                }
             })
             .collect();
         function::resolve(&call.name, &arguments, &[]).ok().map(|found| found.result)
@@ -242,7 +247,7 @@ fn kind_of(literal: &Literal) -> &'static str {
 fn literal_fits(literal: &Literal, ty: &CqlType) -> bool {
     use CqlType::*;
     match literal {
-        Literal::String(_) => matches!(ty, Ascii | Text | Inet | Timestamp | Date | Time | Custom(_)),
+        Literal::String(_) => matches!(ty, Ascii | Text | Inet | Timestamp | Date | Time | Custom(_) | Tuple(_)),
         Literal::Integer(_) => matches!(
             ty,
             Tinyint | Smallint | Int | Bigint | Varint | Counter | Decimal | Double | Float | Date | Time | Timestamp
@@ -270,6 +275,9 @@ fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> 
     if let (Literal::String(text), CqlType::Custom(_)) = (literal, ty) {
         return Ok(Term::Constant(Bytes::copy_from_slice(text.as_bytes())));
     }
+    if let (Literal::String(text), CqlType::Tuple(types)) = (literal, ty) {
+        return tuple_of_text(text, types, ty);
+    }
     if let (Literal::String(text), CqlType::Ascii) = (literal, ty)
         && !text.is_ascii()
     {
@@ -277,6 +285,32 @@ fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> 
     }
     let bytes = parse_scalar(ty, &literal.text()).map_err(|error| Error::invalid(error.to_string()))?;
     Ok(Term::Constant(bytes.into()))
+}
+
+/// A tuple written as one text: fields between colons, `@` for null; a backslash makes the next character plain.
+fn tuple_of_text(text: &str, types: &[CqlType], ty: &CqlType) -> Result<Term, Error> {
+    let mut fields = vec![String::new()];
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ':' => fields.push(String::new()),
+            '\\' => fields.last_mut().expect("one is there").extend(chars.next()),
+            c => fields.last_mut().expect("one is there").push(c),
+        }
+    }
+    if fields.len() > types.len() {
+        return Err(Error::invalid(format!(
+            "Invalid tuple literal: too many elements. Type {ty} expects {} but got {}",
+            types.len(),
+            fields.len()
+        )));
+    }
+    let field = |(field, ty): (&String, &CqlType)| match field.as_str() {
+        "@" => Ok(Term::Null),
+        text => parse_scalar(ty, text).map(|bytes| Term::Constant(bytes.into())),
+    };
+    let fields = fields.iter().zip(types).map(field).collect::<Result<_, _>>();
+    Term::Tuple(fields.map_err(|error| Error::invalid(error.to_string()))?).folded()
 }
 
 /// Whether a value of type `from` may be stored where `to` is wanted.

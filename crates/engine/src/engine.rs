@@ -137,6 +137,7 @@ impl Engine {
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
         let table = Table::new(schema, dir, self.config.shard, tablets, opened.unreadable, opened.marks);
         table.auto_compaction.set(self.config.auto_compaction);
+        *table.missing.borrow_mut() = opened.missing.map(Rc::new);
         let before = self.tables.borrow_mut().insert(id, table);
         assert!(before.is_none(), "one shard adds its tables one after another");
         self.compactions.wake();

@@ -1,7 +1,7 @@
 //! Opening the sstables of a table's directory, and sorting them by tablet.
 //!
-//! A file that cannot be opened is reported and left alone: not served, not deleted. It counts as unreadable, which keeps
-//! compaction from purging anything of the table.
+//! A file that cannot be opened is reported and left alone, not deleted. Nobody knows which keys it held, so reads of its table
+//! fail: without it they would miss rows, and find deleted ones. Nor does compaction purge anything of the table.
 
 use crate::deletion_log::{self, Replacement};
 use crate::engine::{Engine, TabletRange};
@@ -13,7 +13,7 @@ use crate::table::Table;
 use model::key::DecoratedKey;
 use model::schema::TableSchema;
 use rt::ShardId;
-use sstable::{Component, Place, Sstable, Version, WriterOptions};
+use sstable::{Component, Corrupt, Place, Sstable, Version, WriterOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,6 +23,8 @@ pub(crate) struct Opened {
     /// One set per tablet, in the order of the tablets that were asked for.
     pub sets: Vec<SstableSet>,
     pub unreadable: Vec<PathBuf>,
+    /// Why the first of these cannot be read.
+    pub missing: Option<Corrupt>,
     /// By the shard that wrote them.
     pub marks: Vec<(ShardId, Marks)>,
 }
@@ -32,7 +34,8 @@ impl Engine {
     pub(crate) async fn open_sstables(&self, dir: &Path, tablets: &[TabletRange]) -> Result<Opened, EngineError> {
         let names = names_in(dir).await?;
         let marks = Marks::read_all(dir, &names).await?;
-        let mut opened = Opened { sets: vec![SstableSet::default(); tablets.len()], unreadable: Vec::new(), marks };
+        let sets = vec![SstableSet::default(); tablets.len()];
+        let mut opened = Opened { sets, unreadable: Vec::new(), missing: None, marks };
         for place in sealed_places(dir, &names) {
             if is_void(&opened.marks, &place) {
                 continue;
@@ -48,8 +51,11 @@ impl Engine {
                 Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
                 Err(error) => {
                     tracing::error!(generation = %place.generation, dir = %dir.display(), %error,
-                        "an sstable cannot be opened: it is neither served nor deleted");
-                    opened.unreadable.push(place.path(Component::Data));
+                        "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
+                    let file = place.path(Component::Data);
+                    opened.unreadable.push(file.clone());
+                    let why = format!("its table cannot be read without it, and it could not be opened at start: {error}");
+                    opened.missing.get_or_insert(Corrupt { file, offset: 0, why });
                     continue;
                 }
             };

@@ -19,6 +19,7 @@ use model::merge::{Merger, Step};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::fs::IoClass;
+use sstable::Corrupt;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -48,6 +49,8 @@ pub struct Reader {
     slices: Slices,
     options: ReadOptions,
     counters: Counters,
+    /// The table lacks this sstable.
+    missing: Option<Rc<Corrupt>>,
     /// The tablets still to be read, in ring order.
     left: VecDeque<(Rc<Tablet>, PartitionRange)>,
     current: Current,
@@ -95,6 +98,7 @@ impl Engine {
             slices,
             options,
             counters: self.counters().clone(),
+            missing: table.missing.borrow().clone(),
             left: VecDeque::new(),
             current: Current::Nothing,
         };
@@ -115,6 +119,9 @@ impl Reader {
     /// Yields the next fragments, about 32 KiB of them; `false` when there are no more after these. Never waits when
     /// everything is in memory or cached, except to let others run.
     pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, ReadError> {
+        if let Some(missing) = &self.missing {
+            return Err(sstable::Error::Corrupt(Corrupt::clone(missing)).into());
+        }
         loop {
             let before = out.len();
             let more = match &mut self.current {
@@ -136,7 +143,7 @@ impl Reader {
 
     /// As [`Reader::fill`], when all that is left is in memtables; `None` when it is not.
     pub fn try_fill(&mut self, out: &mut VecDeque<Fragment>) -> Option<bool> {
-        if !self.left.is_empty() {
+        if !self.left.is_empty() || self.missing.is_some() {
             return None;
         }
         let more = match &mut self.current {

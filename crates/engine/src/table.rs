@@ -8,6 +8,7 @@ use model::range::PartitionRange;
 use model::schema::TableSchema;
 use rt::ShardId;
 use rt::sync::{Cancel, Gate, Semaphore};
+use sstable::Corrupt;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub(crate) struct Table {
     shard: ShardId,
     /// Files that could not be opened: they are left alone, and since what they hold is unknown, nothing is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
+    /// An sstable that is not among those served although it holds data: reads fail.
+    pub missing: RefCell<Option<Rc<Corrupt>>>,
     /// How many want no compaction to start by itself.
     paused: Cell<u32>,
     /// The compaction work that runs now, for whoever has to wait for its end.
@@ -60,6 +63,7 @@ impl Table {
             marks_turn: Semaphore::new(1),
             shard,
             unreadable: RefCell::new(unreadable),
+            missing: RefCell::default(),
             paused: Cell::new(0),
             compacting: RefCell::default(),
         })

@@ -3,8 +3,10 @@
 //! ```text
 //! log header (48)       "MESSINAJ", u32 format, u32 zero, u64 number, 16 base id, u32 zero, u32 CRC32 of what precedes
 //! entry (56 + body)     u32 CRC32 of log number, offset, and the 52 bytes that follow
-//!                       u32 CRC32 of the body, u32 body length, u8 version, 3 zero, 8 zero, 16 previous, 16 id
+//!                       u32 CRC32 of the body, u32 body length, u8 version, u8 kind (0), 10 zero, 16 previous, 16 id
 //!                       body, zeros up to a multiple of 8
+//! end mark (56)         as an entry of kind 1 without body and id, behind the last entry: that one is durable, so damage to it
+//!                       is no torn tail. The next entry is written over it.
 //! snapshot (64 + body)  "MESSINAS", u32 format, u32 zero, u64 number, 16 id, u64 body length, u32 zero,
 //!                       u32 CRC32 of the body, 4 zero, u32 CRC32 of what precedes
 //! ```
@@ -26,6 +28,8 @@ const LOG_MAGIC: [u8; 8] = *b"MESSINAJ";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"MESSINAS";
 const FORMAT: u32 = 1;
 const ENTRY_VERSION: u8 = 1;
+const KIND_AT: usize = 13;
+const END_MARK: u8 = 1;
 
 /// The longest body of an entry or a snapshot: 1 GiB.
 pub const MAX_BODY: usize = 1 << 30;
@@ -150,6 +154,15 @@ pub(super) fn encode_entry(number: u64, at: u64, previous: Uuid, id: Uuid, body:
     out
 }
 
+/// The mark at `at` of log `number` that says that entry `last`, which ends there, is durable.
+pub(super) fn encode_end_mark(number: u64, at: u64, last: Uuid) -> Vec<u8> {
+    let mut out = encode_entry(number, at, last, Uuid::nil(), &[]);
+    out[KIND_AT] = END_MARK;
+    let crc = header_crc(number, at, &out);
+    out[0..4].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
 fn header_crc(number: u64, at: u64, header: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&number.to_le_bytes());
@@ -166,16 +179,22 @@ pub(super) struct Scan {
     pub end: usize,
     /// Why it ends there; `None` at the end of the file.
     pub bad: Option<Bad>,
-    /// Whether a whole entry's header lies behind what is bad.
+    /// Whether a whole entry's header, or an end mark, lies behind what is bad.
     pub whole_behind: bool,
+    /// Whether it ends with an end mark.
+    pub marked: bool,
 }
 
 /// Reads the entries in `bytes`, which begin at `start` of log `number` and follow `previous`.
 pub(super) fn scan(bytes: &Bytes, number: u64, start: u64, mut previous: Uuid) -> Scan {
     let mut entries = Vec::new();
-    let mut at = 0;
+    let (mut at, mut marked) = (0, false);
     let bad = loop {
         if at >= bytes.len() {
+            break None;
+        }
+        if has_header(bytes, number, start, at) && bytes[at + KIND_AT] == END_MARK {
+            marked = true;
             break None;
         }
         match entry_at(bytes, number, start, at, previous) {
@@ -194,7 +213,7 @@ pub(super) fn scan(bytes: &Bytes, number: u64, start: u64, mut previous: Uuid) -
         whole_behind = has_header(bytes, number, start, behind);
         behind += ALIGN;
     }
-    Scan { entries, end: at, bad, whole_behind }
+    Scan { entries, end: at, bad, whole_behind, marked }
 }
 
 fn has_header(bytes: &[u8], number: u64, start: u64, at: usize) -> bool {

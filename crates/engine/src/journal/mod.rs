@@ -10,8 +10,8 @@
 //! entries after it; the step that makes it count is the rename of its file.
 //!
 //! Invariants: what `append` or `snapshot` returned `Ok` for is there after any crash; a torn tail is cut off at open;
-//! damage before a whole entry is an error, because every entry was durable before the next was written. A failed fsync
-//! ends the journal. The journal must never look into a body.
+//! damage before a whole entry or an end mark is an error, because every entry was durable before those were written. A failed
+//! fsync ends the journal. The journal must never look into a body.
 
 mod format;
 
@@ -200,10 +200,17 @@ impl Journal {
             return Err(io_error(file.path())(error));
         }
         armed.finish(None);
-        let mut state = self.state.borrow_mut();
-        state.end = at + len;
-        state.last = id;
-        state.entries.push((id, at + len));
+        let (end, mark) = {
+            let mut state = self.state.borrow_mut();
+            state.end = at + len;
+            state.last = id;
+            state.entries.push((id, at + len));
+            (state.end, format::encode_end_mark(state.number, state.end, id))
+        };
+        // Not synced: without it damage to the last entry would go unnoticed, and nothing worse.
+        if let Err(error) = file.write_at(end, mark, IoClass::Log).await {
+            tracing::warn!(file = %file.path().display(), %error, "the journal's end could not be marked");
+        }
         Ok(())
     }
 
@@ -316,6 +323,8 @@ async fn make_log(dir: &Path, number: u64, base: Uuid, entries: &[Entry]) -> Res
         bytes.extend_from_slice(&format::encode_entry(number, at, entry.previous, entry.id, &entry.body));
         ends.push(bytes.len() as u64);
     }
+    let last = entries.last().map_or(base, |entry| entry.id);
+    bytes.extend_from_slice(&format::encode_end_mark(number, bytes.len() as u64, last));
     // Durable under its name in one step: a log is either absent or whole.
     fs::write_durably(&path, &bytes).await.map_err(io_error(&path))?;
     let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
@@ -341,23 +350,29 @@ async fn read_log(path: &Path, number: u64, base: Uuid) -> Result<(State, Vec<En
         return Err(format::Bad::Damaged("it does not follow the snapshot").at(path, 0));
     }
     let start = format::LOG_HEADER;
-    let Scan { entries, end, bad, whole_behind } = format::scan(&bytes.slice(start as usize..), number, start, base);
+    let Scan { entries, end, bad, whole_behind, marked } = format::scan(&bytes.slice(start as usize..), number, start, base);
     let end = start + end as u64;
     if let Some(bad) = bad
         && (whole_behind || bad.is_certain())
     {
         return Err(bad.at(path, end));
     }
-    if end < bytes.len() as u64 {
+    let last = entries.last().map_or(base, |(entry, _)| entry.id);
+    if end < bytes.len() as u64 && !marked {
         tracing::warn!(file = %path.display(), at = end, bytes = bytes.len() as u64 - end, "the torn tail of the journal is cut off");
         file.set_len(end).await.map_err(io_error(path))?;
+    }
+    if !marked {
+        // What was read may be in the page cache only.
         file.sync_all().await.map_err(io_error(path))?;
+        let mark = format::encode_end_mark(number, end, last);
+        file.write_at(end, mark, IoClass::Log).await.map_err(io_error(path))?;
     }
     let state = State {
         number,
         file,
         end,
-        last: entries.last().map_or(base, |(entry, _)| entry.id),
+        last,
         base,
         entries: entries.iter().map(|(entry, end)| (entry.id, *end)).collect(),
         failed: None,

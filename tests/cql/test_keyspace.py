@@ -147,3 +147,23 @@ def test_system_keyspaces_are_closed(db, text):
     import cassandra
 
     db.refused((cassandra.Unauthorized, Invalid), text)
+
+
+def test_drop_while_it_is_written(db, name):
+    """Tables go away under writes, with a session that does not know yet; the drop itself never fails."""
+    for _ in range(5):
+        db.execute(f"CREATE KEYSPACE {name} WITH replication = {RF1}")
+        inserts = []
+        for n in range(12):
+            db.execute(f"CREATE TABLE {name}.t{n} (pk int PRIMARY KEY, v blob)")
+            inserts.append(db.prepare(f"INSERT INTO {name}.t{n} (pk, v) VALUES (?, ?)"))
+        futures = [db.session.execute_async(inserts[k % 12], (k, bytes(1000))) for k in range(600)]
+        db.execute(f"DROP TABLE {name}.t3")
+        db.execute(f"TRUNCATE {name}.t4")
+        db.execute(f"DROP KEYSPACE {name}")
+        for future in futures:
+            try:
+                future.result()
+            except Invalid:
+                pass  # the table is gone
+        db.refused((Invalid, Config), f"SELECT * FROM {name}.t0")

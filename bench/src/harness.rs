@@ -53,7 +53,6 @@ impl Harness {
             segment_size: 32 << 20,
             log_size_limit: 1 << 30,
             ignore_log_corruption: false,
-            abort_on_log_failure: true,
             auto_snapshot: false,
             auto_compaction: false,
             page_limits: PageLimits::default(),
@@ -91,7 +90,7 @@ impl Harness {
     /// One request from its frame's bytes to its answer's bytes in `out`.
     #[inline(never)]
     pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) {
-        let next = frames.borrow_mut().next();
+        let next = frames.borrow_mut().take_next();
         let Next::Frame(frame) = next else { panic!("a whole frame is there") };
         let mut reply = Reply::plain(Version::V4, frame.stream);
         let Request::Execute { id, params } = Request::decode(frame, None, MAX_FRAME).expect("a good frame") else {

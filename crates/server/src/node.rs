@@ -140,7 +140,6 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
         segment_size: config.commitlog_segment_size_in_mb.0 as u32,
         log_size_limit: config.commitlog_total_space_in_mb.map_or(1 << 30, |Size(bytes)| bytes / shards as u64),
         ignore_log_corruption: config.commitlog_ignore_corruption,
-        abort_on_log_failure: true,
         auto_snapshot: config.auto_snapshot,
         auto_compaction: true,
         page_limits: PageLimits {
@@ -187,8 +186,15 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let ports = open_ports(&plan).await.map_err(because)?;
         let signals = wait_for_signal().map_err(because)?;
         let starting = plan.clone();
-        let up = remote.call(ShardId(0), move || async move { bring_up(starting).await });
-        let up = up.await.map_err(because)??;
+        let mut signals = std::pin::pin!(signals);
+        let up = tokio::select! {
+            up = remote.call(ShardId(0), move || async move { bring_up(starting).await }) => up.map_err(because)??,
+            signal = &mut signals => {
+                // Replay can take a while. Leaving in the midst of it is as safe as a crash: it is done anew at the next start.
+                tracing::info!(signal, "leaving before the node was up");
+                std::process::exit(0);
+            }
+        };
         let serving = serve_http(ports, &plan, &up, &remote, log, &stopped);
         ready(&ready_lines(&plan, started));
         let signal = signals.await;

@@ -16,6 +16,8 @@ use replica::{Replica, ReplicaConfig};
 use rt::ShardId;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use thiserror::Error;
 
 /// What the floors are told.
@@ -35,8 +37,6 @@ pub struct StackConfig {
     pub log_size_limit: u64,
     /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
     pub ignore_log_corruption: bool,
-    /// Whether the process ends when a log cannot be written or synced any more; false only where a test looks on.
-    pub abort_on_log_failure: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
     pub auto_snapshot: bool,
     /// Whether compaction runs by itself.
@@ -95,12 +95,12 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
 
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
-    let floor = floors.into_iter().max().unwrap_or(i64::MIN);
+    let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
     rt::shard::call_all({
         let config = config.clone();
         move || {
-            let config = config.clone();
-            async move { serve_shard(&config, floor) }
+            let (config, timestamps) = (config.clone(), timestamps.clone());
+            async move { serve_shard(&config, timestamps) }
         }
     })
     .await;
@@ -140,17 +140,17 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
     engine
 }
 
-fn serve_shard(config: &StackConfig, floor: i64) {
+fn serve_shard(config: &StackConfig, timestamps: Arc<AtomicI64>) {
     let engine = rt::shard::service::<Engine>();
     engine.start();
     rt::shard::install(table_sizes(engine.clone()));
-    rt::task::spawn(watch_log(engine.clone(), config.abort_on_log_failure)).detach();
     let mut replica_config = ReplicaConfig::with_memory(config.memory_per_shard);
     replica_config.tombstone_warn_threshold = config.tombstone_warn_threshold;
     let replica = Replica::new(engine, replica_config);
     rt::shard::install(replica.clone());
     let metadata = rt::shard::service::<MetadataService>();
-    let coordinator = Coordinator::new(metadata, replica, TimestampClock::above(floor), config.page_limits.clone());
+    let coordinator =
+        Coordinator::new(metadata, replica, TimestampClock::on_node(timestamps), config.page_limits.clone());
     rt::shard::install(coordinator.clone());
     rt::shard::install(Rc::new(Processor::with_config(coordinator, config.language.clone())));
 }
@@ -162,15 +162,6 @@ fn table_sizes(engine: Rc<Engine>) -> Rc<TableSizes> {
         Some(TableSize { partitions: stats.partitions, mean_partition_bytes: stats.mean_partition_bytes })
     };
     Rc::new(TableSizes(Box::new(size)))
-}
-
-/// A log that could not be synced promises nothing any more: the node ends at once, and what was acknowledged is replayed.
-async fn watch_log(engine: Rc<Engine>, abort: bool) {
-    let error = engine.failure().await;
-    tracing::error!(%error, shard = rt::shard::this().0, "the commitlog has failed: the node ends");
-    if abort {
-        std::process::abort();
-    }
 }
 
 /// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.

@@ -1,23 +1,64 @@
 //! Write timestamps: microseconds of the wall clock, but always increasing on a shard, also over a restart and when the clock
-//! jumps back.
+//! jumps back. Where the clock is behind, the shards of a node count on together, so that what one of them does after another
+//! still gets the higher timestamp.
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Gives out timestamps.
 pub struct TimestampClock {
     last: Cell<i64>,
+    /// The highest timestamp that any shard gave out while the clock was behind.
+    node: Arc<AtomicI64>,
 }
 
 impl TimestampClock {
     /// A clock whose timestamps are above `floor`: the highest that the log or the tables hold.
     pub fn above(floor: i64) -> Self {
-        TimestampClock { last: Cell::new(floor) }
+        TimestampClock::on_node(Arc::new(AtomicI64::new(floor)))
+    }
+
+    /// One shard's clock of a node whose shards share `node`, which begins with the highest timestamp that their logs and tables
+    /// hold.
+    pub fn on_node(node: Arc<AtomicI64>) -> Self {
+        TimestampClock { last: Cell::new(i64::MIN), node }
     }
 
     /// The next timestamp.
     pub fn next(&self) -> i64 {
-        let next = rt::time::wall_micros().max(self.last.get() + 1);
+        let wall = rt::time::wall_micros();
+        let last = self.last.get();
+        let next = if wall > last && wall > self.node.load(Ordering::Relaxed) { wall } else { self.count_on(wall, last) };
         self.last.set(next);
         next
+    }
+
+    #[cold]
+    fn count_on(&self, wall: i64, last: i64) -> i64 {
+        let above = |node: i64| node.max(last).saturating_add(1).max(wall);
+        let before = self.node.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |node| Some(above(node)));
+        above(before.unwrap_or_else(|node| node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_increase_over_all_shards_while_the_clock_is_behind() {
+        let ahead = rt::time::wall_micros() + 3_600_000_000;
+        let node = Arc::new(AtomicI64::new(ahead));
+        let (a, b) = (TimestampClock::on_node(node.clone()), TimestampClock::on_node(node));
+        let given: Vec<i64> = [&a, &a, &b, &a, &b, &b].into_iter().map(TimestampClock::next).collect();
+        assert_eq!(given, (1..=6).map(|n| ahead + n).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn timestamps_are_the_clocks_while_it_is_right() {
+        let clock = TimestampClock::above(i64::MIN);
+        let (before, first, second) = (rt::time::wall_micros(), clock.next(), clock.next());
+        assert!(before <= first && first < second && second <= rt::time::wall_micros().max(first + 1));
     }
 }

@@ -43,6 +43,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     if whole.kind == BatchKind::Counter {
         return Err(Error::not_supported("A counter batch"));
     }
+    request.check_write_level()?;
     let config = request.config;
     let now = rt::time::wall_micros();
     let default = match whole.timestamp {

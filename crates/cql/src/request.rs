@@ -2,7 +2,7 @@
 
 use crate::api::{ClientState, QueryParams};
 use crate::error::{Error, WriteType};
-use cluster::coordinator::{CoordinatorError, WriteKind};
+use cluster::coordinator::{Consistency, CoordinatorError, WriteKind};
 use cluster::{Coordinator, Metadata, RequestOptions};
 use model::TableSchema;
 use replica::{Class, Context, Trace};
@@ -77,6 +77,26 @@ impl Request<'_> {
                 metadata_number: self.metadata.number,
             },
             consistency: self.params.consistency,
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Levels that say nothing about a read are refused.
+    pub fn check_read_level(&self) -> Result<(), Error> {
+        match self.params.consistency {
+            Consistency::Any => Err(Error::invalid("ANY ConsistencyLevel is only supported for writes")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Levels that say nothing about a plain write are refused.
+    pub fn check_write_level(&self) -> Result<(), Error> {
+        match self.params.consistency {
+            Consistency::Serial | Consistency::LocalSerial => {
+                Err(Error::invalid("You must use conditional updates for serializable writes"))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -74,7 +74,7 @@ keywords! {
     "bypass" => Bypass Plain,
     "cache" => Cache Plain,
     "called" => Called Plain,
-    "cast" => Cast Reserved,
+    "cast" => Cast Plain,
     "cluster" => Cluster Plain,
     "clustering" => Clustering Plain,
     "columnfamilies" => Tables Plain,

@@ -134,7 +134,7 @@ impl Parser<'_> {
             Kind::Word(K::Count, _) if called => self.count(),
             Kind::Word(K::Writetime, _) if called => self.attribute().map(SelectExpr::WriteTime),
             Kind::Word(K::Ttl, _) if called => self.attribute().map(SelectExpr::Ttl),
-            Kind::Word(K::Cast, _) => {
+            Kind::Word(K::Cast, _) if called => {
                 self.advance();
                 self.expect(M::Open)?;
                 let expr = self.select_expr()?;

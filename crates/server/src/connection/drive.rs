@@ -8,7 +8,7 @@
 //! shard has no memory for requests. So a client is held back by its own socket and nothing piles up.
 
 use super::Service;
-use super::connection::Connection;
+use super::client::Connection;
 use super::memory::Charge;
 use super::startup;
 use super::statement::{Job, Statement};
@@ -90,7 +90,13 @@ struct Drive<'a, T, S> {
     transport: Rc<Transport>,
     server: Rc<Server<S>>,
     /// The memory of the long frame that is being read, and until when it must be there.
-    large: Option<(Charge, Pin<Box<dyn Future<Output = ()>>>)>,
+    large: Option<LargeFrame>,
+}
+
+/// A long frame that is being read.
+struct LargeFrame {
+    _charge: Charge,
+    late: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// Why no more requests are started.
@@ -176,7 +182,7 @@ where
             if self.connection.closing.get() || self.is_blocked(cx) {
                 return Stop::Blocked;
             }
-            match self.frames.next() {
+            match self.frames.take_next() {
                 Next::Incomplete => return Stop::Input,
                 Next::Frame(frame) => {
                     self.large = None;
@@ -231,10 +237,10 @@ where
                 self.transport.memory.wait(cx.waker());
                 return false;
             };
-            self.large = Some((charge, Box::pin(rt::time::sleep(LARGE_FRAME_TIME))));
+            self.large = Some(LargeFrame { _charge: charge, late: Box::pin(rt::time::sleep(LARGE_FRAME_TIME)) });
         }
-        let Some((_, late)) = &mut self.large else { return true };
-        if late.as_mut().poll(cx).is_pending() {
+        let Some(large) = &mut self.large else { return true };
+        if large.late.as_mut().poll(cx).is_pending() {
             return true;
         }
         let error = Error::Overloaded(format!("The request of {len} bytes did not arrive within {LARGE_FRAME_TIME:?}"));

@@ -1,7 +1,7 @@
 //! Connections: from a socket to the language and back.
 //!
 //! In reading order: [`accept`] gives each socket to a shard; [`drive`] is the loop of one connection (read, start each
-//! request, write all answers of a wake at once); [`connection`] is what the loop and the requests share; [`startup`]
+//! request, write all answers of a wake at once); [`client`] is what the loop and the requests share; [`startup`]
 //! speaks with a client before its first statement; [`statement`] runs one statement, on a [`worker`]; [`transport`] is a
 //! shard's view of all of its connections, with its [`memory`] for requests; [`service`] is the border to the language.
 //!
@@ -10,7 +10,7 @@
 //! Nothing here looks into a statement.
 
 pub mod accept;
-pub mod connection;
+pub mod client;
 mod drive;
 pub mod memory;
 pub mod service;
@@ -23,6 +23,6 @@ mod worker;
 mod tests;
 
 pub use accept::{Listeners, Spread};
-pub use connection::Connection;
+pub use client::Connection;
 pub use service::Service;
 pub use transport::{Limits, NodeFacts, Server, Transport};

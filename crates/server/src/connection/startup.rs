@@ -1,6 +1,6 @@
 //! OPTIONS and STARTUP: what the server offers, and what a client chose of it.
 
-use super::connection::Connection;
+use super::client::Connection;
 use super::transport::Transport;
 use crate::protocol::{Compression, Version};
 use cql::Error;

@@ -1,6 +1,6 @@
 //! One statement: ask the language, answer the client.
 
-use super::connection::Connection;
+use super::client::Connection;
 use super::service::Service;
 use crate::protocol::{Reply, body::Text};
 use cql::api::{Batch, QueryParams};

@@ -1,6 +1,6 @@
 //! A shard's view of its connections: the list, the limits, the counters.
 
-use super::connection::Connection;
+use super::client::Connection;
 use super::memory::Memory;
 use super::service::Service;
 use super::worker::Workers;

@@ -1,7 +1,7 @@
 //! The names of all metrics.
 
 use super::sample::Sample;
-use super::text::{Family, Kind, Value};
+use super::text::{Family, Kind, Put, Value};
 use crate::protocol::Opcode;
 use replica::Class;
 
@@ -143,7 +143,7 @@ families! {
     gauges "scylla_node_operation_mode" "What the node does: 3 is normal." |_, put| put("", MODE_NORMAL);
 }
 
-fn by_class(sample: &Sample, put: &mut dyn FnMut(&str, f64), read: fn(&replica::permit::PermitUsage) -> u64) {
+fn by_class(sample: &Sample, put: Put, read: fn(&replica::permit::PermitUsage) -> u64) {
     for (class, usage) in Class::ALL.iter().zip(&sample.replica.permits) {
         let name = format!("{class:?}").to_ascii_lowercase();
         put(&format!("class=\"{name}\""), read(usage) as f64);

@@ -12,12 +12,15 @@ pub enum Kind {
     Gauge,
 }
 
+/// Takes one number: its further labels, and the number.
+pub type Put<'a> = &'a mut dyn FnMut(&str, f64);
+
 /// How a family's numbers are found in a sample.
 pub enum Value {
     /// One number.
     One(fn(&Sample) -> f64),
     /// Several, each with its further labels such as `kind="QUERY"`.
-    Each(fn(&Sample, &mut dyn FnMut(&str, f64))),
+    Each(fn(&Sample, Put)),
 }
 
 /// Numbers of one name.

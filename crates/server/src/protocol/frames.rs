@@ -1,6 +1,6 @@
 //! Cutting the bytes of a connection into frames.
 //!
-//! The reader fills [`Frames::space`]; [`Frames::next`] gives what is complete. Frames are slices of the read buffer, which
+//! The reader fills [`Frames::space`]; [`Frames::take_next`] gives what is complete. Frames are slices of the read buffer, which
 //! is used again as soon as nobody holds a slice of it. A body that is too long is refused and then passed over as it
 //! arrives, so that the connection can go on.
 
@@ -123,7 +123,7 @@ impl Frames {
 
     /// Takes the next frame off the buffer.
     #[inline]
-    pub fn next(&mut self) -> Next {
+    pub fn take_next(&mut self) -> Next {
         let buffer = &self.buffer[..];
         let Some(&first) = buffer.first() else { return Next::Incomplete };
         let Some(version) = Version::from_number(first) else { return self.odd_version(first) };
@@ -233,7 +233,7 @@ mod tests {
                 frames.push(&bytes[at..end]);
                 at = end;
                 loop {
-                    match frames.next() {
+                    match frames.take_next() {
                         Next::Incomplete => break,
                         Next::Frame(frame) => found.push(frame.body.to_vec()),
                         Next::Refused(refused) => panic!("{refused:?}"),
@@ -252,7 +252,7 @@ mod tests {
             for part in bytes.chunks(cut) {
                 frames.push(part);
                 loop {
-                    match frames.next() {
+                    match frames.take_next() {
                         Next::Incomplete => break,
                         Next::Frame(frame) => seen.push((frame.stream, true)),
                         Next::Refused(refused) => {
@@ -272,7 +272,7 @@ mod tests {
         for (version, answer) in [(66u8, 4u8), (65, 4), (5, 4), (6, 4), (2, 2), (1, 1), (0, 4), (71, 4)] {
             let mut frames = Frames::new(100);
             frames.push(&frame(version, 1, 5, b"xxxx"));
-            let refused = refused(frames.next());
+            let refused = refused(frames.take_next());
             assert!(refused.fatal);
             assert_eq!(refused.version, answer, "version {version}");
             let message = refused.error.to_string();
@@ -288,11 +288,11 @@ mod tests {
         let mut frames = Frames::new(100);
         frames.push(&frame(4, 0x44, 3, b"abc"));
         frames.push(&frame(3, 5, 4, b""));
-        let first = refused(frames.next());
+        let first = refused(frames.take_next());
         assert_eq!((first.stream, first.fatal), (3, false));
-        assert!(matches!(frames.next(), Next::Frame(RawFrame { stream: 4, version: Version::V3, .. })));
+        assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 4, version: Version::V3, .. })));
         frames.push(&[4, 0, 0, 9, 5, 0xFF, 0xFF, 0xFF, 0xFE]);
-        let last = refused(frames.next());
+        let last = refused(frames.take_next());
         assert_eq!((last.stream, last.fatal), (9, true));
     }
 }

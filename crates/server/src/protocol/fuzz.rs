@@ -12,7 +12,7 @@ pub fn fuzz_frame(bytes: &[u8]) {
         for part in bytes.chunks(997) {
             frames.push(part);
             loop {
-                match frames.next() {
+                match frames.take_next() {
                     Next::Incomplete => break,
                     Next::Frame(frame) => {
                         // Whether it is a request or an error is the client's business; it must only not panic.

@@ -6,6 +6,7 @@
 
 mod chunks;
 mod partition;
+mod partitions;
 mod range_tombstones;
 mod source;
 
@@ -15,6 +16,7 @@ pub(crate) use source::MemtableSource;
 use crate::commitlog::{Position, shard_of_segment};
 use crate::pressure::Pool;
 use bytes::Bytes;
+use model::Token;
 use model::key::{Clustering, DecoratedKey, RingCut};
 use model::mutation::Mutation;
 use model::range::PartitionRange;
@@ -22,18 +24,17 @@ use model::row::Row;
 use model::schema::TableSchema;
 use model::time::Timestamp;
 use partition::Partition;
+use partitions::{Entry, Partitions};
 use rt::ShardId;
 use sstable::LogInterval;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::rc::Rc;
 
 /// What one reference-counted buffer costs beside its bytes: the allocator's rounding and the count.
 pub(crate) const ALLOCATION: usize = 40;
 
 /// What a partition costs beside its bytes: its place in the tree (three quarters full) and its key's allocation.
-const PARTITION_OVERHEAD: usize = std::mem::size_of::<(DecoratedKey, Partition)>() * 4 / 3 + ALLOCATION;
+const PARTITION_OVERHEAD: usize = partitions::SLOT + ALLOCATION;
 
 /// Memtables with more partitions than this are freed bit by bit.
 const FREED_AT_ONCE: usize = 2_000;
@@ -76,7 +77,7 @@ impl Interval {
 
 /// See the module.
 pub(crate) struct Memtable {
-    partitions: RefCell<BTreeMap<DecoratedKey, Partition>>,
+    partitions: RefCell<Partitions>,
     bytes: Cell<usize>,
     /// Bytes of the mutations that came in.
     written: Cell<u64>,
@@ -102,11 +103,9 @@ impl Memtable {
         let grew = match partitions.get_mut(key) {
             Some(partition) => partition.apply(schema, parts),
             None => {
-                let own = DecoratedKey { token: key.token, key: Bytes::copy_from_slice(&key.key) };
                 let (partition, grew) = Partition::of(schema, parts);
-                let grew = grew + (PARTITION_OVERHEAD + own.key.len()) as isize;
-                partitions.insert(own, partition);
-                grew
+                partitions.insert(key.token, Bytes::copy_from_slice(&key.key), partition);
+                grew + (PARTITION_OVERHEAD + key.key.len()) as isize
             }
         };
         drop(partitions);
@@ -159,14 +158,14 @@ impl Memtable {
 
     /// A bound below every timestamp that it holds between two keys; `None` if it holds nothing there.
     pub fn min_timestamp_within(&self, first: &DecoratedKey, last: &DecoratedKey) -> Option<Timestamp> {
-        let partitions = self.partitions.borrow();
-        let mut least = None;
-        for (seen, (_, partition)) in partitions.range(first..=last).enumerate() {
-            if seen == SCANNED_PARTITIONS {
-                return Some(Timestamp::MIN);
-            }
-            least = Some(least.unwrap_or(Timestamp::MAX).min(partition.min_timestamp()));
-        }
+        let range = PartitionRange { start: RingCut::before_key(first), end: RingCut::after_key(last) };
+        let (mut least, mut seen) = (None, 0);
+        self.partitions.borrow().for_each(&range, None, |_, entry| {
+            seen += 1;
+            let own = if seen > SCANNED_PARTITIONS { Timestamp::MIN } else { entry.partition.min_timestamp() };
+            least = Some(least.unwrap_or(Timestamp::MAX).min(own));
+            seen <= SCANNED_PARTITIONS
+        });
         least
     }
 
@@ -175,31 +174,9 @@ impl Memtable {
         self.partitions.borrow().get(key).cloned()
     }
 
-    /// Calls `f` with a snapshot of each partition of a range, in order, until it says `false`.
-    fn for_each(
-        &self,
-        range: &PartitionRange,
-        after: Option<&DecoratedKey>,
-        mut f: impl FnMut(&DecoratedKey, &Partition) -> bool,
-    ) {
-        if range.is_empty() {
-            return;
-        }
-        let start = match after {
-            Some(key) => Bound::Excluded(key.clone()),
-            None => start_bound(&range.start),
-        };
-        let end = end_bound(&range.end);
-        if let (Bound::Excluded(a) | Bound::Included(a), Bound::Excluded(b) | Bound::Included(b)) = (&start, &end)
-            && (a > b || (a == b && !matches!((&start, &end), (Bound::Included(_), Bound::Included(_)))))
-        {
-            return;
-        }
-        for (key, partition) in self.partitions.borrow().range((start, end)) {
-            if !f(key, partition) {
-                return;
-            }
-        }
+    /// Calls `f` with each partition of a range that comes after a key, in order, until it says `false`.
+    fn for_each(&self, range: &PartitionRange, after: Option<&DecoratedKey>, f: impl FnMut(Token, &Entry) -> bool) {
+        self.partitions.borrow().for_each(range, after, f);
     }
 }
 
@@ -209,44 +186,17 @@ impl Drop for Memtable {
         let mut partitions = std::mem::take(self.partitions.get_mut());
         if partitions.len() > FREED_AT_ONCE {
             rt::task::spawn(rt::task::background(async move {
+                let mut freed = 0u32;
                 while let Some(first) = partitions.pop_first() {
                     drop(first);
-                    if partitions.len().is_multiple_of(64) {
+                    freed += 1;
+                    if freed.is_multiple_of(64) {
                         rt::task::maybe_yield().await;
                     }
                 }
             }))
             .detach();
         }
-    }
-}
-
-/// The least possible key of a token.
-fn least_of(token: model::Token) -> DecoratedKey {
-    DecoratedKey { token, key: Bytes::new() }
-}
-
-fn start_bound(cut: &RingCut) -> Bound<DecoratedKey> {
-    match (&cut.key, cut.after) {
-        (Some(key), false) => Bound::Included(DecoratedKey { token: cut.token, key: key.clone() }),
-        (Some(key), true) => Bound::Excluded(DecoratedKey { token: cut.token, key: key.clone() }),
-        (None, false) => Bound::Included(least_of(cut.token)),
-        (None, true) => match cut.token.0.checked_add(1) {
-            Some(next) => Bound::Included(least_of(model::Token(next))),
-            None => unreachable!("a range that begins behind everything is empty"),
-        },
-    }
-}
-
-fn end_bound(cut: &RingCut) -> Bound<DecoratedKey> {
-    match (&cut.key, cut.after) {
-        (Some(key), false) => Bound::Excluded(DecoratedKey { token: cut.token, key: key.clone() }),
-        (Some(key), true) => Bound::Included(DecoratedKey { token: cut.token, key: key.clone() }),
-        (None, false) => Bound::Excluded(least_of(cut.token)),
-        (None, true) => match cut.token.0.checked_add(1) {
-            Some(next) => Bound::Excluded(least_of(model::Token(next))),
-            None => Bound::Unbounded,
-        },
     }
 }
 

@@ -51,7 +51,7 @@ impl MemtableSource {
             inside: None,
             finished: false,
         };
-        source.inside = Some(Inside::new(key, partition, &source.schema, &source.slices));
+        source.inside = Some(Inside::new(key.clone(), partition, &source.schema, &source.slices));
         source.last = Some(key.clone());
         Some(source)
     }
@@ -92,9 +92,10 @@ impl MemtableSource {
         let mut stopped = false;
         let (schema, slices) = (&self.schema, &self.slices);
         let (mut last, mut inside) = (None, None);
-        self.memtable.for_each(&self.range, self.last.as_ref(), |key, partition| {
-            let mut next = Inside::new(key, partition.clone(), schema, slices);
+        self.memtable.for_each(&self.range, self.last.as_ref(), |token, entry| {
+            let key = DecoratedKey { token, key: entry.key.clone() };
             last = Some(key.clone());
+            let mut next = Inside::new(key, entry.partition.clone(), schema, slices);
             let complete = next.fill(schema, slices, out, weight, limit);
             if !complete {
                 inside = Some(next);
@@ -148,8 +149,8 @@ enum At {
 }
 
 impl Inside {
-    fn new(key: &DecoratedKey, partition: Partition, schema: &TableSchema, slices: &Slices) -> Self {
-        let wanted = slices.of(key);
+    fn new(key: DecoratedKey, partition: Partition, schema: &TableSchema, slices: &Slices) -> Self {
+        let wanted = slices.of(&key);
         let changes = match &partition {
             Partition::Body(body) if !body.ranges.changes().is_empty() => {
                 Some(if slices.is_reversed() { Rc::new(body.ranges.reversed()) } else { body.ranges.clone() })
@@ -160,7 +161,7 @@ impl Inside {
             let order = slices.order(schema);
             pair[0].end.cmp(order, &pair[1].start) != Ordering::Greater
         }));
-        Inside { key: key.clone(), partition, state: State::Start, wanted, changes, open: Tombstone::LIVE }
+        Inside { key, partition, state: State::Start, wanted, changes, open: Tombstone::LIVE }
     }
 
     /// Yields what fits; whether the partition is complete.

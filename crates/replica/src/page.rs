@@ -7,7 +7,7 @@ use crate::error::ReplicaError;
 use crate::output::{Binding, Output};
 use crate::request::Limits;
 use bytes::Bytes;
-use model::compact::{Cover, is_live, live_cells};
+use model::compact::{Cover, is_live, live_cells, live_marker};
 use model::fragment::Fragment;
 use model::key::{Clustering, DecoratedKey, split_partition_key};
 use model::row::Row;
@@ -115,7 +115,14 @@ impl<'a> PageBuilder<'a> {
             limits,
             now,
             resumed,
-            page: Page { rows: 0, body: Vec::new(), last: None, rows_in_last: 0, end: PageEnd::Exhausted, tombstones: 0 },
+            page: Page {
+                rows: 0,
+                body: Vec::new(),
+                last: None,
+                rows_in_last: 0,
+                end: PageEnd::Exhausted,
+                tombstones: 0,
+            },
             key: None,
             cover: Cover::default(),
             static_row: None,
@@ -128,8 +135,7 @@ impl<'a> PageBuilder<'a> {
         match fragment {
             Fragment::PartitionStart { key, tombstone } => self.start(key, tombstone),
             Fragment::Static(row) => {
-                let live = is_live(&row, self.cover.static_row(), self.now);
-                if live {
+                if self.lives(&row, self.cover.static_row()) {
                     self.static_row = Some(row);
                     if self.output.distinct && self.rows_in_partition == 0 {
                         return self.emit(None, Region::Static);
@@ -140,10 +146,14 @@ impl<'a> PageBuilder<'a> {
                 Ok(Flow::Continue)
             }
             Fragment::Row { key, row } => {
-                if !is_live(&row, self.cover.row(), self.now) {
+                if !self.lives(&row, self.cover.row()) {
                     return Ok(self.tombstone(key, 0));
                 }
-                if self.output.distinct { self.emit(None, Region::End) } else { self.emit(Some((key, row)), Region::Clustered) }
+                if self.output.distinct {
+                    self.emit(None, Region::End)
+                } else {
+                    self.emit(Some((key, row)), Region::Clustered)
+                }
             }
             Fragment::Change { at, tombstone } => {
                 self.cover.change(tombstone);
@@ -152,6 +162,15 @@ impl<'a> PageBuilder<'a> {
             }
             Fragment::PartitionEnd => self.end_partition(),
         }
+    }
+
+    /// Whether a row is seen. Cells of dropped columns, which stay in memtables, do not make it so.
+    fn lives(&self, row: &Row, cover: Tombstone) -> bool {
+        if self.schema.dropped.is_empty() {
+            return is_live(row, cover, self.now);
+        }
+        live_marker(row, cover, self.now).is_some()
+            || live_cells(row, cover, self.now).any(|cell| self.schema.column(cell.column).is_some())
     }
 
     /// The page, when the stream has ended or `push` said stop.
@@ -183,7 +202,11 @@ impl<'a> PageBuilder<'a> {
     }
 
     fn end_partition(&mut self) -> Result<Flow, ReplicaError> {
-        if self.rows_in_partition == 0 && self.static_row.is_some() && self.output.static_only_rows && !self.output.distinct {
+        if self.rows_in_partition == 0
+            && self.static_row.is_some()
+            && self.output.static_only_rows
+            && !self.output.distinct
+        {
             let flow = self.emit(None, Region::End)?;
             return Ok(if flow == Flow::SkipPartition { Flow::Continue } else { flow });
         }
@@ -250,5 +273,71 @@ impl<'a> PageBuilder<'a> {
             )));
         }
         Ok(if partition_done { Flow::SkipPartition } else { Flow::Continue })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::OutputColumn;
+    use model::id::{ColumnId, SchemaVersion, TableId};
+    use model::options::TableOptions;
+    use model::row::{Cell, Marker, RowBuilder};
+    use model::schema::{Column, ColumnKind, DroppedColumn};
+    use model::types::CqlType;
+
+    /// `t (pk int PRIMARY KEY, v int)` after column 1 was dropped.
+    fn schema() -> TableSchema {
+        let column = |id, name: &str, kind| Column {
+            id: ColumnId(id),
+            name: name.into(),
+            kind,
+            position: 0,
+            ty: CqlType::Int,
+            descending: false,
+        };
+        let dropped = DroppedColumn {
+            id: ColumnId(1),
+            name: "x".into(),
+            kind: ColumnKind::Regular,
+            ty: CqlType::Int,
+            drop_time: 10,
+        };
+        TableSchema::new(
+            TableId::from_bytes([1; 16]),
+            SchemaVersion::from_bytes([2; 16]),
+            "ks",
+            "t",
+            vec![column(0, "pk", ColumnKind::PartitionKey)],
+            Vec::new(),
+            Vec::new(),
+            vec![column(0, "v", ColumnKind::Regular)],
+            vec![dropped],
+            TableOptions::default(),
+        )
+    }
+
+    #[test]
+    fn a_row_of_which_only_a_dropped_column_is_left_is_not_seen() {
+        let schema = schema();
+        let output = Output::new(vec![OutputColumn::Value(ColumnId(0))], false, false);
+        for (marker, column, rows) in [(None, 1, 0), (None, 0, 1), (Some(Marker::new(5)), 1, 1)] {
+            let limits = Limits {
+                rows: 10,
+                per_partition: 10,
+                bytes: 1 << 20,
+                tombstones: 100,
+                unpaged_bytes: 1 << 20,
+                paged: true,
+            };
+            let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+            let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
+            builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
+            let mut row = RowBuilder::new(marker, Tombstone::LIVE);
+            row.push(&Cell::live(ColumnId(column), 5, &[0, 0, 0, 7]));
+            builder.push(Fragment::Row { key: Clustering::EMPTY, row: row.finish() }).expect("taken");
+            builder.push(Fragment::PartitionEnd).expect("taken");
+            assert_eq!(builder.finish().rows, rows, "column {column}");
+        }
     }
 }

@@ -29,7 +29,8 @@ impl TimestampClock {
     pub fn next(&self) -> i64 {
         let wall = rt::time::wall_micros();
         let last = self.last.get();
-        let next = if wall > last && wall > self.node.load(Ordering::Relaxed) { wall } else { self.count_on(wall, last) };
+        let next =
+            if wall > last && wall > self.node.load(Ordering::Relaxed) { wall } else { self.count_on(wall, last) };
         self.last.set(next);
         next
     }

@@ -207,9 +207,11 @@ impl Journal {
             state.entries.push((id, at + len));
             (state.end, format::encode_end_mark(state.number, state.end, id))
         };
-        // Not synced: without it damage to the last entry would go unnoticed, and nothing worse.
+        // Without the mark damage to the last entry would go unnoticed, and nothing worse: the entry itself is safe.
         if let Err(error) = file.write_at(end, mark, IoClass::Log).await {
             tracing::warn!(file = %file.path().display(), %error, "the journal's end could not be marked");
+        } else if let Err(error) = file.sync_data().await {
+            self.state.borrow_mut().failed = Some(format!("an fsync failed: {error}"));
         }
         Ok(())
     }
@@ -367,6 +369,7 @@ async fn read_log(path: &Path, number: u64, base: Uuid) -> Result<(State, Vec<En
         file.sync_all().await.map_err(io_error(path))?;
         let mark = format::encode_end_mark(number, end, last);
         file.write_at(end, mark, IoClass::Log).await.map_err(io_error(path))?;
+        file.sync_data().await.map_err(io_error(path))?;
     }
     let state = State {
         number,

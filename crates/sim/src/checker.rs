@@ -50,6 +50,7 @@ struct Point {
 }
 
 /// The book. All times in microseconds since 1970.
+#[derive(Clone)]
 pub struct Book {
     /// How old the youngest acknowledged write is that a power loss may not take; `None` if it may take none.
     window: Option<Duration>,

@@ -23,6 +23,8 @@ use std::rc::Rc;
 
 /// Clients that write at the same time, each to partitions of its own.
 const CLIENTS: usize = 3;
+/// Flushes and compactions that are asked for in one round; others come by themselves.
+const MAINTENANCE_PER_ROUND: u32 = 4;
 
 /// What a life is about.
 #[derive(Clone, Debug)]
@@ -91,6 +93,14 @@ impl Shared {
         })
     }
 
+    /// The same, apart from this one.
+    pub fn fork(&self) -> Rc<Self> {
+        let fork = Shared::new(None);
+        *fork.book.borrow_mut() = self.book.borrow().clone();
+        fork.acknowledged.set(self.acknowledged.get());
+        fork
+    }
+
     /// Makes ready for another life.
     pub fn reset(&self) {
         *self.progress.borrow_mut() = Progress::Running;
@@ -137,15 +147,13 @@ impl Life {
         if shard == ShardId(0) {
             match stack::start(config(self.sync)).await {
                 Err(error) => shared.note(Progress::Refused(error.to_string())),
-                Ok(_stack) => {
-                    match self.lead(&shared).await {
-                        Err(progress) => shared.note(progress),
-                        Ok(()) => {
-                            stack::stop().await;
-                            shared.note(Progress::Ended);
-                        }
+                Ok(_stack) => match self.lead(&shared).await {
+                    Err(progress) => shared.note(progress),
+                    Ok(()) => {
+                        stack::stop().await;
+                        shared.note(Progress::Ended);
                     }
-                }
+                },
             }
             shared.ending.set(true);
         }
@@ -166,8 +174,12 @@ impl Life {
             if shared.book.borrow().shape().exists {
                 shared.working.set(CLIENTS);
                 shared.round.set(round);
+                let mut maintenance = 0;
                 while shared.working.get() > 0 {
-                    self.maintain(&mut rng, shared).await;
+                    if maintenance < MAINTENANCE_PER_ROUND {
+                        self.maintain(&mut rng, shared).await;
+                        maintenance += 1;
+                    }
                     rt::time::sleep(Duration::from_millis(rng.gen_range(1..20))).await;
                 }
             }
@@ -290,7 +302,11 @@ impl Life {
                         return false;
                     }
                 }
-                Err(why) => return shared.excuse(begun, why),
+                // Reading needs no space.
+                Err(why) => {
+                    shared.note(Progress::Failed(why));
+                    return false;
+                }
             },
             Step::Write(writes) => {
                 if writes.iter().any(|(_, change): &(i32, Change)| change.expires()) {
@@ -351,10 +367,9 @@ fn config(sync: SyncMode) -> StackConfig {
         memory_per_shard: 4 << 20,
         sync,
         // Small, so that segments and the log's limit matter.
-        segment_size: 16 << 10,
-        log_size_limit: 96 << 10,
+        segment_size: 8 << 10,
+        log_size_limit: 48 << 10,
         ignore_log_corruption: false,
-        abort_on_log_failure: false,
         auto_snapshot: false,
         auto_compaction: true,
         page_limits: PageLimits { bytes: 300, ..PageLimits::default() },

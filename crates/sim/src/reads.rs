@@ -92,14 +92,17 @@ fn typed(row: &BTreeMap<String, Vec<u8>>) -> Result<(i32, SeenRow), String> {
         return Err(format!("partition {pk}: a filler that nobody wrote"));
     }
     let pairs = numbers("m");
-    Ok((pk, SeenRow {
-        ck: int("ck"),
-        s: int("s"),
-        v: int("v"),
-        x: int("x"),
-        m: pairs.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
-        e: numbers("e").into_iter().collect(),
-    }))
+    Ok((
+        pk,
+        SeenRow {
+            ck: int("ck"),
+            s: int("s"),
+            v: int("v"),
+            x: int("x"),
+            m: pairs.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
+            e: numbers("e").into_iter().collect(),
+        },
+    ))
 }
 
 async fn rows(text: &str, page_size: i32) -> Result<Vec<(i32, SeenRow)>, String> {
@@ -141,7 +144,9 @@ async fn read_partition_once(rng: &mut SmallRng, pk: i32) -> Result<Vec<SeenRow>
         if found == expected {
             return Ok(());
         }
-        Err(format!("partition {pk}: {text} found\n    {found:?}\nbut by pages of {page} rows there are\n    {forward:?}"))
+        Err(format!(
+            "partition {pk}: {text} found\n    {found:?}\nbut by pages of {page} rows there are\n    {forward:?}"
+        ))
     };
     let text = format!("SELECT * FROM w.t WHERE pk = {pk} ORDER BY ck DESC");
     let backward = rows_of(pk, &text, rng.gen_range(1..5)).await?;
@@ -168,7 +173,8 @@ async fn read_partition_once(rng: &mut SmallRng, pk: i32) -> Result<Vec<SeenRow>
 /// What the table is like.
 pub async fn read_shape() -> Result<Shape, String> {
     let columns =
-        query("SELECT column_name FROM system_schema.columns WHERE keyspace_name = 'w' AND table_name = 't'", 100).await?;
+        query("SELECT column_name FROM system_schema.columns WHERE keyspace_name = 'w' AND table_name = 't'", 100)
+            .await?;
     let has_x = columns.iter().any(|row| row.get("column_name").is_some_and(|name| name == b"x"));
     Ok(Shape { exists: !columns.is_empty(), has_x })
 }

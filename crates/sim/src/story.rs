@@ -2,8 +2,8 @@
 
 use crate::node::{Life, Progress, Shared};
 use engine::commitlog::SyncMode;
-use rand::{Rng, SeedableRng};
 use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use rt::sim::{Disk, World};
 use rt::time::Duration;
 use std::rc::Rc;
@@ -67,6 +67,24 @@ impl Story {
             expiring: true,
             globals: true,
         }
+    }
+
+    /// A story that goes on from here in another world, with a disk of its own; this one may still go on too.
+    pub fn fork(&self, seed: u64) -> Self {
+        let mut world = World::new(seed);
+        world.set_clock_ahead(self.clock_ahead());
+        Story {
+            disk: self.disk.fork(),
+            shared: self.shared.fork(),
+            world,
+            rng: SmallRng::seed_from_u64(seed),
+            seed,
+            ..*self
+        }
+    }
+
+    fn clock_ahead(&self) -> Duration {
+        Duration::from_micros((self.world.wall_micros() - World::new(0).wall_micros()) as u64)
     }
 
     /// For choices of the test.

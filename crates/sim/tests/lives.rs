@@ -39,7 +39,9 @@ fn cut_at_many_writes(shards: [usize; 3], sync: SyncMode, end: fn(u64) -> End) {
             let mut story = Story::new(seed, sync);
             let check = |life: u32, progress: Progress| match progress {
                 Progress::Running | Progress::Ended => {}
-                broken => panic!("seed {seed}, {shards:?} shards, {sync:?}, cut at write {at}, life {life}: {broken:#?}"),
+                broken => {
+                    panic!("seed {seed}, {shards:?} shards, {sync:?}, cut at write {at}, life {life}: {broken:#?}")
+                }
             };
             check(1, story.live(shards[0], end(at)));
             reached += u32::from(story.shared.acknowledged.get() > 0);

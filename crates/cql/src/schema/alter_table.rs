@@ -9,8 +9,8 @@ use crate::error::Error;
 use crate::syntax::ast::{
     AlterTable, AlterTableAction, ColumnDefinition as WrittenColumn, Literal, Name, Term, TypeName,
 };
-use cluster::Metadata;
 use cluster::metadata::{ColumnDefinition, DroppedDefinition, Op, Table, TableDefinition};
+use cluster::{Coordinator, Metadata};
 use model::CqlType;
 use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
@@ -146,7 +146,8 @@ fn drop(
     if_exists: bool,
 ) -> Result<bool, Error> {
     let drop_time = match timestamp {
-        None => rt::time::wall_micros(),
+        // By the clock of writes, which is ahead of the wall's where that has jumped back: no cell written so far may be younger.
+        None => rt::shard::try_service::<Coordinator>().map_or_else(rt::time::wall_micros, |clock| clock.timestamp()),
         Some(Term::Literal(Literal::Integer(text))) => {
             text.parse().map_err(|_| Error::invalid(format!("Invalid timestamp {text} of a dropped column")))?
         }

@@ -12,6 +12,9 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// How long freed memory stays with the process.
+const KEEP_FREED_MEMORY: rt::time::Duration = rt::time::Duration::from_secs(1);
+
 /// Why a command failed, for the terminal.
 pub struct Failure(String);
 
@@ -34,6 +37,7 @@ fn command() -> Command {
 }
 
 fn main() -> ExitCode {
+    rt::allocator::keep_freed_memory(KEEP_FREED_MEMORY);
     let matches = command().get_matches();
     let outcome = match matches.subcommand() {
         Some(("serve", arguments)) => serve::run(arguments),

@@ -5,6 +5,7 @@
 //! one thread with seeded time, network and disk. Nothing above this crate knows which of the two it is on.
 //! The crate knows nothing of rows, queries or nodes' roles, and keeps no state outside a shard's context.
 
+pub mod allocator;
 pub mod fs;
 pub mod hash;
 pub mod helper;

@@ -1,0 +1,15 @@
+//! The process's allocator, as far as it has to be told something. The binary chooses mimalloc; whoever does not is not affected.
+#![allow(unsafe_code)]
+
+use crate::time::Duration;
+
+/// mimalloc's option for the time after which freed memory goes back to the kernel, by its number in `mi_option_t`.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
+/// Keeps freed memory for a while before it goes back to the kernel. Pages of a megabyte are made and freed at every read of a large
+/// partition; giving them back at once costs the kernel more to clear them again than the read itself (measured: 390 against
+/// 560 MB/s and core).
+pub fn keep_freed_memory(time: Duration) {
+    // SAFETY: sets a number in the allocator's table of options; allowed at any time.
+    unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, time.as_millis() as std::ffi::c_long) };
+}

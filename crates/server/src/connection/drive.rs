@@ -43,6 +43,8 @@ enum End {
     Gone,
     /// Everything was said; the client may still be sending.
     Said,
+    /// The node stops.
+    Stopped,
 }
 
 /// Serves one connection to its end.
@@ -141,7 +143,7 @@ where
                 return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
             }
             if self.transport.stop().is_cancelled() && self.connection.in_flight() == 0 {
-                return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
+                return Ok(if flushed { Poll::Ready(End::Stopped) } else { Poll::Pending });
             }
             match stop {
                 Stop::Yield => {

@@ -258,10 +258,13 @@ mod tests {
         while !outbox.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let used = outbox.slices(&mut slices);
-            let all: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.to_vec()).collect();
-            let n = all.len().min(step);
+            let before = out.len();
+            for slice in &slices[..used] {
+                let room = step - (out.len() - before);
+                out.extend_from_slice(&slice[..slice.len().min(room)]);
+            }
+            let n = out.len() - before;
             assert!(n > 0);
-            out.extend(&all[..n]);
             outbox.written(n);
         }
         out
@@ -278,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_frame_arrives_whole(sizes in prop::collection::vec(0usize..40_000, 1..8), step in 1usize..50_000) {
+        fn every_frame_arrives_whole(sizes in prop::collection::vec(0usize..20_000, 1..8), step in 50usize..50_000) {
             for compression in [None, Some(Compression::Lz4), Some(Compression::Snappy)] {
                 let mut outbox = Outbox::default();
                 for (stream, size) in sizes.iter().enumerate() {

@@ -23,7 +23,9 @@ fn main() {
     let dir = std::env::temp_dir().join(format!("messina-hot-path-{}", std::process::id()));
     rt::block_on(async {
         let harness = Harness::start(&dir).await;
-        harness.run("CREATE KEYSPACE b WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}").await;
+        harness
+            .run("CREATE KEYSPACE b WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+            .await;
         harness.run("CREATE TABLE b.t (pk bigint PRIMARY KEY, v blob)").await;
         let write = harness.prepare("INSERT INTO b.t (pk, v) VALUES (?, ?)").await;
         let read = harness.prepare("SELECT v FROM b.t WHERE pk = ?").await;
@@ -34,7 +36,8 @@ fn main() {
         let batch = async |from: u64, reads: bool| {
             for i in from..from + BATCH {
                 let pk = ((i * 7919) % ROWS).to_be_bytes();
-                let frame = if reads { execute_frame(1, &read, &[&pk]) } else { execute_frame(1, &write, &[&pk, &value]) };
+                let frame =
+                    if reads { execute_frame(1, &read, &[&pk]) } else { execute_frame(1, &write, &[&pk, &value]) };
                 frames.borrow_mut().push(&frame);
             }
             let before = bench::allocations::count();

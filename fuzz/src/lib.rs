@@ -51,7 +51,15 @@ fn request(bytes: &[u8]) {
 fn value(bytes: &[u8]) {
     use model::types::{CqlType, Value, compare, validate};
     let Some((&choice, rest)) = bytes.split_first() else { return };
-    let scalars = [CqlType::Text, CqlType::Varint, CqlType::Decimal, CqlType::Duration, CqlType::Inet, CqlType::Timeuuid, CqlType::Date];
+    let scalars = [
+        CqlType::Text,
+        CqlType::Varint,
+        CqlType::Decimal,
+        CqlType::Duration,
+        CqlType::Inet,
+        CqlType::Timeuuid,
+        CqlType::Date,
+    ];
     let scalar = scalars[choice as usize % scalars.len()].clone();
     let ty = match choice / 16 {
         0..=3 => scalar,

@@ -11,7 +11,8 @@ const WAYS: u64 = 300;
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
-    let mut files: Vec<_> = std::fs::read_dir(dir).expect("each target has a corpus").map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(dir).expect("each target has a corpus").map(|e| e.unwrap().path()).collect();
     files.sort();
     files.iter().map(|path| std::fs::read(path).expect("readable")).collect()
 }

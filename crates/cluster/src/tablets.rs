@@ -96,7 +96,8 @@ pub fn allocate(count: u32, host: HostId, load: &[u32]) -> TabletMap {
     let mut load = load.to_vec();
     let replicas = (0..count)
         .map(|_| {
-            let (shard, _) = load.iter().enumerate().min_by_key(|(shard, load)| (**load, *shard)).expect("there are shards");
+            let (shard, _) =
+                load.iter().enumerate().min_by_key(|(shard, load)| (**load, *shard)).expect("there are shards");
             load[shard] += 1;
             SmallVec::from_elem(TabletReplica { host, shard: shard as u16 }, 1)
         })

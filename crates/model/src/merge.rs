@@ -169,7 +169,8 @@ impl Merger {
         let Some(key) = least else { return Step::End };
         let mut merged = Tombstone::LIVE;
         for input in &mut self.inputs {
-            input.active = matches!(input.buffer.front(), Some(Fragment::PartitionStart { key: own, .. }) if *own == key);
+            input.active =
+                matches!(input.buffer.front(), Some(Fragment::PartitionStart { key: own, .. }) if *own == key);
             if let (true, Some(Fragment::PartitionStart { tombstone, .. })) = (input.active, input.buffer.front()) {
                 merged = merged.max(*tombstone);
                 input.buffer.pop_front();
@@ -262,7 +263,8 @@ impl Merger {
                         ties -= 1;
                     }
                 }
-                let merged = self.inputs.iter().filter(|i| i.active).fold(Tombstone::LIVE, |t, input| t.max(input.open));
+                let merged =
+                    self.inputs.iter().filter(|i| i.active).fold(Tombstone::LIVE, |t, input| t.max(input.open));
                 if merged == self.open {
                     return None;
                 }

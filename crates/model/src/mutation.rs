@@ -199,7 +199,13 @@ impl MutationBuilder {
         out.extend_from_slice(table.as_bytes());
         out.extend_from_slice(version.as_bytes());
         push_bytes(&mut out, key);
-        MutationBuilder { out, tombstone: Tombstone::LIVE, static_row: None, range_tombstones: Vec::new(), rows: Vec::new() }
+        MutationBuilder {
+            out,
+            tombstone: Tombstone::LIVE,
+            static_row: None,
+            range_tombstones: Vec::new(),
+            rows: Vec::new(),
+        }
     }
 
     /// Deletes the partition.
@@ -227,7 +233,10 @@ impl MutationBuilder {
 
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.tombstone.is_live() && self.static_row.is_none() && self.range_tombstones.is_empty() && self.rows.is_empty()
+        self.tombstone.is_live()
+            && self.static_row.is_none()
+            && self.range_tombstones.is_empty()
+            && self.rows.is_empty()
     }
 
     /// The encoded mutation; rows are sorted, and several changes to one row are merged.

@@ -57,7 +57,10 @@ impl Default for TableOptions {
             bloom_filter_fp_chance: 0.01,
             caching: map(&[("keys", "ALL"), ("rows_per_partition", "ALL")]),
             compaction: map(&[("class", "SizeTieredCompactionStrategy")]),
-            compression: map(&[("sstable_compression", "org.apache.cassandra.io.compress.LZ4Compressor"), ("chunk_length_in_kb", "4")]),
+            compression: map(&[
+                ("sstable_compression", "org.apache.cassandra.io.compress.LZ4Compressor"),
+                ("chunk_length_in_kb", "4"),
+            ]),
             crc_check_chance: 1.0,
             default_time_to_live: 0,
             gc_grace_seconds: 864_000,

@@ -25,7 +25,8 @@ impl PartitionRange {
 
     /// The tokens in `(first, last]`: a tablet's range.
     pub fn tokens(first_exclusive: Token, last_inclusive: Token) -> Self {
-        let start = if first_exclusive == Token(i64::MIN) { RingCut::MIN } else { RingCut::after_token(first_exclusive) };
+        let start =
+            if first_exclusive == Token(i64::MIN) { RingCut::MIN } else { RingCut::after_token(first_exclusive) };
         PartitionRange { start, end: RingCut::after_token(last_inclusive) }
     }
 
@@ -41,7 +42,8 @@ impl PartitionRange {
 
     /// Whether the key lies within.
     pub fn contains(&self, key: &DecoratedKey) -> bool {
-        self.start.cmp_key(key.token, &key.key) == Ordering::Less && self.end.cmp_key(key.token, &key.key) == Ordering::Greater
+        self.start.cmp_key(key.token, &key.key) == Ordering::Less
+            && self.end.cmp_key(key.token, &key.key) == Ordering::Greater
     }
 
     /// Whether nothing can lie within.

@@ -304,8 +304,7 @@ impl<'a> Reader<'a> {
         } else {
             None
         };
-        let deletion =
-            if flags & DELETION != 0 { Tombstone::new(self.i64()?, self.i32()?) } else { Tombstone::LIVE };
+        let deletion = if flags & DELETION != 0 { Tombstone::new(self.i64()?, self.i32()?) } else { Tombstone::LIVE };
         Some((marker, deletion))
     }
 

@@ -252,7 +252,9 @@ impl ClusteringOrder {
 /// The first component and the rest. Malformed bytes count as one last component, so that comparing never panics.
 fn split_component(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.split_at_checked(2) {
-        Some((len, tail)) => tail.split_at_checked(u16::from_be_bytes([len[0], len[1]]) as usize).unwrap_or((tail, &[])),
+        Some((len, tail)) => {
+            tail.split_at_checked(u16::from_be_bytes([len[0], len[1]]) as usize).unwrap_or((tail, &[]))
+        }
         None => (bytes, &[]),
     }
 }

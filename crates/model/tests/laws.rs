@@ -56,7 +56,9 @@ fn any_row() -> impl Strategy<Value = Row> {
                     1 => Cell::dead(ColumnId(0), timestamp, time),
                     2 => Cell::complex_deletion(ColumnId(1), Tombstone::new(timestamp, time)),
                     _ if value == 0 => Cell::dead(ColumnId(1), timestamp, time).at(&paths[i]),
-                    _ if value == 1 => Cell::live(ColumnId(1), timestamp, &values[i]).with_ttl(time + 1, 12 + time).at(&paths[i]),
+                    _ if value == 1 => {
+                        Cell::live(ColumnId(1), timestamp, &values[i]).with_ttl(time + 1, 12 + time).at(&paths[i])
+                    }
                     _ => Cell::live(ColumnId(1), timestamp, &values[i]).at(&paths[i]),
                 })
                 .collect();

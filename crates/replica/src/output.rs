@@ -42,7 +42,8 @@ pub struct Output {
 
 impl PartialEq for Output {
     fn eq(&self, other: &Self) -> bool {
-        (&self.columns, self.static_only_rows, self.distinct) == (&other.columns, other.static_only_rows, other.distinct)
+        (&self.columns, self.static_only_rows, self.distinct)
+            == (&other.columns, other.static_only_rows, other.distinct)
     }
 }
 
@@ -176,7 +177,9 @@ struct Found<'a> {
 fn column_id(column: OutputColumn) -> Option<ColumnId> {
     match column {
         OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => None,
-        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => Some(id),
+        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
+            Some(id)
+        }
     }
 }
 

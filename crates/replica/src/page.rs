@@ -250,7 +250,10 @@ impl<'a> PageBuilder<'a> {
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);
         self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.page.body);
-        if self.limits.paged && self.page.body.len() > LARGE_BODY && (self.page.body.capacity() as u64) < self.limits.bytes {
+        if self.limits.paged
+            && self.page.body.len() > LARGE_BODY
+            && (self.page.body.capacity() as u64) < self.limits.bytes
+        {
             let room = self.limits.bytes as usize + 2 * self.page.body.len() / (self.page.rows as usize + 1);
             self.page.body.reserve_exact(room.saturating_sub(self.page.body.len()));
         }

@@ -49,8 +49,16 @@ pub struct Permit {
 impl Permits {
     /// Permits with these limits.
     pub fn new(class: Class, limits: PermitLimits) -> Self {
-        let state =
-            State { limits, class, count: 0, memory: 0, next_ticket: 0, waiting: VecDeque::new(), admitted: 0, rejected: 0 };
+        let state = State {
+            limits,
+            class,
+            count: 0,
+            memory: 0,
+            next_ticket: 0,
+            waiting: VecDeque::new(),
+            admitted: 0,
+            rejected: 0,
+        };
         Permits { state: Rc::new(RefCell::new(state)) }
     }
 

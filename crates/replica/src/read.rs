@@ -28,7 +28,13 @@ pub struct ReplicaConfig {
 impl ReplicaConfig {
     /// ScyllaDB's defaults for a shard with this much memory.
     pub fn with_memory(memory: usize) -> Self {
-        ReplicaConfig { memory, user_reads: 100, other_reads: 10, reads_memory_fraction: 0.02, tombstone_warn_threshold: 1000 }
+        ReplicaConfig {
+            memory,
+            user_reads: 100,
+            other_reads: 10,
+            reads_memory_fraction: 0.02,
+            tombstone_warn_threshold: 1000,
+        }
     }
 }
 
@@ -77,11 +83,14 @@ impl Replica {
         let memory = (config.memory as f64 * config.reads_memory_fraction) as usize;
         let permits = Class::ALL.map(|class| {
             let user = class == Class::User;
-            Permits::new(class, PermitLimits {
-                count: if user { config.user_reads } else { config.other_reads },
-                memory,
-                queue: if user { memory / QUEUE_BYTES_PER_READ } else { usize::MAX },
-            })
+            Permits::new(
+                class,
+                PermitLimits {
+                    count: if user { config.user_reads } else { config.other_reads },
+                    memory,
+                    queue: if user { memory / QUEUE_BYTES_PER_READ } else { usize::MAX },
+                },
+            )
         });
         Rc::new(Replica { engine, permits, config, metrics: Counters::default() })
     }
@@ -124,7 +133,11 @@ impl Replica {
         'ranges: for range in &command.ranges {
             let singular = range.singular_key().is_some();
             let options = ReadOptions {
-                class: if context.class == Class::Maintenance { rt::fs::IoClass::Background } else { rt::fs::IoClass::Foreground },
+                class: if context.class == Class::Maintenance {
+                    rt::fs::IoClass::Background
+                } else {
+                    rt::fs::IoClass::Foreground
+                },
                 fill_cache: singular && !command.bypass_cache,
                 bypass: command.bypass_cache,
             };
@@ -168,7 +181,8 @@ impl Replica {
         if page.tombstones > 0 {
             counters.tombstones.set(counters.tombstones.get() + page.tombstones);
             if page.tombstones >= self.config.tombstone_warn_threshold {
-                let due = counters.last_tombstone_warning.get().is_none_or(|at| at.elapsed() >= TOMBSTONE_WARNING_INTERVAL);
+                let due =
+                    counters.last_tombstone_warning.get().is_none_or(|at| at.elapsed() >= TOMBSTONE_WARNING_INTERVAL);
                 if due {
                     counters.last_tombstone_warning.set(Some(rt::time::now()));
                     tracing::warn!(table = %command.table, tombstones = page.tombstones, rows = page.rows,
@@ -177,7 +191,12 @@ impl Replica {
             }
         }
         if let Some(trace) = &context.trace {
-            trace.event(format!("Page of {} rows, {} bytes, {} tombstones", page.rows, page.body.len(), page.tombstones));
+            trace.event(format!(
+                "Page of {} rows, {} bytes, {} tombstones",
+                page.rows,
+                page.body.len(),
+                page.tombstones
+            ));
         }
     }
 }

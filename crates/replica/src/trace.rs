@@ -31,7 +31,8 @@ impl Trace {
 
     /// Records a step.
     pub fn event(&self, activity: impl Into<String>) {
-        let event = TraceEvent { elapsed_micros: self.elapsed_micros(), shard: rt::shard::this().0, activity: activity.into() };
+        let event =
+            TraceEvent { elapsed_micros: self.elapsed_micros(), shard: rt::shard::this().0, activity: activity.into() };
         self.events.borrow_mut().push(event);
     }
 

@@ -21,7 +21,11 @@ impl Replica {
     }
 
     /// Applies several mutations that share one log record: after a crash all of them are there or none.
-    pub async fn write_group(&self, mutations: &[(Mutation, DecoratedKey)], context: &Context) -> Result<(), ReplicaError> {
+    pub async fn write_group(
+        &self,
+        mutations: &[(Mutation, DecoratedKey)],
+        context: &Context,
+    ) -> Result<(), ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
         }

@@ -17,7 +17,12 @@ impl Coordinator {
         ShardId(own.map_or(0, |replica| replica.shard))
     }
 
-    pub(super) async fn call_read(&self, shard: ShardId, command: ReadCommand, context: &Context) -> Result<Page, ReplicaError> {
+    pub(super) async fn call_read(
+        &self,
+        shard: ShardId,
+        command: ReadCommand,
+        context: &Context,
+    ) -> Result<Page, ReplicaError> {
         if shard == rt::shard::this() {
             return self.replica.read(&command, context).await;
         }
@@ -29,14 +34,20 @@ impl Coordinator {
     }
 
     /// Asks another shard of this node. Dropping the future stops the work there.
-    pub(super) async fn ask(&self, shard: ShardId, request: Request, context: &Context) -> Result<Answer, ReplicaError> {
+    pub(super) async fn ask(
+        &self,
+        shard: ShardId,
+        request: Request,
+        context: &Context,
+    ) -> Result<Answer, ReplicaError> {
         count(&self.counters.cross_shard);
         let began = context.trace.as_ref().map(|trace| {
             trace.event(format!("Sending a request to shard {}", shard.0));
             trace.elapsed_micros()
         });
         let bytes = encode_request(&Header::of(context), &request);
-        let answer = rt::shard::call(shard, move || async move { rt::shard::service::<Replica>().serve(bytes).await }).await;
+        let answer =
+            rt::shard::call(shard, move || async move { rt::shard::service::<Replica>().serve(bytes).await }).await;
         let response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         if let (Some(trace), Some(began)) = (&context.trace, began) {
             trace.absorb(began, response.events);

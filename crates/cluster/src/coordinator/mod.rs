@@ -95,7 +95,12 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// The coordinator of this shard.
-    pub fn new(metadata: Rc<MetadataService>, replica: Rc<Replica>, clock: TimestampClock, limits: PageLimits) -> Rc<Self> {
+    pub fn new(
+        metadata: Rc<MetadataService>,
+        replica: Rc<Replica>,
+        clock: TimestampClock,
+        limits: PageLimits,
+    ) -> Rc<Self> {
         let host = metadata.info().host_id;
         Rc::new(Coordinator { metadata, replica, clock, limits, host, counters: Counters::default() })
     }

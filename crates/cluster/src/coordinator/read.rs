@@ -196,7 +196,8 @@ fn resumed(query: &Query, start: &Start) -> Slice {
         Region::Start | Region::Static => slice.rows.clone(),
         Region::End => Vec::new(),
         Region::Clustered => {
-            let reader_cut = ClusteringCut { prefix: Clustering(position.prefix.0.clone()), after: position.weight >= 0 };
+            let reader_cut =
+                ClusteringCut { prefix: Clustering(position.prefix.0.clone()), after: position.weight >= 0 };
             if slice.reversed {
                 before(&slice.rows, &reader_cut.reversed(), order)
             } else {
@@ -249,7 +250,8 @@ impl<'a> Targets<'a> {
             Partitions::Range(range) => {
                 let mut left = range.clone();
                 if let Some(start) = start {
-                    let cut = if start.inside { RingCut::before_key(&start.key) } else { RingCut::after_key(&start.key) };
+                    let cut =
+                        if start.inside { RingCut::before_key(&start.key) } else { RingCut::after_key(&start.key) };
                     left.start = left.start.max(cut);
                 }
                 Targets::Range { query, left: (!left.is_empty()).then_some(left) }
@@ -269,7 +271,8 @@ impl<'a> Targets<'a> {
                 let tablets = &query.table.tablets;
                 // A cut after all keys of a tablet's last token belongs to the next tablet.
                 let tablet = tablets.tablet_of(range.start.token);
-                let at_end = range.start.key.is_none() && range.start.after && range.start.token == tablets.last_token(tablet);
+                let at_end =
+                    range.start.key.is_none() && range.start.after && range.start.token == tablets.last_token(tablet);
                 let tablet = if at_end { tablet + 1 } else { tablet };
                 if tablet >= tablets.count() {
                     return None;

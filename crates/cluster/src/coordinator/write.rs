@@ -92,7 +92,8 @@ impl Coordinator {
         if matches!(consistency, Consistency::One | Consistency::LocalOne | Consistency::Any) {
             return Ok(1);
         }
-        let factor = metadata.keyspace(&table.schema.keyspace).map_or(1, |keyspace| keyspace.definition.replication_factor());
+        let factor =
+            metadata.keyspace(&table.schema.keyspace).map_or(1, |keyspace| keyspace.definition.replication_factor());
         let (required, alive) = (consistency.required(factor), table.tablets.replicas(0).len().max(1) as u32);
         if required > alive {
             count(&self.counters.unavailable);

@@ -9,7 +9,8 @@ mod service;
 pub mod state;
 
 pub use definition::{
-    Change, ColumnDefinition, DroppedDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, TypeDefinition,
+    Change, ColumnDefinition, DroppedDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition,
+    TypeDefinition,
 };
 pub use service::{ChangeError, MetadataService, NodeInfo, OpenError, Recovered, change, open_journal};
 pub use state::{Keyspace, Metadata, MetadataError, Table, types_in_order};

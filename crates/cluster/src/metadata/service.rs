@@ -1,8 +1,8 @@
 //! The shell around the metadata: its journal on shard 0, its copy on every shard, and the making of changes.
 
+use super::builtin;
 use super::definition::{Change, Op, TabletsDefinition};
 use super::state::{INITIAL_VERSION, Metadata, MetadataError};
-use super::builtin;
 use crate::tablets::{self, TabletReplica};
 use engine::journal::{Journal, JournalError};
 use engine::{Engine, TabletRange};
@@ -107,7 +107,8 @@ impl Recovered {
     pub fn metadata(&self) -> Result<Metadata, OpenError> {
         let mut metadata = Metadata::empty().with(&builtin::ops())?;
         if let Some(snapshot) = &self.snapshot {
-            let (number, version, ops): (u64, Uuid, Vec<Op>) = decode(snapshot).map_err(|why| OpenError::Entry(Uuid::nil(), why))?;
+            let (number, version, ops): (u64, Uuid, Vec<Op>) =
+                decode(snapshot).map_err(|why| OpenError::Entry(Uuid::nil(), why))?;
             metadata = metadata.with(&ops)?;
             metadata.number = number;
             metadata.version = version;
@@ -174,7 +175,6 @@ fn respread(metadata: &Metadata, host: HostId, shards: usize) -> Vec<Op> {
     ops
 }
 
-
 impl MetadataService {
     /// Starts a shard's service: the tables of the metadata are added to the engine. Shard 0 gets the journal.
     pub async fn start(
@@ -233,7 +233,8 @@ impl MetadataService {
                 }
             }
         }
-        let dropped: Vec<_> = old.tables().filter(|table| metadata.table_by_id(table.schema.id).is_none()).cloned().collect();
+        let dropped: Vec<_> =
+            old.tables().filter(|table| metadata.table_by_id(table.schema.id).is_none()).cloned().collect();
         *self.current.borrow_mut() = Rc::new(metadata);
         for table in dropped {
             self.engine.drop_table(table.schema.id).await.map_err(|error| error.to_string())?;

@@ -169,7 +169,8 @@ impl Metadata {
                 }
             },
             Op::DropKeyspace(name) => {
-                let keyspace = self.keyspaces.remove(name).ok_or_else(|| MetadataError::Broken(format!("no keyspace {name}")))?;
+                let keyspace =
+                    self.keyspaces.remove(name).ok_or_else(|| MetadataError::Broken(format!("no keyspace {name}")))?;
                 for table in keyspace.tables.values() {
                     self.tables.remove(&table.schema.id);
                 }
@@ -196,7 +197,8 @@ impl Metadata {
                 let table = table.ok_or_else(|| MetadataError::Broken(format!("no table {}", definition.table)))?;
                 let replicas: Vec<SmallVec<[TabletReplica; 1]>> =
                     definition.replicas.iter().map(|replicas| SmallVec::from_slice(replicas)).collect();
-                let tablets = TabletMap::new(replicas).ok_or_else(|| MetadataError::Broken("a tablet map's size".into()))?;
+                let tablets =
+                    TabletMap::new(replicas).ok_or_else(|| MetadataError::Broken("a tablet map's size".into()))?;
                 let table = Table { tablets: Rc::new(tablets), ..(**table).clone() };
                 self.put_table(table)?;
             }

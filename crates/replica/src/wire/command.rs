@@ -40,7 +40,8 @@ pub(super) fn write(command: &ReadCommand, out: &mut Writer) {
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
     let table = TableId::from_bytes(reader.array()?);
     let schema_version = SchemaVersion::from_bytes(reader.array()?);
-    let ranges = reader.list(|reader| Some(PartitionRange { start: read_ring_cut(reader)?, end: read_ring_cut(reader)? }))?;
+    let ranges =
+        reader.list(|reader| Some(PartitionRange { start: read_ring_cut(reader)?, end: read_ring_cut(reader)? }))?;
     let slice = Rc::new(read_slice(reader)?);
     let columns = reader.list(|reader| column_from_code(reader.u8()?, reader.u16()?))?;
     let output = Rc::new(Output::new(columns, reader.bool()?, reader.bool()?));
@@ -97,11 +98,7 @@ fn write_ring_cut(cut: &RingCut, out: &mut Writer) {
 }
 
 fn read_ring_cut(reader: &mut Reader<'_>) -> Option<RingCut> {
-    Some(RingCut {
-        token: Token(reader.u64()? as i64),
-        key: reader.option(Reader::bytes)?,
-        after: reader.bool()?,
-    })
+    Some(RingCut { token: Token(reader.u64()? as i64), key: reader.option(Reader::bytes)?, after: reader.bool()? })
 }
 
 fn write_rows(rows: &[RowRange], out: &mut Writer) {
@@ -114,7 +111,8 @@ fn write_rows(rows: &[RowRange], out: &mut Writer) {
 }
 
 fn read_rows(reader: &mut Reader<'_>) -> Option<Vec<RowRange>> {
-    let cut = |reader: &mut Reader<'_>| Some(ClusteringCut { prefix: Clustering(reader.bytes()?), after: reader.bool()? });
+    let cut =
+        |reader: &mut Reader<'_>| Some(ClusteringCut { prefix: Clustering(reader.bytes()?), after: reader.bool()? });
     reader.list(|reader| Some(RowRange { start: cut(reader)?, end: cut(reader)? }))
 }
 

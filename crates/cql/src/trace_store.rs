@@ -44,7 +44,8 @@ pub struct Session {
 pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Session) {
     let duration = trace.elapsed_micros() as i32;
     let metadata = coordinator.metadata();
-    let (Some(sessions), Some(events)) = (metadata.table(KEYSPACE, "sessions"), metadata.table(KEYSPACE, "events")) else {
+    let (Some(sessions), Some(events)) = (metadata.table(KEYSPACE, "sessions"), metadata.table(KEYSPACE, "events"))
+    else {
         return;
     };
     let source = address(session.coordinator);
@@ -122,7 +123,11 @@ fn row(
         entries.sort();
         frozen = entries;
         if column.ty.is_multi_cell() {
-            cells.extend(frozen.iter().map(|(key, value)| lasting(Cell::live(column.id, timestamp, value).at(key), ttl, expires)));
+            cells.extend(
+                frozen
+                    .iter()
+                    .map(|(key, value)| lasting(Cell::live(column.id, timestamp, value).at(key), ttl, expires)),
+            );
         }
     }
     let marker = if ttl > 0 { Marker::expiring(timestamp, ttl, expires) } else { Marker::new(timestamp) };

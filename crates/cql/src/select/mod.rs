@@ -7,6 +7,7 @@
 
 pub mod aggregate;
 pub mod execute;
+mod expression;
 pub mod plan;
 pub mod rows;
 pub mod selector;

@@ -1,0 +1,305 @@
+//! The expressions of a selection: planned into selectors, with the output columns and aggregates that they need.
+
+use super::aggregate::{Aggregate, Kind};
+use super::selector::Selector;
+use crate::error::Error;
+use crate::restrictions::analyse::output_of;
+use crate::syntax::ast::{self, FunctionCall, Literal, SelectExpr, Selection, Target};
+use crate::term::function::{self, Argument, Function};
+use crate::term::typing::{fits, natural_type, show, show_type};
+use crate::term::{Variables, cast, prepare};
+use model::CqlType;
+use model::schema::{Column, ColumnKind, TableSchema};
+use replica::OutputColumn;
+
+/// The place of an output column, which is added if it is not there.
+pub(super) fn slot_of(output: &mut Vec<OutputColumn>, column: OutputColumn) -> usize {
+    output.iter().position(|other| *other == column).unwrap_or_else(|| {
+        output.push(column);
+        output.len() - 1
+    })
+}
+
+fn is_cast(selector: &Selector) -> bool {
+    matches!(selector, Selector::Call(Function::Cast(..), _))
+}
+
+/// One chosen expression.
+pub(super) struct Item {
+    /// The expression.
+    pub selector: Selector,
+    /// The name of its result column.
+    pub name: String,
+    /// The type of its values.
+    pub ty: CqlType,
+}
+
+/// Plans expressions, collecting the output columns and aggregates that they need.
+pub(super) struct Columns<'s, 'v, 'm> {
+    /// The table.
+    pub schema: &'s TableSchema,
+    /// The statement's variables.
+    pub variables: &'v mut Variables<'m>,
+    /// What replicas emit of each row.
+    pub output: Vec<OutputColumn>,
+    /// What is computed of all rows.
+    pub aggregates: Vec<Aggregate>,
+}
+
+impl Columns<'_, '_, '_> {
+    /// The chosen expressions.
+    pub fn items(&mut self, selection: &Selection) -> Result<Vec<Item>, Error> {
+        match selection {
+            Selection::All => Ok(self
+                .schema
+                .all_columns()
+                .map(|column| {
+                    let selector = Selector::Slot(slot_of(&mut self.output, output_of(column)));
+                    Item { selector, name: column.name.clone(), ty: column.ty.clone() }
+                })
+                .collect()),
+            Selection::Items(items) => items
+                .iter()
+                .map(|item| {
+                    let (selector, ty) = self.expression(&item.expr)?;
+                    let name = match (&item.alias, &item.expr) {
+                        (Some(alias), _) => alias.to_string(),
+                        // A cast to the type it has already does nothing, and does not show.
+                        (None, SelectExpr::Cast(inner, _)) if !is_cast(&selector) => name_of(inner),
+                        (None, expr) => name_of(expr),
+                    };
+                    Ok(Item { selector, name, ty })
+                })
+                .collect(),
+        }
+    }
+
+    fn column(&self, name: &str) -> Result<&Column, Error> {
+        self.schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unrecognized name {name}")))
+    }
+
+    fn expression(&mut self, expr: &SelectExpr) -> Result<(Selector, CqlType), Error> {
+        Ok(match expr {
+            SelectExpr::Column(name) => {
+                let column = self.column(name)?;
+                let (output, ty) = (output_of(column), column.ty.clone());
+                (Selector::Slot(slot_of(&mut self.output, output)), ty)
+            }
+            SelectExpr::Value(term) => {
+                let ty = self.type_of_value(term)?;
+                let term = prepare(self.variables, term, &show(term), &ty)?;
+                (Selector::Term(term), ty)
+            }
+            SelectExpr::CountRows => {
+                let aggregate = Aggregate { kind: Kind::Count, argument: None, ty: CqlType::Bigint };
+                (self.aggregate(aggregate), CqlType::Bigint)
+            }
+            SelectExpr::WriteTime(target) => {
+                (self.cell_property(target, "writetime", OutputColumn::WriteTime)?, CqlType::Bigint)
+            }
+            SelectExpr::Ttl(target) => (self.cell_property(target, "ttl", OutputColumn::Ttl)?, CqlType::Int),
+            SelectExpr::Call(call) => self.call(call)?,
+            SelectExpr::Cast(inner, type_name) => {
+                let (selector, from) = self.expression(inner)?;
+                let keyspace = self.variables.keyspace.clone();
+                let to = crate::schema::types::resolve(self.variables.metadata, &keyspace, type_name)?;
+                if from == to {
+                    return Ok((selector, to));
+                }
+                if !cast::is_allowed(&from, &to) {
+                    return Err(Error::invalid(format!("{from} cannot be cast to {to}")));
+                }
+                (Selector::Call(Function::Cast(from, to.clone()), vec![selector]), to)
+            }
+            SelectExpr::Field(inner, field) => {
+                let (selector, ty) = self.expression(inner)?;
+                let CqlType::Udt(user_type) = &ty else {
+                    return Err(Error::invalid(format!(
+                        "Invalid field selection: {} of type {ty} is not a user type",
+                        name_of(inner)
+                    )));
+                };
+                let index = user_type
+                    .field_index(field)
+                    .ok_or_else(|| Error::invalid(format!("{} of type {ty} has no field {field}", name_of(inner))))?;
+                (Selector::Field(Box::new(selector), index), user_type.fields[index].1.clone())
+            }
+            SelectExpr::Element(inner, key) => {
+                let (selector, ty) = self.expression(inner)?;
+                let (key_type, value_type) = match &ty {
+                    CqlType::Map { key, value, .. } => ((**key).clone(), (**value).clone()),
+                    CqlType::Set { elem, .. } => ((**elem).clone(), (**elem).clone()),
+                    CqlType::List { elem, .. } => (CqlType::Int, (**elem).clone()),
+                    _ => return Err(Error::invalid(format!("Column {} is not a collection", name_of(inner)))),
+                };
+                let key = prepare(self.variables, key, &format!("key({})", name_of(inner)), &key_type)?;
+                (Selector::Element(Box::new(selector), ty, key), value_type)
+            }
+            SelectExpr::Slice(..) => return Err(Error::not_supported("A slice of a collection")),
+        })
+    }
+
+    fn type_of_value(&self, term: &ast::Term) -> Result<CqlType, Error> {
+        if let Some(ty) = natural_type(self.variables, term) {
+            return Ok(ty);
+        }
+        Ok(match term {
+            ast::Term::Literal(literal) => match literal {
+                Literal::String(_) => CqlType::Text,
+                Literal::Integer(text) if text.parse::<i32>().is_ok() => CqlType::Int,
+                Literal::Integer(text) if text.parse::<i64>().is_ok() => CqlType::Bigint,
+                Literal::Integer(_) => CqlType::Varint,
+                Literal::Float(_) => CqlType::Double,
+                Literal::Boolean(_) => CqlType::Boolean,
+                Literal::Uuid(_) => CqlType::Uuid,
+                Literal::Hex(_) => CqlType::Blob,
+                Literal::Duration(_) => CqlType::Duration,
+                Literal::Null => return Err(Error::invalid("Cannot infer the type of null in the SELECT clause")),
+            },
+            other => {
+                return Err(Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(other))));
+            }
+        })
+    }
+
+    fn cell_property(
+        &mut self,
+        target: &Target,
+        what: &str,
+        output: fn(model::ColumnId) -> OutputColumn,
+    ) -> Result<Selector, Error> {
+        let Target::Column(name) = target else {
+            return Err(Error::not_supported(&format!("{what} of a part of a column")));
+        };
+        let column = self.column(name)?;
+        if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!("Cannot use selection function {what} on PRIMARY KEY part {name}")));
+        }
+        if column.ty.is_multi_cell() {
+            let kind = if column.ty.is_collection() { "collections" } else { "non-frozen UDTs" };
+            return Err(Error::invalid(format!("Cannot use selection function {what} on {kind}")));
+        }
+        let id = column.id;
+        Ok(Selector::Slot(slot_of(&mut self.output, output(id))))
+    }
+
+    fn aggregate(&mut self, aggregate: Aggregate) -> Selector {
+        let index = self.aggregates.iter().position(|other| *other == aggregate).unwrap_or_else(|| {
+            self.aggregates.push(aggregate);
+            self.aggregates.len() - 1
+        });
+        Selector::Aggregate(index)
+    }
+
+    /// Columns given to `token` are those of the partition key, each in its place.
+    fn check_token(&self, arguments: &[SelectExpr]) -> Result<(), Error> {
+        for (argument, column) in arguments.iter().zip(&self.schema.partition_key) {
+            if let SelectExpr::Column(name) = argument
+                && name.as_str() != column.name
+            {
+                return Err(Error::invalid(format!(
+                    "Invalid call to function token: {name} stands where partition key column {} belongs",
+                    column.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, call: &FunctionCall<SelectExpr>) -> Result<(Selector, CqlType), Error> {
+        let system = call.name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system");
+        if system && let Some(kind) = Kind::of_name(&call.name.name) {
+            let [argument] = &call.arguments[..] else {
+                return Err(Error::invalid(format!(
+                    "Invalid number of arguments in call to function {}: 1 required but {} provided",
+                    function::full_name(&call.name),
+                    call.arguments.len()
+                )));
+            };
+            let before = self.aggregates.len();
+            let (argument, ty) = self.expression(argument)?;
+            if self.aggregates.len() > before {
+                return Err(Error::invalid("aggregate functions cannot be used as arguments of aggregate functions"));
+            }
+            if !Aggregate::is_allowed(kind, &ty) {
+                return Err(Error::invalid(format!(
+                    "Invalid call to function {}, none of its type signatures match: its argument is of type {ty}",
+                    function::full_name(&call.name)
+                )));
+            }
+            let aggregate = Aggregate { kind, argument: Some(argument), ty };
+            let result = aggregate.result();
+            return Ok((self.aggregate(aggregate), result));
+        }
+        let mut planned: Vec<Option<(Selector, CqlType)>> = Vec::with_capacity(call.arguments.len());
+        for argument in &call.arguments {
+            planned.push(match argument {
+                SelectExpr::Value(_) => None,
+                other => Some(self.expression(other)?),
+            });
+        }
+        let (metadata, keyspace) = (self.variables.metadata, self.variables.keyspace.clone());
+        let arguments: Vec<Argument<'_>> = call
+            .arguments
+            .iter()
+            .zip(&planned)
+            .map(|(argument, planned)| match (argument, planned) {
+                (SelectExpr::Value(term), None) => Argument {
+                    shown: show(term),
+                    ty: natural_type(self.variables, term),
+                    fits: Box::new(|ty: &CqlType| fits(metadata, &keyspace, term, ty)),
+                },
+                (expr, planned) => Argument {
+                    shown: name_of(expr),
+                    ty: planned.as_ref().map(|(_, ty)| ty.clone()),
+                    fits: Box::new(|_: &CqlType| false),
+                },
+            })
+            .collect();
+        let found = function::resolve(&call.name, &arguments, &self.variables.key_types)?;
+        drop(arguments);
+        if let Function::Token(_) = found.function {
+            self.check_token(&call.arguments)?;
+        }
+        let mut selectors = Vec::with_capacity(planned.len());
+        for (i, (argument, planned)) in call.arguments.iter().zip(planned).enumerate() {
+            selectors.push(match (argument, planned) {
+                (SelectExpr::Value(term), None) => {
+                    let name = format!("arg{i}({})", function::full_name(&call.name));
+                    Selector::Term(prepare(self.variables, term, &name, &found.parameters[i])?)
+                }
+                (_, Some((selector, _))) => selector,
+                (_, None) => return Err(Error::invalid("A function's argument could not be planned")),
+            });
+        }
+        Ok((Selector::Call(found.function, selectors), found.result))
+    }
+}
+
+/// The name of an expression's result column.
+fn name_of(expr: &SelectExpr) -> String {
+    let target = |target: &Target| match target {
+        Target::Column(name) => name.to_string(),
+        Target::Element(name, key) => format!("{name}[{}]", show(key)),
+        Target::Field(name, field) => format!("{name}.{field}"),
+        _ => String::new(),
+    };
+    match expr {
+        SelectExpr::Column(name) => name.to_string(),
+        SelectExpr::Value(term) => show(term),
+        SelectExpr::CountRows => "count".to_owned(),
+        SelectExpr::WriteTime(of) => format!("writetime({})", target(of)),
+        SelectExpr::Ttl(of) => format!("ttl({})", target(of)),
+        SelectExpr::Call(call) => {
+            let arguments: Vec<String> = call.arguments.iter().map(name_of).collect();
+            format!("{}({})", function::full_name(&call.name), arguments.join(", "))
+        }
+        SelectExpr::Cast(inner, ty) => format!("cast({} as {})", name_of(inner), show_type(ty)),
+        SelectExpr::Field(inner, field) => format!("{}.{field}", name_of(inner)),
+        SelectExpr::Element(inner, key) => format!("{}[{}]", name_of(inner), show(key)),
+        SelectExpr::Slice(inner, from, to) => {
+            let end = |term: &Option<ast::Term>| term.as_ref().map(show).unwrap_or_default();
+            format!("{}[{}..{}]", name_of(inner), end(from), end(to))
+        }
+    }
+}

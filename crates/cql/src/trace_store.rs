@@ -23,6 +23,9 @@ const KEYSPACE: &str = "system_traces";
 /// How long the writing of a trace may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The entries of a map, serialised.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What a session was about.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -64,7 +67,7 @@ pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Sessi
     }
     let events_mutation = mutation.finish(&events.schema);
 
-    let parameters: Vec<(Vec<u8>, Vec<u8>)> =
+    let parameters: Entries =
         session.parameters.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
     let mut values = vec![
         ("command", session.command.as_bytes().to_vec()),
@@ -106,7 +109,7 @@ fn row(
     table: &Table,
     timestamp: i64,
     values: &[(&str, Vec<u8>)],
-    map: Option<(&str, Vec<(Vec<u8>, Vec<u8>)>)>,
+    map: Option<(&str, Entries)>,
 ) -> model::row::Row {
     let ttl = table.schema.options.default_time_to_live;
     let (expires, _) = expiry(rt::time::wall_seconds(), ttl);

@@ -141,12 +141,12 @@ impl Merger {
                 continue;
             }
             if heads == 1 {
-                if let Some(fragment) = self.from_one(only) {
+                if let Some(fragment) = self.next_of_one(only) {
                     return Step::Emit(fragment);
                 }
                 continue;
             }
-            if let Some(fragment) = self.from_several() {
+            if let Some(fragment) = self.next_of_several() {
                 return Step::Emit(fragment);
             }
         }
@@ -196,7 +196,7 @@ impl Merger {
         merged.map(Fragment::Static)
     }
 
-    fn from_one(&mut self, i: usize) -> Option<Fragment> {
+    fn next_of_one(&mut self, i: usize) -> Option<Fragment> {
         let input = &mut self.inputs[i];
         let fragment = input.buffer.pop_front()?;
         let Fragment::Change { at, tombstone } = fragment else { return Some(fragment) };
@@ -208,7 +208,7 @@ impl Merger {
         Some(Fragment::Change { at, tombstone })
     }
 
-    fn from_several(&mut self) -> Option<Fragment> {
+    fn next_of_several(&mut self) -> Option<Fragment> {
         let mut least: Option<usize> = None;
         let mut ties = 0u32;
         for i in 0..self.inputs.len() {

@@ -15,7 +15,7 @@ pub use error::CoordinatorError;
 pub use paging::PagingState;
 pub use read::{PageRequest, Partitions, Query, QueryPage};
 pub use timestamp::TimestampClock;
-pub use write::WriteKind;
+pub use write::{Mutations, WriteKind};
 
 use crate::metadata::{Metadata, MetadataService, Table};
 use crate::tablets::TabletReplica;

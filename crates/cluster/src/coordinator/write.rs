@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
 
+/// Mutations with their keys; mostly one.
+pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
+
 /// The kind of a write, as errors name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteKind {
@@ -28,7 +31,7 @@ impl Coordinator {
     /// Writes mutations. Those of one shard share one log record, so that a crash keeps all of them or none.
     pub async fn write(
         &self,
-        mutations: SmallVec<[(Mutation, DecoratedKey); 1]>,
+        mutations: Mutations,
         _kind: WriteKind,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
@@ -36,7 +39,7 @@ impl Coordinator {
         let metadata = self.metadata();
         let context = &options.context;
         let mut required = 1;
-        let mut by_shard: SmallVec<[(ShardId, SmallVec<[(Mutation, DecoratedKey); 1]>); 1]> = SmallVec::new();
+        let mut by_shard: SmallVec<[(ShardId, Mutations); 1]> = SmallVec::new();
         for (mutation, key) in mutations {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
             required = required.max(self.check_level(&metadata, table, options.consistency)?);

@@ -28,6 +28,8 @@ use std::rc::{Rc, Weak};
 
 /// How often the log is asked whether it has grown too large.
 const LOG_WATCH: Duration = Duration::from_millis(100);
+/// The year 2200, in microseconds since 1970.
+const BEYOND_CLOCKS: i64 = 7_258_118_400_000_000;
 
 /// A tablet that lives on this shard.
 #[derive(Clone, Debug, PartialEq)]
@@ -197,7 +199,8 @@ impl Engine {
         self.table(id).map(|table| table.schema())
     }
 
-    /// The greatest timestamp found in sstables when they were opened, and in what was replayed; `i64::MIN` for none.
+    /// The greatest timestamp (below the year 2200) found in sstables when they were opened, and in what was replayed; `i64::MIN`
+    /// for none.
     pub fn max_timestamp_seen(&self) -> i64 {
         self.max_timestamp.get()
     }
@@ -212,8 +215,12 @@ impl Engine {
         rt::task::spawn(f(engine)).await.unwrap_or(Err(EngineError::Cancelled))
     }
 
+    /// What lies beyond any clock's time does not count: files without any timestamp name the greatest possible one, and clients
+    /// that count in nanoseconds must not set the node's clock.
     pub(crate) fn saw_timestamp(&self, timestamp: i64) {
-        self.max_timestamp.set(self.max_timestamp.get().max(timestamp));
+        if timestamp < BEYOND_CLOCKS {
+            self.max_timestamp.set(self.max_timestamp.get().max(timestamp));
+        }
     }
 
     pub(crate) fn table(&self, id: TableId) -> Option<Rc<Table>> {

@@ -73,6 +73,7 @@ pub struct Shared {
     pub failures: RefCell<Vec<String>>,
     /// Writes acknowledged.
     pub acknowledged: Cell<u32>,
+    telling: bool,
     round: Cell<u32>,
     working: Cell<usize>,
     ending: Cell<bool>,
@@ -87,6 +88,7 @@ impl Shared {
             trouble_until: Cell::new(i64::MIN),
             failures: RefCell::default(),
             acknowledged: Cell::new(0),
+            telling: std::env::var_os("TELL").is_some(),
             round: Cell::new(0),
             working: Cell::new(0),
             ending: Cell::new(false),
@@ -107,6 +109,13 @@ impl Shared {
         self.round.set(0);
         self.working.set(0);
         self.ending.set(false);
+    }
+
+    /// For whoever wants to follow a story: `TELL=1` prints each of its steps.
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if self.telling {
+            eprintln!("{}", what());
+        }
     }
 
     /// Remembers the first thing that went wrong.
@@ -215,6 +224,7 @@ impl Life {
             false => Default::default(),
         };
         rt::sim::trace(&format!("settles with {found:?}"));
+        shared.tell(|| format!("{} settles: {shape:?}", rt::time::wall_micros()));
         shared.book.borrow_mut().settle(shape, &found, now).map_err(Progress::Broken)
     }
 
@@ -227,6 +237,7 @@ impl Life {
             return;
         }
         shared.book.borrow_mut().begin_global(what);
+        shared.tell(|| format!("{begun} {what:?}"));
         match execute(global_statement(what)).await {
             Ok(()) => shared.book.borrow_mut().global_acknowledged(),
             Err(why) => {
@@ -241,7 +252,8 @@ impl Life {
     /// Sometimes flushes or compacts, while the clients work.
     async fn maintain(&self, rng: &mut SmallRng, shared: &Shared) {
         let begun = rt::time::wall_micros();
-        let done = match rng.gen_range(0..5) {
+        let choice = rng.gen_range(0..5);
+        let done = match choice {
             0 | 1 => {
                 let number = shared.book.borrow().number();
                 let done = on_every_shard(|engine| async move { engine.flush(None).await }).await;
@@ -263,6 +275,11 @@ impl Life {
             }
             _ => Ok(()),
         };
+        shared.tell(|| match choice {
+            0 | 1 => format!("{begun}..{} flush -> {done:?}", rt::time::wall_micros()),
+            2 => format!("{begun}..{} compaction -> {done:?}", rt::time::wall_micros()),
+            _ => "no maintenance".into(),
+        });
         if let Err(why) = done {
             shared.excuse(begun, format!("flush or compaction: {why}"));
         }
@@ -315,6 +332,10 @@ impl Life {
                 let second = rt::time::wall_seconds();
                 writes.iter().for_each(|(pk, change)| shared.book.borrow_mut().begin(*pk, change, second));
                 let done = execute(&statement(&writes)).await;
+                shared.tell(|| {
+                    let (at, shard) = (rt::time::wall_micros(), rt::shard::this());
+                    format!("{at} shard {shard}: {writes:?} -> {done:?}")
+                });
                 let (second, at) = (rt::time::wall_seconds(), rt::time::wall_micros());
                 let mut book = shared.book.borrow_mut();
                 match done {

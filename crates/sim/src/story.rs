@@ -128,6 +128,7 @@ impl Story {
         let shared = self.shared.clone();
         self.world.node(&name, shards, &self.disk, move |shard| life.clone().run(shard, shared.clone()));
         let started = self.world.elapsed();
+        self.shared.tell(|| format!("{name} on {shards} shards begins, {end:?}"));
         loop {
             self.world.step();
             let progress = self.shared.progress.borrow().clone();
@@ -164,6 +165,7 @@ impl Story {
             book.saved(number);
         }
         let at = self.world.wall_micros();
+        self.shared.tell(|| format!("{at} it is over, in order: {in_order}, with power: {power}"));
         if power { book.killed(at) } else { book.power_lost(at) }
     }
 

@@ -16,6 +16,7 @@ pub(crate) use source::MemtableSource;
 use crate::commitlog::{Position, shard_of_segment};
 use crate::pressure::Pool;
 use bytes::Bytes;
+use chunks::Rubble;
 use model::Token;
 use model::key::{Clustering, DecoratedKey, RingCut};
 use model::mutation::Mutation;
@@ -36,8 +37,8 @@ pub(crate) const ALLOCATION: usize = 40;
 /// What a partition costs beside its bytes: its place in the tree (three quarters full) and its key's allocation.
 const PARTITION_OVERHEAD: usize = partitions::SLOT + ALLOCATION;
 
-/// Memtables with more partitions than this are freed bit by bit.
-const FREED_AT_ONCE: usize = 2_000;
+/// Memtables that took in more bytes than this are freed bit by bit.
+const FREED_AT_ONCE: u64 = 512 << 10;
 
 /// The most partitions that are looked at to find a least timestamp.
 const SCANNED_PARTITIONS: usize = 1_000;
@@ -183,19 +184,25 @@ impl Memtable {
 impl Drop for Memtable {
     fn drop(&mut self) {
         self.retire();
-        let mut partitions = std::mem::take(self.partitions.get_mut());
-        if partitions.len() > FREED_AT_ONCE {
-            rt::task::spawn(rt::task::background(async move {
-                let mut freed = 0u32;
-                while let Some(first) = partitions.pop_first() {
-                    drop(first);
-                    freed += 1;
-                    if freed.is_multiple_of(64) {
-                        rt::task::maybe_yield().await;
-                    }
-                }
-            }))
-            .detach();
+        let partitions = std::mem::take(self.partitions.get_mut());
+        if self.written.get() > FREED_AT_ONCE {
+            rt::task::spawn(rt::task::background(free(partitions))).detach();
+        }
+    }
+}
+
+/// Frees partitions without holding up the shard.
+async fn free(mut partitions: Partitions) {
+    let mut freed = 0u32;
+    while let Some(all) = partitions.pop_first() {
+        for mut rubble in all.into_iter().filter_map(Partition::into_large).map(Rubble::from) {
+            while rubble.free_some() {
+                rt::task::maybe_yield().await;
+            }
+        }
+        freed += 1;
+        if freed.is_multiple_of(64) {
+            rt::task::maybe_yield().await;
         }
     }
 }

@@ -405,8 +405,13 @@ fn with_dropped_column(old: &model::TableSchema) -> Rc<model::TableSchema> {
     let gone = regulars.remove(at);
     let id = old.next_column_id();
     regulars.push(model::Column { id, ty: model::CqlType::Int, ..gone.clone() });
-    let dropped =
-        vec![model::schema::DroppedColumn { id: gone.id, name: gone.name, kind: gone.kind, ty: gone.ty, drop_time: 10 }];
+    let dropped = vec![model::schema::DroppedColumn {
+        id: gone.id,
+        name: gone.name,
+        kind: gone.kind,
+        ty: gone.ty,
+        drop_time: 10,
+    }];
     Rc::new(model::TableSchema::new(
         old.id,
         model::SchemaVersion(uuid::Uuid::from_u128(0x9999)),
@@ -464,6 +469,55 @@ fn a_dropped_columns_cells_stay_dead_wherever_they_are() {
         engine.abandon().await;
         let engine = open(config(&scratch.0, 16 << 20), &next, &tablets(1)).await;
         assert_eq!(visible(&engine).await, wanted);
+        engine.stop().await;
+    });
+}
+
+#[test]
+fn a_full_log_flushes_what_holds_it_and_writes_go_on() {
+    rt::block_on(async {
+        let scratch = Scratch::new("full-log");
+        let schema = quiet();
+        let engine = open(config(&scratch.0, 1 << 30), &schema, &tablets(2)).await;
+        // The same few rows again and again: memtables stay small, the log does not.
+        for i in 0..20_000 {
+            write(&engine, &schema, i, insert((i % 10) as i32, 0, &"x".repeat(1000))).await;
+        }
+        let metrics = engine.metrics();
+        assert!(metrics.flushes > 0);
+        assert!(metrics.memtable_bytes < 1 << 20);
+        assert!(metrics.log.disk_total_bytes <= 9 << 20, "{:?}", metrics.log);
+        assert_eq!(all(&engine, &schema).await.len(), 10);
+        engine.stop().await;
+    });
+}
+
+#[test]
+fn memory_stays_within_its_budget_while_writes_come_in() {
+    rt::block_on(async {
+        let scratch = Scratch::new("budget");
+        let schema = quiet();
+        let engine = open(config(&scratch.0, 2 << 20), &schema, &tablets(2)).await;
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let (engine, schema) = (engine.clone(), schema.clone());
+                rt::task::spawn(async move {
+                    let mut most = 0;
+                    for i in 0..400 {
+                        let k = writer * 1000 + i;
+                        write(&engine, &schema, 1, insert(k, 0, &"x".repeat(2000))).await;
+                        most = engine.metrics().memtable_bytes.max(most);
+                    }
+                    most
+                })
+            })
+            .collect();
+        for writer in writers {
+            let most = writer.await.unwrap();
+            assert!(most <= (1 << 20) + 8 * 3000, "memtables held {most} bytes");
+        }
+        assert!(engine.metrics().writes_delayed > 0);
+        assert_eq!(all(&engine, &schema).await.len(), 3200);
         engine.stop().await;
     });
 }

@@ -88,6 +88,30 @@ impl Chunks {
     }
 }
 
+/// A tree that nobody needs any more, to be freed chunk by chunk.
+pub(crate) struct Rubble {
+    nodes: Vec<Rc<Node>>,
+}
+
+impl From<Chunks> for Rubble {
+    fn from(chunks: Chunks) -> Self {
+        Rubble { nodes: vec![chunks.root] }
+    }
+}
+
+impl Rubble {
+    /// Frees about one chunk, unless a reader still has it; `false` when nothing is left.
+    pub fn free_some(&mut self) -> bool {
+        while let Some(node) = self.nodes.pop() {
+            match Rc::try_unwrap(node) {
+                Ok(Node::Inner(children)) => self.nodes.extend(children.into_iter().map(|child| child.node)),
+                Ok(Node::Leaf(_)) | Err(_) => return true,
+            }
+        }
+        false
+    }
+}
+
 fn least_of(node: &Node) -> Clustering {
     match node {
         Node::Leaf(rows) => rows[0].0.clone(),

@@ -140,6 +140,17 @@ impl Partition {
         }
     }
 
+    /// The rows of a large partition that no reader shares, for freeing them bit by bit; what is small is freed here.
+    pub fn into_large(self) -> Option<Chunks> {
+        match self {
+            Partition::Body(body) => match Rc::try_unwrap(body) {
+                Ok(Body { rows: Rows::Many(chunks), .. }) => Some(chunks),
+                _ => None,
+            },
+            Partition::Row(..) => None,
+        }
+    }
+
     /// The least timestamp of what it holds; a bound below it when there is too much to look at.
     pub fn min_timestamp(&self) -> Timestamp {
         match self {

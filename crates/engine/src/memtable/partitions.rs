@@ -86,8 +86,11 @@ impl Partitions {
     }
 
     /// Takes out the partitions of the first token.
-    pub fn pop_first(&mut self) -> Option<impl Sized + use<>> {
-        self.by_token.pop_first()
+    pub fn pop_first(&mut self) -> Option<Vec<Partition>> {
+        Some(match self.by_token.pop_first()?.1 {
+            Slot::One(entry) => vec![entry.partition],
+            Slot::Several(entries) => entries.into_iter().map(|entry| entry.partition).collect(),
+        })
     }
 
     /// Calls `f` with the partitions of a range that come after a key, in order, until it says `false`.

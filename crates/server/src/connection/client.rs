@@ -1,5 +1,6 @@
 //! One connection: what its loop and its requests share.
 
+use super::latency::Did;
 use super::transport::Transport;
 use crate::protocol::{Compression, Event, EventKinds, Outbox, Reply, Version};
 use cql::api::{Answer, AnswerKind, ClientState, Prepared};
@@ -166,13 +167,28 @@ impl Connection {
 
     /// The answer of a statement, or why there is none.
     #[inline]
-    pub(super) fn answer(&self, reply: &Reply, answer: Result<Answer, Error>) {
+    pub(super) fn answer(&self, reply: &Reply, came: Instant, answer: Result<Answer, Error>) {
         match answer {
             Ok(answer) => {
+                self.count_latency(&answer.kind, came);
                 self.after(&answer.kind);
                 self.outbox(|out| out.answer(reply, &answer));
             }
             Err(error) => self.error(reply, &error),
+        }
+    }
+
+    #[inline]
+    fn count_latency(&self, kind: &AnswerKind, came: Instant) {
+        let did = match kind {
+            AnswerKind::Rows(_) => Did::Read,
+            AnswerKind::Void => Did::Write,
+            AnswerKind::SetKeyspace(_) | AnswerKind::SchemaChange(_) => return,
+        };
+        if self.driving.get() {
+            self.transport.latencies.answered_in_turn(did);
+        } else {
+            self.transport.latencies.answered(did, came);
         }
     }
 

@@ -123,8 +123,10 @@ where
             let _ = Pin::new(&mut self.stopping).poll(cx);
         }
         self.connection.driving.set(true);
+        let began = rt::time::coarse_now();
         let out = self.turn(cx);
         self.connection.driving.set(false);
+        self.transport.latencies.turn_ends(began);
         match out {
             Ok(poll) => poll,
             Err(_) => Poll::Ready(End::Gone),
@@ -355,7 +357,7 @@ where
             ));
             return self.connection.error(&reply, &error);
         }
-        let job = Job { connection: self.connection.clone(), reply, statement };
+        let job = Job { connection: self.connection.clone(), reply, came: rt::time::coarse_now(), statement };
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
         let waiting = Waiting::new(transport, &self.connection, STATEMENT + frame_len);

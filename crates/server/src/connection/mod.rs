@@ -12,6 +12,7 @@
 pub mod accept;
 pub mod client;
 mod drive;
+pub mod latency;
 pub mod memory;
 pub mod service;
 mod startup;

@@ -4,6 +4,7 @@ use super::client::Connection;
 use super::service::Service;
 use crate::protocol::{Reply, body::Text};
 use cql::api::{Batch, QueryParams};
+use rt::time::Instant;
 use std::rc::Rc;
 
 /// What a worker runs.
@@ -19,25 +20,27 @@ pub(super) enum Statement {
 pub(super) struct Job {
     pub connection: Rc<Connection>,
     pub reply: Reply,
+    /// When its frame was read.
+    pub came: Instant,
     pub statement: Statement,
 }
 
 /// Runs a job to its answer.
 pub(super) async fn run<S: Service>(service: &S, job: Job) {
-    let Job { connection, reply, statement } = job;
+    let Job { connection, reply, came, statement } = job;
     let client = &connection.client;
     match &statement {
         Statement::Execute { id, params } => {
             let answer = service.execute(client, id, params).await;
-            connection.answer(&reply, answer);
+            connection.answer(&reply, came, answer);
         }
         Statement::Query { text, params } => {
             let answer = service.query(client, text.as_str(), params).await;
-            connection.answer(&reply, answer);
+            connection.answer(&reply, came, answer);
         }
         Statement::Batch(batch) => {
             let answer = service.batch(client, batch).await;
-            connection.answer(&reply, answer);
+            connection.answer(&reply, came, answer);
         }
         Statement::Prepare { text } => {
             let prepared = service.prepare(client, text.as_str()).await;

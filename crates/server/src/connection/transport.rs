@@ -1,6 +1,7 @@
 //! A shard's view of its connections: the list, the limits, the counters.
 
 use super::client::Connection;
+use super::latency::Latencies;
 use super::memory::Memory;
 use super::service::Service;
 use super::worker::Workers;
@@ -123,6 +124,8 @@ pub struct Transport {
     pub node: NodeFacts,
     /// The counters.
     pub stats: Stats,
+    /// How long statements took.
+    pub latencies: Latencies,
     /// The memory for requests.
     pub memory: Rc<Memory>,
     /// Statements that wait for something.
@@ -141,6 +144,7 @@ impl Transport {
             limits,
             node,
             stats: Stats::default(),
+            latencies: Latencies::default(),
             memory,
             in_flight: Cell::new(0),
             unread: Cell::new(0),

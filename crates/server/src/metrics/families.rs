@@ -21,6 +21,8 @@ macro_rules! families {
     (@kind gauges) => { Kind::Gauge };
     (@value counter $read:expr) => { Value::One(|sample| { let read: fn(&Sample) -> u64 = $read; read(sample) as f64 }) };
     (@value gauge $read:expr) => { Value::One(|sample| { let read: fn(&Sample) -> u64 = $read; read(sample) as f64 }) };
+    (@kind histogram) => { Kind::Histogram };
+    (@value histogram $read:expr) => { Value::Histogram($read) };
     (@value counters $read:expr) => { Value::Each($read) };
     (@value gauges $read:expr) => { Value::Each($read) };
 }
@@ -54,6 +56,8 @@ families! {
 
     counter "scylla_storage_proxy_coordinator_reads" "Pages that clients asked for." |s| s.coordinator.reads;
     counter "scylla_storage_proxy_coordinator_writes" "Writes that clients asked for." |s| s.coordinator.writes;
+    histogram "scylla_storage_proxy_coordinator_read_latency" "Microseconds that statements with rows took in the server." |s| &s.transport.read_latency;
+    histogram "scylla_storage_proxy_coordinator_write_latency" "Microseconds that statements without rows took in the server." |s| &s.transport.write_latency;
     counter "scylla_storage_proxy_coordinator_read_timeouts" "Reads that ran out of time." |s| s.coordinator.read_timeouts;
     counter "scylla_storage_proxy_coordinator_write_timeouts" "Writes that ran out of time." |s| s.coordinator.write_timeouts;
     counter "scylla_storage_proxy_coordinator_unavailable" "Requests for which too few replicas were alive." |s| s.coordinator.unavailable;

@@ -1,6 +1,7 @@
 //! One shard's numbers at one moment.
 
 use crate::connection::Transport;
+use crate::connection::latency::{Did, HistogramNumbers};
 use crate::protocol::Opcode;
 use cluster::Coordinator;
 use cluster::coordinator::CoordinatorMetrics;
@@ -70,6 +71,10 @@ pub struct TransportNumbers {
     pub dropped_unread: u64,
     /// Errors by code.
     pub errors: BTreeMap<i32, u64>,
+    /// Latencies of statements that answered rows.
+    pub read_latency: HistogramNumbers,
+    /// Latencies of statements that answered nothing.
+    pub write_latency: HistogramNumbers,
 }
 
 impl Sample {
@@ -109,5 +114,7 @@ fn transport_numbers(transport: &Transport) -> TransportNumbers {
         unread: transport.unread() as u64,
         dropped_unread: stats.dropped_unread.get(),
         errors: stats.errors(),
+        read_latency: transport.latencies.of(Did::Read).numbers(),
+        write_latency: transport.latencies.of(Did::Write).numbers(),
     }
 }

@@ -1,6 +1,7 @@
 //! Prometheus's text format.
 
 use super::sample::Sample;
+use crate::connection::latency::{self, HistogramNumbers};
 use std::fmt::Write;
 
 /// What kind of number it is.
@@ -10,6 +11,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Counts by size.
+    Histogram,
 }
 
 /// Takes one number: its further labels, and the number.
@@ -21,6 +24,8 @@ pub enum Value {
     One(fn(&Sample) -> f64),
     /// Several, each with its further labels such as `kind="QUERY"`.
     Each(fn(&Sample, Put)),
+    /// A histogram of microseconds.
+    Histogram(fn(&Sample) -> &HistogramNumbers),
 }
 
 /// Numbers of one name.
@@ -42,12 +47,14 @@ pub fn write(families: &[Family], samples: &[Sample]) -> String {
         let kind = match family.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         // Writing into a string cannot fail.
         let _ = writeln!(out, "# HELP {} {}\n# TYPE {} {kind}", family.name, family.help, family.name);
         for sample in samples {
             match &family.value {
                 Value::One(read) => line(&mut out, family.name, sample, "", read(sample)),
+                Value::Histogram(read) => histogram(&mut out, family.name, sample, read(sample)),
                 Value::Each(read) => {
                     read(sample, &mut |labels, value| line(&mut out, family.name, sample, labels, value))
                 }
@@ -55,6 +62,18 @@ pub fn write(families: &[Family], samples: &[Sample]) -> String {
         }
     }
     out
+}
+
+fn histogram(out: &mut String, name: &str, sample: &Sample, numbers: &HistogramNumbers) {
+    let buckets = format!("{name}_bucket");
+    let mut below = 0;
+    for (bucket, count) in numbers.buckets.iter().enumerate() {
+        below += count;
+        line(out, &buckets, sample, &format!("le=\"{}\"", latency::bound(bucket)), below as f64);
+    }
+    line(out, &buckets, sample, "le=\"+Inf\"", numbers.count as f64);
+    line(out, &format!("{name}_sum"), sample, "", numbers.sum as f64);
+    line(out, &format!("{name}_count"), sample, "", numbers.count as f64);
 }
 
 fn line(out: &mut String, name: &str, sample: &Sample, labels: &str, value: f64) {

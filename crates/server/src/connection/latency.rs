@@ -1,0 +1,125 @@
+//! How long statements take in the server: from the wake that read their frame until their answer is on its way.
+//!
+//! Counted in buckets that double. A statement that is answered at once costs no clock read of its own: the loop reads the clock
+//! once per turn, and all of the turn's statements took that long, which is what their clients see.
+
+use rt::time::{Duration, Instant};
+use std::cell::Cell;
+
+/// Buckets: up to 16 us, 32 us, ... 33 s; slower ones are in the count only.
+pub const BUCKETS: usize = 22;
+/// The first bucket's bound, in microseconds.
+const FIRST: u64 = 16;
+
+/// The bound of a bucket, in microseconds.
+pub fn bound(bucket: usize) -> u64 {
+    FIRST << bucket
+}
+
+/// A histogram of latencies.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [Cell<u64>; BUCKETS],
+    count: Cell<u64>,
+    sum: Cell<u64>,
+}
+
+/// A histogram's numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistogramNumbers {
+    /// In each bucket alone.
+    pub buckets: [u64; BUCKETS],
+    /// All.
+    pub count: u64,
+    /// Their sum, in microseconds.
+    pub sum: u64,
+}
+
+impl Histogram {
+    /// Counts `n` statements that took `took` each.
+    pub fn record(&self, took: Duration, n: u64) {
+        let micros = took.as_micros().min(u128::from(u32::MAX)) as u64;
+        let bucket = (micros.saturating_sub(1) / FIRST).checked_ilog2().map_or(0, |log| log as usize + 1);
+        if let Some(bucket) = self.buckets.get(bucket) {
+            bucket.set(bucket.get() + n);
+        }
+        self.count.set(self.count.get() + n);
+        self.sum.set(self.sum.get() + micros * n);
+    }
+
+    /// The numbers.
+    pub fn numbers(&self) -> HistogramNumbers {
+        HistogramNumbers {
+            buckets: std::array::from_fn(|at| self.buckets[at].get()),
+            count: self.count.get(),
+            sum: self.sum.get(),
+        }
+    }
+}
+
+/// What a statement did, as far as its answer tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Did {
+    /// It answered rows.
+    Read = 0,
+    /// It answered nothing.
+    Write = 1,
+}
+
+/// The latencies of a shard.
+#[derive(Debug, Default)]
+pub struct Latencies {
+    histograms: [Histogram; 2],
+    /// Answered in the running turn of a connection.
+    in_turn: [Cell<u64>; 2],
+}
+
+impl Latencies {
+    /// The histogram of one kind.
+    pub fn of(&self, did: Did) -> &Histogram {
+        &self.histograms[did as usize]
+    }
+
+    /// A statement was answered within the turn in which it came.
+    #[inline]
+    pub(super) fn answered_in_turn(&self, did: Did) {
+        let count = &self.in_turn[did as usize];
+        count.set(count.get() + 1);
+    }
+
+    /// A statement that had to wait was answered.
+    pub(super) fn answered(&self, did: Did, came: Instant) {
+        self.of(did).record(rt::time::coarse_now().saturating_duration_since(came), 1);
+    }
+
+    /// A turn is over that began at `began`.
+    pub(super) fn turn_ends(&self, began: Instant) {
+        let counts = [self.in_turn[0].take(), self.in_turn[1].take()];
+        if counts == [0, 0] {
+            return;
+        }
+        let took = rt::time::now().saturating_duration_since(began);
+        for (histogram, count) in self.histograms.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            histogram.record(took, count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bucket_holds_what_is_up_to_its_bound() {
+        let histogram = Histogram::default();
+        for bucket in 0..BUCKETS {
+            histogram.record(Duration::from_micros(bound(bucket)), 1);
+            histogram.record(Duration::from_micros(bound(bucket) + 1), 10);
+        }
+        histogram.record(Duration::ZERO, 100);
+        let numbers = histogram.numbers();
+        assert_eq!(numbers.buckets[0], 101);
+        assert!(numbers.buckets[1..].iter().all(|count| *count == 11));
+        assert_eq!(numbers.count, 100 + 11 * BUCKETS as u64);
+    }
+}

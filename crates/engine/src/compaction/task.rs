@@ -59,6 +59,9 @@ impl Engine {
         inputs: &Claimed,
         cancel: &Cancel,
     ) -> Result<(), EngineError> {
+        if self.stopping().is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let running = table.compacting.borrow().enter();
         let Some(_running) = running else { return Err(EngineError::Cancelled) };

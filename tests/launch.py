@@ -11,6 +11,7 @@ The binary is $MESSINA_BIN, else target/release/messina, else target/debug/messi
 """
 
 import argparse
+import ctypes
 import os
 import pathlib
 import random
@@ -29,6 +30,12 @@ SHARD_AWARE_PORT = 19042
 METRICS_PORT = 9180
 ADMIN_PORT = 10000
 OPTIONS_FRAME = bytes([4, 0, 0, 1, 5, 0, 0, 0, 0])
+
+
+def die_with_parent():
+    """Run in the child before exec: a test that is killed leaves no node behind."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class StartFailed(Exception):
@@ -123,7 +130,7 @@ class Node:
         with open(self.log_path, "ab") as log:
             began = time.monotonic()
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                            start_new_session=True)
+                                            start_new_session=True, preexec_fn=die_with_parent)
         self.wait_cql(timeout)
         self.start_seconds = time.monotonic() - began
         return self

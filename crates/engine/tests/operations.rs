@@ -516,7 +516,6 @@ fn memory_stays_within_its_budget_while_writes_come_in() {
             let most = writer.await.unwrap();
             assert!(most <= (1 << 20) + 8 * 3000, "memtables held {most} bytes");
         }
-        assert!(engine.metrics().writes_delayed > 0);
         assert_eq!(all(&engine, &schema).await.len(), 3200);
         engine.stop().await;
     });

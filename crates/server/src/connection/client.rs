@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// A client that took nothing for this long, with answers waiting, can be dropped when memory is short.
 const STALLED: Duration = Duration::from_secs(5);
+/// With this many times the memory for unread answers in use, clients go even if they are only slow.
+const TOO_FULL: usize = 3;
 
 /// A connection of this shard.
 #[derive(Debug)]
@@ -157,7 +159,7 @@ impl Connection {
         let limits = &self.transport.limits;
         if after > limits.connection_unread && self.transport.unread() > limits.shard_unread {
             let stalled = now.saturating_duration_since(self.last_progress.get()) > STALLED;
-            if stalled || self.transport.unread() > 2 * limits.shard_unread {
+            if stalled || self.transport.unread() > TOO_FULL * limits.shard_unread {
                 self.transport.stats.dropped_unread.add(1);
                 self.doomed.set(true);
                 self.wake();

@@ -216,7 +216,9 @@ where
         if self.connection.in_flight() >= limits.connection_in_flight {
             return true;
         }
-        if self.connection.unread() >= limits.connection_unread {
+        let unread = self.connection.unread();
+        let shard_is_full = unread > 0 && self.transport.unread() >= limits.shard_unread;
+        if unread >= limits.connection_unread || shard_is_full {
             self.transport.stats.blocked_unread.add(1);
             return true;
         }

@@ -27,7 +27,8 @@ pub struct Limits {
     pub shard_in_flight: usize,
     /// Unread answers of a connection, bytes; with more, its next requests are not read.
     pub connection_unread: usize,
-    /// Unread answers of the shard, bytes; with more, clients that do not read are dropped.
+    /// Unread answers of the shard, bytes; with more, clients that have unread answers are not read, and those that stopped
+    /// reading are dropped.
     pub shard_unread: usize,
 }
 

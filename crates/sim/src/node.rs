@@ -24,7 +24,7 @@ use std::rc::Rc;
 /// Clients that write at the same time, each to partitions of its own.
 const CLIENTS: usize = 3;
 /// Flushes and compactions that are asked for in one round; others come by themselves.
-const MAINTENANCE_PER_ROUND: u32 = 4;
+const MAINTENANCE_PER_ROUND: u32 = 6;
 
 /// What a life is about.
 #[derive(Clone, Debug)]
@@ -237,8 +237,9 @@ impl Life {
             return;
         }
         shared.book.borrow_mut().begin_global(what);
-        shared.tell(|| format!("{begun} {what:?}"));
-        match execute(global_statement(what)).await {
+        let statement = global_statement(rng, what);
+        shared.tell(|| format!("{begun} {statement}"));
+        match execute(&statement).await {
             Ok(()) => shared.book.borrow_mut().global_acknowledged(),
             Err(why) => {
                 if shared.excuse(begun, why) {
@@ -252,9 +253,9 @@ impl Life {
     /// Sometimes flushes or compacts, while the clients work.
     async fn maintain(&self, rng: &mut SmallRng, shared: &Shared) {
         let begun = rt::time::wall_micros();
-        let choice = rng.gen_range(0..5);
+        let choice = rng.gen_range(0..8);
         let done = match choice {
-            0 | 1 => {
+            0..=4 => {
                 let number = shared.book.borrow().number();
                 let done = on_every_shard(|engine| async move { engine.flush(None).await }).await;
                 if done.is_ok() {
@@ -262,7 +263,7 @@ impl Life {
                 }
                 done
             }
-            2 => {
+            5 => {
                 on_every_shard(|engine| async move {
                     let mut tables = engine.tables();
                     tables.sort();
@@ -276,8 +277,8 @@ impl Life {
             _ => Ok(()),
         };
         shared.tell(|| match choice {
-            0 | 1 => format!("{begun}..{} flush -> {done:?}", rt::time::wall_micros()),
-            2 => format!("{begun}..{} compaction -> {done:?}", rt::time::wall_micros()),
+            0..=4 => format!("{begun}..{} flush -> {done:?}", rt::time::wall_micros()),
+            5 => format!("{begun}..{} compaction -> {done:?}", rt::time::wall_micros()),
             _ => "no maintenance".into(),
         });
         if let Err(why) = done {

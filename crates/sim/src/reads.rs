@@ -3,7 +3,7 @@
 
 use crate::checker::{Book, Shape};
 use crate::model::SeenRow;
-use crate::workload::ROWS;
+use crate::workload::{LONGEST_FILLER, ROWS};
 use cql::api::{AnswerKind, ClientState, QueryParams, Rows};
 use cql::{Answer, Processor};
 use rand::Rng;
@@ -87,7 +87,7 @@ fn typed(row: &BTreeMap<String, Vec<u8>>) -> Result<(i32, SeenRow), String> {
     };
     let pk = int("pk").ok_or("a row without pk")?;
     if let Some(filler) = row.get("filler")
-        && (filler.len() >= 400 || filler.iter().any(|byte| *byte != b'x'))
+        && (filler.len() >= LONGEST_FILLER || filler.iter().any(|byte| *byte != b'x'))
     {
         return Err(format!("partition {pk}: a filler that nobody wrote"));
     }

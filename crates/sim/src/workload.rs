@@ -10,6 +10,9 @@ pub const PARTITIONS: i32 = 6;
 /// Clustering keys are below this.
 pub const ROWS: i32 = 8;
 
+/// Column `filler` is shorter; its bytes are all `x`.
+pub const LONGEST_FILLER: usize = 1500;
+
 /// The keyspace.
 pub const KEYSPACE: &str =
     "CREATE KEYSPACE IF NOT EXISTS w WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
@@ -25,18 +28,30 @@ pub enum Step {
     Wait(u64),
 }
 
+/// Kinds of tables: how they are compacted and compressed. Where files of about the same size are compacted apart from others,
+/// tombstones meet what they cover late.
+const OPTIONS: [&str; 4] = [
+    "",
+    " AND compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': 2, 'min_sstable_size': 1} \
+     AND compression = {'sstable_compression': ''}",
+    " AND compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': 2, 'min_sstable_size': 1, \
+     'bucket_high': 1.1, 'bucket_low': 0.9}",
+    " AND compression = {'sstable_compression': 'ZstdCompressor', 'chunk_length_in_kb': 1}",
+];
+
 /// The statement of something that concerns the whole table.
-pub fn global_statement(global: Global) -> &'static str {
+pub fn global_statement(rng: &mut SmallRng, global: Global) -> String {
     match global {
         // Without grace, compaction may drop tombstones at once: what they hide must be gone by then.
-        Global::Create => {
+        Global::Create => format!(
             "CREATE TABLE w.t (pk int, ck int, s int static, v int, m map<int, int>, e set<int>, filler text, \
-             PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0"
-        }
-        Global::Drop => "DROP TABLE w.t",
-        Global::AddX => "ALTER TABLE w.t ADD x int",
-        Global::DropX => "ALTER TABLE w.t DROP x",
-        Global::Truncate => "TRUNCATE w.t",
+             PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0{}",
+            OPTIONS[rng.gen_range(0..OPTIONS.len())]
+        ),
+        Global::Drop => "DROP TABLE w.t".into(),
+        Global::AddX => "ALTER TABLE w.t ADD x int".into(),
+        Global::DropX => "ALTER TABLE w.t DROP x".into(),
+        Global::Truncate => "TRUNCATE w.t".into(),
     }
 }
 
@@ -110,7 +125,7 @@ fn one(pk: i32, change: &Change) -> String {
     match change {
         Change::Insert { ck, v, ttl } => {
             // Of many lengths, so that records and rows straddle pages.
-            let filler = "x".repeat((v.unwrap_or(1) as usize * 37) % 400);
+            let filler = "x".repeat((v.unwrap_or(1) as usize * 337) % LONGEST_FILLER);
             let v = v.map_or("null".to_owned(), |v| v.to_string());
             format!("INSERT INTO w.t (pk, ck, v, filler) VALUES ({pk}, {ck}, {v}, '{filler}'){}", using(*ttl))
         }

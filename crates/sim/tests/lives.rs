@@ -1,6 +1,7 @@
 //! Power loss and kill -9 at the writes of random lives of a node: what was acknowledged survives, nothing deleted returns.
 //!
-//! `SEEDS=n` runs n seeds (default 2); `EVERY=n` cuts at every n-th write (default: some twenty places for each seed).
+//! `SEEDS=n` runs n seeds (default 2) from `FIRST_SEED=n` on; `EVERY=n` cuts at every n-th write (default: a few places for each
+//! seed), `AT=n` at the n-th alone. `TELL=1` prints what happens.
 #![cfg(feature = "sim")]
 
 use engine::commitlog::SyncMode;
@@ -24,8 +25,12 @@ fn cuts(seed: u64, writes: u64) -> impl Iterator<Item = u64> {
     if let Some(at) = setting("AT") {
         return (at..at + 1).step_by(1);
     }
-    let every = setting("EVERY").unwrap_or((writes / 20).max(1));
-    (1 + seed % every..writes + 1).step_by(every as usize)
+    let every = setting("EVERY").unwrap_or(writes / 6).max(1);
+    (1 + seed * 7919 % every..writes + 1).step_by(every as usize)
+}
+
+fn is_well(progress: &Progress) -> bool {
+    matches!(progress, Progress::Running | Progress::Ended)
 }
 
 /// Ends the first life of each seed at many places, in another way each time; what comes after must find what it should.
@@ -37,11 +42,11 @@ fn cut_at_many_writes(shards: [usize; 3], sync: SyncMode, end: fn(u64) -> End) {
         assert_eq!(progress, Progress::Ended, "seed {seed}: without any fault");
         for at in cuts(seed, whole.disk.writes()) {
             let mut story = Story::new(seed, sync);
-            let check = |life: u32, progress: Progress| match progress {
-                Progress::Running | Progress::Ended => {}
-                broken => {
-                    panic!("seed {seed}, {shards:?} shards, {sync:?}, cut at write {at}, life {life}: {broken:#?}")
-                }
+            let check = |life: u32, progress: Progress| {
+                assert!(
+                    is_well(&progress),
+                    "seed {seed}, {shards:?} shards, {sync:?}, cut at {at}, life {life}: {progress:#?}"
+                );
             };
             check(1, story.live(shards[0], end(at)));
             reached += u32::from(story.shared.acknowledged.get() > 0);
@@ -91,6 +96,29 @@ fn a_kill_takes_nothing_in_batch_mode() {
 fn shards_may_become_more_and_fewer() {
     cut_at_many_writes([1, 2, 3], SyncMode::Batch, End::PowerAtWrite);
     cut_at_many_writes([3, 1, 2], PERIODIC, End::PowerAtWrite);
+}
+
+#[test]
+fn many_long_lives_in_a_row() {
+    for seed in seeds() {
+        for sync in [SyncMode::Batch, PERIODIC] {
+            let mut story = Story::new(seed, sync);
+            (story.rounds, story.steps) = (5, 12);
+            for life in 1..=5 {
+                let shards = 1 + story.any(3) as usize;
+                let end = match story.any(4) {
+                    0 => End::Stop,
+                    1 => End::KillAtWrite(story.any(1500)),
+                    _ => End::PowerAtWrite(1 + story.any(1500)),
+                };
+                let progress = story.live(shards, end);
+                assert!(is_well(&progress), "seed {seed}, {sync:?}, life {life}: {progress:#?}");
+            }
+            story.rounds = 0;
+            let progress = story.live(1, End::Stop);
+            assert_eq!(progress, Progress::Ended, "seed {seed}, {sync:?}, the last life");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,137 @@
+//! The binary as an operator uses it: start, administer, refuse, stop.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A node on a loopback address of its own. Killed when dropped.
+struct Node {
+    process: Child,
+    address: String,
+    data: PathBuf,
+}
+
+fn messina() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_messina"))
+}
+
+/// An address for this test of this process: 127.0.0.0/8 is all loopback.
+fn address(test: u8) -> String {
+    let pid = std::process::id();
+    format!("127.{}.{}.{}", 100 + test, (pid >> 8) & 0xFF, (pid & 0xFF).max(1))
+}
+
+fn serve(address: &str, data: &Path) -> Command {
+    let mut command = messina();
+    command.arg("serve").arg("--data-dir").arg(data);
+    for key in ["--rpc-address", "--listen-address", "--api-address", "--prometheus-address"] {
+        command.args([key, address]);
+    }
+    command.args(["--shards", "2", "--memory", "256M", "--overprovisioned", "--log-format", "json"]);
+    command
+}
+
+impl Node {
+    fn start(test: u8) -> Node {
+        let address = address(test);
+        let data = std::env::temp_dir().join(format!("messina-cli-{}-{test}", std::process::id()));
+        let mut process =
+            serve(&address, &data).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        let out = process.stdout.take().expect("piped");
+        let first = BufReader::new(out).lines().next().expect("a line").expect("readable");
+        assert!(first.contains("is ready after"), "{first}");
+        Node { process, address, data }
+    }
+
+    fn admin(&self, arguments: &[&str]) -> Output {
+        let api = format!("http://{}:10000", self.address);
+        messina().args(["admin", "--api", &api]).args(arguments).output().expect("the binary runs")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_node_is_started_administered_and_stopped() {
+    let mut node = Node::start(1);
+    let status = node.admin(&["--json", "status"]);
+    assert!(status.status.success());
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!((status["mode"].as_str(), status["cluster"].as_str()), (Some("NORMAL"), Some("Messina")));
+    assert_eq!(status["host id"].as_str().map(str::len), Some(36));
+
+    let tables = text(&node.admin(&["tables"]).stdout);
+    assert!(tables.lines().any(|line| line == "system_traces:sessions"), "{tables}");
+    for arguments in [
+        &["flush"][..],
+        &["flush", "system_traces", "events", "sessions"],
+        &["compact", "system_traces"],
+        &["autocompaction", "disable", "system_traces"],
+        &["autocompaction", "enable", "system_traces", "events"],
+        &["snapshot", "--tag", "one", "system_traces"],
+        &["loglevel", "root", "debug"],
+    ] {
+        let done = node.admin(arguments);
+        assert!(done.status.success(), "{arguments:?}: {}", text(&done.stderr));
+    }
+    assert_eq!(text(&node.admin(&["loglevel", "root"]).stdout).trim(), "debug");
+    assert!(text(&node.admin(&["listsnapshots"]).stdout).starts_with("one: system_traces."));
+    for (arguments, why) in [
+        (&["flush", "nowhere"][..], "Can't find a keyspace nowhere"),
+        (&["flush", "system_traces", "nothing"], "Can't find a column family nothing in keyspace system_traces"),
+        (&["snapshot", "--tag", "one", "system_traces"], "snapshot one already exists"),
+        (&["clearsnapshot"], "--tag NAME, or --all"),
+    ] {
+        let refused = node.admin(arguments);
+        assert!(!refused.status.success(), "{arguments:?}");
+        assert!(text(&refused.stderr).contains(why), "{arguments:?}: {}", text(&refused.stderr));
+    }
+    assert!(node.admin(&["clearsnapshot", "--tag", "one"]).status.success());
+    assert_eq!(text(&node.admin(&["listsnapshots"]).stdout), "");
+
+    let metrics = ureq::get(format!("http://{}:9180/metrics", node.address)).call().expect("served");
+    let metrics = metrics.into_body().read_to_string().expect("text");
+    assert!(metrics.contains("scylla_node_operation_mode{shard=\"1\"} 3\n"), "{metrics}");
+
+    let same_ports = serve(&node.address, &node.data.join("other")).output().expect("the binary runs");
+    assert!(!same_ports.status.success());
+    assert!(text(&same_ports.stderr).contains("is a node already running?"), "{}", text(&same_ports.stderr));
+    let same_data = serve(&address(2), &node.data).output().expect("the binary runs");
+    assert!(text(&same_data.stderr).contains("is in use by another process"), "{}", text(&same_data.stderr));
+
+    let killed = Command::new("kill").args(["-TERM", &node.process.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    assert!(node.process.wait().expect("ended").success());
+}
+
+#[test]
+fn wrong_configurations_are_told() {
+    for (arguments, why) in [
+        (&["--memory", "little"][..], "--memory: 'little' is not a size"),
+        (&["--config", "/nowhere/messina.yaml"], "cannot read /nowhere/messina.yaml"),
+        (&["--rpc-address", "0.0.0.0"], "broadcast_rpc_address"),
+        (&["--no-such-thing"], "unexpected argument"),
+    ] {
+        let refused = messina().arg("serve").args(arguments).output().expect("the binary runs");
+        assert!(!refused.status.success());
+        assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
+    }
+}
+
+#[test]
+fn a_node_that_is_not_there_is_told() {
+    let nobody = messina().args(["admin", "--api", "http://127.0.0.1:1", "status"]).output().expect("the binary runs");
+    assert!(!nobody.status.success());
+    assert!(text(&nobody.stderr).contains("cannot reach a node at http://127.0.0.1:1"), "{}", text(&nobody.stderr));
+}

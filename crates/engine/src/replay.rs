@@ -29,7 +29,12 @@ pub async fn replay_logs(
 ) -> Result<ReplayReport, EngineError> {
     let mut replay = Replay::new(logs, options);
     let mut batches: HashMap<ShardId, (Vec<(Bytes, Position)>, usize)> = HashMap::default();
+    let mut seen = 0u32;
     while let Some(record) = replay.next().await? {
+        seen += 1;
+        if seen.is_multiple_of(32) {
+            rt::task::maybe_yield().await;
+        }
         let bad = |why: &str| LogError::Refused(format!("the mutation at {}: {why}", record.position).into());
         let mutation = Mutation::parse(record.mutation.clone()).map_err(|error| bad(&error.to_string()))?;
         let Some(shard) = route(record.table, &mutation.decorated_key()) else { continue };

@@ -50,6 +50,9 @@ impl Engine {
         if names_in(dir).await?.is_empty() {
             return Ok(Vec::new());
         }
+        // A killed process may leave names that were never synced. Replay skips what a sealed sstable covers, so its name must not
+        // go with the power after the log was retired.
+        rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
         let finished = deletion_log::finish_pending(dir).await?;
         if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
             tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),

@@ -145,9 +145,8 @@ impl DataDir {
         if before.as_ref() != Some(&stamp) {
             sealed::write(&stamp_path, stamp::KIND, FORMAT, &stamp).await.map_err(failed(&stamp_path))?;
         }
-        if before.is_none()
-            && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
-        {
+        // At every start: an earlier one may have been killed before it came to this.
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::sync_dir(parent).await.map_err(failed(parent))?;
         }
         Ok(DataDir {

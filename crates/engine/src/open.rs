@@ -54,7 +54,8 @@ impl Engine {
                         "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
                     let file = place.path(Component::Data);
                     opened.unreadable.push(file.clone());
-                    let why = format!("its table cannot be read without it, and it could not be opened at start: {error}");
+                    let why =
+                        format!("its table cannot be read without it, and it could not be opened at start: {error}");
                     opened.missing.get_or_insert(Corrupt { file, offset: 0, why });
                     continue;
                 }

@@ -1,3 +1,5 @@
+//! Who may open a data directory, and what of it survives a power loss.
+
 use super::*;
 use crate::scratch::Scratch;
 use model::TableId;

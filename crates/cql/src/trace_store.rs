@@ -105,12 +105,7 @@ async fn write(coordinator: &Coordinator, mutation: Mutation) {
 }
 
 /// A row of values and, if given, a map of texts, with the table's default TTL.
-fn row(
-    table: &Table,
-    timestamp: i64,
-    values: &[(&str, Vec<u8>)],
-    map: Option<(&str, Entries)>,
-) -> model::row::Row {
+fn row(table: &Table, timestamp: i64, values: &[(&str, Vec<u8>)], map: Option<(&str, Entries)>) -> model::row::Row {
     let ttl = table.schema.options.default_time_to_live;
     let (expires, _) = expiry(rt::time::wall_seconds(), ttl);
     let frozen;

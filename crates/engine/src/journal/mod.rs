@@ -352,7 +352,8 @@ async fn read_log(path: &Path, number: u64, base: Uuid) -> Result<(State, Vec<En
         return Err(format::Bad::Damaged("it does not follow the snapshot").at(path, 0));
     }
     let start = format::LOG_HEADER;
-    let Scan { entries, end, bad, whole_behind, marked } = format::scan(&bytes.slice(start as usize..), number, start, base);
+    let Scan { entries, end, bad, whole_behind, marked } =
+        format::scan(&bytes.slice(start as usize..), number, start, base);
     let end = start + end as u64;
     if let Some(bad) = bad
         && (whole_behind || bad.is_certain())

@@ -12,7 +12,7 @@ mod support;
 use engine::commitlog::SyncMode;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
-use rt::sim::{Disk, PowerLost};
+use rt::sim::{Disk, Latency, PowerLost, Unsynced};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -181,4 +181,33 @@ fn synced_writes_survive_power_loss_in_periodic_mode() {
     for seed in 11..=13 {
         lose_power_everywhere(seed, SyncMode::Periodic { period: Duration::from_millis(50) }, 40);
     }
+}
+
+/// A kill leaves names that were never synced; the next run relies on them, and then the power goes.
+#[test]
+fn an_sstable_that_a_kill_left_half_sealed_outlives_a_power_loss() {
+    let (schema, dir, disk) = (schema(0, |_| {}), Path::new("/data"), Disk::new(7));
+    let slow = Duration::from_millis(2);
+    disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
+    disk.set_unsynced(Unsynced::Lost);
+    rt::sim::block_on(1, &disk, async {
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(1)).await;
+        let change = Change::Insert { k: 1, c: 1, value: "v".into() };
+        engine.apply_durably(&change.mutation(&schema, 1), &key(1)).await.unwrap();
+        engine.sync_log().await.unwrap();
+        rt::task::spawn(async move { engine.flush(None).await }).detach();
+        while !disk.files().iter().any(|(file, _)| file.to_string_lossy().ends_with("-TOC.txt")) {
+            rt::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    rt::sim::block_on(2, &disk, async {
+        open(config(dir, 16 << 20), &schema, &tablets(1)).await.stop().await;
+    });
+    disk.lose_power();
+    rt::sim::block_on(3, &disk, async {
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(1)).await;
+        let found = read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        engine.stop().await;
+    });
 }

@@ -23,7 +23,7 @@ class Shell:
         """Runs statements from standard input; returns what was printed. Errors must be expected."""
         command = [str(VENVS / self.program / "bin" / "cqlsh"), *arguments, "--request-timeout=60", "--connect-timeout=20", "--no-color",
                    self.host, "9042"]
-        environment = dict(os.environ, HOME="/nonexistent", CQL_HISTORY="/dev/null", PYTHONWARNINGS="ignore", COLUMNS="200")
+        environment = dict(os.environ, HOME=tempfile.gettempdir(), CQL_HISTORY="/dev/null", PYTHONWARNINGS="ignore", COLUMNS="200")
         done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=300,
                               cwd=tempfile.gettempdir())
         errors = "\n".join(line for line in done.stderr.splitlines() if line.strip() and not re.search(r"(?i)^warn|warning|may not be compatible", line))

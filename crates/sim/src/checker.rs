@@ -135,12 +135,18 @@ impl Book {
         self.apply(global);
     }
 
-    /// It failed; only for truncation, which may have happened to any partition.
-    pub fn global_failed(&mut self) {
-        assert_eq!(self.global.take(), Some(Global::Truncate));
-        for trail in self.trails.values_mut() {
-            add(&mut trail.back_mut().expect("a trail has a point").states, vec![Partition::default()]);
+    /// It failed, and the table is like this now: that must be as before or as after, and stay so. Truncation may have happened to
+    /// any partition.
+    pub fn global_failed(&mut self, shape: Shape) -> Result<(), String> {
+        let global = self.global.take().expect("it was begun");
+        if global == Global::Truncate {
+            for trail in self.trails.values_mut() {
+                add(&mut trail.back_mut().expect("a trail has a point").states, vec![Partition::default()]);
+            }
+        } else if shape == self.shape.after(global) {
+            self.apply(global);
         }
+        if shape == self.shape { Ok(()) } else { Err(format!("after {global:?} failed the table is {shape:?}")) }
     }
 
     fn apply(&mut self, global: Global) {
@@ -201,13 +207,8 @@ impl Book {
 
     /// What was read after a restart, in second `now`: it must be possible, and is what holds from now on.
     pub fn settle(&mut self, shape: Shape, seen: &BTreeMap<i32, Vec<SeenRow>>, now: i64) -> Result<(), String> {
-        match self.global.take() {
-            Some(Global::Truncate) => {
-                self.global = Some(Global::Truncate);
-                self.global_failed();
-            }
-            Some(global) if shape == self.shape.after(global) => self.apply(global),
-            _ => {}
+        if self.global.is_some() {
+            self.global_failed(shape)?;
         }
         if shape != self.shape {
             return Err(format!("the table is {shape:?}, it should be {:?}", self.shape));

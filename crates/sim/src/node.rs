@@ -3,7 +3,7 @@
 //! A life has rounds. In each, every client carries out some steps on partitions of its own, while flushes and compactions run beside
 //! them; between rounds comes what concerns the whole table. The node's shards and the world's driver share [`Shared`].
 
-use crate::checker::{Book, Global};
+use crate::checker::Book;
 use crate::model::Change;
 use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
 use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
@@ -233,17 +233,22 @@ impl Life {
         // The clocks of several shards may be some microseconds apart.
         rt::time::sleep(Duration::from_millis(2)).await;
         let begun = rt::time::wall_micros();
-        if what != Global::Truncate && begun <= shared.trouble_until.get() {
-            return;
-        }
         shared.book.borrow_mut().begin_global(what);
         let statement = global_statement(rng, what);
         shared.tell(|| format!("{begun} {statement}"));
         match execute(&statement).await {
             Ok(()) => shared.book.borrow_mut().global_acknowledged(),
             Err(why) => {
+                shared.tell(|| format!("it failed: {why}"));
                 if shared.excuse(begun, why) {
-                    shared.book.borrow_mut().global_failed();
+                    match read_shape().await {
+                        Ok(shape) => {
+                            if let Err(why) = shared.book.borrow_mut().global_failed(shape) {
+                                shared.note(Progress::Broken(why));
+                            }
+                        }
+                        Err(why) => shared.note(Progress::Failed(why)),
+                    }
                 }
             }
         }

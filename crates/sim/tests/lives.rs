@@ -5,6 +5,7 @@
 #![cfg(feature = "sim")]
 
 use engine::commitlog::SyncMode;
+use rt::sim::Latency;
 use rt::time::Duration;
 use sim::node::Progress;
 use sim::story::{End, Story};
@@ -106,6 +107,9 @@ fn power_loss_after_a_kill_takes_nothing() {
         for at in (20..500).step_by(setting("EVERY").unwrap_or(40) as usize) {
             let mut story = Story::new(seed, PERIODIC);
             (story.rounds, story.steps) = (1, 4);
+            // So that a kill can come between any two operations.
+            let slow = Duration::from_millis(1);
+            story.disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
             let first = story.live(1, End::KillAtWrite(at + seed % 20));
             story.rounds = 0;
             let lives = [first, story.live(2, End::Stop), story.live(1, End::Stop)];

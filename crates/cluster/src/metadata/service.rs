@@ -189,6 +189,16 @@ impl MetadataService {
             turn: rt::sync::Semaphore::new(1),
             since_snapshot: Cell::new(recovered.changes.len() as u64),
         });
+        if journal.is_some() {
+            // Shard 0 starts first: what a crash interrupted is finished, and files that span tablets (put there by hand) are split,
+            // before any shard opens them.
+            for table in metadata.tables() {
+                let tablets: Vec<TabletRange> =
+                    (0..table.tablets.count()).map(|id| TabletRange { id, range: table.tablets.range(id) }).collect();
+                let prepared = engine.reshard(table.schema.clone(), &tablets).await;
+                prepared.map_err(|error| ChangeError::Storage(error.to_string()))?;
+            }
+        }
         let empty = RefCell::new(Rc::new(Metadata::empty()));
         let service = Rc::new(MetadataService { current: empty, engine, info, journal });
         service.install(metadata).await.map_err(ChangeError::Storage)?;

@@ -6,10 +6,10 @@ use rt::ShardId;
 use rt::time::Duration;
 use std::path::PathBuf;
 
-/// Flushing begins when memtables fill this part of their budget.
-pub(crate) const FLUSH_FROM: f64 = 0.4;
+/// Flushing begins when memtables fill this part of their budget (`unspooled_dirty_soft_limit` of ScyllaDB).
+pub(crate) const FLUSH_FROM: f64 = 0.6;
 /// Writes are slowed down from this part of the memtables' budget on.
-pub(crate) const SLOW_FROM: f64 = 0.7;
+pub(crate) const SLOW_FROM: f64 = 0.8;
 /// The longest that a write is held up before the budget is used up; then it waits for room.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(25);
 /// How long a write waits for room in the memtables before it is refused.

@@ -226,7 +226,7 @@ fn sockets() {
         .expect("starts");
         let shard_address = receiver.recv().expect("listens");
         let (sender, receiver) = std::sync::mpsc::channel();
-        let bare = rt::helper::start("bare", move || async move {
+        let bare = rt::side_thread::start("bare", move || async move {
             let listener = rt::net::listen(local, Default::default()).await.expect("listen");
             sender.send(listener.local_addr().expect("address")).expect("asked");
             while let Ok((stream, _)) = listener.accept().await {

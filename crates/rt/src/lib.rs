@@ -8,12 +8,12 @@
 pub mod allocator;
 pub mod fs;
 pub mod hash;
-pub mod helper;
 pub mod host;
 pub mod metrics;
 pub mod net;
 pub mod random;
 pub mod shard;
+pub mod side_thread;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod sync;

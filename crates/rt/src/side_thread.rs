@@ -1,6 +1,6 @@
 //! Threads beside the shards, for what is not on the hot path: the admin and metrics servers, signals.
 //!
-//! A helper reaches shards by [`crate::Remote`] only; it has no shard context of its own. There are no helpers in the
+//! A side thread reaches shards by [`crate::Remote`] only; it has no shard context of its own. There are none in the
 //! simulation: what runs in one is not simulated.
 
 use std::future::Future;
@@ -8,15 +8,15 @@ use std::io;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// A running helper thread. Dropping it asks the helper to stop and does not wait.
-pub struct Helper {
+/// A running side thread. Dropping it asks it to stop and does not wait.
+pub struct SideThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Starts a thread called `name` with a tokio runtime of its own (sockets, timers, signals) that runs the future that
-/// `main` makes until it ends or the helper is stopped.
-pub fn start<F, Fut>(name: &str, main: F) -> io::Result<Helper>
+/// `main` makes until it ends or the thread is stopped.
+pub fn start<F, Fut>(name: &str, main: F) -> io::Result<SideThread>
 where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = ()> + 'static,
@@ -32,17 +32,17 @@ where
             }
         });
     })?;
-    Ok(Helper { stop: Some(stop), thread: Some(thread) })
+    Ok(SideThread { stop: Some(stop), thread: Some(thread) })
 }
 
-impl Helper {
-    /// Drops what the helper runs and waits for its thread. Blocks: not on a shard with anything to do.
+impl SideThread {
+    /// Drops what the thread runs and waits for it. Blocks: not on a shard with anything to do.
     pub fn stop(mut self) {
         drop(self.stop.take());
         self.join_thread();
     }
 
-    /// Waits until the helper's future has ended by itself.
+    /// Waits until the thread's future has ended by itself.
     pub fn join(mut self) {
         self.join_thread();
     }
@@ -61,19 +61,19 @@ mod tests {
     use crate::{Machine, MachineConfig, ShardId, shard};
 
     #[test]
-    fn a_helper_calls_shards_and_stops_the_machine() {
+    fn a_side_thread_calls_shards_and_stops_the_machine() {
         let machine = Machine::start(MachineConfig { shards: 2, ..MachineConfig::default() }, |_| async {
             shard::stopping().cancelled().await;
         })
         .expect("starts");
         let (remote, stop) = (machine.remote(), machine.stopper());
-        let helper = super::start("helper", move || async move {
+        let side = super::start("side", move || async move {
             assert_eq!(remote.call(ShardId(1), || async { shard::this() }).await, Ok(ShardId(1)));
             stop();
         })
         .expect("starts");
         machine.join().expect("ends");
-        helper.join();
+        side.join();
         super::start("waits", std::future::pending::<()>).expect("starts").stop();
     }
 }

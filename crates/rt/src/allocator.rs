@@ -13,3 +13,13 @@ pub fn keep_freed_memory(time: Duration) {
     // SAFETY: sets a number in the allocator's table of options; allowed at any time.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, time.as_millis() as std::ffi::c_long) };
 }
+
+/// Asks the kernel not to make huge pages for this process. It keeps two megabytes where a few kilobytes are used, also of what the
+/// allocator gave back piece by piece.
+pub fn no_huge_pages() -> std::io::Result<()> {
+    // SAFETY: sets a flag of the process; the other arguments have to be zero.
+    match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}

@@ -17,6 +17,7 @@ enum Source {
     Simulated {
         epoch_nanos: i128,
         start: Instant,
+        skew: std::rc::Rc<Cell<i64>>,
     },
 }
 
@@ -25,10 +26,10 @@ impl Clock {
         Self { source: Source::Real, coarse: Cell::new(None) }
     }
 
-    /// A clock that says `epoch_nanos` (since 1970) at `start` and advances with tokio's paused clock.
+    /// A clock that says `epoch_nanos` (since 1970) at `start` and advances with tokio's paused clock; `skew` (nanoseconds) comes on top.
     #[cfg(feature = "sim")]
-    pub fn simulated(epoch_nanos: i128, start: Instant) -> Self {
-        Self { source: Source::Simulated { epoch_nanos, start }, coarse: Cell::new(None) }
+    pub fn simulated(epoch_nanos: i128, start: Instant, skew: std::rc::Rc<Cell<i64>>) -> Self {
+        Self { source: Source::Simulated { epoch_nanos, start, skew }, coarse: Cell::new(None) }
     }
 
     /// Nanoseconds since 1970-01-01 UTC.
@@ -38,8 +39,9 @@ impl Clock {
             #[cfg(feature = "sim")]
             // Simulated time stands still within a turn; asking tokio would read the real clock where tasks are dropped
             // by a crash.
-            Source::Simulated { epoch_nanos, start } => {
-                epoch_nanos + self.coarse().saturating_duration_since(*start).as_nanos() as i128
+            Source::Simulated { epoch_nanos, start, skew } => {
+                let since = self.coarse().saturating_duration_since(*start);
+                epoch_nanos + since.as_nanos() as i128 + i128::from(skew.get())
             }
         }
     }

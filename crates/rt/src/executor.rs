@@ -10,6 +10,7 @@
 use crate::ctx::{self, Ctx};
 use async_task::Runnable;
 use futures_util::task::AtomicWaker;
+use pin_project_lite::pin_project;
 use rand::Rng;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -254,6 +255,23 @@ impl Executor {
     }
 }
 
+pin_project! {
+    /// The future of a task, and its place on the list of living ones. Not an `async` block: that would hold the future twice.
+    struct Lived<F> {
+        #[pin]
+        future: F,
+        living: Living,
+    }
+}
+
+impl<F: Future> Future for Lived<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().future.poll(cx)
+    }
+}
+
 /// Takes a task off the list of living ones when its future is dropped.
 struct Living {
     ctx: Rc<Ctx>,
@@ -294,11 +312,7 @@ pub(crate) unsafe fn make<F: Future>(
     ctx.counters.spawned.add(1);
     ctx.counters.tasks.add(1);
     let key = ctx.executor.active.borrow().vacant_key();
-    let living = Living { ctx: ctx.clone(), key };
-    let future = async move {
-        let _living = living;
-        future.await
-    };
+    let future = Lived { future, living: Living { ctx: ctx.clone(), key } };
     // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through this executor's queues
     // only, which are emptied by turns and by the tear-down on that thread; the caller vouches for the borrows. The
     // schedule function is Send and Sync by its captures.

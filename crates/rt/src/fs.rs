@@ -13,8 +13,8 @@ mod ring;
 mod sequential;
 
 pub use directory::{
-    DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, hard_link, lock_file, metadata, read, read_dir,
-    remove_dir_all, remove_file, rename, sync_dir, write_durably,
+    DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, hard_link, lock_file, metadata, read,
+    read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir, write_durably,
 };
 pub use file::{File, OpenOptions, open};
 pub(crate) use io::Io;

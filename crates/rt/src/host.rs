@@ -32,6 +32,17 @@ fn control_group_limit() -> Option<u64> {
     least
 }
 
+/// How many files the process may have open.
+#[allow(unsafe_code)]
+pub fn open_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes the one structure that we give.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_cur)
+}
+
 /// Raises the number of files that the process may have open as far as it goes; gives the new limit.
 #[allow(unsafe_code)]
 pub fn raise_open_files() -> io::Result<u64> {
@@ -55,6 +66,7 @@ mod tests {
     fn there_is_something_to_run_on() {
         assert!(!super::cpus().is_empty());
         assert!(super::memory_limit().expect("known") > 1 << 20);
-        assert!(super::raise_open_files().expect("raised") > 0);
+        let raised = super::raise_open_files().expect("raised");
+        assert!(raised > 0 && super::open_files().is_ok_and(|limit| limit == raised));
     }
 }

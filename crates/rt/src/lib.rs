@@ -8,6 +8,7 @@
 pub mod allocator;
 pub mod fs;
 pub mod hash;
+pub mod hint;
 pub mod host;
 pub mod metrics;
 pub mod net;
@@ -19,6 +20,7 @@ pub mod sim;
 pub mod sync;
 pub mod task;
 pub mod time;
+pub mod tls;
 
 mod clock;
 mod ctx;

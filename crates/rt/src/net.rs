@@ -1,14 +1,16 @@
 //! TCP sockets: the kernel's in production, turmoil's under feature `sim`.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 #[cfg(not(feature = "sim"))]
 pub use tokio::net::{TcpListener, TcpStream, tcp};
 #[cfg(feature = "sim")]
 pub use turmoil::net::{TcpListener, TcpStream, tcp};
 
-pub use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+pub use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, split,
+};
 
 /// How to open a listening socket.
 #[derive(Debug, Clone, Copy)]
@@ -47,11 +49,41 @@ pub async fn listen(addr: SocketAddr, options: ListenOptions) -> io::Result<TcpL
     TcpListener::bind(addr).await
 }
 
+/// The addresses of a host, in no order. Has no time limit of its own but the system's.
+#[cfg(not(feature = "sim"))]
+pub async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(tokio::net::lookup_host((host, port)).await?.collect())
+}
+
+/// The simulation's nodes know each other by address.
+#[cfg(feature = "sim")]
+pub async fn lookup(host: &str, _port: u16) -> io::Result<Vec<SocketAddr>> {
+    Err(io::Error::other(format!("there are no names in the simulation: {host}")))
+}
+
 /// Connects to `addr` with Nagle's delay off. Has no time limit of its own: wrap it in `rt::time::timeout`.
 pub async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(addr).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// As [`connect`], from the address `local` and any port of it, if one is given.
+#[cfg(not(feature = "sim"))]
+pub async fn connect_from(local: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
+    let Some(local) = local.filter(|local| local.is_ipv4() == addr.is_ipv4()) else { return connect(addr).await };
+    let socket = if addr.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
+    socket.bind(SocketAddr::new(local, 0))?;
+    let stream = socket.connect(addr).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// As [`connect`]: a simulated node has one address.
+#[cfg(feature = "sim")]
+pub async fn connect_from(local: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
+    let _ = local;
+    connect(addr).await
 }
 
 /// A connected socket on its way to another shard: it belongs to no reactor.

@@ -1,7 +1,7 @@
 //! Random numbers and identifiers of a shard.
 //!
-//! In production the generator is seeded by the operating system, in the simulation by the world's seed. Not for secrets:
-//! the generator is fast and predictable to who sees its output.
+//! In production the generator is seeded by the operating system, in the simulation by the world's seed. Not for secrets,
+//! except [`secret`]: the generator is fast and predictable to who sees its output.
 
 use crate::ctx;
 use rand::RngCore;
@@ -21,6 +21,15 @@ pub fn below(n: u64) -> u64 {
 /// Fills `out` with random bytes.
 pub fn fill(out: &mut [u8]) {
     ctx::with(|c| c.rng.borrow_mut().fill_bytes(out));
+}
+
+/// Fills `out` with bytes that nobody can predict, from the operating system; in the simulation as [`fill`].
+pub fn secret(out: &mut [u8]) {
+    #[cfg(feature = "sim")]
+    if ctx::with(|c| c.world.is_some()) {
+        return fill(out);
+    }
+    rand::rngs::OsRng.fill_bytes(out);
 }
 
 /// A random UUID (version 4).

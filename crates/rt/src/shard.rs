@@ -91,7 +91,8 @@ where
         let ctx = ctx::current();
         if to == ctx.shard {
             drop(ctx);
-            return f().await;
+            // Boxed: the rest of this future is small, and whoever asks another shard should not carry the work's future.
+            return Box::pin(f()).await;
         }
         assert!((to.0 as usize) < ctx.mail.mailboxes().len(), "no shard {to} on this machine");
         Mail::room(ctx.clone(), to).await;

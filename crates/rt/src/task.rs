@@ -175,6 +175,16 @@ pub async fn background<F: Future>(f: F) -> F::Output {
     .await
 }
 
+/// Sets the part of this shard's time, in 1/1000, that background work gets while foreground work waits.
+pub fn set_background_share(permille: u32) {
+    ctx::with(|c| c.executor.background.permille.set(bounded(permille)));
+}
+
+/// Neither side may starve.
+fn bounded(permille: u32) -> u32 {
+    permille.clamp(1, 999)
+}
+
 /// A background future's place in the governor's queue. Leaves it when dropped.
 #[derive(Default)]
 struct Turn {
@@ -229,12 +239,12 @@ pub(crate) struct Governor {
     debt: Cell<u64>,
     /// Background time of the running poll, so that it is not counted as foreground too.
     in_poll: Cell<u64>,
-    permille: u32,
+    permille: Cell<u32>,
 }
 
 impl Governor {
     pub fn new(permille: u32) -> Self {
-        let permille = permille.clamp(1, 999);
+        let permille = Cell::new(bounded(permille));
         Self { waiting: RefCell::default(), debt: Cell::new(0), in_poll: Cell::new(0), permille }
     }
 
@@ -255,7 +265,8 @@ impl Governor {
     /// Accounts one poll of the executor; what background work took of it is taken out.
     pub fn foreground_ran(&self, took: Duration) {
         let foreground = (took.as_nanos() as u64).saturating_sub(self.in_poll.replace(0));
-        let paid = foreground * u64::from(self.permille) / u64::from(1000 - self.permille);
+        let permille = u64::from(self.permille.get());
+        let paid = foreground * permille / (1000 - permille);
         self.debt.set(self.debt.get().saturating_sub(paid));
     }
 

@@ -4,12 +4,14 @@
 //! functions read the real clock.
 
 use crate::ctx;
+use pin_project_lite::pin_project;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 pub use std::time::Duration;
 pub use tokio::time::Instant;
+use tokio::time::Sleep;
 
 /// The time allowed to a future ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,28 +72,65 @@ pub async fn sleep_until(deadline: Instant) {
     tokio::time::sleep_until(deadline).await;
 }
 
-/// Runs `future` for at most `duration`, then drops it. A future that is ready in its first poll never makes a timer.
-pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
-    let mut future = pin!(future);
-    let mut limit = pin!(None);
-    poll_fn(move |cx| {
-        if let Poll::Ready(out) = future.as_mut().poll(cx) {
+/// Runs `future` for at most `duration`, then gives it up. A future that is ready in its first poll never makes a timer.
+pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
+    Timeout { future, limit: Limit::After(duration), timer: None }
+}
+
+/// Runs `future` until `deadline`, then gives it up. A future that is ready in its first poll never looks at the clock.
+pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
+    Timeout { future, limit: Limit::At(deadline), timer: None }
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    After(Duration),
+    At(Instant),
+}
+
+pin_project! {
+    /// A future with a limit of time; made by [`timeout`] and [`timeout_at`]. Not an `async fn`: that would hold its argument twice,
+    /// and requests hold such futures within each other.
+    #[must_use = "a future does nothing unless awaited"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        limit: Limit,
+        #[pin]
+        timer: Option<Sleep>,
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Poll::Ready(out) = this.future.poll(cx) {
             return Poll::Ready(Ok(out));
         }
-        if limit.is_none() {
-            limit.set(Some(tokio::time::sleep(duration)));
+        if this.timer.is_none() {
+            this.timer.set(Some(match *this.limit {
+                Limit::After(duration) => tokio::time::sleep(duration),
+                Limit::At(deadline) => tokio::time::sleep_until(deadline),
+            }));
         }
-        match limit.as_mut().as_pin_mut() {
-            Some(limit) => limit.poll(cx).map(|()| Err(Elapsed)),
+        match this.timer.as_pin_mut() {
+            Some(timer) => timer.poll(cx).map(|()| Err(Elapsed)),
             None => Poll::Pending,
         }
-    })
-    .await
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_costs_little_beside_the_future_itself() {
+        let size = |bytes: &[u8; 4096]| size_of_val(&timeout(Duration::ZERO, std::future::ready(*bytes)));
+        assert!(size(&[0; 4096]) < 4096 + 256);
+    }
 
     #[test]
     fn timeouts_end_what_waits_and_only_that() {
@@ -101,6 +140,8 @@ mod tests {
             assert_eq!(timeout(Duration::from_millis(10), std::future::pending::<()>()).await, Err(Elapsed));
             assert!(before.elapsed() >= Duration::from_millis(10));
             assert_eq!(timeout(Duration::from_secs(60), sleep(Duration::from_millis(1))).await, Ok(()));
+            assert_eq!(timeout_at(before, std::future::pending::<()>()).await, Err(Elapsed));
+            assert_eq!(timeout_at(before, async { 2 }).await, Ok(2), "what is ready is taken, however late");
             assert!(coarse_now() <= now() && wall_micros() / 1_000_000 >= wall_seconds() - 1);
         });
     }

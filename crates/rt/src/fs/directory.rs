@@ -144,9 +144,38 @@ pub async fn exists(path: &Path) -> bool {
 
 /// The whole contents of a small file.
 pub async fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = open(path, &OpenOptions::read()).await?;
-    let len = file.len().await? as usize;
-    Ok(file.read_at(0, len, IoClass::Foreground).await?.into())
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        let file = open(path, &OpenOptions::read()).await?;
+        let len = file.len().await? as usize;
+        return Ok(file.read_at(0, len, IoClass::Foreground).await?.into());
+    }
+    at(path, |path| std::fs::read(path)).await
+}
+
+/// The whole contents of several small files, and the lengths in bytes of several others, asked for at once: one trip to a helper
+/// thread. Each answer stands where its path did.
+pub async fn read_and_measure(
+    small: Vec<PathBuf>,
+    large: Vec<PathBuf>,
+) -> (Vec<io::Result<Vec<u8>>>, Vec<io::Result<u64>>) {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        let (mut contents, mut lengths) = (Vec::new(), Vec::new());
+        for path in &small {
+            contents.push(read(path).await);
+        }
+        for path in &large {
+            lengths.push(metadata(path).await.map(|found| found.len));
+        }
+        return (contents, lengths);
+    }
+    blocking(move || {
+        let contents = small.iter().map(std::fs::read).collect();
+        let lengths = large.iter().map(|path| std::fs::metadata(path).map(|found| found.len())).collect();
+        (contents, lengths)
+    })
+    .await
 }
 
 /// Puts `data` at `path` so that, after a crash at any moment, either all of the old or all of the new contents is there;

@@ -1,8 +1,9 @@
 //! The io_uring of a shard.
 //!
 //! Tasks put requests into slots; at the end of a turn all are submitted by one system call and whatever the kernel
-//! finished inline is taken at once. While the shard is awake completions raise no event; before it sleeps it arms an
-//! eventfd that wakes its reactor.
+//! finished inline is taken at once. Reads and writes that somebody waits for do not wait for the turn's end when the disk
+//! has little to do: otherwise the shard and the disk would take turns, each idle while the other works. While the shard is
+//! awake completions raise no event; before it sleeps it arms an eventfd that wakes its reactor.
 //!
 //! Others rely on: a slot owns its request (file and memory) until the kernel has completed it, also when the future that
 //! waits for it is gone. At most [`DEPTH`] requests of a class are in the kernel; the others wait in their class's queue.
@@ -25,6 +26,9 @@ use tokio::io::unix::AsyncFd;
 
 /// Requests in the kernel by class: foreground, background, log. Their sum fits into the rings.
 const DEPTH: [usize; 3] = [128, 16, 64];
+/// So many foreground requests are submitted at once in the middle of a turn, or fewer while they are more than a quarter of
+/// those in the kernel: a system call for each would cost a busy shard more than it gains.
+const EAGER: usize = 4;
 /// Slots of the submission ring; the completion ring has twice as many.
 const ENTRIES: u32 = 256;
 /// The order in which classes get free places.
@@ -103,6 +107,10 @@ impl Ring {
         let key = inner.slots.insert(slot);
         inner.waiting[class as usize].push_back(key);
         ctx.counters.io[class as usize].queued.add(1);
+        if class == IoClass::Foreground && inner.is_disk_idle() && inner.push_waiting(ctx) {
+            ctx.counters.io_submits.add(1);
+            inner.enter(EnterFlags::empty());
+        }
         drop(inner);
         Operation { ctx: ctx.clone(), key: Some(key) }
     }
@@ -115,7 +123,8 @@ impl Ring {
             let pushed = inner.push_waiting(ctx);
             if inner.pushed > 0 || inner.has_deferred() {
                 ctx.counters.io_submits.add(1);
-                inner.enter();
+                let posts = if inner.deferred { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
+                inner.enter(posts);
             }
             let reaped = inner.reap(ctx);
             let woken = std::mem::take(&mut inner.woken);
@@ -234,9 +243,15 @@ impl Inner {
         self.has_deferred() || !self.ring.completion().is_empty()
     }
 
-    /// Submits what was pushed, and lets the kernel post what it has finished.
-    fn enter(&mut self) {
-        let flags = if self.deferred { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
+    /// Whether what waits is worth a system call of its own now.
+    fn is_disk_idle(&self) -> bool {
+        let class = IoClass::Foreground as usize;
+        let (waiting, in_kernel) = (self.waiting[class].len(), self.in_kernel[class]);
+        in_kernel < DEPTH[class] && waiting >= EAGER.min(1 + in_kernel / 4)
+    }
+
+    /// Submits what was pushed; with GETEVENTS the kernel also posts what it has finished.
+    fn enter(&mut self, flags: EnterFlags) {
         // SAFETY: no argument is passed beyond the ring's own memory.
         #[allow(unsafe_code)]
         let submitted = unsafe { self.ring.submitter().enter::<libc::sigset_t>(self.pushed, 0, flags.bits(), None) };

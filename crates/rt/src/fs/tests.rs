@@ -218,6 +218,36 @@ fn background_has_its_own_depth() {
     });
 }
 
+/// What a task asks of an idle disk does not wait until other tasks have had their turns; what a busy disk is asked goes in batches.
+#[test]
+fn an_idle_disk_gets_its_reads_in_the_middle_of_a_turn() {
+    let scratch = Scratch::new("eager");
+    crate::block_on(async {
+        let path = scratch.path("data");
+        patterned(&path, 1 << 20).await;
+        if !crate::ctx::with(|c| matches!(c.io, Io::Ring(_))) {
+            return;
+        }
+        let file = open(&path, &OpenOptions::read_direct()).await.expect("open");
+        let before = crate::metrics::snapshot();
+        let mut reads: Vec<_> =
+            (0..64u64).map(|i| Box::pin(file.read_at(i * 4096, 4096, IoClass::Foreground))).collect();
+        for read in &mut reads {
+            let polled = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending(), "completions are taken at the end of a turn");
+        }
+        let begun = crate::metrics::snapshot();
+        let (in_kernel, queued) = (begun.of(IoClass::Foreground).in_flight, begun.of(IoClass::Foreground).queued);
+        assert_eq!(in_kernel + queued, 64);
+        assert!(queued < 4, "{queued} wait, {in_kernel} are in the kernel");
+        let calls = begun.io_submits - before.io_submits;
+        assert!((16..=24).contains(&calls), "{calls} system calls for 64 reads");
+        for (i, read) in reads.into_iter().enumerate() {
+            assert_eq!(&read.await.expect("read")[..], &pattern(i as u64 * 4096, 4096)[..]);
+        }
+    });
+}
+
 /// A buffered write that the kernel completes inline costs one system call and no further turn of the reactor.
 #[test]
 fn an_inline_append_needs_no_wake() {
@@ -243,5 +273,20 @@ fn an_inline_append_needs_no_wake() {
             seen.push(cost);
         }
         panic!("system calls and turns for 100 appends: {seen:?}");
+    });
+}
+
+#[test]
+fn several_files_are_looked_at_at_once() {
+    let scratch = Scratch::new("at-once");
+    std::fs::write(scratch.path("a"), pattern(0, 9000)).expect("written");
+    std::fs::write(scratch.path("b"), "").expect("written");
+    crate::block_on(async {
+        let [a, b, gone] = ["a", "b", "gone"].map(|name| scratch.path(name));
+        let (contents, lengths) = read_and_measure(vec![a.clone(), gone.clone(), b.clone()], vec![gone, a, b]).await;
+        let contents: Vec<_> = contents.into_iter().map(Result::ok).collect();
+        assert_eq!(contents, [Some(pattern(0, 9000)), None, Some(Vec::new())]);
+        assert_eq!(lengths.into_iter().map(Result::ok).collect::<Vec<_>>(), [None, Some(9000), Some(0)]);
+        assert_eq!(read(&scratch.path("a")).await.expect("read"), pattern(0, 9000));
     });
 }

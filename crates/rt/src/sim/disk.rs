@@ -64,6 +64,8 @@ pub enum Fault {
     Write,
     /// The next fsyncs fail with EIO, and what they should have saved is never saved, also not by later ones.
     Sync,
+    /// The next opens fail with EMFILE: the process has no descriptors left.
+    Open,
 }
 
 /// What a disk counts.
@@ -120,6 +122,7 @@ impl Disk {
             latency: Latency::default(),
             locks: BTreeSet::new(),
             faults: BTreeMap::new(),
+            aimed: BTreeMap::new(),
             rng: SmallRng::seed_from_u64(derive(seed, &[0xD15C])),
             now_micros: 0,
         };
@@ -177,6 +180,11 @@ impl Disk {
     /// Makes the next `times` operations of that kind fail.
     pub fn fail_next(&self, fault: Fault, times: u32) {
         self.state.borrow_mut().faults.insert(fault, times);
+    }
+
+    /// Makes the next `times` operations of that kind fail that concern a file (or, syncing, a directory) below `dir`; others go well.
+    pub fn fail_next_below(&self, dir: impl AsRef<Path>, fault: Fault, times: u32) {
+        self.state.borrow_mut().aimed.insert(fault, (normal(dir.as_ref()), times));
     }
 
     /// Flips one bit of a file, on the device and in memory. False when there is no such byte.
@@ -269,6 +277,7 @@ impl Disk {
 
     pub(crate) fn open(&self, boot: u64, now: i64, path: &Path, options: &OpenOptions) -> Outcome<SimFile> {
         let path = normal(path);
+        self.alive(boot)?.fault_at(Fault::Open, &path)?;
         let existing = self.alive(boot)?.names.get(&path);
         let inode = match existing {
             Some(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
@@ -355,7 +364,7 @@ impl Disk {
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         self.change(boot, now, |state| {
-            state.fault(Fault::Sync)?;
+            state.fault_at(Fault::Sync, &path)?;
             if state.cut_at != Some(state.stats.writes) {
                 state.names.sync(&path);
                 state.collect();

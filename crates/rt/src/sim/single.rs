@@ -51,7 +51,7 @@ pub(super) fn context(
         mail: Mail::new(shard, mailboxes),
         io: Io::Disk { disk: disk.clone(), boot: disk.boot() },
         counters: Default::default(),
-        clock: Clock::simulated(epoch_nanos, Instant::now()),
+        clock: Clock::simulated(epoch_nanos, Instant::now(), place.skew.clone()),
         stop: Default::default(),
         world: Some(place),
     })
@@ -91,7 +91,7 @@ pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLo
     let output = Cell::new(None);
     disk.start_machine();
     runtime(seed).block_on(async {
-        let world = Place { node: "single".into(), trace: Trace::default() };
+        let world = Place { node: "single".into(), trace: Trace::default(), skew: Rc::default() };
         let ctx = context(derive(seed, &[1]), ShardId(0), mailboxes(1), disk, world, EPOCH_NANOS);
         let mut shard = ShardFuture::new(ctx.clone(), life.clone());
         let main = async {

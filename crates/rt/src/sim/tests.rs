@@ -297,11 +297,21 @@ fn faults_reach_the_program() {
         assert!(data[..9000].iter().any(|&byte| byte != 1), "a failed sync is not made good by the next");
         other.fail_next(Fault::Read, 1);
         assert!(file.read_at(0, 1, IoClass::Foreground).await.is_err());
+        other.fail_next_below("/elsewhere", Fault::Read, 1);
+        file.read_at(0, 1, IoClass::Foreground).await.expect("the fault is aimed at others");
+        other.fail_next_below("/s", Fault::Read, 1);
+        assert!(file.read_at(0, 1, IoClass::Foreground).await.is_err());
+        file.read_at(0, 1, IoClass::Foreground).await.expect("the fault is over");
 
         let lock = fs::lock_file(Path::new("/lock")).await.expect("free");
         assert!(fs::lock_file(Path::new("/lock")).await.is_err());
         drop(lock);
         fs::lock_file(Path::new("/lock")).await.expect("free again");
+
+        other.fail_next(Fault::Open, 1);
+        let refused = fs::read(Path::new("/s")).await.expect_err("no descriptors");
+        assert_eq!(refused.raw_os_error(), Some(libc::EMFILE));
+        fs::read(Path::new("/s")).await.expect("there are some again");
     });
 }
 

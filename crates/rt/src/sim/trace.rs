@@ -62,6 +62,8 @@ impl Trace {
 pub(crate) struct Place {
     pub node: Rc<str>,
     pub trace: Trace,
+    /// By how much the node's wall clock is wrong, in nanoseconds.
+    pub skew: Rc<Cell<i64>>,
 }
 
 /// Adds a line to the trace of the running shard's world, with node, shard and simulated time. Does nothing elsewhere.

@@ -53,6 +53,7 @@ struct Node {
     /// The main futures of the node's present run have all ended.
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
+    skew: Rc<Cell<i64>>,
     running: bool,
     /// The world is over when all nodes that it waits for have ended.
     awaited: bool,
@@ -126,7 +127,15 @@ impl World {
         assert!(shards > 0 && !self.nodes.contains_key(name), "node {name}");
         let ended = Rc::new(Cell::new(false));
         let stop = Rc::new(AtomicBool::new(false));
-        let node = Node { disk: disk.clone(), ended: ended.clone(), stop: stop.clone(), running: true, awaited };
+        let skew = Rc::new(Cell::new(0));
+        let node = Node {
+            disk: disk.clone(),
+            ended: ended.clone(),
+            stop: stop.clone(),
+            skew: skew.clone(),
+            running: true,
+            awaited,
+        };
         self.nodes.insert(name.to_string(), node);
         let boot = Rc::new(Boot {
             name: name.into(),
@@ -136,6 +145,7 @@ impl World {
             trace: self.trace.clone(),
             ended,
             stop,
+            skew,
             boots: Cell::new(0),
             now: self.now.clone(),
         });
@@ -267,6 +277,18 @@ impl World {
         self.sim.release(a, b);
     }
 
+    /// Has messages between two nodes take up to `longest` from now on; those on their way are not slower.
+    pub fn slow_link(&mut self, a: &str, b: &str, longest: Duration) {
+        self.trace.line(&format!("{} slow link {a} {b}", self.sim.elapsed().as_millis()));
+        self.sim.set_link_max_message_latency(a, b, longest);
+    }
+
+    /// Sets a node's wall clock wrong by so many microseconds, now and after restarts, until it is set again.
+    pub fn set_clock_wrong(&mut self, name: &str, micros: i64) {
+        self.trace.line(&format!("{} {name} clock wrong by {micros} us", self.sim.elapsed().as_millis()));
+        self.get(name).skew.set(micros * 1_000);
+    }
+
     /// Simulated time since the world began.
     pub fn elapsed(&self) -> Duration {
         self.sim.elapsed()
@@ -312,6 +334,7 @@ struct Boot {
     trace: Trace,
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
+    skew: Rc<Cell<i64>>,
     boots: Cell<u64>,
     now: Rc<Cell<Duration>>,
 }
@@ -331,7 +354,7 @@ impl Boot {
         let mut shards = Vec::with_capacity(self.shards);
         for index in 0..self.shards {
             let shard = ShardId(index as u16);
-            let place = Place { node: self.name.clone(), trace: self.trace.clone() };
+            let place = Place { node: self.name.clone(), trace: self.trace.clone(), skew: self.skew.clone() };
             let seed = derive(self.seed, &[self.boots.get(), index as u64]);
             let ctx = context(seed, shard, mailboxes.clone(), &self.disk, place, epoch);
             let (life_of_main, nudge) = (life.clone(), mailboxes.clone());

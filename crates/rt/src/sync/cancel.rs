@@ -1,10 +1,10 @@
 //! Telling work that nobody wants it any more, and until when it is wanted.
 
 use super::waiters::{Place, Waiters};
-use crate::time::{Duration, Elapsed, Instant};
+use crate::time::{Duration, Instant, Timeout};
+use pin_project_lite::pin_project;
 use std::cell::Cell;
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -50,17 +50,32 @@ impl Cancel {
         Cancelled { inner: self.inner.clone(), place: Place::default() }
     }
 
-    /// Runs `future` unless or until cancelled; `None` when cancelled first (the future is dropped).
-    pub async fn unless<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut future = std::pin::pin!(future);
-        let mut cancelled = std::pin::pin!(self.cancelled());
-        poll_fn(|cx| {
-            if cancelled.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            future.as_mut().poll(cx).map(Some)
-        })
-        .await
+    /// Runs `future` unless or until cancelled; `None` when cancelled first.
+    pub fn unless<F: Future>(&self, future: F) -> Unless<F> {
+        Unless { future, cancelled: self.cancelled() }
+    }
+}
+
+pin_project! {
+    /// A future that ends when it is cancelled; made by [`Cancel::unless`].
+    #[must_use = "a future does nothing unless awaited"]
+    pub struct Unless<F> {
+        #[pin]
+        future: F,
+        #[pin]
+        cancelled: Cancelled,
+    }
+}
+
+impl<F: Future> Future for Unless<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this.cancelled.poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        this.future.poll(cx).map(Some)
     }
 }
 
@@ -111,10 +126,9 @@ impl Deadline {
         self.0.saturating_duration_since(crate::time::now())
     }
 
-    /// Runs `future` until the deadline at most. Makes a timer only when the future has to wait.
-    pub async fn limit<F: Future>(&self, future: F) -> Result<F::Output, Elapsed> {
-        let remaining = self.remaining();
-        crate::time::timeout(remaining, future).await
+    /// Runs `future` until the deadline at most. Looks at the clock and makes a timer only when the future has to wait.
+    pub fn limit<F: Future>(&self, future: F) -> Timeout<F> {
+        crate::time::timeout_at(self.0, future)
     }
 }
 

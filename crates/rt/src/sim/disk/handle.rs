@@ -42,7 +42,7 @@ impl SimFile {
     pub fn read(&self, offset: u64, len: usize) -> Outcome<Bytes> {
         let mut state = self.disk.alive(self.boot)?;
         state.stats.reads += 1;
-        state.fault(Fault::Read)?;
+        state.fault_of(Fault::Read, self.inode)?;
         let seen = &state.inode(self.inode).seen;
         let from = (offset as usize).min(seen.len());
         let to = from.saturating_add(len).min(seen.len());
@@ -52,7 +52,7 @@ impl SimFile {
     /// Writes; when the disk is full, as much as fits before the error.
     pub fn write(&self, now: i64, offset: u64, data: &[u8]) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
-            state.fault(Fault::Write)?;
+            state.fault_of(Fault::Write, self.inode)?;
             let free = state.free();
             let inode = state.inode(self.inode);
             let growth = (offset + data.len() as u64).saturating_sub(inode.seen.len() as u64);
@@ -94,7 +94,7 @@ impl SimFile {
 
     pub fn sync(&self, now: i64) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
-            if let Err(failed) = state.fault(Fault::Sync) {
+            if let Err(failed) = state.fault_of(Fault::Sync, self.inode) {
                 state.inode(self.inode).forget();
                 return Err(failed);
             }

@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The size of a disk that was not given one.
 pub(super) const UNLIMITED: u64 = 1 << 40;
@@ -102,6 +102,8 @@ pub(super) struct State {
     pub latency: Latency,
     pub locks: BTreeSet<PathBuf>,
     pub faults: BTreeMap<Fault, u32>,
+    /// Faults of what lies below a directory.
+    pub aimed: BTreeMap<Fault, (PathBuf, u32)>,
     pub rng: SmallRng,
     pub now_micros: i64,
 }
@@ -123,14 +125,33 @@ impl State {
         if self.capacity == UNLIMITED { UNLIMITED } else { self.capacity.saturating_sub(self.used()) }
     }
 
-    pub fn fault(&mut self, fault: Fault) -> Result<(), Failed> {
-        match self.faults.get_mut(&fault) {
-            Some(times) if *times > 0 => {
-                *times -= 1;
-                Err(io::Error::from_raw_os_error(libc::EIO).into())
+    /// Whether an operation on what is at `path` fails.
+    pub fn fault_at(&mut self, fault: Fault, path: &Path) -> Result<(), Failed> {
+        let is_aimed_at = matches!(self.aimed.get(&fault), Some((dir, _)) if path.starts_with(dir));
+        self.fault(fault, is_aimed_at)
+    }
+
+    /// Whether an operation on an open file fails.
+    pub fn fault_of(&mut self, fault: Fault, inode: u64) -> Result<(), Failed> {
+        let is_aimed_at = match self.aimed.get(&fault) {
+            Some((dir, times)) if *times > 0 => {
+                self.names.files().any(|(path, own)| own == inode && path.starts_with(dir))
             }
-            _ => Ok(()),
+            _ => false,
+        };
+        self.fault(fault, is_aimed_at)
+    }
+
+    fn fault(&mut self, fault: Fault, is_aimed_at: bool) -> Result<(), Failed> {
+        let aimed = self.aimed.get_mut(&fault).filter(|_| is_aimed_at).map(|(_, times)| times);
+        for times in aimed.into_iter().chain(self.faults.get_mut(&fault)) {
+            if *times > 0 {
+                *times -= 1;
+                let error = if fault == Fault::Open { libc::EMFILE } else { libc::EIO };
+                return Err(io::Error::from_raw_os_error(error).into());
+            }
         }
+        Ok(())
     }
 
     /// Frees files without names and handles.

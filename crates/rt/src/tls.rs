@@ -1,0 +1,321 @@
+//! TLS: from the operator's PEM files to what encrypts a stream, for clients' ports ([`TlsFiles`]) and between nodes ([`PeerFiles`]).
+//!
+//! Reading files blocks: the process's first thread does it, at the start and whenever a [`Stamp`] says that a file has changed.
+//! What comes of it can be handed to every shard. Certificates expire by the shard's clock.
+
+use crate::net::TcpStream;
+use crate::time::Duration;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+pub use tokio_rustls::TlsStream;
+
+/// The files that TLS needs where clients connect, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsFiles {
+    /// The node's certificate, and those between it and the root.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub keyfile: PathBuf,
+    /// The roots of the certificates that clients must show; without it they need none.
+    pub truststore: Option<PathBuf>,
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A file cannot be read, or there is nothing in it that is needed.
+    #[error("{}: {why}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The files do not fit together.
+    #[error("{} with {}: {why}", certificate.display(), keyfile.display())]
+    Unfit {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The key.
+        keyfile: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What tells that a file has changed: device, inode, size, time of the last change. None for a file that cannot be seen.
+pub type Stamp = Vec<Option<(u64, u64, u64, i64, i64)>>;
+
+fn stamp<'a>(files: impl Iterator<Item = &'a Path>) -> Stamp {
+    let stamp = |file: &Path| {
+        let meta = std::fs::metadata(file).ok()?;
+        Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()))
+    };
+    files.map(stamp).collect()
+}
+
+impl TlsFiles {
+    /// What the files are now.
+    pub fn stamp(&self) -> Stamp {
+        stamp([&self.certificate, &self.keyfile].into_iter().chain(&self.truststore).map(PathBuf::as_path))
+    }
+
+    /// Reads the files. Blocks: not for shards.
+    pub fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let provider = provider();
+        let key =
+            PrivateKeyDer::from_pem_file(&self.keyfile).map_err(|error| pem_error(&self.keyfile, "key", error))?;
+        let chain = certificates(&self.certificate)?;
+        let unfit = |error: rustls::Error| unfit(&self.certificate, &self.keyfile, &error);
+        let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(Clock))
+            .with_safe_default_protocol_versions()
+            .map_err(unfit)?;
+        let builder = match &self.truststore {
+            Some(truststore) => builder.with_client_cert_verifier(verifier(truststore, provider)?),
+            None => builder.with_no_client_auth(),
+        };
+        builder.with_single_cert(chain, key).map(Arc::new).map_err(unfit)
+    }
+}
+
+/// The files that TLS needs between nodes, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerFiles {
+    /// The node's certificate, and those between it and the root: shown to every node, whoever connects.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub keyfile: PathBuf,
+    /// The roots of the other nodes' certificates.
+    pub truststore: PathBuf,
+    /// Whether nodes that connect must show a certificate.
+    pub require_client_auth: bool,
+}
+
+impl PeerFiles {
+    /// What the files are now.
+    pub fn stamp(&self) -> Stamp {
+        stamp([&self.certificate, &self.keyfile, &self.truststore].into_iter().map(PathBuf::as_path))
+    }
+
+    /// Reads the files. Blocks: not for shards.
+    pub fn load(&self) -> Result<PeerTls, TlsError> {
+        let truststore = self.require_client_auth.then(|| self.truststore.clone());
+        let accepting = TlsFiles { certificate: self.certificate.clone(), keyfile: self.keyfile.clone(), truststore };
+        let mut acceptor = ServerConfig::clone(&*accepting.load()?);
+        // Nodes connect seldom and stay: nothing is remembered between connections.
+        acceptor.session_storage = Arc::new(NoServerSessionStorage {});
+        acceptor.send_tls13_tickets = 0;
+        let provider = provider();
+        let key =
+            PrivateKeyDer::from_pem_file(&self.keyfile).map_err(|error| pem_error(&self.keyfile, "key", error))?;
+        let chain = certificates(&self.certificate)?;
+        let unfit = |error: rustls::Error| unfit(&self.certificate, &self.keyfile, &error);
+        let verifier = Arc::new(Chain { roots: roots(&self.truststore)?, provider: provider.clone() });
+        let mut connector = ClientConfig::builder_with_details(provider, Arc::new(Clock))
+            .with_safe_default_protocol_versions()
+            .map_err(unfit)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_auth_cert(chain, key)
+            .map_err(unfit)?;
+        connector.resumption = Resumption::disabled();
+        Ok(PeerTls { acceptor: Arc::new(acceptor), connector: Arc::new(connector) })
+    }
+}
+
+/// Both sides of TLS between nodes. Cloning is cheap, and clones may go to other shards.
+#[derive(Clone, Debug)]
+pub struct PeerTls {
+    acceptor: Arc<ServerConfig>,
+    connector: Arc<ClientConfig>,
+}
+
+impl PeerTls {
+    /// The handshake with a node that has connected.
+    pub async fn accept(&self, stream: TcpStream, limit: Duration) -> io::Result<TlsStream<TcpStream>> {
+        let accept = TlsAcceptor::from(self.acceptor.clone()).accept(stream);
+        Ok(TlsStream::Server(crate::time::timeout(limit, accept).await??))
+    }
+
+    /// The handshake with a node that was connected to at `address`.
+    pub async fn connect(
+        &self,
+        stream: TcpStream,
+        address: IpAddr,
+        limit: Duration,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let connect = TlsConnector::from(self.connector.clone()).connect(ServerName::IpAddress(address.into()), stream);
+        Ok(TlsStream::Client(crate::time::timeout(limit, connect).await??))
+    }
+}
+
+/// Accepts a node whose certificate comes from one of our roots, whatever name it is for: nodes move between addresses, and who they
+/// are is told by the handshake above.
+#[derive(Debug)]
+struct Chain {
+    roots: RootCertStore,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Chain {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn unfit(certificate: &Path, keyfile: &Path, error: &rustls::Error) -> TlsError {
+    TlsError::Unfit { certificate: certificate.to_path_buf(), keyfile: keyfile.to_path_buf(), why: error.to_string() }
+}
+
+fn roots(truststore: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(truststore)? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsError::File { file: truststore.to_path_buf(), why: error.to_string() })?;
+    }
+    Ok(roots)
+}
+
+fn verifier(
+    truststore: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(truststore)?), provider)
+        .build()
+        .map_err(|error| TlsError::File { file: truststore.to_path_buf(), why: error.to_string() })
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(pem_error(file, "certificate", pem::Error::NoItemsFound)),
+        Err(error) => Err(pem_error(file, "certificate", error)),
+    }
+}
+
+fn pem_error(file: &Path, wanted: &str, error: pem::Error) -> TlsError {
+    let why = match error {
+        pem::Error::Io(error) => error.to_string(),
+        pem::Error::NoItemsFound => format!("there is no {wanted} in PEM in it"),
+        other => format!("not PEM: {other}"),
+    };
+    TlsError::File { file: file.to_path_buf(), why }
+}
+
+/// The clock by which certificates expire.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = u64::try_from(crate::time::wall_seconds()).ok()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_files_is_said() {
+        let dir = std::env::temp_dir().join(format!("messina-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let file = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let key = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n";
+        let certificate = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        let (good_key, good) = (file("key", key), file("certificate", certificate));
+        let (empty, broken) = (file("empty", ""), file("broken", "-----BEGIN CERTIFICATE-----\n#\n"));
+        let missing = dir.join("missing");
+        let cases = [
+            (&good, &missing, None, "missing: No such file"),
+            (&good, &empty, None, "there is no key in PEM in it"),
+            (&missing, &good_key, None, "missing: No such file"),
+            (&empty, &good_key, None, "there is no certificate in PEM in it"),
+            (&broken, &good_key, None, "broken: not PEM"),
+            (&good, &good_key, None, "certificate with"),
+            (&good, &good_key, Some(&empty), "empty: there is no certificate"),
+            (&good, &good_key, Some(&good), "certificate: "),
+        ];
+        for (certificate, keyfile, truststore, why) in cases {
+            let files = TlsFiles {
+                certificate: certificate.clone(),
+                keyfile: keyfile.clone(),
+                truststore: truststore.cloned(),
+            };
+            let message = files.load().map(|_| ()).map_err(|error| error.to_string());
+            assert!(message.as_ref().is_err_and(|message| message.contains(why)), "{message:?} / {why}");
+            let Some(truststore) = truststore else { continue };
+            let peers = PeerFiles {
+                certificate: certificate.clone(),
+                keyfile: keyfile.clone(),
+                truststore: truststore.clone(),
+                require_client_auth: true,
+            };
+            let message = peers.load().map(|_| ()).map_err(|error| error.to_string());
+            assert!(message.as_ref().is_err_and(|message| message.contains(why)), "{message:?} / {why}");
+        }
+        let files = TlsFiles { certificate: good.clone(), keyfile: good_key, truststore: None };
+        let before = files.stamp();
+        assert_eq!(files.stamp(), before);
+        std::fs::rename(&empty, &good).expect("renamed");
+        assert_ne!(files.stamp(), before);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

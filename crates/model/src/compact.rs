@@ -40,12 +40,14 @@ impl Cover {
 }
 
 /// The cells that a reader at `now` sees in a row that `cover` covers, without copying.
+#[inline]
 pub fn live_cells(row: &Row, cover: Tombstone, now: Seconds) -> LiveCells<'_> {
     let (_, deletion, cells) = row.parts();
     LiveCells { cells, cover: cover.max(deletion), complex: None, now }
 }
 
 /// Whether a reader at `now` sees the row itself through its marker.
+#[inline]
 pub fn live_marker(row: &Row, cover: Tombstone, now: Seconds) -> Option<Marker> {
     let (marker, deletion, _) = row.parts();
     marker.filter(|marker| marker.is_live(now) && !cover.max(deletion).deletes(marker.timestamp))
@@ -184,6 +186,15 @@ impl Compactor {
     pub fn compact_row(&self, row: &Row, cover: Tombstone) -> Option<Row> {
         let (marker, deletion, cells) = row.parts();
         let all = cover.max(deletion);
+        let now = self.rules.now;
+        if all.is_live()
+            && marker.is_none_or(|marker| marker.is_live(now))
+            && cells.clone().all(|cell| cell.is_live(now))
+            && (marker.is_some() || cells.clone().next().is_some())
+        {
+            // Most rows come out as they went in.
+            return Some(row.clone());
+        }
         let kept_deletion =
             if cover.deletes(deletion.timestamp) || self.purgeable(deletion) { Tombstone::LIVE } else { deletion };
         let kept_marker = marker.filter(|marker| {

@@ -3,9 +3,10 @@
 //! Everything above speaks in these words. Data is bytes first: a [`row::Row`] and a [`mutation::Mutation`] are contiguous
 //! buffers that the commitlog, the wire, the memtable and the readers understand in place. Column ids never change meaning
 //! within a table, so bytes written under one schema version are read under any other.
-//! Reading order: types, token, key, schema, row, mutation, fragment, merge, compact.
+//! Reading order: types, token, key, schema, row, counter, mutation, fragment, merge, compact.
 
 pub mod compact;
+pub mod counter;
 pub mod fragment;
 pub mod id;
 pub mod key;

@@ -4,8 +4,8 @@
 //! [`crate::fragment`] under the same clustering order. Where only one input has a partition, its fragments pass through.
 
 use crate::fragment::Fragment;
-use crate::key::DecoratedKey;
-use crate::row;
+use crate::key::{ClusteringCut, DecoratedKey};
+use crate::row::{self, Row};
 use crate::schema::{ClusteringOrder, TableSchema};
 use crate::time::Tombstone;
 use std::collections::VecDeque;
@@ -34,6 +34,77 @@ struct Input {
 impl Default for Tombstone {
     fn default() -> Self {
         Tombstone::LIVE
+    }
+}
+
+/// What an input held when its merger was taken apart: see [`Merger::dissolve`].
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// Fragments that were not merged yet.
+    pub buffer: VecDeque<Fragment>,
+    /// Nothing comes behind the buffer.
+    pub finished: bool,
+    /// It is inside the partition that was being merged: the buffer goes on in the middle of it.
+    pub active: bool,
+    /// Its own open deletion there.
+    pub open: Tombstone,
+}
+
+/// How far [`Rest::absorb`] got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absorbed {
+    /// What comes next lies behind the cut.
+    Reached,
+    /// The buffer is empty, and more may come.
+    Need,
+}
+
+impl Rest {
+    /// Drops what the current partition has up to a cut, and keeps account of the open deletion.
+    pub fn absorb(&mut self, order: &ClusteringOrder, cut: &ClusteringCut) -> Absorbed {
+        while let Some(fragment) = self.buffer.front() {
+            match fragment.position() {
+                Some(position) if order.compare(position, cut.position()).is_le() => {}
+                // Whatever was to come before the rows was merged already.
+                None if matches!(fragment, Fragment::Static(_)) => {}
+                _ => return Absorbed::Reached,
+            }
+            if let Some(Fragment::Change { tombstone, .. }) = self.buffer.pop_front() {
+                self.open = tombstone;
+            }
+        }
+        if self.finished { Absorbed::Reached } else { Absorbed::Need }
+    }
+
+    /// Drops what is left of the current partition, with its end. False: the end is not in the buffer, which is empty now.
+    pub fn leave(&mut self) -> bool {
+        self.active = false;
+        self.open = Tombstone::LIVE;
+        match self.buffer.iter().position(|fragment| matches!(fragment, Fragment::PartitionEnd)) {
+            Some(end) => {
+                self.buffer.drain(..=end);
+                true
+            }
+            None => {
+                self.buffer.clear();
+                self.finished
+            }
+        }
+    }
+
+    /// Begins the current partition again, at a cut up to which everything was absorbed: with this deletion and static row, and
+    /// with the open deletion there. Where it had left the partition already, nothing follows but its end.
+    pub fn begin_again(&mut self, key: DecoratedKey, tombstone: Tombstone, fixed: Option<Row>, cut: &ClusteringCut) {
+        if !self.active || self.buffer.is_empty() {
+            self.buffer.push_front(Fragment::PartitionEnd);
+        } else if !self.open.is_live() {
+            self.buffer.push_front(Fragment::Change { at: cut.clone(), tombstone: self.open });
+        }
+        if let Some(row) = fixed {
+            self.buffer.push_front(Fragment::Static(row));
+        }
+        self.buffer.push_front(Fragment::PartitionStart { key, tombstone });
+        (self.active, self.open) = (false, Tombstone::LIVE);
     }
 }
 
@@ -68,6 +139,16 @@ impl Merger {
     /// Says that input `i` has nothing beyond its buffer.
     pub fn finish(&mut self, i: usize) {
         self.inputs[i].finished = true;
+    }
+
+    /// Takes the merger apart, in the order of the inputs.
+    pub fn dissolve(self) -> impl Iterator<Item = Rest> {
+        self.inputs.into_iter().map(|input| Rest {
+            buffer: input.buffer,
+            finished: input.finished,
+            active: input.active,
+            open: input.open,
+        })
     }
 
     /// About how many bytes the buffers hold.

@@ -17,6 +17,7 @@
 //! Invariant of [`merge`]'s results: nothing in a row is covered by the row's own deletion or by its column's complex deletion.
 //! Rows from outside are checked once by [`Row::check`]; readers may then rely on the layout.
 
+use crate::counter;
 use crate::id::ColumnId;
 use crate::schema::TableSchema;
 use crate::time::{DEAD_MARKER_TTL, Seconds, Timestamp, Tombstone};
@@ -436,8 +437,15 @@ pub fn cell_order(schema: &TableSchema, a: &Cell<'_>, b: &Cell<'_>) -> Ordering 
     })
 }
 
-/// Merges two versions of a row. Commutative, associative and idempotent; what the merged deletions cover is dropped.
+/// Merges two versions of a row. Commutative, associative and idempotent; what the merged deletions cover is dropped. Rows of counters
+/// are associative only as far as no deletion lies between the counts of two nodes: a count that was deleted is gone for good only if
+/// it is not merged with a later one first. One node's counts are, since its later states replace the earlier.
 pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
+    Row(merge_to(schema, a, b, Vec::with_capacity(a.len() + b.len())).into())
+}
+
+/// As [`merge`], appended to a buffer.
+pub fn merge_to(schema: &TableSchema, a: &Row, b: &Row, out: Vec<u8>) -> Vec<u8> {
     let (a_marker, a_deletion, a_cells) = a.parts();
     let (b_marker, b_deletion, b_cells) = b.parts();
     let deletion = a_deletion.max(b_deletion);
@@ -446,11 +454,8 @@ pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
         (x, y) => x.or(y),
     };
     let marker = marker.filter(|marker| !deletion.deletes(marker.timestamp));
-    let mut writer = MergeWriter {
-        out: RowBuilder::append_to(Vec::with_capacity(a.len() + b.len()), marker, deletion),
-        deletion,
-        complex: None,
-    };
+    let mut writer = MergeWriter { out: RowBuilder::append_to(out, marker, deletion), deletion, complex: None };
+    let counters = schema.is_counter();
     let (mut a_cells, mut b_cells) = (a_cells.peekable(), b_cells.peekable());
     loop {
         let order = match (a_cells.peek(), b_cells.peek()) {
@@ -463,6 +468,10 @@ pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
             Ordering::Less => a_cells.next(),
             Ordering::Greater => b_cells.next(),
             Ordering::Equal => match (a_cells.next(), b_cells.next()) {
+                (Some(x), Some(y)) if counters => {
+                    writer.push_counters(&x, &y);
+                    None
+                }
                 (Some(x), Some(y)) => Some(if reconcile(&x, &y) == Ordering::Less { y } else { x }),
                 (x, y) => x.or(y),
             },
@@ -471,7 +480,7 @@ pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
             writer.push(&cell);
         }
     }
-    writer.out.finish()
+    writer.out.into_inner()
 }
 
 struct MergeWriter {
@@ -481,6 +490,28 @@ struct MergeWriter {
 }
 
 impl MergeWriter {
+    /// Two versions of a counter: what is not deleted of both is counted together. The deletion of a counter's cell is final,
+    /// whatever its timestamp: no count comes back after it.
+    fn push_counters(&mut self, a: &Cell<'_>, b: &Cell<'_>) {
+        let covered = |cell: &Cell<'_>| self.deletion.deletes(cell.timestamp);
+        match (covered(a), covered(b)) {
+            (true, _) => return self.push(b),
+            (_, true) => return self.push(a),
+            (false, false) => {}
+        }
+        if a.state == State::Live && b.state == State::Live {
+            let value = counter::merge(a.value, b.value);
+            return self.push(&Cell { timestamp: a.timestamp.max(b.timestamp), value: &value, ..*a });
+        }
+        let dead = |cell: &Cell<'_>| cell.state != State::Live;
+        let first = match (dead(a), dead(b)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => reconcile(a, b) != Ordering::Less,
+        };
+        self.push(if first { a } else { b });
+    }
+
     fn push(&mut self, cell: &Cell<'_>) {
         if self.deletion.deletes(cell.timestamp) {
             return;

@@ -81,6 +81,8 @@ pub struct TableSchema {
     pub order: ClusteringOrder,
     /// Static and regular columns by id; follows from them.
     by_id: Vec<Option<(ColumnKind, u16)>>,
+    /// Whether its columns are counters; follows from them.
+    counters: bool,
 }
 
 impl TableSchema {
@@ -114,6 +116,12 @@ impl TableSchema {
                 }
             }
         }
+        let mut others = statics.iter().chain(&regulars).map(|column| &column.ty).peekable();
+        // A table of counters stays one when its last column is dropped: its files still hold counters.
+        let counters = match others.peek() {
+            Some(_) => others.any(CqlType::is_counter),
+            None => dropped.iter().any(|column| column.ty.is_counter()),
+        };
         let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
         TableSchema {
             id,
@@ -128,6 +136,7 @@ impl TableSchema {
             options,
             order,
             by_id,
+            counters,
         }
     }
 
@@ -154,9 +163,10 @@ impl TableSchema {
         ColumnId(dropped.max(self.by_id.len() as u16))
     }
 
-    /// Whether this is a table of counters.
+    /// Whether this is a table of counters: all its static and regular columns are.
+    #[inline]
     pub fn is_counter(&self) -> bool {
-        self.regulars.iter().chain(&self.statics).any(|column| column.ty == CqlType::Counter)
+        self.counters
     }
 
     /// The order of the cell paths of a collection or user type with this id, dropped or not.

@@ -82,7 +82,7 @@ impl FromStr for Decimal {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let invalid = || ValueError::new(format!("unable to make decimal from '{text}'"));
+        let invalid = || ValueError::new(format!("unable to make BigDecimal from '{text}'"));
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().map_err(|_| invalid())?),
             None => (text, 0),
@@ -101,7 +101,7 @@ impl FromStr for Decimal {
         }
         let magnitude: BigUint = digits.parse().map_err(|_| invalid())?;
         let scale = (fraction.len() as i64).checked_sub(exponent).and_then(|scale| i32::try_from(scale).ok());
-        let scale = scale.ok_or_else(|| ValueError::new(format!("exponent of decimal '{text}' is out of range")))?;
+        let scale = scale.ok_or_else(invalid)?;
         let sign = if negative { Sign::Minus } else { Sign::Plus };
         Ok(Decimal { scale, unscaled: BigInt::from_biguint(sign, magnitude) })
     }

@@ -93,21 +93,48 @@ struct Sum {
     nanos: u64,
 }
 
+/// Why a text is no duration.
+enum Fault {
+    /// It does not have the form of one.
+    Form,
+    /// What it says is none: a unit twice, or in the wrong place, or more of it than there may be.
+    Meaning(String),
+}
+
+impl Fault {
+    fn too_many(what: &str, limit: u64) -> Fault {
+        Fault::Meaning(format!("The total number of {what} must be less or equal to {limit}"))
+    }
+}
+
+const MOST_MONTHS: u64 = i32::MAX as u64;
+const MOST_DAYS: u64 = i32::MAX as u64;
+const MOST_NANOS: u64 = i64::MAX as u64;
+
 impl Sum {
-    fn add(total: &mut u64, amount: u64, unit: u64) -> Option<()> {
-        *total = total.checked_add(amount.checked_mul(unit)?)?;
-        Some(())
+    /// Adds an amount of a unit; none if it is no number.
+    fn add(&mut self, amount: Option<u64>, part: Part) -> Result<(), Fault> {
+        let (total, unit, what, limit) = match part {
+            Part::Months(unit) => (&mut self.months, unit, "months", MOST_MONTHS),
+            Part::Days(unit) => (&mut self.days, unit, "days", MOST_DAYS),
+            Part::Nanos(unit) => (&mut self.nanos, unit, "nanoseconds", MOST_NANOS),
+        };
+        let sum = amount.and_then(|amount| amount.checked_mul(unit)).and_then(|amount| total.checked_add(amount));
+        *total = sum.ok_or_else(|| Fault::too_many(what, limit))?;
+        Ok(())
     }
 
-    fn finish(self, negative: bool) -> Option<Duration> {
-        let signed = |part: u64, limit: u64| -> Option<i64> {
-            let limit = limit + u64::from(negative);
-            (part <= limit).then(|| if negative { (part as i64).wrapping_neg() } else { part as i64 })
+    fn finish(self, negative: bool) -> Result<Duration, Fault> {
+        let signed = |part: u64, what: &str, limit: u64| -> Result<i64, Fault> {
+            if part > limit + u64::from(negative) {
+                return Err(Fault::too_many(what, limit));
+            }
+            Ok(if negative { (part as i64).wrapping_neg() } else { part as i64 })
         };
-        Some(Duration {
-            months: signed(self.months, i32::MAX as u64)? as i32,
-            days: signed(self.days, i32::MAX as u64)? as i32,
-            nanos: signed(self.nanos, i64::MAX as u64)?,
+        Ok(Duration {
+            months: signed(self.months, "months", MOST_MONTHS)? as i32,
+            days: signed(self.days, "days", MOST_DAYS)? as i32,
+            nanos: signed(self.nanos, "nanoseconds", MOST_NANOS)?,
         })
     }
 }
@@ -124,19 +151,24 @@ impl FromStr for Duration {
         };
         let sum = match body.strip_prefix('P') {
             None => units(body, &STANDARD, true),
-            Some(iso) if iso.as_bytes().get(4) == Some(&b'-') => calendar(iso),
+            Some(iso) if iso.as_bytes().get(4) == Some(&b'-') => calendar(iso).ok_or(Fault::Form),
             Some(iso) => match iso.split_once('T') {
-                Some((_, "")) => None,
+                Some((_, "")) => Err(Fault::Form),
                 Some(("", time)) => units(time, &ISO_TIME, false),
                 Some((date, time)) => units(date, &ISO_DATE, false).and_then(|date| {
                     let time = units(time, &ISO_TIME, false)?;
-                    Some(Sum { nanos: time.nanos, ..date })
+                    Ok(Sum { nanos: time.nanos, ..date })
                 }),
-                None => units(iso, &ISO_WEEK, false).or_else(|| units(iso, &ISO_DATE, false)),
+                None if iso.ends_with('W') => units(iso, &ISO_WEEK, false),
+                None => units(iso, &ISO_DATE, false),
             },
         };
-        sum.and_then(|sum| sum.finish(negative))
-            .ok_or_else(|| ValueError::new(format!("Unable to convert '{text}' to a duration")))
+        sum.and_then(|sum| sum.finish(negative)).map_err(|fault| {
+            ValueError::new(match fault {
+                Fault::Form => format!("Unable to convert '{text}' to a duration"),
+                Fault::Meaning(why) => format!("Invalid duration. {why}"),
+            })
+        })
     }
 }
 
@@ -164,28 +196,57 @@ const ISO_DATE: [(&str, Part); 3] = [("Y", Part::Months(12)), ("M", Part::Months
 const ISO_TIME: [(&str, Part); 3] = [("H", Part::Nanos(HOUR)), ("M", Part::Nanos(MINUTE)), ("S", Part::Nanos(SECOND))];
 const ISO_WEEK: [(&str, Part); 1] = [("W", Part::Days(7))];
 
+/// What the units of [`STANDARD`] are called.
+const NAMES: [&str; 11] = [
+    "years",
+    "months",
+    "weeks",
+    "days",
+    "hours",
+    "minutes",
+    "seconds",
+    "milliseconds",
+    "microseconds",
+    "microseconds",
+    "nanoseconds",
+];
+
 /// Numbers each followed by one of `allowed`, in that order, none twice, at least one.
-fn units(text: &str, allowed: &[(&str, Part)], any_case: bool) -> Option<Sum> {
+fn units(text: &str, allowed: &[(&str, Part)], any_case: bool) -> Result<Sum, Fault> {
     let mut sum = Sum::default();
     let mut rest = text;
     let mut next = 0;
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let amount: u64 = rest[..digits].parse().ok()?;
+        if digits == 0 {
+            return Err(Fault::Form);
+        }
+        let amount: Option<u64> = rest[..digits].parse().ok();
         rest = &rest[digits..];
         let unit = &rest[..rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len())];
         rest = &rest[unit.len()..];
         let same = |name: &str| if any_case { name.eq_ignore_ascii_case(unit) } else { name == unit };
-        let at = next + allowed[next..].iter().position(|(name, _)| same(name))?;
-        match allowed[at].1 {
-            Part::Months(n) => Sum::add(&mut sum.months, amount, n)?,
-            Part::Days(n) => Sum::add(&mut sum.days, amount, n)?,
-            Part::Nanos(n) => Sum::add(&mut sum.nanos, amount, n)?,
+        let at = allowed.iter().position(|(name, _)| same(name)).ok_or(Fault::Form)?;
+        if at < next {
+            return Err(misplaced(at, next - 1, any_case));
         }
+        sum.add(amount, allowed[at].1)?;
         // Both spellings of microseconds are one unit.
         next = at + if allowed[at].0 == "us" { 2 } else { 1 };
     }
-    (next > 0).then_some(sum)
+    if next > 0 { Ok(sum) } else { Err(Fault::Form) }
+}
+
+/// A unit behind one that it may not stand behind. Only the standard form has a word for that.
+fn misplaced(unit: usize, last: usize, standard: bool) -> Fault {
+    if !standard {
+        return Fault::Form;
+    }
+    let (unit, last) = (NAMES[unit], NAMES[last]);
+    Fault::Meaning(match unit == last {
+        true => format!("The {unit} are specified multiple times"),
+        false => format!("The {last} should be after {unit}"),
+    })
 }
 
 /// `YYYY-MM-DDThh:mm:ss`, every part with all its digits.

@@ -177,7 +177,8 @@ fn time_in_millis(scanner: &mut Scanner<'_>) -> Result<i64, &'static str> {
 pub fn parse_date(text: &str) -> Result<u32, ValueError> {
     let failed = |why: &str| ValueError::new(format!("Unable to coerce '{text}' to a formatted date (long): {why}"));
     if is_integer(text) {
-        return text.parse().map_err(|_| failed("out of range"));
+        let made = text.parse();
+        return made.map_err(|_| ValueError::new(format!("Unable to make unsigned int (for date) from: '{text}'")));
     }
     let mut scanner = Scanner { rest: text.as_bytes() };
     let days = scanner.date().filter(|_| scanner.rest.is_empty());

@@ -2,8 +2,21 @@
 
 use proptest::prelude::*;
 
-use super::strategy::{scalar_type, value_of};
-use crate::types::{CqlType, Decimal, Duration, UserType, Value, parse_scalar, temporal};
+use super::strategy::{any_type, scalar_type, value_of};
+use crate::types::{CqlType, Decimal, Duration, Json, UserType, Value, parse_scalar, temporal};
+
+/// Whether JSON has every value of the type: it has no NaN, and no two members of one name.
+fn json_has_all(ty: &CqlType) -> bool {
+    !ty.any(&mut |ty| match ty {
+        CqlType::Float | CqlType::Double => true,
+        CqlType::Udt(u) => u
+            .fields
+            .iter()
+            .enumerate()
+            .any(|(i, (name, _))| u.fields[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name))),
+        _ => false,
+    })
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
@@ -23,6 +36,26 @@ proptest! {
             prop_assert!(is_nan(&Value::from_text(&ty, &text).unwrap()));
         } else {
             prop_assert_eq!(parse_scalar(&ty, &text).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn json_reads_back(
+        (ty, value) in any_type()
+            .prop_filter("JSON has all values", json_has_all)
+            .prop_flat_map(|ty| { let value = value_of(&ty); (Just(ty), value) })
+    ) {
+        let text = value.to_json_string(&ty);
+        let json = Json::parse(&text).map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
+        let again = Value::from_json(&ty, &json).map_err(|error| TestCaseError::fail(format!("{ty} {text}: {error}")))?;
+        prop_assert_eq!(again.encode(&ty), value.encode(&ty), "{} {}", ty, text);
+    }
+
+    #[test]
+    fn foreign_json_does_not_panic(ty in any_type(), text in "\\PC{0,20}|[\\[\\]{}:,\"0-9eE.+\\-nulltrefas\\\\ ]{0,30}") {
+        if let Ok(json) = Json::parse(&text) {
+            prop_assert_eq!(Json::parse(&json.to_string()), Ok(json.clone()));
+            let _ = Value::from_json(&ty, &json).and_then(|value| value.encode(&ty));
         }
     }
 

@@ -1,0 +1,206 @@
+//! Counters: the value of a counter column's cell.
+//!
+//! What is stored is a *context*: for each node that ever counted here its [`Shard`], under the node's host id. The counter is the sum
+//! of the shards' counts. A shard is only ever changed by its node, which gives each new state a higher clock, so two versions of a
+//! context merge by taking each shard's newer state; applying a state twice changes nothing. Layout, as in `me` sstables, big-endian:
+//!
+//! ```text
+//! i16 n                       number of header entries
+//! i16 * n                     place of a shard less 32768; all shards are listed
+//! (16 bytes id, i64 clock, i64 count)*    by id, unsigned
+//! ```
+//!
+//! On its way from the language to the node that counts, a cell holds an *update* instead: the 8 bytes of what is to be added. No
+//! context has this length. Updates are never stored: [`merge`] adds two of them, which is not idempotent.
+//!
+//! Contexts in files from elsewhere may be damaged or of old forms. They are read as far as they make sense: shards that a header does not
+//! list count like any other.
+
+use crate::id::HostId;
+use bytes::Bytes;
+use std::cmp::Ordering;
+
+/// Bytes of a shard.
+const SHARD: usize = 32;
+/// Bytes of an update.
+const UPDATE: usize = 8;
+
+/// What one node has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shard {
+    /// The node.
+    pub id: HostId,
+    /// Higher for each newer state.
+    pub clock: i64,
+    /// The sum of what the node has added.
+    pub count: i64,
+}
+
+impl Shard {
+    fn read(bytes: &[u8]) -> Option<Shard> {
+        let (id, rest) = bytes.split_first_chunk::<16>()?;
+        let (clock, rest) = rest.split_first_chunk::<8>()?;
+        let count = rest.first_chunk::<8>()?;
+        let id = HostId::from_bytes(*id);
+        Some(Shard { id, clock: i64::from_be_bytes(*clock), count: i64::from_be_bytes(*count) })
+    }
+
+    fn newer(self, other: Shard) -> Shard {
+        if (self.clock, self.count) >= (other.clock, other.count) { self } else { other }
+    }
+}
+
+/// The update that a value is; none if it is a context.
+pub fn as_update(value: &[u8]) -> Option<i64> {
+    <[u8; UPDATE]>::try_from(value).ok().map(i64::from_be_bytes)
+}
+
+/// The value of an update that adds `delta`.
+pub fn update(delta: i64) -> Bytes {
+    Bytes::copy_from_slice(&delta.to_be_bytes())
+}
+
+/// The shards of a context, in their order; none of what is no context.
+pub fn shards(value: &[u8]) -> impl Iterator<Item = Shard> + '_ {
+    let listed = value.first_chunk::<2>().map_or(0, |n| i16::from_be_bytes(*n).unsigned_abs() as usize);
+    let body = value.get(2 + 2 * listed..).unwrap_or_default();
+    body.chunks_exact(SHARD).filter_map(Shard::read)
+}
+
+/// The shard of a node, if it has counted here.
+pub fn shard_of(value: &[u8], id: HostId) -> Option<Shard> {
+    shards(value).find(|shard| shard.id == id)
+}
+
+/// What the counter shows: the sum of its shards, which wraps around at the ends of 64 bits.
+pub fn total(value: &[u8]) -> i64 {
+    match as_update(value) {
+        Some(delta) => delta,
+        None => shards(value).fold(0, |sum, shard| sum.wrapping_add(shard.count)),
+    }
+}
+
+/// The context of these shards, which are in the order of their ids, each once.
+pub fn context(shards: &[Shard]) -> Vec<u8> {
+    let count = shards.len().min(i16::MAX as usize);
+    let mut out = Vec::with_capacity(2 + count * (2 + SHARD));
+    out.extend_from_slice(&(count as i16).to_be_bytes());
+    for i in 0..count {
+        out.extend_from_slice(&(i as i16).wrapping_add(i16::MIN).to_be_bytes());
+    }
+    for shard in &shards[..count] {
+        out.extend_from_slice(shard.id.as_bytes());
+        out.extend_from_slice(&shard.clock.to_be_bytes());
+        out.extend_from_slice(&shard.count.to_be_bytes());
+    }
+    out
+}
+
+/// Two versions of one counter as one: of contexts each shard's newer state, of updates the sum. An update beside a context, which
+/// nobody makes, gives way.
+pub fn merge(a: &[u8], b: &[u8]) -> Vec<u8> {
+    match (as_update(a), as_update(b)) {
+        (Some(x), Some(y)) => return x.wrapping_add(y).to_be_bytes().to_vec(),
+        (Some(_), None) => return b.to_vec(),
+        (None, Some(_)) => return a.to_vec(),
+        (None, None) if a == b => return a.to_vec(),
+        (None, None) => {}
+    }
+    let (mut a, mut b) = (shards(a).peekable(), shards(b).peekable());
+    let mut out = Vec::new();
+    loop {
+        let order = match (a.peek(), b.peek()) {
+            (None, None) => return context(&out),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(x), Some(y)) => x.id.as_bytes().cmp(y.id.as_bytes()),
+        };
+        out.extend(match order {
+            Ordering::Less => a.next(),
+            Ordering::Greater => b.next(),
+            Ordering::Equal => a.next().zip(b.next()).map(|(x, y)| x.newer(y)),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shard(id: u8, clock: i64, count: i64) -> Shard {
+        Shard { id: HostId::from_bytes([id; 16]), clock, count }
+    }
+
+    #[test]
+    fn a_context_has_its_bytes() {
+        let bytes = context(&[shard(1, 2, 3), shard(0xff, 4, -5)]);
+        let mut wanted = vec![0, 2, 0x80, 0, 0x80, 1];
+        wanted.extend([1; 16]);
+        wanted.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        wanted.extend([0xff; 16]);
+        wanted.extend([0, 0, 0, 0, 0, 0, 0, 4]);
+        wanted.extend((-5i64).to_be_bytes());
+        assert_eq!(bytes, wanted);
+        assert_eq!(total(&bytes), -2);
+        assert_eq!(shard_of(&bytes, HostId::from_bytes([0xff; 16])), Some(shard(0xff, 4, -5)));
+        assert_eq!(shard_of(&bytes, HostId::from_bytes([2; 16])), None);
+        assert_eq!(context(&[]), [0, 0], "as old files have it where a counter was deleted");
+    }
+
+    #[test]
+    fn updates_add_up_and_contexts_do_not() {
+        assert_eq!(merge(&update(2), &update(-5)), update(-3));
+        assert_eq!(merge(&update(i64::MAX), &update(1)), update(i64::MIN));
+        let one = context(&[shard(1, 7, 7)]);
+        assert_eq!(merge(&one, &one), one);
+        assert_eq!(
+            merge(&one, &context(&[shard(1, 8, 3)])),
+            context(&[shard(1, 8, 3)]),
+            "the higher clock, not the sum"
+        );
+        assert_eq!(merge(&one, &update(1)), one);
+    }
+
+    #[test]
+    fn damaged_contexts_are_read_as_far_as_they_go() {
+        let whole = context(&[shard(1, 2, 3), shard(2, 3, 4)]);
+        for cut in 0..whole.len() {
+            let sum = total(&whole[..cut]);
+            assert!(cut == UPDATE || [0, 3].contains(&sum), "{cut}: {sum}");
+        }
+        assert_eq!(total(&[0x7f, 0xff, 1]), 0);
+        // No header, as for shards of old counters: they count all the same.
+        let mut bare = vec![0, 0];
+        bare.extend_from_slice(&whole[6..]);
+        assert_eq!(total(&bare), 7);
+    }
+
+    fn any_context() -> impl Strategy<Value = Vec<u8>> {
+        let shards = proptest::collection::btree_map(0u8..5, (0i64..4, -3i64..4), 0..5);
+        shards.prop_map(|shards| {
+            let shards: Vec<Shard> = shards.into_iter().map(|(id, (clock, count))| shard(id, clock, count)).collect();
+            context(&shards)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn merging_has_its_laws(a in any_context(), b in any_context(), c in any_context()) {
+            prop_assert_eq!(merge(&a, &b), merge(&b, &a));
+            prop_assert_eq!(merge(&a, &a), a.clone());
+            prop_assert_eq!(merge(&merge(&a, &b), &c), merge(&a, &merge(&b, &c)));
+            let all = merge(&a, &b);
+            for shard in shards(&a).chain(shards(&b)) {
+                prop_assert!(shard_of(&all, shard.id).is_some_and(|kept| kept.clock >= shard.clock));
+            }
+        }
+
+        #[test]
+        fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            total(&bytes);
+            let context = merge(&bytes, &context(&[shard(1, 1, 1)]));
+            total(&context);
+        }
+    }
+}

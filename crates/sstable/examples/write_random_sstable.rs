@@ -42,7 +42,7 @@ fn main() {
         let place = Place::new(&dir, generation);
         let table = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
         let mut file = std::fs::File::create(dir.join("dump.json")).expect("created");
-        sstable::dump::dump_json(&table, 1_800_000_000, &mut file).await.expect("dumped");
+        sstable::dump::dump_json(&table, 1_800_000_000, &mut file, |_| ()).await.expect("dumped");
         println!("{}", place.path(Component::Data).display());
     });
 }

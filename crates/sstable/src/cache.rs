@@ -1,10 +1,13 @@
 //! The cache of decompressed data chunks and of index pages: one per shard, with a byte budget, no locks.
 //!
 //! Eviction is S3-FIFO: new pages enter a small queue; those asked for again move to the main queue, others leave, and are
-//! remembered for a while so that a second miss takes them straight to the main queue. A page that several readers miss at
+//! remembered for a while so that a second miss takes them straight to the main queue. Pages of the small queue may share a buffer
+//! with those that were read together with them and leave together with them; in the main queue each has its own. A page that several readers miss at
 //! once is read once: the first claims it ([`Claim`]), the others wait for its [`Flight`]. Pages of a file that is closed go at
-//! once.
+//! once. When the cache is full, long sequential reads fill it with a sample of what they read only: one that comes by once would put out what others
+//! need, and pay for it; what is scanned time and again still comes in, piece by piece.
 
+use crate::open_files::OpenFiles;
 use bytes::Bytes;
 use rt::hash::HashMap;
 use std::cell::{Cell, RefCell};
@@ -17,6 +20,8 @@ use std::task::{Poll, Waker};
 const OVERHEAD: usize = 128;
 /// The part of the budget for pages that were not asked for twice, in percent.
 const SMALL_PERCENT: usize = 10;
+/// A full cache takes one in so many windows of a long sequential read.
+const SAMPLE: u64 = 8;
 /// More hits than this are not counted.
 const MAX_VISITS: u8 = 3;
 
@@ -33,11 +38,16 @@ pub struct CacheStats {
     pub pages: usize,
     /// Pages that had to leave.
     pub evictions: u64,
+    /// Pages of indexes asked for, found or not.
+    pub index_reads: u64,
+    /// Sstables ever opened with it.
+    pub sstables_opened: u64,
 }
 
 /// See the module.
 pub struct PageCache {
     inner: RefCell<Inner>,
+    files: Rc<OpenFiles>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -79,13 +89,25 @@ struct Inner {
     ghost_clock: u64,
     flights: HashMap<Key, Rc<Flight>>,
     next_file: u64,
+    /// The state of a generator that says which windows are taken; not random, so that a run can be repeated.
+    sample: u64,
     stats: CacheStats,
 }
 
 impl PageCache {
     /// A cache that holds up to `budget` bytes.
     pub fn new(budget: usize) -> Rc<PageCache> {
-        Rc::new(PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }) })
+        PageCache::with_files(budget, OpenFiles::usual())
+    }
+
+    /// A cache that holds up to `budget` bytes, of sstables whose files are opened there.
+    pub fn with_files(budget: usize, files: Rc<OpenFiles>) -> Rc<PageCache> {
+        Rc::new(PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }), files })
+    }
+
+    /// The open files of its sstables.
+    pub fn files(&self) -> &Rc<OpenFiles> {
+        &self.files
     }
 
     /// Changes the budget; evicts at once if it shrinks.
@@ -108,6 +130,16 @@ impl PageCache {
         before - inner.bytes
     }
 
+    /// Whether it takes `bytes` bytes in of a long sequential read.
+    pub(crate) fn samples(&self, bytes: usize) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        if inner.bytes + bytes + bytes / 8 <= inner.budget {
+            return true;
+        }
+        inner.sample = inner.sample.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (inner.sample >> 33).is_multiple_of(SAMPLE)
+    }
+
     /// Evicts everything; says how many bytes were freed.
     pub fn clear(&self) -> usize {
         self.shrink(usize::MAX)
@@ -117,7 +149,7 @@ impl PageCache {
     pub fn stats(&self) -> CacheStats {
         let inner = self.inner.borrow();
         let pages = inner.small.len() + inner.main.len() - inner.dead;
-        CacheStats { bytes: inner.bytes, pages, ..inner.stats }
+        CacheStats { bytes: inner.bytes, pages, sstables_opened: inner.next_file, ..inner.stats }
     }
 
     pub(crate) fn register(self: &Rc<Self>) -> CachedFile {
@@ -135,6 +167,7 @@ impl Inner {
     }
 
     fn get(&mut self, key: Key) -> Option<Bytes> {
+        self.stats.index_reads += key.page & Kind::Index as u64;
         let entry = match self.slot(key) {
             Some(slot) => &mut self.entries[slot as usize],
             None => {
@@ -154,6 +187,7 @@ impl Inner {
         }
         self.evict_to(self.budget - cost);
         let small = self.ghosts.remove(&key).is_none();
+        let bytes = if small { bytes } else { Bytes::copy_from_slice(&bytes) };
         let entry = Entry { key, bytes: Some(bytes), visits: 0, small };
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -200,8 +234,9 @@ impl Inner {
 
     fn leave_small(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
-        let Some(bytes) = &entry.bytes else { return self.bury(slot) };
+        let Some(bytes) = &mut entry.bytes else { return self.bury(slot) };
         if entry.visits > 0 {
+            *bytes = Bytes::copy_from_slice(bytes);
             entry.visits = 0;
             entry.small = false;
             self.small_bytes -= bytes.len() + OVERHEAD;
@@ -295,6 +330,11 @@ impl CachedFile {
     #[inline]
     pub fn get(&self, kind: Kind, page: u64) -> Option<Bytes> {
         self.cache.inner.borrow_mut().get(self.key(kind, page))
+    }
+
+    /// See [`PageCache::samples`].
+    pub fn samples(&self, bytes: usize) -> bool {
+        self.cache.samples(bytes)
     }
 
     /// Whether a page is there; does not count as use.
@@ -442,6 +482,16 @@ mod tests {
         assert_eq!(kept.get(Kind::Index, 3), Some(page(3)));
         assert_eq!(kept.get(Kind::Data, 3), None);
         assert!(cache.inner.borrow().entries.len() < 200, "slots are used again");
+    }
+
+    #[test]
+    fn a_full_cache_samples_long_reads() {
+        let cache = PageCache::new(100 * (1000 + OVERHEAD));
+        let file = cache.register();
+        assert!((0..1000).all(|_| file.samples(50_000)), "there is room");
+        (0..100).for_each(|n| file.insert(Kind::Data, n, &page(n as u8)));
+        let taken = (0..8000).filter(|_| file.samples(50_000)).count();
+        assert!((800..1200).contains(&taken), "{taken} of 8000 windows");
     }
 
     #[test]

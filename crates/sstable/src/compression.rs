@@ -19,6 +19,8 @@ pub enum Algorithm {
     Deflate,
     /// Zstandard frames.
     Zstd,
+    /// As they are: only the checksums are wanted (Cassandra 4).
+    Noop,
 }
 
 /// The wanted compression of a new file.
@@ -36,7 +38,8 @@ pub(crate) const CHUNK_LENGTHS: std::ops::RangeInclusive<usize> = 256..=16 << 20
 const ZSTD_LEVEL: i32 = 3;
 
 impl Algorithm {
-    const ALL: [Algorithm; 4] = [Algorithm::Lz4, Algorithm::Snappy, Algorithm::Deflate, Algorithm::Zstd];
+    const ALL: [Algorithm; 5] =
+        [Algorithm::Lz4, Algorithm::Snappy, Algorithm::Deflate, Algorithm::Zstd, Algorithm::Noop];
 
     /// The class name, without its package.
     pub fn class_name(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Algorithm {
             Algorithm::Snappy => "SnappyCompressor",
             Algorithm::Deflate => "DeflateCompressor",
             Algorithm::Zstd => "ZstdCompressor",
+            Algorithm::Noop => "NoopCompressor",
         }
     }
 
@@ -77,6 +81,7 @@ impl Algorithm {
                 encoder.finish()?;
             }
             Algorithm::Zstd => out.extend_from_slice(&zstd::bulk::compress(content, ZSTD_LEVEL)?),
+            Algorithm::Noop => out.extend_from_slice(content),
         }
         Ok(())
     }
@@ -98,6 +103,13 @@ impl Algorithm {
                 decoder.read_exact(out).is_ok() && decoder.read(&mut [0]).is_ok_and(|n| n == 0)
             }
             Algorithm::Zstd => zstd::bulk::decompress_to_buffer(stored, out).is_ok_and(|n| n == out.len()),
+            Algorithm::Noop => {
+                let whole = stored.len() == out.len();
+                if whole {
+                    out.copy_from_slice(stored);
+                }
+                whole
+            }
         }
     }
 }
@@ -181,6 +193,8 @@ impl PackedOffsets {
 #[derive(Clone, Debug)]
 pub(crate) struct CompressionInfo {
     pub algorithm: Algorithm,
+    /// Names and values; only for show.
+    pub options: Vec<(String, String)>,
     pub chunk_length: usize,
     pub content_length: u64,
     /// From `na` on: chunks stored at least this long are plain.
@@ -200,9 +214,9 @@ impl CompressionInfo {
     }
 
     fn rest(input: &mut Input<'_>, algorithm: Algorithm, version: Version, data_length: u64) -> Parsed<Self> {
+        let mut options = Vec::new();
         for _ in 0..input.be32()? {
-            input.utf()?;
-            input.utf()?;
+            options.push((input.utf()?.to_owned(), input.utf()?.to_owned()));
         }
         let chunk_length = input.be32()? as usize;
         if !CHUNK_LENGTHS.contains(&chunk_length) || !chunk_length.is_power_of_two() {
@@ -235,7 +249,7 @@ impl CompressionInfo {
             return Err(Fault::Bad("bytes after the last chunk offset"));
         }
         offsets.shrink();
-        Ok(CompressionInfo { algorithm, chunk_length, content_length, max_compressed, offsets })
+        Ok(CompressionInfo { algorithm, options, chunk_length, content_length, max_compressed, offsets })
     }
 
     /// The bytes of the file, as `me` has it.

@@ -86,6 +86,12 @@ impl Filter {
         self.words.len() * 8
     }
 
+    /// Hashes per key, bits in all, bits that are set.
+    pub(crate) fn facts(&self) -> (u32, u64, u64) {
+        let set = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
+        (self.hashes, 64 * self.words.len() as u64, set)
+    }
+
     pub(crate) fn read(bytes: &[u8], version: Version) -> Parsed<Self> {
         let mut input = Input(bytes);
         let hashes = input.be32()?;

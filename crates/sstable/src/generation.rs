@@ -241,7 +241,12 @@ impl Place {
 
     /// The path of a component.
     pub fn path(&self, component: Component) -> PathBuf {
-        self.dir.join(format!("{}-{}-big-{}", self.version.name(), self.generation, component.name()))
+        self.dir.join(self.file_name(component.name()))
+    }
+
+    /// The name of the file of a component, known or not.
+    pub(crate) fn file_name(&self, component: &str) -> String {
+        format!("{}-{}-big-{component}", self.version.name(), self.generation)
     }
 
     /// Takes a file name of this format apart; `None` for any other name, or a component that Messina does not know.
@@ -252,6 +257,27 @@ impl Place {
         let version = Version::ALL.into_iter().find(|v| v.name() == version)?;
         Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
+}
+
+/// Says of which format a file is that bears the name of an sstable's but cannot be read; `None` for any other name.
+pub fn unreadable_format(name: &str) -> Option<String> {
+    let mut parts = name.splitn(4, '-');
+    let (version, generation, layout, _component) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_version = version.len() == 2 && version.bytes().all(|b| b.is_ascii_lowercase());
+    if !is_version || !matches!(layout, "big" | "bti") || generation.parse::<Generation>().is_err() {
+        return None;
+    }
+    if layout == "big" && Version::ALL.into_iter().any(|known| known.name() == version) {
+        return None;
+    }
+    let origin = match (version, layout) {
+        (_, "bti") => ", of Cassandra 5 with a trie index",
+        ("ms", _) => ", of ScyllaDB with a trie index",
+        (name, _) if name >= "oa" => ", of Cassandra 5",
+        (name, _) if name < "mc" => ", of Cassandra before 3.11",
+        _ => "",
+    };
+    Some(format!("{version} ({layout}){origin}; mc, md, me, na and nb (big) can be read"))
 }
 
 #[cfg(test)]
@@ -283,6 +309,21 @@ mod tests {
             let path = place.path(component);
             let name = path.file_name().and_then(|n| n.to_str()).expect("a file name");
             assert_eq!(Place::parse_name(dir, name), Some((place.clone(), component)));
+        }
+    }
+
+    #[test]
+    fn formats_that_cannot_be_read_are_told_from_other_names() {
+        for name in
+            ["oa-1-big-Data.db", "da-3gsm_17kx_1m7yk2rabu8kc8hm6p-bti-Rows.db", "ms-2-big-TOC.txt", "la-7-big-Index.db"]
+        {
+            let text = unreadable_format(name).unwrap_or_else(|| panic!("{name} is of a format"));
+            assert!(text.starts_with(&name[..2]) && Place::parse_name(Path::new("/x"), name).is_none());
+        }
+        for name in
+            ["me-1-big-Data.db", "nb-1-big-SAI+ba+x.db", "oa-x-big-Data.db", "oa-1-Data.db", "manifest.json", ""]
+        {
+            assert_eq!(unreadable_format(name), None, "{name}");
         }
     }
 

@@ -3,11 +3,12 @@
 //! The format is the ecosystem's `me` (BIG layout), so that its tools read what Messina writes and the other way round; all that is
 //! particular to it stays in this crate. Everything that comes from disk is checked before it is believed, and damage is a value
 //! ([`Error::Corrupt`]), never a panic. The crate knows nothing of tablets, levels or other sstables.
-//! Reading order: generation, statistics, data, writer, index, promoted, cache, table, reader.
+//! Reading order: generation, statistics, data, writer, index, promoted, cache, open_files, table, reader.
 
 pub mod cache;
 pub(crate) mod checksums;
 pub mod compression;
+pub mod contents;
 pub(crate) mod data;
 pub mod directory;
 pub mod dump;
@@ -16,8 +17,10 @@ pub mod filter;
 pub mod generation;
 pub(crate) mod index;
 pub(crate) mod input;
+pub mod open_files;
 pub(crate) mod promoted;
 pub mod reader;
+mod relabel;
 pub mod statistics;
 pub(crate) mod summary;
 pub mod table;
@@ -27,8 +30,10 @@ pub mod writer;
 pub use cache::{CacheStats, PageCache};
 pub use compression::{Algorithm, Compression};
 pub use error::{Corrupt, Error};
-pub use generation::{Component, Generation, Place, Version};
-pub use reader::{ReadOptions, Reader};
+pub use generation::{Component, Generation, Place, Version, unreadable_format};
+pub use open_files::{OpenFiles, OpenFilesStats, is_out_of_files};
+pub use reader::{LARGEST_WINDOW, ReadOptions, Reader};
 pub use statistics::stats::{LogInterval, Stats};
-pub use table::Sstable;
+pub use table::{Kept, Sstable};
+pub use verify::Verified;
 pub use writer::{Sealed, Unsealed, Writer, WriterOptions, seal_all};

@@ -19,6 +19,9 @@ pub(crate) struct Summary {
     /// Where each entry begins in `bytes`; one more than entries.
     starts: Vec<u32>,
     tokens: Vec<Token>,
+    /// Partitions per entry when all are sampled, and the sampling level; only for show.
+    pub interval: u32,
+    pub level: u32,
     pub first: DecoratedKey,
     pub last: DecoratedKey,
 }
@@ -26,10 +29,10 @@ pub(crate) struct Summary {
 impl Summary {
     pub fn read(bytes: &Bytes) -> Parsed<Self> {
         let mut input = Input(bytes);
-        input.be32()?;
+        let interval = input.be32()?;
         let count = input.be32()? as usize;
         let size = usize::try_from(input.be64()?).map_err(|_| Fault::Short)?;
-        input.be32()?;
+        let level = input.be32()?;
         input.be32()?;
         let part = input.take(size)?;
         let list = count.checked_mul(4).filter(|&list| list <= part.len()).ok_or(Fault::Bad("number of entries"))?;
@@ -55,7 +58,7 @@ impl Summary {
         if !input.0.is_empty() || first > last {
             return Err(Fault::Bad("first and last key"));
         }
-        let mut summary = Summary { bytes: entries, starts, tokens: Vec::new(), first, last };
+        let mut summary = Summary { bytes: entries, starts, tokens: Vec::new(), interval, level, first, last };
         summary.tokens = (0..count).map(|i| token::of_key(summary.key(i))).collect();
         let sorted = (1..count).all(|i| summary.cmp_keys(i - 1, i) == Ordering::Less);
         if !sorted || summary.key(0) != &summary.first.key[..] {
@@ -74,6 +77,11 @@ impl Summary {
 
     fn key(&self, i: usize) -> &[u8] {
         &self.bytes[self.starts[i] as usize..self.starts[i + 1] as usize - 8]
+    }
+
+    /// The key of entry `i`, with its token.
+    pub fn decorated_key(&self, i: usize) -> DecoratedKey {
+        DecoratedKey { token: self.tokens[i], key: self.bytes.slice_ref(self.key(i)) }
     }
 
     /// Where entry `i`'s key stands in the index.

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::filter::Filter;
 use crate::generation::{Component, Generation, Place, Version};
 use crate::input::{Fault, Input};
+use crate::open_files::LazyFile;
 use crate::reader::{ReadOptions, Reader};
 use crate::statistics::Statistics;
 use crate::statistics::header::Header;
@@ -20,17 +21,36 @@ use bytes::Bytes;
 use model::TableSchema;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
-use rt::fs::{File, OpenOptions};
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
+/// What an open sstable holds in memory, by what it is for; in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The filter of keys.
+    pub filter: usize,
+    /// The summary of the index.
+    pub summary: usize,
+    /// Where the chunks of a compressed file lie, or the sums of those of another.
+    pub chunks: usize,
+    /// Everything else.
+    pub rest: usize,
+}
+
+impl Kept {
+    /// All together.
+    pub fn total(self) -> usize {
+        self.filter + self.summary + self.chunks + self.rest
+    }
+}
+
 /// See the module.
 pub struct Sstable {
     pub(crate) place: Place,
-    pub(crate) data: File,
-    pub(crate) index: File,
+    pub(crate) data: LazyFile,
+    pub(crate) index: LazyFile,
     pub(crate) data_length: u64,
     pub(crate) content_length: u64,
     pub(crate) index_length: u64,
@@ -41,9 +61,10 @@ pub struct Sstable {
     pub(crate) cached: CachedFile,
     /// CRC32 of Data.db, if there is a Digest.crc32.
     pub(crate) digest: Option<u32>,
-    filter: Option<Filter>,
+    pub(crate) filter: Option<Filter>,
     stats: Stats,
     cardinality: Option<u64>,
+    bloom_fp_chance: f64,
     small_bytes: u64,
     components: Vec<String>,
     layout: RefCell<Option<(Rc<TableSchema>, Rc<Layout>)>>,
@@ -55,30 +76,72 @@ pub(crate) enum Chunks {
     Plain { chunk: usize, sums: Option<Vec<u32>> },
 }
 
-/// Reads a small component whole; `None` if it is not there.
-async fn read_small(place: &Place, component: Component) -> Result<Option<Bytes>, Error> {
-    match rt::fs::read(&place.path(component)).await {
-        Ok(bytes) => Ok(Some(bytes.into())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
+/// The components that are read whole when it is opened.
+const SMALL: [Component; 8] = [
+    Component::Toc,
+    Component::Checksums,
+    Component::CompressionInfo,
+    Component::Crc,
+    Component::Statistics,
+    Component::Filter,
+    Component::Summary,
+    Component::Digest,
+];
+
+/// What was found on disk, all of it asked for at once: opening is mostly waiting, and a node has thousands to open.
+struct Found {
+    small: Vec<(Component, io::Result<Vec<u8>>)>,
+    data_length: io::Result<u64>,
+    index_length: io::Result<u64>,
+}
+
+impl Found {
+    async fn at(place: &Place) -> Found {
+        let small = SMALL.iter().map(|component| place.path(*component)).collect();
+        let large = [Component::Data, Component::Index].iter().map(|component| place.path(*component)).collect();
+        let (small, lengths) = rt::fs::read_and_measure(small, large).await;
+        let mut lengths = lengths.into_iter();
+        let mut length = || lengths.next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
+        Found { small: SMALL.into_iter().zip(small).collect(), data_length: length(), index_length: length() }
     }
+
+    /// Takes a small component; `None` if it is not there.
+    fn take(&mut self, component: Component) -> Result<Option<Bytes>, Error> {
+        let Some(at) = self.small.iter().position(|(own, _)| *own == component) else { return Ok(None) };
+        match self.small.swap_remove(at).1 {
+            Ok(bytes) => Ok(Some(bytes.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// An error that says which file is missing.
+fn named(length: io::Result<u64>, place: &Place, component: Component) -> io::Result<u64> {
+    length.map_err(|error| match error.kind() {
+        kind @ io::ErrorKind::NotFound => {
+            io::Error::new(kind, format!("{} is missing", place.path(component).display()))
+        }
+        _ => error,
+    })
 }
 
 /// The small components, each checked.
 struct Small<'a> {
     place: &'a Place,
+    found: Found,
     listed: &'a [String],
     checksums: Option<&'a Checksums>,
     bytes: u64,
 }
 
 impl Small<'_> {
-    async fn read(&mut self, component: Component) -> Result<Option<Bytes>, Error> {
+    fn read(&mut self, component: Component) -> Result<Option<Bytes>, Error> {
         if !self.listed.iter().any(|name| name == component.name()) {
             return Ok(None);
         }
         let path = self.place.path(component);
-        let Some(bytes) = read_small(self.place, component).await? else {
+        let Some(bytes) = self.found.take(component)? else {
             return Err(Error::corrupt(&path, 0, "the TOC lists it, but it is missing"));
         };
         if let Some(checksums) = self.checksums {
@@ -88,8 +151,8 @@ impl Small<'_> {
         Ok(Some(bytes))
     }
 
-    async fn required(&mut self, component: Component) -> Result<Bytes, Error> {
-        let found = self.read(component).await?;
+    fn required(&mut self, component: Component) -> Result<Bytes, Error> {
+        let found = self.read(component)?;
         found.ok_or_else(|| Error::corrupt(&self.place.path(component), 0, "the TOC does not list it"))
     }
 }
@@ -103,21 +166,22 @@ impl Sstable {
     /// Opens a sealed sstable of any version that can be read.
     pub async fn open_at(place: &Place, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
         let toc_path = place.path(Component::Toc);
-        let Some(toc) = read_small(place, Component::Toc).await? else {
+        let mut found = Found::at(place).await;
+        let Some(toc) = found.take(Component::Toc)? else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", toc_path.display())).into());
         };
         let text = std::str::from_utf8(&toc).map_err(|_| Error::corrupt(&toc_path, 0, "not a list of components"))?;
         let listed: Vec<String> = text.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
-        let checksums = Self::read_checksums(place, &listed).await?;
+        let checksums = Self::read_checksums(place, &listed, &mut found)?;
         if let Some(checksums) = &checksums {
             checksums.check(Component::Toc, &toc).map_err(|fault| fault.at(&toc_path, 0))?;
         }
-        let mut small = Small { place, listed: &listed, checksums: checksums.as_ref(), bytes: toc.len() as u64 };
-
-        let data_path = place.path(Component::Data);
-        let data = rt::fs::open(&data_path, &OpenOptions::read_direct()).await?;
-        let index = rt::fs::open(&place.path(Component::Index), &OpenOptions::read_direct()).await?;
-        let (data_length, index_length) = (data.len().await?, index.len().await?);
+        let data_length = named(std::mem::replace(&mut found.data_length, Ok(0)), place, Component::Data)?;
+        let index_length = named(std::mem::replace(&mut found.index_length, Ok(0)), place, Component::Index)?;
+        let bytes = toc.len() as u64;
+        let mut small = Small { place, found, listed: &listed, checksums: checksums.as_ref(), bytes };
+        let data = LazyFile::new(cache.files(), place.path(Component::Data));
+        let index = LazyFile::new(cache.files(), place.path(Component::Index));
         if let Some(checksums) = &checksums {
             for (file, length, wanted) in
                 [(&data, data_length, checksums.data_length), (&index, index_length, checksums.index_length)]
@@ -127,16 +191,16 @@ impl Sstable {
                 }
             }
         }
-        let (chunks, content_length) = Self::read_chunks(&mut small, data_length).await?;
-        let bytes = small.required(Component::Statistics).await?;
+        let (chunks, content_length) = Self::read_chunks(&mut small, data_length)?;
+        let bytes = small.required(Component::Statistics)?;
         let statistics = Statistics::read(&bytes, place.version, &place.path(Component::Statistics))?;
         let mut filter = None;
-        if let Some(bytes) = small.read(Component::Filter).await?.filter(|bytes| !bytes.is_empty()) {
+        if let Some(bytes) = small.read(Component::Filter)?.filter(|bytes| !bytes.is_empty()) {
             let read = Filter::read(&bytes, place.version);
             filter = Some(read.map_err(|fault| fault.at(&place.path(Component::Filter), 0))?);
         }
         let summary = Self::read_summary(&mut small, index_length).await?;
-        let digest = Self::read_digest(&mut small).await?;
+        let digest = Self::read_digest(&mut small)?;
         let small_bytes = small.bytes;
         let page_sums = checksums.map(|checksums| checksums.index_pages);
         Ok(Rc::new(Sstable {
@@ -155,15 +219,16 @@ impl Sstable {
             filter,
             stats: statistics.stats,
             cardinality: statistics.cardinality,
+            bloom_fp_chance: statistics.bloom_fp_chance,
             small_bytes,
             components: listed,
             layout: RefCell::new(None),
         }))
     }
 
-    async fn read_checksums(place: &Place, listed: &[String]) -> Result<Option<Checksums>, Error> {
+    fn read_checksums(place: &Place, listed: &[String], found: &mut Found) -> Result<Option<Checksums>, Error> {
         let (component, path) = (Component::Checksums, place.path(Component::Checksums));
-        let found = read_small(place, component).await?;
+        let found = found.take(component)?;
         match (listed.iter().any(|name| name == component.name()), found) {
             (false, None) => Ok(None),
             // The list itself is damaged, or somebody left the file here.
@@ -175,15 +240,15 @@ impl Sstable {
         }
     }
 
-    async fn read_chunks(small: &mut Small<'_>, data_length: u64) -> Result<(Chunks, u64), Error> {
+    fn read_chunks(small: &mut Small<'_>, data_length: u64) -> Result<(Chunks, u64), Error> {
         let place = small.place;
-        if let Some(bytes) = small.read(Component::CompressionInfo).await? {
+        if let Some(bytes) = small.read(Component::CompressionInfo)? {
             let path = place.path(Component::CompressionInfo);
             let info = CompressionInfo::read(&bytes, place.version, data_length, &path)?;
             let content = info.content_length;
             return Ok((Chunks::Compressed(info), content));
         }
-        let chunks = match small.read(Component::Crc).await? {
+        let chunks = match small.read(Component::Crc)? {
             None => Chunks::Plain { chunk: CRC_CHUNK, sums: None },
             Some(bytes) => {
                 let crc = CrcFile::read(&bytes, data_length);
@@ -194,8 +259,8 @@ impl Sstable {
         Ok((chunks, data_length))
     }
 
-    async fn read_digest(small: &mut Small<'_>) -> Result<Option<u32>, Error> {
-        let Some(bytes) = small.read(Component::Digest).await? else { return Ok(None) };
+    fn read_digest(small: &mut Small<'_>) -> Result<Option<u32>, Error> {
+        let Some(bytes) = small.read(Component::Digest)? else { return Ok(None) };
         let parsed = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
         let path = small.place.path(Component::Digest);
         parsed.map(Some).ok_or_else(|| Error::corrupt(&path, 0, "not a checksum"))
@@ -204,7 +269,7 @@ impl Sstable {
     /// The summary; files from elsewhere may lack it, then it is made from the index.
     async fn read_summary(small: &mut Small<'_>, index_length: u64) -> Result<Summary, Error> {
         let path = small.place.path(Component::Summary);
-        if let Some(bytes) = small.read(Component::Summary).await? {
+        if let Some(bytes) = small.read(Component::Summary)? {
             let summary = Summary::read(&bytes).map_err(|fault| fault.at(&path, 0))?;
             let mut last = None;
             for i in 0..summary.len() {
@@ -257,6 +322,17 @@ impl Sstable {
         self.place.version
     }
 
+    /// Opens its files for as long as it is here. To be called before they are removed, if somebody still reads it.
+    pub async fn keep_open(&self) -> io::Result<()> {
+        self.data.keep().await?;
+        self.index.keep().await
+    }
+
+    /// Whether one of its files is open now: they are opened when they are read, and closed when others need the descriptors.
+    pub fn is_open(&self) -> bool {
+        self.data.is_open() || self.index.is_open()
+    }
+
     /// The names of its components, as its TOC lists them.
     pub fn components(&self) -> &[String] {
         &self.components
@@ -287,6 +363,11 @@ impl Sstable {
         self.cardinality
     }
 
+    /// The chance of a false positive that the filter was made for.
+    pub fn bloom_fp_chance(&self) -> f64 {
+        self.bloom_fp_chance
+    }
+
     /// The schema as of writing.
     pub fn header(&self) -> &Header {
         &self.header
@@ -314,16 +395,21 @@ impl Sstable {
 
     /// What it keeps in memory while it is open, without the cache.
     pub fn memory_bytes(&self) -> usize {
+        self.kept().total()
+    }
+
+    /// The same by what it is for.
+    pub fn kept(&self) -> Kept {
         let chunks = match &self.chunks {
             Chunks::Compressed(info) => info.offsets.memory_bytes(),
             Chunks::Plain { sums, .. } => sums.as_ref().map_or(0, |sums| sums.len() * 4),
         };
-        std::mem::size_of::<Sstable>()
-            + chunks
-            + self.page_sums.as_ref().map_or(0, |sums| sums.len() * 4)
-            + self.summary.memory_bytes()
-            + self.filter.as_ref().map_or(0, Filter::memory_bytes)
-            + 8192
+        Kept {
+            filter: self.filter.as_ref().map_or(0, Filter::memory_bytes),
+            summary: self.summary.memory_bytes(),
+            chunks,
+            rest: std::mem::size_of::<Sstable>() + self.page_sums.as_ref().map_or(0, |sums| sums.len() * 4) + 8192,
+        }
     }
 
     /// Whether the key lies between the first and the last, and the filter does not exclude it. No I/O.
@@ -392,18 +478,19 @@ impl Sstable {
         (self.content_length - n * length).min(length) as usize
     }
 
-    /// Checks the stored bytes of chunk `n` and fills `out`, which has the chunk's length, with its content.
-    pub(crate) fn decode_chunk(&self, n: u64, stored: &[u8], out: &mut [u8]) -> Result<(), Error> {
+    /// Checks the stored bytes of chunk `n` and appends its content to `out`. On an error `out` is as before.
+    pub(crate) fn decode_chunk(&self, n: u64, stored: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         let corrupt = |why: &str| Error::corrupt(self.data.path(), self.chunk_start(n), why);
+        let length = self.chunk_content(n);
         match &self.chunks {
             Chunks::Plain { sums, .. } => {
-                if stored.len() != out.len() {
+                if stored.len() != length {
                     return Err(corrupt("the file ends too early"));
                 }
                 if sums.as_ref().is_some_and(|sums| sums.get(n as usize) != Some(&crc32fast::hash(stored))) {
                     return Err(corrupt("checksum of a chunk"));
                 }
-                out.copy_from_slice(stored);
+                out.extend_from_slice(stored);
             }
             Chunks::Compressed(info) => {
                 let (body, sum) = stored.split_last_chunk::<4>().ok_or_else(|| corrupt("the file ends too early"))?;
@@ -411,12 +498,17 @@ impl Sstable {
                     return Err(corrupt("checksum of a chunk"));
                 }
                 if body.len() >= info.max_compressed {
-                    if body.len() != out.len() {
+                    if body.len() != length {
                         return Err(corrupt("length of a plain chunk"));
                     }
-                    out.copy_from_slice(body);
-                } else if !info.algorithm.decompress(body, out) {
-                    return Err(corrupt("a chunk does not decompress"));
+                    out.extend_from_slice(body);
+                } else {
+                    let start = out.len();
+                    out.resize(start + length, 0);
+                    if !info.algorithm.decompress(body, &mut out[start..]) {
+                        out.truncate(start);
+                        return Err(corrupt("a chunk does not decompress"));
+                    }
                 }
             }
         }

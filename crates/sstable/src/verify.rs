@@ -15,12 +15,17 @@ use crate::promoted::{Block, Promoted};
 use crate::reader::ReadOptions;
 use crate::reader::stream::Stream;
 use crate::table::Sstable;
+use bytes::Bytes;
+use claims::Claims;
 use model::key::{DecoratedKey, PositionRef};
+use model::row::Row;
 use model::schema::ClusteringOrder;
 use model::time::Tombstone;
 use rt::fs::File;
 use std::cmp::Ordering;
 use std::rc::Rc;
+
+mod claims;
 
 /// Bytes of one read of a raw file.
 const PIECE: usize = 512 << 10;
@@ -28,12 +33,33 @@ const PIECE: usize = 512 << 10;
 /// It must not change the cache, nor believe it.
 const OPTIONS: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGROUND };
 
+/// What a sound sstable turned out to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Partitions.
+    pub partitions: u64,
+    /// Rows, static ones included if there is anything in them.
+    pub rows: u64,
+    /// Range tombstone markers.
+    pub markers: u64,
+    /// Whether every component is protected by checksums, as in files that Messina wrote; else damage outside Data.db may have
+    /// gone unnoticed.
+    pub all_protected: bool,
+}
+
 impl Sstable {
-    /// Checks everything. `progress` is told now and then how many bytes of content were checked.
-    pub async fn verify(self: &Rc<Self>, mut progress: impl FnMut(u64)) -> Result<(), Error> {
+    /// Checks everything. `progress` is told now and then how much was checked, from 0 to the bytes of content.
+    pub async fn verify(self: &Rc<Self>, mut progress: impl FnMut(u64)) -> Result<Verified, Error> {
         Sstable::open_at(self.place(), &PageCache::new(0)).await?;
+        // Data.db is read twice if there is a digest: as a whole, and piece by piece.
+        let (content, walks) = (self.content_length, 1 + self.digest.is_some() as u64);
         if let Some(digest) = self.digest {
-            let found = digest_of(&self.data, self.data_length).await?;
+            let stored = self.data_length.max(1) as f64;
+            let data = self.data.open().await?;
+            let found = digest_of(&data, self.data_length, |done| {
+                progress((done as f64 / stored * content as f64 / walks as f64) as u64);
+            });
+            let found = found.await?;
             if found != digest {
                 return Err(Error::corrupt(self.data.path(), 0, "the digest differs from Digest.crc32"));
             }
@@ -46,11 +72,15 @@ impl Sstable {
             blocks: IndexCursor::new(self.clone(), OPTIONS),
             layout: self.layout(&schema)?,
             order: schema.order.clone(),
+            claims: Claims::of(self.stats()),
             table: self.clone(),
             arena: Vec::new(),
+            row: Vec::new(),
+            found: Verified { all_protected: self.page_sums.is_some(), ..Verified::default() },
         };
+        let mut progress = |position: u64| progress((content * (walks - 1) + position) / walks);
         let mut last: Option<DecoratedKey> = None;
-        let (mut partitions, mut sample) = (0u64, 0);
+        let mut sample = 0;
         while let Some(entry) = walk.index.next().await? {
             let key = DecoratedKey::new(entry.key.clone());
             if last.as_ref().is_some_and(|last| *last >= key) {
@@ -69,9 +99,9 @@ impl Sstable {
                 }
                 sample += 1;
             }
-            walk.partition(&entry).await?;
+            walk.partition(&entry, &mut progress).await?;
             last = Some(key);
-            partitions += 1;
+            walk.found.partitions += 1;
             progress(walk.stream.position());
             rt::task::maybe_yield().await;
         }
@@ -81,17 +111,18 @@ impl Sstable {
         if sample != self.summary.len() || last.as_ref() != Some(self.last_key()) {
             return Err(walk.stream.corrupt("the summary has another last key, or an entry that the index lacks"));
         }
-        if partitions != self.stats().partitions() {
+        if walk.found.partitions != self.stats().partitions() {
             return Err(walk.stream.corrupt("the statistics have another number of partitions"));
         }
-        Ok(())
+        Ok(walk.found)
     }
 
     async fn verify_index_pages(&self) -> Result<(), Error> {
         let Some(sums) = &self.page_sums else { return Ok(()) };
+        let index = self.index.open().await?;
         let mut at = 0;
         while at < self.index_length {
-            let piece = read_exactly(&self.index, at, self.index_length).await?;
+            let piece = read_exactly(&index, at, self.index_length).await?;
             for (i, page) in piece.chunks(PAGE).enumerate() {
                 let place = at + (i * PAGE) as u64;
                 if sums.get((place / PAGE as u64) as usize) != Some(&crc32fast::hash(page)) {
@@ -117,13 +148,14 @@ async fn read_exactly(file: &File, at: u64, length: u64) -> Result<bytes::Bytes,
     if piece.len() == len { Ok(piece) } else { Err(Error::corrupt(file.path(), at, "the file ends too early")) }
 }
 
-async fn digest_of(file: &File, length: u64) -> Result<u32, Error> {
+async fn digest_of(file: &File, length: u64, mut progress: impl FnMut(u64)) -> Result<u32, Error> {
     let mut hasher = crc32fast::Hasher::new();
     let mut at = 0;
     while at < length {
         let piece = read_exactly(file, at, length).await?;
         hasher.update(&piece);
         at += piece.len() as u64;
+        progress(at);
         rt::task::maybe_yield().await;
     }
     Ok(hasher.finalize())
@@ -137,7 +169,10 @@ struct Walk {
     blocks: IndexCursor,
     layout: Rc<Layout>,
     order: ClusteringOrder,
+    claims: Claims,
     arena: Vec<u8>,
+    row: Vec<u8>,
+    found: Verified,
 }
 
 /// The blocks of a partition, checked off as its rows go by.
@@ -166,7 +201,7 @@ impl Walk {
         }
     }
 
-    async fn partition(&mut self, entry: &Entry) -> Result<(), Error> {
+    async fn partition(&mut self, entry: &Entry, progress: &mut impl FnMut(u64)) -> Result<(), Error> {
         if self.stream.position() != entry.position {
             return Err(self.stream.corrupt("the index has another place of a partition"));
         }
@@ -178,6 +213,7 @@ impl Walk {
                 Err(Fault::Bad(why)) => return Err(self.stream.corrupt(why)),
             }
         };
+        self.claims.tombstone(tombstone).map_err(|why| self.stream.corrupt(why))?;
         self.stream.consume(len);
         if !self.layout.statics.targets.is_empty() {
             let head = self.head().await?;
@@ -198,7 +234,7 @@ impl Walk {
                 Some(Blocks { promoted, next: 0, block: None })
             }
         };
-        let mut last: Option<(Vec<u8>, i8)> = None;
+        let (mut last, mut last_weight): (Vec<u8>, Option<i8>) = (Vec::new(), None);
         let mut open = Tombstone::LIVE;
         let mut steps = 0u32;
         loop {
@@ -220,17 +256,20 @@ impl Walk {
             };
             open = ended;
             let position = PositionRef { prefix: &self.arena, weight };
-            if let Some((prefix, weight)) = &last
-                && self.order.compare(PositionRef { prefix, weight: *weight }, position) != Ordering::Less
+            if let Some(weight) = last_weight
+                && self.order.compare(PositionRef { prefix: &last, weight }, position) != Ordering::Less
             {
                 return Err(self.stream.corrupt("rows out of order"));
             }
-            last = Some((self.arena.clone(), weight));
+            last.clear();
+            last.extend_from_slice(&self.arena);
+            last_weight = Some(weight);
             if let Some(blocks) = &mut blocks {
                 self.check_off(blocks, start, weight, open).await?;
             }
             steps += 1;
             if steps.is_multiple_of(64) {
+                progress(self.stream.position());
                 rt::task::maybe_yield().await;
             }
         }
@@ -250,9 +289,15 @@ impl Walk {
     fn row(&mut self, flags: u8, extended: u8, head: usize, body: usize) -> Result<(), Error> {
         let body = &self.stream.rest()[head..head + body];
         let end = head + body.len();
-        if data::row::read(body, flags, extended, &self.layout, &mut Vec::new()).is_err() {
+        self.row.clear();
+        if data::row::read(body, flags, extended, &self.layout, &mut self.row).is_err() {
             return Err(self.stream.corrupt("malformed row"));
         }
+        // A partition without a static row has an empty one.
+        self.found.rows += (self.row.len() > 1) as u64;
+        let row = Row(Bytes::from(std::mem::take(&mut self.row)));
+        self.claims.row(&row).map_err(|why| self.stream.corrupt(why))?;
+        self.row = Vec::from(row.0);
         self.stream.consume(end);
         Ok(())
     }
@@ -269,7 +314,9 @@ impl Walk {
         if starts != open.is_live() || (starts && to.is_live()) {
             return Err(self.stream.corrupt("range deletions that do not begin and end in turn"));
         }
+        self.claims.tombstone(to).map_err(|why| self.stream.corrupt(why))?;
         self.stream.consume(head + body);
+        self.found.markers += 1;
         Ok(to)
     }
 

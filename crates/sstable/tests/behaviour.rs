@@ -404,3 +404,27 @@ fn readers_side_by_side_see_the_same() {
         }
     });
 }
+
+#[test]
+fn rows_out_of_order_are_not_written_again() {
+    let scratch = Scratch::new("order");
+    rt::block_on(async {
+        let schema = table(vec![column(0, "v", ColumnKind::Regular, CqlType::Int)], vec![]);
+        let live = || row::build(&schema, Some(Marker::new(1)), Tombstone::LIVE, vec![]);
+        // Side by side, twice the same, and so far from each other that they stand in two batches.
+        for keys in [vec![1, 3, 2, 4], vec![1, 2, 2], (0..20_000).chain([7]).collect()] {
+            let rows: Vec<_> = keys.iter().map(|&ck| (ck, live())).collect();
+            let mut partitions = [partition(1, [(5, live())]), partition(2, rows)];
+            partitions.sort_by_key(|partition| match &partition[0] {
+                Fragment::PartitionStart { key, .. } => key.clone(),
+                other => panic!("a partition begins with {other:?}"),
+            });
+            let generation = write(&scratch.0, &schema, &partitions.concat(), 64 << 10).await;
+            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+            let full = Rc::new(Slice::full());
+            let mut reader = sstable.reader(&schema, PartitionRange::FULL, full, ReadOptions::BACKGROUND);
+            assert!(matches!(all(&mut reader).await, Err(Error::Corrupt(_))), "{} rows", keys.len());
+            assert!(matches!(sstable.verify(|_| ()).await, Err(Error::Corrupt(_))), "{} rows", keys.len());
+        }
+    });
+}

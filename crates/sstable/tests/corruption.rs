@@ -1,12 +1,14 @@
 //! Damage: a flipped bit or a missing end anywhere is found, and never makes a reader yield something else.
+//!
+//! `FLIPS=n` flips about n bits of each component of each table (default 150, or every byte of shorter ones).
 
 mod random;
 
 use model::HostId;
 use model::TableSchema;
 use model::fragment::Fragment;
-use model::key::DecoratedKey;
-use model::range::{PartitionRange, Slice};
+use model::key::{ClusteringCut, DecoratedKey};
+use model::range::{PartitionRange, RowRange, Slice};
 use rand::Rng;
 use random::Size;
 use sstable::{
@@ -22,6 +24,41 @@ struct Table {
     place: Place,
     schema: Rc<TableSchema>,
     partitions: Vec<Vec<Fragment>>,
+    /// Parts of it, and what the sound files yield of them.
+    parts: Vec<(Part, Vec<Fragment>)>,
+}
+
+type Part = (PartitionRange, Rc<Slice>);
+
+async fn read_part(sstable: &Rc<Sstable>, schema: &Rc<TableSchema>, part: &Part) -> (Vec<Fragment>, Option<Error>) {
+    let mut reader = sstable.reader(schema, part.0.clone(), part.1.clone(), ReadOptions::POINT);
+    let mut out = VecDeque::new();
+    loop {
+        match reader.fill(&mut out).await {
+            Ok(true) => {}
+            Ok(false) => return (out.into(), None),
+            Err(error) => return (out.into(), Some(error)),
+        }
+    }
+}
+
+/// All of it backwards, and of some partitions what lies about a row, in both orders.
+fn parts(partitions: &[Vec<Fragment>]) -> Vec<Part> {
+    let slice = |rows, reversed| Rc::new(Slice { rows, reversed, ..Slice::full() });
+    let mut out = vec![(PartitionRange::FULL, slice(vec![RowRange::FULL], true))];
+    for partition in partitions.iter().step_by(3) {
+        let Fragment::PartitionStart { key, .. } = &partition[0] else { panic!("not a partition") };
+        let rows: Vec<_> =
+            partition.iter().filter_map(|f| if let Fragment::Row { key, .. } = f { Some(key) } else { None }).collect();
+        let Some(row) = rows.get(rows.len() / 2) else { continue };
+        for reversed in [false, true] {
+            let range =
+                RowRange { start: ClusteringCut { prefix: (*row).clone(), after: false }, end: ClusteringCut::END };
+            out.push((PartitionRange::singular(key), slice(vec![RowRange::prefix((*row).clone())], reversed)));
+            out.push((PartitionRange::singular(key), slice(vec![range], reversed)));
+        }
+    }
+    out
 }
 
 async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table {
@@ -40,7 +77,15 @@ async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table
     }
     writer.finish(&[]).await.expect("finished").expect("not empty");
     let partitions = random::partitions(&stream);
-    Table { dir: dir.to_path_buf(), place: Place::new(dir, generation), schema, partitions }
+    let place = Place::new(dir, generation);
+    let sound = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
+    let mut known = Vec::new();
+    for part in parts(&partitions) {
+        let (found, error) = read_part(&sound, &schema, &part).await;
+        assert!(error.is_none(), "{error:?}");
+        known.push((part, found));
+    }
+    Table { dir: dir.to_path_buf(), place, schema, partitions, parts: known }
 }
 
 async fn read(
@@ -95,8 +140,20 @@ impl Table {
                 None => assert_eq!(&found, partition, "{what}: a single partition"),
             }
         }
+        self.check_backward(&sstable, what).await;
         let verified = sstable.verify(|_| ()).await;
         assert!(verified.is_err_and(|error| is_damage(&error)), "{what} is not found");
+    }
+
+    /// Reads of the opposite order, and of parts of partitions, yield what sound files do, or find the damage.
+    async fn check_backward(&self, sstable: &Rc<Sstable>, what: &str) {
+        for (part, wanted) in &self.parts {
+            let (found, error) = read_part(sstable, &self.schema, part).await;
+            match error {
+                Some(error) => assert!(is_damage(&error), "{what}: {error}"),
+                None => assert_eq!(&found, wanted, "{what}: {part:?}"),
+            }
+        }
     }
 
     fn components(&self) -> Vec<(PathBuf, Vec<u8>)> {
@@ -112,6 +169,10 @@ fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("messina-sstable-{}-{name}", std::process::id()))
 }
 
+fn flips() -> usize {
+    std::env::var("FLIPS").ok().and_then(|flips| flips.parse().ok()).unwrap_or(150)
+}
+
 #[test]
 fn a_flipped_bit_anywhere_is_found() {
     rt::block_on(async {
@@ -120,7 +181,7 @@ fn a_flipped_bit_anywhere_is_found() {
             let rng = &mut random::rng(seed);
             for (path, bytes) in table.components() {
                 // All of the short files, samples of the long ones.
-                let step = bytes.len().div_ceil(150).max(1);
+                let step = bytes.len().div_ceil(flips()).max(1);
                 for at in (0..bytes.len()).step_by(step) {
                     let at = (at + rng.gen_range(0..step)).min(bytes.len() - 1);
                     let bit = rng.gen_range(0..8);
@@ -131,6 +192,35 @@ fn a_flipped_bit_anywhere_is_found() {
                 }
                 std::fs::write(&path, &bytes).expect("written");
             }
+            let _ = std::fs::remove_dir_all(&table.dir);
+        }
+    });
+}
+
+/// Whatever is in memory while a table is open: no byte of it can be wrong unnoticed.
+#[test]
+fn a_flipped_bit_in_any_byte_of_a_small_component_is_found_on_opening() {
+    rt::block_on(async {
+        for (seed, compression) in [(5, LZ4), (6, None)] {
+            let table = table(&scratch("small"), seed, compression).await;
+            let rng = &mut random::rng(seed);
+            let mut flips = 0;
+            for (path, bytes) in table.components() {
+                let name = path.to_string_lossy();
+                if name.ends_with("Data.db") || name.ends_with("Index.db") {
+                    continue;
+                }
+                for at in 0..bytes.len() {
+                    let mut damaged = bytes.clone();
+                    damaged[at] ^= 1 << rng.gen_range(0..8);
+                    std::fs::write(&path, &damaged).expect("written");
+                    let opened = Sstable::open_at(&table.place, &PageCache::new(1 << 20)).await;
+                    assert!(opened.is_err_and(|error| is_damage(&error)), "byte {at} of {name}");
+                    flips += 1;
+                }
+                std::fs::write(&path, &bytes).expect("written");
+            }
+            assert!(flips > 1000, "{flips}");
             let _ = std::fs::remove_dir_all(&table.dir);
         }
     });
@@ -192,7 +282,7 @@ fn unprotected_damage_never_panics() {
                     let mut out = VecDeque::new();
                     while reader.fill(&mut out).await.unwrap_or(false) {}
                     let _ = sstable.verify(|_| ()).await;
-                    let _ = sstable::dump::dump_json(&sstable, 0, &mut Vec::new()).await;
+                    let _ = sstable::dump::dump_json(&sstable, 0, &mut Vec::new(), |_| ()).await;
                 }
                 std::fs::write(&path, &bytes).expect("written");
             }

@@ -165,7 +165,7 @@ fn options(rng: &mut StdRng) -> WriterOptions {
 
 fn read_options(rng: &mut StdRng) -> ReadOptions {
     let base = [ReadOptions::POINT, ReadOptions::SCAN, ReadOptions::BACKGROUND][rng.gen_range(0..3)];
-    ReadOptions { use_cache: rng.gen_bool(0.8), ..base }
+    ReadOptions { use_cache: rng.gen_bool(0.8), window: 1 << rng.gen_range(10..20), ..base }
 }
 
 fn key_of(partition: &[Fragment]) -> DecoratedKey {

@@ -25,6 +25,8 @@ pub(crate) mod flags {
     pub const EXTENSION: u8 = 0x80;
     /// In the second byte.
     pub const EXTENDED_STATIC: u8 = 0x01;
+    /// In the second byte: the row deletion holds only until the row is written anew (Cassandra's old views).
+    pub const EXTENDED_DELETION_SHADOWABLE: u8 = 0x02;
     /// In the second byte: ScyllaDB's shadowable deletion.
     pub const EXTENDED_SHADOWABLE: u8 = 0x80;
 }

@@ -101,6 +101,11 @@ pub(crate) fn read(body: &[u8], flags: u8, extended: u8, layout: &Layout, arena:
     let mut deletion = Tombstone::LIVE;
     if flags & HAS_DELETION != 0 {
         deletion = layout.read_deletion(&mut input)?;
+        if extended & EXTENDED_DELETION_SHADOWABLE != 0
+            && marker.is_some_and(|marker| marker.timestamp > deletion.timestamp)
+        {
+            deletion = Tombstone::LIVE;
+        }
     }
     if extended & EXTENDED_SHADOWABLE != 0 {
         // Holds until the row is written anew.

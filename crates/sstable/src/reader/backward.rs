@@ -1,6 +1,7 @@
 //! Rows in the opposite order: block by block from the end, each decoded forward and handed out backwards.
 //!
 //! A partition without a promoted index is one block. What a block holds is bounded by the block size (and its largest row).
+//! Whoever goes on and on gets several blocks in one read: twice as many each time, up to a size.
 
 use super::batch::{Batch, Item};
 use super::clip::{Clip, Side};
@@ -18,13 +19,19 @@ pub(super) struct Backward {
     left: Option<u32>,
     /// The range for which the promoted index was asked, counted from 1.
     jumped: usize,
+    /// The blocks that were loaded together last, as a part of the content, and how many they were.
+    loaded: Range<u64>,
+    loaded_blocks: u32,
 }
 
 impl Backward {
     pub fn new(clip: Clip, blocks: Option<u32>) -> Self {
-        Backward { clip, left: blocks, jumped: 0 }
+        Backward { clip, left: blocks, jumped: 0, loaded: 0..0, loaded_blocks: 0 }
     }
 }
+
+/// The most that is loaded at once, in bytes of content, unless one block is larger.
+const MOST_LOADED: u64 = 512 << 10;
 
 /// An unfiltered of a block, in the order of the file.
 enum Found {
@@ -62,6 +69,7 @@ impl Reader {
             1 => Tombstone::LIVE,
             _ => promoted.block(&mut self.index, layout, left - 2).await?.open,
         };
+        self.load_blocks(left, block.start..block.end).await?;
         let found = self.decode_block(block.start, Some(block.end), open).await?;
         self.hand_out(&found);
         if let State::Backward(backward) = &mut self.state {
@@ -70,6 +78,36 @@ impl Reader {
                 return self.end_backward(false);
             }
         }
+        Ok(())
+    }
+
+    /// Loads the last of the blocks that are left; several with it if those behind it were read before.
+    async fn load_blocks(&mut self, left: u32, last: Range<u64>) -> Result<(), Error> {
+        let (State::Backward(backward), Some(promoted), Some(layout)) = (&mut self.state, &self.promoted, &self.layout)
+        else {
+            return Ok(());
+        };
+        if backward.loaded.start <= last.start && last.end <= backward.loaded.end {
+            return Ok(());
+        }
+        let goes_on = backward.loaded.start == last.end;
+        let mut blocks = if goes_on { (2 * backward.loaded_blocks).clamp(1, left) } else { 1 };
+        let mut start = last.start;
+        while blocks > 1 {
+            start = promoted.block(&mut self.index, layout, left - blocks).await?.start;
+            if start >= last.start {
+                return Err(self.stream.corrupt("the blocks of a partition are out of order"));
+            }
+            if last.end - start <= MOST_LOADED {
+                break;
+            }
+            blocks -= 1;
+            start = last.start;
+        }
+        self.stream.seek(start);
+        self.stream.expect(last.end);
+        self.stream.require((last.end - start) as usize).await?;
+        (backward.loaded, backward.loaded_blocks) = (start..last.end, blocks);
         Ok(())
     }
 

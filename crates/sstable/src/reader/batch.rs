@@ -11,6 +11,9 @@ use model::token::Token;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+/// A batch of this many bytes was probably not the last.
+const LARGE: usize = 16 << 10;
+
 /// A fragment whose bytes lie in the batch's buffer.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
@@ -58,7 +61,10 @@ impl Batch {
             self.arena.clear();
             return;
         }
-        let bytes = Bytes::from(std::mem::take(&mut self.arena));
+        let used = self.arena.len();
+        // After a full batch comes another: with room from the start it need not be copied as it grows.
+        let next = if used >= LARGE { Vec::with_capacity(used + used / 4) } else { Vec::new() };
+        let bytes = Bytes::from(std::mem::replace(&mut self.arena, next));
         let slice = |range: Range<usize>| if range.is_empty() { Bytes::new() } else { bytes.slice(range) };
         out.reserve(self.items.len());
         for item in self.items.drain(..) {

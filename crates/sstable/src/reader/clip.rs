@@ -33,6 +33,8 @@ pub(crate) struct Clip {
     open: Tombstone,
     /// What those who read the output take to be deleted here.
     shown: Tombstone,
+    /// Whether changes show that change nothing.
+    pub every_change: bool,
 }
 
 /// Sorts ranges, joins those that touch, and drops empty ones.
@@ -54,7 +56,7 @@ pub(crate) fn normalise(order: &ClusteringOrder, ranges: &[RowRange]) -> Vec<Row
 impl Clip {
     /// Normalised ranges in the order of reading.
     pub fn new(ranges: Rc<Vec<RowRange>>) -> Self {
-        Clip { ranges, current: 0, entered: false, open: Tombstone::LIVE, shown: Tombstone::LIVE }
+        Clip { ranges, current: 0, entered: false, open: Tombstone::LIVE, shown: Tombstone::LIVE, every_change: false }
     }
 
     /// The range that positions are compared with now.
@@ -122,7 +124,7 @@ impl Clip {
     /// The deletion changes at a cut that [`Clip::advance`] found to be on this side. True if the change is to be shown.
     pub fn change(&mut self, side: Side, to: Tombstone) -> bool {
         self.open = to;
-        let shown = side == Side::Inside && self.shown != to;
+        let shown = side == Side::Inside && (self.shown != to || self.every_change);
         if shown {
             self.shown = to;
         }

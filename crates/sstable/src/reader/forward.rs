@@ -2,10 +2,12 @@
 
 use super::batch::Item;
 use super::clip::Side;
-use super::{FILL, Reader, State};
+use super::{Reader, State};
 use crate::data::{self, Head, flags, marker};
 use crate::error::Error;
 use crate::input::Fault;
+use model::key::PositionRef;
+use std::cmp::Ordering;
 
 /// Why decoding stopped.
 enum Stop {
@@ -72,13 +74,26 @@ impl Reader {
 
     /// Decodes what is at hand.
     fn decode_forward(&mut self) -> Result<Stop, Error> {
-        let Reader { stream, batch, state, layout: Some(layout), schema, promoted, table, .. } = self else {
+        let Reader {
+            stream,
+            batch,
+            fill,
+            state,
+            layout: Some(layout),
+            schema,
+            promoted,
+            table,
+            before,
+            checks_order,
+            ..
+        } = self
+        else {
             unreachable!("the layout was made first")
         };
         let State::Forward(forward) = state else { unreachable!("the state was looked at") };
         let order = &schema.order;
         loop {
-            if batch.weight() >= FILL {
+            if batch.weight() >= *fill {
                 return Ok(Stop::Full);
             }
             let rest = stream.rest();
@@ -103,6 +118,25 @@ impl Reader {
             let left = table.content_length - stream.position();
             let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
             let Some(total) = total else { return Err(stream.corrupt("length of a row")) };
+            // What is not whole yet comes here again.
+            if *checks_order && rest.len() >= total {
+                let weight = match head {
+                    Head::Marker { kind, .. } => {
+                        marker::weight(kind).map_err(|_| stream.corrupt("kind of a marker"))?
+                    }
+                    _ => 0,
+                };
+                let position = batch.position(&prefix, weight);
+                let (kept, kept_weight) = &mut *before;
+                if let Some(weight) = *kept_weight
+                    && order.compare(PositionRef { prefix: kept, weight }, position) != Ordering::Less
+                {
+                    return Err(stream.corrupt("rows out of order"));
+                }
+                kept.clear();
+                kept.extend_from_slice(position.prefix);
+                *kept_weight = Some(weight);
+            }
             match head {
                 Head::End => {}
                 Head::Row { flags, extended, .. } => {

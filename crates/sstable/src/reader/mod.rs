@@ -34,6 +34,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use stream::Stream;
 
+/// The largest window of content that is read at once, in bytes.
+pub const LARGEST_WINDOW: u32 = 512 << 10;
+
 /// How a reader reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
@@ -46,22 +49,29 @@ pub struct ReadOptions {
     /// Whether it will read on and on, so that the next window is read while the current one is used. Other readers start
     /// to do so when they turn out to.
     pub read_ahead: bool,
+    /// The most content that is read at once, in bytes; readers that read ahead hold two such windows. At most [`LARGEST_WINDOW`].
+    pub window: u32,
 }
 
 impl ReadOptions {
     /// For reads of single partitions.
-    pub const POINT: ReadOptions =
-        ReadOptions { class: IoClass::Foreground, fill_cache: true, use_cache: true, read_ahead: false };
+    pub const POINT: ReadOptions = ReadOptions {
+        class: IoClass::Foreground,
+        fill_cache: true,
+        use_cache: true,
+        read_ahead: false,
+        window: LARGEST_WINDOW,
+    };
     /// For scans of clients.
-    pub const SCAN: ReadOptions =
-        ReadOptions { class: IoClass::Foreground, fill_cache: false, use_cache: true, read_ahead: true };
+    pub const SCAN: ReadOptions = ReadOptions { fill_cache: false, read_ahead: true, ..ReadOptions::POINT };
     /// For compaction, streaming and repair.
-    pub const BACKGROUND: ReadOptions =
-        ReadOptions { class: IoClass::Background, fill_cache: false, use_cache: true, read_ahead: true };
+    pub const BACKGROUND: ReadOptions = ReadOptions { class: IoClass::Background, ..ReadOptions::SCAN };
 }
 
-/// About how many bytes of fragments one `fill` appends.
+/// About how many bytes of fragments one `fill` appends, at most.
 const FILL: usize = 32 << 10;
+/// ... and the first one: it doubles from then on. A short page decodes no more than it needs, and leaves little behind if it is abandoned.
+const FIRST_FILL: usize = 4 << 10;
 /// Room made for a partition's first row, so that a small one takes one allocation.
 const FIRST_BYTES: usize = 256;
 /// Steps without output between looks at the clock.
@@ -83,6 +93,8 @@ pub struct Reader {
     stream: Stream,
     index: IndexCursor,
     batch: Batch,
+    /// How much the next batch is to hold.
+    fill: usize,
     state: State,
     /// The partition read last: its key, and where it begins.
     key: Vec<u8>,
@@ -92,6 +104,12 @@ pub struct Reader {
     /// The index's entry of a partition, if it was looked up; good for the one that begins where it says.
     entry: Option<Entry>,
     promoted: Option<Promoted>,
+    /// Whether range tombstone markers show that change nothing.
+    every_marker: bool,
+    /// Whether rows that are out of order are noticed: in the background, where what is read is written again.
+    checks_order: bool,
+    /// The position of the unfiltered before, if there is one in this partition: its prefix and weight.
+    before: (Vec<u8>, Option<i8>),
 }
 
 enum State {
@@ -141,6 +159,7 @@ impl Reader {
             layout: None,
             ranges: Rc::default(),
             batch: Batch::default(),
+            fill: if options.read_ahead { FILL } else { FIRST_FILL },
             state: State::Begin,
             key: Vec::new(),
             token: Token::MIN,
@@ -148,7 +167,20 @@ impl Reader {
             any: false,
             entry: None,
             promoted: None,
+            every_marker: false,
+            checks_order: options.class == IoClass::Background,
+            before: (Vec::new(), None),
         }
+    }
+
+    /// Shows range tombstone markers that change nothing, which some writers leave behind: for tools that show what is there.
+    pub(crate) fn show_every_marker(&mut self) {
+        self.every_marker = true;
+    }
+
+    /// How far it is, in bytes of content.
+    pub fn position(&self) -> u64 {
+        self.stream.position()
     }
 
     /// The sstable.
@@ -199,6 +231,7 @@ impl Reader {
             + self.index.memory_bytes()
             + self.batch.arena.capacity()
             + self.key.capacity()
+            + self.before.0.capacity()
     }
 
     async fn run(&mut self) -> Result<bool, Error> {
@@ -214,7 +247,8 @@ impl Reader {
                 State::Leave(ended) => self.leave(ended).await?,
                 State::Done => return Ok(false),
             }
-            if self.batch.weight() >= FILL {
+            if self.batch.weight() >= self.fill {
+                self.fill = (self.fill * 2).min(FILL);
                 return Ok(!matches!(self.state, State::Done));
             }
             steps += 1;
@@ -312,6 +346,7 @@ impl Reader {
     fn start_partition(&mut self, token: Token, start: u64, tombstone: Tombstone) {
         (self.token, self.start, self.any) = (token, start, true);
         self.promoted = None;
+        self.before.1 = None;
         self.batch.arena.reserve(self.key.len() + FIRST_BYTES);
         let key = self.batch.push_bytes(&self.key);
         self.batch.items.push(Item::Start { token, key, tombstone });
@@ -424,7 +459,8 @@ impl Reader {
                 _ => return Err(self.stream.corrupt("the index knows no partition here")),
             }
         }
-        let clip = Clip::new(ranges);
+        let mut clip = Clip::new(ranges);
+        clip.every_change = self.every_marker;
         self.state = if reversed {
             State::Backward(Backward::new(clip, self.promoted.as_ref().map(|promoted| promoted.count)))
         } else {

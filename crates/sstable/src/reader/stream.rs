@@ -1,13 +1,14 @@
 //! The content of Data.db as a window that moves on: chunks out of the cache or from disk, with read-ahead.
 //!
-//! What is asked for next is always a prefix of the window, so decoding works on plain slices. A chunk that is used alone is
-//! not copied; where an unfiltered crosses chunks, its pieces are joined. Readers that may not fill the cache decompress
-//! whole windows into one buffer.
+//! What is asked for next is always a prefix of the window, so decoding works on plain slices. Chunks that come from disk
+//! together are decompressed into one buffer, of which the cache gets slices, and which becomes the window as it is; where an
+//! unfiltered crosses from one buffer to the next, only its pieces are joined. Readers that may not fill the cache decompress
+//! into one buffer after another.
 //!
-//! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB. Sequential readers start larger and have
+//! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or what the reader was given. Sequential readers start larger and have
 //! the next window under way while they decode the current one. Chunks that lie together are read together.
 
-use super::ReadOptions;
+use super::{LARGEST_WINDOW, ReadOptions};
 use crate::cache::Kind;
 use crate::error::Error;
 use crate::table::Sstable;
@@ -21,15 +22,14 @@ use std::task::Poll;
 
 /// First window of a sequential reader, in bytes of content.
 const FIRST_WINDOW: u64 = 64 << 10;
-/// The largest window; two are held at once.
-const MAX_WINDOW: u64 = 512 << 10;
 /// Readers that did not say they are sequential read ahead from here on.
 const SEQUENTIAL_FROM: u64 = 64 << 10;
-/// How much is decompressed at once by readers that do not fill the cache.
+/// After so many bytes in sequence, a full cache gets a sample only.
+const SAMPLED_FROM: u64 = 1 << 20;
+/// How much is decompressed at once, into one buffer.
 const DECODE_AHEAD: usize = 32 << 10;
-
-/// Chunks that are decompressed between looks at the clock.
-const DECODES_PER_YIELD: u64 = 16;
+/// The least that is taken from the next buffer to join it with what is left of the last.
+const JOINED: usize = 256;
 
 type Read = Pin<Box<dyn Future<Output = io::Result<Bytes>>>>;
 
@@ -38,6 +38,8 @@ struct Stored {
     first: u64,
     end: u64,
     bytes: Bytes,
+    /// Whether the cache gets its content.
+    fills: bool,
 }
 
 /// A read of stored chunks that is under way.
@@ -60,8 +62,12 @@ pub(crate) struct Stream {
     /// Where the window begins in the content, and how much of it was consumed.
     base: u64,
     at: usize,
+    /// Content whose beginning is joined to the window's end, and where it begins.
+    joined: Option<(u64, Bytes)>,
+    /// A buffer for the next window of its own.
+    spare: Vec<u8>,
     stored: Option<Stored>,
-    /// Chunks that were decompressed already, in order.
+    /// Content that was decompressed already: from which chunk on, in order.
     decoded: VecDeque<(u64, Bytes)>,
     ahead: Option<Ahead>,
     /// Content bytes taken in sequence since the last jump.
@@ -81,6 +87,8 @@ impl Stream {
             window: Window::Own(Vec::new()),
             base: 0,
             at: 0,
+            joined: None,
+            spare: Vec::new(),
             stored: None,
             decoded: VecDeque::new(),
             ahead: None,
@@ -141,6 +149,13 @@ impl Stream {
             self.at = skip as usize;
             return;
         }
+        if let Some((start, content)) = self.joined.take()
+            && let Some(skip) = place.checked_sub(start)
+            && skip <= content.len() as u64
+        {
+            (self.window, self.base, self.at) = (Window::Chunk(content), start, skip as usize);
+            return;
+        }
         let before = (self.base + self.window().len() as u64).div_ceil(self.table.chunk_length() as u64);
         let after = place / self.table.chunk_length() as u64;
         // A short skip forward is still sequential reading.
@@ -176,6 +191,8 @@ impl Stream {
         let place = self.position();
         self.window = Window::Own(Vec::new());
         (self.base, self.at) = (place, 0);
+        self.joined = None;
+        self.spare = Vec::new();
         self.stored = None;
         self.decoded.clear();
         self.ahead = None;
@@ -186,33 +203,54 @@ impl Stream {
     pub fn memory_bytes(&self) -> usize {
         let ahead = |ahead: &Ahead| self.table.chunk_start(ahead.end) - self.table.chunk_start(ahead.first);
         self.window().len()
+            + self.spare.capacity()
+            + self.joined.as_ref().map_or(0, |(_, content)| content.len())
             + self.stored.as_ref().map_or(0, |stored| stored.bytes.len())
             + self.decoded.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
             + self.ahead.as_ref().map_or(0, ahead) as usize
     }
 
+    /// Goes over to the content that is joined to the window, or joins `need` bytes more of it; false if there is none left.
+    fn go_on_joined(&mut self, need: usize) -> bool {
+        let Some((start, content)) = self.joined.take() else { return false };
+        if let Some(skip) = self.position().checked_sub(start) {
+            self.keep_spare();
+            (self.window, self.base, self.at) = (Window::Chunk(content), start, skip as usize);
+            return true;
+        }
+        let Window::Own(own) = &mut self.window else { unreachable!("what is joined is the window's own") };
+        let taken = (self.base + own.len() as u64 - start) as usize;
+        let more = content.len().min(taken + need.max(JOINED));
+        own.extend_from_slice(&content[taken..more]);
+        if more < content.len() {
+            self.joined = Some((start, content));
+        }
+        true
+    }
+
     /// Appends the next chunk, or several, to the window. There must be one.
     async fn load(&mut self, need: usize) -> Result<(), Error> {
+        if self.go_on_joined(need) {
+            return Ok(());
+        }
         let table = self.table.clone();
         let length = table.chunk_length() as u64;
         let n = (self.position() + self.rest().len() as u64) / length;
-        while self.decoded.front().is_some_and(|(number, _)| *number < n) {
-            self.decoded.pop_front();
+        while let Some((first, content)) = self.decoded.pop_front() {
+            if let Some(skip) = n.checked_sub(first).map(|chunks| (chunks * length) as usize)
+                && skip < content.len()
+            {
+                self.push(n, content.slice(skip..), need);
+                return Ok(());
+            }
         }
-        if self.decoded.front().is_some_and(|(number, _)| *number == n)
-            && let Some((_, chunk)) = self.decoded.pop_front()
-        {
-            self.push(n, chunk);
-            return Ok(());
-        }
-        self.decoded.clear();
         if self.stored.as_ref().is_some_and(|stored| (stored.first..stored.end).contains(&n)) {
-            return self.decode(n);
+            return self.decode(n, need);
         }
         if self.options.use_cache
             && let Some(chunk) = table.cached.get(Kind::Data, n)
         {
-            self.push(n, chunk);
+            self.push(n, chunk, need);
             return Ok(());
         }
         if self.ahead.as_ref().is_some_and(|ahead| (ahead.first..ahead.end).contains(&n)) {
@@ -221,17 +259,18 @@ impl Stream {
                 None => unreachable!("looked at above"),
             };
             if let Some(ahead) = self.ahead.take() {
-                self.stored = Some(self.check_length(ahead.first, ahead.end, bytes?)?);
+                let fills = self.fills(ahead.first, ahead.end);
+                self.stored = Some(self.check_length(ahead.first, ahead.end, bytes?, fills)?);
             }
             self.read_ahead().await;
-            return self.decode(n);
+            return self.decode(n, need);
         }
         self.ahead = None;
         if self.options.use_cache {
             while let Some(flight) = table.cached.flight(Kind::Data, n) {
                 let landed = flight.wait().await;
                 if let Some(chunk) = landed.or_else(|| table.cached.get(Kind::Data, n)) {
-                    self.push(n, chunk);
+                    self.push(n, chunk, need);
                     return Ok(());
                 }
             }
@@ -245,7 +284,7 @@ impl Stream {
         let length = table.chunk_length() as u64;
         self.stored = None;
         let end = self.window_end(n, need as u64);
-        let claim = self.options.fill_cache.then(|| table.cached.claim(Kind::Data, n, end));
+        let claim = self.fills(n, end).then(|| table.cached.claim(Kind::Data, n, end));
         let end = match &claim {
             Some(claim) => n + claim.len(),
             None if self.options.use_cache => {
@@ -255,17 +294,20 @@ impl Stream {
         };
         let (start, stop) = (table.chunk_start(n), table.chunk_start(end));
         let bytes = table.data.read_at(start, (stop - start) as usize, self.options.class).await?;
-        let stored = self.check_length(n, end, bytes)?;
+        let stored = self.check_length(n, end, bytes, claim.is_some())?;
         match claim {
             None => self.stored = Some(stored),
             Some(claim) => {
-                for chunk in n..end {
-                    let content = self.decode_alone(chunk, &stored)?;
-                    claim.complete((chunk - n) as usize, &content);
-                    self.decoded.push_back((chunk, content));
-                    if (chunk - n) % DECODES_PER_YIELD == DECODES_PER_YIELD - 1 {
-                        rt::task::maybe_yield().await;
+                let mut first = n;
+                while first < end {
+                    let content = self.decode_together(first, end, &stored)?;
+                    let next = first + (content.len() as u64).div_ceil(length);
+                    for chunk in first..next {
+                        claim.complete((chunk - n) as usize, &self.chunk_of(&content, first, chunk));
                     }
+                    self.decoded.push_back((first, content));
+                    first = next;
+                    rt::task::maybe_yield().await;
                 }
             }
         }
@@ -273,23 +315,29 @@ impl Stream {
         self.read_ahead().await;
         self.run -= (end - n - 1) * length;
         match self.decoded.pop_front() {
-            Some((number, chunk)) => {
-                self.push(number, chunk);
+            Some((first, content)) => {
+                self.push(first, content, need);
                 Ok(())
             }
-            None => self.decode(n),
+            None => self.decode(n, need),
         }
+    }
+
+    /// The most content that is read at once; two such windows are held.
+    fn largest_window(&self) -> u64 {
+        self.options.window.clamp(FIRST_WINDOW as u32, LARGEST_WINDOW).into()
     }
 
     /// The chunk up to which a read that starts at chunk `n` goes.
     fn window_end(&self, n: u64, need: u64) -> u64 {
         let length = self.table.chunk_length() as u64;
         let start = n * length;
+        let most = self.largest_window();
         let grown = match self.options.read_ahead {
-            true => self.run.clamp(FIRST_WINDOW, MAX_WINDOW),
-            false => self.run.min(MAX_WINDOW),
+            true => self.run.clamp(FIRST_WINDOW, most),
+            false => self.run.min(most),
         };
-        let expected = self.expected.saturating_sub(start).min(MAX_WINDOW / 4);
+        let expected = self.expected.saturating_sub(start).min(most / 4);
         let wise = grown.max(expected).min(self.limit.saturating_sub(start));
         let stop = start.saturating_add(need.max(wise).max(1)).min(self.table.content_length);
         stop.div_ceil(length).max(n + 1)
@@ -300,12 +348,13 @@ impl Stream {
         if !(self.options.read_ahead || self.run >= SEQUENTIAL_FROM) || self.ahead.is_some() {
             return;
         }
-        let behind_stored = self.stored.as_ref().map_or(0, |stored| stored.end);
-        let mut first = behind_stored.max(self.decoded.back().map_or(0, |(number, _)| number + 1));
         let length = self.table.chunk_length() as u64;
+        let behind_stored = self.stored.as_ref().map_or(0, |stored| stored.end);
+        let mut first = behind_stored
+            .max(self.decoded.back().map_or(0, |(first, content)| first + (content.len() as u64).div_ceil(length)));
         let stop = self.limit.div_ceil(length).min(self.table.chunk_count());
         let cached = |chunk: u64| self.options.use_cache && self.table.cached.has(Kind::Data, chunk);
-        let horizon = first + MAX_WINDOW.div_ceil(length);
+        let horizon = first + self.largest_window().div_ceil(length);
         while first < stop.min(horizon) && cached(first) {
             first += 1;
         }
@@ -315,8 +364,8 @@ impl Stream {
         let end = self.window_end(first, 1).min(stop);
         let end = (first + 1..end).find(|&chunk| cached(chunk)).unwrap_or(end);
         let (start, until) = (self.table.chunk_start(first), self.table.chunk_start(end));
-        let (file, class) = (self.table.data.clone(), self.options.class);
-        let mut read: Read = Box::pin(async move { file.read_at(start, (until - start) as usize, class).await });
+        let (table, class) = (self.table.clone(), self.options.class);
+        let mut read: Read = Box::pin(async move { table.data.read_at(start, (until - start) as usize, class).await });
         // The first poll is what submits the read.
         let mut early = None;
         poll_fn(|cx| {
@@ -332,13 +381,19 @@ impl Stream {
         self.ahead = Some(Ahead { first, end, read });
     }
 
-    fn check_length(&self, first: u64, end: u64, bytes: Bytes) -> Result<Stored, Error> {
+    /// Whether the cache gets the content of these chunks.
+    fn fills(&self, first: u64, end: u64) -> bool {
+        let bytes = (end - first) as usize * self.table.chunk_length();
+        self.options.fill_cache && (self.run < SAMPLED_FROM || self.table.cached.samples(bytes))
+    }
+
+    fn check_length(&self, first: u64, end: u64, bytes: Bytes, fills: bool) -> Result<Stored, Error> {
         let (start, stop) = (self.table.chunk_start(first), self.table.chunk_start(end));
         if bytes.len() as u64 != stop - start {
             let at = start + bytes.len() as u64;
             return Err(Error::corrupt(self.table.data.path(), at, "the file ends too early"));
         }
-        Ok(Stored { first, end, bytes })
+        Ok(Stored { first, end, bytes, fills })
     }
 
     fn stored_chunk<'s>(&self, n: u64, stored: &'s Stored) -> &'s [u8] {
@@ -347,62 +402,76 @@ impl Stream {
         &stored.bytes[range]
     }
 
-    fn decode_alone(&self, n: u64, stored: &Stored) -> Result<Bytes, Error> {
-        let mut out = vec![0; self.table.chunk_content(n)];
-        self.table.decode_chunk(n, self.stored_chunk(n, stored), &mut out)?;
+    /// Chunks from `n` on, before `end`, as much as is decompressed at once; at least one. An error in a later one is left for the
+    /// time when it is wanted: what came before is sound, and may be all that is wanted.
+    fn decode_together(&self, n: u64, end: u64, stored: &Stored) -> Result<Bytes, Error> {
+        let length = self.table.chunk_length();
+        let mut out = Vec::with_capacity(((end - n) as usize * length).min(DECODE_AHEAD.max(length)));
+        self.decode_to(n, end, stored, &mut out)?;
         Ok(out.into())
     }
 
-    /// Appends chunk `n` out of the stored ones; without a cache to fill, some more.
-    fn decode(&mut self, n: u64) -> Result<(), Error> {
+    /// Appends chunks as [`Stream::decode_together`]; says which comes next.
+    fn decode_to(&self, n: u64, end: u64, stored: &Stored, out: &mut Vec<u8>) -> Result<u64, Error> {
+        let before = out.len();
+        let mut chunk = n;
+        while chunk < end && out.len() - before < DECODE_AHEAD {
+            match self.table.decode_chunk(chunk, self.stored_chunk(chunk, stored), out) {
+                Err(error) if chunk == n => return Err(error),
+                Err(_) => break,
+                Ok(()) => chunk += 1,
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// One chunk of content that begins with chunk `first`.
+    fn chunk_of(&self, content: &Bytes, first: u64, chunk: u64) -> Bytes {
+        let start = (chunk - first) as usize * self.table.chunk_length();
+        content.slice(start..start + self.table.chunk_content(chunk))
+    }
+
+    /// Appends chunk `n` out of the stored ones, and some more.
+    fn decode(&mut self, n: u64, need: usize) -> Result<(), Error> {
         let Some(stored) = self.stored.take() else { unreachable!("the caller has looked") };
-        let result = self.decode_from(n, &stored);
+        let result = self.decode_from(n, &stored, need);
         self.stored = Some(stored);
         result
     }
 
-    fn decode_from(&mut self, n: u64, stored: &Stored) -> Result<(), Error> {
-        if self.options.fill_cache {
-            let chunk = self.decode_alone(n, stored)?;
-            self.table.cached.insert(Kind::Data, n, &chunk);
-            self.push(n, chunk);
+    fn decode_from(&mut self, n: u64, stored: &Stored, need: usize) -> Result<(), Error> {
+        let length = self.table.chunk_length() as u64;
+        if stored.fills {
+            let content = self.decode_together(n, stored.end, stored)?;
+            for chunk in n..n + (content.len() as u64).div_ceil(length) {
+                self.table.cached.insert(Kind::Data, chunk, &self.chunk_of(&content, n, chunk));
+            }
+            self.push(n, content, need);
             return Ok(());
         }
-        let length = self.table.chunk_length() as u64;
         let mut own = self.take_rest(n);
-        let rest = own.len();
-        let mut chunk = n;
-        while chunk < stored.end && own.len() - rest < DECODE_AHEAD {
-            let at = own.len();
-            own.resize(at + self.table.chunk_content(chunk), 0);
-            let bytes = self.stored_chunk(chunk, stored);
-            if let Err(error) = self.table.decode_chunk(chunk, bytes, &mut own[at..]) {
-                // What came before is sound, and may be all that is wanted.
-                if chunk == n {
-                    return Err(error);
-                }
-                own.truncate(at);
-                break;
-            }
-            chunk += 1;
-        }
-        self.run += (chunk - n) * length;
+        let next = self.decode_to(n, stored.end, stored, &mut own);
         self.window = Window::Own(own);
+        self.run += (next? - n) * length;
         Ok(())
     }
 
-    /// Appends chunk `n`.
-    fn push(&mut self, n: u64, chunk: Bytes) {
-        self.run += chunk.len() as u64;
+    /// Appends content that begins with chunk `n`: all of it, or at least `need` bytes.
+    fn push(&mut self, n: u64, content: Bytes, need: usize) {
+        self.run += content.len() as u64;
+        let start = n * self.table.chunk_length() as u64;
         if self.rest().is_empty() {
-            let start = n * self.table.chunk_length() as u64;
-            self.at = (self.position() - start) as usize;
-            self.base = start;
-            self.window = Window::Chunk(chunk);
+            (self.at, self.base) = ((self.position() - start) as usize, start);
+            self.keep_spare();
+            self.window = Window::Chunk(content);
         } else {
             let mut own = self.take_rest(n);
-            own.extend_from_slice(&chunk);
+            let taken = content.len().min(need.max(JOINED));
+            own.extend_from_slice(&content[..taken]);
             self.window = Window::Own(own);
+            if taken < content.len() {
+                self.joined = Some((start, content));
+            }
         }
     }
 
@@ -418,7 +487,7 @@ impl Stream {
                     own.clear();
                     own
                 }
-                Window::Chunk(_) => Vec::new(),
+                Window::Chunk(_) => std::mem::take(&mut self.spare),
             };
         }
         let at = std::mem::replace(&mut self.at, 0);
@@ -428,7 +497,21 @@ impl Stream {
                 own.drain(..at);
                 own
             }
-            Window::Chunk(chunk) => chunk[at..].to_vec(),
+            Window::Chunk(chunk) => {
+                let mut own = std::mem::take(&mut self.spare);
+                own.extend_from_slice(&chunk[at..]);
+                own
+            }
+        }
+    }
+
+    /// Keeps the window's own buffer for the next time that one is wanted.
+    fn keep_spare(&mut self) {
+        if let Window::Own(own) = &mut self.window
+            && own.capacity() > self.spare.capacity()
+        {
+            own.clear();
+            self.spare = std::mem::take(own);
         }
     }
 }

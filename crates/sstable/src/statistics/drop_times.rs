@@ -49,6 +49,11 @@ impl DropTimes {
         self.bins.iter().take_while(|&&(time, _)| time < at as f64).map(|&(_, count)| count as f64).sum()
     }
 
+    /// Seconds and counts, by time.
+    pub fn bins(&self) -> &[(f64, u64)] {
+        &self.bins
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.bins.iter().fold(0, |sum, &(_, count)| sum.saturating_add(count))

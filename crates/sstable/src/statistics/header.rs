@@ -7,6 +7,7 @@ use model::time::{Seconds, Timestamp};
 use model::types::vint::write_unsigned;
 use model::types::{CqlType, class_name};
 use model::{Column, ColumnId, ColumnKind, SchemaVersion, TableId, TableSchema};
+use std::cmp::Ordering;
 use uuid::Uuid;
 
 /// 2015-09-22 in microseconds, and in seconds: what the minima themselves are taken from.
@@ -24,6 +25,8 @@ pub struct Header {
     pub min_deletion_time: Seconds,
     /// TTLs are stored as differences from this.
     pub min_ttl: i32,
+    /// Whether the file has minima of more than 32 bits for "none", as ScyllaDB writes them; Cassandra 5 refuses such files.
+    pub loose_minima: bool,
     /// Types of the partition key's columns.
     pub partition_key: Vec<CqlType>,
     /// Types of the clustering columns, and whether they descend.
@@ -43,10 +46,29 @@ pub struct HeaderColumn {
     pub ty: CqlType,
 }
 
+/// Cassandra's order of column names: by bytes, but for the highest bit of the first, which counts the other way round.
+pub(crate) fn name_order(a: &str, b: &str) -> Ordering {
+    let first = |name: &str| name.bytes().next().unwrap_or(0) ^ 0x80;
+    first(a).cmp(&first(b)).then_with(|| a.cmp(b))
+}
+
+/// The order in which a file is written: single cells first, then by name as Cassandra sorts them when it reads the file.
 fn in_file_order(columns: &mut [HeaderColumn]) {
-    columns.sort_by(|a, b| {
-        a.ty.is_multi_cell().cmp(&b.ty.is_multi_cell()).then_with(|| a.name.as_bytes().cmp(b.name.as_bytes()))
-    });
+    columns.sort_by(|a, b| a.ty.is_multi_cell().cmp(&b.ty.is_multi_cell()).then_with(|| name_order(&a.name, &b.name)));
+}
+
+/// Puts the columns of a file's header into the order of its rows. Cassandra lists them in that order. Others (ScyllaDB, earlier releases of
+/// Messina) have them in order of bytes, and some list single and multi-cell ones mixed.
+fn as_written(columns: &mut [HeaderColumn]) {
+    columns.sort_by_key(|column| column.ty.is_multi_cell());
+    let in_some_order = |order: fn(&str, &str) -> Ordering| {
+        columns
+            .chunk_by(|a, b| a.ty.is_multi_cell() == b.ty.is_multi_cell())
+            .all(|alike| alike.is_sorted_by(|a, b| order(&a.name, &b.name).is_lt()))
+    };
+    if !in_some_order(name_order) && !in_some_order(str::cmp) {
+        columns.sort_by(|a, b| (a.ty.is_multi_cell(), &a.name).cmp(&(b.ty.is_multi_cell(), &b.name)));
+    }
 }
 
 impl Header {
@@ -62,6 +84,7 @@ impl Header {
             min_timestamp,
             min_deletion_time,
             min_ttl,
+            loose_minima: false,
             partition_key: schema.partition_key.iter().map(|c| c.ty.clone()).collect(),
             clustering: schema.clustering.iter().map(|c| (c.ty.clone(), c.descending)).collect(),
             statics: columns(&schema.statics),
@@ -75,8 +98,10 @@ impl Header {
     pub(crate) fn read(input: &mut Input<'_>) -> Parsed<Self> {
         // Old writers put 64-bit "none" here; keeping the low half is what everybody's arithmetic amounts to.
         let min_timestamp = (input.uvint()? as i64).wrapping_add(EPOCH_MICROS);
-        let min_deletion_time = (input.uvint()? as i64).wrapping_add(EPOCH_SECONDS) as Seconds;
-        let min_ttl = input.uvint()? as i32;
+        let deletion_time = (input.uvint()? as i64).wrapping_add(EPOCH_SECONDS);
+        let ttl = input.uvint()? as i64;
+        let (min_deletion_time, min_ttl) = (deletion_time as Seconds, ttl as i32);
+        let loose_minima = i64::from(min_deletion_time) != deletion_time || i64::from(min_ttl) != ttl;
         let partition_key = class_name::parse_partition_key(text(input.vbytes()?)?).map_err(|_| BAD_TYPE)?;
         let count = input.uvint()?;
         if count > MAX_COLUMNS {
@@ -89,7 +114,16 @@ impl Header {
         }
         let statics = read_columns(input)?;
         let regulars = read_columns(input)?;
-        Ok(Header { min_timestamp, min_deletion_time, min_ttl, partition_key, clustering, statics, regulars })
+        Ok(Header {
+            min_timestamp,
+            min_deletion_time,
+            min_ttl,
+            loose_minima,
+            partition_key,
+            clustering,
+            statics,
+            regulars,
+        })
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -168,9 +202,40 @@ fn read_columns(input: &mut Input<'_>) -> Parsed<Vec<HeaderColumn>> {
         let ty = class_name::parse(text(input.vbytes()?)?).map_err(|_| BAD_TYPE)?.freeze_nested();
         columns.push(HeaderColumn { name, ty });
     }
-    in_file_order(&mut columns);
+    as_written(&mut columns);
     if columns.windows(2).any(|pair| pair[0].name == pair[1].name) {
         return Err(Fault::Bad("a column stands twice"));
     }
     Ok(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Columns in capitals hold sets.
+    fn sorted(names: &[&str], sort: fn(&mut [HeaderColumn])) -> Vec<String> {
+        let column = |name: &&str| {
+            let is_set = name.chars().any(char::is_uppercase);
+            HeaderColumn { name: name.to_string(), ty: if is_set { CqlType::set(CqlType::Int) } else { CqlType::Int } }
+        };
+        let mut columns: Vec<_> = names.iter().map(column).collect();
+        sort(&mut columns);
+        columns.into_iter().map(|column| column.name).collect()
+    }
+
+    #[test]
+    fn files_are_written_in_the_order_of_cassandra_and_read_in_the_order_of_their_writer() {
+        assert_eq!(sorted(&["b", "a", "É", "é", "A", "", "ü"], in_file_order), ["é", "ü", "", "a", "b", "É", "A"]);
+        let kept: [&[&str]; 2] = [&["é", "a", "b", "É", "A"], &["a", "b", "é", "A", "É"]];
+        for names in kept {
+            assert_eq!(sorted(names, as_written), names);
+        }
+        assert_eq!(
+            sorted(&["A", "a", "B", "b", "É", "é"], as_written),
+            ["a", "b", "é", "A", "B", "É"],
+            "by name alone"
+        );
+        assert_eq!(sorted(&["b", "a", "é"], as_written), ["a", "b", "é"], "in no order");
+    }
 }

@@ -55,6 +55,17 @@ impl Histogram {
             .sum()
     }
 
+    /// The bound that `part` (0 to 1) of the values do not exceed; `None` if there are no values, or it lies beyond the last bound.
+    pub fn quantile(&self, part: f64) -> Option<u64> {
+        let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
+        let mut sum = 0u64;
+        let bucket = self.counts.iter().position(|&count| {
+            sum = sum.saturating_add(count);
+            sum >= wanted
+        });
+        self.bounds.get(bucket?).copied()
+    }
+
     pub(crate) fn read(input: &mut Input<'_>) -> Parsed<Self> {
         let buckets = input.be32()?;
         if !(1..=MAX_BUCKETS).contains(&buckets) {
@@ -99,6 +110,9 @@ mod tests {
         }
         assert_eq!((histogram.counts[0], histogram.counts[1], histogram.counts[SIZE_BOUNDS]), (2, 1, 1));
         assert_eq!(histogram.count(), 5);
+        let quantiles = [0.0, 0.4, 0.6, 0.8, 1.0].map(|part| histogram.quantile(part));
+        assert_eq!(quantiles, [Some(1), Some(1), Some(2), Some(12), None]);
+        assert_eq!(Histogram::new(4).quantile(0.5), None);
         let mut out = Vec::new();
         histogram.write(&mut out);
         assert_eq!(Histogram::read(&mut Input(&out)), Ok(histogram));

@@ -26,6 +26,8 @@ pub(crate) struct Statistics {
     pub header: Header,
     /// About how many partitions, from the sketch.
     pub cardinality: Option<u64>,
+    /// The chance of a false positive that the filter was made for.
+    pub bloom_fp_chance: f64,
 }
 
 impl Statistics {
@@ -45,7 +47,8 @@ impl Statistics {
             |kind: usize, name: &str| parts[kind].ok_or_else(|| Error::corrupt(file, 0, format!("no {name} part")));
         let at = |part: &[u8]| (part.as_ptr() as usize - bytes.as_ptr() as usize) as u64;
         let validation = part(0, "validation")?;
-        let (partitioner, _) = read_validation(validation).map_err(|fault| fault.at(file, at(validation)))?;
+        let (partitioner, bloom_fp_chance) =
+            read_validation(validation).map_err(|fault| fault.at(file, at(validation)))?;
         if partitioner != PARTITIONER {
             return Err(Error::Unsupported(format!("{}: partitioner {partitioner}", file.display())));
         }
@@ -57,7 +60,16 @@ impl Statistics {
             Some(part) => Sketch::estimate(part).unwrap_or(None),
             None => None,
         };
-        Ok(Statistics { stats, header, cardinality })
+        Ok(Statistics { stats, header, cardinality, bloom_fp_chance })
+    }
+
+    /// Puts another level into the bytes of a file of version `me`.
+    pub fn set_level(bytes: &mut [u8], level: u32) -> Parsed<()> {
+        let list = list_parts(bytes, Version::Me)?;
+        let &(_, start) = list.iter().find(|(kind, _)| *kind == 2).ok_or(Fault::Bad("no stats part"))?;
+        let at = start + Stats::level_at(bytes.get(start..).ok_or(Fault::Short)?)?;
+        bytes.get_mut(at..at + 4).ok_or(Fault::Short)?.copy_from_slice(&level.to_be_bytes());
+        Ok(())
     }
 
     /// The bytes of the file.

@@ -169,6 +169,18 @@ impl Stats {
         })
     }
 
+    /// Where in the bytes of the part the level stands.
+    pub(crate) fn level_at(part: &[u8]) -> Parsed<usize> {
+        let mut input = Input(part);
+        Histogram::read(&mut input)?;
+        Histogram::read(&mut input)?;
+        read_position(&mut input)?;
+        // Two timestamps, four times and TTLs, the compression ratio.
+        input.take(2 * 8 + 4 * 4 + 8)?;
+        DropTimes::read(&mut input)?;
+        Ok(part.len() - input.0.len())
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         self.partition_sizes.write(out);
         self.partition_cells.write(out);

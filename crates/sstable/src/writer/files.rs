@@ -105,6 +105,7 @@ impl DataFile {
         let companion = match self.compression {
             None => CrcFile { chunk: CRC_CHUNK, sums: self.crcs.finish() }.write(),
             Some(compression) => CompressionInfo {
+                options: Vec::new(),
                 algorithm: compression.algorithm,
                 chunk_length: compression.chunk_length,
                 content_length: self.stored,

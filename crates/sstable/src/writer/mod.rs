@@ -11,6 +11,7 @@ mod blocks;
 mod files;
 mod seal;
 
+pub(crate) use seal::write_synced;
 pub use seal::{Sealed, Unsealed, seal_all};
 
 use crate::compression::{CHUNK_LENGTHS, Compression};

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 /// An sstable that is complete and durable but for its name.
 #[derive(Debug)]
 pub struct Unsealed {
-    place: Place,
-    outcome: Sealed,
+    pub(crate) place: Place,
+    pub(crate) outcome: Sealed,
 }
 
 /// A sealed sstable.
@@ -83,7 +83,8 @@ fn alone(key: &DecoratedKey) -> DecoratedKey {
     DecoratedKey { token: key.token, key: Bytes::copy_from_slice(&key.key) }
 }
 
-async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
+/// Makes a file of these bytes, and makes it durable.
+pub(crate) async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
     let file = rt::fs::open(&path, &OpenOptions::create_new()).await?;
     file.write_at(0, bytes, class).await?;
     file.sync_all().await

@@ -41,6 +41,15 @@ fn scalar(rng: &mut StdRng) -> CqlType {
         CqlType::Date,
         CqlType::Uuid,
         CqlType::Varint,
+        CqlType::Ascii,
+        CqlType::Decimal,
+        CqlType::Double,
+        CqlType::Float,
+        CqlType::Inet,
+        CqlType::Smallint,
+        CqlType::Time,
+        CqlType::Timestamp,
+        CqlType::Timeuuid,
     ]
     .choose(rng)
     .expect("not empty")
@@ -63,6 +72,11 @@ fn column_type(rng: &mut StdRng) -> CqlType {
         2 => CqlType::map(CqlType::Text, CqlType::Int),
         3 => user_type(false),
         4 => CqlType::List { elem: Arc::new(CqlType::Int), frozen: true },
+        5 => match rng.gen_range(0..3) {
+            0 => CqlType::Duration,
+            1 => CqlType::Tuple([CqlType::Int, CqlType::Text].into()),
+            _ => user_type(true),
+        },
         _ => scalar(rng),
     }
 }
@@ -80,7 +94,8 @@ pub fn schema(rng: &mut StdRng, columns: usize) -> Rc<TableSchema> {
     let keys = (0..rng.gen_range(1..3))
         .map(|i| column(i, format!("p{i}"), ColumnKind::PartitionKey, scalar(rng), false))
         .collect::<Vec<_>>();
-    let clustering = (0..rng.gen_range(0..4))
+    // Beyond 32 the prefix has a second header.
+    let clustering = (0..if rng.gen_bool(0.05) { 36 } else { rng.gen_range(0..4) })
         .map(|i| {
             let (ty, descending) = (scalar(rng), rng.gen_bool(0.3));
             column(i, format!("c{i}"), ColumnKind::Clustering, ty, descending)
@@ -88,6 +103,7 @@ pub fn schema(rng: &mut StdRng, columns: usize) -> Rc<TableSchema> {
         .collect::<Vec<_>>();
     let statics = if clustering.is_empty() { 0 } else { rng.gen_range(0..3) };
     let regulars = rng.gen_range(0..=columns);
+    let counters = rng.gen_bool(0.07);
     let mut ids: Vec<usize> = (0..statics + regulars).collect();
     if rng.gen_bool(0.5) {
         ids.shuffle(rng);
@@ -95,7 +111,7 @@ pub fn schema(rng: &mut StdRng, columns: usize) -> Rc<TableSchema> {
     let cells = |first: usize, count: usize, kind, rng: &mut StdRng| {
         (0..count)
             .map(|i| {
-                let ty = column_type(rng);
+                let ty = if counters { CqlType::Counter } else { column_type(rng) };
                 column(ids[first + i], format!("{}{i}", ["s", "r"][(first > 0) as usize]), kind, ty, false)
             })
             .collect::<Vec<_>>()
@@ -136,6 +152,51 @@ pub fn value(rng: &mut StdRng, ty: &CqlType, max: usize) -> Vec<u8> {
             0 => vec![rng.r#gen()],
             _ => rng.gen_range(i16::MAX..=i16::MAX).to_be_bytes().to_vec(),
         },
+        CqlType::Smallint => rng.gen_range(-500..500i16).to_be_bytes().to_vec(),
+        CqlType::Time => rng.gen_range(0..86_400_000_000_000i64).to_be_bytes().to_vec(),
+        CqlType::Timestamp => rng.gen_range(-(1i64 << 41)..1 << 41).to_be_bytes().to_vec(),
+        CqlType::Double => rng.gen_range(-1e3..1e3f64).to_be_bytes().to_vec(),
+        CqlType::Float => (rng.gen_range(-1000..1000i32) as f32 / 8.0).to_be_bytes().to_vec(),
+        CqlType::Decimal => {
+            let mut out = rng.gen_range(0..6i32).to_be_bytes().to_vec();
+            out.push(rng.gen_range(1..100));
+            out
+        }
+        CqlType::Duration => vec![rng.gen_range(0..40) * 2, rng.gen_range(0..40) * 2, rng.gen_range(0..60) * 2],
+        CqlType::Inet => {
+            let bytes: [u8; 16] = rng.r#gen();
+            bytes[..if rng.gen_bool(0.5) { 4 } else { 16 }].to_vec()
+        }
+        CqlType::Timeuuid => time_uuid(rng).to_vec(),
+        CqlType::Tuple(_) => {
+            let mut out = 4i32.to_be_bytes().to_vec();
+            out.extend_from_slice(&rng.gen_range(0..9i32).to_be_bytes());
+            // Cassandra's printer wants the last field, too.
+            if rng.gen_bool(0.5) {
+                out.extend_from_slice(&(-1i32).to_be_bytes());
+            } else {
+                out.extend_from_slice(b"\0\0\0\x03a:@");
+            }
+            out
+        }
+        CqlType::Udt(_) => {
+            let mut out = b"\0\0\0\x03ann".to_vec();
+            if rng.gen_bool(0.5) {
+                out.extend_from_slice(b"\0\0\0\x04\0\0\0\x07\xff\xff\xff\xff");
+            }
+            out
+        }
+        CqlType::Counter => {
+            let shards = rng.gen_range(1..4u16);
+            let mut out = shards.to_be_bytes().to_vec();
+            (0..shards).for_each(|i| out.extend_from_slice(&(0x8000 + i).to_be_bytes()));
+            for i in 0..shards {
+                out.extend_from_slice(Uuid::from_u128(1 + u128::from(i) * 7).as_bytes());
+                out.extend_from_slice(&rng.gen_range(1..1000i64).to_be_bytes());
+                out.extend_from_slice(&rng.gen_range(-1000..1000i64).to_be_bytes());
+            }
+            out
+        }
         CqlType::Blob => (0..rng.gen_range(0..=max)).map(|_| rng.r#gen()).collect(),
         CqlType::List { .. } => {
             let mut out = 2u32.to_be_bytes().to_vec();
@@ -152,7 +213,7 @@ pub fn value(rng: &mut StdRng, ty: &CqlType, max: usize) -> Vec<u8> {
 fn key_value(rng: &mut StdRng, ty: &CqlType) -> Vec<u8> {
     loop {
         let bytes = value(rng, ty, 3);
-        if !bytes.is_empty() || matches!(ty, CqlType::Text | CqlType::Blob) {
+        if !bytes.is_empty() || matches!(ty, CqlType::Text | CqlType::Ascii | CqlType::Blob) {
             return bytes;
         }
     }
@@ -164,15 +225,16 @@ pub fn tombstone(rng: &mut StdRng) -> Tombstone {
     Tombstone::new(rng.gen_range(900..1500), NOW + rng.gen_range(0..100_000))
 }
 
+fn time_uuid(rng: &mut StdRng) -> [u8; 16] {
+    let mut bytes: [u8; 16] = rng.r#gen();
+    bytes[6] = bytes[6] & 0x0f | 0x10;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
 fn path(rng: &mut StdRng, ty: &CqlType) -> Vec<u8> {
     match ty {
-        CqlType::List { .. } => {
-            let mut bytes = [0u8; 16];
-            rng.fill(&mut bytes);
-            bytes[6] = bytes[6] & 0x0f | 0x10;
-            bytes[8] = bytes[8] & 0x3f | 0x80;
-            bytes.to_vec()
-        }
+        CqlType::List { .. } => time_uuid(rng).to_vec(),
         CqlType::Set { elem, .. } => value(rng, elem, 5),
         CqlType::Map { key, .. } => value(rng, key, 5),
         _ => rng.gen_range(0..3u16).to_be_bytes().to_vec(),
@@ -198,9 +260,15 @@ struct Owned {
 }
 
 pub fn row(rng: &mut StdRng, schema: &TableSchema, columns: &[Column], fixed: bool, max: usize) -> Row {
-    let timestamp = rng.gen_range(1000..2000);
+    // Some far away from the others, so that differences take all lengths.
+    let timestamp = match rng.gen_range(0..100) {
+        0 => 1 << rng.gen_range(11..62),
+        1 => -(1 << rng.gen_range(0..62)),
+        _ => rng.gen_range(1000..2000),
+    };
+    let counters = columns.iter().any(|column| column.ty == CqlType::Counter);
     let marker = match rng.gen_range(0..10) {
-        _ if fixed => None,
+        _ if fixed || counters => None,
         0..=5 => Some(Marker::new(timestamp)),
         6 => Some(Marker::expiring(timestamp, 100, NOW + 100)),
         7 => Some(Marker::expiring(timestamp, DEAD_MARKER_TTL, NOW + 5)),
@@ -214,6 +282,7 @@ pub fn row(rng: &mut StdRng, schema: &TableSchema, columns: &[Column], fixed: bo
             continue;
         }
         let state = |rng: &mut StdRng| match rng.gen_range(0..10) {
+            1 | 2 if counters => State::Live,
             0 => State::Dead { deletion_time: NOW + rng.gen_range(0..1000) },
             1 => State::Expiring { ttl: 100, expiry: NOW + 100 },
             2 => State::Expiring { ttl: 7, expiry: NOW + 7 },
@@ -223,7 +292,9 @@ pub fn row(rng: &mut StdRng, schema: &TableSchema, columns: &[Column], fixed: bo
         if !column.ty.is_multi_cell() {
             let (state, timestamp) = (state(rng), when(rng));
             let dead = matches!(state, State::Dead { .. });
-            let value = if dead { Vec::new() } else { value(rng, &column.ty, max) };
+            // Old clients may write empty numbers.
+            let empty = dead || (column.ty == CqlType::Int && rng.gen_bool(0.05));
+            let value = if empty { Vec::new() } else { value(rng, &column.ty, max) };
             cells.push(Owned { column: column.id, path: None, timestamp, state, value });
             continue;
         }

@@ -1,9 +1,14 @@
 //! An sstable as JSON, in the form of Cassandra's `sstabledump -t` (raw timestamps), without its `position` fields.
 //!
-//! Everything but the names of key columns comes from the serialization header, and those names do not show.
+//! Everything but the names of key columns comes from the serialization header, and those names do not show. Files that Cassandra 5
+//! refuses, for what only ScyllaDB writes into them, look as Cassandra 4.1 prints them: without the kind of the table.
+
+mod name;
+mod text;
 
 use crate::error::Error;
 use crate::reader::ReadOptions;
+use crate::statistics::header::name_order;
 use crate::table::Sstable;
 use model::TableSchema;
 use model::fragment::Fragment;
@@ -11,25 +16,41 @@ use model::key::{Clustering, ClusteringCut, DecoratedKey, split_partition_key};
 use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, Row, State};
 use model::time::{Seconds, Tombstone};
-use model::types::{CqlType, Value};
+use model::types::CqlType;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::net::IpAddr;
 use std::rc::Rc;
+use text::{hex, json, plain, quoted};
 
-/// Writes all partitions to `out`. `now` decides what is called expired.
-pub async fn dump_json(table: &Rc<Sstable>, now: Seconds, out: &mut dyn Write) -> Result<(), Error> {
+/// Writes all partitions to `out`. `now` decides what is called expired. `progress` is told now and then how many bytes of
+/// content were read.
+pub async fn dump_json(
+    table: &Rc<Sstable>,
+    now: Seconds,
+    out: &mut dyn Write,
+    mut progress: impl FnMut(u64),
+) -> Result<(), Error> {
     let schema = table.header_schema("", "");
     let slice = Rc::new(Slice::full());
     let mut reader = table.reader(&schema, PartitionRange::FULL, slice, ReadOptions::BACKGROUND);
-    let mut dump = Dump { schema, now, text: String::from("["), open: Tombstone::LIVE, partitions: 0, rows: 0 };
+    reader.show_every_marker();
+    let mut dump = Dump {
+        schema,
+        now,
+        kind: !is_loose(table),
+        text: String::from("["),
+        open: Tombstone::LIVE,
+        partitions: 0,
+        rows: 0,
+    };
     let mut fragments = VecDeque::new();
     loop {
         let more = reader.fill(&mut fragments).await?;
         for fragment in fragments.drain(..) {
             dump.fragment(&fragment);
         }
+        progress(reader.position());
         out.write_all(dump.text.as_bytes())?;
         dump.text.clear();
         if !more {
@@ -39,67 +60,42 @@ pub async fn dump_json(table: &Rc<Sstable>, now: Seconds, out: &mut dyn Write) -
     }
 }
 
+/// Whether the file is of the kind of `me` that only ScyllaDB writes, and Cassandra 5 refuses.
+fn is_loose(table: &Sstable) -> bool {
+    let compression = table.compression_facts();
+    let options = compression.iter().flat_map(|facts| &facts.options);
+    table.header().loose_minima || options.into_iter().any(|(name, _)| name == "crc_check_chance")
+}
+
 struct Dump {
     schema: Rc<TableSchema>,
     now: Seconds,
+    /// Whether the kind of the table is shown.
+    kind: bool,
     text: String,
     open: Tombstone,
     partitions: u64,
     rows: u64,
 }
 
-/// A string as JSON.
-fn quoted(text: &str) -> String {
-    Value::Text(text.to_string()).to_json_string(&CqlType::Text)
-}
-
-/// A value as JSON.
-fn json(ty: &CqlType, bytes: &[u8]) -> String {
-    match ty {
-        // The printer takes the start of the context for a number.
-        CqlType::Counter => bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).to_string(),
-        CqlType::Inet => quoted(&plain(ty, bytes)),
-        _ => match Value::decode(ty, bytes) {
-            Ok(value) => value.to_json_string(ty),
-            Err(_) => quoted(&hex(bytes)),
-        },
+/// The columns of a partition key as text.
+pub fn key_texts(schema: &TableSchema, key: &[u8]) -> Vec<String> {
+    let types: Vec<&CqlType> = schema.partition_key.iter().map(|column| &column.ty).collect();
+    match split_partition_key(key, types.len()) {
+        Some(components) => components.iter().zip(types).map(|(bytes, ty)| plain(ty, bytes)).collect(),
+        None => vec![hex(key)],
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
-}
-
-/// A value as the plain text that keys and paths are shown in.
-fn plain(ty: &CqlType, bytes: &[u8]) -> String {
-    let Ok(value) = Value::decode(ty, bytes) else { return hex(bytes) };
-    match value {
-        Value::Text(text) => text,
-        Value::Blob(bytes) => hex(&bytes),
-        Value::Empty | Value::Null => String::new(),
-        // Unlike the usual form, no group of zeros is left out.
-        Value::Inet(IpAddr::V6(address)) => address.segments().map(|group| format!("{group:x}")).join(":"),
-        Value::Udt(_) | Value::Tuple(_) => {
-            let types: Vec<&CqlType> = match ty {
-                CqlType::Udt(user_type) => user_type.fields.iter().map(|(_, ty)| ty).collect(),
-                CqlType::Tuple(types) => types.iter().collect(),
-                _ => Vec::new(),
-            };
-            let fields = model::types::collection::fields(bytes).zip(types);
-            let texts = fields.map(|(field, ty)| match field {
-                Ok(Some(bytes)) => plain(ty, bytes).replace(':', "\\:").replace('@', "\\@"),
-                _ => "@".to_string(),
-            });
-            texts.collect::<Vec<_>>().join(":")
-        }
-        value => {
-            let text = value.to_json_string(ty);
-            text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).map(str::to_string).unwrap_or(text)
-        }
-    }
+/// The clustering columns as JSON values; those that a prefix does not have are stars, unless there are to be none (`all`).
+pub fn clustering_texts(schema: &TableSchema, prefix: &Clustering, all: bool) -> Vec<String> {
+    let mut components = prefix.components();
+    let columns = schema.clustering.iter();
+    let text = columns.map_while(|column| match components.next() {
+        Some(bytes) => Some(json(&column.ty, bytes)),
+        None => (!all).then(|| "\"*\"".to_string()),
+    });
+    text.collect()
 }
 
 fn deletion(tombstone: Tombstone) -> String {
@@ -125,13 +121,9 @@ impl Dump {
         self.partitions += 1;
         self.rows = 0;
         self.open = Tombstone::LIVE;
-        let types: Vec<&CqlType> = self.schema.partition_key.iter().map(|column| &column.ty).collect();
-        let components = match split_partition_key(&key.key, types.len()) {
-            Some(components) => components.iter().zip(types).map(|(bytes, ty)| quoted(&plain(ty, bytes))).collect(),
-            None => vec![quoted(&hex(&key.key))],
-        };
-        let _ =
-            write!(self.text, "  {{\n    \"table kind\" : \"REGULAR\",\n    \"partition\" : {{\n      \"key\" : [ ");
+        let components: Vec<String> = key_texts(&self.schema, &key.key).iter().map(|text| quoted(text)).collect();
+        let kind = if self.kind { "    \"table kind\" : \"REGULAR\",\n" } else { "" };
+        let _ = write!(self.text, "  {{\n{kind}    \"partition\" : {{\n      \"key\" : [ ");
         let _ = write!(self.text, "{} ]", components.join(", "));
         if !tombstone.is_live() {
             let _ = write!(self.text, ",\n      {}", deletion(tombstone));
@@ -146,17 +138,7 @@ impl Dump {
     }
 
     fn clustering(&self, prefix: &Clustering, all: bool) -> String {
-        let mut components = prefix.components();
-        let values: Vec<_> = self
-            .schema
-            .clustering
-            .iter()
-            .map_while(|column| match components.next() {
-                Some(bytes) => Some(json(&column.ty, bytes)),
-                None => (!all).then(|| "\"*\"".to_string()),
-            })
-            .collect();
-        format!("\"clustering\" : [ {} ]", values.join(", "))
+        format!("\"clustering\" : [ {} ]", clustering_texts(&self.schema, prefix, all).join(", "))
     }
 
     fn row(&mut self, key: Option<&Clustering>, row: &Row) {
@@ -179,15 +161,15 @@ impl Dump {
         let shown: Vec<(String, String)> = cells.map(|cell| self.cell(&cell, marker)).collect();
         // Columns by name, as the printer's map of them has it; cells of one column stay in order.
         let mut shown = shown;
-        shown.sort_by_key(|(name, _)| self.place_of(name));
+        shown
+            .sort_by(|(a, _), (b, _)| self.is_multi_cell(a).cmp(&self.is_multi_cell(b)).then_with(|| name_order(a, b)));
         let texts: Vec<String> = shown.into_iter().map(|(_, text)| format!("\n          {text}")).collect();
         let _ = write!(self.text, ",\n        \"cells\" : [{}\n        ]\n      }}", texts.join(","));
     }
 
-    /// Where a column stands in the file: single cells first.
-    fn place_of(&self, name: &str) -> (bool, String) {
-        let column = self.schema.column_named(name);
-        (column.is_some_and(|column| column.ty.is_multi_cell()), name.to_string())
+    /// Single cells come first.
+    fn is_multi_cell(&self, name: &str) -> bool {
+        self.schema.column_named(name).is_some_and(|column| column.ty.is_multi_cell())
     }
 
     fn expiry(&self, ttl: i32, expiry: Seconds) -> String {
@@ -197,7 +179,7 @@ impl Dump {
 
     fn cell(&self, cell: &Cell<'_>, marker: Option<Marker>) -> (String, String) {
         let Some(column) = self.schema.column(cell.column) else { return Default::default() };
-        let mut out = format!("{{ \"name\" : {}", quoted(&column.name));
+        let mut out = format!("{{ \"name\" : {}", quoted(&name::in_statement(&column.name)));
         if let Some(tombstone) = cell.as_complex_deletion() {
             let _ = write!(out, ", {} }}", deletion(tombstone));
             return (column.name.clone(), out);

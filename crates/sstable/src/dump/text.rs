@@ -1,0 +1,201 @@
+//! Values in the two notations of Cassandra's printer: JSON for cells and clustering columns, and plain text for partition keys
+//! and the paths of cells.
+//!
+//! Neither is quite the notation of CQL's JSON functions: numbers and addresses look as Java prints them, and in plain text a
+//! collection is its bytes. Bytes that are no value of their type are shown as hexadecimal digits, never an error: whoever dumps
+//! a file wants to see what is in it.
+
+use model::types::{CqlType, Value};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+/// Text as a JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    Value::Text(text.to_string()).to_json_string(&CqlType::Text)
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// A value as JSON.
+pub(super) fn json(ty: &CqlType, bytes: &[u8]) -> String {
+    if *ty == CqlType::Counter {
+        // The printer takes the start of the context for a number.
+        return bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).to_string();
+    }
+    match Value::decode(ty, bytes) {
+        Ok(value) => {
+            let mut out = String::new();
+            push_json(&value, ty, &mut out);
+            out
+        }
+        Err(_) => quoted(&hex(bytes)),
+    }
+}
+
+fn push_json(value: &Value, ty: &CqlType, out: &mut String) {
+    match (value, ty) {
+        (Value::Inet(address), _) => out.push_str(&quoted(&long_address(*address))),
+        (Value::Float(v), _) if v.is_finite() => out.push_str(&java_number(*v)),
+        (Value::Double(v), _) if v.is_finite() => out.push_str(&java_number(*v)),
+        (Value::Duration(_), _) => out.push_str(&quoted(&duration(value, ty))),
+        (Value::List(values), CqlType::List { elem, .. })
+        | (Value::Set(values), CqlType::Set { elem, .. })
+        | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
+            push_list(['[', ']'], values, out, |value, out| push_json(value, elem, out));
+        }
+        (Value::Map(entries), CqlType::Map { key, value: value_type, .. }) => {
+            push_list(['{', '}'], entries, out, |(k, v), out| {
+                let mut name = String::new();
+                push_json(k, key, &mut name);
+                // What is no string becomes one.
+                out.push_str(&if name.starts_with('"') { name } else { quoted(&name) });
+                out.push_str(": ");
+                push_json(v, value_type, out);
+            });
+        }
+        (Value::Tuple(values), CqlType::Tuple(types)) => {
+            push_list(['[', ']'], values.iter().zip(types.iter()), out, |(value, ty), out| push_json(value, ty, out));
+        }
+        (Value::Udt(values), CqlType::Udt(user_type)) => {
+            push_list(['{', '}'], values.iter().zip(&user_type.fields), out, |(value, (name, ty)), out| {
+                let shown = if name.to_lowercase() == *name { name.clone() } else { format!("\"{name}\"") };
+                let _ = write!(out, "{}: ", quoted(&shown));
+                push_json(value, ty, out);
+            });
+        }
+        (value, ty) => out.push_str(&value.to_json_string(ty)),
+    }
+}
+
+fn push_list<T>(
+    brackets: [char; 2],
+    items: impl IntoIterator<Item = T>,
+    out: &mut String,
+    mut push: impl FnMut(T, &mut String),
+) {
+    out.push(brackets[0]);
+    for (i, item) in items.into_iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        push(item, out);
+    }
+    out.push(brackets[1]);
+}
+
+/// A value as the plain text that keys and paths are shown in.
+pub(super) fn plain(ty: &CqlType, bytes: &[u8]) -> String {
+    let Ok(value) = Value::decode(ty, bytes) else { return hex(bytes) };
+    match (value, ty) {
+        (Value::Text(text), _) => text,
+        (Value::Empty | Value::Null, _) => String::new(),
+        (Value::Blob(_) | Value::List(_) | Value::Set(_) | Value::Map(_) | Value::Vector(_), _) => hex(bytes),
+        (Value::Inet(address), _) => long_address(address),
+        (Value::Float(v), _) => java_number(v),
+        (Value::Double(v), _) => java_number(v),
+        (value @ Value::Duration(_), ty) => duration(&value, ty),
+        (value @ Value::Timestamp(_), ty) => bare(&value, ty).replacen(' ', "T", 1),
+        (Value::Udt(_), CqlType::Udt(user_type)) => fields(bytes, user_type.fields.iter().map(|(_, ty)| ty)),
+        (Value::Tuple(_), CqlType::Tuple(types)) => fields(bytes, types.iter()),
+        (value, ty) => bare(&value, ty),
+    }
+}
+
+/// No time at all has no units.
+fn duration(value: &Value, ty: &CqlType) -> String {
+    let text = bare(value, ty);
+    if text == "0s" { String::new() } else { text }
+}
+
+/// The JSON form without quotes.
+fn bare(value: &Value, ty: &CqlType) -> String {
+    let text = value.to_json_string(ty);
+    text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).map(str::to_string).unwrap_or(text)
+}
+
+/// Fields with colons between them; null is an at sign. Missing ones at the end do not show.
+fn fields<'t>(bytes: &[u8], types: impl Iterator<Item = &'t CqlType>) -> String {
+    let texts = model::types::collection::fields(bytes).zip(types).map(|(field, ty)| match field {
+        Ok(Some(bytes)) => plain(ty, bytes).replace(':', "\\:").replace('@', "\\@"),
+        _ => "@".to_string(),
+    });
+    texts.collect::<Vec<_>>().join(":")
+}
+
+/// Unlike in the usual form, no group of zeros is left out.
+fn long_address(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => address.segments().map(|group| format!("{group:x}")).join(":"),
+    }
+}
+
+/// A floating-point number as Java prints it: always with a point, and with an exponent outside 0.001 to 10,000,000.
+fn java_number<F: Into<f64> + Copy + std::fmt::Display + std::fmt::LowerExp>(value: F) -> String {
+    let wide: f64 = value.into();
+    if wide.is_nan() {
+        return "NaN".to_string();
+    }
+    if wide.is_infinite() {
+        return if wide > 0.0 { "Infinity" } else { "-Infinity" }.to_string();
+    }
+    let pointed = |digits: &str| if digits.contains('.') { digits.to_string() } else { format!("{digits}.0") };
+    if wide == 0.0 || (1e-3..1e7).contains(&wide.abs()) {
+        return pointed(&format!("{value}"));
+    }
+    let scientific = format!("{value:e}");
+    match scientific.split_once('e') {
+        Some((digits, exponent)) => format!("{}E{exponent}", pointed(digits)),
+        None => scientific,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_look_as_java_prints_them() {
+        let cases = [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.5, "1.5"),
+            (100.0, "100.0"),
+            (0.001, "0.001"),
+            (0.0001, "1.0E-4"),
+            (9999999.0, "9999999.0"),
+            (1e7, "1.0E7"),
+            (-123456789.125, "-1.23456789125E8"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-Infinity"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(java_number(value), text);
+        }
+        assert_eq!(java_number(3.4e38f32), "3.4E38");
+        assert_eq!(java_number(0.1f32), "0.1");
+    }
+
+    #[test]
+    fn the_two_notations_differ_where_cassandra_has_them_differ() {
+        let list = CqlType::List { elem: std::sync::Arc::new(CqlType::Int), frozen: true };
+        let bytes = [0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 7];
+        assert_eq!((json(&list, &bytes), plain(&list, &bytes)), ("[7]".into(), "000000010000000400000007".into()));
+        let zero = 0i64.to_be_bytes();
+        assert_eq!(json(&CqlType::Timestamp, &zero), "\"1970-01-01 00:00:00.000Z\"");
+        assert_eq!(plain(&CqlType::Timestamp, &zero), "1970-01-01T00:00:00.000Z");
+        assert_eq!(plain(&CqlType::Inet, &std::net::Ipv6Addr::LOCALHOST.octets()), "0:0:0:0:0:0:0:1");
+        let tuple = CqlType::Tuple([CqlType::Text, CqlType::Int].into());
+        assert_eq!(plain(&tuple, b"\0\0\0\x03a:b\xff\xff\xff\xff"), "a\\:b:@");
+        assert_eq!(json(&CqlType::Duration, &[0, 0, 0]), "\"\"");
+        assert_eq!(json(&CqlType::Duration, &[2, 0, 0]), "\"1mo\"");
+        // No int: shown as it is.
+        assert_eq!(json(&CqlType::Int, &[1, 2]), "\"0102\"");
+    }
+}

@@ -1,0 +1,270 @@
+//! The files of a shard's sstables that are open: so many at a time and no more.
+//!
+//! A file is opened when it is first read, and closed again when others need its place and nobody has read it for a while (a clock goes
+//! round: what was read since it last came by stays). So thousands of sstables need no thousands of descriptors, and what is read
+//! often is not opened again and again. Where the process runs out of descriptors all the same, half of what is open is given back.
+//!
+//! Invariant: what is to be removed from the disk while somebody still reads it is opened before and stays open
+//! ([`LazyFile::keep`]): it could not be opened any more.
+
+use bytes::Bytes;
+use rt::fs::{File, IoClass, OpenOptions};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+
+/// How many files are open at most where nobody said how many.
+const USUAL_LIMIT: usize = 1024;
+/// The fewest that are allowed, so that a reader of several sstables gets on.
+const LEAST_LIMIT: usize = 4;
+
+/// Numbers of the open files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFilesStats {
+    /// Open now.
+    pub open: usize,
+    /// The most that may be.
+    pub limit: usize,
+    /// Files opened.
+    pub opened: u64,
+    /// Files closed to make room.
+    pub closed: u64,
+}
+
+/// See the module.
+pub struct OpenFiles {
+    limit: Cell<usize>,
+    open: Cell<usize>,
+    opened: Cell<u64>,
+    closed: Cell<u64>,
+    /// The files that are open, and some that are not any more, in the order in which the clock comes by.
+    clock: RefCell<VecDeque<Weak<Slot>>>,
+}
+
+struct Slot {
+    files: Rc<OpenFiles>,
+    path: PathBuf,
+    file: RefCell<Option<File>>,
+    /// Read since the clock last came by.
+    used: Cell<bool>,
+    /// Never closed before the slot goes.
+    kept: Cell<bool>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            self.files.open.set(self.files.open.get() - 1);
+        }
+    }
+}
+
+/// A file that is opened when it is read.
+pub(crate) struct LazyFile(Rc<Slot>);
+
+/// Whether the process, or the machine, has no descriptors left.
+pub fn is_out_of_files(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+}
+
+impl OpenFiles {
+    /// Room for `limit` open files.
+    pub fn new(limit: usize) -> Rc<OpenFiles> {
+        Rc::new(OpenFiles {
+            limit: Cell::new(limit.max(LEAST_LIMIT)),
+            open: Cell::new(0),
+            opened: Cell::new(0),
+            closed: Cell::new(0),
+            clock: RefCell::default(),
+        })
+    }
+
+    /// Room for a usual number of open files.
+    pub fn usual() -> Rc<OpenFiles> {
+        OpenFiles::new(USUAL_LIMIT)
+    }
+
+    /// How it does.
+    pub fn stats(&self) -> OpenFilesStats {
+        OpenFilesStats {
+            open: self.open.get(),
+            limit: self.limit.get(),
+            opened: self.opened.get(),
+            closed: self.closed.get(),
+        }
+    }
+
+    /// Closes half of the files that are open and may be closed, for somebody who needs descriptors more; gives how many.
+    pub fn give_back(&self) -> usize {
+        let before = self.open.get();
+        self.close_down_to(before / 2);
+        before - self.open.get()
+    }
+
+    /// Closes files until no more than `target` are open, or none is left that may be closed.
+    fn close_down_to(&self, target: usize) {
+        let mut clock = self.clock.borrow_mut();
+        // Twice round: the first time may only find that all were read lately.
+        let mut steps = 2 * clock.len();
+        while self.open.get() > target && steps > 0 {
+            steps -= 1;
+            let Some(next) = clock.pop_front() else { break };
+            let Some(slot) = next.upgrade() else { continue };
+            if slot.kept.get() || slot.used.replace(false) {
+                clock.push_back(next);
+            } else if slot.file.take().is_some() {
+                self.open.set(self.open.get() - 1);
+                self.closed.set(self.closed.get() + 1);
+            }
+        }
+    }
+
+    fn note_open(&self, slot: &Rc<Slot>) {
+        self.open.set(self.open.get() + 1);
+        self.opened.set(self.opened.get() + 1);
+        let mut clock = self.clock.borrow_mut();
+        if clock.len() > 2 * self.open.get() + 64 {
+            // Those of sstables that are gone.
+            clock.retain(|own| own.strong_count() > 0);
+        }
+        clock.push_back(Rc::downgrade(slot));
+    }
+}
+
+impl LazyFile {
+    pub fn new(files: &Rc<OpenFiles>, path: PathBuf) -> LazyFile {
+        let (used, kept) = (Cell::new(false), Cell::new(false));
+        LazyFile(Rc::new(Slot { files: files.clone(), path, file: RefCell::default(), used, kept }))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The open file.
+    pub async fn open(&self) -> io::Result<File> {
+        self.0.used.set(true);
+        if let Some(file) = &*self.0.file.borrow() {
+            return Ok(file.clone());
+        }
+        self.open_again().await
+    }
+
+    async fn open_again(&self) -> io::Result<File> {
+        let (slot, files) = (&self.0, &self.0.files);
+        files.close_down_to(files.limit.get() - 1);
+        let mut opened = rt::fs::open(&slot.path, &OpenOptions::read_direct()).await;
+        if opened.as_ref().is_err_and(is_out_of_files) && files.give_back() > 0 {
+            opened = rt::fs::open(&slot.path, &OpenOptions::read_direct()).await;
+        }
+        let mut own = slot.file.borrow_mut();
+        if let Some(file) = &*own {
+            // Somebody else was faster; perhaps the file has been removed from the disk meanwhile.
+            return Ok(file.clone());
+        }
+        let file = opened?;
+        *own = Some(file.clone());
+        drop(own);
+        files.note_open(slot);
+        // Others may have opened files at the same time.
+        files.close_down_to(files.limit.get());
+        Ok(file)
+    }
+
+    /// As [`File::read_at`].
+    pub async fn read_at(&self, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
+        self.open().await?.read_at(offset, len, class).await
+    }
+
+    /// Whether it is open now.
+    pub fn is_open(&self) -> bool {
+        self.0.file.borrow().is_some()
+    }
+
+    /// Opens it for as long as it is here.
+    pub async fn keep(&self) -> io::Result<()> {
+        self.0.kept.set(true);
+        self.open().await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn dir(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("messina-open-files-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Dir(path)
+    }
+
+    fn make(dir: &Dir, files: &Rc<OpenFiles>, count: u8) -> Vec<LazyFile> {
+        let one = |n: u8| {
+            let path = dir.0.join(n.to_string());
+            std::fs::write(&path, [n; 100]).expect("written");
+            LazyFile::new(files, path)
+        };
+        (0..count).map(one).collect()
+    }
+
+    async fn read(file: &LazyFile) -> u8 {
+        file.read_at(50, 1, IoClass::Foreground).await.expect("read")[0]
+    }
+
+    #[test]
+    fn no_more_are_open_than_allowed_and_all_can_be_read() {
+        rt::block_on(async {
+            let (dir, files) = (dir("bound"), OpenFiles::new(8));
+            let all = make(&dir, &files, 40);
+            assert_eq!(files.stats().open, 0, "none is opened before it is read");
+            for _ in 0..3 {
+                for (n, file) in all.iter().enumerate() {
+                    assert_eq!(read(file).await, n as u8);
+                    assert!(files.stats().open <= 8);
+                }
+            }
+            assert_eq!(files.stats().opened, 120, "each came by when it had been closed");
+            let before = files.stats().opened;
+            for n in 0..100 {
+                // Those that are read all the time stay.
+                read(&all[0]).await;
+                read(&all[1]).await;
+                read(&all[2 + n % 38]).await;
+            }
+            assert!(files.stats().opened - before <= 104, "{:?}", files.stats());
+            drop(all);
+            assert_eq!(files.stats().open, 0);
+        });
+    }
+
+    #[test]
+    fn what_is_kept_outlives_its_name() {
+        rt::block_on(async {
+            let (dir, files) = (dir("kept"), OpenFiles::new(4));
+            let all = make(&dir, &files, 20);
+            all[3].keep().await.expect("opened");
+            std::fs::remove_file(all[3].path()).expect("removed");
+            std::fs::remove_file(all[4].path()).expect("removed");
+            for file in all.iter().skip(5) {
+                read(file).await;
+            }
+            assert_eq!(read(&all[3]).await, 3);
+            assert_eq!(files.give_back(), 2);
+            assert_eq!(read(&all[3]).await, 3, "nor is it given back");
+            let gone = all[4].read_at(0, 1, IoClass::Foreground).await.expect_err("it was not kept");
+            assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        });
+    }
+}

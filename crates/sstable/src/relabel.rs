@@ -1,0 +1,73 @@
+//! An sstable on another level of leveled compaction, without writing its data again.
+//!
+//! The level stands in Statistics.db, which Checksums.db covers: both cannot be replaced in one step. So another generation is made, whose
+//! other files are second names (hard links) of the old ones'; it is sealed as any new sstable is, and takes the old one's place as
+//! any compaction's output does. Removing the old one then removes names only.
+
+use crate::checksums::Checksums;
+use crate::directory;
+use crate::error::Error;
+use crate::generation::{Component, Generation, Place};
+use crate::statistics::Statistics;
+use crate::table::Sstable;
+use crate::writer::{Sealed, Unsealed, write_synced};
+use rt::fs::IoClass;
+
+impl Sstable {
+    /// Whether every component is protected by checksums, as in files that Messina wrote.
+    pub fn is_protected(&self) -> bool {
+        self.page_sums.is_some()
+    }
+
+    /// The same sstable under another generation and on another level, complete and durable but for its name. Only for those that are
+    /// [protected](Sstable::is_protected). On an error nothing is left of it.
+    pub async fn relabeled(&self, generation: Generation, level: u32) -> Result<Unsealed, Error> {
+        let place = Place::new(self.dir(), generation);
+        if let Err(error) = self.write_relabeled(&place, level).await {
+            directory::remove_files(&place).await;
+            return Err(error);
+        }
+        let outcome = Sealed {
+            dir: place.dir.clone(),
+            generation,
+            data_bytes: self.data_bytes(),
+            total_bytes: self.total_bytes(),
+            partitions: self.stats().partitions(),
+            first: self.first_key().clone(),
+            last: self.last_key().clone(),
+        };
+        Ok(Unsealed { place, outcome })
+    }
+
+    async fn write_relabeled(&self, place: &Place, level: u32) -> Result<(), Error> {
+        let checksums_path = self.place.path(Component::Checksums);
+        let mut checksums =
+            Checksums::read(&rt::fs::read(&checksums_path).await?).map_err(|fault| fault.at(&checksums_path, 0))?;
+        let statistics_path = self.place.path(Component::Statistics);
+        let mut statistics = rt::fs::read(&statistics_path).await?;
+        let toc_path = self.place.path(Component::Toc);
+        let toc = rt::fs::read(&toc_path).await?;
+        for (component, path, bytes) in
+            [(Component::Statistics, &statistics_path, &statistics), (Component::Toc, &toc_path, &toc)]
+        {
+            checksums.check(component, bytes).map_err(|fault| fault.at(path, 0))?;
+        }
+        Statistics::set_level(&mut statistics, level).map_err(|fault| fault.at(&statistics_path, 0))?;
+        checksums.set(Component::Statistics, &statistics);
+        let rewritten = [
+            (Component::Statistics, Component::Statistics, statistics),
+            (Component::Checksums, Component::Checksums, checksums.write()),
+            (Component::Toc, Component::TemporaryToc, toc),
+        ];
+        for name in self.components() {
+            if !rewritten.iter().any(|(listed, ..)| listed.name() == name) {
+                let from = self.place.dir.join(self.place.file_name(name));
+                rt::fs::hard_link(&from, &place.dir.join(place.file_name(name))).await?;
+            }
+        }
+        for (_, component, bytes) in rewritten {
+            write_synced(place.path(component), bytes, IoClass::Background).await?;
+        }
+        Ok(())
+    }
+}

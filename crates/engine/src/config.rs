@@ -18,8 +18,16 @@ pub(crate) const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// How many compactions one shard runs at a time.
 pub(crate) const COMPACTIONS_AT_ONCE: usize = 2;
+/// The part of a shard's memory that one compaction may hold in read-ahead windows: a 64th.
+const COMPACTION_WINDOWS_SHARE: usize = 64;
 /// How many bytes of fragments a reader yields at a time, about.
 pub(crate) const FILL_BYTES: usize = 32 << 10;
+
+/// The shards' sstables together may take this part of the files that the process may have open: a half. The rest is for connections,
+/// logs and files that are being written.
+const OPEN_FILES_SHARE: u64 = 2;
+/// More open files are of no use to a shard.
+const MOST_OPEN_FILES: u64 = 1 << 16;
 
 /// What one shard's engine is given.
 #[derive(Clone, Debug)]
@@ -36,6 +44,9 @@ pub struct EngineConfig {
     pub memtable_fraction: f64,
     /// The part of `memory` that the cache of sstable pages may fill.
     pub cache_fraction: f64,
+    /// The most files of sstables that this shard keeps open; 0 for its share of what the process may open. They are opened when they
+    /// are read, two for each sstable.
+    pub open_files: usize,
     /// How the log behaves: sync mode, period, sizes.
     pub log: CommitlogConfig,
     /// Whether TRUNCATE and DROP take a snapshot first.
@@ -59,12 +70,28 @@ impl EngineConfig {
             memory,
             memtable_fraction: 0.5,
             cache_fraction: 0.35,
+            open_files: 0,
             log,
             auto_snapshot: true,
             describe: None,
             auto_compaction: true,
             compaction_throughput: 0,
         }
+    }
+
+    /// The most files of sstables that may be open.
+    pub(crate) fn open_files(&self) -> usize {
+        if self.open_files > 0 {
+            return self.open_files;
+        }
+        let limit = rt::host::open_files().unwrap_or(1024);
+        (limit / OPEN_FILES_SHARE / rt::shard::count() as u64).min(MOST_OPEN_FILES) as usize
+    }
+
+    /// How much a compaction reads at once of each of its `inputs`, in bytes: two such windows are held for each.
+    pub(crate) fn compaction_window(&self, inputs: usize) -> u32 {
+        let window = self.memory / COMPACTION_WINDOWS_SHARE / (2 * inputs.max(1));
+        u32::try_from(window).map_or(sstable::LARGEST_WINDOW, |window| window.min(sstable::LARGEST_WINDOW))
     }
 
     /// The most bytes that memtables may hold.

@@ -4,7 +4,7 @@
 //! called `TOC.txt.tmp`. A replacement is written down durably as `replacement-<id>.log` in the table's directory before
 //! any of its steps: this is the moment at which the outputs take the inputs' place. Then the outputs are sealed, the
 //! inputs removed, and the log after them. [`finish_pending`] does at start-up what a crash left undone, and removes what was
-//! never sealed.
+//! never sealed. Files that were put into the table's `upload` directory are replaced in the same way ([`load`]).
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement are there, never both, never
 //! neither; doing it again changes nothing. A file whose name is not that of an sstable's component is never touched.
@@ -21,6 +21,8 @@ const PREFIX: &str = "replacement-";
 const SUFFIX: &str = ".log";
 const TOC: &str = "TOC.txt";
 const TEMPORARY_TOC: &str = "TOC.txt.tmp";
+/// The directory within a table's into which operators put sstables that are to be loaded.
+pub const UPLOAD: &str = "upload";
 
 /// Which sstables take the place of which, by generation (the part between `me-` and `-big`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +31,16 @@ pub struct Replacement {
     pub seal: Vec<String>,
     /// To be removed.
     pub delete: Vec<String>,
+}
+
+/// A replacement as it is written down.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    replacement: Replacement,
+    /// What is to be removed from the `upload` directory: beginnings of file names, up to and including `-big-`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uploads: Vec<String>,
 }
 
 /// What [`finish_pending`] did.
@@ -111,11 +123,21 @@ fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
 /// [`DeletionLogError::NotBegun`] the inputs must not be used any more, nor the outputs before a restart has finished the
 /// replacement.
 pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), DeletionLogError> {
+    carry_out(dir, Written { replacement: replacement.clone(), uploads: Vec::new() }).await
+}
+
+/// Seals sstables of the table directory `dir` in the place of uploaded ones, which are named by the beginnings of their files'
+/// names. The same holds as for [`replace`].
+pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<String>) -> Result<(), DeletionLogError> {
+    carry_out(dir, Written { replacement: Replacement { seal, delete: Vec::new() }, uploads }).await
+}
+
+async fn carry_out(dir: &Path, written: Written) -> Result<(), DeletionLogError> {
     let path = dir.join(format!("{PREFIX}{}{SUFFIX}", rt::random::uuid_v4().simple()));
-    if let Err(error) = sealed::write(&path, KIND, FORMAT, replacement).await {
+    if let Err(error) = sealed::write(&path, KIND, FORMAT, &written).await {
         return Err(take_back(dir, &path, error).await);
     }
-    finish(dir, &path, replacement, &mut Finished::default()).await
+    finish(dir, &path, &written, &mut Finished::default()).await
 }
 
 /// Makes sure that a replacement whose writing failed is not there after a restart either.
@@ -139,21 +161,22 @@ async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogErro
 pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
     let mut finished = Finished::default();
     let mut changed = false;
-    for entry in fs::read_dir(dir).await.map_err(io_error(dir))? {
-        if entry.is_dir || !entry.name.starts_with(PREFIX) {
-            continue;
-        }
+    let mut entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    let pending: Vec<_> = entries.extract_if(.., |entry| !entry.is_dir && entry.name.starts_with(PREFIX)).collect();
+    for entry in &pending {
         let path = dir.join(&entry.name);
         if entry.name.ends_with(SUFFIX) {
-            let replacement = read(&path).await?;
-            finish(dir, &path, &replacement, &mut finished).await?;
+            let written = read(&path).await?;
+            finish(dir, &path, &written, &mut finished).await?;
         } else {
             // A replacement that was being written down when the crash came never began.
             fs::remove_file(&path).await.map_err(io_error(&path))?;
             changed = true;
         }
     }
-    let entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    if !pending.is_empty() {
+        entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    }
     let mut generations: Vec<&str> =
         entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| Some(component(&entry.name)?.0)).collect();
     generations.sort();
@@ -173,28 +196,27 @@ pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
     Ok(finished)
 }
 
-async fn read(path: &Path) -> Result<Replacement, DeletionLogError> {
+async fn read(path: &Path) -> Result<Written, DeletionLogError> {
     let text = fs::read(path).await.map_err(io_error(path))?;
-    let replacement: Replacement = sealed::unseal(KIND, FORMAT, &text).map_err(|error| match error {
+    let written: Written = sealed::unseal(KIND, FORMAT, &text).map_err(|error| match error {
         Unsealed::Corrupt(why) => DeletionLogError::Corrupt { file: path.to_path_buf(), why },
         Unsealed::Newer { found, known } => DeletionLogError::Newer { file: path.to_path_buf(), found, known },
     })?;
-    let names = replacement.seal.iter().chain(&replacement.delete);
+    let names = written.replacement.seal.iter().chain(&written.replacement.delete);
     for generation in names {
         if component(&format!("me-{generation}-big-{TOC}")).is_none() {
             return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "a generation is not one" });
         }
     }
-    Ok(replacement)
+    if !written.uploads.iter().all(|name| is_upload(name)) {
+        return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "an upload is not one" });
+    }
+    Ok(written)
 }
 
 /// Does what is left to do of a replacement that is written down at `path`.
-async fn finish(
-    dir: &Path,
-    path: &Path,
-    replacement: &Replacement,
-    finished: &mut Finished,
-) -> Result<(), DeletionLogError> {
+async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finished) -> Result<(), DeletionLogError> {
+    let Written { replacement, uploads } = written;
     for generation in &replacement.seal {
         let toc = file_of(dir, generation, TOC);
         let temporary = file_of(dir, generation, TEMPORARY_TOC);
@@ -216,8 +238,35 @@ async fn finish(
         }
     }
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    remove_uploads(dir, uploads).await?;
     fs::remove_file(path).await.map_err(io_error(path))?;
     // So that the log cannot come back after its outputs were replaced in their turn.
+    fs::sync_dir(dir).await.map_err(io_error(dir))
+}
+
+/// `<version>-<generation>-big-`.
+fn is_upload(name: &str) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    matches!(parts.as_slice(), [version, generation, "big", ""] if plain(version) && plain(generation))
+}
+
+/// Removes uploaded sstables that others took the place of. Durable before the log that names them goes.
+async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLogError> {
+    if uploads.is_empty() {
+        return Ok(());
+    }
+    let dir = &dir.join(UPLOAD);
+    let entries = match fs::read_dir(dir).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io_error(dir))?,
+    };
+    for entry in entries {
+        if !entry.is_dir && uploads.iter().any(|upload| entry.name.starts_with(upload.as_str())) {
+            let path = dir.join(&entry.name);
+            fs::remove_file(&path).await.map_err(io_error(&path))?;
+        }
+    }
     fs::sync_dir(dir).await.map_err(io_error(dir))
 }
 

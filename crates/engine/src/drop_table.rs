@@ -2,9 +2,14 @@
 //!
 //! Nothing has to be remembered for replay: a table's id is never used again, and records of unknown tables are skipped.
 //! The directory is every shard's: it goes when all of them have dropped the table ([`Engine::remove_directory`]), but for snapshots.
+//! What a crash kept from that is made up for at the next start ([`Engine::sweep_dropped`]), and only for tables of which the
+//! caller knows that they were dropped: an unknown directory is nobody's to remove.
 
+use crate::datadir::TABLE_SNAPSHOTS;
+use crate::deletion_log::UPLOAD;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::open::remove_all;
 use crate::table::Table;
 use model::TableId;
 use model::schema::TableSchema;
@@ -25,8 +30,7 @@ impl Engine {
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
         if self.config().auto_snapshot && self.has_data(table) {
-            let name = format!("dropped-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
-            self.snapshot_table(table, &name).await?;
+            self.snapshot_table(table, &snapshot_name(&table.schema())).await?;
         }
         // Refuses flushes from now on, and waits for those that run.
         table.work.close().await;
@@ -53,12 +57,52 @@ impl Engine {
     pub async fn remove_directory(&self, schema: &TableSchema) -> Result<(), EngineError> {
         remove_directory(&self.table_dir(schema)).await
     }
+
+    /// Removes what a crash in the middle of a drop has left of a table: its sstables and its directory; snapshots stay, and with
+    /// `auto_snapshot` there is one of these sstables too. `schema` is the table as it was when it was dropped. To be called on one
+    /// shard at start, before any shard opens its tables. False if nothing was left.
+    pub async fn sweep_dropped(&self, schema: &TableSchema) -> Result<bool, EngineError> {
+        let dir = self.table_dir(schema);
+        let left = match rt::fs::read_dir(&dir).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                sync_removal(&dir).await?;
+                return Ok(false);
+            }
+            Err(error) => return Err(EngineError::io(dir)(error)),
+        };
+        if !left.is_empty()
+            && left.iter().all(|entry| entry.is_dir && [TABLE_SNAPSHOTS, UPLOAD].contains(&entry.name.as_str()))
+        {
+            sync_removal(&dir).await?;
+            return Ok(false);
+        }
+        let sstables = self.finish_interrupted(&dir).await?.places;
+        if self.config().auto_snapshot && !sstables.is_empty() {
+            self.snapshot_files(schema, &dir, &sstables, &snapshot_name(schema)).await?;
+        }
+        remove_all(&dir, &sstables).await?;
+        remove_directory(&dir).await?;
+        tracing::info!(keyspace = schema.keyspace, table = schema.name, id = %schema.id, sstables = sstables.len(),
+            "removed what a crash had left of a dropped table");
+        Ok(true)
+    }
+}
+
+/// The name of the snapshot that a drop takes.
+fn snapshot_name(schema: &TableSchema) -> String {
+    format!("dropped-{}-{}", rt::time::wall_micros() / 1000, schema.name)
 }
 
 async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
+    // What an operator has put there stays.
+    let uploads = dir.join(UPLOAD);
+    if rt::fs::read_dir(&uploads).await.is_ok_and(|left| left.is_empty()) {
+        rt::fs::remove_dir_all(&uploads).await.map_err(EngineError::io(&uploads))?;
+    }
     let entries = match rt::fs::read_dir(dir).await {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_removal(dir).await,
         Err(error) => return Err(EngineError::io(dir)(error)),
     };
     let is_sealed = |name: &str| matches!(Place::parse_name(dir, name), Some((_, Component::Toc)));
@@ -75,7 +119,19 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
         rt::fs::remove_dir_all(dir).await
     };
     match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(EngineError::io(dir)(error)),
-        _ => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EngineError::io(dir)(error)),
+        _ => {}
+    }
+    sync_removal(dir).await
+}
+
+/// Makes durable what was removed of a table's directory, by this process or by one that was killed: the log may forget the table after
+/// this, so nothing of it must come back with a power loss.
+async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
+    let Some(gone_from) = (if rt::fs::exists(dir).await { Some(dir) } else { dir.parent() }) else { return Ok(()) };
+    match rt::fs::sync_dir(gone_from).await {
+        // The keyspace has no directory either.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(EngineError::io(gone_from)),
     }
 }

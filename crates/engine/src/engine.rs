@@ -1,9 +1,10 @@
 //! One shard's store: opening it, its tables, and its end.
 //!
 //! A node starts so: [`Engine::open`] on every shard; [`Engine::add_table`] for each table, first on shard 0 (with
-//! [`Engine::reshard`] before it where sstables may span tablets), then on the others; then the old logs are replayed, each record to [`Engine::replayed`] on the shard that
-//! owns its key; when that is over [`Engine::replay_finished`] on every shard, then the old logs are retired; then
-//! [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
+//! [`Engine::reshard`] before it where sstables may span tablets), then on the others (which may be told by [`Engine::expect`] what shard 0 has
+//! found); then the old logs are replayed, each record to [`Engine::replayed`] on the shard that
+//! owns its key; when that is over [`Engine::replay_finished`] on every shard, which makes safe what came back; then the old logs are
+//! retired; then [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
 
 use crate::commitlog::{Commitlog, LogError, Position, SlotId};
 use crate::compaction::Compactions;
@@ -11,17 +12,20 @@ use crate::config::EngineConfig;
 use crate::datadir::table_dir_name;
 use crate::error::{EngineError, NoSuchTable};
 use crate::metrics::Counters;
+use crate::open::{FoundSstables, Prepared};
 use crate::pressure::Pool;
+use crate::reshard::Undisturbed;
+use crate::row_cache::RowCache;
 use crate::table::Table;
 use crate::tablet::Tablet;
-use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
+use model::{HostId, TableId};
 use rt::ShardId;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Gate};
 use rt::time::Duration;
-use sstable::PageCache;
+use sstable::{OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -46,6 +50,7 @@ pub struct Engine {
     config: EngineConfig,
     log: Rc<Commitlog>,
     cache: Rc<PageCache>,
+    rows: Rc<RowCache>,
     pool: Rc<Pool>,
     tables: RefCell<HashMap<TableId, Rc<Table>>>,
     /// By slot, for the log's wish to be flushed.
@@ -53,6 +58,8 @@ pub struct Engine {
     counters: Counters,
     compactions: Compactions,
     max_timestamp: Cell<i64>,
+    /// What is known of tables' sstables while the node starts.
+    prepared: RefCell<HashMap<TableId, Prepared>>,
     /// Where this run's log begins.
     log_begun: Position,
     /// Fired by [`Engine::stop`].
@@ -66,9 +73,11 @@ impl Engine {
     /// A store without tables. Opens a new run of the log: list the old ones before.
     pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
         let log = Commitlog::open(config.log.clone()).await?;
+        let cache = PageCache::with_files(config.cache_budget(), OpenFiles::new(config.open_files()));
         let engine = Rc::new_cyclic(|me| Engine {
             me: me.clone(),
-            cache: PageCache::new(config.cache_budget()),
+            rows: RowCache::new(config.cache_budget(), cache.clone()),
+            cache,
             pool: Pool::new(config.memtable_budget()),
             log_begun: log.position(),
             log,
@@ -78,6 +87,7 @@ impl Engine {
             counters: Counters::default(),
             compactions: Compactions::default(),
             max_timestamp: Cell::new(i64::MIN),
+            prepared: RefCell::default(),
             stop: Cancel::new(),
             loops: Gate::new(),
             started: Cell::new(false),
@@ -96,6 +106,21 @@ impl Engine {
             flusher.stop.clone().unless(flusher.watch_log(LOG_WATCH)).await;
         })
         .detach();
+        engine.load_compaction_history().await;
+        let inside = engine.loops.enter();
+        let keeper = engine.clone();
+        rt::task::spawn(async move {
+            let _inside = inside;
+            keeper.keep_compaction_history().await;
+        })
+        .detach();
+        let inside = engine.loops.enter();
+        let sharer = engine.clone();
+        rt::task::spawn(async move {
+            let _inside = inside;
+            sharer.stop.clone().unless(sharer.share_loop()).await;
+        })
+        .detach();
         Ok(engine)
     }
 
@@ -104,6 +129,7 @@ impl Engine {
         if self.started.replace(true) {
             return;
         }
+        self.prepared.take();
         let inside = self.loops.enter();
         let engine = self.clone();
         rt::task::spawn(async move {
@@ -124,16 +150,20 @@ impl Engine {
             return Err(EngineError::TableExists(id));
         }
         let dir = self.table_dir(&schema);
-        if self.config.shard == ShardId(0) && !self.started.get() {
-            self.finish_interrupted(&dir).await?;
+        let mut prepared = self.prepared.borrow_mut().get_mut(&id).map(Prepared::take);
+        if self.config.shard == ShardId(0) && !self.started.get() && prepared.is_none() {
+            let Undisturbed { places, marks } = self.finish_interrupted(&dir).await?;
+            prepared =
+                Some(Prepared { found: FoundSstables { places, marks, ..Default::default() }, open: Vec::new() });
         }
-        let opened = self.open_sstables(&dir, &tablets).await?;
+        let opened = self.open_sstables(&dir, &tablets, prepared).await?;
+        let has_sstables = opened.sets.iter().any(|set| set.len() > 0);
         let mut tablets: Vec<Rc<Tablet>> = tablets
             .into_iter()
             .zip(opened.sets)
             .map(|(tablet, set)| {
                 let slot = self.take_slot(id, tablet.id);
-                Tablet::new(tablet.id, tablet.range, slot, self.pool.clone(), set)
+                Tablet::new(tablet.id, tablet.range, slot, self.pool.clone(), self.rows.clone(), set)
             })
             .collect();
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
@@ -141,8 +171,10 @@ impl Engine {
         table.auto_compaction.set(self.config.auto_compaction);
         *table.missing.borrow_mut() = opened.missing.map(Rc::new);
         let before = self.tables.borrow_mut().insert(id, table);
-        assert!(before.is_none(), "one shard adds its tables one after another");
-        self.compactions.wake();
+        assert!(before.is_none(), "a table is added once");
+        if has_sstables {
+            self.compactions.wake();
+        }
         Ok(())
     }
 
@@ -157,7 +189,7 @@ impl Engine {
     /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables stays in the log.
     pub async fn stop(&self) {
         self.stop.cancel();
-        self.compactions.wake();
+        self.compactions.wake_all();
         let tables: Vec<_> = self.tables.borrow().values().cloned().collect();
         for table in &tables {
             table.stop_compactions().await;
@@ -179,7 +211,7 @@ impl Engine {
     /// Stops at once and leaves the disk as it is, as a crash of the process would. For tests of what comes after.
     pub async fn abandon(&self) {
         self.stop.cancel();
-        self.compactions.wake();
+        self.compactions.wake_all();
         self.log.abandon().await;
         let tables: Vec<_> = self.tables.borrow().values().cloned().collect();
         for table in &tables {
@@ -197,6 +229,11 @@ impl Engine {
     /// The newest schema of a table on this shard.
     pub fn schema(&self, id: TableId) -> Option<Rc<TableSchema>> {
         self.table(id).map(|table| table.schema())
+    }
+
+    /// The node whose store this is.
+    pub fn host_id(&self) -> HostId {
+        self.config.host_id
     }
 
     /// The greatest timestamp (below the year 2200) found in sstables when they were opened, and in what was replayed; `i64::MIN`
@@ -250,10 +287,17 @@ impl Engine {
     }
 
     /// A slot of the log that no other tablet has had in this run.
-    fn take_slot(&self, table: TableId, tablet: u32) -> SlotId {
+    pub(crate) fn take_slot(&self, table: TableId, tablet: u32) -> SlotId {
         let mut slots = self.slots.borrow_mut();
         slots.push(Some((table, tablet)));
         SlotId(slots.len() as u32 - 1)
+    }
+
+    /// Nobody writes to a slot any more.
+    pub(crate) fn leave_slot(&self, slot: SlotId) {
+        if let Some(left) = self.slots.borrow_mut().get_mut(slot.0 as usize) {
+            *left = None;
+        }
     }
 
     /// The tablet that writes to a slot.
@@ -272,6 +316,10 @@ impl Engine {
         &self.log
     }
 
+    pub(crate) fn prepared(&self) -> &RefCell<HashMap<TableId, Prepared>> {
+        &self.prepared
+    }
+
     /// Everything that earlier runs logged is below.
     pub(crate) fn log_begun(&self) -> Position {
         self.log_begun
@@ -280,6 +328,10 @@ impl Engine {
     /// Waits until the log has failed: the node must stop then.
     pub async fn failure(&self) -> LogError {
         self.log.failure().await
+    }
+
+    pub(crate) fn rows(&self) -> &Rc<RowCache> {
+        &self.rows
     }
 
     pub(crate) fn cache(&self) -> &Rc<PageCache> {

@@ -47,15 +47,36 @@ pub enum EngineError {
         /// Why.
         source: io::Error,
     },
+    /// A file in an `upload` directory cannot be loaded.
+    #[error("{path}: {why}")]
+    Upload {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// The name is not that of a snapshot: letters, digits, `-`, `_` and `.` only.
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),
     /// The work was given up: the table is being dropped or truncated, or the shard stops.
     #[error("cancelled")]
     Cancelled,
+    /// An administrator stopped the compaction.
+    #[error("the compaction was stopped")]
+    Stopped,
 }
 
 impl EngineError {
+    /// Whether the process has no descriptors left.
+    pub(crate) fn is_out_of_files(&self) -> bool {
+        match self {
+            EngineError::Sstable(sstable::Error::Io(error)) | EngineError::Io { source: error, .. } => {
+                sstable::is_out_of_files(error)
+            }
+            _ => false,
+        }
+    }
+
     /// For `map_err` on an I/O operation at `path`.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> EngineError {
         let path = path.into();

@@ -8,7 +8,7 @@ use crate::config::RETRY_AFTER;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::{Interval, Memtable, MemtableSource};
-use crate::metrics::{Running, add};
+use crate::metrics::{Running, Writing, add};
 use crate::slices::Slices;
 use crate::sstable_set::Attached;
 use crate::table::Table;
@@ -59,11 +59,13 @@ impl Engine {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let Ok(_turn) = tablet.flush_turn.acquire().await else { return Err(EngineError::Cancelled) };
         let _running = Running::new(&self.counters().flushes_running);
+        self.compactions().wake_share();
         while let Some(memtable) = tablet.oldest_sealed() {
             let written = rt::task::background(self.write_memtable(table, &memtable)).await;
             match written {
                 Ok(sstable) => {
                     add(&self.counters().flushes, 1);
+                    add(&table.done.flushes, 1);
                     add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.total_bytes()));
                     tablet.failed_flushes.set(0);
                     let logged = memtable.logged();
@@ -72,6 +74,9 @@ impl Engine {
                         self.log().clean(tablet.slot, interval.last);
                     }
                     self.compactions().wake();
+                }
+                Err(error) if error.is_out_of_files() && self.cache().files().give_back() > 0 => {
+                    tracing::warn!(table = %table.schema().name, %error, "a flush is tried again with fewer sstables open");
                 }
                 Err(error) => {
                     add(&self.counters().flush_failures, 1);
@@ -95,6 +100,7 @@ impl Engine {
         let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
         let options = WriterOptions { expected_partitions: memtable.len() as u64, ..self.writer_options(&schema) };
         self.make_directory(table).await?;
+        let _writing = Writing::new(self.counters());
         let mut out = Output::create(&table.dir, schema, options).await?;
         let mut buffer = VecDeque::new();
         loop {
@@ -151,11 +157,13 @@ impl Engine {
             // The log tells when it begins a segment; a look now and then catches what was dirty at that moment.
             let _ = rt::time::timeout(every, self.log().pressure()).await;
             while self.log().wants_flush() {
-                let mut flushed = false;
                 let slots = self.log().oldest_dirty_slots();
                 if slots.is_empty() {
                     break;
                 }
+                let dirty = slots.len();
+                let slots = self.carry_small(slots).await;
+                let mut flushed = slots.len() < dirty;
                 for slot in slots {
                     match self.tablet_of_slot(slot) {
                         Some((table, tablet)) => flushed |= self.flush_tablet(&table, &tablet).await.is_ok(),

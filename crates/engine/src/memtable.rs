@@ -5,13 +5,16 @@
 //! Never waits and never does I/O.
 
 mod chunks;
+mod packed;
 mod partition;
 mod partitions;
 mod range_tombstones;
 mod source;
+mod stored;
 
 pub(crate) use partition::max_of_row;
 pub(crate) use source::MemtableSource;
+pub(crate) use stored::Stored;
 
 use crate::commitlog::{Position, shard_of_segment};
 use crate::pressure::Pool;
@@ -24,8 +27,9 @@ use model::range::PartitionRange;
 use model::row::Row;
 use model::schema::TableSchema;
 use model::time::Timestamp;
+use packed::Arena;
 use partition::Partition;
-use partitions::{Entry, Partitions};
+use partitions::Partitions;
 use rt::ShardId;
 use sstable::LogInterval;
 use std::cell::{Cell, RefCell};
@@ -33,9 +37,6 @@ use std::rc::Rc;
 
 /// What one reference-counted buffer costs beside its bytes: the allocator's rounding and the count.
 pub(crate) const ALLOCATION: usize = 40;
-
-/// What a partition costs beside its bytes: its place in the tree (three quarters full) and its key's allocation.
-const PARTITION_OVERHEAD: usize = partitions::SLOT + ALLOCATION;
 
 /// Memtables that took in more bytes than this are freed bit by bit.
 const FREED_AT_ONCE: u64 = 512 << 10;
@@ -79,6 +80,7 @@ impl Interval {
 /// See the module.
 pub(crate) struct Memtable {
     partitions: RefCell<Partitions>,
+    arena: RefCell<Arena>,
     bytes: Cell<usize>,
     /// Bytes of the mutations that came in.
     written: Cell<u64>,
@@ -87,9 +89,11 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    pub fn new(pool: Rc<Pool>) -> Rc<Self> {
+    /// Of a tablet with this range.
+    pub fn new(pool: Rc<Pool>, range: &PartitionRange) -> Rc<Self> {
         Rc::new(Memtable {
-            partitions: RefCell::default(),
+            partitions: RefCell::new(Partitions::new(range)),
+            arena: RefCell::default(),
             bytes: Cell::new(0),
             written: Cell::new(0),
             pool,
@@ -100,16 +104,16 @@ impl Memtable {
     /// Merges a mutation in.
     pub fn apply(&self, schema: &TableSchema, key: &DecoratedKey, mutation: &Mutation) {
         let parts = mutation.parts();
-        let mut partitions = self.partitions.borrow_mut();
+        let (mut partitions, mut arena) = (self.partitions.borrow_mut(), self.arena.borrow_mut());
         let grew = match partitions.get_mut(key) {
-            Some(partition) => partition.apply(schema, parts),
+            Some(partition) => partition.apply(&mut arena, schema, parts),
             None => {
-                let (partition, grew) = Partition::of(schema, parts);
-                partitions.insert(key.token, Bytes::copy_from_slice(&key.key), partition);
-                grew + (PARTITION_OVERHEAD + key.key.len()) as isize
+                let (partition, grew) = Stored::of(&mut arena, schema, &key.key, parts);
+                partitions.insert(key.token, partition);
+                grew + partitions::SLOT as isize
             }
         };
-        drop(partitions);
+        drop((partitions, arena));
         self.written.set(self.written.get() + mutation.as_bytes().len() as u64);
         let bytes = self.bytes.get();
         let now = bytes.saturating_add_signed(grew);
@@ -154,7 +158,7 @@ impl Memtable {
 
     /// The least timestamp that it holds for a key; `None` if it holds nothing.
     pub fn min_timestamp_of(&self, key: &DecoratedKey) -> Option<Timestamp> {
-        self.partitions.borrow().get(key).map(Partition::min_timestamp)
+        self.partitions.borrow().get(key).map(Stored::min_timestamp)
     }
 
     /// A bound below every timestamp that it holds between two keys; `None` if it holds nothing there.
@@ -163,7 +167,7 @@ impl Memtable {
         let (mut least, mut seen) = (None, 0);
         self.partitions.borrow().for_each(&range, None, |_, entry| {
             seen += 1;
-            let own = if seen > SCANNED_PARTITIONS { Timestamp::MIN } else { entry.partition.min_timestamp() };
+            let own = if seen > SCANNED_PARTITIONS { Timestamp::MIN } else { entry.min_timestamp() };
             least = Some(least.unwrap_or(Timestamp::MAX).min(own));
             seen <= SCANNED_PARTITIONS
         });
@@ -172,11 +176,11 @@ impl Memtable {
 
     /// A snapshot of one partition.
     fn get(&self, key: &DecoratedKey) -> Option<Partition> {
-        self.partitions.borrow().get(key).cloned()
+        self.partitions.borrow().get(key).map(Stored::snapshot)
     }
 
     /// Calls `f` with each partition of a range that comes after a key, in order, until it says `false`.
-    fn for_each(&self, range: &PartitionRange, after: Option<&DecoratedKey>, f: impl FnMut(Token, &Entry) -> bool) {
+    fn for_each(&self, range: &PartitionRange, after: Option<&DecoratedKey>, f: impl FnMut(Token, &Stored) -> bool) {
         self.partitions.borrow().for_each(range, after, f);
     }
 }
@@ -184,7 +188,7 @@ impl Memtable {
 impl Drop for Memtable {
     fn drop(&mut self) {
         self.retire();
-        let partitions = std::mem::take(self.partitions.get_mut());
+        let partitions = std::mem::replace(self.partitions.get_mut(), Partitions::new(&PartitionRange::FULL));
         if self.written.get() > FREED_AT_ONCE {
             rt::task::spawn(rt::task::background(free(partitions))).detach();
         }
@@ -192,16 +196,14 @@ impl Drop for Memtable {
 }
 
 /// Frees partitions without holding up the shard.
-async fn free(mut partitions: Partitions) {
-    let mut freed = 0u32;
-    while let Some(all) = partitions.pop_first() {
-        for mut rubble in all.into_iter().filter_map(Partition::into_large).map(Rubble::from) {
+async fn free(partitions: Partitions) {
+    for (freed, partition) in partitions.into_stored().enumerate() {
+        if let Some(mut rubble) = partition.into_large().map(Rubble::from) {
             while rubble.free_some() {
                 rt::task::maybe_yield().await;
             }
         }
-        freed += 1;
-        if freed.is_multiple_of(64) {
+        if freed % 64 == 63 {
             rt::task::maybe_yield().await;
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::NoSuchTable;
+use crate::row_cache::RowCacheStats;
 use model::TableId;
 use std::cell::Cell;
 use std::ops::Deref;
@@ -20,13 +21,18 @@ pub(crate) struct Counts {
     pub flush_failures: Cell<u64>,
     pub flushed_bytes: Cell<u64>,
     pub flushes_running: Cell<u64>,
+    pub carried: Cell<u64>,
     pub compactions: Cell<u64>,
+    pub moves: Cell<u64>,
     pub compaction_failures: Cell<u64>,
     pub compactions_running: Cell<u64>,
     pub compacted_bytes_in: Cell<u64>,
     pub compacted_bytes_out: Cell<u64>,
     pub replayed: Cell<u64>,
     pub replay_skipped: Cell<u64>,
+    pub writers: Cell<u64>,
+    pub writers_begun: Cell<u64>,
+    pub sstables_deleted: Cell<u64>,
 }
 
 impl Deref for Counters {
@@ -58,6 +64,23 @@ impl Drop for Running<'_> {
     }
 }
 
+/// An sstable that is being written, until dropped.
+pub(crate) struct Writing(Counters);
+
+impl Writing {
+    pub fn new(counters: &Counters) -> Self {
+        add(&counters.writers, 1);
+        add(&counters.writers_begun, 1);
+        Writing(counters.clone())
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.writers.set(self.0.writers.get() - 1);
+    }
+}
+
 /// A shard's store in numbers.
 #[derive(Clone, Debug, Default)]
 pub struct EngineMetrics {
@@ -81,16 +104,24 @@ pub struct EngineMetrics {
     pub flush_failures: u64,
     /// Flushes that run now (`scylla_memtables_pending_flushes`).
     pub flushes_running: u64,
+    /// Memtables that were logged once more instead of being flushed, because they were small and many.
+    pub carried: u64,
     /// Bytes written by flushes.
     pub flushed_bytes: u64,
     /// Compactions done (`scylla_compaction_manager_completed_compactions`).
     pub compactions: u64,
+    /// Sstables that went to another level as they were.
+    pub moves: u64,
     /// Compactions that failed (`scylla_compaction_manager_failed_compactions`).
     pub compaction_failures: u64,
     /// Compactions that run now (`scylla_compaction_manager_compactions`).
     pub compactions_running: u64,
     /// Compactions that wait (`scylla_compaction_manager_pending_compactions`).
     pub compactions_pending: u64,
+    /// Bytes that compaction has still to write, about (`scylla_compaction_manager_backlog`).
+    pub compaction_backlog: u64,
+    /// The part of the shard's time that background work gets while requests wait, in 1/1000; 0 until there was any.
+    pub background_share: u64,
     /// Bytes read by compactions.
     pub compacted_bytes_in: u64,
     /// Bytes written by compactions.
@@ -105,8 +136,20 @@ pub struct EngineMetrics {
     pub replayed: u64,
     /// Records of old logs that were in sstables, truncated or dropped.
     pub replay_skipped: u64,
+    /// Sstables being written by flushes and compactions (`scylla_sstables_currently_open_for_writing`).
+    pub sstables_writing: u64,
+    /// Sstables ever begun by them.
+    pub sstables_begun: u64,
+    /// Sstables removed from the disk.
+    pub sstables_deleted: u64,
+    /// The most bytes that the caches may hold.
+    pub cache_limit_bytes: u64,
     /// The cache of sstable pages.
     pub cache: sstable::CacheStats,
+    /// The open files of sstables.
+    pub open_files: sstable::OpenFilesStats,
+    /// The cache of rows.
+    pub rows: RowCacheStats,
     /// The log.
     pub log: crate::commitlog::Metrics,
 }
@@ -143,16 +186,26 @@ impl Engine {
             flushes: counters.flushes.get(),
             flush_failures: counters.flush_failures.get(),
             flushes_running: counters.flushes_running.get(),
+            carried: counters.carried.get(),
             flushed_bytes: counters.flushed_bytes.get(),
             compactions: counters.compactions.get(),
+            moves: counters.moves.get(),
             compaction_failures: counters.compaction_failures.get(),
             compactions_running: counters.compactions_running.get(),
             compactions_pending: self.compactions().pending(),
+            compaction_backlog: self.compactions().backlog() as u64,
+            background_share: self.compactions().share().into(),
             compacted_bytes_in: counters.compacted_bytes_in.get(),
             compacted_bytes_out: counters.compacted_bytes_out.get(),
             replayed: counters.replayed.get(),
             replay_skipped: counters.replay_skipped.get(),
+            sstables_writing: counters.writers.get(),
+            sstables_begun: counters.writers_begun.get(),
+            sstables_deleted: counters.sstables_deleted.get(),
+            cache_limit_bytes: self.config().cache_budget() as u64,
             cache: self.cache().stats(),
+            open_files: self.cache().files().stats(),
+            rows: self.rows().stats(),
             log: self.log().metrics(),
             ..EngineMetrics::default()
         };

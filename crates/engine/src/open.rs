@@ -8,15 +8,58 @@ use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::marks::Marks;
 use crate::memtable::Interval;
+use crate::metrics::add;
 use crate::sstable_set::{Attached, SstableSet};
 use crate::table::Table;
+use model::TableId;
 use model::key::DecoratedKey;
 use model::schema::TableSchema;
 use rt::ShardId;
 use sstable::{Component, Corrupt, Place, Sstable, Version, WriterOptions};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+
+/// What is known of a table's sstables when it is added, from [`Engine::reshard`]. Looking for them costs trips to the disk, and with many
+/// tables most of them are another shard's.
+pub(crate) struct Prepared {
+    pub found: FoundSstables,
+    /// Those that shard 0 has opened, for itself.
+    pub open: Vec<Rc<Sstable>>,
+}
+
+impl Prepared {
+    /// For adding the table; what was found stays, for other shards.
+    pub fn take(&mut self) -> Prepared {
+        Prepared { found: self.found.clone(), open: std::mem::take(&mut self.open) }
+    }
+}
+
+/// What shard 0 found in a table's directory when what a crash interrupted there was finished. It holds until the first compaction.
+#[derive(Clone, Debug, Default)]
+pub struct FoundSstables {
+    /// The sealed ones that are not void.
+    pub(crate) places: Vec<Place>,
+    /// The first and last key of those that could be opened. They never change: files are written once.
+    pub(crate) keys: Vec<SstableKeys>,
+    pub(crate) marks: Vec<(ShardId, Marks)>,
+}
+
+/// The range that an sstable spans.
+#[derive(Clone, Debug)]
+pub struct SstableKeys {
+    pub(crate) place: Place,
+    pub(crate) first: DecoratedKey,
+    pub(crate) last: DecoratedKey,
+}
+
+impl SstableKeys {
+    pub(crate) fn of(sstable: &Sstable) -> Self {
+        let (first, last) = (sstable.first_key().clone(), sstable.last_key().clone());
+        SstableKeys { place: sstable.place().clone(), first, last }
+    }
+}
 
 /// What a table's directory holds for this shard.
 pub(crate) struct Opened {
@@ -30,17 +73,52 @@ pub(crate) struct Opened {
 }
 
 impl Engine {
+    /// What [`Engine::reshard`] found, for other shards' [`Engine::expect`].
+    pub fn found_sstables(&self) -> Vec<(TableId, FoundSstables)> {
+        self.prepared().borrow().iter().map(|(table, prepared)| (*table, prepared.found.clone())).collect()
+    }
+
+    /// Takes over what shard 0 found, so that nothing is looked for again and only this shard's sstables are opened. Holds until
+    /// [`Engine::start`].
+    pub fn expect(&self, found: Vec<(TableId, FoundSstables)>) {
+        let prepared = found.into_iter().map(|(table, found)| (table, Prepared { found, open: Vec::new() }));
+        self.prepared().borrow_mut().extend(prepared);
+    }
+
     /// Opens what belongs to these tablets.
-    pub(crate) async fn open_sstables(&self, dir: &Path, tablets: &[TabletRange]) -> Result<Opened, EngineError> {
-        let names = names_in(dir).await?;
-        let marks = Marks::read_all(dir, &names).await?;
+    pub(crate) async fn open_sstables(
+        &self,
+        dir: &Path,
+        tablets: &[TabletRange],
+        prepared: Option<Prepared>,
+    ) -> Result<Opened, EngineError> {
+        let Prepared { found, open } = match prepared {
+            Some(prepared) => prepared,
+            None => {
+                let names = names_in(dir).await?;
+                let marks = Marks::read_all(dir, &names).await?;
+                let found = FoundSstables { places: sealed_places(dir, &names), keys: Vec::new(), marks };
+                Prepared { found, open: Vec::new() }
+            }
+        };
         let sets = vec![SstableSet::default(); tablets.len()];
-        let mut opened = Opened { sets, unreadable: Vec::new(), missing: None, marks };
-        for place in sealed_places(dir, &names) {
+        let mut opened = Opened { sets, unreadable: Vec::new(), missing: None, marks: found.marks };
+        for place in found.places {
             if is_void(&opened.marks, &place) {
                 continue;
             }
-            let sstable = match Sstable::open_at(&place, self.cache()).await {
+            let is_it = |other: &Place| other.generation == place.generation && *other == place;
+            let known = found.keys.iter().find(|known| is_it(&known.place));
+            if known.is_some_and(|known| owner(tablets, &known.first, &known.last) == Ok(None)) {
+                continue;
+            }
+            let opening = async {
+                match open.iter().find(|open| is_it(open.place())) {
+                    Some(open) => Ok(open.clone()),
+                    None => Sstable::open_at(&place, self.cache()).await,
+                }
+            };
+            let sstable = match opening.await {
                 Ok(sstable) => sstable,
                 // Another shard's compaction, or drop, has just removed it.
                 Err(sstable::Error::Io(error))
@@ -103,8 +181,16 @@ impl Engine {
         if sstables.is_empty() {
             return Ok(());
         }
+        for own in sstables.iter().filter(|own| own.is_read()) {
+            if let Err(error) = own.sstable.keep_open().await {
+                tracing::warn!(generation = %own.generation(), %error,
+                    "an sstable goes while it is being read, and cannot be kept open: its readers will fail");
+            }
+        }
         let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
-        remove_all(&table.dir, &places).await
+        remove_all(&table.dir, &places).await?;
+        add(&self.counters().sstables_deleted, places.len() as u64);
+        Ok(())
     }
 }
 
@@ -145,6 +231,17 @@ pub(crate) fn sealed_places(dir: &Path, names: &[String]) -> Vec<Place> {
         .collect()
 }
 
+/// The files among the names of a directory that bear the name of an sstable of a format that cannot be read, by format.
+pub(crate) fn foreign_files(names: &[String]) -> BTreeMap<String, Vec<&str>> {
+    let mut foreign: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        if let Some(format) = sstable::unreadable_format(name) {
+            foreign.entry(format).or_default().push(name);
+        }
+    }
+    foreign
+}
+
 /// Removes sstables of a directory: those of our own format all or none, whatever happens.
 pub(crate) async fn remove_all(dir: &Path, places: &[Place]) -> Result<(), EngineError> {
     let (own, foreign): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.version == Version::Me);
@@ -171,5 +268,26 @@ impl Attached {
             false => Vec::new(),
         };
         Attached::new(sstable, intervals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_foreign_formats_are_named() {
+        let names = [
+            "oa-1-big-Data.db",
+            "oa-1-big-TOC.txt",
+            "da-3gsm_17kx_1m7yk2rabu8kc8hm6-bti-Data.db",
+            "me-1-big-Data.db",
+            "manifest.json",
+        ];
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let foreign = foreign_files(&names);
+        let of_cassandra = foreign.iter().find(|(format, _)| format.starts_with("oa")).expect("oa is foreign");
+        assert_eq!(of_cassandra.1, &["oa-1-big-Data.db", "oa-1-big-TOC.txt"]);
+        assert!(foreign.values().flatten().all(|name| !name.starts_with("me") && !name.starts_with("manifest")));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`replay_logs`] reads logs on the calling shard and sends each mutation to the shard that owns its key now. That shard skips
 //! what a sealed sstable covers, what was truncated, and what belongs to no table any more. The memtables filled so are not in
-//! the running log: [`Engine::replay_finished`] flushes them, and only then may the old logs be retired.
+//! the running log: [`Engine::replay_finished`] logs small ones there once more and flushes the others, and only then may the old logs
+//! be retired.
 //! No compaction runs before that, so replaying the same log again after a crash changes nothing.
 
 use crate::commitlog::{LogError, OldLogs, Position, Replay, ReplayOptions, ReplayReport, shard_of_segment};
@@ -10,15 +11,22 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::max_of_row;
 use crate::metrics::add;
+use crate::tablet::Tablet;
 use bytes::Bytes;
 use model::TableId;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
 use rt::ShardId;
 use rt::hash::HashMap;
+use rt::task::Task;
+use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// Mutations are sent to other shards in batches of about this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
+
+/// How many tablets are flushed at the same time when replay is over: a flush of little is mostly waiting for the device.
+const FLUSHES_AT_ONCE: usize = 16;
 
 /// Replays `logs`, from a shard on which an [`Engine`] is installed as a service, as on all others. `route` says which shard owns
 /// a key of a table now; `None` skips the mutation.
@@ -95,10 +103,37 @@ impl Engine {
         true
     }
 
-    /// Makes what was replayed durable: flushes all memtables. To be called when all shards' logs have been replayed.
+    /// Makes what was replayed durable: many small memtables in the running log, in which case they stay memtables, the others in
+    /// sstables. To be called when all shards' logs have been replayed.
     pub async fn replay_finished(&self) -> Result<(), EngineError> {
-        self.flush(None).await
+        self.detached(|engine| async move {
+            let carried = engine.carry_replayed().await;
+            let (mut running, mut result) = (VecDeque::new(), Ok(()));
+            for table in engine.all_tables() {
+                let unflushed = |tablet: &&Rc<Tablet>| {
+                    tablet.is_flushing() || !(tablet.active().is_empty() || carried.contains(&tablet.slot))
+                };
+                for tablet in table.tablets().iter().filter(unflushed) {
+                    if running.len() == FLUSHES_AT_ONCE
+                        && let Some(oldest) = running.pop_front()
+                    {
+                        result = result.and(ended(oldest).await);
+                    }
+                    let (engine, table, tablet) = (engine.clone(), table.clone(), tablet.clone());
+                    running.push_back(rt::task::spawn(async move { engine.flush_tablet(&table, &tablet).await }));
+                }
+            }
+            for flush in running {
+                result = result.and(ended(flush).await);
+            }
+            result
+        })
+        .await
     }
+}
+
+async fn ended(flush: Task<Result<(), EngineError>>) -> Result<(), EngineError> {
+    flush.await.unwrap_or(Err(EngineError::Cancelled))
 }
 
 /// Whether two positions are of one shard's log, and so can be compared.

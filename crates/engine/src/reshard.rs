@@ -2,29 +2,40 @@
 //!
 //! Finishes what a crash interrupted and removes what was never sealed or is void (shard 0 does so for every table that it adds
 //! before [`Engine::start`]); splits sstables that span tablets (put there by hand, or written when the tablets were others), so
-//! that each belongs to one tablet and so to one shard.
+//! that each belongs to one tablet and so to one shard. What was opened for that is kept for [`Engine::add_table`].
 
-use crate::deletion_log;
+use crate::deletion_log::{self, Finished};
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::flush::Output;
 use crate::marks::Marks;
-use crate::open::{is_void, names_in, remove_all, sealed_places};
+use crate::open::{FoundSstables, Prepared, SstableKeys, foreign_files, is_void, names_in, remove_all, sealed_places};
 use crate::sstable_set::Attached;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
-use rt::fs::IoClass;
+use rt::ShardId;
 use sstable::{Place, Sstable};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
 
+/// A table's directory when nothing is left undone in it.
+#[derive(Default)]
+pub(crate) struct Undisturbed {
+    /// The sealed sstables that are not void.
+    pub places: Vec<Place>,
+    /// By the shard that wrote them.
+    pub marks: Vec<(ShardId, Marks)>,
+}
+
 impl Engine {
     /// See the module. `tablets` are all of the table's tablets on this node, of every shard.
     pub async fn reshard(&self, schema: Rc<TableSchema>, tablets: &[TabletRange]) -> Result<(), EngineError> {
         let dir = self.table_dir(&schema);
-        for place in self.finish_interrupted(&dir).await? {
-            match Sstable::open_at(&place, self.cache()).await {
+        let finished = self.finish_interrupted(&dir).await?;
+        let (mut places, mut keys, mut open, mut is_split) = (finished.places, Vec::new(), Vec::new(), false);
+        for place in &places {
+            match Sstable::open_at(place, self.cache()).await {
                 Ok(sstable) => {
                     let whole = PartitionRange {
                         start: model::key::RingCut::before_key(sstable.first_key()),
@@ -33,7 +44,11 @@ impl Engine {
                     let pieces: Vec<_> =
                         tablets.iter().filter_map(|tablet| tablet.range.intersection(&whole)).collect();
                     if pieces.len() > 1 || (pieces.len() == 1 && pieces[0] != whole) {
-                        self.split(&schema, &dir, &place, sstable, pieces).await?;
+                        self.split(&schema, &dir, place, sstable, pieces).await?;
+                        is_split = true;
+                    } else {
+                        keys.push(SstableKeys::of(&sstable));
+                        open.push(sstable);
                     }
                 }
                 Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
@@ -41,14 +56,24 @@ impl Engine {
                 Err(_) => {}
             }
         }
+        if is_split {
+            places = sealed_places(&dir, &names_in(&dir).await?);
+        }
+        let found = FoundSstables { places, keys, marks: finished.marks };
+        self.prepared().borrow_mut().insert(schema.id, Prepared { found, open });
         Ok(())
     }
 
-    /// Finishes what the last run left undone in a table's directory; gives the sstables that are left. Only one shard may do
-    /// this, and only while no other uses the directory.
-    pub(crate) async fn finish_interrupted(&self, dir: &Path) -> Result<Vec<Place>, EngineError> {
-        if names_in(dir).await?.is_empty() {
-            return Ok(Vec::new());
+    /// Finishes what the last run left undone in a table's directory, and says which files there nobody can read. Only one shard may
+    /// do this, and only while no other uses the directory.
+    pub(crate) async fn finish_interrupted(&self, dir: &Path) -> Result<Undisturbed, EngineError> {
+        let mut names = names_in(dir).await?;
+        if names.is_empty() {
+            return Ok(Undisturbed::default());
+        }
+        for (format, files) in foreign_files(&names) {
+            tracing::warn!(dir = %dir.display(), files = files.len(), first = files[0], format,
+                "files of a format that cannot be read lie in a table's directory: what they hold is not served");
         }
         // A killed process may leave names that were never synced. Replay skips what a sealed sstable covers, so its name must not
         // go with the power after the log was retired.
@@ -58,14 +83,16 @@ impl Engine {
             tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
                 "finished what the last run left undone");
         }
-        let names = names_in(dir).await?;
+        if finished != Finished::default() {
+            names = names_in(dir).await?;
+        }
         let marks = Marks::read_all(dir, &names).await?;
         let (void, sound): (Vec<_>, Vec<_>) =
             sealed_places(dir, &names).into_iter().partition(|place| is_void(&marks, place));
         if !void.is_empty() {
             remove_all(dir, &void).await?;
         }
-        Ok(sound)
+        Ok(Undisturbed { places: sound, marks })
     }
 
     /// Rewrites an sstable as one per piece.
@@ -79,8 +106,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         tracing::info!(generation = %place.generation, table = %schema.name, pieces = pieces.len(), "splitting an sstable by tablet");
         let attached = Attached::open(sstable, self.config().host_id);
-        let options =
-            sstable::ReadOptions { class: IoClass::Background, fill_cache: false, use_cache: true, read_ahead: true };
+        let options = sstable::ReadOptions::BACKGROUND;
         for piece in pieces {
             let mut reader = attached.sstable.reader(schema, piece, Rc::new(Slice::full()), options);
             let mut output = Output::create(dir, schema.clone(), self.writer_options(schema)).await?;

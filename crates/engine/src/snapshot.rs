@@ -9,6 +9,7 @@ use crate::error::EngineError;
 use crate::open::names_in;
 use crate::table::Table;
 use model::TableId;
+use model::schema::TableSchema;
 use sstable::{Component, Place};
 use std::io;
 use std::path::Path;
@@ -35,25 +36,39 @@ impl Engine {
             self.flush_tablet(table, tablet).await?;
         }
         self.make_directory(table).await?;
-        let to = table.dir.join(TABLE_SNAPSHOTS).join(name);
-        rt::fs::create_dir_all(&to).await.map_err(EngineError::io(&to))?;
         // Without compactions nothing is unlinked while it is linked.
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        let files = names_in(&table.dir).await?;
-        for tablet in table.tablets().iter() {
-            for own in tablet.sstables().iter() {
-                self.link(&files, own.sstable.place(), &to).await?;
-            }
+        let places: Vec<Place> = table
+            .tablets()
+            .iter()
+            .flat_map(|tablet| tablet.sstables().iter().map(|own| own.sstable.place().clone()).collect::<Vec<_>>())
+            .collect();
+        self.snapshot_files(&table.schema(), &table.dir, &places, name).await
+    }
+
+    /// Links sstables of a table's directory into its snapshot `name`. Nobody may remove them meanwhile.
+    pub(crate) async fn snapshot_files(
+        &self,
+        schema: &TableSchema,
+        dir: &Path,
+        places: &[Place],
+        name: &str,
+    ) -> Result<(), EngineError> {
+        let to = dir.join(TABLE_SNAPSHOTS).join(name);
+        rt::fs::create_dir_all(&to).await.map_err(EngineError::io(&to))?;
+        let files = names_in(dir).await?;
+        for place in places {
+            self.link(&files, place, &to).await?;
         }
         if let Some(describe) = self.config().describe {
             let path = to.join(format!("{SCHEMA}-{}", self.config().shard));
-            let text = describe(&table.schema());
+            let text = describe(schema);
             rt::fs::write_durably(&path, text.as_bytes()).await.map_err(EngineError::io(&path))?;
             rt::fs::rename(&path, &to.join(SCHEMA)).await.map_err(EngineError::io(&path))?;
         }
         self.write_manifest(&to).await?;
-        for dir in [to.as_path(), &table.dir.join(TABLE_SNAPSHOTS), &table.dir] {
+        for dir in [to.as_path(), &dir.join(TABLE_SNAPSHOTS), dir] {
             rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
         }
         Ok(())

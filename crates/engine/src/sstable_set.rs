@@ -15,11 +15,22 @@ pub(crate) struct Attached {
     pub corrupt: Cell<bool>,
     /// A compaction works on it.
     pub compacting: Cell<bool>,
+    /// The version of its set with which it came in; 0 before that.
+    since: Cell<u64>,
+    /// The version with which the newest of its contents came in: a compaction's output is as old as its inputs.
+    contents_since: Cell<u64>,
 }
 
 impl Attached {
     pub fn new(sstable: Rc<Sstable>, intervals: Vec<Interval>) -> Rc<Attached> {
-        Rc::new(Attached { sstable, intervals, corrupt: Cell::new(false), compacting: Cell::new(false) })
+        Rc::new(Attached {
+            sstable,
+            intervals,
+            corrupt: Cell::new(false),
+            compacting: Cell::new(false),
+            since: Cell::new(0),
+            contents_since: Cell::new(0),
+        })
     }
 
     pub fn generation(&self) -> Generation {
@@ -34,6 +45,11 @@ impl Attached {
     /// How many partitions it has.
     pub fn partitions(&self) -> u64 {
         self.sstable.stats().partition_sizes.count()
+    }
+
+    /// Whether somebody else has it open: a reader, also one that waits for its next page.
+    pub fn is_read(&self) -> bool {
+        Rc::strong_count(&self.sstable) > 1
     }
 
     /// Whether compaction may take it.
@@ -61,6 +77,13 @@ impl Attached {
 #[derive(Clone, Default)]
 pub(crate) struct SstableSet {
     sstables: Vec<Rc<Attached>>,
+    version: u64,
+    /// The version at which an sstable last left it.
+    shrunk: u64,
+    /// The version at which something last came in that was not there before.
+    news: u64,
+    /// The newest `contents_since` of those that left it: what they brought may have been purged on the way into others.
+    lost_news: u64,
 }
 
 impl SstableSet {
@@ -72,12 +95,53 @@ impl SstableSet {
         self.sstables.len()
     }
 
-    /// The set without some and with others.
+    /// Each set that replaces another has the next number.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Those that came in after a version of the set; all of them after 0.
+    pub fn attached_after(&self, version: u64) -> impl Iterator<Item = &Rc<Attached>> {
+        self.sstables.iter().filter(move |own| own.since.get() > version)
+    }
+
+    /// Whether it lost an sstable after a version.
+    pub fn shrunk_after(&self, version: u64) -> bool {
+        self.shrunk > version
+    }
+
+    /// The version at which something last came in that was not there before.
+    #[inline]
+    pub fn news(&self) -> u64 {
+        self.news
+    }
+
+    /// What came in after an earlier version than this may have been merged and purged, so that no filter tells of it any more.
+    #[inline]
+    pub fn lost_news(&self) -> u64 {
+        self.lost_news
+    }
+
+    /// Those that may hold what came in after a version.
+    pub fn news_after(&self, version: u64) -> impl Iterator<Item = &Rc<Attached>> {
+        self.sstables.iter().filter(move |own| own.contents_since.get() > version)
+    }
+
+    /// The set without some and with others. What comes in instead of others holds what they held.
     pub fn replace(&self, remove: &[Rc<Attached>], add: impl IntoIterator<Item = Rc<Attached>>) -> SstableSet {
         let mut sstables: Vec<_> =
             self.sstables.iter().filter(|own| !remove.iter().any(|gone| Rc::ptr_eq(own, gone))).cloned().collect();
-        sstables.extend(add);
-        SstableSet { sstables }
+        let version = self.version + 1;
+        let contents_since = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(version);
+        let before = sstables.len();
+        sstables.extend(add.into_iter().inspect(|own| {
+            own.since.set(version);
+            own.contents_since.set(contents_since);
+        }));
+        let shrunk = if remove.is_empty() { self.shrunk } else { version };
+        let news = if sstables.len() > before { self.news.max(contents_since) } else { self.news };
+        let lost_news = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(0).max(self.lost_news);
+        SstableSet { sstables, version, shrunk, news, lost_news }
     }
 
     /// Bytes on disk.

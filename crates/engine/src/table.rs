@@ -14,6 +14,14 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+/// What was done with a table on this shard since it was opened.
+#[derive(Default)]
+pub(crate) struct Done {
+    pub reads: Cell<u64>,
+    pub writes: Cell<u64>,
+    pub flushes: Cell<u64>,
+}
+
 /// See the module.
 pub(crate) struct Table {
     schema: RefCell<Rc<TableSchema>>,
@@ -39,6 +47,8 @@ pub(crate) struct Table {
     paused: Cell<u32>,
     /// The compaction work that runs now, for whoever has to wait for its end.
     pub compacting: RefCell<Gate>,
+    /// Readers opened, mutations applied, memtables flushed since the table was opened here.
+    pub done: Done,
 }
 
 impl Table {
@@ -66,6 +76,7 @@ impl Table {
             missing: RefCell::default(),
             paused: Cell::new(0),
             compacting: RefCell::default(),
+            done: Done::default(),
         })
     }
 
@@ -78,11 +89,26 @@ impl Table {
     pub fn set_schema(&self, schema: Rc<TableSchema>) {
         let before = self.schema.replace(schema);
         drop(before);
+        self.tablets.borrow().iter().for_each(|tablet| tablet.forget_rows());
     }
 
     /// Its tablets, in ring order.
     pub fn tablets(&self) -> Rc<[Rc<Tablet>]> {
         self.tablets.borrow().clone()
+    }
+
+    /// Takes a tablet in.
+    pub fn add_tablet(&self, tablet: Rc<Tablet>) {
+        let mut tablets = self.tablets().to_vec();
+        tablets.push(tablet);
+        tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
+        self.tablets.replace(tablets.into());
+    }
+
+    /// Lets a tablet go.
+    pub fn remove_tablet(&self, id: u32) {
+        let left: Vec<Rc<Tablet>> = self.tablets().iter().filter(|own| own.id != id).cloned().collect();
+        self.tablets.replace(left.into());
     }
 
     /// The tablet of a key; `None` if it is not on this shard.

@@ -4,8 +4,10 @@
 //! step misses nothing. A flushed memtable leaves in the same step in which its sstable is attached.
 
 use crate::commitlog::{Position, SlotId};
+use crate::compaction::LastLook;
 use crate::memtable::Memtable;
 use crate::pressure::Pool;
+use crate::row_cache::{CachedTablet, RowCache};
 use crate::sstable_set::{Attached, SstableSet};
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
@@ -24,24 +26,38 @@ pub(crate) struct Tablet {
     /// Oldest first.
     flushing: RefCell<Vec<Rc<Memtable>>>,
     sstables: RefCell<Rc<SstableSet>>,
+    rows: Rc<RowCache>,
+    cached: Cell<CachedTablet>,
     /// One flush at a time, so that the log is cleaned in order.
     pub flush_turn: Semaphore,
     /// When the last flush failed, as a count: flushes by pressure look elsewhere first.
     pub failed_flushes: Cell<u32>,
+    /// What compaction has found here.
+    pub last_look: LastLook,
 }
 
 impl Tablet {
-    pub fn new(id: u32, range: PartitionRange, slot: SlotId, pool: Rc<Pool>, sstables: SstableSet) -> Rc<Self> {
+    pub fn new(
+        id: u32,
+        range: PartitionRange,
+        slot: SlotId,
+        pool: Rc<Pool>,
+        rows: Rc<RowCache>,
+        sstables: SstableSet,
+    ) -> Rc<Self> {
         Rc::new(Tablet {
             id,
+            active: RefCell::new(Memtable::new(pool.clone(), &range)),
             range,
             slot,
-            active: RefCell::new(Memtable::new(pool.clone())),
             pool,
             flushing: RefCell::default(),
             sstables: RefCell::new(Rc::new(sstables)),
+            cached: Cell::new(rows.register()),
+            rows,
             flush_turn: Semaphore::new(1),
             failed_flushes: Cell::new(0),
+            last_look: LastLook::default(),
         })
     }
 
@@ -80,7 +96,7 @@ impl Tablet {
         if self.active.borrow().is_empty() {
             return;
         }
-        let sealed = self.active.replace(Memtable::new(self.pool.clone()));
+        let sealed = self.active.replace(Memtable::new(self.pool.clone(), &self.range));
         self.flushing.borrow_mut().push(sealed);
     }
 
@@ -108,9 +124,23 @@ impl Tablet {
         memtable.retire();
     }
 
+    /// The cache of rows, and its number there.
+    pub fn cached(&self) -> (&Rc<RowCache>, CachedTablet) {
+        (&self.rows, self.cached.get())
+    }
+
+    /// Forgets the cached rows.
+    pub fn forget_rows(&self) {
+        self.cached.set(self.rows.register());
+    }
+
     /// Replaces sstables.
     pub fn replace(&self, remove: &[Rc<Attached>], add: impl IntoIterator<Item = Rc<Attached>>) {
         let next = Rc::new(self.sstables.borrow().replace(remove, add));
+        if next.len() + remove.len() == self.sstables.borrow().len() {
+            // Nothing came instead.
+            self.forget_rows();
+        }
         let before = self.sstables.replace(next);
         drop(before);
     }

@@ -99,6 +99,7 @@ impl Engine {
         memtable.apply(&table.schema(), key, mutation);
         memtable.logged_at(appended.position);
         self.counters().writes.set(self.counters().writes.get() + 1);
+        table.done.writes.set(table.done.writes.get() + 1);
         Applied { position: appended.position }
     }
 }

@@ -147,11 +147,18 @@ async fn look(dir: &Path, schema: &Rc<TableSchema>, seed: u64, progress: &[Progr
 #[test]
 fn acked_writes_survive_and_nothing_returns_whatever_runs_at_once() {
     let seeds = std::env::var("CONCURRENT_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20u64);
-    let schema = schema(0, |options| {
+    let tiered = schema(0, |options| {
         options.compaction.insert("min_threshold".into(), "2".into());
+    });
+    let leveled = schema(0, |options| {
+        options.compaction.insert("min_threshold".into(), "2".into());
+        options.compaction.insert("class".into(), "LeveledCompactionStrategy".into());
+        options.compaction.insert("sstable_size_in_mb".into(), "0.0002".into());
+        options.compaction.insert("fanout_size".into(), "2".into());
     });
     let dir = Path::new("/data");
     for seed in 0..seeds {
+        let schema = if seed % 2 == 0 { &tiered } else { &leveled }.clone();
         let whole = Disk::new(seed);
         let fresh = || -> Rc<Vec<Progress>> { Rc::new((0..WRITERS).map(|_| Progress::default()).collect()) };
         let progress = fresh();

@@ -19,6 +19,9 @@ enum Op {
     Restart,
     Crash,
     Truncate,
+    Cleanup,
+    /// The table gets other options of compaction.
+    Strategy(usize),
     Check,
     CheckKey(i32),
     CheckSlice(i32, i32, i32, i32, bool),
@@ -48,11 +51,37 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Restart),
         1 => Just(Op::Crash),
         1 => Just(Op::Truncate),
+        1 => Just(Op::Cleanup),
+        1 => (0..STRATEGIES.len()).prop_map(Op::Strategy),
         2 => Just(Op::Check),
         3 => (0i32..8).prop_map(Op::CheckKey),
         3 => (c(), c(), c(), c(), any::<bool>()).prop_map(|(a, b, x, y, r)| Op::CheckSlice(a, b, x, y, r)),
     ]
 }
+
+/// Options of compaction that merge small sstables eagerly. Timestamps of the tests lie in several windows.
+const STRATEGIES: [&[(&str, &str)]; 5] = [
+    &[("class", "SizeTieredCompactionStrategy"), ("min_threshold", "2")],
+    &[("class", "SizeTieredCompactionStrategy"), ("min_threshold", "3"), ("min_sstable_size", "0")],
+    &[
+        ("class", "LeveledCompactionStrategy"),
+        ("min_threshold", "2"),
+        // About 200 bytes: every compaction has several outputs.
+        ("sstable_size_in_mb", "0.0002"),
+        ("fanout_size", "2"),
+    ],
+    &[
+        ("class", "TimeWindowCompactionStrategy"),
+        ("min_threshold", "2"),
+        ("compaction_window_unit", "MINUTES"),
+        ("timestamp_resolution", "MILLISECONDS"),
+        ("expired_sstable_check_frequency_seconds", "0"),
+    ],
+    &[("class", "IncrementalCompactionStrategy"), ("min_threshold", "4")],
+];
+
+/// A timestamp of the operations, spread over windows of a minute in milliseconds.
+const SPREAD: i64 = 9_000;
 
 async fn check_slices(engine: &Engine, schema: &TableSchema, naive: &Naive, cuts: [i32; 4], reversed: bool) {
     let mut cuts = cuts;
@@ -79,11 +108,12 @@ async fn run(name: &str, ops: &[Op], schema: Rc<TableSchema>, tune: impl Fn(&mut
     };
     let mut engine = open(make(), &schema, &tablets).await;
     let mut naive = Naive::default();
+    let mut schema = schema;
     let mut clock = 0;
     for op in ops {
         let mut stamp = |timestamp: i64| {
             clock += 1;
-            if ordered { clock } else { timestamp }
+            SPREAD * if ordered { clock } else { timestamp }
         };
         match op {
             Op::Change(timestamp, change) => {
@@ -112,6 +142,11 @@ async fn run(name: &str, ops: &[Op], schema: Rc<TableSchema>, tune: impl Fn(&mut
                 engine.truncate(schema.id).await.unwrap();
                 naive.changes.clear();
             }
+            Op::Cleanup => assert_eq!(engine.cleanup(schema.id).await.unwrap(), 0),
+            Op::Strategy(n) => {
+                schema = with_strategy(&schema, *n);
+                engine.update_schema(schema.clone());
+            }
             Op::Check => {
                 let (range, slice) = full();
                 assert_eq!(read(&engine, schema.id, range, slice).await, naive.seen());
@@ -130,6 +165,13 @@ async fn run(name: &str, ops: &[Op], schema: Rc<TableSchema>, tune: impl Fn(&mut
     let (range, slice) = full();
     assert_eq!(read(&engine, schema.id, range, slice).await, naive.seen());
     engine.stop().await;
+}
+
+/// The table with other options of compaction.
+fn with_strategy(schema: &TableSchema, n: usize) -> Rc<TableSchema> {
+    let mut next = schema.clone();
+    next.options.compaction = STRATEGIES[n].iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    Rc::new(next)
 }
 
 /// Merges small sstables eagerly.
@@ -165,6 +207,13 @@ proptest! {
     #[test]
     fn nothing_deleted_returns(ops in prop::collection::vec(op(), 1..120)) {
         rt::block_on(run("model-purge", &ops, eager(0), |_| {}, true));
+    }
+
+    /// Whatever the strategy, its changes, and the moments of flushes: purging at once, and several outputs for each compaction.
+    #[test]
+    fn compaction_is_invisible(ops in prop::collection::vec(op(), 1..100), first in 0..STRATEGIES.len(), ordered: bool) {
+        let gc_grace = if ordered { 0 } else { 1_999_000_000 };
+        rt::block_on(run("model-strategy", &ops, with_strategy(&eager(gc_grace), first), |_| {}, ordered));
     }
 
     /// The same with budgets so small that everything is flushed, evicted and compacted all the time.

@@ -4,6 +4,9 @@ use rt::ShardId;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// So many segments of a log that is full are kept for records that let older segments go ([`super::Commitlog::append_carried`]).
+const SEGMENTS_FOR_CARRYING: usize = 1;
+
 /// When a record is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
@@ -33,7 +36,7 @@ pub struct CommitlogConfig {
     /// Bytes per segment (`commitlog_segment_size_in_mb`). The longest record is half of it.
     pub segment_size: u32,
     /// Bytes on disk that the log may take (`commitlog_total_space_in_mb` per shard). From three quarters of it on the log
-    /// asks for flushes ([`super::Commitlog::pressure`]); at the limit appends wait.
+    /// asks for flushes ([`super::Commitlog::pressure`]); one segment below the limit appends wait.
     pub total_size_limit: u64,
     /// Bytes that may wait in memory to be written before appends wait.
     pub buffer_limit: usize,
@@ -60,9 +63,15 @@ impl CommitlogConfig {
         self.segment_size as usize / 2
     }
 
-    /// The number of segments that may exist. Two are always in use (the one written to and the next), and a third must be
+    /// The number of segments that writes may fill. Two are always in use (the one written to and the next), and a third must be
     /// possible for the first to be flushed.
+    pub(super) fn segments_for_writes(&self) -> usize {
+        let segments = (self.total_size_limit / u64::from(self.segment_size)) as usize;
+        segments.saturating_sub(SEGMENTS_FOR_CARRYING).max(4)
+    }
+
+    /// The number of segments that may exist.
     pub(super) fn max_segments(&self) -> usize {
-        ((self.total_size_limit / u64::from(self.segment_size)) as usize).max(4)
+        self.segments_for_writes() + SEGMENTS_FOR_CARRYING
     }
 }

@@ -10,8 +10,10 @@ pub enum LogError {
     /// Too much waits to be written, or the log has reached its size limit: try again later, or use `append_wait`.
     #[error("the commitlog is busy")]
     Busy,
-    /// The disk is full. The node lives on; appends succeed again when there is space.
-    #[error("no space left for the commitlog")]
+    /// The disk is full, or no more files can be opened. The node lives on; appends succeed again when there is space.
+    #[error(
+        "no space left for the commitlog (the disk is full, or too many files are open; the node's log says which)"
+    )]
     NoSpace,
     /// The record does not fit into half a segment.
     #[error("a mutation of {len} bytes is too large for the commitlog: the maximum is {max} (half of a segment)")]

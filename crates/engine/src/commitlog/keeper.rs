@@ -14,6 +14,7 @@ use super::metrics::add;
 use super::position::{Position, segment_id, sequence_of};
 use super::runs;
 use super::state::Segment;
+use super::synced::SyncedFile;
 use rt::fs::{self, IoClass, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ const SPACE_RETRY: Duration = Duration::from_secs(1);
 pub(super) struct Begun {
     pub run_dir: PathBuf,
     pub first: Rc<Segment>,
+    pub synced_file: SyncedFile,
 }
 
 /// Makes the directory of a new run, its manifest and its first segment.
@@ -51,10 +53,11 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     // The manifest comes first: segments without one are a sign of loss.
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     fs::sync_dir(dir).await.map_err(LogError::io(dir))?;
+    let synced_file = SyncedFile::create(&run_dir, first, start).await.map_err(LogError::io(&run_dir))?;
     let segment = make_segment(config, &run_dir, first, first, None).await.map_err(LogError::io(&run_dir))?;
     manifest.segments.push(first);
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
-    Ok(Begun { run_dir, first: segment })
+    Ok(Begun { run_dir, first: segment, synced_file })
 }
 
 /// Makes a segment, durable, of the file `spare` if there is one.
@@ -99,13 +102,15 @@ struct Keeper {
     log: Rc<Commitlog>,
     last_id: u64,
     spares: Vec<PathBuf>,
+    /// A segment that was made, while the manifest could not be written to name it.
+    unnamed: Option<Rc<Segment>>,
     /// Segments that nobody needs, which the manifest still names.
     free: Vec<u64>,
 }
 
 /// The keeper's task.
 pub(super) async fn keep(log: Rc<Commitlog>) {
-    let mut keeper = Keeper { last_id: log.run, spares: Vec::new(), free: Vec::new(), log };
+    let mut keeper = Keeper { last_id: log.run, spares: Vec::new(), unnamed: None, free: Vec::new(), log };
     loop {
         let result = keeper.turn().await;
         let log = &keeper.log;
@@ -178,21 +183,14 @@ impl Keeper {
 
     async fn make_next(&mut self) -> io::Result<()> {
         let log = self.log.clone();
-        let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
-        add(&log.counters.allocating, 1);
-        let spare = self.spares.pop();
-        let made = make_segment(&log.config, &log.run_dir, log.run, id, spare.as_deref()).await;
-        log.counters.allocating.set(log.counters.allocating.get() - 1);
-        let segment = made?;
-        if spare.is_none() {
-            add(&log.counters.segment_files, 1);
-        }
+        let segment = match self.unnamed.take() {
+            Some(segment) => segment,
+            None => self.make_one().await?,
+        };
+        let id = segment.id;
         if let Err(error) = self.manifest(Some(id)).write(&log.run_dir).await {
-            // Not named, so never used: as a spare file it can be taken again.
-            drop(segment);
-            let path = self.spare_path(id);
-            fs::rename(&segment_path(&log.run_dir, id), &path).await?;
-            self.spares.push(path);
+            // The manifest may name it all the same: what failed may have come after its new contents were in place. So it stays.
+            self.unnamed = Some(segment);
             return Err(error);
         }
         self.last_id = id;
@@ -202,6 +200,21 @@ impl Keeper {
         drop(state);
         log.signals.room.notify_waiters();
         Ok(())
+    }
+
+    /// Makes the segment after the last one.
+    async fn make_one(&mut self) -> io::Result<Rc<Segment>> {
+        let log = self.log.clone();
+        let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
+        add(&log.counters.allocating, 1);
+        let spare = self.spares.pop();
+        let made = make_segment(&log.config, &log.run_dir, log.run, id, spare.as_deref()).await;
+        log.counters.allocating.set(log.counters.allocating.get() - 1);
+        let segment = made?;
+        if spare.is_none() {
+            add(&log.counters.segment_files, 1);
+        }
+        Ok(segment)
     }
 
     fn spare_path(&self, id: u64) -> PathBuf {

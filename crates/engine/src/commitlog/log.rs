@@ -16,6 +16,7 @@ use super::mapping::ColumnMapping;
 use super::metrics::{Blocked, Counters, Metrics, add};
 use super::position::{Position, SlotId};
 use super::state::State;
+use super::synced::SyncedFile;
 use super::waiters::Waiters;
 use super::{keeper, waiters, writer};
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use model::TableSchema;
 use rt::hash::HashSet;
 use rt::sync::Notify;
 use rt::task::Task;
+use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -34,6 +36,8 @@ pub struct Commitlog {
     pub(super) config: CommitlogConfig,
     pub(super) run_dir: PathBuf,
     pub(super) run: u64,
+    segments_for_writes: usize,
+    pub(super) synced_file: SyncedFile,
     pub(super) state: RefCell<State>,
     /// Every record that begins below is acknowledged.
     pub(super) acknowledged: Cell<Position>,
@@ -67,6 +71,14 @@ pub struct Appended {
     pub position: Position,
 }
 
+/// Who may use the last segments of a log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    ForWrites,
+    /// Also what is kept for carrying.
+    All,
+}
+
 /// One mutation of a group.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
@@ -90,7 +102,9 @@ impl Commitlog {
         counters.segment_files.set(1);
         let log = Rc::new(Commitlog {
             run: first.id,
+            segments_for_writes: config.segments_for_writes(),
             run_dir: opened.run_dir,
+            synced_file: opened.synced_file,
             state: RefCell::new(State {
                 active: first,
                 offset: SEGMENT_HEADER,
@@ -135,13 +149,19 @@ impl Commitlog {
         slot: SlotId,
         mutation: &Bytes,
     ) -> Result<Appended, LogError> {
-        self.put(&[Entry { schema, slot, mutation }])
+        self.put(&[Entry { schema, slot, mutation }], Room::ForWrites)
     }
 
     /// Appends several mutations as one record: replay gives all of them or none.
     pub fn append_group(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
         assert!(!entries.is_empty(), "a group has mutations");
-        self.put(entries)
+        self.put(entries, Room::ForWrites)
+    }
+
+    /// As [`Commitlog::append_group`], for records that make older ones superfluous: they have room in a log that is full for others.
+    pub fn append_carried(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+        assert!(!entries.is_empty(), "a group has mutations");
+        self.put(entries, Room::All)
     }
 
     /// As [`Commitlog::append_group`], waiting while the log is busy.
@@ -161,7 +181,19 @@ impl Commitlog {
         }
     }
 
-    fn put(&self, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+    /// Waits until a busy log may have room again for what is carried. False if none comes within `limit`, or none will before memtables
+    /// are flushed.
+    pub async fn room_within(&self, limit: Duration) -> bool {
+        let mut room = pin!(self.signals.room.notified());
+        room.as_mut().enable();
+        let full = {
+            let state = self.state.borrow();
+            state.next.is_none() && state.ledger.len() + 1 > self.config.max_segments()
+        };
+        !full && rt::time::timeout(limit, room).await.is_ok()
+    }
+
+    fn put(&self, entries: &[Entry<'_>], room: Room) -> Result<Appended, LogError> {
         let len = match entries {
             [one] => one.mutation.len(),
             several => 4 + several.iter().map(|entry| 4 + entry.mutation.len()).sum::<usize>(),
@@ -173,6 +205,9 @@ impl Commitlog {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         state.check()?;
+        if room == Room::ForWrites && state.ledger.len() > self.segments_for_writes {
+            return Err(LogError::Busy);
+        }
         if state.buffered + len > self.config.buffer_limit && state.buffered > 0 {
             return Err(LogError::Busy);
         }
@@ -188,7 +223,7 @@ impl Commitlog {
             if len > max {
                 return Err(LogError::TooLarge { len, max });
             }
-            self.roll(state)?;
+            self.roll(state, room)?;
             mappings = fresh;
         }
         for mapping in mappings {
@@ -217,8 +252,12 @@ impl Commitlog {
     }
 
     /// Goes on in the next segment, if it is ready.
-    fn roll(&self, state: &mut State) -> Result<(), LogError> {
-        let Some(next) = state.next.take() else {
+    fn roll(&self, state: &mut State, room: Room) -> Result<(), LogError> {
+        let is_full = room == Room::ForWrites && state.ledger.len() >= self.segments_for_writes;
+        if is_full {
+            self.signals.pressure.notify_one();
+        }
+        let Some(next) = state.next.take_if(|_| !is_full) else {
             self.signals.keep.notify_one();
             return Err(if state.no_space_for_segment { LogError::NoSpace } else { LogError::Busy });
         };

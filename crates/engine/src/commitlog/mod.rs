@@ -3,6 +3,7 @@
 //! ```text
 //! commitlog/<shard>/<run>/manifest          the segments that replay needs (sealed text, synced before a segment is used)
 //! commitlog/<shard>/<run>/segment-<id>      preallocated; a header, then records
+//! commitlog/<shard>/<run>/synced            how far the segments are on the device
 //! ```
 //!
 //! A *run* is one start of the process: it writes to a directory of its own and never to an earlier one, so what a crash
@@ -13,11 +14,11 @@
 //! Invariants. *Acknowledged is kept*: [`Commitlog::acknowledged`] resolves only when the kernel has the record (periodic
 //! mode) or the device has (batch, group). *A prefix*: what replay gives of a run is a prefix of what was appended to it.
 //! *No silent holes*: every segment that the manifest names must be there and whole up to the highest position that any
-//! later record, or the manifest, names as synced; what lies behind that is the torn tail. *Old bytes are dead*: a record's
+//! later record, the manifest, or the file beside them names as synced; what lies behind that is the torn tail. *Old bytes are dead*: a record's
 //! checksum covers its segment's id and its offset. A failed fsync ends the log: it is never tried again.
 //!
 //! The log must never look into a mutation beyond its table and schema version, nor decide what a memtable flushes.
-//! Reading order: position, format, mapping, ledger, manifest, waiters, state, log, writer, keeper, replay.
+//! Reading order: position, format, mapping, ledger, manifest, waiters, state, synced, log, writer, keeper, replay.
 
 mod acknowledged;
 mod config;
@@ -33,6 +34,7 @@ mod position;
 mod replay;
 mod runs;
 mod state;
+mod synced;
 mod waiters;
 mod writer;
 

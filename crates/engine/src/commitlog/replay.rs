@@ -1,7 +1,7 @@
 //! Reading what earlier runs logged.
 //!
 //! Each run is read from its first segment to its torn tail. Where the bytes stop making sense, the rest of the run is
-//! searched for record headers: if any of them, or the manifest, names a higher position as synced, then something that was
+//! searched for record headers: if any of them, the manifest, or the file `synced` names a higher position as synced, then something that was
 //! safe is damaged, and that is an error; if none does, the damage is where the crash tore the log, and the run ends there
 //! even if whole records follow.
 
@@ -12,6 +12,7 @@ use super::manifest::{Manifest, segment_path};
 use super::mapping::ColumnMapping;
 use super::position::Position;
 use super::runs::{OldLogs, OldRun};
+use super::synced;
 use bytes::Bytes;
 use model::{SchemaVersion, TableId};
 use rt::ShardId;
@@ -123,6 +124,8 @@ pub struct Replay {
 struct RunReader {
     run: OldRun,
     manifest: Manifest,
+    /// What is known to have been on the device, apart from what records say.
+    synced: Position,
     /// The index in the manifest of the segment after the open one.
     next: usize,
     open: Option<OpenSegment>,
@@ -221,7 +224,9 @@ impl Replay {
                 manifest_of_files(&run).await?
             }
         };
-        Ok(Some(RunReader { run, manifest, next: 0, open: None, mappings: Mappings::default() }))
+        let noted = synced::read(&run.dir, run.run).await?;
+        let synced = manifest.synced.max(noted.unwrap_or(Position::MIN));
+        Ok(Some(RunReader { run, manifest, synced, next: 0, open: None, mappings: Mappings::default() }))
     }
 
     /// Opens the next segment of the run. False when there is none.
@@ -282,7 +287,7 @@ impl Replay {
         let here = Position { segment: open.id, offset: open.at as u32 };
         let image = Image { bytes: &open.bytes, segment: open.id };
         let (named, mut discarded) = image.named_behind(open.at);
-        let mut highest = named.max(Some(reader.manifest.synced));
+        let mut highest = named.max(Some(reader.synced));
         for &id in &reader.manifest.segments[reader.next..] {
             match read_segment(&reader.run, id).await {
                 Ok(Some(bytes)) => {

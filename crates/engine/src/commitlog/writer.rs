@@ -5,7 +5,7 @@
 //! call fsync, because a future that is dropped half-way through must not forget a file that was not synced.
 
 use super::config::SyncMode;
-use super::error::is_full;
+use super::error::{is_full, may_pass};
 use super::log::Commitlog;
 use super::metrics::add;
 use super::position::Position;
@@ -136,9 +136,9 @@ pub(super) async fn sync_each(log: Rc<Commitlog>, period: Duration) {
 
 /// Makes durable what the kernel has. `None`: the log has failed.
 async fn sync(log: &Rc<Commitlog>) -> Option<()> {
-    let (files, upto) = {
+    let (files, upto, before) = {
         let mut state = log.state.borrow_mut();
-        (std::mem::take(&mut state.unsynced), state.written)
+        (std::mem::take(&mut state.unsynced), state.written, state.synced)
     };
     for segment in files {
         add(&log.counters.syncing, 1);
@@ -150,6 +150,9 @@ async fn sync(log: &Rc<Commitlog>) -> Option<()> {
         }
         add(&log.counters.syncs, 1);
     }
+    if upto > before {
+        note_synced(log, upto).await?;
+    }
     {
         let mut state = log.state.borrow_mut();
         if state.failed.is_some() {
@@ -159,6 +162,18 @@ async fn sync(log: &Rc<Commitlog>) -> Option<()> {
     }
     log.signals.progress.notify_waiters();
     Some(())
+}
+
+/// Writes down how far the log is safe, before that is acknowledged. Where a file system has no space even for bytes that are written
+/// over, it stays unsaid: the records are safe all the same.
+async fn note_synced(log: &Rc<Commitlog>, upto: Position) -> Option<()> {
+    match log.synced_file.write(upto).await {
+        Err(error) if !may_pass(&error) => {
+            log.fail(&format!("a write to {} failed: {error}", log.synced_file.path().display()));
+            None
+        }
+        _ => Some(()),
+    }
 }
 
 impl Commitlog {

@@ -1,8 +1,14 @@
-//! When compactions run: whenever there is something to pick and a place is free; and those that a user asks for.
+//! When compactions run: whenever there is something to pick and a place is free, several tablets at a time.
+//!
+//! What is expired as a whole, or moves to another level as it is, goes first, for it costs nothing; then what reduces the number of sstables most.
 
-use super::options::{SizeTiered, gc_before};
-use super::picker::{Candidate, pick};
-use super::task::Claimed;
+use super::history::History;
+use super::options::{Options, Strategy, gc_before};
+use super::picker::{Candidate, Pick, backlog, pick};
+use super::progress::{CompactionKind, Entries};
+use super::purge::Purge;
+use super::task::{Claimed, Plan};
+use super::throttle::Throttle;
 use crate::config::{COMPACTIONS_AT_ONCE, RETRY_AFTER};
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -14,12 +20,14 @@ use model::TableId;
 use model::schema::TableSchema;
 use rt::sync::{Notify, Semaphore};
 use rt::time::Duration;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// How often to look for work that time alone brings: tombstones that outlive their grace period.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// How long the sstables of a compaction that was stopped are left alone.
+const REST_AFTER_STOP: Duration = Duration::from_secs(60);
 /// Compactions larger than this leave one place to smaller ones.
 const LARGE: u64 = 256 << 20;
 /// 100 ns ticks between 1582-10-15 and 1970-01-01, for the age of an sstable by its name.
@@ -31,6 +39,43 @@ pub(crate) struct Compactions {
     wanted: Notify,
     large: Cell<usize>,
     pending: Cell<u64>,
+    /// The same by table.
+    pending_of: RefCell<Vec<(Rc<TableSchema>, u64)>>,
+    pub(super) running: Entries,
+    pub(super) history: History,
+    pub(super) throttle: Throttle,
+    /// Bytes still to be written, when it was looked at last.
+    pub(super) backlog: Cell<f64>,
+    /// Background work's share that was set last, in 1/1000; 0 for none yet.
+    pub(super) share: Cell<u32>,
+    pub(super) share_wanted: Notify,
+}
+
+/// What the last look at a tablet has found. With thousands of tablets, most looks must cost next to nothing.
+#[derive(Default)]
+pub(crate) struct LastLook {
+    nothing: RefCell<Option<Nothing>>,
+    /// When it was looked through for expired sstables, in seconds since 1970.
+    expired_check: Cell<Option<i64>>,
+}
+
+/// Nothing was to be done, and that holds as long as these are the same and not too much time has passed.
+struct Nothing {
+    schema: Rc<TableSchema>,
+    set: u64,
+    taken: usize,
+    at: i64,
+    backlog: f64,
+}
+
+impl LastLook {
+    /// The backlog, if nothing is to be done still.
+    fn still_nothing(&self, now: &Nothing) -> Option<f64> {
+        let before = self.nothing.borrow();
+        let before = before.as_ref()?;
+        let same = Rc::ptr_eq(&before.schema, &now.schema) && before.set == now.set && before.taken == now.taken;
+        (same && (0..LOOK_AGAIN.as_secs() as i64).contains(&(now.at - before.at))).then_some(before.backlog)
+    }
 }
 
 impl Compactions {
@@ -39,9 +84,30 @@ impl Compactions {
         self.wanted.notify_one();
     }
 
+    /// Background work begins: see to its share of time.
+    pub fn wake_share(&self) {
+        self.share_wanted.notify_one();
+    }
+
+    /// The engine stops: write down what is not yet.
+    pub fn wake_all(&self) {
+        self.wake();
+        self.history.wake();
+    }
+
     /// Compactions that wait for a place.
     pub fn pending(&self) -> u64 {
         self.pending.get()
+    }
+
+    /// Bytes still to be written.
+    pub fn backlog(&self) -> f64 {
+        self.backlog.get()
+    }
+
+    /// Background work's share, in 1/1000; 0 as long as there was none.
+    pub fn share(&self) -> u32 {
+        self.share.get()
     }
 }
 
@@ -49,8 +115,19 @@ impl Compactions {
 struct Job {
     table: Rc<Table>,
     tablet: Rc<Tablet>,
-    inputs: Vec<Rc<Attached>>,
+    found: Found,
     bytes: u64,
+}
+
+/// What there is to do in a tablet.
+struct Found {
+    inputs: Vec<Rc<Attached>>,
+    level: u32,
+    split: Option<u64>,
+    /// The one of them goes to the level as it is.
+    moves: bool,
+    /// They go without being read.
+    expired: bool,
 }
 
 impl Engine {
@@ -77,80 +154,168 @@ impl Engine {
 
     fn run_in_background(self: &Rc<Self>, job: Job, place: rt::sync::OwnedSemaphorePermit) {
         let engine = self.clone();
-        let claimed = Claimed::new(job.inputs);
-        let cancel = job.table.compaction_cancel();
-        let is_large = job.bytes > LARGE;
+        let Job { table, tablet, found, bytes } = job;
+        let plan = Plan {
+            kind: CompactionKind::Compaction,
+            inputs: Claimed::new(found.inputs),
+            level: found.level,
+            split: found.split,
+            moves: found.moves,
+            expired: found.expired,
+        };
+        let cancel = table.compaction_cancel();
+        let is_large = bytes > LARGE;
         if is_large {
             self.compactions().large.set(self.compactions().large.get() + 1);
         }
         rt::task::spawn(async move {
-            let done = engine.compact(&job.table, &job.tablet, &claimed, &cancel).await;
-            if let Err(error) = done
-                && !matches!(error, EngineError::Cancelled)
-            {
-                add(&engine.counters().compaction_failures, 1);
-                tracing::error!(table = %job.table.schema().name, tablet = job.tablet.id, %error, "a compaction failed");
-                let _ = engine.stopping().unless(cancel.unless(rt::time::sleep(RETRY_AFTER))).await;
-            }
+            let done = engine.compact(&table, &tablet, &plan, &cancel).await;
             if is_large {
                 engine.compactions().large.set(engine.compactions().large.get() - 1);
             }
-            drop(claimed);
-            drop(place);
+            let rest = match done {
+                Ok(()) | Err(EngineError::Cancelled) => Duration::ZERO,
+                Err(EngineError::Stopped) => {
+                    drop(place);
+                    REST_AFTER_STOP
+                }
+                Err(error) => {
+                    if error.is_out_of_files() {
+                        engine.cache().files().give_back();
+                    }
+                    add(&engine.counters().compaction_failures, 1);
+                    tracing::error!(table = %table.schema().name, tablet = tablet.id, %error, "a compaction failed");
+                    RETRY_AFTER
+                }
+            };
+            if !rest.is_zero() {
+                let _ = engine.stopping().unless(cancel.unless(rt::time::sleep(rest))).await;
+            }
+            drop(plan);
             engine.compactions().wake();
         })
         .detach();
     }
 
-    /// The compaction that reduces the number of sstables most; of equal ones the smallest.
+    /// The best job that may run now. Counts what else there is to do on the way.
     fn next_job(&self) -> Option<Job> {
         let large_allowed = self.compactions().large.get() + 1 < COMPACTIONS_AT_ONCE;
-        let (mut best, mut found): (Option<Job>, u64) = (None, 0);
+        let (mut best, mut found, mut total): (Option<Job>, u64, f64) = (None, 0, 0.0);
         let now = rt::time::wall_seconds();
+        let mut pending_of: Vec<(Rc<TableSchema>, u64)> = Vec::new();
         for table in self.all_tables() {
             let schema = table.schema();
-            let options = SizeTiered::of(&schema.options.compaction);
+            let options = Options::of(&schema.options.compaction);
             if !table.may_compact_by_itself() || !options.enabled {
                 continue;
             }
+            let found_before = found;
             for tablet in table.tablets().iter() {
-                let Some(inputs) = pick_inputs(tablet, &schema, &options, now) else { continue };
+                let set = tablet.sstables();
+                if set.len() == 0 {
+                    continue;
+                }
+                let taken = set.iter().filter(|own| !own.is_free()).count();
+                let mut look = Nothing { schema: schema.clone(), set: set.version(), taken, at: now, backlog: 0.0 };
+                if let Some(backlog) = tablet.last_look.still_nothing(&look) {
+                    total += backlog;
+                    continue;
+                }
+                let (sstables, candidates) = candidates(tablet, &schema, now);
+                look.backlog = backlog(&candidates, &options);
+                total += look.backlog;
+                let Some(one) = self.find(&table, tablet, &options, now, &sstables, &candidates) else {
+                    tablet.last_look.nothing.replace(Some(look));
+                    continue;
+                };
+                tablet.last_look.nothing.replace(None);
                 found += 1;
-                let bytes = inputs.iter().map(|own| own.sstable.total_bytes()).sum();
+                let bytes = match one.expired || one.moves {
+                    true => 0,
+                    false => one.inputs.iter().map(|own| own.sstable.total_bytes()).sum(),
+                };
                 if bytes > LARGE && !large_allowed {
                     continue;
                 }
-                let better = best.as_ref().is_none_or(|best| {
-                    (inputs.len(), std::cmp::Reverse(bytes)) > (best.inputs.len(), std::cmp::Reverse(best.bytes))
-                });
-                if better {
-                    best = Some(Job { table: table.clone(), tablet: tablet.clone(), inputs, bytes });
+                let rank =
+                    |found: &Found, bytes| (found.expired || found.moves, found.inputs.len(), std::cmp::Reverse(bytes));
+                if best.as_ref().is_none_or(|best| rank(&one, bytes) > rank(&best.found, best.bytes)) {
+                    best = Some(Job { table: table.clone(), tablet: tablet.clone(), found: one, bytes });
                 }
             }
+            if found > found_before {
+                pending_of.push((schema, found - found_before));
+            }
         }
+        if let Some(best) = &best {
+            let begun = best.table.schema().id;
+            for (_, count) in pending_of.iter_mut().filter(|(schema, _)| schema.id == begun) {
+                *count -= 1;
+            }
+        }
+        pending_of.retain(|(_, count)| *count > 0);
+        self.compactions().pending_of.replace(pending_of);
+        self.compactions().backlog.set(total);
         self.compactions().pending.set(found.saturating_sub(u64::from(best.is_some())));
         best
     }
 
-    /// Merges all sstables of each of a table's tablets into one, memtables included.
-    pub async fn compact_major(&self, table: TableId) -> Result<(), EngineError> {
-        let table = self.table_or_error(table)?;
-        self.detached(|engine| async move { engine.compact_whole(&table).await }).await
+    fn find(
+        &self,
+        table: &Table,
+        tablet: &Tablet,
+        options: &Options,
+        now: i64,
+        sstables: &[Rc<Attached>],
+        candidates: &[Candidate],
+    ) -> Option<Found> {
+        let inputs = self.expired(table, tablet, options, now, sstables);
+        if !inputs.is_empty() {
+            return Some(Found { inputs, level: 0, split: None, moves: false, expired: true });
+        }
+        let Pick { inputs, level, split, moves } = pick(candidates, options)?;
+        let inputs = inputs.into_iter().map(|i| sstables[i].clone()).collect();
+        Some(Found { inputs, level, split, moves, expired: false })
     }
 
-    async fn compact_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
-        self.flush(Some(table.schema().id)).await?;
-        let _paused = table.pause_compactions();
-        table.stop_compactions().await;
-        for tablet in table.tablets().iter() {
-            let inputs: Vec<_> = tablet.sstables().iter().filter(|own| own.is_free()).cloned().collect();
-            if inputs.is_empty() {
-                continue;
-            }
-            let claimed = Claimed::new(inputs);
-            self.compact(table, tablet, &claimed, &table.compaction_cancel()).await?;
+    /// The sstables of a tablet that may go without being read.
+    fn expired(
+        &self,
+        table: &Table,
+        tablet: &Tablet,
+        options: &Options,
+        now: i64,
+        sstables: &[Rc<Attached>],
+    ) -> Vec<Rc<Attached>> {
+        let before = gc_before(&table.schema(), now);
+        let is_past = |own: &Attached| own.is_free() && own.sstable.stats().max_deletion_time < before;
+        if !sstables.iter().any(|own| is_past(own)) {
+            return Vec::new();
         }
-        Ok(())
+        if let Strategy::TimeWindow(windows) = &options.strategy {
+            let last = &tablet.last_look.expired_check;
+            let wait = windows.expired_check.as_secs().try_into().unwrap_or(i64::MAX);
+            if last.get().is_some_and(|last| (0..wait).contains(&now.saturating_sub(last))) {
+                return Vec::new();
+            }
+            last.set(Some(now));
+            if windows.drop_blindly {
+                return sstables.iter().filter(|own| is_past(own)).cloned().collect();
+            }
+        }
+        let free: Vec<_> = sstables.iter().filter(|own| own.is_free()).cloned().collect();
+        Purge::new(table, tablet, &free).fully_expired(before)
+    }
+
+    /// How many compactions wait for a place: keyspace, table, number.
+    pub fn compactions_pending(&self) -> Vec<(String, String, u64)> {
+        let pending = self.compactions().pending_of.borrow();
+        pending.iter().map(|(schema, count)| (schema.keyspace.clone(), schema.name.clone(), *count)).collect()
+    }
+
+    /// Whether a table may be compacted without being asked.
+    pub fn auto_compaction(&self, table: TableId) -> Result<bool, EngineError> {
+        Ok(self.table_or_error(table)?.auto_compaction.get())
     }
 
     /// Lets a table be compacted without being asked, or not. The table's own option `enabled` counts too.
@@ -161,14 +326,12 @@ impl Engine {
     }
 }
 
-fn pick_inputs(tablet: &Tablet, schema: &TableSchema, options: &SizeTiered, now: i64) -> Option<Vec<Rc<Attached>>> {
-    let set = tablet.sstables();
-    if set.len() == 0 {
-        return None;
-    }
-    let free: Vec<_> = set.iter().filter(|own| own.is_free()).collect();
+/// The sstables of a tablet that compaction may take now or later, and what the picker has to know of each.
+pub(super) fn candidates(tablet: &Tablet, schema: &TableSchema, now: i64) -> (Vec<Rc<Attached>>, Vec<Candidate>) {
     let gc_before = gc_before(schema, now);
-    let candidates: Vec<_> = free
+    let set = tablet.sstables();
+    let sstables: Vec<_> = set.iter().filter(|own| own.is_free() || own.compacting.get()).cloned().collect();
+    let candidates = sstables
         .iter()
         .map(|own| {
             let stats = own.sstable.stats();
@@ -177,11 +340,14 @@ fn pick_inputs(tablet: &Tablet, schema: &TableSchema, options: &SizeTiered, now:
                 size: own.sstable.data_bytes(),
                 droppable: (stats.drop_times.before(gc_before) / cells).min(1.0),
                 age: age(own, now),
+                level: stats.level,
+                newest: stats.max_timestamp,
+                span: (own.sstable.first_key().token.0, own.sstable.last_key().token.0),
+                busy: own.compacting.get(),
             }
         })
         .collect();
-    let picked = pick(&candidates, options)?;
-    Some(picked.into_iter().map(|i| free[i].clone()).collect())
+    (sstables, candidates)
 }
 
 /// How long ago an sstable was written, by its name; those from elsewhere count as old.

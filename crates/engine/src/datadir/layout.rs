@@ -39,7 +39,12 @@ impl DataDir {
         self.commitlog_root().join(shard.to_string())
     }
 
-    /// `journal`.
+    /// `raft`.
+    pub fn raft_dir(&self) -> PathBuf {
+        self.path.join("raft")
+    }
+
+    /// `journal`, of earlier releases.
     pub fn journal_dir(&self) -> PathBuf {
         self.path.join("journal")
     }

@@ -6,7 +6,8 @@
 //! data/<keyspace>/<table>-<table id>/             sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
 //! commitlog/<shard>/                              that shard's log
-//! journal/                                        metadata commands
+//! raft/                                           metadata: the log of its Raft group, and a snapshot
+//! journal/                                        metadata of releases before there was a group
 //! ```
 //!
 //! Others rely on: an open [`DataDir`] is this process's alone, of this cluster, and of a format that it can write.
@@ -111,10 +112,14 @@ impl DataDir {
             _ => DataDirError::Io { path: lock_path.clone(), error },
         })?;
         let stamp_path = path.join(STAMP);
-        let before = match fs::read(&stamp_path).await {
-            Ok(text) => Some(read_stamp(path, &stamp_path, &text)?),
+        let found = match fs::read(&stamp_path).await {
+            Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(&stamp_path)(error)),
+        };
+        let before = match &found {
+            Some(text) => Some(read_stamp(path, &stamp_path, text)?),
+            None => None,
         };
         if let Some(before) = &before
             && before.cluster_name != cluster_name
@@ -125,12 +130,15 @@ impl DataDir {
                 wanted: cluster_name.to_string(),
             });
         }
-        for part in ["data", "commitlog", "journal"] {
+        for part in ["data", "commitlog", "raft", "journal"] {
+            let is_of_old = part == "journal";
             let part = path.join(part);
             if before.is_none() && fs::read_dir(&part).await.is_ok_and(|entries| !entries.is_empty()) {
                 return Err(DataDirError::NoStamp(path.to_path_buf()));
             }
-            fs::create_dir_all(&part).await.map_err(failed(&part))?;
+            if !is_of_old {
+                fs::create_dir_all(&part).await.map_err(failed(&part))?;
+            }
         }
         fs::sync_dir(path).await.map_err(failed(path))?;
         let stamp = match &before {
@@ -142,7 +150,8 @@ impl DataDir {
                 created_micros: rt::time::wall_micros(),
             },
         };
-        if before.as_ref() != Some(&stamp) {
+        // Also where only the format is another: the release before must not open what this one changes.
+        if found.as_deref() != Some(sealed::seal(stamp::KIND, FORMAT, &stamp).as_bytes()) {
             sealed::write(&stamp_path, stamp::KIND, FORMAT, &stamp).await.map_err(failed(&stamp_path))?;
         }
         // At every start: an earlier one may have been killed before it came to this.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 pub(super) const KIND: &str = "stamp";
 
 /// The format of data directories that this release writes, and the newest that it opens. It rises when a release writes
-/// something that the one before would misread.
-pub const FORMAT: u32 = 1;
+/// something that the one before would misread. 2: the metadata is in `raft`, and no more in `journal`.
+pub const FORMAT: u32 = 2;
 
 /// The contents of a stamp.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

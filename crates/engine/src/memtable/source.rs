@@ -4,6 +4,7 @@
 //! a reversed one yields reversed rows and cuts.
 
 use super::Memtable;
+use super::Stored;
 use super::chunks::Cursor;
 use super::partition::{Body, Partition, Rows};
 use super::range_tombstones::{Change, RangeTombstones};
@@ -19,7 +20,8 @@ use std::rc::Rc;
 
 /// See the module.
 pub(crate) struct MemtableSource {
-    memtable: Rc<Memtable>,
+    /// None where it is one partition, taken already.
+    memtable: Option<Rc<Memtable>>,
     schema: Rc<TableSchema>,
     slices: Slices,
     range: PartitionRange,
@@ -31,7 +33,7 @@ pub(crate) struct MemtableSource {
 
 impl MemtableSource {
     pub fn new(memtable: Rc<Memtable>, schema: Rc<TableSchema>, slices: Slices, range: PartitionRange) -> Self {
-        MemtableSource { memtable, schema, slices, range, last: None, inside: None, finished: false }
+        MemtableSource { memtable: Some(memtable), schema, slices, range, last: None, inside: None, finished: false }
     }
 
     /// A stream of one partition as it is now; `None` if the memtable has nothing of it.
@@ -42,8 +44,23 @@ impl MemtableSource {
         key: &DecoratedKey,
     ) -> Option<Self> {
         let partition = memtable.get(key)?;
+        Some(Self::of_partition(Some(memtable.clone()), partition, schema, slices, key))
+    }
+
+    /// A stream of one partition that is in no memtable.
+    pub fn of_stored(stored: &Stored, schema: &Rc<TableSchema>, slices: &Slices, key: &DecoratedKey) -> Self {
+        Self::of_partition(None, stored.snapshot(), schema, slices, key)
+    }
+
+    fn of_partition(
+        memtable: Option<Rc<Memtable>>,
+        partition: Partition,
+        schema: &Rc<TableSchema>,
+        slices: &Slices,
+        key: &DecoratedKey,
+    ) -> Self {
         let mut source = MemtableSource {
-            memtable: memtable.clone(),
+            memtable,
             schema: schema.clone(),
             slices: slices.clone(),
             range: PartitionRange::singular(key),
@@ -53,7 +70,7 @@ impl MemtableSource {
         };
         source.inside = Some(Inside::new(key.clone(), partition, &source.schema, &source.slices));
         source.last = Some(key.clone());
-        Some(source)
+        source
     }
 
     /// Yields fragments of about `limit` bytes; `false` when there are no more after these.
@@ -92,10 +109,14 @@ impl MemtableSource {
         let mut stopped = false;
         let (schema, slices) = (&self.schema, &self.slices);
         let (mut last, mut inside) = (None, None);
-        self.memtable.for_each(&self.range, self.last.as_ref(), |token, entry| {
-            let key = DecoratedKey { token, key: entry.key.clone() };
+        let Some(memtable) = &self.memtable else {
+            self.finished = true;
+            return;
+        };
+        memtable.for_each(&self.range, self.last.as_ref(), |token, entry| {
+            let key = DecoratedKey { token, key: entry.key_bytes() };
             last = Some(key.clone());
-            let mut next = Inside::new(key, entry.partition.clone(), schema, slices);
+            let mut next = Inside::new(key, entry.snapshot(), schema, slices);
             let complete = next.fill(schema, slices, out, weight, limit);
             if !complete {
                 inside = Some(next);

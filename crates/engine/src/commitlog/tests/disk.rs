@@ -428,6 +428,53 @@ fn a_log_at_its_limit_waits_for_flushes() {
 }
 
 #[test]
+fn a_full_log_keeps_room_for_what_is_carried() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-carry");
+        let config =
+            CommitlogConfig { total_size_limit: u64::from(SEGMENT) * 6, ..config(scratch.path(), SyncMode::Batch) };
+        let log = Commitlog::open(config).await.expect("opened");
+        let schema = schema(1, 1);
+        let mut written = 0;
+        let mut append = |carried: bool| {
+            let mutation = mutation(&schema, written, 1000);
+            let entry = [Entry { schema: &schema, slot: SlotId(7 + u32::from(carried)), mutation: &mutation }];
+            let appended = if carried { log.append_carried(&entry) } else { log.append_group(&entry) };
+            written += u64::from(appended.is_ok());
+            appended
+        };
+        let is_full = || log.metrics().segments == 5 && log.metrics().buffered_bytes == 0;
+        loop {
+            match append(false) {
+                Ok(_) => {}
+                Err(LogError::Busy) if is_full() => break,
+                Err(LogError::Busy) => rt::time::sleep(Duration::from_millis(1)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let mut carried = 0;
+        while log.metrics().segments < 6 || carried < 12 {
+            match append(true) {
+                Ok(_) => carried += 1,
+                // The last segment is being made.
+                Err(LogError::Busy) => assert!(log.room_within(Duration::from_secs(30)).await, "{:?}", log.metrics()),
+                Err(error) => panic!("{error}"),
+            }
+            assert!(matches!(append(false), Err(LogError::Busy)), "what is kept is kept");
+        }
+        assert!(log.wants_flush() && log.disk_bytes() <= u64::from(SEGMENT) * 6, "{:?}", log.metrics());
+        log.clean(SlotId(7), log.position());
+        while let Err(error) = append(false) {
+            assert!(matches!(error, LogError::Busy), "{error}");
+            rt::time::sleep(Duration::from_millis(1)).await;
+        }
+        log.close().await.expect("closed");
+        let found = numbers(scratch.path()).await;
+        assert_eq!(found.last(), Some(&(written - 1)));
+    });
+}
+
+#[test]
 fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
     rt::block_on(async {
         let scratch = Scratch::new("log-large");

@@ -4,3 +4,4 @@ mod disk;
 #[cfg(feature = "sim")]
 mod power;
 mod setup;
+mod tail;

@@ -206,6 +206,42 @@ fn a_failed_fsync_or_write_ends_the_log_for_good() {
     }
 }
 
+/// An fsync or a write fails, of a record, a segment or the manifest: the next start finds all that was acknowledged.
+#[test]
+fn after_any_failed_fsync_or_write_what_was_acknowledged_is_there() {
+    for (seed, fault) in (0..60).flat_map(|seed| [(seed, Fault::Sync), (seed, Fault::Write)]) {
+        let disk = Disk::new(seed);
+        let safe = rt::sim::block_on(seed, &disk, async {
+            directories().await;
+            let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");
+            let schema = schema(1, 1);
+            // Segments hold 15 of these: most faults meet the making of the next one.
+            let due = 13 + rt::random::below(4);
+            let mut safe = Vec::new();
+            for number in 0..100 {
+                if number == due {
+                    disk.fail_next(fault, 1);
+                }
+                let mutation = mutation(&schema, number, 1000);
+                let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation };
+                let appended = log.append_wait(&[entry]).await;
+                let Ok(Appended { position }) = appended else { break };
+                if log.acknowledged(position).await.is_err() {
+                    break;
+                }
+                safe.push(number);
+            }
+            log.abandon().await;
+            safe
+        });
+        assert!(safe.len() < 100, "{fault:?}, seed {seed}: nothing failed");
+        rt::sim::block_on(seed, &disk, async {
+            let found: BTreeSet<u64> = numbers(Path::new(ROOT)).await.into_iter().collect();
+            assert!(safe.iter().all(|number| found.contains(number)), "{fault:?}, seed {seed}: {safe:?}, {found:?}");
+        });
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_appends_until_there_is_space() {
     for seed in 0..20 {

@@ -1,0 +1,113 @@
+//! How far a run is on the device, written down beside its segments: `synced`, 32 bytes that are written over.
+//!
+//! ```text
+//!   0  4  CRC32 of the 28 bytes that follow
+//!   4  4  version (1)
+//!   8  8  run
+//!  16  8  segment
+//!  24  4  offset
+//!  28  4  zero
+//! ```
+//!
+//! A record names what was synced when it was appended, so nothing in the segments says that the last records are safe. This file does:
+//! it is written after each fsync and before what that fsync made safe is acknowledged. So, whatever bit flips in a record that was
+//! acknowledged as safe, a start after a kill knows that it is no torn tail. The file itself is not synced: after a power loss it may say
+//! less than is true (by then the kernel has written back all but the last seconds), never more. One that cannot be read says nothing.
+
+use super::error::LogError;
+use super::position::Position;
+use bytes::Bytes;
+use rt::fs::{self, File, IoClass, OpenOptions};
+use std::io;
+use std::path::Path;
+
+/// The name of the file in the run's directory.
+pub(super) const NAME: &str = "synced";
+const LEN: usize = 32;
+const VERSION: u32 = 1;
+
+/// The open file of the running log.
+pub(super) struct SyncedFile {
+    file: File,
+    run: u64,
+}
+
+impl SyncedFile {
+    /// Makes the file, with its space, durable: writing it later needs none.
+    pub async fn create(run_dir: &Path, run: u64, synced: Position) -> io::Result<SyncedFile> {
+        let path = run_dir.join(NAME);
+        fs::write_durably(&path, &encode(run, synced)).await?;
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        Ok(SyncedFile { file: fs::open(&path, &options).await?, run })
+    }
+
+    /// Says that all below `synced` is on the device.
+    pub async fn write(&self, synced: Position) -> io::Result<()> {
+        self.file.write_at(0, Bytes::copy_from_slice(&encode(self.run, synced)), IoClass::Log).await
+    }
+
+    /// For messages.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
+/// What the file in `run_dir` says; `None` if there is none (earlier releases wrote none), or it cannot be read.
+pub(super) async fn read(run_dir: &Path, run: u64) -> Result<Option<Position>, LogError> {
+    let path = run_dir.join(NAME);
+    let bytes = match fs::read(&path).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(LogError::io(&path)(error)),
+    };
+    let synced = decode(&bytes, run);
+    if synced.is_none() {
+        tracing::warn!(path = %path.display(), "it cannot be read: damage to the last records of this log could go unnoticed");
+    }
+    Ok(synced)
+}
+
+fn encode(run: u64, synced: Position) -> [u8; LEN] {
+    let mut out = [0; LEN];
+    out[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    out[8..16].copy_from_slice(&run.to_le_bytes());
+    out[16..24].copy_from_slice(&synced.segment.to_le_bytes());
+    out[24..28].copy_from_slice(&synced.offset.to_le_bytes());
+    let crc = crc32fast::hash(&out[4..]);
+    out[0..4].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// A later version would be appended to, so its beginning means the same.
+fn decode(bytes: &[u8], run: u64) -> Option<Position> {
+    let (known, _) = bytes.split_first_chunk::<LEN>()?;
+    let [crc, version, offset] = [0, 4, 24].map(|at| u32::from_le_bytes(word(known, at)));
+    let [of, segment] = [8, 16].map(|at| u64::from_le_bytes(word(known, at)));
+    let whole = crc == crc32fast::hash(&known[4..]) && version >= VERSION && of == run;
+    whole.then_some(Position { segment, offset })
+}
+
+fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flipped_bit_or_another_run_says_nothing() {
+        let synced = Position { segment: 7 << 44 | 9, offset: 4096 };
+        let good = encode(5, synced);
+        assert_eq!(decode(&good, 5), Some(synced));
+        assert_eq!(decode(&good, 6), None);
+        assert_eq!(decode(&good[..31], 5), None);
+        for bit in 0..LEN * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&bad, 5), None, "bit {bit}");
+        }
+    }
+}

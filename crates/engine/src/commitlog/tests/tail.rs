@@ -1,0 +1,114 @@
+//! The end of a log that a crash left: what was synced is known to have been there, whatever bit flips in it.
+
+use super::super::manifest::segment_path;
+use super::super::*;
+use super::setup::*;
+use crate::scratch::Scratch;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+const NEVER: SyncMode = SyncMode::Periodic { period: Duration::from_secs(3600) };
+const RECORDS: u64 = 4;
+/// Bytes of each mutation beyond its ids and number.
+const LEN: usize = 20;
+
+/// A run that was killed after its last record was acknowledged. Where the records begin, and the file they are in.
+async fn killed(root: &Path, mode: SyncMode) -> (Rc<Commitlog>, Vec<Position>, PathBuf) {
+    let log = Commitlog::open(config(root, mode)).await.expect("opened");
+    let schema = schema(1, 1);
+    let mut positions = Vec::new();
+    for number in 0..RECORDS {
+        let mutation = mutation(&schema, number, LEN);
+        let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation };
+        let position = log.append_wait(&[entry]).await.expect("appended").position;
+        log.acknowledged(position).await.expect("acknowledged");
+        positions.push(position);
+    }
+    let file = segment_path(&log.run_dir, positions[0].segment);
+    log.abandon().await;
+    (log, positions, file)
+}
+
+fn flip(path: &Path, bit: usize) {
+    let mut bytes = std::fs::read(path).expect("readable");
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    std::fs::write(path, bytes).expect("writable");
+}
+
+fn all() -> Vec<u64> {
+    (0..RECORDS).collect()
+}
+
+#[test]
+fn a_bit_that_flips_in_the_last_acknowledged_record_is_damage() {
+    let modes = [SyncMode::Batch, SyncMode::Group { window: Duration::from_millis(1) }];
+    for (index, mode) in modes.into_iter().enumerate() {
+        rt::block_on(async {
+            let scratch = Scratch::new(&format!("log-tail{index}"));
+            let (_log, positions, file) = killed(scratch.path(), mode).await;
+            let last = positions[RECORDS as usize - 1].offset as usize;
+            let good = std::fs::read(&file).expect("readable");
+            let end = last + 32 + mutation(&schema(1, 1), 0, LEN).len();
+            for bit in last * 8..end * 8 {
+                flip(&file, bit);
+                let error = read_all(scratch.path(), false).await.expect_err("an acknowledged record is damaged");
+                assert!(
+                    matches!(&error, LogError::Corrupt { offset, .. } if *offset == last as u64),
+                    "bit {bit}: {error}"
+                );
+                let (found, report) = read_all(scratch.path(), true).await.expect("ignored");
+                assert_eq!((found, report.skipped.len()), ((0..RECORDS - 1).collect(), 1), "bit {bit}");
+                std::fs::write(&file, &good).expect("restored");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_was_never_synced_is_a_torn_tail() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-tail-unsynced");
+        let (_log, positions, file) = killed(scratch.path(), NEVER).await;
+        flip(&file, (positions[2].offset as usize + 40) * 8);
+        let (found, report) = read_all(scratch.path(), false).await.expect("a torn tail");
+        assert_eq!((found, report.tails.len()), (vec![0, 1], 1));
+    });
+}
+
+#[test]
+fn damage_to_what_says_how_far_it_was_synced_loses_nothing() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-tail-note");
+        let (log, positions, file) = killed(scratch.path(), SyncMode::Batch).await;
+        let note = log.run_dir.join("synced");
+        let good = std::fs::read(&note).expect("it is there");
+        for bit in 0..good.len() * 8 {
+            flip(&note, bit);
+            assert_eq!(numbers(scratch.path()).await, all(), "bit {bit}");
+            std::fs::write(&note, &good).expect("restored");
+        }
+        // As releases before there was such a file left a run.
+        std::fs::remove_file(&note).expect("removed");
+        assert_eq!(numbers(scratch.path()).await, all());
+        flip(&file, (positions[3].offset as usize + 40) * 8);
+        let (found, _) = read_all(scratch.path(), false).await.expect("nothing says that it was synced");
+        assert_eq!(found, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn an_orderly_end_needs_no_note() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-tail-closed");
+        let log = Commitlog::open(config(scratch.path(), SyncMode::Batch)).await.expect("opened");
+        let schema = schema(1, 1);
+        let position = log.append(&schema, SlotId(0), &mutation(&schema, 0, LEN)).expect("appended").position;
+        let file = segment_path(&log.run_dir, position.segment);
+        log.close().await.expect("closed");
+        assert!(!log.run_dir.join("synced").exists());
+        flip(&file, (position.offset as usize + 40) * 8);
+        let error = read_all(scratch.path(), false).await.expect_err("the manifest says it was synced");
+        assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
+    });
+}

@@ -1,0 +1,129 @@
+//! What a compaction writes: one sstable, or several, each begun when the one before is large enough.
+//!
+//! None is sealed before all are complete, so an error on the way leaves nothing behind. A crash in the midst of sealing leaves some of
+//! them beside all inputs, which is the same data twice.
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::memtable::Interval;
+use crate::metrics::Writing;
+use crate::sstable_set::Attached;
+use crate::table::Table;
+use model::fragment::Fragment;
+use model::schema::TableSchema;
+use sstable::{Component, Place, Sstable, Unsealed, Writer, WriterOptions, seal_all};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// See the module. Must be finished or abandoned.
+pub(super) struct Outputs<'a> {
+    engine: &'a Engine,
+    table: &'a Table,
+    schema: Rc<TableSchema>,
+    options: WriterOptions,
+    /// The size at which the next one is begun.
+    split: Option<u64>,
+    intervals: Vec<Interval>,
+    current: Option<(Writer, Writing)>,
+    complete: Vec<Unsealed>,
+}
+
+impl<'a> Outputs<'a> {
+    /// None yet. Each covers these intervals of the log.
+    pub fn new(
+        engine: &'a Engine,
+        table: &'a Table,
+        schema: Rc<TableSchema>,
+        options: WriterOptions,
+        split: Option<u64>,
+        intervals: Vec<Interval>,
+    ) -> Self {
+        Outputs { engine, table, schema, options, split, intervals, current: None, complete: Vec::new() }
+    }
+
+    /// Writes all fragments of the buffer.
+    pub async fn write(&mut self, buffer: &mut VecDeque<Fragment>) -> Result<(), EngineError> {
+        while let Some(fragment) = buffer.pop_front() {
+            if matches!(fragment, Fragment::PartitionStart { .. })
+                && let (Some((writer, _)), Some(split)) = (&self.current, self.split)
+                && writer.bytes_written() >= split
+            {
+                self.complete_current().await?;
+            }
+            let (writer, _) = match &mut self.current {
+                Some(current) => current,
+                None => {
+                    let generation = sstable::Generation::fresh();
+                    let options = self.options.clone();
+                    let made = Writer::create(&self.table.dir, generation, self.schema.clone(), options).await?;
+                    self.current.insert((made, Writing::new(self.engine.counters())))
+                }
+            };
+            writer.push(fragment).await?;
+        }
+        Ok(())
+    }
+
+    async fn complete_current(&mut self) -> Result<(), EngineError> {
+        let Some((writer, _writing)) = self.current.take() else { return Ok(()) };
+        let covered: Vec<_> = self.intervals.iter().map(|interval| interval.to_stats()).collect();
+        self.complete.extend(writer.finish_unsealed(&covered).await?);
+        Ok(())
+    }
+
+    /// Seals and opens all of them. After an error nothing is left on disk, or it is known that something may be.
+    pub async fn finish(mut self) -> Result<Vec<Rc<Attached>>, EngineError> {
+        if let Err(error) = self.complete_current().await {
+            self.abandon().await;
+            return Err(error);
+        }
+        seal(self.engine, self.table, self.complete, &self.intervals).await
+    }
+
+    /// Gives up; nothing is left on disk.
+    pub async fn abandon(self) {
+        if let Some((writer, _)) = self.current {
+            writer.abort().await;
+        }
+        for unsealed in self.complete {
+            unsealed.abort().await;
+        }
+    }
+}
+
+/// Seals and opens complete sstables, each of which covers these intervals of the log. After an error nothing is left on disk, or it is
+/// known that something may be.
+pub(super) async fn seal(
+    engine: &Engine,
+    table: &Table,
+    complete: Vec<Unsealed>,
+    intervals: &[Interval],
+) -> Result<Vec<Rc<Attached>>, EngineError> {
+    let place = |unsealed: &Unsealed| Place::new(&table.dir, unsealed.outcome().generation);
+    let places: Vec<Place> = complete.iter().map(place).collect();
+    let sealed = seal_and_open(engine, table, complete, intervals).await;
+    if sealed.is_err() {
+        for place in places {
+            if let Err(error) = sstable::directory::remove(&place).await {
+                // It may be sealed on disk: a restart would find it, so nothing that covers its data may be purged in this run.
+                tracing::error!(generation = %place.generation, %error, "an sstable that failed stays behind");
+                table.unreadable.borrow_mut().push(place.path(Component::Data));
+            }
+        }
+    }
+    sealed
+}
+
+async fn seal_and_open(
+    engine: &Engine,
+    table: &Table,
+    complete: Vec<Unsealed>,
+    intervals: &[Interval],
+) -> Result<Vec<Rc<Attached>>, EngineError> {
+    let mut attached = Vec::with_capacity(complete.len());
+    for sealed in seal_all(complete).await? {
+        let sstable = Sstable::open(&table.dir, sealed.generation, engine.cache()).await?;
+        attached.push(Attached::new(sstable, intervals.to_vec()));
+    }
+    Ok(attached)
+}

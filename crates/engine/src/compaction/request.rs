@@ -1,0 +1,160 @@
+//! What administrators ask for: everything merged (major compaction), and what is no longer owned dropped (cleanup).
+
+use super::controller::candidates;
+use super::options::Options;
+use super::picker::pick_all;
+use super::progress::CompactionKind;
+use super::task::{Claimed, Plan};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::sstable_set::Attached;
+use crate::table::Table;
+use crate::tablet::Tablet;
+use model::TableId;
+use std::rc::Rc;
+
+impl Engine {
+    /// Merges all sstables of each of a table's tablets as far as its strategy allows, memtables included: into one, into one level, or
+    /// into one per window of time.
+    pub async fn compact_major(&self, table: TableId) -> Result<(), EngineError> {
+        let table = self.table_or_error(table)?;
+        self.detached(|engine| async move { engine.compact_whole(&table).await }).await
+    }
+
+    async fn compact_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
+        self.flush(Some(table.schema().id)).await?;
+        let _paused = table.pause_compactions();
+        table.stop_compactions().await;
+        for tablet in table.tablets().iter() {
+            let schema = table.schema();
+            let (sstables, candidates) = candidates(tablet, &schema, rt::time::wall_seconds());
+            let picks = pick_all(&candidates, &Options::of(&schema.options.compaction));
+            // All are claimed before the first begins: what another request takes meanwhile is not in them.
+            let plans: Vec<Plan> = picks
+                .into_iter()
+                .map(|pick| Plan {
+                    kind: CompactionKind::Compaction,
+                    inputs: Claimed::new(pick.inputs.into_iter().map(|i| sstables[i].clone()).collect()),
+                    level: pick.level,
+                    split: pick.split,
+                    moves: false,
+                    expired: false,
+                })
+                .collect();
+            for plan in plans {
+                self.compact(table, tablet, &plan, &table.compaction_cancel()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rewrites the sstables of a table that hold keys outside of their tablet, without those keys. Gives how many there were.
+    pub async fn cleanup(&self, table: TableId) -> Result<usize, EngineError> {
+        let table = self.table_or_error(table)?;
+        self.detached(|engine| async move { engine.clean_up(&table).await }).await
+    }
+
+    async fn clean_up(&self, table: &Rc<Table>) -> Result<usize, EngineError> {
+        let is_foreign = |tablet: &Tablet, own: &Attached| {
+            [own.sstable.first_key(), own.sstable.last_key()].iter().any(|key| !tablet.range.contains(key))
+        };
+        let mut cleaned = 0;
+        for tablet in table.tablets().iter() {
+            if !tablet.sstables().iter().any(|own| is_foreign(tablet, own)) {
+                continue;
+            }
+            let _paused = table.pause_compactions();
+            table.stop_compactions().await;
+            let foreign: Vec<_> =
+                tablet.sstables().iter().filter(|own| own.is_free() && is_foreign(tablet, own)).cloned().collect();
+            for own in foreign {
+                let plan = Plan {
+                    kind: CompactionKind::Cleanup,
+                    level: own.sstable.stats().level,
+                    inputs: Claimed::new(vec![own]),
+                    split: None,
+                    moves: false,
+                    expired: false,
+                };
+                self.compact(table, tablet, &plan, &table.compaction_cancel()).await?;
+                cleaned += 1;
+            }
+        }
+        Ok(cleaned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::engine::TabletRange;
+    use crate::scratch::Scratch;
+    use bytes::Bytes;
+    use model::key::{Clustering, DecoratedKey};
+    use model::mutation::MutationBuilder;
+    use model::options::TableOptions;
+    use model::range::PartitionRange;
+    use model::row::{Marker, RowBuilder};
+    use model::schema::{Column, ColumnKind, TableSchema};
+    use model::time::Tombstone;
+    use model::{ColumnId, CqlType, HostId, SchemaVersion, Token};
+    use rt::ShardId;
+    use uuid::Uuid;
+
+    fn schema() -> Rc<TableSchema> {
+        let key = Column {
+            id: ColumnId(0),
+            name: "k".into(),
+            kind: ColumnKind::PartitionKey,
+            position: 0,
+            ty: CqlType::Int,
+            descending: false,
+        };
+        let mut options = TableOptions::default();
+        options.compaction.insert("enabled".into(), "false".into());
+        let (id, version) = (TableId(Uuid::from_u128(1)), SchemaVersion(Uuid::from_u128(2)));
+        Rc::new(TableSchema::new(id, version, "ks", "t", vec![key], vec![], vec![], vec![], vec![], options))
+    }
+
+    #[test]
+    fn cleanup_drops_what_lies_outside_the_tablet() {
+        rt::block_on(async {
+            let scratch = Scratch::new("cleanup");
+            let config =
+                EngineConfig::new(scratch.path().to_path_buf(), ShardId(0), HostId(Uuid::from_u128(3)), 16 << 20);
+            let engine = Engine::open(config).await.unwrap();
+            let schema = schema();
+            let whole = TabletRange { id: 0, range: PartitionRange::FULL };
+            engine.add_table(schema.clone(), vec![whole]).await.unwrap();
+            for k in 0..40i32 {
+                let key = DecoratedKey::new(Bytes::copy_from_slice(&k.to_be_bytes()));
+                let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+                let row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE).finish();
+                builder.row(Clustering::from_components([]), row);
+                engine.apply_durably(&builder.finish(&schema), &key).await.unwrap();
+            }
+            engine.flush(None).await.unwrap();
+            assert_eq!(engine.cleanup(schema.id).await.unwrap(), 0, "all of it is owned");
+
+            let table = engine.table_or_error(schema.id).unwrap();
+            let before = table.tablets()[0].sstables();
+            // The half of the ring that the tablet keeps.
+            let range = PartitionRange::tokens(Token::MIN, Token(0));
+            let (pool, rows) = (engine.pool().clone(), engine.rows().clone());
+            let tablet = Tablet::new(0, range, table.tablets()[0].slot, pool, rows, (*before).clone());
+            let (dir, shard) = (table.dir.clone(), ShardId(0));
+            let narrow = Table::new(schema.clone(), dir, shard, vec![tablet.clone()], Vec::new(), Vec::new());
+            let partitions = |set: &crate::sstable_set::SstableSet| set.iter().map(|own| own.partitions()).sum::<u64>();
+            assert_eq!((partitions(&before), before.len()), (40, 1));
+            assert_eq!(engine.clean_up(&narrow).await.unwrap(), 1);
+            let after = tablet.sstables();
+            assert!((1..40).contains(&partitions(&after)) && after.len() == 1);
+            assert!(after.iter().all(|own| own.sstable.last_key().token <= Token(0)));
+            assert_eq!(engine.clean_up(&narrow).await.unwrap(), 0);
+            let kinds: Vec<_> = engine.compaction_history().iter().map(|record| record.kind()).collect();
+            assert_eq!(kinds, [Some(CompactionKind::Cleanup)]);
+            engine.abandon().await;
+        });
+    }
+}

@@ -1,0 +1,88 @@
+//! The tablets of a table that this shard has: they come and go while the table is served.
+//!
+//! A tablet that comes is empty, whatever lies in the directory: what an earlier stay of it left there is removed first. One that goes takes
+//! its data along: first nobody finds it any more, then replay is told to leave its records alone (the tablet may come back, and they must
+//! not), then its files go. What a crash keeps from that is made up for at the next start ([`Engine::sweep_tablet`]), before any shard
+//! opens the table.
+
+use crate::commitlog::Position;
+use crate::engine::{Engine, TabletRange};
+use crate::error::EngineError;
+use crate::memtable::Interval;
+use crate::open::{names_in, remove_all, sealed_places};
+use crate::sstable_set::SstableSet;
+use crate::tablet::Tablet;
+use model::TableId;
+use model::range::PartitionRange;
+use model::schema::TableSchema;
+use sstable::{Place, Sstable};
+use std::path::Path;
+
+impl Engine {
+    /// Takes a tablet in, without any data. One that is there already stays as it is.
+    pub async fn add_tablet(&self, id: TableId, tablet: TabletRange) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        if table.tablets().iter().any(|own| own.id == tablet.id) {
+            return Ok(());
+        }
+        self.remove_within(&table.dir, &tablet.range).await?;
+        let slot = self.take_slot(id, tablet.id);
+        let (pool, rows) = (self.pool().clone(), self.rows().clone());
+        table.add_tablet(Tablet::new(tablet.id, tablet.range, slot, pool, rows, SstableSet::default()));
+        Ok(())
+    }
+
+    /// Lets a tablet go, with all its data on this shard. One that is not there is gone.
+    pub async fn drop_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(move |engine| async move {
+            let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+            let _paused = table.pause_compactions();
+            table.stop_compactions().await;
+            let Some(gone) = table.tablets().iter().find(|own| own.id == tablet).cloned() else { return Ok(()) };
+            // A flush that runs is waited for: none attaches afterwards what nobody would remove.
+            let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
+            table.remove_tablet(tablet);
+            let all = Interval { first: engine.log_begun(), last: engine.log().position() };
+            engine.remember_covered(&table, tablet, &[all]).await?;
+            let set = gone.sstables();
+            let sstables: Vec<_> = set.iter().cloned().collect();
+            gone.replace(&sstables, []);
+            gone.seal();
+            for memtable in gone.sealed() {
+                gone.forget(&memtable);
+            }
+            engine.log().clean(gone.slot, Position::MAX);
+            engine.leave_slot(gone.slot);
+            engine.delete_files(&table, &sstables).await
+        })
+        .await
+    }
+
+    /// Removes what a crash has left of a tablet that this node has parted with. To be called on one shard at start, before any shard opens
+    /// the table. How many sstables there were.
+    pub async fn sweep_tablet(&self, schema: &TableSchema, range: &PartitionRange) -> Result<usize, EngineError> {
+        let dir = self.table_dir(schema);
+        self.finish_interrupted(&dir).await?;
+        self.remove_within(&dir, range).await
+    }
+
+    /// Removes the sealed sstables that lie within a range of which this node serves nothing.
+    async fn remove_within(&self, dir: &Path, range: &PartitionRange) -> Result<usize, EngineError> {
+        let mut left: Vec<Place> = Vec::new();
+        for place in sealed_places(dir, &names_in(dir).await?) {
+            match Sstable::open_at(&place, self.cache()).await {
+                Ok(sstable) if range.contains(sstable.first_key()) && range.contains(sstable.last_key()) => {
+                    left.push(place);
+                }
+                // What cannot be read is reported where the table is opened.
+                _ => {}
+            }
+        }
+        if !left.is_empty() {
+            tracing::info!(dir = %dir.display(), sstables = left.len(), "removing what is left of a tablet that is not here");
+            remove_all(dir, &left).await?;
+        }
+        Ok(left.len())
+    }
+}

@@ -1,0 +1,250 @@
+//! Tests of the Raft log: against a model, on damaged files, and (feature `sim`) on a disk that loses its power at every write.
+
+use super::*;
+use crate::scratch::Scratch;
+use proptest::prelude::*;
+
+#[cfg(feature = "sim")]
+mod power;
+
+pub(super) fn body(term: u64, index: u64) -> Bytes {
+    Bytes::from(vec![(term * 31 + index) as u8; ((term * 17 + index * 37) % 200) as usize])
+}
+
+/// What the log should hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Model {
+    pub vote: Option<Bytes>,
+    pub committed: Option<u64>,
+    pub purged: Option<u64>,
+    pub entries: Vec<(u64, Bytes)>,
+}
+
+impl Model {
+    pub fn of(log: &RaftLog) -> Model {
+        let entries = log.entries(0, u64::MAX);
+        let from = log.last().map_or(0, |(last, _)| last + 1 - entries.len() as u64);
+        Model {
+            vote: log.vote(),
+            committed: log.committed(),
+            purged: log.purged().map(|(index, _)| index),
+            entries: (from..).zip(entries).collect(),
+        }
+    }
+
+    pub fn next(&self) -> u64 {
+        self.entries.last().map(|(index, _)| index + 1).or(self.purged.map(|index| index + 1)).unwrap_or(1)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Append(u64, usize),
+    Vote(u8),
+    Commit,
+    Truncate(u64),
+    Purge(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..5u64, 1..4usize).prop_map(|(term, count)| Step::Append(term, count)),
+        1 => any::<u8>().prop_map(Step::Vote),
+        1 => Just(Step::Commit),
+        1 => (0..6u64).prop_map(Step::Truncate),
+        1 => (0..6u64).prop_map(Step::Purge),
+    ]
+}
+
+/// What a step leads to.
+pub(super) fn plan(model: &mut Model, step: &Step) {
+    let next = model.next();
+    let first = model.entries.first().map_or(next, |(index, _)| *index);
+    match step {
+        Step::Append(term, count) => {
+            model.entries.extend((next..next + *count as u64).map(|index| (index, body(*term, index))));
+        }
+        Step::Vote(vote) => model.vote = Some(Bytes::copy_from_slice(&[*vote])),
+        Step::Commit => model.committed = Some(next - 1),
+        Step::Truncate(back) => {
+            let from = next.saturating_sub(*back).max(first);
+            model.entries.retain(|(index, _)| *index < from);
+        }
+        Step::Purge(back) => {
+            let upto = (next - 1).saturating_sub(*back);
+            if model.purged.is_none_or(|purged| purged < upto) {
+                model.purged = Some(upto);
+                model.entries.retain(|(index, _)| *index > upto);
+            }
+        }
+    }
+}
+
+/// Takes a step.
+pub(super) async fn take(log: &RaftLog, model: &mut Model, step: &Step) -> Result<(), JournalError> {
+    let next = model.next();
+    let first = model.entries.first().map_or(next, |(index, _)| *index);
+    plan(model, step);
+    match step {
+        Step::Append(term, count) => {
+            let bodies: Vec<Bytes> = (next..next + *count as u64).map(|index| body(*term, index)).collect();
+            log.append(next, &bodies).await
+        }
+        Step::Vote(vote) => log.save_vote(Bytes::copy_from_slice(&[*vote])).await,
+        Step::Commit => log.save_committed(next - 1).await,
+        Step::Truncate(back) => log.truncate(next.saturating_sub(*back).max(first)).await,
+        Step::Purge(back) => log.purge((next - 1).saturating_sub(*back), Bytes::from_static(b"id")).await,
+    }
+}
+
+async fn open(dir: &Path) -> RaftLog {
+    match RaftLog::open(dir).await {
+        Ok(log) => log,
+        Err(error) => panic!("open: {error}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn what_was_done_is_there_after_opening_again(steps in prop::collection::vec(prop::collection::vec(step(), 1..8), 1..4)) {
+        rt::block_on(async {
+            let scratch = Scratch::new("raft-model");
+            let mut model = Model::default();
+            for life in &steps {
+                let log = open(scratch.path()).await;
+                assert_eq!(Model::of(&log), model);
+                for step in life {
+                    // An empty log has no first index to purge or truncate from.
+                    if model.next() == 1 && !matches!(step, Step::Append(..) | Step::Vote(_)) {
+                        continue;
+                    }
+                    take(&log, &mut model, step).await.expect("done");
+                    assert_eq!(Model::of(&log), model, "{step:?}");
+                }
+            }
+            assert_eq!(Model::of(&open(scratch.path()).await), model);
+        });
+    }
+}
+
+async fn filled(dir: &Path) -> (Model, Vec<u64>) {
+    let log = open(dir).await;
+    let (mut model, mut ends) = (Model::default(), Vec::new());
+    let steps = [Step::Append(1, 3), Step::Vote(7), Step::Append(2, 2), Step::Truncate(1), Step::Append(3, 3)];
+    for step in steps {
+        take(&log, &mut model, &step).await.expect("done");
+        ends.push(log.log_bytes());
+    }
+    (model, ends)
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-damage");
+        let (model, ends) = filled(scratch.path()).await;
+        let path = log_path(scratch.path(), 1);
+        let good = std::fs::read(&path).expect("readable");
+        let last = ends[ends.len() - 2];
+        for len in (last..ends[ends.len() - 1]).step_by(3) {
+            // The batch of three is torn: whole entries at its beginning stay, and more can be appended.
+            std::fs::write(&path, &good[..len as usize]).expect("cut");
+            let log = open(scratch.path()).await;
+            let found = Model::of(&log);
+            assert!(found.entries.len() >= model.entries.len() - 3 && model.entries.starts_with(&found.entries));
+            let mut found = found;
+            take(&log, &mut found, &Step::Append(4, 1)).await.expect("done");
+            drop(log);
+            assert_eq!(Model::of(&open(scratch.path()).await), found);
+        }
+        for at in (0..good.len()).step_by(7) {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(&path, &bad).expect("damaged");
+            match RaftLog::open(scratch.path()).await {
+                Ok(log) => assert_eq!(Model::of(&log), model, "byte {at}: padding, or the mark at the end"),
+                Err(error) => {
+                    let corrupt = matches!(error, JournalError::Corrupt { .. });
+                    assert!(corrupt && (at as u64) < ends[ends.len() - 1], "byte {at}: {error}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_batch_of_which_the_middle_was_not_written_is_torn_and_not_damaged() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-torn");
+        let (model, ends) = filled(scratch.path()).await;
+        let path = log_path(scratch.path(), 1);
+        let mut bytes = std::fs::read(&path).expect("readable");
+        let last = ends[ends.len() - 2] as usize;
+        bytes[last..last + 32].fill(0);
+        // Power was lost before the fsync, so there is no mark either.
+        bytes.truncate(ends[ends.len() - 1] as usize);
+        std::fs::write(&path, &bytes).expect("written");
+        let found = Model::of(&open(scratch.path()).await);
+        assert_eq!(found.entries, model.entries[..model.entries.len() - 3]);
+    });
+}
+
+#[test]
+fn a_log_made_from_a_snapshot_goes_on_behind_it() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-create");
+        let dir = scratch.path().join("raft");
+        assert!(!RaftLog::exists(&dir).await.expect("looked"));
+        RaftLog::create(&dir, b"vote", 41, b"id", b"all of it").await.expect("made");
+        assert!(RaftLog::exists(&dir).await.expect("looked"));
+        let log = open(&dir).await;
+        assert_eq!(log.snapshot().await.expect("read").expect("there"), &b"all of it"[..]);
+        assert_eq!((log.purged(), log.committed()), (Some((41, Bytes::from_static(b"id"))), Some(41)));
+        let error = log.append(41, &[body(1, 41)]).await.expect_err("purged");
+        assert!(matches!(error, JournalError::Corrupt { .. }), "{error}");
+        log.append(42, &[body(1, 42)]).await.expect("appended");
+        log.reserve(100).await.expect("there is space");
+        log.save_snapshot(b"more").await.expect("saved");
+        drop(log);
+        let log = open(&dir).await;
+        assert_eq!(log.last(), Some((42, body(1, 42))));
+        assert_eq!(log.snapshot().await.expect("read").expect("there"), &b"more"[..]);
+        let path = snapshot_path(&dir);
+        let good = std::fs::read(&path).expect("readable");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            std::fs::write(&path, &bad).expect("damaged");
+            assert!(log.snapshot().await.is_err(), "byte {at}");
+        }
+    });
+}
+
+#[test]
+fn what_a_failed_write_left_is_no_record_of_a_later_one() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-stale");
+        let log = open(scratch.path()).await;
+        let same = |term: u64| Bytes::from(vec![term as u8; 24]);
+        log.append(1, &[same(1)]).await.expect("appended");
+        let before = log.log_bytes();
+        log.append(2, &[same(2), same(2)]).await.expect("appended");
+        let bytes = std::fs::read(log_path(scratch.path(), 1)).expect("readable");
+        drop(log);
+        // Of a batch of two only the second came to the disk, and later a batch of one in the first one's place, but not its mark.
+        let path = log_path(scratch.path(), 1);
+        let one = (bytes.len() as u64 - 32 - before) / 2;
+        std::fs::write(&path, &bytes[..before as usize]).expect("written");
+        let log = open(scratch.path()).await;
+        log.append(2, &[same(3)]).await.expect("appended");
+        drop(log);
+        let mut torn = std::fs::read(&path).expect("readable");
+        torn.truncate((before + one) as usize);
+        torn.extend_from_slice(&bytes[(before + one) as usize..(before + 2 * one) as usize]);
+        std::fs::write(&path, &torn).expect("written");
+        let log = open(scratch.path()).await;
+        assert_eq!(log.entries(0, 9), [same(1), same(3)]);
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), before + one + 32, "what is behind the end is gone");
+    });
+}

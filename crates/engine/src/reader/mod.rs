@@ -1,0 +1,393 @@
+//! Reading: memtables and sstables of a range as one merged stream of fragments.
+//!
+//! A reader takes its sources of a tablet in one synchronous step, so it misses nothing and sees no sstable twice. It is not
+//! compacted: tombstones and what they cover come out, merged. Reads of one partition open only the sources that may have it,
+//! and where one source is left its fragments pass through unmerged. Nothing is merged before it is asked for: so a reader can
+//! be [suspended](Reader::suspend) between any two fragments, and be resumed as if it had been opened there.
+
+mod filling;
+mod source;
+mod suspend;
+
+pub use suspend::{PartitionHead, Resumed, Stale, Suspended};
+
+use crate::config::FILL_BYTES;
+use crate::engine::Engine;
+use crate::error::{NoSuchTable, ReadError};
+use crate::memtable::MemtableSource;
+use crate::metrics::Counters;
+use crate::slices::Slices;
+use crate::sstable_set::Attached;
+use crate::table::Table;
+use crate::tablet::Tablet;
+use filling::Filling;
+use model::TableId;
+use model::fragment::Fragment;
+use model::key::DecoratedKey;
+use model::merge::{Merger, Step};
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::fs::IoClass;
+use source::{Source, Sources, SstableSource};
+use sstable::Corrupt;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// How a read uses disk and cache.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions {
+    /// Who waits.
+    pub class: IoClass,
+    /// Whether pages that are read are kept in the cache.
+    pub fill_cache: bool,
+    /// Whether the cache is not even looked at (`BYPASS CACHE`).
+    pub bypass: bool,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        ReadOptions { class: IoClass::Foreground, fill_cache: true, bypass: false }
+    }
+}
+
+/// A stream of merged fragments. See the module.
+pub struct Reader {
+    schema: Rc<TableSchema>,
+    slices: Slices,
+    options: ReadOptions,
+    counters: Counters,
+    /// The table lacks this sstable.
+    missing: Option<Rc<Corrupt>>,
+    /// The tablets still to be read, in ring order.
+    left: VecDeque<(Rc<Tablet>, PartitionRange)>,
+    /// The tablet that `current` is of, and the version of its sstable set that was opened.
+    tablet: Option<(Rc<Tablet>, u64)>,
+    current: Current,
+}
+
+/// Not boxed: a read of one key from one source allocates nothing.
+#[allow(clippy::large_enum_variant)]
+enum Current {
+    Nothing,
+    One(One),
+    Several(Box<Several>),
+}
+
+/// One source, whose fragments pass through.
+struct One {
+    source: Source,
+    buffer: VecDeque<Fragment>,
+    /// Nothing comes behind the buffer.
+    finished: bool,
+}
+
+struct Several {
+    merger: Merger,
+    sources: Vec<Source>,
+    next: Next,
+}
+
+/// What the merger waits for.
+#[derive(Clone, Copy)]
+enum Next {
+    /// To be asked.
+    Step,
+    /// For more of this source.
+    Source(usize),
+    /// Nothing is left.
+    End,
+}
+
+impl Engine {
+    /// A reader of a range of a table, over this shard's tablets in ring order.
+    pub fn reader(
+        &self,
+        table: TableId,
+        range: PartitionRange,
+        slice: Rc<Slice>,
+        options: ReadOptions,
+    ) -> Result<Reader, NoSuchTable> {
+        let table = self.table(table).ok_or(NoSuchTable(table))?;
+        let schema = table.schema();
+        let slices = Slices::new(&schema, slice);
+        let mut reader = Reader::closed(&table, schema, slices, options, self.counters());
+        match range.singular_key() {
+            Some(key) => {
+                if let Some(tablet) = table.tablet_of(&key) {
+                    reader.open_key(tablet, &key, &range, 0, Sources::default());
+                }
+            }
+            None => reader.left = table.tablets_within(&range).into(),
+        }
+        Ok(reader)
+    }
+}
+
+impl Reader {
+    /// A reader of nothing yet.
+    fn closed(
+        table: &Table,
+        schema: Rc<TableSchema>,
+        slices: Slices,
+        options: ReadOptions,
+        counters: &Counters,
+    ) -> Reader {
+        counters.reads.set(counters.reads.get() + 1);
+        table.done.reads.set(table.done.reads.get() + 1);
+        Reader {
+            schema,
+            slices,
+            options,
+            counters: counters.clone(),
+            missing: table.missing.borrow().clone(),
+            left: VecDeque::new(),
+            tablet: None,
+            current: Current::Nothing,
+        }
+    }
+
+    /// The next fragment, if it is at hand; if not, [`Reader::advance`] brings more.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Fragment> {
+        match &mut self.current {
+            Current::Nothing => None,
+            Current::One(one) => one.buffer.pop_front(),
+            Current::Several(several) => several.next(),
+        }
+    }
+
+    /// Whether nothing comes when [`Reader::pop`] has nothing at hand. May say no where [`Reader::advance`] finds nothing more.
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        self.left.is_empty()
+            && match &self.current {
+                Current::Nothing => self.missing.is_none(),
+                Current::One(one) => one.finished,
+                Current::Several(several) => matches!(several.next, Next::End),
+            }
+    }
+
+    /// Brings more when [`Reader::pop`] has nothing at hand; false if there is nothing more. Never waits when everything is in
+    /// memory or cached. Dropped half-way, it loses nothing.
+    pub async fn advance(&mut self) -> Result<bool, ReadError> {
+        if let Some(missing) = &self.missing {
+            return Err(sstable::Error::Corrupt(Corrupt::clone(missing)).into());
+        }
+        loop {
+            match &mut self.current {
+                Current::Nothing => {}
+                Current::One(one) => {
+                    if !one.finished {
+                        one.finished = !one.source.fill(&mut one.buffer, FILL_BYTES).await?;
+                    }
+                    if !one.finished || !one.buffer.is_empty() {
+                        return Ok(true);
+                    }
+                }
+                Current::Several(several) => {
+                    if several.advance().await? {
+                        return Ok(true);
+                    }
+                }
+            }
+            self.current = Current::Nothing;
+            let Some((tablet, range)) = self.left.pop_front() else { return Ok(false) };
+            self.open_range(tablet, &range, 0, Sources::default());
+        }
+    }
+
+    /// Appends fragments of about 32 KiB; `false` when there are no more after these.
+    pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, ReadError> {
+        let mut weight = 0;
+        loop {
+            while let Some(fragment) = self.pop() {
+                weight += fragment.weight();
+                out.push_back(fragment);
+                if weight >= FILL_BYTES {
+                    return Ok(true);
+                }
+            }
+            rt::task::maybe_yield().await;
+            if !self.advance().await? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Leaves the current partition: what comes next is the start of another. No end of it is yielded.
+    pub fn skip_partition(&mut self) {
+        match &mut self.current {
+            Current::Nothing => {}
+            Current::One(one) => one.skip_partition(),
+            Current::Several(several) => {
+                for i in several.merger.skip_partition() {
+                    several.sources[i].skip_partition();
+                }
+                several.next = Next::Step;
+            }
+        }
+    }
+
+    /// The schema that fragments are read with.
+    pub fn schema(&self) -> &Rc<TableSchema> {
+        &self.schema
+    }
+
+    /// Opens what a tablet has of a key: memtables, and the sstables that were attached after a version of its set. `sources` are
+    /// open already.
+    fn open_key(
+        &mut self,
+        tablet: Rc<Tablet>,
+        key: &DecoratedKey,
+        range: &PartitionRange,
+        after: u64,
+        mut sources: Sources,
+    ) {
+        tablet.for_each_memtable(|memtable| {
+            if let Some(source) = MemtableSource::of_key(memtable, &self.schema, &self.slices, key) {
+                sources.push(Source::Memtable(source));
+            }
+        });
+        let set = tablet.sstables();
+        let is_cacheable = after == 0 && self.reads_whole_rows();
+        let (rows, cached) = tablet.cached();
+        let found = if is_cacheable && set.len() > 0 { rows.get(cached, key, &set) } else { None };
+        if let Some(stored) = found {
+            sources.push(Source::Memtable(MemtableSource::of_stored(&stored, &self.schema, &self.slices, key)));
+        } else {
+            let mut filling = Vec::new();
+            for attached in set.attached_after(after) {
+                if !attached.spans(key) {
+                    continue;
+                }
+                if !attached.sstable.may_contain(key) {
+                    self.counters.bloom_rejects.set(self.counters.bloom_rejects.get() + 1);
+                    continue;
+                }
+                let source = self.sstable_source(attached, range, false);
+                if is_cacheable {
+                    filling.push(source);
+                } else {
+                    sources.push(Source::Sstable(Box::new(source)));
+                }
+            }
+            if !filling.is_empty() {
+                sources.push(Source::Filling(Box::new(Filling {
+                    sstables: filling,
+                    schema: self.schema.clone(),
+                    key: key.clone(),
+                    cache: rows.clone(),
+                    tablet: cached,
+                    version: set.version(),
+                    merger: None,
+                    fragments: VecDeque::new(),
+                })));
+            }
+        }
+        self.tablet = Some((tablet, set.version()));
+        self.set_sources(sources);
+    }
+
+    /// Whether what it reads of a key is what the cache of rows holds, and it may look there.
+    fn reads_whole_rows(&self) -> bool {
+        let slice = self.slices.slice();
+        self.schema.clustering.is_empty()
+            && self.options.fill_cache
+            && !self.options.bypass
+            && slice.resume.is_none()
+            && matches!(&slice.rows[..], [one] if one.is_full())
+    }
+
+    /// As `open_key`, for a range.
+    fn open_range(&mut self, tablet: Rc<Tablet>, range: &PartitionRange, after: u64, mut sources: Sources) {
+        tablet.for_each_memtable(|memtable| {
+            if !memtable.is_empty() {
+                let source =
+                    MemtableSource::new(memtable.clone(), self.schema.clone(), self.slices.clone(), range.clone());
+                sources.push(Source::Memtable(source));
+            }
+        });
+        let set = tablet.sstables();
+        for attached in set.attached_after(after).filter(|attached| attached.sstable.overlaps(range)) {
+            sources.push(Source::Sstable(Box::new(self.sstable_source(attached, range, true))));
+        }
+        self.tablet = Some((tablet, set.version()));
+        self.set_sources(sources);
+    }
+
+    fn sstable_source(&self, attached: &Rc<Attached>, range: &PartitionRange, read_ahead: bool) -> SstableSource {
+        let options = sstable::ReadOptions {
+            class: self.options.class,
+            fill_cache: self.options.fill_cache && !self.options.bypass,
+            use_cache: !self.options.bypass,
+            read_ahead,
+            window: sstable::LARGEST_WINDOW,
+        };
+        let reader = attached.sstable.reader(&self.schema, range.clone(), self.slices.slice().clone(), options);
+        SstableSource { reader, of: attached.clone() }
+    }
+
+    fn set_sources(&mut self, sources: Sources) {
+        let Sources { first, others } = sources;
+        self.current = match first {
+            None => Current::Nothing,
+            Some((source, rest)) if others.is_empty() => {
+                Current::One(One { source, buffer: rest.buffer, finished: rest.finished })
+            }
+            Some(first) => {
+                let order = self.slices.order(&self.schema).clone();
+                let mut merger = Merger::new(self.schema.clone(), order, 1 + others.len());
+                let mut sources = Vec::with_capacity(1 + others.len());
+                for (i, (source, rest)) in others.into_iter().chain([first]).enumerate() {
+                    *merger.buffer(i) = rest.buffer;
+                    if rest.finished {
+                        merger.finish(i);
+                    }
+                    sources.push(source);
+                }
+                Current::Several(Box::new(Several { merger, sources, next: Next::Step }))
+            }
+        };
+    }
+}
+
+impl One {
+    fn skip_partition(&mut self) {
+        match self.buffer.iter().position(|fragment| matches!(fragment, Fragment::PartitionEnd)) {
+            Some(end) => drop(self.buffer.drain(..=end)),
+            None => {
+                self.buffer.clear();
+                self.source.skip_partition();
+            }
+        }
+    }
+}
+
+impl Several {
+    fn next(&mut self) -> Option<Fragment> {
+        match self.next {
+            Next::Step => match self.merger.step() {
+                Step::Emit(fragment) => return Some(fragment),
+                Step::Need(i) => self.next = Next::Source(i),
+                Step::End => self.next = Next::End,
+            },
+            Next::Source(_) | Next::End => {}
+        }
+        None
+    }
+
+    /// Whether there may be more to step through.
+    async fn advance(&mut self) -> Result<bool, ReadError> {
+        match self.next {
+            Next::Step => {}
+            Next::Source(i) => {
+                if !self.sources[i].fill(self.merger.buffer(i), FILL_BYTES).await? {
+                    self.merger.finish(i);
+                }
+                self.next = Next::Step;
+            }
+            Next::End => return Ok(false),
+        }
+        Ok(true)
+    }
+}

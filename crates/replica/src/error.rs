@@ -29,9 +29,18 @@ pub enum ReplicaError {
     /// Storage failed.
     #[error("{0}")]
     Storage(String),
+    /// The coordinator routed it by metadata that nobody may work with any more.
+    #[error("{0}")]
+    Stale(String),
 }
 
 impl ReplicaError {
+    /// The refusal of a request that was routed by metadata below the fence.
+    #[cold]
+    pub fn stale(caller: u64, fence: u64) -> Self {
+        ReplicaError::Stale(format!("stale topology exception, caller version {caller}, callee fence version {fence}"))
+    }
+
     /// The number by which the wire names it.
     pub fn code(&self) -> u8 {
         match self {
@@ -43,6 +52,7 @@ impl ReplicaError {
             ReplicaError::TooLarge(_) => 6,
             ReplicaError::Rejected(_) => 7,
             ReplicaError::Storage(_) => 8,
+            ReplicaError::Stale(_) => 9,
         }
     }
 
@@ -56,6 +66,7 @@ impl ReplicaError {
             5 => ReplicaError::Corrupt(text),
             6 => ReplicaError::TooLarge(text),
             7 => ReplicaError::Rejected(text),
+            9 => ReplicaError::Stale(text),
             _ => ReplicaError::Storage(text),
         }
     }

@@ -1,6 +1,7 @@
 //! What a read emits of each row, and the writing of it: values go once, from the source's bytes into the result.
 
 use model::compact::LiveCells;
+use model::counter;
 use model::id::{ColumnId, SchemaVersion};
 use model::key::Clustering;
 use model::row::{Cell, State};
@@ -25,6 +26,9 @@ pub enum OutputColumn {
     Ttl(ColumnId),
     /// A collection's cells as a map from cell path to value: for writes that must read first.
     Elements(ColumnId),
+    /// A collection's or user type's cells as a map from cell path to when each was written (i64) and the seconds it has left
+    /// (i32; below zero without TTL): for `writetime` and `ttl` of elements and fields.
+    CellTimes(ColumnId),
 }
 
 /// What a read emits.
@@ -74,6 +78,8 @@ pub(crate) struct Binding {
     by_column: Vec<Option<u16>>,
     /// Whether any of them has multiple cells.
     complex: bool,
+    /// Whether the values are counters: what is stored of them is not what is shown.
+    counters: bool,
 }
 
 #[derive(Debug)]
@@ -105,7 +111,7 @@ impl Binding {
             }
             slots.push(slot);
         }
-        Binding { slots, by_column, complex }
+        Binding { slots, by_column, complex, counters: schema.is_counter() }
     }
 
     /// Appends one row: `clustering` is `None` in a row that stands for a partition alone.
@@ -139,6 +145,9 @@ impl Binding {
                     write_value(clustering.and_then(|key| key.components().nth(i as usize)), out);
                 }
                 OutputColumn::Value(_) => match (&found.one, &slot.ty) {
+                    (Some(cell), _) if self.counters => {
+                        write_value(Some(&counter::total(cell.value).to_be_bytes()), out);
+                    }
                     (Some(cell), _) => write_value(Some(cell.value), out),
                     (None, Some(ty)) if !found.many.is_empty() => write_collection(ty, &found.many, out),
                     _ => write_value(None, out),
@@ -163,6 +172,21 @@ impl Binding {
                     }
                     end_value(start, out);
                 }
+                OutputColumn::CellTimes(_) => {
+                    let start = begin_value(out);
+                    out.extend_from_slice(&(found.many.len() as i32).to_be_bytes());
+                    for cell in &found.many {
+                        write_value(Some(cell.path.unwrap_or_default()), out);
+                        let left = match cell.state {
+                            State::Expiring { expiry, .. } => expiry - now,
+                            _ => -1,
+                        };
+                        out.extend_from_slice(&12i32.to_be_bytes());
+                        out.extend_from_slice(&cell.timestamp.to_be_bytes());
+                        out.extend_from_slice(&left.to_be_bytes());
+                    }
+                    end_value(start, out);
+                }
             }
         }
     }
@@ -177,9 +201,11 @@ struct Found<'a> {
 fn column_id(column: OutputColumn) -> Option<ColumnId> {
     match column {
         OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => None,
-        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
-            Some(id)
-        }
+        OutputColumn::Value(id)
+        | OutputColumn::WriteTime(id)
+        | OutputColumn::Ttl(id)
+        | OutputColumn::Elements(id)
+        | OutputColumn::CellTimes(id) => Some(id),
     }
 }
 

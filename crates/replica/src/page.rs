@@ -3,13 +3,15 @@
 //! Facts: paging.md sections 3 and 14. A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or
 //! where the data ends; its last position says where the next one goes on, exactly.
 
+use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::output::{Binding, Output};
 use crate::request::Limits;
 use bytes::Bytes;
+use engine::PartitionHead;
 use model::compact::{Cover, is_live, live_cells, live_marker};
 use model::fragment::Fragment;
-use model::key::{Clustering, DecoratedKey, split_partition_key};
+use model::key::{Clustering, ClusteringCut, DecoratedKey, split_partition_key};
 use model::row::Row;
 use model::schema::TableSchema;
 use model::time::{Seconds, Tombstone};
@@ -50,8 +52,24 @@ pub enum PageEnd {
     Exhausted = 0,
     /// The row limit was reached.
     Rows = 1,
-    /// Bytes or tombstones cut it short.
-    Short = 2,
+    /// It has as many bytes as a page may have.
+    Bytes = 2,
+    /// As many tombstones were met as a page may read.
+    Tombstones = 3,
+}
+
+impl PageEnd {
+    /// Whether it was cut short of the rows that were asked for.
+    pub fn is_short(self) -> bool {
+        matches!(self, PageEnd::Bytes | PageEnd::Tombstones)
+    }
+
+    /// From the wire's number.
+    pub fn from_code(code: u8) -> Option<PageEnd> {
+        [PageEnd::Exhausted, PageEnd::Rows, PageEnd::Bytes, PageEnd::Tombstones]
+            .into_iter()
+            .find(|end| *end as u8 == code)
+    }
 }
 
 /// A page of rows.
@@ -69,6 +87,11 @@ pub struct Page {
     pub end: PageEnd,
     /// Tombstones met.
     pub tombstones: u64,
+    /// Rows looked at, static ones and dead ones included. Like all that a page counts, it depends on the data and the command
+    /// alone, and not on where the data lies.
+    pub examined_rows: u64,
+    /// Bytes of the keys and rows looked at.
+    pub examined_bytes: u64,
 }
 
 /// What the stream should do after a fragment.
@@ -82,6 +105,8 @@ pub enum Flow {
     Stop,
 }
 
+/// Room that a body begins with, in bytes: a small answer takes one allocation.
+const FIRST_BODY: usize = 512;
 /// A body that has grown beyond this many bytes gets room for a whole page at once, instead of being copied at each doubling.
 const LARGE_BODY: usize = 32 << 10;
 
@@ -97,7 +122,19 @@ pub struct PageBuilder<'a> {
     key: Option<DecoratedKey>,
     cover: Cover,
     static_row: Option<Row>,
+    dead_static_row: Option<Row>,
+    /// Whether the partition's end has not come.
+    inside: bool,
+    /// Where the partition goes on: a deletion that is open there was counted by the page before.
+    goes_on_at: Option<ClusteringCut>,
     rows_in_partition: u64,
+    /// The tombstones of a partition or its static row reached the limit, and no live row came since: the page ends with the
+    /// partition.
+    due: bool,
+    /// Where the digest of the rows goes, if one is wanted.
+    digester: Option<&'a mut Digester>,
+    /// Whether the digest has the partition's static row.
+    digested_static: bool,
 }
 
 const NO_CELLS: Row = Row(Bytes::from_static(&[0]));
@@ -125,12 +162,41 @@ impl<'a> PageBuilder<'a> {
                 rows_in_last: 0,
                 end: PageEnd::Exhausted,
                 tombstones: 0,
+                examined_rows: 0,
+                examined_bytes: 0,
             },
             key: None,
             cover: Cover::default(),
             static_row: None,
+            dead_static_row: None,
+            inside: false,
+            goes_on_at: None,
             rows_in_partition: 0,
+            due: false,
+            digester: None,
+            digested_static: false,
         }
+    }
+
+    /// Makes a digest of the rows as well.
+    pub fn digest_into(&mut self, digester: &'a mut Digester) {
+        self.digester = Some(digester);
+    }
+
+    /// Says where in the resumed partition the page begins, in the reader's order: a deletion that is open there does not count again.
+    pub fn goes_on_at(&mut self, cut: ClusteringCut) {
+        self.goes_on_at = Some(cut);
+    }
+
+    /// The head of the partition of which the page has taken a part and not the end.
+    pub fn head(&self) -> Option<PartitionHead> {
+        let key = self.key.as_ref().filter(|_| self.inside)?;
+        Some(PartitionHead {
+            key: key.clone(),
+            tombstone: self.cover.static_row(),
+            static_row: self.static_row.as_ref().or(self.dead_static_row.as_ref()).cloned(),
+            open: self.cover.range(),
+        })
     }
 
     /// Takes the next fragment of the stream.
@@ -138,17 +204,21 @@ impl<'a> PageBuilder<'a> {
         match fragment {
             Fragment::PartitionStart { key, tombstone } => self.start(key, tombstone),
             Fragment::Static(row) => {
+                self.examined(row.0.len());
                 if self.lives(&row, self.cover.static_row()) {
                     self.static_row = Some(row);
                     if self.output.distinct && self.rows_in_partition == 0 {
                         return self.emit(None, Region::Static);
                     }
                 } else {
+                    self.dead_static_row = Some(row);
                     self.page.tombstones += 1;
+                    self.due |= self.has_enough_tombstones();
                 }
                 Ok(Flow::Continue)
             }
             Fragment::Row { key, row } => {
+                self.examined(key.0.len() + row.0.len());
                 if !self.lives(&row, self.cover.row()) {
                     return Ok(self.tombstone(key, 0));
                 }
@@ -160,11 +230,23 @@ impl<'a> PageBuilder<'a> {
             }
             Fragment::Change { at, tombstone } => {
                 self.cover.change(tombstone);
+                if self.goes_on_at.take().is_some_and(|cut| cut == at) {
+                    return Ok(Flow::Continue);
+                }
                 let weight = if at.after { 1 } else { -1 };
                 Ok(self.tombstone(at.prefix, weight))
             }
             Fragment::PartitionEnd => self.end_partition(),
         }
+    }
+
+    fn examined(&mut self, bytes: usize) {
+        self.page.examined_rows += 1;
+        self.page.examined_bytes += bytes as u64;
+    }
+
+    fn has_enough_tombstones(&self) -> bool {
+        self.limits.paged && self.page.tombstones >= self.limits.tombstones
     }
 
     /// Whether a row is seen. Cells of dropped columns, which stay in memtables, do not make it so.
@@ -194,17 +276,29 @@ impl<'a> PageBuilder<'a> {
     fn start(&mut self, key: DecoratedKey, tombstone: Tombstone) -> Result<Flow, ReplicaError> {
         self.rows_in_partition = match self.resumed.take() {
             Some((resumed, rows)) if resumed == key.key => rows,
-            _ => 0,
+            _ => {
+                self.goes_on_at = None;
+                0
+            }
         };
+        self.page.examined_bytes += key.key.len() as u64;
         self.key = Some(key);
         self.cover.start(tombstone);
         self.static_row = None;
-        // A page never ends before the rows: the next one would begin with the same tombstone again.
-        self.page.tombstones += u64::from(!tombstone.is_live());
+        self.dead_static_row = None;
+        self.inside = true;
+        self.digested_static = false;
+        // A page never ends before the rows, since the next one would begin with the same tombstone again; but it may end after them.
+        self.due = !tombstone.is_live() && {
+            self.page.tombstones += 1;
+            self.has_enough_tombstones()
+        };
         Ok(Flow::Continue)
     }
 
     fn end_partition(&mut self) -> Result<Flow, ReplicaError> {
+        self.inside = false;
+        self.goes_on_at = None;
         if self.rows_in_partition == 0
             && self.static_row.is_some()
             && self.output.static_only_rows
@@ -212,6 +306,11 @@ impl<'a> PageBuilder<'a> {
         {
             let flow = self.emit(None, Region::End)?;
             return Ok(if flow == Flow::SkipPartition { Flow::Continue } else { flow });
+        }
+        if self.due {
+            self.mark(Region::End, Clustering::EMPTY, 0);
+            self.page.end = PageEnd::Tombstones;
+            return Ok(Flow::Stop);
         }
         Ok(Flow::Continue)
     }
@@ -225,15 +324,38 @@ impl<'a> PageBuilder<'a> {
 
     fn tombstone(&mut self, prefix: Clustering, weight: i8) -> Flow {
         self.page.tombstones += 1;
-        if self.limits.paged && self.page.tombstones >= self.limits.tombstones {
+        if self.has_enough_tombstones() {
             self.mark(Region::Clustered, prefix, weight);
-            self.page.end = PageEnd::Short;
+            self.page.end = PageEnd::Tombstones;
             return Flow::Stop;
         }
         Flow::Continue
     }
 
+    /// Adds a row that is emitted to the digest; before the first one of a partition its static row.
+    #[cold]
+    #[inline(never)]
+    fn digest(&mut self, row: Option<&(Clustering, Row)>) {
+        let (Some(digester), Some(key)) = (self.digester.as_deref_mut(), &self.key) else { return };
+        if !std::mem::replace(&mut self.digested_static, true) || row.is_none() {
+            digester.begin(&key.key, None, None);
+            if let Some(fixed) = &self.static_row {
+                digester.cells(self.schema, live_cells(fixed, self.cover.static_row(), self.now));
+            }
+            digester.end();
+        }
+        if let Some((clustering, row)) = row {
+            let marker = live_marker(row, self.cover.row(), self.now);
+            digester.begin(&key.key, Some(clustering), marker);
+            digester.cells(self.schema, live_cells(row, self.cover.row(), self.now));
+            digester.end();
+        }
+    }
+
     fn emit(&mut self, row: Option<(Clustering, Row)>, region: Region) -> Result<Flow, ReplicaError> {
+        if self.digester.is_some() {
+            self.digest(row.as_ref());
+        }
         let key = self.key.as_ref().expect("rows come after their partition's start");
         let columns = self.schema.partition_key.len();
         let whole = [&key.key[..]];
@@ -249,6 +371,9 @@ impl<'a> PageBuilder<'a> {
         let static_cells = live_cells(fixed, self.cover.static_row(), self.now);
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);
+        if self.page.body.capacity() == 0 {
+            self.page.body.reserve(FIRST_BODY);
+        }
         self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.page.body);
         if self.limits.paged
             && self.page.body.len() > LARGE_BODY
@@ -259,6 +384,7 @@ impl<'a> PageBuilder<'a> {
         }
         self.page.rows += 1;
         self.rows_in_partition += 1;
+        self.due = false;
         let partition_done = self.output.distinct || self.rows_in_partition >= self.limits.per_partition;
         let (region, prefix) = match row {
             _ if partition_done => (Region::End, Clustering::EMPTY),
@@ -273,7 +399,7 @@ impl<'a> PageBuilder<'a> {
         }
         if self.limits.paged {
             if bytes > self.limits.bytes {
-                self.page.end = PageEnd::Short;
+                self.page.end = PageEnd::Bytes;
                 return Ok(Flow::Stop);
             }
         } else if bytes > self.limits.unpaged_bytes {
@@ -325,6 +451,37 @@ mod tests {
             vec![dropped],
             TableOptions::default(),
         )
+    }
+
+    /// Partitions that are nothing but a tombstone also fill a page; a live row in between starts the next one afresh.
+    #[test]
+    fn tombstones_of_partitions_end_a_page() {
+        let schema = schema();
+        let output = Output::new(vec![OutputColumn::Value(ColumnId(0))], false, false);
+        let limits =
+            Limits { rows: 10, per_partition: 10, bytes: 1 << 20, tombstones: 3, unpaged_bytes: 1 << 20, paged: true };
+        let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+        let dead = Tombstone { timestamp: 9, deletion_time: 0 };
+        let mut partition = |n: u8, tombstone: Tombstone, row: bool| {
+            let key = DecoratedKey::new(Bytes::copy_from_slice(&[0, 0, 0, n]));
+            let mut flow = builder.push(Fragment::PartitionStart { key, tombstone }).expect("taken");
+            if row {
+                let row = RowBuilder::new(Some(Marker::new(10)), Tombstone::LIVE).finish();
+                flow = builder.push(Fragment::Row { key: Clustering::EMPTY, row }).expect("taken");
+            }
+            assert_eq!(flow, Flow::Continue);
+            builder.push(Fragment::PartitionEnd).expect("taken")
+        };
+        assert_eq!(partition(1, dead, false), Flow::Continue);
+        assert_eq!(partition(2, dead, true), Flow::Continue);
+        assert_eq!(partition(3, dead, true), Flow::Continue, "the third tombstone, and then a live row");
+        assert_eq!(partition(4, Tombstone::LIVE, true), Flow::Continue);
+        assert_eq!(partition(5, dead, false), Flow::Stop);
+        let page = builder.finish();
+        assert_eq!((page.rows, page.end, page.tombstones, page.examined_rows), (3, PageEnd::Tombstones, 4, 3));
+        assert!(page.examined_bytes >= 5 * 4);
+        let last = page.last.expect("a page that goes on says where");
+        assert_eq!((&last.key[..], last.region), (&[0, 0, 0, 5][..], Region::End));
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Permits: the right to run a read, one count and some memory of its class; and the queue of those who wait for it.
 //!
 //! Fair by order of arrival. The queue is bounded: beyond it a read is refused at once, which costs less than serving it.
+//!
+//! A reader that is kept for the next page keeps its permit. No read ever waits while such a permit could be had: before it
+//! queues, the querier cache gives up readers of its class, the longest unused first; and where reads wait, none is kept. In
+//! mid-page no read gives its permit up, since in mid-page none is idle: a page ends at the latest when its deadline passes.
 
 use crate::error::ReplicaError;
 use crate::request::Class;
@@ -108,6 +112,11 @@ impl Permits {
         .await
     }
 
+    /// Whether a read waits for a permit.
+    pub fn has_waiting(&self) -> bool {
+        !self.state.borrow().waiting.is_empty()
+    }
+
     /// Reads that run, bytes they hold, reads that wait, reads admitted and refused so far.
     pub fn usage(&self) -> PermitUsage {
         let state = self.state.borrow();
@@ -121,7 +130,7 @@ impl Permits {
     }
 }
 
-/// What a class's permits are doing.
+/// What a class's permits are doing. Reads between two pages count as running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PermitUsage {
     /// Reads that run.

@@ -1,13 +1,20 @@
-//! The read path of a replica: a permit, the engine's merged fragments, a page.
+//! The read path of a replica: a permit or the querier of the page before, the engine's merged fragments, a page.
 
+use crate::counter::Turns;
+use crate::digest::{Digest, Digester};
 use crate::error::ReplicaError;
-use crate::page::{Flow, Page, PageBuilder};
-use crate::permit::{PermitLimits, PermitUsage, Permits};
+use crate::page::{Flow, Page, PageBuilder, PageEnd};
+use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
+use crate::querier::cache::CacheCounters;
+use crate::querier::keep::{Found, Queriers};
+use crate::querier::{self, Querier};
 use crate::request::{Class, Context, ReadCommand};
-use engine::{Engine, ReadOptions};
-use model::fragment::Fragment;
+use engine::{Engine, PartitionHead, ReadError, ReadOptions, Reader, Resumed, Suspended};
+use model::TableId;
+use model::key::ClusteringCut;
+use model::range::PartitionRange;
+use rt::time::Duration;
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// How a shard's replica is bounded.
@@ -15,14 +22,22 @@ use std::rc::Rc;
 pub struct ReplicaConfig {
     /// The shard's memory in bytes.
     pub memory: usize,
-    /// User reads at once (`reader_concurrency_semaphore` count of ScyllaDB: 100).
+    /// User reads at once (`reader_concurrency_semaphore_count_limit`; ScyllaDB has 100).
     pub user_reads: usize,
-    /// System and maintenance reads at once.
-    pub other_reads: usize,
+    /// The node's own reads at once.
+    pub system_reads: usize,
+    /// Maintenance reads at once (`maintenance_reader_concurrency_semaphore_count_limit`).
+    pub maintenance_reads: usize,
     /// Share of the memory that the reads of one class may hold.
     pub reads_memory_fraction: f64,
     /// A warning is logged for a page that meets this many tombstones.
     pub tombstone_warn_threshold: u64,
+    /// Whether readers are kept for the next page.
+    pub querier_cache: bool,
+    /// How long they are kept.
+    pub querier_cache_ttl: Duration,
+    /// Share of the memory that they may hold.
+    pub querier_cache_memory_fraction: f64,
 }
 
 impl ReplicaConfig {
@@ -31,9 +46,13 @@ impl ReplicaConfig {
         ReplicaConfig {
             memory,
             user_reads: 100,
-            other_reads: 10,
+            system_reads: 10,
+            maintenance_reads: 10,
             reads_memory_fraction: 0.02,
             tombstone_warn_threshold: 1000,
+            querier_cache: true,
+            querier_cache_ttl: Duration::from_secs(10),
+            querier_cache_memory_fraction: 0.04,
         }
     }
 }
@@ -61,14 +80,20 @@ pub struct ReplicaMetrics {
     pub tombstones: u64,
     /// The permits, by class.
     pub permits: [PermitUsage; 3],
+    /// The readers kept between pages.
+    pub queriers: CacheCounters,
 }
 
 /// One shard's replica.
 pub struct Replica {
     pub(crate) engine: Rc<Engine>,
     permits: [Permits; 3],
+    queriers: Rc<Queriers>,
     config: ReplicaConfig,
     pub(crate) metrics: Counters,
+    pub(crate) turns: Turns,
+    /// Requests routed by metadata of lower numbers are refused.
+    fence: Cell<u64>,
 }
 
 /// A warning about tombstones at most this often.
@@ -83,16 +108,39 @@ impl Replica {
         let memory = (config.memory as f64 * config.reads_memory_fraction) as usize;
         let permits = Class::ALL.map(|class| {
             let user = class == Class::User;
+            let count = match class {
+                Class::User => config.user_reads,
+                Class::System => config.system_reads,
+                Class::Maintenance => config.maintenance_reads,
+            };
             Permits::new(
                 class,
                 PermitLimits {
-                    count: if user { config.user_reads } else { config.other_reads },
+                    // Without any, nothing could be read.
+                    count: count.max(1),
                     memory,
                     queue: if user { memory / QUEUE_BYTES_PER_READ } else { usize::MAX },
                 },
             )
         });
-        Rc::new(Replica { engine, permits, config, metrics: Counters::default() })
+        let queriers = Queriers::new(&config);
+        let (metrics, turns) = (Counters::default(), Turns::default());
+        Rc::new(Replica { engine, permits, queriers, config, metrics, turns, fence: Cell::new(0) })
+    }
+
+    /// From now on refuses what other shards and nodes routed by metadata of numbers below `number`: those who wait for it have been
+    /// waited for, and what is still on its way must not take effect.
+    pub fn set_fence(&self, number: u64) {
+        self.fence.set(self.fence.get().max(number));
+    }
+
+    /// Refuses what was routed by metadata below the fence.
+    #[inline]
+    pub(crate) fn check_fence(&self, context: &Context) -> Result<(), ReplicaError> {
+        match context.metadata_number < self.fence.get() {
+            true => Err(ReplicaError::stale(context.metadata_number, self.fence.get())),
+            false => Ok(()),
+        }
     }
 
     /// The engine below.
@@ -108,74 +156,208 @@ impl Replica {
             short_reads: self.metrics.short_reads.get(),
             tombstones: self.metrics.tombstones.get(),
             permits: [self.permits[0].usage(), self.permits[1].usage(), self.permits[2].usage()],
+            queriers: self.queriers.counters(),
         }
     }
 
+    /// Drops the readers kept of a table, or all of them. What they would say of a table that was dropped, truncated or altered is
+    /// never served anyhow; this gives back what they hold at once.
+    pub fn forget_queriers(&self, table: Option<TableId>) {
+        self.queriers.forget(table);
+    }
+
     /// Reads one page.
-    pub async fn read(&self, command: &ReadCommand, context: &Context) -> Result<Page, ReplicaError> {
+    pub fn read<'a>(
+        &'a self,
+        command: &'a ReadCommand,
+        context: &'a Context,
+    ) -> impl Future<Output = Result<Page, ReplicaError>> + 'a {
+        self.read_and_digest(command, context, None)
+    }
+
+    /// Reads one page, and makes a digest of what lives in it.
+    pub async fn read_digested(
+        &self,
+        command: &ReadCommand,
+        context: &Context,
+    ) -> Result<(Page, Digest), ReplicaError> {
+        let mut digester = Digester::default();
+        let page = self.read_and_digest(command, context, Some(&mut digester)).await?;
+        Ok((page, digester.finish()))
+    }
+
+    async fn read_and_digest(
+        &self,
+        command: &ReadCommand,
+        context: &Context,
+        digester: Option<&mut Digester>,
+    ) -> Result<Page, ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
         }
-        let permits = &self.permits[context.class as usize];
-        let mut permit = match permits.try_acquire() {
-            Some(permit) => permit,
-            None => {
-                if let Some(trace) = &context.trace {
-                    trace.event("Waiting for a read permit");
+        let Some((mut range, mut ranges)) = command.ranges.split_first() else {
+            return Err(ReplicaError::Rejected("a read names no partitions".into()));
+        };
+        let found = match self.config.querier_cache && querier::continues(command) {
+            true => self.queriers.find(command, context, self.engine.schema(command.table).as_deref()),
+            false => None,
+        };
+        let (mut permit, mut reader) = match found {
+            None => (self.permit(context).await?, self.open(command, context, range)?),
+            Some(Found { querier, cut, advance }) => {
+                let Querier { reader, permit, .. } = querier;
+                let mut resumed = reader.resume(&self.engine, command.table, range, &command.slice, cut.as_ref());
+                if let Resumed::Waits(reader) = resumed {
+                    // Boxed: it is rare, and a first page should not carry it.
+                    resumed = Box::pin(self.read_on(reader, cut.as_ref(), command, range)).await?;
                 }
-                permits.acquire().await?
+                match self.queriers.resumed(resumed, advance, context) {
+                    Some(reader) => (permit, reader),
+                    None => (permit, self.open(command, context, range)?),
+                }
             }
         };
-        let schema = self.engine.schema(command.table).ok_or(ReplicaError::NoSuchTable)?;
-        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
-        let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, resumed);
-        let mut buffer: VecDeque<Fragment> = VecDeque::new();
-        'ranges: for range in &command.ranges {
-            let singular = range.singular_key().is_some();
-            let options = ReadOptions {
-                class: if context.class == Class::Maintenance {
-                    rt::fs::IoClass::Background
-                } else {
-                    rt::fs::IoClass::Foreground
-                },
-                fill_cache: singular && !command.bypass_cache,
-                bypass: command.bypass_cache,
-            };
-            let mut reader = self
-                .engine
-                .reader(command.table, range.clone(), command.slice.clone(), options)
-                .map_err(|_| ReplicaError::NoSuchTable)?;
-            let mut more = true;
-            while more {
-                more = reader.fill(&mut buffer).await.map_err(|error| ReplicaError::Corrupt(error.to_string()))?;
-                while let Some(fragment) = buffer.pop_front() {
-                    match builder.push(fragment)? {
-                        Flow::Continue => {}
-                        Flow::Stop => break 'ranges,
-                        Flow::SkipPartition => skip_partition(&mut buffer, &mut reader),
-                    }
-                }
-                if more {
-                    permit.set_memory(builder.bytes());
-                    rt::task::maybe_yield().await;
-                    if context.cancel.is_cancelled() {
-                        return Err(ReplicaError::Cancelled);
-                    }
-                    if context.deadline.is_past() {
-                        return Err(ReplicaError::Timeout);
-                    }
-                }
-            }
+        let schema = reader.schema().clone();
+        let last_rows = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
+        let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, last_rows);
+        if let Some(digester) = digester {
+            builder.digest_into(digester);
         }
+        if let Some(resume) = &command.slice.resume
+            && let Some(cut) = querier::first_cut(&resume.rows, command.slice.reversed)
+        {
+            builder.goes_on_at(cut);
+        }
+        while !self.fill_page(&mut reader, &mut builder, &mut permit, context).await? {
+            let Some((next, behind)) = ranges.split_first() else { break };
+            (range, ranges) = (next, behind);
+            reader = self.open(command, context, range)?;
+        }
+        let head = builder.head();
         let page = builder.finish();
+        let goes_on = match page.end {
+            PageEnd::Exhausted => false,
+            PageEnd::Rows => !command.ends_with_rows,
+            PageEnd::Bytes | PageEnd::Tombstones => true,
+        };
+        if goes_on && command.query.is_some() && self.config.querier_cache {
+            self.keep(reader, head, permit, command, context, range, &page);
+        }
         self.account(&page, command, context);
         Ok(page)
+    }
+
+    pub(crate) fn open(
+        &self,
+        command: &ReadCommand,
+        context: &Context,
+        range: &PartitionRange,
+    ) -> Result<Reader, ReplicaError> {
+        let singular = range.singular_key().is_some();
+        let options = ReadOptions {
+            class: if context.class == Class::Maintenance {
+                rt::fs::IoClass::Background
+            } else {
+                rt::fs::IoClass::Foreground
+            },
+            fill_cache: singular && !command.bypass_cache,
+            bypass: command.bypass_cache,
+        };
+        self.engine
+            .reader(command.table, range.clone(), command.slice.clone(), options)
+            .map_err(|_| ReplicaError::NoSuchTable)
+    }
+
+    /// Feeds the page; whether it is full.
+    async fn fill_page(
+        &self,
+        reader: &mut Reader,
+        builder: &mut PageBuilder<'_>,
+        permit: &mut Permit,
+        context: &Context,
+    ) -> Result<bool, ReplicaError> {
+        let mut begun = false;
+        loop {
+            while let Some(fragment) = reader.pop() {
+                match builder.push(fragment)? {
+                    Flow::Continue => {}
+                    Flow::Stop => return Ok(true),
+                    Flow::SkipPartition => reader.skip_partition(),
+                }
+            }
+            if reader.is_finished() {
+                return Ok(false);
+            }
+            if std::mem::replace(&mut begun, true) {
+                permit.set_memory(builder.bytes());
+                rt::task::maybe_yield().await;
+                if context.cancel.is_cancelled() {
+                    return Err(ReplicaError::Cancelled);
+                }
+                if context.deadline.is_past() {
+                    return Err(ReplicaError::Timeout);
+                }
+            }
+            if !reader.advance().await.map_err(storage_error)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// A permit. Readers that only wait for their next page make room first.
+    pub(crate) async fn permit(&self, context: &Context) -> Result<Permit, ReplicaError> {
+        let permits = &self.permits[context.class as usize];
+        loop {
+            if let Some(permit) = permits.try_acquire() {
+                return Ok(permit);
+            }
+            if !self.queriers.give_up_one(context.class) {
+                break;
+            }
+        }
+        context.trace("Waiting for a read permit");
+        permits.acquire().await
+    }
+
+    /// Goes on with a reader that has to read on for it.
+    async fn read_on(
+        &self,
+        mut reader: Suspended,
+        cut: Option<&ClusteringCut>,
+        command: &ReadCommand,
+        range: &PartitionRange,
+    ) -> Result<Resumed, ReplicaError> {
+        loop {
+            reader.read_on().await.map_err(storage_error)?;
+            match reader.resume(&self.engine, command.table, range, &command.slice, cut) {
+                Resumed::Waits(again) => reader = again,
+                done => return Ok(done),
+            }
+        }
+    }
+
+    /// Keeps a reader for the next page, unless reads wait for its permit.
+    #[allow(clippy::too_many_arguments)]
+    fn keep(
+        &self,
+        reader: Reader,
+        head: Option<PartitionHead>,
+        permit: Permit,
+        command: &ReadCommand,
+        context: &Context,
+        range: &PartitionRange,
+        page: &Page,
+    ) {
+        let wanted = self.permits[context.class as usize].has_waiting();
+        if let Some(querier) = Querier::new(reader, head, permit, command, context.class, range, page) {
+            self.queriers.keep(querier, wanted, command, context, range);
+        }
     }
 
     fn account(&self, page: &Page, command: &ReadCommand, context: &Context) {
         let counters = &self.metrics;
         counters.reads.set(counters.reads.get() + 1);
-        if page.end == crate::page::PageEnd::Short {
+        if page.end.is_short() {
             counters.short_reads.set(counters.short_reads.get() + 1);
         }
         if page.tombstones > 0 {
@@ -201,13 +383,6 @@ impl Replica {
     }
 }
 
-/// Drops what is buffered of the current partition; if its end is not there yet, the reader skips to the next.
-fn skip_partition(buffer: &mut VecDeque<Fragment>, reader: &mut engine::Reader) {
-    match buffer.iter().position(|fragment| matches!(fragment, Fragment::PartitionEnd)) {
-        Some(end) => drop(buffer.drain(..=end)),
-        None => {
-            buffer.clear();
-            reader.skip_partition();
-        }
-    }
+pub(crate) fn storage_error(error: ReadError) -> ReplicaError {
+    ReplicaError::Corrupt(error.to_string())
 }

@@ -46,6 +46,15 @@ pub struct Context {
     pub metadata_number: u64,
 }
 
+impl Context {
+    /// Records a step, if the request is traced.
+    pub fn trace(&self, activity: &str) {
+        if let Some(trace) = &self.trace {
+            trace.event(activity);
+        }
+    }
+}
+
 /// Where a page ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -88,4 +97,6 @@ pub struct ReadCommand {
     pub query: Option<QueryId>,
     /// Whether this is its first page.
     pub first_page: bool,
+    /// Whether the query ends where the page ends on rows (it is the statement's LIMIT): nothing is kept for a next page then.
+    pub ends_with_rows: bool,
 }

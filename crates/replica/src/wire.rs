@@ -5,9 +5,12 @@
 
 mod codec;
 pub(crate) mod command;
+mod parts;
 mod serve;
 
+use crate::digest::Digest;
 use crate::error::ReplicaError;
+use crate::fragments::FragmentPage;
 use crate::page::Page;
 use crate::request::{Class, Context, ReadCommand};
 use crate::trace::TraceEvent;
@@ -29,6 +32,14 @@ pub enum Request {
     Write(Mutation),
     /// A write of several that share one log record.
     WriteGroup(Vec<Mutation>),
+    /// A write to counters: its live cells are updates. Answered with the new state.
+    Count(Mutation),
+    /// What a page comes to, without its rows.
+    Digest(ReadCommand),
+    /// A page, and what it comes to.
+    ReadAndDigest(ReadCommand),
+    /// The data behind a page, for reconciliation.
+    Fragments(ReadCommand),
 }
 
 /// What goes with it on the wire: see [`Context`].
@@ -72,6 +83,12 @@ pub enum Answer {
     Page(Page),
     /// The write is done.
     Written,
+    /// A page, without its rows if only its digest was asked for, and what it comes to.
+    Digested(Page, Digest),
+    /// Data for reconciliation.
+    Fragments(FragmentPage),
+    /// Counted: the new state.
+    Counted(Mutation),
 }
 
 /// Encodes a request.
@@ -95,8 +112,39 @@ pub fn encode_request(header: &Header, request: &Request) -> Bytes {
             out.u32(mutations.len() as u32);
             mutations.iter().for_each(|mutation| out.bytes(mutation.as_bytes()));
         }
+        Request::Count(mutation) => {
+            out.u8(3);
+            out.bytes(mutation.as_bytes());
+        }
+        Request::Digest(read) => {
+            out.u8(4);
+            command::write(read, &mut out);
+        }
+        Request::ReadAndDigest(read) => {
+            out.u8(5);
+            command::write(read, &mut out);
+        }
+        Request::Fragments(read) => {
+            out.u8(6);
+            command::write(read, &mut out);
+        }
     }
     out.finish()
+}
+
+/// The header of a request, without the rest.
+pub fn header_of(bytes: &Bytes) -> Result<Header, Malformed> {
+    let header = Reader::framed(bytes, VERSION).and_then(|mut reader| read_header(&mut reader));
+    header.ok_or(Malformed("request"))
+}
+
+fn read_header(reader: &mut Reader<'_>) -> Option<Header> {
+    Some(Header {
+        class: Class::from_code(reader.u8()?)?,
+        time_left_micros: reader.u64()?,
+        trace: reader.option(|reader| reader.array().map(Uuid::from_bytes))?,
+        metadata_number: reader.u64()?,
+    })
 }
 
 /// Decodes a request.
@@ -106,12 +154,7 @@ pub fn decode_request(bytes: Bytes) -> Result<(Header, Request), Malformed> {
 
 fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
     let mut reader = Reader::framed(&bytes, VERSION)?;
-    let header = Header {
-        class: Class::from_code(reader.u8()?)?,
-        time_left_micros: reader.u64()?,
-        trace: reader.option(|reader| reader.array().map(Uuid::from_bytes))?,
-        metadata_number: reader.u64()?,
-    };
+    let header = read_header(&mut reader)?;
     let request = match reader.u8()? {
         0 => Request::Read(command::read(&mut reader)?),
         1 => Request::Write(Mutation::parse(reader.bytes()?).ok()?),
@@ -119,6 +162,10 @@ fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
             let count = reader.u32()?;
             Request::WriteGroup((0..count).map(|_| Mutation::parse(reader.bytes()?).ok()).collect::<Option<_>>()?)
         }
+        3 => Request::Count(Mutation::parse(reader.bytes()?).ok()?),
+        4 => Request::Digest(command::read(&mut reader)?),
+        5 => Request::ReadAndDigest(command::read(&mut reader)?),
+        6 => Request::Fragments(command::read(&mut reader)?),
         _ => return None,
     };
     Some((header, request))
@@ -133,6 +180,20 @@ pub fn encode_response(response: &Response) -> Bytes {
             command::write_page(page, &mut out);
         }
         Ok(Answer::Written) => out.u8(1),
+        Ok(Answer::Digested(page, digest)) => {
+            out.u8(3);
+            out.u8(digest.version);
+            out.raw(&digest.hash);
+            command::write_page(page, &mut out);
+        }
+        Ok(Answer::Fragments(part)) => {
+            out.u8(4);
+            parts::write(part, &mut out);
+        }
+        Ok(Answer::Counted(state)) => {
+            out.u8(5);
+            out.bytes(state.as_bytes());
+        }
         Err(error) => {
             out.u8(2);
             out.u8(error.code());
@@ -159,6 +220,12 @@ fn decode_response_inner(bytes: Bytes) -> Option<Response> {
         0 => Ok(Answer::Page(command::read_page(&mut reader)?)),
         1 => Ok(Answer::Written),
         2 => Err(ReplicaError::from_code(reader.u8()?, reader.text()?)),
+        3 => {
+            let digest = Digest { version: reader.u8()?, hash: reader.array()? };
+            Ok(Answer::Digested(command::read_page(&mut reader)?, digest))
+        }
+        4 => Ok(Answer::Fragments(parts::read(&mut reader)?)),
+        5 => Ok(Answer::Counted(Mutation::parse(reader.bytes()?).ok()?)),
         _ => return None,
     };
     let count = reader.u32()?;

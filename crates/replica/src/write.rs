@@ -37,9 +37,11 @@ impl Replica {
     }
 }
 
-fn apply_error(error: ApplyError) -> ReplicaError {
+pub(crate) fn apply_error(error: ApplyError) -> ReplicaError {
     match error {
         ApplyError::NoSuchTable(_) => ReplicaError::NoSuchTable,
+        // It has moved on: whoever routes by newer metadata finds it.
+        ApplyError::NoSuchTablet { .. } => ReplicaError::Stale(error.to_string()),
         ApplyError::TooLarge { .. } => ReplicaError::Rejected(error.to_string()),
         other => ReplicaError::Storage(other.to_string()),
     }

@@ -35,6 +35,7 @@ pub(super) fn write(command: &ReadCommand, out: &mut Writer) {
     out.bool(command.bypass_cache);
     out.option(command.query.as_ref(), |out, id| out.raw(id.as_bytes()));
     out.bool(command.first_page);
+    out.bool(command.ends_with_rows);
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
@@ -65,6 +66,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
         bypass_cache: reader.bool()?,
         query: reader.option(|reader| reader.array().map(QueryId::from_bytes))?,
         first_page: reader.bool()?,
+        ends_with_rows: reader.bool()?,
     })
 }
 
@@ -76,6 +78,7 @@ fn column_code(column: OutputColumn) -> (u8, u16) {
         OutputColumn::WriteTime(id) => (3, id.0),
         OutputColumn::Ttl(id) => (4, id.0),
         OutputColumn::Elements(id) => (5, id.0),
+        OutputColumn::CellTimes(id) => (6, id.0),
     }
 }
 
@@ -87,6 +90,7 @@ fn column_from_code(kind: u8, number: u16) -> Option<OutputColumn> {
         3 => OutputColumn::WriteTime(ColumnId(number)),
         4 => OutputColumn::Ttl(ColumnId(number)),
         5 => OutputColumn::Elements(ColumnId(number)),
+        6 => OutputColumn::CellTimes(ColumnId(number)),
         _ => return None,
     })
 }
@@ -142,40 +146,43 @@ fn read_slice(reader: &mut Reader<'_>) -> Option<Slice> {
     })
 }
 
+pub(super) fn write_position(position: &Position, out: &mut Writer) {
+    out.bytes(&position.key);
+    out.u8(position.region as u8);
+    out.bytes(&position.prefix.0);
+    out.u8(position.weight as u8);
+}
+
+pub(super) fn read_position(reader: &mut Reader<'_>) -> Option<Position> {
+    Some(Position {
+        key: reader.bytes()?,
+        region: region_from_code(reader.u8()?)?,
+        prefix: Clustering(reader.bytes()?),
+        weight: reader.u8()? as i8,
+    })
+}
+
 pub(super) fn write_page(page: &Page, out: &mut Writer) {
     out.u64(page.rows);
     out.bytes(&page.body);
-    out.option(page.last.as_ref(), |out, position| {
-        out.bytes(&position.key);
-        out.u8(position.region as u8);
-        out.bytes(&position.prefix.0);
-        out.u8(position.weight as u8);
-    });
+    out.option(page.last.as_ref(), |out, position| write_position(position, out));
     out.u64(page.rows_in_last);
     out.u8(page.end as u8);
-    out.u64(page.tombstones);
+    for number in [page.tombstones, page.examined_rows, page.examined_bytes] {
+        out.u64(number);
+    }
 }
 
 pub(super) fn read_page(reader: &mut Reader<'_>) -> Option<Page> {
     Some(Page {
         rows: reader.u64()?,
         body: reader.bytes()?.to_vec(),
-        last: reader.option(|reader| {
-            Some(Position {
-                key: reader.bytes()?,
-                region: region_from_code(reader.u8()?)?,
-                prefix: Clustering(reader.bytes()?),
-                weight: reader.u8()? as i8,
-            })
-        })?,
+        last: reader.option(read_position)?,
         rows_in_last: reader.u64()?,
-        end: match reader.u8()? {
-            0 => PageEnd::Exhausted,
-            1 => PageEnd::Rows,
-            2 => PageEnd::Short,
-            _ => return None,
-        },
+        end: PageEnd::from_code(reader.u8()?)?,
         tombstones: reader.u64()?,
+        examined_rows: reader.u64()?,
+        examined_bytes: reader.u64()?,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Serving a request that came in its wire form.
+//! Serving a request: in its wire form, or as it is for who is on this shard.
 
 use super::{Answer, Header, Request, Response, decode_request, encode_response};
 use crate::error::ReplicaError;
@@ -30,25 +30,53 @@ impl Replica {
             trace: header.trace.map(|id| Rc::new(Trace::new(id))),
             metadata_number: header.metadata_number,
         };
-        let keyed = |mutation: Mutation| {
-            let key: DecoratedKey = mutation.decorated_key();
-            (mutation, key)
-        };
-        let work = async {
-            match request {
-                Request::Read(command) => self.read(&command, &context).await.map(Answer::Page),
-                Request::Write(mutation) => {
-                    let (mutation, key) = keyed(mutation);
-                    self.write(&mutation, &key, &context).await.map(|()| Answer::Written)
-                }
-                Request::WriteGroup(mutations) => {
-                    let mutations: Vec<_> = mutations.into_iter().map(keyed).collect();
-                    self.write_group(&mutations, &context).await.map(|()| Answer::Written)
-                }
-            }
-        };
+        let work = self.perform(&request, &context);
         let result = context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
         let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
         Response { result, events }
+    }
+
+    /// Does what a request asks for, unless it was routed by metadata below the fence. What is read is given out only if the fence has not
+    /// passed it meanwhile: the data may have left while they were read.
+    pub async fn perform(&self, request: &Request, context: &Context) -> Result<Answer, ReplicaError> {
+        self.check_fence(context)?;
+        let answer = self.carry_out(request, context).await?;
+        match answer {
+            Answer::Page(_) | Answer::Digested(..) | Answer::Fragments(_) => self.check_fence(context)?,
+            Answer::Written | Answer::Counted(_) => {}
+        }
+        Ok(answer)
+    }
+
+    async fn carry_out(&self, request: &Request, context: &Context) -> Result<Answer, ReplicaError> {
+        let keyed = |mutation: &Mutation| {
+            let key: DecoratedKey = mutation.decorated_key();
+            (mutation.clone(), key)
+        };
+        match request {
+            Request::Read(command) => self.read(command, context).await.map(Answer::Page),
+            Request::Write(mutation) => {
+                let key = mutation.decorated_key();
+                self.write(mutation, &key, context).await.map(|()| Answer::Written)
+            }
+            Request::WriteGroup(mutations) => {
+                let mutations: Vec<_> = mutations.iter().map(keyed).collect();
+                self.write_group(&mutations, context).await.map(|()| Answer::Written)
+            }
+            Request::Count(mutation) => {
+                let key = mutation.decorated_key();
+                self.count(mutation, &key, context).await.map(Answer::Counted)
+            }
+            Request::Digest(command) => {
+                let (mut page, digest) = self.read_digested(command, context).await?;
+                page.body = Vec::new();
+                Ok(Answer::Digested(page, digest))
+            }
+            Request::ReadAndDigest(command) => {
+                let (page, digest) = self.read_digested(command, context).await?;
+                Ok(Answer::Digested(page, digest))
+            }
+            Request::Fragments(command) => self.read_fragments(command, context).await.map(Answer::Fragments),
+        }
     }
 }

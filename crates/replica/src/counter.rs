@@ -1,0 +1,292 @@
+//! Counting: updates of counters become new states of this node's shards of them.
+//!
+//! An update says what is to be added; stored is what this node has counted so far. So each update reads first, and the updates of one
+//! partition wait for each other from their reading until the new state is in the memtable: [`Turns`]. What goes into the log is
+//! the new state, under this node's id, so replaying it any number of times counts nothing twice.
+//!
+//! Clocks of shards follow the time: a counter that begins anew after its row was deleted is newer than what was deleted, wherever the
+//! two meet again. Deletions of counters come this way too, so that none falls between the reading and writing of an update.
+
+use crate::error::ReplicaError;
+use crate::read::Replica;
+use crate::request::Context;
+use crate::write::apply_error;
+use bytes::Bytes;
+use engine::{ReadOptions, Reader};
+use model::compact::{Cover, live_cells};
+use model::counter::{self, Shard};
+use model::fragment::Fragment;
+use model::key::{Clustering, DecoratedKey};
+use model::mutation::{Mutation, MutationBuilder, Parts};
+use model::range::{PartitionRange, RowRange, Slice};
+use model::row::{Cell, Row, RowBuilder, State};
+use model::time::Seconds;
+use model::{ColumnId, HostId, TableId, TableSchema};
+use rt::hash::HashMap;
+use rt::sync::Semaphore;
+use std::cell::{self, RefCell};
+use std::rc::Rc;
+
+/// Updates of one partition that may wait for each other; more are refused.
+const MAX_WAITING: usize = 10_000;
+
+type PartitionId = (TableId, Bytes);
+
+/// The partitions in which this shard is counting.
+#[derive(Default)]
+pub(crate) struct Turns {
+    busy: RefCell<HashMap<PartitionId, Rc<Semaphore>>>,
+    /// The last clock that was given to a shard.
+    clock: cell::Cell<i64>,
+}
+
+/// A part in the waiting for a partition. Gives it back when dropped, also half-way.
+struct Waiting<'a> {
+    turns: &'a Turns,
+    partition: PartitionId,
+    turn: Rc<Semaphore>,
+}
+
+impl Turns {
+    /// Lines up for a partition.
+    fn line_up(&self, table: TableId, key: &DecoratedKey) -> Result<Waiting<'_>, ReplicaError> {
+        let partition = (table, key.key.clone());
+        let turn =
+            self.busy.borrow_mut().entry(partition.clone()).or_insert_with(|| Rc::new(Semaphore::new(1))).clone();
+        let waiting = Waiting { turns: self, partition, turn };
+        // One reference is the map's.
+        if Rc::strong_count(&waiting.turn) > MAX_WAITING + 1 {
+            return Err(ReplicaError::Overloaded("Too many updates of one partition's counters wait".to_owned()));
+        }
+        Ok(waiting)
+    }
+
+    /// A clock: the time in microseconds, and never the same again.
+    fn clock(&self) -> i64 {
+        let now = rt::time::wall_micros().max(self.clock.get() + 1);
+        self.clock.set(now);
+        now
+    }
+
+    #[cfg(test)]
+    fn is_idle(&self) -> bool {
+        self.busy.borrow().is_empty()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // The map's reference and this one: nobody else is here.
+        if Rc::strong_count(&self.turn) == 2 {
+            self.turns.busy.borrow_mut().remove(&self.partition);
+        }
+    }
+}
+
+/// What a cell is known by: its row (none: the static one) and its column.
+type Place = (Option<Clustering>, ColumnId);
+
+impl Replica {
+    /// Applies a mutation of a table of counters, whose live cells are updates; returns when it is as durable as the log's mode
+    /// promises.
+    /// Gives the new state, which other replicas are to store.
+    pub async fn count(
+        &self,
+        mutation: &Mutation,
+        key: &DecoratedKey,
+        context: &Context,
+    ) -> Result<Mutation, ReplicaError> {
+        if context.deadline.is_past() {
+            return Err(ReplicaError::Timeout);
+        }
+        let schema = self.engine.schema(mutation.table()).ok_or(ReplicaError::NoSuchTable)?;
+        if !schema.is_counter() {
+            return Err(ReplicaError::Rejected("only tables of counters are counted in".to_owned()));
+        }
+        self.metrics.writes.set(self.metrics.writes.get() + 1);
+        let waiting = self.turns.line_up(mutation.table(), key)?;
+        let _turn = waiting.turn.acquire().await.map_err(|_| ReplicaError::Cancelled)?;
+        let now = self.turns.clock();
+        let host = self.engine.host_id();
+        context.trace("Reading the counters before they are changed");
+        let slice = updated_rows(mutation.parts());
+        let counted = match slice {
+            Some(slice) => self.counted(mutation.table(), key, slice, host, now, context).await?,
+            None => HashMap::default(),
+        };
+        let mutation = new_state(&schema, mutation.parts(), mutation, &counted, host, now)?;
+        context.trace("Appending to the commitlog and the memtable");
+        self.engine.apply_durably(&mutation, key).await.map_err(apply_error)?;
+        Ok(mutation)
+    }
+
+    /// This node's shards of the counters in some rows.
+    async fn counted(
+        &self,
+        table: TableId,
+        key: &DecoratedKey,
+        slice: Slice,
+        host: HostId,
+        now: i64,
+        context: &Context,
+    ) -> Result<HashMap<Place, Shard>, ReplicaError> {
+        let _permit = self.permit(context).await?;
+        let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, bypass: false };
+        let reader = self.engine.reader(table, PartitionRange::singular(key), Rc::new(slice), options);
+        let mut reader: Reader = reader.map_err(|_| ReplicaError::NoSuchTable)?;
+        let seconds = now.div_euclid(1_000_000) as Seconds;
+        let mut found = HashMap::default();
+        let mut cover = Cover::default();
+        let mut keep = |row: &Row, place: Option<&Clustering>, cover| {
+            for cell in live_cells(row, cover, seconds) {
+                if let Some(shard) = counter::shard_of(cell.value, host) {
+                    found.insert((place.cloned(), cell.column), shard);
+                }
+            }
+        };
+        loop {
+            while let Some(fragment) = reader.pop() {
+                match fragment {
+                    Fragment::PartitionStart { tombstone, .. } => cover.start(tombstone),
+                    Fragment::Static(row) => keep(&row, None, cover.static_row()),
+                    Fragment::Row { key, row } => keep(&row, Some(&key), cover.row()),
+                    Fragment::Change { tombstone, .. } => cover.change(tombstone),
+                    Fragment::PartitionEnd => {}
+                }
+            }
+            if reader.is_finished() {
+                return Ok(found);
+            }
+            rt::task::maybe_yield().await;
+            if context.cancel.is_cancelled() {
+                return Err(ReplicaError::Cancelled);
+            }
+            if !reader.advance().await.map_err(|error| ReplicaError::Corrupt(error.to_string()))? {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+fn has_updates(row: &Row) -> bool {
+    row.cells().any(|cell| cell.state == State::Live)
+}
+
+/// The rows whose counters a mutation updates; none if it only deletes.
+fn updated_rows(parts: Parts<'_>) -> Option<Slice> {
+    let static_row = parts.static_row.as_ref().is_some_and(has_updates);
+    let rows: Vec<RowRange> =
+        parts.rows.filter(|(_, row)| has_updates(row)).map(|(key, _)| RowRange::prefix(key)).collect();
+    (static_row || !rows.is_empty()).then_some(Slice { rows, static_row, reversed: false, resume: None })
+}
+
+/// The mutation with new states of this node's shards in place of the updates.
+fn new_state(
+    schema: &TableSchema,
+    parts: Parts<'_>,
+    updates: &Mutation,
+    counted: &HashMap<Place, Shard>,
+    host: HostId,
+    now: i64,
+) -> Result<Mutation, ReplicaError> {
+    let mut out = MutationBuilder::new(updates.table(), updates.schema_version(), &parts.key);
+    if !parts.tombstone.is_live() {
+        out.delete_partition(parts.tombstone);
+    }
+    for range in parts.range_tombstones {
+        out.delete_range(range);
+    }
+    if let Some(row) = parts.static_row {
+        out.static_row(schema, new_row(&row, None, counted, host, now)?);
+    }
+    for (key, row) in parts.rows {
+        let row = new_row(&row, Some(&key), counted, host, now)?;
+        out.row(key, row);
+    }
+    Ok(out.finish(schema))
+}
+
+fn new_row(
+    row: &Row,
+    key: Option<&Clustering>,
+    counted: &HashMap<Place, Shard>,
+    host: HostId,
+    now: i64,
+) -> Result<Row, ReplicaError> {
+    let (marker, deletion, cells) = row.parts();
+    let mut out = RowBuilder::new(marker, deletion);
+    for cell in cells {
+        if cell.state != State::Live {
+            out.push(&cell);
+            continue;
+        }
+        let delta = counter::as_update(cell.value);
+        let delta = delta.ok_or_else(|| ReplicaError::Rejected("a counter's update has eight bytes".to_owned()))?;
+        let before = counted.get(&(key.cloned(), cell.column));
+        let (clock, count) = before.map_or((now, 0), |before| (now.max(before.clock.saturating_add(1)), before.count));
+        let shard = Shard { id: host, clock, count: count.wrapping_add(delta) };
+        out.push(&Cell { value: &counter::context(&[shard]), ..cell });
+    }
+    Ok(out.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_is_forgotten_when_nobody_waits_for_it() {
+        let turns = Turns::default();
+        let (table, key) = (TableId::from_bytes([1; 16]), DecoratedKey::new(Bytes::from_static(b"key")));
+        let first = turns.line_up(table, &key).expect("there is room");
+        let second = turns.line_up(table, &key).expect("there is room");
+        let held = first.turn.try_acquire().expect("it is the first");
+        assert!(second.turn.try_acquire().is_err(), "one after the other");
+        drop(second);
+        assert!(!turns.is_idle(), "the first still counts");
+        drop(held);
+        drop(first);
+        assert!(turns.is_idle());
+    }
+
+    #[test]
+    fn too_many_are_refused() {
+        let turns = Turns::default();
+        let (table, key) = (TableId::from_bytes([1; 16]), DecoratedKey::new(Bytes::from_static(b"key")));
+        let all: Vec<_> = (0..MAX_WAITING).map(|_| turns.line_up(table, &key).expect("there is room")).collect();
+        assert!(matches!(turns.line_up(table, &key), Err(ReplicaError::Overloaded(_))));
+        let other = DecoratedKey::new(Bytes::from_static(b"other"));
+        assert!(turns.line_up(table, &other).is_ok());
+        drop(all);
+        assert!(turns.is_idle());
+    }
+
+    #[test]
+    fn a_new_state_counts_on_from_the_one_before() {
+        let host = HostId::from_bytes([7; 16]);
+        let column = ColumnId(0);
+        let place = (None, column);
+        let mut row = RowBuilder::new(None, model::time::Tombstone::LIVE);
+        row.push(&Cell::live(column, 5, &counter::update(-2)));
+        let row = row.finish();
+        let state = |counted: &HashMap<Place, Shard>, now| {
+            let row = new_row(&row, None, counted, host, now).expect("it is an update");
+            let cell = row.cells().next().expect("one cell");
+            assert_eq!(cell.timestamp, 5);
+            counter::shard_of(cell.value, host).expect("this node has counted")
+        };
+        let mut counted = HashMap::default();
+        assert_eq!(state(&counted, 1_000), Shard { id: host, clock: 1_000, count: -2 });
+        counted.insert(place, Shard { id: host, clock: 2_000, count: 40 });
+        assert_eq!(state(&counted, 1_000), Shard { id: host, clock: 2_001, count: 38 }, "clocks never go back");
+        assert_eq!(state(&counted, 3_000), Shard { id: host, clock: 3_000, count: 38 });
+    }
+
+    #[test]
+    fn only_updates_are_taken() {
+        let mut row = RowBuilder::new(None, model::time::Tombstone::LIVE);
+        row.push(&Cell::live(ColumnId(0), 5, &counter::context(&[])));
+        let made = new_row(&row.finish(), None, &HashMap::default(), HostId::from_bytes([7; 16]), 1);
+        assert!(matches!(made, Err(ReplicaError::Rejected(_))));
+    }
+}

@@ -1,0 +1,153 @@
+//! Reading for reconciliation: a part of the data as it is, tombstones included, for a coordinator that merges it with what others have.
+//!
+//! It ends where a page of the same command would: the same rules decide, so that a replica is never asked for more than a page is worth.
+//! Everything up to its last position is in it; limits per partition would leave holes, so a command with one is refused.
+
+use crate::error::ReplicaError;
+use crate::page::{Flow, PageBuilder, Position, Region};
+use crate::querier;
+use crate::read::{Replica, storage_error};
+use crate::request::{Context, ReadCommand};
+use bytes::Bytes;
+use model::fragment::Fragment;
+
+/// Bytes of fragments after which a part ends, however few of them a page would show.
+const MAX_BYTES: usize = 4 << 20;
+
+/// A part of the data of some ranges.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FragmentPage {
+    /// What there is, in the order of the command's reader; the last partition may lack its end.
+    pub fragments: Vec<Fragment>,
+    /// Up to where it is complete; none: there is nothing behind it.
+    pub last: Option<Position>,
+}
+
+/// Whether these could be a reader's fragments: starts, static rows, rows, changes and ends follow each other as they must.
+pub fn is_well_formed(fragments: &[Fragment]) -> bool {
+    #[derive(PartialEq)]
+    enum At {
+        Between,
+        Head,
+        Rows,
+    }
+    let mut at = At::Between;
+    for fragment in fragments {
+        at = match (fragment, at) {
+            (Fragment::PartitionStart { .. }, At::Between) => At::Head,
+            (Fragment::Static(_), At::Head) => At::Rows,
+            (Fragment::Row { .. } | Fragment::Change { .. }, At::Head | At::Rows) => At::Rows,
+            (Fragment::PartitionEnd, At::Head | At::Rows) => At::Between,
+            _ => return false,
+        };
+    }
+    true
+}
+
+impl Replica {
+    /// Reads a part of the data of the command's ranges.
+    pub async fn read_fragments(&self, command: &ReadCommand, context: &Context) -> Result<FragmentPage, ReplicaError> {
+        if context.deadline.is_past() {
+            return Err(ReplicaError::Timeout);
+        }
+        if command.output.distinct || command.limits.per_partition != u64::MAX {
+            return Err(ReplicaError::Rejected("a part for reconciliation has no limit per partition".into()));
+        }
+        let first = command.ranges.first();
+        let first = first.ok_or_else(|| ReplicaError::Rejected("a read names no partitions".into()))?;
+        context.trace("Reading data for reconciliation");
+        let mut permit = self.permit(context).await?;
+        let mut reader = self.open(command, context, first)?;
+        let schema = reader.schema().clone();
+        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
+        let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, resumed);
+        if let Some(resume) = &command.slice.resume
+            && let Some(cut) = querier::first_cut(&resume.rows, command.slice.reversed)
+        {
+            builder.goes_on_at(cut);
+        }
+        let mut part = FragmentPage { fragments: Vec::new(), last: None };
+        let mut bytes = 0;
+        let mut partition = Bytes::new();
+        for (i, range) in command.ranges.iter().enumerate() {
+            if i > 0 {
+                reader = self.open(command, context, range)?;
+            }
+            loop {
+                while let Some(fragment) = reader.pop() {
+                    bytes += fragment.weight();
+                    let place = place_of(&fragment, &mut partition);
+                    part.fragments.push(fragment.clone());
+                    match builder.push(fragment)? {
+                        Flow::Continue => {}
+                        Flow::SkipPartition => reader.skip_partition(),
+                        Flow::Stop => {
+                            part.last = builder.finish().last;
+                            return Ok(part);
+                        }
+                    }
+                    if bytes >= MAX_BYTES && place.is_some() {
+                        part.last = place;
+                        return Ok(part);
+                    }
+                }
+                if reader.is_finished() {
+                    break;
+                }
+                permit.set_memory(bytes);
+                rt::task::maybe_yield().await;
+                if context.cancel.is_cancelled() {
+                    return Err(ReplicaError::Cancelled);
+                }
+                if context.deadline.is_past() {
+                    return Err(ReplicaError::Timeout);
+                }
+                if !reader.advance().await.map_err(storage_error)? {
+                    break;
+                }
+            }
+        }
+        Ok(part)
+    }
+}
+
+/// Where a part may end after a fragment. `partition` is the one it is in.
+fn place_of(fragment: &Fragment, partition: &mut Bytes) -> Option<Position> {
+    let at = |prefix: &model::key::Clustering, weight: i8| {
+        Some(Position { key: partition.clone(), region: Region::Clustered, prefix: prefix.clone(), weight })
+    };
+    match fragment {
+        Fragment::PartitionStart { key, .. } => {
+            *partition = key.key.clone();
+            None
+        }
+        Fragment::Static(_) | Fragment::PartitionEnd => None,
+        Fragment::Row { key, .. } => at(key, 0),
+        Fragment::Change { at: cut, .. } => at(&cut.prefix, if cut.after { 1 } else { -1 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::key::{Clustering, ClusteringCut, DecoratedKey};
+    use model::row::Row;
+    use model::time::Tombstone;
+
+    #[test]
+    fn streams_are_checked() {
+        let start = || Fragment::PartitionStart {
+            key: DecoratedKey::new(Bytes::from_static(b"k")),
+            tombstone: Tombstone::LIVE,
+        };
+        let fixed = || Fragment::Static(Row(Bytes::from_static(&[0])));
+        let row = || Fragment::Row { key: Clustering::EMPTY, row: Row(Bytes::from_static(&[0])) };
+        let change = || Fragment::Change { at: ClusteringCut::START, tombstone: Tombstone::LIVE };
+        let end = || Fragment::PartitionEnd;
+        assert!(is_well_formed(&[]));
+        assert!(is_well_formed(&[start(), fixed(), row(), change(), end(), start(), end(), start()]));
+        for bad in [vec![row()], vec![start(), start()], vec![start(), row(), fixed()], vec![start(), end(), end()]] {
+            assert!(!is_well_formed(&bad), "{bad:?}");
+        }
+    }
+}

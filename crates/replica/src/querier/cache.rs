@@ -1,0 +1,372 @@
+//! The queriers of a shard between two pages: which is kept, which is found, which goes. Pure: time is an argument.
+//!
+//! A querier is found by its query's id and by where its range ends: the start of a range moves as pages are read, the end does
+//! not, and ranges that a query reads side by side (the keys of an IN list, the tablets of a scan) end in different places.
+//! Finding one takes it out. What is kept is bounded by time, by memory, and by the permits that kept queriers hold.
+//! What goes is handed to the caller, who drops it outside of any borrow.
+
+use crate::request::Class;
+use model::id::{QueryId, TableId};
+use model::key::RingCut;
+use rt::hash::HashMap;
+use rt::time::{Duration, Instant};
+use smallvec::{SmallVec, smallvec};
+
+/// What the cache may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheLimits {
+    /// How long a querier waits for its next page.
+    pub ttl: Duration,
+    /// Bytes of all queriers.
+    pub memory: usize,
+}
+
+/// Counters, under ScyllaDB's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounters {
+    /// Pages that looked for a querier. First pages do not.
+    pub lookups: u64,
+    /// Those that found none.
+    pub misses: u64,
+    /// Those that found one which could not be used.
+    pub drops: u64,
+    /// Those of the dropped that were of another class of work.
+    pub scheduling_group_mismatches: u64,
+    /// Those of the reused that had to go forward to the page's position first.
+    pub advanced: u64,
+    /// Queriers gone because their next page did not come in time.
+    pub time_based_evictions: u64,
+    /// Queriers gone because a read wanted their permit.
+    pub resource_based_evictions: u64,
+    /// Queriers gone because all together held too much memory.
+    pub memory_based_evictions: u64,
+    /// Queriers now.
+    pub population: u64,
+    /// Bytes they hold.
+    pub memory: u64,
+}
+
+impl CacheCounters {
+    /// Pages that went on with a querier.
+    pub fn reused(&self) -> u64 {
+        self.lookups - self.misses - self.drops
+    }
+}
+
+/// Which querier.
+#[derive(Clone, Debug)]
+pub struct CacheKey {
+    /// The query.
+    pub query: QueryId,
+    /// Where its range ends.
+    pub end: RingCut,
+    /// Whose work it is.
+    pub class: Class,
+    /// Its table.
+    pub table: TableId,
+}
+
+struct Entry<Q> {
+    key: CacheKey,
+    /// The later it came, the greater.
+    number: u64,
+    expires: Instant,
+    memory: usize,
+    querier: Q,
+    /// Its neighbours among those of its class.
+    older: Option<Place>,
+    newer: Option<Place>,
+}
+
+/// Index of an entry.
+type Place = u32;
+
+/// The ends of a list of entries: the longest unused, which is also the first to expire, and the newest.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    oldest: Option<Place>,
+    newest: Option<Place>,
+}
+
+/// See the module.
+pub struct QuerierCache<Q> {
+    limits: CacheLimits,
+    places: HashMap<QueryId, SmallVec<[Place; 2]>>,
+    /// Entries stay where they are until they go: keeping one allocates nothing once there is room.
+    entries: Vec<Option<Entry<Q>>>,
+    free: Vec<Place>,
+    lists: [Ends; Class::ALL.len()],
+    next: u64,
+    memory: usize,
+    counters: CacheCounters,
+}
+
+impl<Q> QuerierCache<Q> {
+    /// An empty cache.
+    pub fn new(limits: CacheLimits) -> Self {
+        QuerierCache {
+            limits,
+            places: HashMap::default(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            lists: Default::default(),
+            next: 0,
+            memory: 0,
+            counters: CacheCounters::default(),
+        }
+    }
+
+    /// Takes out the querier of a query whose range ends there.
+    pub fn take(&mut self, query: QueryId, end: &RingCut) -> Option<Q> {
+        self.counters.lookups += 1;
+        let taken = self.find(query, end).and_then(|place| self.remove(place));
+        if taken.is_none() {
+            self.counters.misses += 1;
+        }
+        taken
+    }
+
+    /// Counts that the querier last taken could not be used.
+    pub fn count_drop(&mut self, other_class: bool) {
+        self.counters.drops += 1;
+        self.counters.scheduling_group_mismatches += u64::from(other_class);
+    }
+
+    /// Counts that the querier last taken had to go forward.
+    pub fn count_advance(&mut self) {
+        self.counters.advanced += 1;
+    }
+
+    /// Counts a querier that was not even kept, since reads wait for its permit.
+    pub fn count_refused(&mut self) {
+        self.counters.resource_based_evictions += 1;
+    }
+
+    /// Keeps a querier; returns those that have to go for it, which may be itself. One of the same query and range, which an
+    /// abandoned page left, goes too.
+    #[must_use]
+    pub fn insert(&mut self, key: CacheKey, memory: usize, querier: Q, now: Instant) -> SmallVec<[Q; 1]> {
+        let mut gone = SmallVec::new();
+        gone.extend(self.find(key.query, &key.end).and_then(|same| self.remove(same)));
+        let expires = now + self.limits.ttl;
+        let (query, class) = (key.query, key.class as usize);
+        let older = self.lists[class].newest;
+        let number = self.next;
+        let entry = Some(Entry { key, number, expires, memory, querier, older, newer: None });
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.entries[place as usize] = entry;
+                place
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as Place - 1
+            }
+        };
+        match older {
+            Some(older) => self.entry_mut(older).newer = Some(place),
+            None => self.lists[class].oldest = Some(place),
+        }
+        self.lists[class].newest = Some(place);
+        match self.places.get_mut(&query) {
+            Some(places) => places.push(place),
+            None => drop(self.places.insert(query, smallvec![place])),
+        }
+        self.next += 1;
+        self.memory += memory;
+        while self.memory > self.limits.memory
+            && let Some(oldest) = self.oldest()
+        {
+            self.counters.memory_based_evictions += 1;
+            gone.extend(self.remove(oldest));
+        }
+        gone
+    }
+
+    /// Gives up the longest unused of a class, for a read that wants its permit.
+    #[must_use]
+    pub fn evict_for_permit(&mut self, class: Class) -> Option<Q> {
+        let oldest = self.lists[class as usize].oldest?;
+        self.counters.resource_based_evictions += 1;
+        self.remove(oldest)
+    }
+
+    /// Gives up what has waited for too long; says when to look again, if anything is left.
+    #[must_use]
+    pub fn evict_expired(&mut self, now: Instant) -> (Vec<Q>, Option<Instant>) {
+        let mut gone = Vec::new();
+        while let Some(oldest) = self.oldest() {
+            let expires = self.entry(oldest).expires;
+            if expires > now {
+                return (gone, Some(expires));
+            }
+            self.counters.time_based_evictions += 1;
+            gone.extend(self.remove(oldest));
+        }
+        (gone, None)
+    }
+
+    /// Gives up all of a table, or all.
+    #[must_use]
+    pub fn evict_table(&mut self, table: Option<TableId>) -> Vec<Q> {
+        let of_table = |place: &Place| {
+            let entry = self.entries[*place as usize].as_ref();
+            entry.is_some_and(|entry| table.is_none_or(|table| entry.key.table == table))
+        };
+        let places: Vec<Place> = (0..self.entries.len() as Place).filter(of_table).collect();
+        places.into_iter().filter_map(|place| self.remove(place)).collect()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The counters, and what it holds now.
+    pub fn counters(&self) -> CacheCounters {
+        let population = (self.entries.len() - self.free.len()) as u64;
+        CacheCounters { population, memory: self.memory as u64, ..self.counters }
+    }
+
+    fn find(&self, query: QueryId, end: &RingCut) -> Option<Place> {
+        self.places.get(&query)?.iter().copied().find(|place| self.entry(*place).key.end == *end)
+    }
+
+    fn entry(&self, place: Place) -> &Entry<Q> {
+        self.entries[place as usize].as_ref().expect("places name entries")
+    }
+
+    fn entry_mut(&mut self, place: Place) -> &mut Entry<Q> {
+        self.entries[place as usize].as_mut().expect("places name entries")
+    }
+
+    fn oldest(&self) -> Option<Place> {
+        self.lists.iter().filter_map(|ends| ends.oldest).min_by_key(|place| self.entry(*place).number)
+    }
+
+    fn remove(&mut self, place: Place) -> Option<Q> {
+        let entry = self.entries[place as usize].take()?;
+        self.free.push(place);
+        self.memory -= entry.memory;
+        let class = entry.key.class as usize;
+        match entry.older {
+            Some(older) => self.entry_mut(older).newer = entry.newer,
+            None => self.lists[class].oldest = entry.newer,
+        }
+        match entry.newer {
+            Some(newer) => self.entry_mut(newer).older = entry.older,
+            None => self.lists[class].newest = entry.older,
+        }
+        if let Some(places) = self.places.get_mut(&entry.key.query) {
+            places.retain(|own| *own != place);
+            if places.is_empty() {
+                self.places.remove(&entry.key.query);
+            }
+        }
+        Some(entry.querier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::key::DecoratedKey;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn cache(memory: usize) -> QuerierCache<u32> {
+        QuerierCache::new(CacheLimits { ttl: 10 * SECOND, memory })
+    }
+
+    fn end(n: u8) -> RingCut {
+        RingCut::after_key(&DecoratedKey::new(vec![n].into()))
+    }
+
+    fn key(query: u8, range: u8, class: Class) -> CacheKey {
+        let query = QueryId::from_bytes([query; 16]);
+        CacheKey { query, end: end(range), class, table: TableId::from_bytes([range; 16]) }
+    }
+
+    fn query(n: u8) -> QueryId {
+        QueryId::from_bytes([n; 16])
+    }
+
+    #[test]
+    fn a_querier_is_found_by_query_and_end_and_only_once() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        for (i, (query, range)) in [(1, 1), (1, 2), (2, 1)].into_iter().enumerate() {
+            assert!(cache.insert(key(query, range, Class::User), 10, i as u32, now).is_empty());
+        }
+        assert_eq!(cache.counters().population, 3);
+        assert_eq!(cache.take(query(1), &end(2)), Some(1));
+        assert_eq!(cache.take(query(1), &end(2)), None);
+        assert_eq!(cache.take(query(1), &end(3)), None);
+        assert_eq!(cache.take(query(3), &end(1)), None);
+        assert_eq!(cache.take(query(1), &end(1)), Some(0));
+        assert_eq!(cache.take(query(2), &end(1)), Some(2));
+        let counters = cache.counters();
+        assert_eq!((counters.lookups, counters.misses, counters.population, counters.memory), (6, 3, 0, 0));
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn a_page_that_is_asked_for_twice_leaves_one_querier() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        assert!(cache.insert(key(1, 1, Class::User), 10, 7, now).is_empty());
+        assert_eq!(cache.insert(key(1, 1, Class::User), 10, 8, now).as_slice(), [7]);
+        assert_eq!((cache.counters().population, cache.counters().memory), (1, 10));
+        assert_eq!(cache.take(query(1), &end(1)), Some(8));
+    }
+
+    #[test]
+    fn memory_evicts_the_longest_unused_and_at_last_the_new_one() {
+        let mut cache = cache(30);
+        let now = rt::time::now();
+        for n in 0..3 {
+            let class = if n == 0 { Class::System } else { Class::User };
+            assert!(cache.insert(key(n, n, class), 10, n as u32, now).is_empty());
+        }
+        assert_eq!(cache.insert(key(3, 3, Class::User), 15, 3, now).as_slice(), [0, 1]);
+        assert_eq!(cache.insert(key(4, 4, Class::User), 31, 4, now).as_slice(), [2, 3, 4]);
+        assert_eq!((cache.counters().memory_based_evictions, cache.counters().memory), (5, 0));
+    }
+
+    #[test]
+    fn time_evicts_what_has_waited_long_enough() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        assert!(cache.insert(key(1, 1, Class::User), 1, 1, now).is_empty());
+        assert!(cache.insert(key(2, 2, Class::Maintenance), 1, 2, now + 3 * SECOND).is_empty());
+        assert_eq!(cache.evict_expired(now + 9 * SECOND), (vec![], Some(now + 10 * SECOND)));
+        assert_eq!(cache.evict_expired(now + 10 * SECOND), (vec![1], Some(now + 13 * SECOND)));
+        assert_eq!(cache.evict_expired(now + 14 * SECOND), (vec![2], None));
+        assert_eq!(cache.counters().time_based_evictions, 2);
+    }
+
+    #[test]
+    fn permits_evict_within_their_class() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        for (n, class) in [(1, Class::System), (2, Class::User), (3, Class::User)] {
+            assert!(cache.insert(key(n, n, class), 1, n as u32, now).is_empty());
+        }
+        assert_eq!(cache.evict_for_permit(Class::User), Some(2));
+        assert_eq!(cache.evict_for_permit(Class::User), Some(3));
+        assert_eq!(cache.evict_for_permit(Class::User), None);
+        assert_eq!((cache.counters().resource_based_evictions, cache.counters().population), (2, 1));
+    }
+
+    #[test]
+    fn a_table_is_evicted_alone() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        for (query, table) in [(1, 1), (2, 2), (1, 2)] {
+            assert!(cache.insert(key(query, table, Class::User), 1, u32::from(query), now).is_empty());
+        }
+        assert_eq!(cache.evict_table(Some(TableId::from_bytes([2; 16]))), vec![2, 1]);
+        assert_eq!(cache.take(query(1), &end(1)), Some(1));
+        assert_eq!(cache.evict_table(None), Vec::<u32>::new());
+    }
+}

@@ -1,0 +1,154 @@
+//! The shell of a shard's querier cache: its clock, its timer, its words in traces.
+//!
+//! One timer for all: it sleeps until the oldest querier is due, and ends when nothing is left.
+
+use super::cache::{CacheCounters, CacheKey, CacheLimits, QuerierCache};
+use super::{Plan, Querier};
+use crate::read::ReplicaConfig;
+use crate::request::{Class, Context, ReadCommand};
+use engine::{Reader, Resumed, Stale};
+use model::TableId;
+use model::key::ClusteringCut;
+use model::range::PartitionRange;
+use model::schema::TableSchema;
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+/// The shortest sleep of the timer: what is due a little later goes in the same turn.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// See the module.
+pub(crate) struct Queriers {
+    cache: RefCell<QuerierCache<Querier>>,
+    ttl: Duration,
+    timer_runs: Cell<bool>,
+    me: Weak<Queriers>,
+}
+
+/// What a page found in the cache: a querier that goes on at the cut (or behind its partition), or forward to it.
+pub(crate) struct Found {
+    pub querier: Querier,
+    pub cut: Option<ClusteringCut>,
+    pub advance: bool,
+}
+
+impl Queriers {
+    pub fn new(config: &ReplicaConfig) -> Rc<Queriers> {
+        let memory = (config.memory as f64 * config.querier_cache_memory_fraction) as usize;
+        let ttl = config.querier_cache_ttl;
+        Rc::new_cyclic(|me| Queriers {
+            cache: RefCell::new(QuerierCache::new(CacheLimits { ttl, memory })),
+            ttl,
+            timer_runs: Cell::new(false),
+            me: me.clone(),
+        })
+    }
+
+    pub fn counters(&self) -> CacheCounters {
+        self.cache.borrow().counters()
+    }
+
+    /// Looks for the querier that the page before left, and whether it fits.
+    pub fn find(&self, command: &ReadCommand, context: &Context, schema: Option<&TableSchema>) -> Option<Found> {
+        let (query, range) = (command.query?, command.ranges.first()?);
+        let Some(querier) = self.cache.borrow_mut().take(query, &range.end) else {
+            context.trace("Querier cache: miss");
+            return None;
+        };
+        let Some(schema) = schema.filter(|schema| schema.version == querier.reader.schema_version()) else {
+            self.dropped(false, Stale::Schema.why(), context);
+            return None;
+        };
+        match querier.plan(command, context.class, &schema.order) {
+            Plan::GoOn(cut) => Some(Found { querier, cut, advance: false }),
+            Plan::Advance(cut) => Some(Found { querier, cut, advance: true }),
+            Plan::Drop(mismatch) => {
+                self.dropped(mismatch == super::Mismatch::Class, mismatch.why(), context);
+                None
+            }
+        }
+    }
+
+    /// Accounts for what became of a querier that was found.
+    pub fn resumed(&self, resumed: Resumed, advance: bool, context: &Context) -> Option<Reader> {
+        match resumed {
+            Resumed::Reader(reader) => {
+                if advance {
+                    self.cache.borrow_mut().count_advance();
+                    context.trace("Querier cache: hit, advanced to the position");
+                } else {
+                    context.trace("Querier cache: hit");
+                }
+                Some(reader)
+            }
+            Resumed::Stale(stale) => {
+                self.dropped(false, stale.why(), context);
+                None
+            }
+            Resumed::Waits(_) => unreachable!("whoever asks reads on until it is one of the others"),
+        }
+    }
+
+    fn dropped(&self, other_class: bool, why: &str, context: &Context) {
+        self.cache.borrow_mut().count_drop(other_class);
+        if let Some(trace) = &context.trace {
+            trace.event(format!("Querier cache: dropped, since {why}"));
+        }
+    }
+
+    /// Keeps a querier for the next page. `wanted`: reads wait for its permit, so it is not kept after all.
+    pub fn keep(
+        &self,
+        mut querier: Querier,
+        wanted: bool,
+        command: &ReadCommand,
+        context: &Context,
+        range: &PartitionRange,
+    ) {
+        let Some(query) = command.query else { return };
+        if wanted {
+            self.cache.borrow_mut().count_refused();
+            context.trace("Querier cache: not kept, since reads wait for permits");
+            return;
+        }
+        let memory = querier.memory_bytes();
+        querier.permit.set_memory(memory);
+        let key = CacheKey { query, end: range.end.clone(), class: context.class, table: command.table };
+        let gone = self.cache.borrow_mut().insert(key, memory, querier, rt::time::coarse_now());
+        drop(gone);
+        context.trace("Querier cache: kept for the next page");
+        if !self.timer_runs.replace(true) {
+            rt::task::spawn(expire(self.me.clone(), self.ttl)).detach();
+        }
+    }
+
+    /// Gives up the longest unused querier of a class; false if there is none.
+    pub fn give_up_one(&self, class: Class) -> bool {
+        let gone = self.cache.borrow_mut().evict_for_permit(class);
+        gone.is_some()
+    }
+
+    /// Gives up those of a table, or all.
+    pub fn forget(&self, table: Option<TableId>) {
+        let gone = self.cache.borrow_mut().evict_table(table);
+        drop(gone);
+    }
+}
+
+async fn expire(queriers: Weak<Queriers>, mut sleep: Duration) {
+    loop {
+        rt::time::sleep(sleep.max(SHORTEST_SLEEP)).await;
+        let Some(queriers) = queriers.upgrade() else { return };
+        let now = rt::time::now();
+        let (gone, next) = queriers.cache.borrow_mut().evict_expired(now);
+        drop(gone);
+        match next {
+            Some(at) => sleep = at.saturating_duration_since(now),
+            None => {
+                queriers.timer_runs.set(false);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The wire form of data for reconciliation: a list of fragments, each `u8 kind, fields`, and the position up to which they are complete.
+
+use super::codec::{Reader, Writer};
+use super::command::{read_position, write_position};
+use crate::fragments::{FragmentPage, is_well_formed};
+use model::fragment::Fragment;
+use model::key::{Clustering, ClusteringCut, DecoratedKey};
+use model::row::Row;
+use model::time::{Seconds, Timestamp, Tombstone};
+
+pub(super) fn write(part: &FragmentPage, out: &mut Writer) {
+    out.list(&part.fragments, |out, fragment| match fragment {
+        Fragment::PartitionStart { key, tombstone } => {
+            out.u8(0);
+            out.bytes(&key.key);
+            write_tombstone(*tombstone, out);
+        }
+        Fragment::Static(row) => {
+            out.u8(1);
+            out.bytes(&row.0);
+        }
+        Fragment::Row { key, row } => {
+            out.u8(2);
+            out.bytes(&key.0);
+            out.bytes(&row.0);
+        }
+        Fragment::Change { at, tombstone } => {
+            out.u8(3);
+            out.bytes(&at.prefix.0);
+            out.bool(at.after);
+            write_tombstone(*tombstone, out);
+        }
+        Fragment::PartitionEnd => out.u8(4),
+    });
+    out.option(part.last.as_ref(), |out, position| write_position(position, out));
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Option<FragmentPage> {
+    let fragments = reader.list(|reader| {
+        Some(match reader.u8()? {
+            0 => {
+                Fragment::PartitionStart { key: DecoratedKey::new(reader.bytes()?), tombstone: read_tombstone(reader)? }
+            }
+            1 => Fragment::Static(read_row(reader)?),
+            2 => Fragment::Row { key: Clustering(reader.bytes()?), row: read_row(reader)? },
+            3 => Fragment::Change {
+                at: ClusteringCut { prefix: Clustering(reader.bytes()?), after: reader.bool()? },
+                tombstone: read_tombstone(reader)?,
+            },
+            4 => Fragment::PartitionEnd,
+            _ => return None,
+        })
+    })?;
+    let last = reader.option(read_position)?;
+    is_well_formed(&fragments).then_some(FragmentPage { fragments, last })
+}
+
+fn read_row(reader: &mut Reader<'_>) -> Option<Row> {
+    let bytes = reader.bytes()?;
+    Row::check(&bytes).ok()?;
+    Some(Row(bytes))
+}
+
+fn write_tombstone(tombstone: Tombstone, out: &mut Writer) {
+    out.u64(tombstone.timestamp as u64);
+    out.u32(tombstone.deletion_time as u32);
+}
+
+fn read_tombstone(reader: &mut Reader<'_>) -> Option<Tombstone> {
+    Some(Tombstone { timestamp: reader.u64()? as Timestamp, deletion_time: reader.u32()? as Seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+    use crate::page::{Page, PageEnd, Position, Region};
+    use crate::wire::{Answer, Response, decode_response, encode_response};
+    use bytes::Bytes;
+    use model::ColumnId;
+    use model::row::{Cell, Marker, RowBuilder};
+
+    fn part() -> FragmentPage {
+        let mut row = RowBuilder::new(Some(Marker::new(5)), Tombstone::LIVE);
+        row.push(&Cell::live(ColumnId(1), 5, b"value"));
+        let row = row.finish();
+        let key = Clustering::from_components([&b"c"[..]]);
+        FragmentPage {
+            fragments: vec![
+                Fragment::PartitionStart {
+                    key: DecoratedKey::new(Bytes::from_static(b"k")),
+                    tombstone: Tombstone::new(-3, 7),
+                },
+                Fragment::Static(row.clone()),
+                Fragment::Change { at: ClusteringCut::before(key.clone()), tombstone: Tombstone::new(4, 8) },
+                Fragment::Row { key: key.clone(), row },
+                Fragment::Change { at: ClusteringCut::END, tombstone: Tombstone::LIVE },
+                Fragment::PartitionEnd,
+            ],
+            last: Some(Position { key: Bytes::from_static(b"k"), region: Region::Clustered, prefix: key, weight: -1 }),
+        }
+    }
+
+    #[test]
+    fn answers_come_back_as_they_were() {
+        let page = Page {
+            rows: 2,
+            body: b"rows".to_vec(),
+            last: part().last,
+            rows_in_last: 1,
+            end: PageEnd::Rows,
+            tombstones: 3,
+            examined_rows: 4,
+            examined_bytes: 5,
+        };
+        let digest = Digest { version: 1, hash: [9; 16] };
+        for answer in [Answer::Fragments(part()), Answer::Digested(page, digest)] {
+            let response = Response { result: Ok(answer), events: Vec::new() };
+            let bytes = encode_response(&response);
+            assert_eq!(decode_response(bytes.clone()).expect("it is well-formed"), response);
+            for len in 0..bytes.len() {
+                assert!(decode_response(bytes.slice(..len)).is_err(), "cut at {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn streams_that_no_reader_makes_are_refused() {
+        let mut bad = part();
+        bad.fragments.swap(1, 3);
+        let bytes = encode_response(&Response { result: Ok(Answer::Fragments(bad)), events: Vec::new() });
+        assert!(decode_response(bytes).is_err());
+    }
+}

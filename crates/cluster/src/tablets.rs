@@ -2,11 +2,19 @@
 //!
 //! A table has 2^k tablets; tablet i owns the tokens (last(i-1), last(i)], the last one up to the greatest token.
 
+pub mod allocator;
+pub mod count;
+pub mod strategy;
+pub mod transition;
+
 use model::id::HostId;
 use model::range::PartitionRange;
 use model::token::Token;
 use rt::ShardId;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use transition::{Replicas, Transition, WriteSet};
 
 /// Tablet replicas a shard gets of each new table (`tablets_initial_scale_factor`).
 pub const INITIAL_SCALE_FACTOR: u32 = 10;
@@ -27,14 +35,47 @@ pub struct TabletReplica {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TabletMap {
     log2_count: u8,
-    replicas: Vec<SmallVec<[TabletReplica; 1]>>,
+    /// Shared between the maps of a table whose tablets are on the move: each step makes a new map.
+    replicas: Rc<Vec<Replicas>>,
+    /// The tablets that are on the move; mostly none.
+    transitions: BTreeMap<u32, Transition>,
+    home: Home,
+}
+
+/// On how many nodes a table is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Home {
+    /// On every node for itself: nobody else has a copy.
+    NodeLocal,
+    /// On this one.
+    Only(HostId),
+    /// On several, or in several copies.
+    Spread,
+}
+
+impl Home {
+    fn of(replicas: &[SmallVec<[TabletReplica; 1]>]) -> Home {
+        let first = replicas.first().and_then(|tablet| tablet.first());
+        match first {
+            None if replicas.iter().all(|tablet| tablet.is_empty()) => Home::NodeLocal,
+            Some(first) if replicas.iter().all(|tablet| tablet.len() == 1 && tablet[0].host == first.host) => {
+                Home::Only(first.host)
+            }
+            _ => Home::Spread,
+        }
+    }
 }
 
 impl TabletMap {
     /// A map of `replicas.len()` tablets, which must be a power of two.
     pub fn new(replicas: Vec<SmallVec<[TabletReplica; 1]>>) -> Option<Self> {
         let log2_count = replicas.len().checked_ilog2()? as u8;
-        (replicas.len().is_power_of_two() && log2_count <= MAX_LOG2_COUNT).then_some(TabletMap { log2_count, replicas })
+        (replicas.len().is_power_of_two() && log2_count <= MAX_LOG2_COUNT).then(|| TabletMap {
+            log2_count,
+            home: Home::of(&replicas),
+            replicas: Rc::new(replicas),
+            transitions: BTreeMap::new(),
+        })
     }
 
     /// How many tablets there are.
@@ -73,10 +114,79 @@ impl TabletMap {
         &self.replicas[tablet as usize]
     }
 
-    /// The tablets whose copies are on this shard of this host.
+    /// The copies of a tablet that reads may use.
+    #[inline]
+    pub fn read_set(&self, tablet: u32) -> &[TabletReplica] {
+        let replicas = self.replicas(tablet);
+        if self.transitions.is_empty() {
+            return replicas;
+        }
+        self.transitions.get(&tablet).map_or(replicas, |moving| moving.read_set(replicas))
+    }
+
+    /// The copies of a tablet that writes go to; none: [`TabletMap::replicas`], for the tablet is not on the move.
+    #[inline]
+    pub fn moving_write_set(&self, tablet: u32) -> Option<WriteSet> {
+        if self.transitions.is_empty() {
+            return None;
+        }
+        self.transitions.get(&tablet).map(|moving| moving.write_set(self.replicas(tablet)))
+    }
+
+    /// The transition that a tablet is in.
+    pub fn transition(&self, tablet: u32) -> Option<&Transition> {
+        self.transitions.get(&tablet)
+    }
+
+    /// All tablets that are on the move.
+    pub fn transitions(&self) -> impl Iterator<Item = (u32, &Transition)> {
+        self.transitions.iter().map(|(tablet, moving)| (*tablet, moving))
+    }
+
+    /// Begins a tablet's transition, or brings it to another stage.
+    pub fn set_transition(&mut self, tablet: u32, transition: Transition) {
+        self.transitions.insert(tablet, transition);
+    }
+
+    /// Ends a tablet's transition; `moved`: the new copies are the tablet's from now on, else the old ones stay. False if it was in none.
+    pub fn end_transition(&mut self, tablet: u32, moved: bool) -> bool {
+        let Some(ended) = self.transitions.remove(&tablet) else { return false };
+        if moved {
+            Rc::make_mut(&mut self.replicas)[tablet as usize] = ended.new_replicas;
+            self.home = Home::of(&self.replicas);
+        }
+        true
+    }
+
+    /// Who has a copy of a tablet, or is getting one, or has not yet parted with it.
+    pub fn holders(&self, tablet: u32) -> impl Iterator<Item = TabletReplica> + '_ {
+        let old = self.replicas(tablet);
+        let new = self.transitions.get(&tablet).map_or(&[][..], |moving| &moving.new_replicas);
+        old.iter().chain(new.iter().filter(|replica| !old.contains(replica))).copied()
+    }
+
+    /// The shard of a node that holds a tablet, or is getting it; nodes have at most one.
+    pub fn shard_on(&self, tablet: u32, host: HostId) -> Option<u16> {
+        self.holders(tablet).find(|replica| replica.host == host).map(|replica| replica.shard)
+    }
+
+    /// Whether nobody but this node has a copy of anything of the table.
+    #[inline]
+    pub fn is_only_on(&self, host: HostId) -> bool {
+        self.transitions.is_empty()
+            && match self.home {
+                Home::NodeLocal => true,
+                Home::Only(only) => only == host,
+                Home::Spread => false,
+            }
+    }
+
+    /// The tablets whose copies are on this shard of this host, or are coming there.
     pub fn on_shard(&self, host: HostId, shard: ShardId) -> impl Iterator<Item = u32> + '_ {
         let here = TabletReplica { host, shard: shard.0 };
-        (0..self.count()).filter(move |tablet| self.replicas(*tablet).contains(&here))
+        let comes =
+            move |tablet: &u32| self.transitions.get(tablet).is_some_and(|moving| moving.new_replicas.contains(&here));
+        (0..self.count()).filter(move |tablet| self.replicas(*tablet).contains(&here) || comes(tablet))
     }
 }
 
@@ -136,6 +246,44 @@ mod tests {
         assert_eq!(initial_count(2, 1, 33, None), 32);
         assert_eq!(initial_count(2, 1, 0, Some(4)), 4);
         assert_eq!(initial_count(6, 3, 0, None), 16);
+    }
+
+    #[test]
+    fn who_has_copies() {
+        let other = HostId::from_bytes([8; 16]);
+        let own = allocate(2, host(), &[0]);
+        assert!(own.is_only_on(host()) && !own.is_only_on(other));
+        let local = TabletMap::new(vec![SmallVec::new()]).expect("one tablet");
+        assert!(local.is_only_on(host()) && local.is_only_on(other));
+        let of = |hosts: &[HostId]| -> SmallVec<[TabletReplica; 1]> {
+            hosts.iter().map(|host| TabletReplica { host: *host, shard: 0 }).collect()
+        };
+        let spread = TabletMap::new(vec![of(&[host()]), of(&[other])]).expect("two tablets");
+        assert!(!spread.is_only_on(host()));
+        let several = TabletMap::new(vec![of(&[host(), other])]).expect("one tablet");
+        assert!(!several.is_only_on(host()));
+        let mut moving = own;
+        let transition = Transition {
+            kind: transition::TransitionKind::Migration,
+            stage: transition::Stage::Streaming,
+            new_replicas: of(&[other]),
+            session: None,
+        };
+        moving.set_transition(1, transition);
+        assert_eq!(moving.on_shard(other, ShardId(0)).collect::<Vec<_>>(), [1], "it is coming there");
+        assert_eq!(
+            (moving.shard_on(1, host()), moving.shard_on(1, other), moving.shard_on(0, other)),
+            (Some(0), Some(0), None)
+        );
+        assert!(!moving.is_only_on(host()));
+        let set = moving.moving_write_set(1).expect("it is on the move");
+        assert_eq!((set.replicas.len(), set.pending, moving.read_set(1).len()), (2, 1, 1));
+        assert!(moving.moving_write_set(0).is_none());
+        let mut moved = moving.clone();
+        assert!(moving.end_transition(1, false) && !moving.end_transition(1, false));
+        assert!(moving.is_only_on(host()), "the old copies stay");
+        assert!(moved.end_transition(1, true));
+        assert!(!moved.is_only_on(host()) && moved.replicas(1)[0].host == other && moved.replicas(0)[0].host == host());
     }
 
     #[test]

@@ -1,18 +1,24 @@
-//! One message, three distances: this shard by a function call, another shard by its mailbox, another node by a socket (which
-//! comes with the cluster).
+//! One message, three distances: this shard by a function call, another shard by its mailbox. The third, another node by a socket, is in
+//! [`super::far`]: tables of which other nodes have copies go that way as a whole.
 
+use super::far::serve_on;
 use super::{Coordinator, count};
 use crate::metadata::Table;
 use crate::tablets::TabletReplica;
 use model::token::Token;
 use replica::wire::{Answer, Header, Request, decode_response, encode_request};
-use replica::{Context, Page, ReadCommand, Replica, ReplicaError};
+use replica::{Context, Page, ReadCommand, ReplicaError};
 use rt::ShardId;
 
 impl Coordinator {
     /// The shard of this node that holds the token's tablet; node-local tables have theirs on shard 0.
     pub(super) fn owner(&self, table: &Table, token: Token) -> ShardId {
-        let replicas = table.tablets.replicas(table.tablets.tablet_of(token));
+        self.owner_of_tablet(table, table.tablets.tablet_of(token))
+    }
+
+    /// The shard of this node that holds a tablet.
+    pub(super) fn owner_of_tablet(&self, table: &Table, tablet: u32) -> ShardId {
+        let replicas = table.tablets.replicas(tablet);
         let own = replicas.iter().find(|replica: &&TabletReplica| replica.host == self.host);
         ShardId(own.map_or(0, |replica| replica.shard))
     }
@@ -29,7 +35,7 @@ impl Coordinator {
         // Boxed: the far distances must not make the near one's future larger.
         match Box::pin(self.ask(shard, Request::Read(command), context)).await? {
             Answer::Page(page) => Ok(page),
-            Answer::Written => Err(ReplicaError::Rejected("a read was answered as a write".into())),
+            _ => Err(ReplicaError::Rejected("a read was answered otherwise".into())),
         }
     }
 
@@ -46,8 +52,7 @@ impl Coordinator {
             trace.elapsed_micros()
         });
         let bytes = encode_request(&Header::of(context), &request);
-        let answer =
-            rt::shard::call(shard, move || async move { rt::shard::service::<Replica>().serve(bytes).await }).await;
+        let answer = serve_on(shard, bytes, context).await;
         let response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         if let (Some(trace), Some(began)) = (&context.trace, began) {
             trace.absorb(began, response.events);

@@ -21,7 +21,8 @@ pub enum Consistency {
 use Consistency::*;
 
 impl Consistency {
-    const ALL: [Consistency; 11] =
+    /// All levels, each at the place of its number.
+    pub const ALL: [Consistency; 11] =
         [Any, One, Two, Three, Quorum, All, LocalQuorum, EachQuorum, Serial, LocalSerial, LocalOne];
 
     /// From the protocol's number.

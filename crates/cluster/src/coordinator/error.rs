@@ -2,6 +2,7 @@
 
 use super::Consistency;
 use replica::ReplicaError;
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// Why a request failed.
@@ -26,18 +27,28 @@ pub enum CoordinatorError {
         required: u32,
         /// Replicas that answered.
         received: u32,
+        /// Reads: whether the rows came, and only digests are missing.
+        data_present: bool,
     },
     /// A replica is overloaded.
     #[error("{0}")]
     Overloaded(String),
-    /// A replica failed.
+    /// Too many replicas failed.
     #[error("{why}")]
     Failed {
         /// The level asked for.
         consistency: Consistency,
         /// Replicas needed.
         required: u32,
-        /// What went wrong.
+        /// Replicas that answered.
+        received: u32,
+        /// Replicas that failed.
+        failures: u32,
+        /// Where those are that failed, as far as it is known; empty: here.
+        nodes: Vec<IpAddr>,
+        /// Reads: whether the rows came.
+        data_present: bool,
+        /// What went wrong first.
         why: String,
     },
     /// The request cannot be carried out by anybody.
@@ -57,14 +68,57 @@ pub enum CoordinatorError {
 impl CoordinatorError {
     pub(super) fn of(error: ReplicaError, consistency: Consistency, required: u32) -> Self {
         match error {
-            ReplicaError::Timeout => CoordinatorError::Timeout { consistency, required, received: 0 },
+            ReplicaError::Timeout => {
+                CoordinatorError::Timeout { consistency, required, received: 0, data_present: false }
+            }
             ReplicaError::Cancelled => CoordinatorError::Cancelled,
             ReplicaError::Overloaded(why) => CoordinatorError::Overloaded(why),
             ReplicaError::NoSuchTable => CoordinatorError::NoSuchTable,
             ReplicaError::Rejected(why) => CoordinatorError::Invalid(why),
-            ReplicaError::Corrupt(why) | ReplicaError::Storage(why) | ReplicaError::TooLarge(why) => {
-                CoordinatorError::Failed { consistency, required, why }
-            }
+            ReplicaError::Corrupt(why)
+            | ReplicaError::Storage(why)
+            | ReplicaError::TooLarge(why)
+            | ReplicaError::Stale(why) => CoordinatorError::Failed {
+                consistency,
+                required,
+                received: 0,
+                failures: 1,
+                nodes: Vec::new(),
+                data_present: false,
+                why,
+            },
         }
+    }
+}
+
+/// Why an attempt to carry out a request failed.
+pub(super) enum Attempt {
+    /// A replica refused it, for it was routed by metadata that nobody may work with any more: again, by newer ones.
+    Outdated,
+    /// For good.
+    Failed(CoordinatorError),
+}
+
+impl From<CoordinatorError> for Attempt {
+    fn from(error: CoordinatorError) -> Attempt {
+        Attempt::Failed(error)
+    }
+}
+
+/// Why a page was not read: a replica of this node said no, or the coordinator has found out more than that.
+pub(super) enum Failure {
+    Replica(ReplicaError),
+    Known(Box<CoordinatorError>),
+}
+
+impl From<ReplicaError> for Failure {
+    fn from(error: ReplicaError) -> Failure {
+        Failure::Replica(error)
+    }
+}
+
+impl From<CoordinatorError> for Failure {
+    fn from(error: CoordinatorError) -> Failure {
+        Failure::Known(Box::new(error))
     }
 }

@@ -1,29 +1,50 @@
 //! The coordinator: the shard that received a request asks the shards that own the data.
 //!
 //! It knows consistency levels, paging states and timestamps. It parses no CQL, and the control plane does not know it.
+//! A table of which this node alone has copies is read and written the short way (`read`, `write`, `call`). Any other goes through
+//! `replicate` (writes) and `gather` (reads, with `reconcile`), which count answers with `tally` and reach other nodes through `far`.
 
 mod call;
 mod consistency;
+mod deliver;
 mod error;
+mod far;
+mod gather;
+mod nodes;
+mod page_info;
 mod paging;
+mod peers;
 mod read;
+mod reconcile;
+mod replicate;
+mod resume;
+mod speculation;
+mod tally;
+mod targets;
 mod timestamp;
+mod window;
 mod write;
 
 pub use consistency::Consistency;
 pub use error::CoordinatorError;
-pub use paging::PagingState;
+pub use far::{Transport, Unreached};
+pub use nodes::{NodeView, Nodes};
+pub use page_info::{PageBudget, PageInfo, PageStop};
+pub use paging::{Binding, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
+pub use peers::serve_replica;
 pub use read::{PageRequest, Partitions, Query, QueryPage};
 pub use timestamp::TimestampClock;
 pub use write::{Mutations, WriteKind};
 
+use crate::hints::{Hints, HintsMetrics};
 use crate::metadata::{Metadata, MetadataService, Table};
 use crate::tablets::TabletReplica;
 use bytes::Bytes;
 use model::id::HostId;
 use model::token::Token;
 use replica::{Context, Replica};
-use std::cell::Cell;
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// How a request is to be carried out.
@@ -35,20 +56,47 @@ pub struct RequestOptions {
     pub consistency: Consistency,
 }
 
-/// Where pages end; see paging.md section 3.
-#[derive(Clone, Debug)]
+impl RequestOptions {
+    /// The same for a request that is routed by the metadata of this number.
+    fn routed_by(&self, number: u64) -> RequestOptions {
+        let context = Context { metadata_number: number, ..self.context.clone() };
+        RequestOptions { context, consistency: self.consistency }
+    }
+}
+
+/// Where pages end, and how long what they end with is good; see paging.md section 3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageLimits {
     /// `query_page_size_in_bytes`.
     pub bytes: u64,
     /// `query_tombstone_page_limit`.
     pub tombstones: u64,
+    /// Whether the operator has set that limit: then it cuts pages, also empty ones. By default it is only where a replica pauses.
+    pub tombstones_are_set: bool,
     /// `max_memory_for_unlimited_query_hard_limit`, bytes.
     pub unpaged_bytes: u64,
+    /// `query_empty_page_time_budget_in_ms`; half of the time that the request has left, if that is less.
+    pub empty_page_time: Duration,
+    /// `query_empty_page_memory_budget`, bytes.
+    pub empty_page_bytes: u64,
+    /// `paging_state_expiry_in_s`.
+    pub state_expiry: Duration,
+    /// `paging_key_rotation_period_in_s`.
+    pub key_rotation: Duration,
 }
 
 impl Default for PageLimits {
     fn default() -> Self {
-        PageLimits { bytes: 1 << 20, tombstones: 10_000, unpaged_bytes: 100 << 20 }
+        PageLimits {
+            bytes: 1 << 20,
+            tombstones: 10_000,
+            tombstones_are_set: false,
+            unpaged_bytes: 100 << 20,
+            empty_page_time: Duration::from_secs(2),
+            empty_page_bytes: 256 << 20,
+            state_expiry: Duration::from_secs(24 * 3600),
+            key_rotation: Duration::from_secs(24 * 3600),
+        }
     }
 }
 
@@ -67,6 +115,18 @@ pub struct CoordinatorMetrics {
     pub write_timeouts: u64,
     /// Reads and writes for which too few replicas were alive.
     pub unavailable: u64,
+    /// Paging states that were refused.
+    pub refused_states: u64,
+    /// Requests to other nodes.
+    pub remote_requests: u64,
+    /// Reads whose replicas did not agree.
+    pub digest_mismatches: u64,
+    /// Replicas that a read gave what they lacked.
+    pub read_repairs: u64,
+    /// Reads for which one replica more was asked, because those asked were slow.
+    pub speculative_reads: u64,
+    /// What is kept for replicas that missed it.
+    pub hints: HintsMetrics,
 }
 
 #[derive(Default)]
@@ -77,6 +137,10 @@ struct Counters {
     read_timeouts: Cell<u64>,
     write_timeouts: Cell<u64>,
     unavailable: Cell<u64>,
+    refused_states: Cell<u64>,
+    digest_mismatches: Cell<u64>,
+    read_repairs: Cell<u64>,
+    speculative_reads: Cell<u64>,
 }
 
 fn count(counter: &Cell<u64>) {
@@ -88,8 +152,10 @@ pub struct Coordinator {
     metadata: Rc<MetadataService>,
     replica: Rc<Replica>,
     clock: TimestampClock,
-    limits: PageLimits,
+    limits: Cell<PageLimits>,
     host: HostId,
+    far: Rc<far::Far>,
+    peers: RefCell<Option<Rc<peers::Peers>>>,
     counters: Counters,
 }
 
@@ -102,7 +168,41 @@ impl Coordinator {
         limits: PageLimits,
     ) -> Rc<Self> {
         let host = metadata.info().host_id;
-        Rc::new(Coordinator { metadata, replica, clock, limits, host, counters: Counters::default() })
+        let limits = Cell::new(limits);
+        let far = far::Far::new(host, replica.clone());
+        let fenced = Rc::downgrade(&replica);
+        metadata.on_topology(move |topology| {
+            if let Some(replica) = fenced.upgrade() {
+                replica.set_fence(topology.fence());
+            }
+        });
+        let (peers, counters) = (RefCell::default(), Counters::default());
+        Rc::new(Coordinator { metadata, replica, clock, limits, host, far, peers, counters })
+    }
+
+    /// Gives it the way to other nodes.
+    pub fn set_transport(&self, transport: Rc<dyn Transport>) {
+        self.far.set_transport(transport);
+    }
+
+    /// Says where the nodes are now, and which of them live.
+    pub fn set_nodes(&self, nodes: Nodes) {
+        self.far.set_nodes(nodes);
+    }
+
+    /// The nodes as it sees them.
+    pub fn nodes(&self) -> Rc<Nodes> {
+        self.nodes_by(&self.metadata())
+    }
+
+    /// Has it keep what replicas miss.
+    pub fn set_hints(&self, hints: Rc<Hints>) {
+        self.far.set_hints(hints);
+    }
+
+    /// What it keeps for replicas that missed it.
+    pub fn hints(&self) -> Option<Rc<Hints>> {
+        self.far.hints()
     }
 
     /// The newest metadata.
@@ -110,9 +210,29 @@ impl Coordinator {
         self.metadata.current()
     }
 
+    /// Waits for metadata newer than those of a number, by which a replica would not be asked any more; an error when the time is up.
+    async fn newer_than(&self, number: u64, options: &RequestOptions) -> Result<(), CoordinatorError> {
+        options.context.trace("The metadata are outdated: waiting for newer ones");
+        if self.metadata.wait_for_number(number + 1, options.context.deadline).await {
+            return Ok(());
+        }
+        let consistency = options.consistency;
+        Err(CoordinatorError::Timeout { consistency, required: 1, received: 0, data_present: false })
+    }
+
     /// A timestamp for a write: microseconds, increasing on this shard.
     pub fn timestamp(&self) -> i64 {
         self.clock.next()
+    }
+
+    /// Where pages end now.
+    pub fn page_limits(&self) -> PageLimits {
+        self.limits.get()
+    }
+
+    /// Ends pages elsewhere from now on.
+    pub fn set_page_limits(&self, limits: PageLimits) {
+        self.limits.set(limits);
     }
 
     /// This shard's replica.
@@ -129,6 +249,12 @@ impl Coordinator {
             read_timeouts: self.counters.read_timeouts.get(),
             write_timeouts: self.counters.write_timeouts.get(),
             unavailable: self.counters.unavailable.get(),
+            refused_states: self.counters.refused_states.get(),
+            remote_requests: self.far.sent.get(),
+            digest_mismatches: self.counters.digest_mismatches.get(),
+            read_repairs: self.counters.read_repairs.get(),
+            speculative_reads: self.counters.speculative_reads.get(),
+            hints: self.far.hints().map(|hints| hints.metrics()).unwrap_or_default(),
         }
     }
 
@@ -136,7 +262,7 @@ impl Coordinator {
     /// (protocol-extensions.md section 7).
     pub fn tablet_hint(&self, table: &Table, token: Token) -> Option<Bytes> {
         let tablet = table.tablets.tablet_of(token);
-        let replicas = table.tablets.replicas(tablet);
+        let replicas = table.tablets.read_set(tablet);
         let here = TabletReplica { host: self.host, shard: rt::shard::this().0 };
         if replicas.is_empty() || replicas.contains(&here) {
             return None;

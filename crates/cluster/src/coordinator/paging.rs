@@ -1,44 +1,140 @@
-//! The paging state: where a query goes on. An opaque blob for the client, versioned and checksummed; whatever comes back is
-//! checked before it is believed. Facts: paging.md sections 2 and 4.
+//! The paging state: where a query goes on. An opaque blob for the client that only this cluster can make: whatever comes back is
+//! authenticated before a byte of it is understood. Facts: paging.md sections 2 and 4.
 //!
 //! ```text
-//! u8 version (1), u32 CRC32 of what follows (little-endian, as all numbers)
-//! 16 bytes query id, 16 bytes table id
+//! u8 version (2), u32 number of the key (little-endian, as all numbers), 16 bytes of HMAC-SHA-256 over
+//!     u8 version, u32 number of the key, 16 bytes table id, u8 whether there is a role, u32 length, role,
+//!     32 bytes hash of the statement's restrictions, and the body; of these only the body follows:
+//! u64 when it was given out, in seconds since the epoch
+//! 16 bytes query id
 //! u64 remaining rows                (of LIMIT; all bits set: no limit)
 //! u64 rows returned of the last partition
 //! u8 region, i8 weight
 //! u32 length, partition key; u32 length, clustering prefix
+//! then any number of fields: u8 kind, u32 length, bytes; a kind that is not known is passed over
+//!     1: what the language adds for itself
+//!     2 and 3: kept for the replicas of the last page and the decision about read repair
 //! ```
+//!
+//! What a state is bound to is not in it, only in its signature: a state of another table, role or statement does not verify.
 
-use super::CoordinatorError;
+use super::{Coordinator, CoordinatorError};
+use crate::metadata::PagingKeys;
 use bytes::Bytes;
+use hmac::Mac;
 use model::id::{QueryId, TableId};
 use model::key::{Clustering, MAX_KEY_BYTES};
-use replica::{Position, region_from_code};
+use replica::{Position, Region, region_from_code};
+use rt::time::Duration;
+use thiserror::Error;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const TAG: usize = 16;
+/// Bytes before the body.
+const HEAD: usize = 1 + 4 + TAG;
+/// A longer one is refused unseen. A key, a prefix and what the language adds have at most 64 KiB each.
+pub const MAX_STATE_BYTES: usize = 256 << 10;
+/// The field of the language.
+const LANGUAGE: u8 = 1;
+
+/// A hash of all that decides which rows a statement has and in which order: the same for a literal and an equal bound value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatementHash(pub [u8; 32]);
+
+/// What a paging state is good for, and nothing else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Binding {
+    /// The table.
+    pub table: TableId,
+    /// Whose query it is; none without authentication.
+    pub role: Option<String>,
+    /// The statement.
+    pub statement: StatementHash,
+}
 
 /// Where a query goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagingState {
     /// The query, the same on all pages.
     pub query: QueryId,
-    /// The table.
-    pub table: TableId,
     /// Rows still to come of the statement's LIMIT.
     pub remaining: u64,
     /// The last thing consumed.
     pub position: Position,
     /// Rows returned of its partition.
     pub rows_in_last: u64,
+    /// What the language adds for itself; empty for nothing.
+    pub language: Bytes,
+}
+
+/// Why a paging state is refused. Traced; the client learns only that it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Refused {
+    /// It has not the form of any state of this version.
+    #[error("it is not one of this version")]
+    Foreign,
+    /// Its key is not, or no longer, there.
+    #[error("its key is not known")]
+    UnknownKey,
+    /// It was changed, or made for another table, role or statement.
+    #[error("it is not authentic for this statement")]
+    Forged,
+    /// It is too old.
+    #[error("it has expired")]
+    Expired,
+    /// It is authentic and cannot be understood.
+    #[error("it cannot be understood")]
+    Malformed,
 }
 
 impl PagingState {
-    /// The blob.
-    pub fn encode(&self) -> Bytes {
-        let mut out = vec![VERSION, 0, 0, 0, 0];
+    /// A state without a position in stored data, for what the language pages by itself.
+    pub fn of_language(language: Bytes) -> PagingState {
+        let position = Position { key: Bytes::new(), region: Region::Start, prefix: Clustering::EMPTY, weight: 0 };
+        let query = QueryId::from_bytes([0; 16]);
+        PagingState { query, remaining: u64::MAX, position, rows_in_last: 0, language }
+    }
+
+    /// The blob for the client, signed with the newest key. `now` in seconds since the epoch.
+    pub fn seal(&self, keys: &PagingKeys, binding: &Binding, now: i64) -> Bytes {
+        let (key, mac) = keys.newest().expect("the metadata has a key from the first start on");
+        let lengths = self.position.key.len() + self.position.prefix.0.len() + self.language.len();
+        let mut out = Vec::with_capacity(HEAD + 64 + lengths);
+        out.push(VERSION);
+        out.extend_from_slice(&key.to_le_bytes());
+        out.extend_from_slice(&[0; TAG]);
+        self.write_body(now, &mut out);
+        let tag = signed(mac.clone(), binding, &out).finalize().into_bytes();
+        out[HEAD - TAG..HEAD].copy_from_slice(&tag[..TAG]);
+        out.into()
+    }
+
+    /// Reads a blob back, if it is one of ours, for this binding, and not older than `expiry`.
+    pub fn open(
+        bytes: &Bytes,
+        keys: &PagingKeys,
+        binding: &Binding,
+        now: i64,
+        expiry: Duration,
+    ) -> Result<PagingState, Refused> {
+        if bytes.len() < HEAD || bytes.len() > MAX_STATE_BYTES || bytes[0] != VERSION {
+            return Err(Refused::Foreign);
+        }
+        let key = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+        let mac = keys.get(key).ok_or(Refused::UnknownKey)?;
+        let tag = &bytes[HEAD - TAG..HEAD];
+        signed(mac.clone(), binding, bytes).verify_truncated_left(tag).map_err(|_| Refused::Forged)?;
+        let (state, issued) = PagingState::parse(&bytes.slice(HEAD..)).ok_or(Refused::Malformed)?;
+        if now.saturating_sub(issued) > expiry.as_secs() as i64 {
+            return Err(Refused::Expired);
+        }
+        Ok(state)
+    }
+
+    /// Appends the body.
+    pub fn write_body(&self, issued: i64, out: &mut Vec<u8>) {
+        out.extend_from_slice(&issued.to_le_bytes());
         out.extend_from_slice(self.query.as_bytes());
-        out.extend_from_slice(self.table.as_bytes());
         out.extend_from_slice(&self.remaining.to_le_bytes());
         out.extend_from_slice(&self.rows_in_last.to_le_bytes());
         out.push(self.position.region as u8);
@@ -47,24 +143,18 @@ impl PagingState {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
         }
-        let crc = crc32fast::hash(&out[5..]);
-        out[1..5].copy_from_slice(&crc.to_le_bytes());
-        out.into()
-    }
-
-    /// Reads a blob back. Whatever is not exactly one of ours is refused.
-    pub fn decode(bytes: &Bytes) -> Result<PagingState, CoordinatorError> {
-        Self::parse(bytes).ok_or(CoordinatorError::PagingState)
-    }
-
-    fn parse(bytes: &Bytes) -> Option<PagingState> {
-        let (&version, rest) = bytes.split_first()?;
-        let (crc, mut rest) = rest.split_first_chunk::<4>()?;
-        if version != VERSION || crc32fast::hash(rest) != u32::from_le_bytes(*crc) {
-            return None;
+        if !self.language.is_empty() {
+            out.push(LANGUAGE);
+            out.extend_from_slice(&(self.language.len() as u32).to_le_bytes());
+            out.extend_from_slice(&self.language);
         }
+    }
+
+    /// Reads a body, and when it was given out. It is authentic, and checked nevertheless.
+    pub fn parse(body: &Bytes) -> Option<(PagingState, i64)> {
+        let mut rest = &body[..];
+        let issued = i64::from_le_bytes(take(&mut rest)?);
         let query = QueryId::from_bytes(take(&mut rest)?);
-        let table = TableId::from_bytes(take(&mut rest)?);
         let remaining = u64::from_le_bytes(take(&mut rest)?);
         let rows_in_last = u64::from_le_bytes(take(&mut rest)?);
         let [region, weight] = take(&mut rest)?;
@@ -72,19 +162,36 @@ impl PagingState {
         if !(-1..=1).contains(&weight) {
             return None;
         }
-        let mut blob = || {
-            let len = u32::from_le_bytes(take(&mut rest)?) as usize;
-            let (head, tail) = rest.split_at_checked(len)?;
-            rest = tail;
-            Some(bytes.slice_ref(head))
-        };
-        let (key, prefix) = (blob()?, blob()?);
-        if !rest.is_empty() || key.len() > MAX_KEY_BYTES {
+        let (key, prefix) = (blob(body, &mut rest)?, blob(body, &mut rest)?);
+        if key.len() > MAX_KEY_BYTES {
             return None;
         }
+        let mut language = Bytes::new();
+        while !rest.is_empty() {
+            let [kind] = take(&mut rest)?;
+            let field = blob(body, &mut rest)?;
+            if kind == LANGUAGE {
+                language = field;
+            }
+        }
         let position = Position { key, region: region_from_code(region)?, prefix: Clustering(prefix), weight };
-        Some(PagingState { query, table, remaining, position, rows_in_last })
+        Some((PagingState { query, remaining, position, rows_in_last, language }, issued))
     }
+}
+
+/// What the signature is over, except the room for the signature itself.
+fn signed(mut mac: crate::metadata::paging_keys::PagingMac, binding: &Binding, state: &[u8]) -> impl Mac {
+    mac.update(&state[..HEAD - TAG]);
+    mac.update(binding.table.as_bytes());
+    let role = binding.role.as_deref().unwrap_or_default();
+    let mut head = [0; 5];
+    head[0] = u8::from(binding.role.is_some());
+    head[1..].copy_from_slice(&(role.len() as u32).to_le_bytes());
+    mac.update(&head);
+    mac.update(role.as_bytes());
+    mac.update(&binding.statement.0);
+    mac.update(&state[HEAD..]);
+    mac
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -93,43 +200,37 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use replica::Region;
+fn blob(body: &Bytes, rest: &mut &[u8]) -> Option<Bytes> {
+    let len = u32::from_le_bytes(take(rest)?) as usize;
+    let (head, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    Some(body.slice_ref(head))
+}
 
-    fn state() -> PagingState {
-        PagingState {
-            query: QueryId::from_bytes([1; 16]),
-            table: TableId::from_bytes([2; 16]),
-            remaining: u64::MAX,
-            position: Position {
-                key: Bytes::from_static(b"key"),
-                region: Region::Clustered,
-                prefix: Clustering::from_components([&b"ck"[..]]),
-                weight: -1,
-            },
-            rows_in_last: 1 << 40,
-        }
+impl Coordinator {
+    /// The blob of a state for the client.
+    pub fn seal_state(&self, state: &PagingState, binding: &Binding) -> Bytes {
+        state.seal(&self.metadata().paging_keys, binding, rt::time::wall_seconds())
     }
 
-    #[test]
-    fn comes_back() {
-        assert_eq!(PagingState::decode(&state().encode()).unwrap(), state());
-    }
-
-    #[test]
-    fn damage_is_refused() {
-        let good = state().encode();
-        for len in 0..good.len() {
-            assert!(PagingState::decode(&good.slice(..len)).is_err());
-        }
-        for at in 0..good.len() {
-            for bit in 0..8 {
-                let mut bad = good.to_vec();
-                bad[at] ^= 1 << bit;
-                assert!(PagingState::decode(&bad.into()).is_err(), "byte {at} bit {bit}");
+    /// The state of a blob that a client sent. `trace` learns why it is refused, the client does not.
+    pub fn open_state(
+        &self,
+        bytes: &Bytes,
+        binding: &Binding,
+        trace: Option<&replica::Trace>,
+    ) -> Result<PagingState, CoordinatorError> {
+        let expiry = self.limits.get().state_expiry;
+        let now = rt::time::wall_seconds();
+        PagingState::open(bytes, &self.metadata().paging_keys, binding, now, expiry).map_err(|why| {
+            super::count(&self.counters.refused_states);
+            if let Some(trace) = trace {
+                trace.event(format!("The paging state is refused: {why}"));
             }
-        }
+            CoordinatorError::PagingState
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,24 @@
 //! The read path: pages of a query out of the shards that own its partitions, in order.
+//!
+//! Where a replica's page ends is a pure function of the data and the command. A replica that met too many tombstones to go on
+//! answers with what it has, perhaps with no row at all; then the coordinator asks on by itself, within a budget, so that a
+//! client sees an empty page with more to follow only when the budget ran out, or when the operator has set
+//! `query_tombstone_page_limit` and so wants pages cut by it.
 
+use super::error::Failure;
+use super::page_info::{PageBudget, PageInfo, PageStop};
 use super::paging::PagingState;
+use super::resume::{Start, is_well_formed, resumed};
+use super::targets::Targets;
+use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::Table;
-use bytes::Bytes;
 use model::id::QueryId;
-use model::key::{Clustering, ClusteringCut, DecoratedKey, RingCut};
-use model::range::{PartitionRange, Resume, RowRange, Slice};
-use model::schema::ClusteringOrder;
+use model::key::DecoratedKey;
+use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Limits, Output, PageEnd, Position, ReadCommand, Region, ReplicaError};
+use replica::{Limits, Output, PageEnd, Position, ReadCommand, ReplicaError};
 use smallvec::{SmallVec, smallvec};
-use std::cmp::Ordering;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -50,27 +57,25 @@ pub struct Query {
 pub struct PageRequest {
     /// Rows; none: everything at once.
     pub size: Option<u64>,
-    /// What the client gave back from the page before; not yet believed.
-    pub state: Option<Bytes>,
+    /// Where the page before ended. It must be of the same query.
+    pub state: Option<Box<PagingState>>,
+    /// What may be spent on finding a first row; none: what the settings say.
+    pub budget: Option<PageBudget>,
+    /// The rows are only counted: as many tablets as may be are asked at once from the beginning, for each answers with next to nothing.
+    pub counts: bool,
 }
 
 /// A page.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct QueryPage {
     /// How many rows.
     pub rows: u64,
     /// The rows, each value as i32 length and bytes.
     pub body: Vec<u8>,
-    /// The state for the next page; none: there is none.
-    pub next: Option<Bytes>,
-}
-
-/// Where the last page ended, as the next one needs it.
-struct Start {
-    state: PagingState,
-    key: DecoratedKey,
-    /// Whether there may be more in that partition.
-    inside: bool,
+    /// Where the next page begins; none: there is none.
+    pub next: Option<Box<PagingState>>,
+    /// Why it ended, and what was looked at for it.
+    pub info: PageInfo,
 }
 
 impl Coordinator {
@@ -82,55 +87,67 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<QueryPage, CoordinatorError> {
         count(&self.counters.reads);
-        let required = self.check_level(&self.metadata(), &query.table, options.consistency)?;
+        let here = query.table.tablets.is_only_on(self.host);
+        let required = match here {
+            true => self.check_level(&self.metadata(), &query.table, options.consistency)?,
+            // Each tablet's replicas are looked at when it is their turn.
+            false => 0,
+        };
         let start = match &page.state {
-            Some(bytes) => Some(self.start(query, PagingState::decode(bytes)?)?),
+            Some(state) if !is_well_formed(&state.position, query.table.schema.clustering.len()) => {
+                return Err(CoordinatorError::PagingState);
+            }
+            Some(state) => Some(Start::after(query, state.position.clone(), state.rows_in_last)),
             None => None,
         };
+        let targets = Targets::new(query, start.as_ref()).ok_or(CoordinatorError::PagingState)?;
         // Pinned here, so that a future of this size is not moved about.
-        let work = pin!(self.read_page(query, page, start, options));
-        let result = options.context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
-        result.map_err(|error| {
-            if error == ReplicaError::Timeout {
-                count(&self.counters.read_timeouts);
+        let work = pin!(self.read_page(query, page, start, targets, options, here));
+        let result = match here {
+            true => options.context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout.into())),
+            // What is asked of replicas has the deadline itself, and knows what came until then.
+            false => work.await,
+        };
+        result.map_err(|failure| match failure {
+            Failure::Known(error) => *error,
+            Failure::Replica(error) => {
+                if error == ReplicaError::Timeout {
+                    count(&self.counters.read_timeouts);
+                }
+                CoordinatorError::of(error, options.consistency, required)
             }
-            CoordinatorError::of(error, options.consistency, required)
         })
     }
 
-    fn start(&self, query: &Query, state: PagingState) -> Result<Start, CoordinatorError> {
-        let schema = &query.table.schema;
-        if state.table != schema.id || !is_well_formed(&state.position, schema.clustering.len()) {
-            return Err(CoordinatorError::PagingState);
-        }
-        let inside = state.position.region != Region::End && !schema.clustering.is_empty();
-        Ok(Start { key: DecoratedKey::new(state.position.key.clone()), state, inside })
-    }
-
-    async fn read_page(
+    async fn read_page<'a>(
         &self,
-        query: &Query,
+        query: &'a Query,
         page: &PageRequest,
-        start: Option<Start>,
+        mut start: Option<Start>,
+        mut targets: Targets<'a>,
         options: &RequestOptions,
-    ) -> Result<QueryPage, ReplicaError> {
-        let remaining = start.as_ref().map_or(query.limit.unwrap_or(u64::MAX), |start| start.state.remaining);
+        here: bool,
+    ) -> Result<QueryPage, Failure> {
+        let settings = self.limits.get();
+        let remaining = page.state.as_ref().map_or(query.limit.unwrap_or(u64::MAX), |state| state.remaining);
         let wanted = remaining.min(page.size.unwrap_or(u64::MAX));
-        let slice = match &start {
+        let paged = page.size.is_some();
+        let mut slice = match &start {
             Some(start) if start.inside => Rc::new(resumed(query, start)),
             _ => query.slice.clone(),
         };
-        let mut out = QueryPage::default();
+        let mut out = QueryPage { rows: 0, body: Vec::new(), next: None, info: PageInfo::default() };
         let mut last: Option<(Position, u64)> = None;
+        // Those that the limit does not know of yet.
         let mut tombstones = 0;
-        let mut ended = false;
-        let mut targets = Targets::new(query, start.as_ref());
-        let first_page = start.is_none();
-        let id = match &start {
-            Some(start) => Some(start.state.query),
-            None => page.size.map(|_| QueryId(rt::random::uuid_v4())),
+        let mut budget = page.budget;
+        let mut first_page = page.state.is_none();
+        let id = match &page.state {
+            Some(state) => Some(state.query),
+            None => paged.then(|| QueryId(rt::random::uuid_v4())),
         };
-        while let Some((shard, range)) = targets.next(self) {
+        let mut window = None;
+        while let Some((tablet, range)) = targets.next() {
             let command = ReadCommand {
                 table: query.table.schema.id,
                 schema_version: query.table.schema.version,
@@ -140,20 +157,33 @@ impl Coordinator {
                 limits: Limits {
                     rows: wanted - out.rows,
                     per_partition: query.per_partition_limit.unwrap_or(u64::MAX),
-                    bytes: self.limits.bytes.saturating_sub(out.body.len() as u64),
-                    tombstones: self.limits.tombstones.saturating_sub(tombstones).max(1),
-                    paged: page.size.is_some(),
-                    unpaged_bytes: self.limits.unpaged_bytes.saturating_sub(out.body.len() as u64),
+                    bytes: settings.bytes.saturating_sub(out.body.len() as u64),
+                    tombstones: settings.tombstones.saturating_sub(tombstones).max(1),
+                    paged,
+                    unpaged_bytes: settings.unpaged_bytes.saturating_sub(out.body.len() as u64),
                 },
                 now: query.now,
-                resumed_rows: start.as_ref().map_or(0, |start| start.state.rows_in_last),
+                resumed_rows: start.as_ref().map_or(0, |start| start.rows_in_last),
                 bypass_cache: query.bypass_cache,
                 query: id,
                 first_page,
+                ends_with_rows: wanted == remaining,
             };
-            let part = self.call_read(shard, command, &options.context).await?;
+            let mut goes_on = false;
+            let part = if here {
+                let shard = self.owner_of_tablet(&query.table, tablet);
+                self.call_read(shard, command, &options.context).await?
+            } else {
+                let window = window.get_or_insert_with(|| Box::new(Window::new(query, page.counts)));
+                let first = (tablet, command.ranges[0].clone());
+                let asked = self.gather_window(query, first, &mut targets, window, command, options);
+                let gathered = Box::pin(asked).await?;
+                goes_on = gathered.goes_on;
+                gathered.page
+            };
             out.rows += part.rows;
             tombstones += part.tombstones;
+            out.info.add(&part);
             if out.body.is_empty() {
                 out.body = part.body;
             } else {
@@ -162,130 +192,77 @@ impl Coordinator {
             if let Some(position) = part.last {
                 last = Some((position, part.rows_in_last));
             }
-            if part.end != PageEnd::Exhausted {
-                ended = true;
-                break;
+            if goes_on {
+                // Replicas that were brought together told of fewer rows than each of them.
+                if paged && out.rows > 0 {
+                    out.info.stop = PageStop::Bytes;
+                    break;
+                }
+                let (position, rows_in_last) = last.take().ok_or_else(outside)?;
+                let next = Start::after(query, position, rows_in_last);
+                targets = Targets::new(query, Some(&next)).ok_or_else(outside)?;
+                slice = if next.inside { Rc::new(resumed(query, &next)) } else { query.slice.clone() };
+                start = Some(next);
+                first_page = false;
+                rt::task::maybe_yield().await;
+                continue;
             }
+            match part.end {
+                PageEnd::Exhausted => continue,
+                PageEnd::Rows if wanted == remaining => out.info.stop = PageStop::Limit,
+                PageEnd::Rows => out.info.stop = PageStop::Rows,
+                PageEnd::Bytes => out.info.stop = PageStop::Bytes,
+                PageEnd::Tombstones => {
+                    out.info.stop = PageStop::Tombstones;
+                    if out.rows == 0
+                        && !settings.tombstones_are_set
+                        && let Some((position, rows_in_last)) = last.take()
+                    {
+                        let budget = budget.get_or_insert_with(|| PageBudget::new(&settings, options));
+                        match budget.spent(out.info.bytes) {
+                            Some(stop) => {
+                                out.info.stop = stop;
+                                last = Some((position, rows_in_last));
+                            }
+                            None => {
+                                out.info.stop = PageStop::Exhausted;
+                                trace_going_on(&out.info, options);
+                                let next = Start::after(query, position, rows_in_last);
+                                targets = Targets::new(query, Some(&next)).ok_or_else(outside)?;
+                                slice = if next.inside { Rc::new(resumed(query, &next)) } else { query.slice.clone() };
+                                start = Some(next);
+                                (first_page, tombstones) = (false, 0);
+                                rt::task::maybe_yield().await;
+                                continue;
+                            }
+                        }
+                    }
+                }
+            }
+            break;
         }
-        if let (true, Some(_), Some((position, rows_in_last)), Some(id)) = (ended, page.size, last, id) {
+        if let (true, true, Some((position, rows_in_last)), Some(query)) =
+            (out.info.stop != PageStop::Exhausted, paged, last, id)
+        {
             let left = if remaining == u64::MAX { remaining } else { remaining - out.rows };
             if left > 0 {
-                let state =
-                    PagingState { query: id, table: query.table.schema.id, remaining: left, position, rows_in_last };
-                out.next = Some(state.encode());
+                let language = bytes::Bytes::new();
+                let state = PagingState { query, remaining: left, position, rows_in_last, language };
+                out.next = Some(Box::new(state));
             }
         }
         Ok(out)
     }
 }
 
-/// A position must be one that a page of this table can end at.
-fn is_well_formed(position: &Position, clustering_columns: usize) -> bool {
-    let components = position.prefix.len();
-    let encoded: usize = position.prefix.components().map(|component| component.len() + 2).sum();
-    let whole = position.weight != 0 || position.region != Region::Clustered || components == clustering_columns;
-    encoded == position.prefix.0.len() && components <= clustering_columns && whole
+#[cold]
+fn outside() -> ReplicaError {
+    ReplicaError::Rejected("a replica's page ended outside of the query".into())
 }
 
-/// What is left of a query's slice in the partition where the last page ended.
-fn resumed(query: &Query, start: &Start) -> Slice {
-    let position = &start.state.position;
-    let order = &query.table.schema.order;
-    let slice = &query.slice;
-    let rows = match position.region {
-        Region::Start | Region::Static => slice.rows.clone(),
-        Region::End => Vec::new(),
-        Region::Clustered => {
-            let reader_cut =
-                ClusteringCut { prefix: Clustering(position.prefix.0.clone()), after: position.weight >= 0 };
-            if slice.reversed {
-                before(&slice.rows, &reader_cut.reversed(), order)
-            } else {
-                after(&slice.rows, &reader_cut, order)
-            }
-        }
-    };
-    let resume = Resume { key: start.key.clone(), rows, static_row: slice.static_row };
-    Slice { resume: Some(resume), ..(**slice).clone() }
-}
-
-fn after(rows: &[RowRange], cut: &ClusteringCut, order: &ClusteringOrder) -> Vec<RowRange> {
-    rows.iter()
-        .filter(|range| range.end.cmp(order, cut) == Ordering::Greater)
-        .map(|range| {
-            let start = if range.start.cmp(order, cut) == Ordering::Less { cut } else { &range.start };
-            RowRange { start: start.clone(), end: range.end.clone() }
-        })
-        .collect()
-}
-
-fn before(rows: &[RowRange], cut: &ClusteringCut, order: &ClusteringOrder) -> Vec<RowRange> {
-    rows.iter()
-        .filter(|range| range.start.cmp(order, cut) == Ordering::Less)
-        .map(|range| {
-            let end = if range.end.cmp(order, cut) == Ordering::Greater { cut } else { &range.end };
-            RowRange { start: range.start.clone(), end: end.clone() }
-        })
-        .collect()
-}
-
-/// The shards to ask, in order, each with the partitions it is asked for.
-enum Targets<'a> {
-    Keys { query: &'a Query, keys: &'a [DecoratedKey] },
-    Range { query: &'a Query, left: Option<PartitionRange> },
-}
-
-impl<'a> Targets<'a> {
-    fn new(query: &'a Query, start: Option<&Start>) -> Self {
-        match &query.partitions {
-            Partitions::Keys(keys) => {
-                let mut keys = &keys[..];
-                if let Some(start) = start
-                    && let Some(at) = keys.iter().position(|key| *key == start.key)
-                {
-                    keys = &keys[at + usize::from(!start.inside)..];
-                }
-                Targets::Keys { query, keys }
-            }
-            Partitions::Range(range) => {
-                let mut left = range.clone();
-                if let Some(start) = start {
-                    let cut =
-                        if start.inside { RingCut::before_key(&start.key) } else { RingCut::after_key(&start.key) };
-                    left.start = left.start.max(cut);
-                }
-                Targets::Range { query, left: (!left.is_empty()).then_some(left) }
-            }
-        }
-    }
-
-    fn next(&mut self, coordinator: &Coordinator) -> Option<(rt::ShardId, PartitionRange)> {
-        match self {
-            Targets::Keys { query, keys } => {
-                let (key, rest) = keys.split_first()?;
-                *keys = rest;
-                Some((coordinator.owner(&query.table, key.token), PartitionRange::singular(key)))
-            }
-            Targets::Range { query, left } => {
-                let range = left.take()?;
-                let tablets = &query.table.tablets;
-                // A cut after all keys of a tablet's last token belongs to the next tablet.
-                let tablet = tablets.tablet_of(range.start.token);
-                let at_end =
-                    range.start.key.is_none() && range.start.after && range.start.token == tablets.last_token(tablet);
-                let tablet = if at_end { tablet + 1 } else { tablet };
-                if tablet >= tablets.count() {
-                    return None;
-                }
-                let own = range.intersection(&tablets.range(tablet));
-                let end = tablets.range(tablet).end;
-                let rest = PartitionRange { start: range.start.max(end), end: range.end };
-                *left = (!rest.is_empty() && tablet + 1 < tablets.count()).then_some(rest);
-                match own {
-                    Some(own) => Some((coordinator.owner(&query.table, tablets.last_token(tablet)), own)),
-                    None => self.next(coordinator),
-                }
-            }
-        }
+#[cold]
+fn trace_going_on(info: &PageInfo, options: &RequestOptions) {
+    if let Some(trace) = &options.context.trace {
+        trace.event(format!("No row yet after {} tombstones: going on", info.tombstones));
     }
 }

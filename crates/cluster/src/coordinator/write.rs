@@ -1,4 +1,4 @@
-//! The write path: mutations to the shards that own them.
+//! The write path: mutations to the shards that own them. Where other nodes have copies of any, all go the way of `replicate`.
 
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::Table;
@@ -32,7 +32,7 @@ impl Coordinator {
     pub async fn write(
         &self,
         mutations: Mutations,
-        _kind: WriteKind,
+        kind: WriteKind,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
         count(&self.counters.writes);
@@ -40,14 +40,24 @@ impl Coordinator {
         let context = &options.context;
         let mut required = 1;
         let mut by_shard: SmallVec<[(ShardId, Mutations); 1]> = SmallVec::new();
-        for (mutation, key) in mutations {
+        let mut mutations = mutations.into_iter();
+        while let Some((mutation, key)) = mutations.next() {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+            if !table.tablets.is_only_on(self.host) {
+                let before = by_shard.into_iter().flat_map(|(_, group)| group);
+                let all = before.chain([(mutation, key)]).chain(mutations).collect();
+                return Box::pin(self.replicate(metadata, all, kind, options)).await;
+            }
             required = required.max(self.check_level(&metadata, table, options.consistency)?);
             let shard = self.owner(table, key.token);
             match by_shard.iter_mut().find(|(other, _)| *other == shard) {
                 Some((_, group)) => group.push((mutation, key)),
                 None => by_shard.push((shard, SmallVec::from_iter([(mutation, key)]))),
             }
+        }
+        if kind == WriteKind::Counter {
+            let counted = Box::pin(self.count_all(&by_shard, options));
+            return self.written(context.deadline.limit(counted).await.ok(), options, required);
         }
         // Pinned here, so that a future of this size is not moved about.
         let work = pin!(async {
@@ -57,13 +67,34 @@ impl Coordinator {
             let writes = by_shard.iter().map(|(shard, group)| self.write_to(*shard, group, options));
             futures_util::future::try_join_all(writes).await.map(|_| ())
         });
-        let result = context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
-        result.map_err(|error| {
+        self.written(context.deadline.limit(work).await.ok(), options, required)
+    }
+
+    /// What became of a write; `None`: its time ran out.
+    fn written(
+        &self,
+        result: Option<Result<(), ReplicaError>>,
+        options: &RequestOptions,
+        required: u32,
+    ) -> Result<(), CoordinatorError> {
+        result.unwrap_or(Err(ReplicaError::Timeout)).map_err(|error| {
             if error == ReplicaError::Timeout {
                 count(&self.counters.write_timeouts);
             }
             CoordinatorError::of(error, options.consistency, required)
         })
+    }
+
+    /// Updates of counters, each partition for itself: a shard counts one after the other what belongs to one partition.
+    async fn count_all(&self, by_shard: &[(ShardId, Mutations)], options: &RequestOptions) -> Result<(), ReplicaError> {
+        let each = by_shard.iter().flat_map(|(shard, group)| group.iter().map(move |one| (*shard, one)));
+        let counts = each.map(|(shard, (mutation, key))| async move {
+            if shard == rt::shard::this() {
+                return self.replica.count(mutation, key, &options.context).await.map(|_| ());
+            }
+            self.ask(shard, Request::Count(mutation.clone()), &options.context).await.map(|_| ())
+        });
+        futures_util::future::try_join_all(counts).await.map(|_| ())
     }
 
     async fn write_to(

@@ -1,8 +1,10 @@
 //! Metadata as it is written down: definitions, and the changes made of them. Types are kept as CQL text, so that the encoding
 //! outlives the code's own structures.
 
+use super::paging_keys::PagingKey;
 use crate::tablets::TabletReplica;
-use model::id::{ColumnId, SchemaVersion, TableId};
+use crate::topology::Node;
+use model::id::{ColumnId, HostId, SchemaVersion, TableId};
 use model::options::{OptionMap, TableOptions};
 use model::schema::ColumnKind;
 use serde::{Deserialize, Serialize};
@@ -104,7 +106,24 @@ pub struct TabletsDefinition {
     pub replicas: Vec<Vec<TabletReplica>>,
 }
 
-/// A step of a change. Puts carry the whole new definition.
+/// How far a tablet's move is. Kind and stage by their names, which never change.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TransitionDefinition {
+    /// The table.
+    pub table: TableId,
+    /// The tablet.
+    pub tablet: u32,
+    /// See [`crate::tablets::transition::TransitionKind`].
+    pub kind: String,
+    /// See [`crate::tablets::transition::Stage`].
+    pub stage: String,
+    /// The copies that there will be.
+    pub new_replicas: Vec<TabletReplica>,
+    /// Under which data is copied in this stage.
+    pub session: Option<Uuid>,
+}
+
+/// A step of a change. Puts carry the whole new definition. Append-only: the journal has the place of each kind in this list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Op {
     /// Creates or replaces a keyspace.
@@ -131,6 +150,29 @@ pub enum Op {
         /// The table.
         name: String,
     },
+    /// Adds a key for paging states.
+    PutPagingKey(PagingKey),
+    /// Drops the key of a number.
+    DropPagingKey(u32),
+    /// Puts a node into the topology, or describes it anew.
+    PutNode(Box<Node>),
+    /// Takes a node out of the topology.
+    RemoveNode(HostId),
+    /// Enables features of the cluster, for good.
+    EnableFeatures(Vec<String>),
+    /// Begins a tablet's move, or brings it to another stage.
+    PutTransition(Box<TransitionDefinition>),
+    /// Ends a tablet's move.
+    EndTransition {
+        /// The table.
+        table: TableId,
+        /// The tablet.
+        tablet: u32,
+        /// Whether the new copies are the tablet's from now on; else the old ones stay.
+        moved: bool,
+    },
+    /// Nobody works with metadata of a number below this any more: what is still on its way by such is refused.
+    Fence(u64),
 }
 
 /// A change from one version of the metadata to the next; all of it or nothing.

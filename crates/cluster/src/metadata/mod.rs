@@ -1,16 +1,42 @@
 //! The control plane's state: one numbered, immutable snapshot per shard, and the one way to change it.
 //!
-//! Changes are made on shard 0, one at a time, journalled durably and then applied on every shard before the one who asked for
-//! them is answered. The journal is what Raft will be put under.
+//! Changes are made on shard 0, one at a time; the Raft group of the cluster ([`crate::raft`]) agrees on them, and every node applies
+//! them on all of its shards, in the same order. Who asked for a change is answered once that node has applied it.
 
 pub mod builtin;
+mod change;
 pub mod definition;
+pub mod paging_keys;
+mod recovery;
 mod service;
+pub mod shared;
 pub mod state;
+mod touched;
 
+pub use change::{ChangeError, change};
 pub use definition::{
     Change, ColumnDefinition, DroppedDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition,
-    TypeDefinition,
+    TransitionDefinition, TypeDefinition,
 };
-pub use service::{ChangeError, MetadataService, NodeInfo, OpenError, Recovered, change, open_journal};
+pub use paging_keys::{PagingKey, PagingKeyPolicy, PagingKeys};
+pub use recovery::{MetadataLog, OpenError, Recovered, is_member, open_log, open_log_to_join, own_node};
+pub use service::{MetadataService, NodeInfo, StartError};
+pub use shared::SharedMap;
 pub use state::{Keyspace, Metadata, MetadataError, Table, types_in_order};
+
+/// The version byte of logged changes and snapshots.
+const FORMAT: u8 = 1;
+
+/// The bytes of a change or a snapshot.
+fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_extend(value, vec![FORMAT]).expect("metadata can be encoded")
+}
+
+/// What the bytes are of.
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    match bytes.split_first() {
+        Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
+        Some((version, _)) => Err(format!("format {version} is newer than this release knows")),
+        None => Err("it is empty".into()),
+    }
+}

@@ -2,8 +2,14 @@
 //!
 //! Every shard makes its own by applying the same changes, so that nothing of it is shared between cores.
 
-use super::definition::{Change, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, TypeDefinition};
+use super::definition::{
+    Change, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, TransitionDefinition, TypeDefinition,
+};
+use super::paging_keys::PagingKeys;
+use super::shared::{ById, SharedMap};
+use crate::tablets::transition::{Replicas, Stage, Transition, TransitionKind};
 use crate::tablets::{TabletMap, TabletReplica};
+use crate::topology::Topology;
 use model::id::{HostId, TableId};
 use model::schema::{Column, ColumnKind, DroppedColumn, TableSchema};
 use model::types::{self, CqlType, UserType};
@@ -40,7 +46,7 @@ pub struct Keyspace {
     /// Its definition.
     pub definition: KeyspaceDefinition,
     /// Its tables by name.
-    pub tables: BTreeMap<String, Rc<Table>>,
+    pub tables: SharedMap<String, Rc<Table>>,
     /// Its types by name.
     pub types: BTreeMap<String, Arc<UserType>>,
 }
@@ -64,14 +70,28 @@ pub struct Metadata {
     /// The schema version that clients compare for agreement.
     pub version: Uuid,
     /// The keyspaces by name.
-    pub keyspaces: BTreeMap<String, Rc<Keyspace>>,
-    tables: HashMap<TableId, Rc<Table>>,
+    pub keyspaces: SharedMap<String, Rc<Keyspace>>,
+    /// What paging states are authenticated with.
+    pub paging_keys: Rc<PagingKeys>,
+    /// The nodes of the cluster.
+    pub topology: Topology,
+    tables: ById<Rc<Table>>,
+    /// How many tablets each shard of each host has.
+    load: Rc<HashMap<TabletReplica, u32>>,
 }
 
 impl Metadata {
     /// The metadata before any change.
     pub fn empty() -> Metadata {
-        Metadata { number: 0, version: INITIAL_VERSION, keyspaces: BTreeMap::new(), tables: HashMap::default() }
+        Metadata {
+            number: 0,
+            version: INITIAL_VERSION,
+            keyspaces: SharedMap::default(),
+            paging_keys: Rc::default(),
+            topology: Topology::default(),
+            tables: ById::default(),
+            load: Rc::default(),
+        }
     }
 
     /// The keyspace of a name.
@@ -86,7 +106,7 @@ impl Metadata {
 
     /// The table of an id.
     pub fn table_by_id(&self, id: TableId) -> Option<&Rc<Table>> {
-        self.tables.get(&id)
+        self.tables.get(id)
     }
 
     /// All tables.
@@ -94,30 +114,45 @@ impl Metadata {
         self.keyspaces.values().flat_map(|keyspace| keyspace.tables.values())
     }
 
+    /// All tablets that are on the move, with their tables.
+    pub fn transitions(&self) -> impl Iterator<Item = (&Rc<Table>, u32, &Transition)> {
+        self.tables().flat_map(|table| table.tablets.transitions().map(move |(tablet, moving)| (table, tablet, moving)))
+    }
+
+    /// Whether data may still be copied under a session: what comes late under one that has ended must do nothing.
+    pub fn session_is_open(&self, session: Uuid) -> bool {
+        self.transitions().any(|(_, _, moving)| moving.session == Some(session))
+    }
+
+    /// How many tables there are.
+    pub fn table_count(&self) -> usize {
+        self.tables.len()
+    }
+
     /// How many tablets each shard of a host has.
     pub fn load(&self, host: HostId, shards: usize) -> Vec<u32> {
-        let mut load = vec![0; shards];
-        for table in self.tables.values() {
-            for tablet in 0..table.tablets.count() {
-                for replica in table.tablets.replicas(tablet) {
-                    if replica.host == host && (replica.shard as usize) < shards {
-                        load[replica.shard as usize] += 1;
-                    }
-                }
-            }
-        }
-        load
+        let of = |shard| self.load.get(&TabletReplica { host, shard }).copied().unwrap_or(0);
+        (0..shards).map(|shard| of(shard as u16)).collect()
     }
 
     /// The metadata after a change.
     pub fn apply(&self, change: &Change) -> Result<Metadata, MetadataError> {
+        let mut next = self.clone();
+        next.advance(change)?;
+        Ok(next)
+    }
+
+    /// Becomes the metadata after a change, without a copy of what others do not hold. After an error it is of no use.
+    pub fn advance(&mut self, change: &Change) -> Result<(), MetadataError> {
         if change.previous != self.version {
             return Err(MetadataError::Stale { expected: change.previous, current: self.version });
         }
-        let mut next = self.with(&change.ops)?;
-        next.number = self.number + 1;
-        next.version = change.new;
-        Ok(next)
+        for op in &change.ops {
+            self.step(op)?;
+        }
+        self.number += 1;
+        self.version = change.new;
+        Ok(())
     }
 
     /// The metadata after these steps, under the same number: for what is built in, and for looking ahead.
@@ -131,7 +166,15 @@ impl Metadata {
 
     /// The steps that lead from nothing to this: a snapshot for the journal. What is built in is left out.
     pub fn as_ops(&self, built_in: impl Fn(&str) -> bool) -> Vec<Op> {
-        let mut ops = Vec::new();
+        let mut ops: Vec<Op> = self.paging_keys.iter().cloned().map(Op::PutPagingKey).collect();
+        ops.extend(self.topology.nodes().map(|node| Op::PutNode(Box::new((**node).clone()))));
+        let features = self.topology.enabled_features();
+        if !features.is_empty() {
+            ops.push(Op::EnableFeatures(features.iter().cloned().collect()));
+        }
+        if self.topology.fence() > 0 {
+            ops.push(Op::Fence(self.topology.fence()));
+        }
         for keyspace in self.keyspaces.values().filter(|keyspace| !built_in(&keyspace.definition.name)) {
             ops.push(Op::PutKeyspace(keyspace.definition.clone()));
             for user_type in types_in_order(keyspace) {
@@ -147,6 +190,9 @@ impl Metadata {
                     table: table.schema.id,
                     replicas: (0..table.tablets.count()).map(|t| table.tablets.replicas(t).to_vec()).collect(),
                 }));
+                let id = table.schema.id;
+                let moving = table.tablets.transitions().map(|(tablet, moving)| moving.written(id, tablet));
+                ops.extend(moving.map(|definition| Op::PutTransition(Box::new(definition))));
             }
         }
         ops
@@ -163,8 +209,11 @@ impl Metadata {
             Op::PutKeyspace(definition) => match self.keyspaces.get_mut(&definition.name) {
                 Some(keyspace) => Rc::make_mut(keyspace).definition = definition.clone(),
                 None => {
-                    let keyspace =
-                        Keyspace { definition: definition.clone(), tables: BTreeMap::new(), types: BTreeMap::new() };
+                    let keyspace = Keyspace {
+                        definition: definition.clone(),
+                        tables: SharedMap::default(),
+                        types: BTreeMap::new(),
+                    };
                     self.keyspaces.insert(definition.name.clone(), Rc::new(keyspace));
                 }
             },
@@ -172,7 +221,7 @@ impl Metadata {
                 let keyspace =
                     self.keyspaces.remove(name).ok_or_else(|| MetadataError::Broken(format!("no keyspace {name}")))?;
                 for table in keyspace.tables.values() {
-                    self.tables.remove(&table.schema.id);
+                    self.forget(table);
                 }
             }
             Op::PutType(definition) => {
@@ -186,14 +235,14 @@ impl Metadata {
             })?,
             Op::PutTable(definition) => {
                 let schema = Rc::new(self.resolve_table(definition)?);
-                let tablets = match self.tables.get(&definition.id) {
+                let tablets = match self.tables.get(definition.id) {
                     Some(table) => table.tablets.clone(),
                     None => Rc::new(TabletMap::new(vec![SmallVec::new()]).expect("one tablet")),
                 };
                 self.put_table(Table { schema, definition: Rc::new((**definition).clone()), tablets })?;
             }
             Op::PutTablets(definition) => {
-                let table = self.tables.get(&definition.table);
+                let table = self.tables.get(definition.table);
                 let table = table.ok_or_else(|| MetadataError::Broken(format!("no table {}", definition.table)))?;
                 let replicas: Vec<SmallVec<[TabletReplica; 1]>> =
                     definition.replicas.iter().map(|replicas| SmallVec::from_slice(replicas)).collect();
@@ -202,23 +251,94 @@ impl Metadata {
                 let table = Table { tablets: Rc::new(tablets), ..(**table).clone() };
                 self.put_table(table)?;
             }
+            Op::PutTransition(definition) => {
+                let transition = transition_of(definition)?;
+                self.edit_tablet(definition.table, definition.tablet, |tablets| {
+                    tablets.set_transition(definition.tablet, transition);
+                    true
+                })?;
+            }
+            Op::EndTransition { table, tablet, moved } => {
+                self.edit_tablet(*table, *tablet, |tablets| tablets.end_transition(*tablet, *moved))?;
+            }
+            Op::Fence(number) => self.topology.raise_fence(*number),
             Op::DropTable { keyspace, name } => {
                 let mut dropped = None;
                 self.edit(keyspace, |keyspace| dropped = keyspace.tables.remove(name))?;
                 let dropped = dropped.ok_or_else(|| MetadataError::Broken(format!("no table {keyspace}.{name}")))?;
-                self.tables.remove(&dropped.schema.id);
+                self.forget(&dropped);
             }
+            Op::PutPagingKey(key) => Rc::make_mut(&mut self.paging_keys).put(key.clone()),
+            Op::DropPagingKey(id) => Rc::make_mut(&mut self.paging_keys).drop_key(*id),
+            Op::PutNode(node) => self.topology.put((**node).clone()),
+            Op::RemoveNode(host) => {
+                if !self.topology.remove(*host) {
+                    return Err(MetadataError::Broken(format!("no node {host}")));
+                }
+            }
+            Op::EnableFeatures(features) => self.topology.enable(features),
         }
         Ok(())
     }
 
+    /// Changes what a table's map says of one tablet. `edit` says whether that made sense.
+    fn edit_tablet(
+        &mut self,
+        table: TableId,
+        tablet: u32,
+        edit: impl FnOnce(&mut TabletMap) -> bool,
+    ) -> Result<(), MetadataError> {
+        let known = self.tables.get(table).filter(|known| tablet < known.tablets.count()).cloned();
+        let known = known.ok_or_else(|| MetadataError::Broken(format!("no tablet {tablet} of table {table}")))?;
+        let mut tablets = (*known.tablets).clone();
+        if !edit(&mut tablets) {
+            return Err(MetadataError::Broken(format!("tablet {tablet} of table {table} is not on the move")));
+        }
+        let load = Rc::make_mut(&mut self.load);
+        let mut weigh = |replica: TabletReplica, change: fn(u32, u32) -> u32| {
+            let count = load.entry(replica).or_default();
+            *count = change(*count, 1);
+        };
+        known.tablets.holders(tablet).for_each(|replica| weigh(replica, u32::wrapping_sub));
+        tablets.holders(tablet).for_each(|replica| weigh(replica, u32::wrapping_add));
+        let table = Rc::new(Table { tablets: Rc::new(tablets), ..(*known).clone() });
+        self.show(table)
+    }
+
     fn put_table(&mut self, table: Table) -> Result<(), MetadataError> {
         let table = Rc::new(table);
+        let before = self.tables.get(table.schema.id).cloned();
+        if !before.as_ref().is_some_and(|before| Rc::ptr_eq(&before.tablets, &table.tablets)) {
+            self.weigh(&table, u32::wrapping_add);
+            if let Some(before) = before {
+                self.weigh(&before, u32::wrapping_sub);
+            }
+        }
+        self.show(table)
+    }
+
+    /// Puts a table where it is found by id and by name.
+    fn show(&mut self, table: Rc<Table>) -> Result<(), MetadataError> {
         self.tables.insert(table.schema.id, table.clone());
         let (keyspace, name) = (table.schema.keyspace.clone(), table.schema.name.clone());
         self.edit(&keyspace, |keyspace| {
             keyspace.tables.insert(name, table);
         })
+    }
+
+    fn forget(&mut self, table: &Table) {
+        if let Some(before) = self.tables.remove(table.schema.id) {
+            self.weigh(&before, u32::wrapping_sub);
+        }
+    }
+
+    /// Counts the tablets of a table, or takes them off.
+    fn weigh(&mut self, table: &Table, change: fn(u32, u32) -> u32) {
+        let load = Rc::make_mut(&mut self.load);
+        for replica in (0..table.tablets.count()).flat_map(|tablet| table.tablets.holders(tablet)) {
+            let count = load.entry(replica).or_default();
+            *count = change(*count, 1);
+        }
     }
 
     /// A CQL type's text as a type, with the user types of a keyspace.
@@ -285,6 +405,17 @@ impl Metadata {
     }
 }
 
+/// A transition as it was written down.
+fn transition_of(definition: &TransitionDefinition) -> Result<Transition, MetadataError> {
+    let unknown = |what: &str, name: &str| MetadataError::Broken(format!("unknown {what} of a tablet's move: {name}"));
+    Ok(Transition {
+        kind: TransitionKind::from_name(&definition.kind).ok_or_else(|| unknown("kind", &definition.kind))?,
+        stage: Stage::from_name(&definition.stage).ok_or_else(|| unknown("stage", &definition.stage))?,
+        new_replicas: Replicas::from_slice(&definition.new_replicas),
+        session: definition.session,
+    })
+}
+
 /// The types of a keyspace, each after those that it uses.
 pub fn types_in_order(keyspace: &Keyspace) -> Vec<Arc<UserType>> {
     let mut out: Vec<Arc<UserType>> = Vec::new();
@@ -303,3 +434,6 @@ pub fn types_in_order(keyspace: &Keyspace) -> Vec<Arc<UserType>> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests;

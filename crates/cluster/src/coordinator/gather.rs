@@ -1,0 +1,428 @@
+//! Reading from several replicas: the rows from one, digests of them from as many others as the level asks for.
+//!
+//! Where the digests agree the rows are the answer, up to where the first of the replicas stopped. Where they do not, those who answered are
+//! asked for the data itself; it is merged, each gets what it lacks before the answer goes out (so a later read at this level never sees
+//! less), and the page is made of the merged data.
+//! A replica that fails is replaced by the next one. One that is slow gets company: another replica is asked as well, as the table's
+//! `speculative_retry` says.
+
+use super::error::Attempt;
+use super::far::{Message, Miss};
+use super::nodes::Nodes;
+use super::reconcile::{self, Merged};
+use super::replicate::factors;
+use super::tally::{Standing, Tally};
+use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use crate::metadata::{Metadata, Table};
+use crate::tablets::TabletReplica;
+use futures_util::StreamExt;
+use futures_util::future::{Either, LocalBoxFuture, select};
+use futures_util::stream::FuturesUnordered;
+use replica::wire::{Answer, Request};
+use replica::{Digest, FragmentPage, Page, ReadCommand, ReplicaError};
+use rt::time::Duration;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+
+/// A page that replicas agreed upon.
+pub(super) struct Gathered {
+    pub page: Page,
+    /// No limit was reached, and yet there is more behind its end: it has to be asked for.
+    pub goes_on: bool,
+}
+
+/// What a replica is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    Rows,
+    Digest,
+    Data,
+}
+
+type Asked = FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)>>;
+
+/// A read on its way.
+struct Gathering {
+    nodes: Rc<Nodes>,
+    tally: Tally,
+    consistency: Consistency,
+    /// Replicas that may be asked if others fail.
+    spare: VecDeque<TabletReplica>,
+    rows: Option<(TabletReplica, Page, Option<Digest>)>,
+    digests: SmallVec<[(TabletReplica, Page, Digest); 2]>,
+    failed: Vec<(Option<IpAddr>, String)>,
+    invalid: Option<CoordinatorError>,
+    /// A replica refused it as routed by outdated metadata.
+    outdated: bool,
+}
+
+impl Gathering {
+    /// The next spare replica whose answer would count.
+    fn next_spare(&mut self) -> Option<TabletReplica> {
+        let counts = |replica: &TabletReplica| self.tally.needs(self.nodes.datacenter(replica.host));
+        let at = self.spare.iter().position(counts)?;
+        self.spare.remove(at)
+    }
+
+    fn fail(&mut self, replica: TabletReplica, miss: Miss) {
+        self.tally.failed(self.nodes.datacenter(replica.host));
+        match miss {
+            Miss::Refused(ReplicaError::NoSuchTable) => self.invalid = Some(CoordinatorError::NoSuchTable),
+            Miss::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
+            Miss::Refused(ReplicaError::Overloaded(why)) => self.invalid = Some(CoordinatorError::Overloaded(why)),
+            Miss::Refused(ReplicaError::Cancelled) => self.invalid = Some(CoordinatorError::Cancelled),
+            other if other.is_timeout() => {}
+            other if other.is_stale() => self.outdated = true,
+            other => self.failed.push((self.nodes.address(replica.host), other.why())),
+        }
+    }
+
+    /// Why there is no answer: too little came. `late`: the time ran out.
+    fn error(&mut self, late: bool) -> CoordinatorError {
+        if let Some(error) = self.invalid.take() {
+            return error;
+        }
+        let (consistency, required, received) = (self.consistency, self.tally.required(), self.tally.received());
+        let data_present = self.rows.is_some();
+        if late || self.failed.is_empty() {
+            return CoordinatorError::Timeout { consistency, required, received, data_present };
+        }
+        let why = self.failed[0].1.clone();
+        let nodes = self.failed.iter().filter_map(|(node, _)| *node).collect();
+        let failures = self.failed.len() as u32;
+        CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why }
+    }
+
+    fn answered(&mut self) -> SmallVec<[TabletReplica; 3]> {
+        let rows = self.rows.iter().map(|(replica, ..)| *replica);
+        rows.chain(self.digests.iter().map(|(replica, ..)| *replica)).collect()
+    }
+}
+
+impl Coordinator {
+    /// Reads a page of one tablet of which other nodes have copies. The command's ranges are within the tablet.
+    pub(super) async fn gather(
+        &self,
+        table: &Table,
+        tablet: u32,
+        command: ReadCommand,
+        options: &RequestOptions,
+    ) -> Result<Gathered, CoordinatorError> {
+        loop {
+            // The newest map, whatever the statement was planned by: copies may have moved since.
+            let metadata = self.metadata();
+            let number = metadata.number;
+            let same = |known: &&Rc<Table>| known.tablets.count() == table.tablets.count();
+            let table = metadata.table_by_id(table.schema.id).filter(same).map_or(table, |known| known);
+            let routed = options.routed_by(number);
+            match self.gather_by(&metadata, table, tablet, &command, &routed).await {
+                Ok(gathered) => return Ok(gathered),
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Outdated) => {}
+            }
+            drop(metadata);
+            self.newer_than(number, options).await?;
+        }
+    }
+
+    async fn gather_by(
+        &self,
+        metadata: &Metadata,
+        table: &Table,
+        tablet: u32,
+        command: &ReadCommand,
+        options: &RequestOptions,
+    ) -> Result<Gathered, Attempt> {
+        let nodes = self.nodes_by(metadata);
+        let replicas = table.tablets.read_set(tablet);
+        let copies: SmallVec<[_; 4]> = replicas.iter().map(|replica| nodes.candidate(*replica, false)).collect();
+        let factors = factors(metadata, &nodes, &table.schema.keyspace, replicas);
+        let consistency = options.consistency;
+        let tally = Tally::new(consistency, nodes.own_datacenter(), &factors, &copies);
+        if let Err(few) = tally.check_alive(&copies) {
+            count(&self.counters.unavailable);
+            let (required, alive) = (few.required, few.alive);
+            return Err(CoordinatorError::Unavailable { consistency, required, alive }.into());
+        }
+        let mut targets: SmallVec<[TabletReplica; 4]> = SmallVec::new();
+        let mut spare = VecDeque::new();
+        let mut planned = tally.clone();
+        for replica in nodes.by_proximity(replicas, &self.far.latencies.borrow()) {
+            let datacenter = nodes.datacenter(replica.host);
+            if planned.needs(datacenter) {
+                planned.answered(datacenter);
+                targets.push(replica);
+            } else if planned.counts(datacenter) {
+                spare.push_back(replica);
+            }
+        }
+        let mut gathering = Gathering {
+            nodes,
+            tally,
+            consistency,
+            spare,
+            rows: None,
+            digests: SmallVec::new(),
+            failed: Vec::new(),
+            invalid: None,
+            outdated: false,
+        };
+        let limit = options.context.deadline;
+        let first = limit.limit(self.ask_for_page(table, command, &targets, &mut gathering, options)).await;
+        match first {
+            Ok(Ok(())) => {}
+            Ok(Err(())) => return Err(self.too_few(&mut gathering)),
+            Err(_) => return Err(self.late(&mut gathering).into()),
+        }
+        let order = reconcile::order_of(&table.schema, command.slice.reversed);
+        let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
+        if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
+            let others = gathering.digests.iter().map(|(_, page, _)| page);
+            let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
+            let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
+            let Some((_, mut page, _)) = gathering.rows.take() else { return Err(gathering.error(false).into()) };
+            if let Some(first) = first {
+                (page.end, page.last, page.rows_in_last) = first;
+            }
+            return Ok(Gathered { page, goes_on: false });
+        }
+        count(&self.counters.digest_mismatches);
+        options.context.trace("Digest mismatch: reconciling the replicas' data");
+        let answered = gathering.answered();
+        match limit.limit(self.reconcile(table, command, &answered, &mut gathering, options)).await {
+            Ok(Ok(gathered)) => Ok(gathered),
+            Ok(Err(Some(error))) => Err(error.into()),
+            Ok(Err(None)) => Err(self.too_few(&mut gathering)),
+            Err(_) => Err(self.late(&mut gathering).into()),
+        }
+    }
+
+    fn too_few(&self, gathering: &mut Gathering) -> Attempt {
+        if gathering.outdated {
+            return Attempt::Outdated;
+        }
+        let error = gathering.error(false);
+        if matches!(error, CoordinatorError::Timeout { .. }) {
+            count(&self.counters.read_timeouts);
+        }
+        error.into()
+    }
+
+    fn late(&self, gathering: &mut Gathering) -> CoordinatorError {
+        count(&self.counters.read_timeouts);
+        gathering.invalid = None;
+        gathering.error(true)
+    }
+
+    /// Asks for rows and digests until the level is reached. Not so: it is out of reach.
+    async fn ask_for_page(
+        &self,
+        table: &Table,
+        command: &ReadCommand,
+        targets: &[TabletReplica],
+        gathering: &mut Gathering,
+        options: &RequestOptions,
+    ) -> Result<(), ()> {
+        let alone = targets.len() == 1;
+        let rows = match alone {
+            true => Message::new(Request::Read(command.clone())),
+            false => Message::new(Request::ReadAndDigest(command.clone())),
+        };
+        let digest = Message::new(Request::Digest(command.clone()));
+        let began = rt::time::now();
+        let mut asked: Asked = FuturesUnordered::new();
+        let ask = |asked: &Asked, replica: TabletReplica, part: Part| {
+            let message = if part == Part::Rows { rows.clone() } else { digest.clone() };
+            let far = self.far.clone();
+            let context = options.context.clone();
+            asked.push(Box::pin(async move { (replica, part, far.ask(replica, &message, &context).await) }));
+        };
+        for (at, replica) in targets.iter().enumerate() {
+            ask(&asked, *replica, if at == 0 { Part::Rows } else { Part::Digest });
+        }
+        let mut rows_asked = 1;
+        let mut patience = self.far.patience(table).filter(|_| !gathering.spare.is_empty());
+        let mut impatient = pin!(sleep(patience));
+        loop {
+            let next = match patience {
+                None => Some(asked.next().await),
+                Some(_) => match select(asked.next(), impatient.as_mut()).await {
+                    Either::Left((next, _)) => Some(next),
+                    Either::Right(_) => None,
+                },
+            };
+            let Some(next) = next else {
+                patience = None;
+                if let Some(replica) = gathering.spare.pop_front() {
+                    count(&self.counters.speculative_reads);
+                    options.context.trace("A replica is slow: asking another as well");
+                    let part = if gathering.rows.is_none() { Part::Rows } else { Part::Digest };
+                    rows_asked += usize::from(part == Part::Rows);
+                    ask(&asked, replica, part);
+                }
+                continue;
+            };
+            let Some((replica, part, answer)) = next else { return Err(()) };
+            let datacenter = gathering.nodes.datacenter(replica.host);
+            match (part, answer) {
+                (Part::Rows, Ok(Answer::Page(page))) => {
+                    gathering.tally.answered(datacenter);
+                    gathering.rows = Some((replica, page, None));
+                }
+                (Part::Rows, Ok(Answer::Digested(page, digest))) if gathering.rows.is_none() => {
+                    gathering.tally.answered(datacenter);
+                    gathering.rows = Some((replica, page, Some(digest)));
+                }
+                (_, Ok(Answer::Digested(mut page, digest))) => {
+                    gathering.tally.answered(datacenter);
+                    page.body = Vec::new();
+                    gathering.digests.push((replica, page, digest));
+                }
+                (_, Ok(_)) => {
+                    let why = ReplicaError::Storage("a read was answered otherwise".into());
+                    gathering.fail(replica, Miss::Refused(why));
+                }
+                (part, Err(miss)) => {
+                    options.context.trace("A replica did not answer");
+                    gathering.fail(replica, miss);
+                    rows_asked -= usize::from(part == Part::Rows);
+                    if let Some(replica) = gathering.next_spare() {
+                        let part = if rows_asked == 0 { Part::Rows } else { Part::Digest };
+                        rows_asked += usize::from(part == Part::Rows);
+                        ask(&asked, replica, part);
+                    } else if rows_asked == 0 && gathering.rows.is_none() {
+                        // Enough digests may have come, but nobody is left to give the rows, save those who gave digests.
+                        let Some((replica, ..)) = gathering.digests.pop() else { return Err(()) };
+                        gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
+                        rows_asked = 1;
+                        ask(&asked, replica, Part::Rows);
+                    }
+                }
+            }
+            match gathering.tally.standing() {
+                Standing::OutOfReach => return Err(()),
+                Standing::Reached if gathering.rows.is_some() => {
+                    self.far.note_time(table, began);
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Merges what these replicas have, repairs them, and makes the page.
+    async fn reconcile(
+        &self,
+        table: &Table,
+        command: &ReadCommand,
+        replicas: &[TabletReplica],
+        gathering: &mut Gathering,
+        options: &RequestOptions,
+    ) -> Result<Gathered, Option<CoordinatorError>> {
+        let whole = data_command(command);
+        let message = Message::new(Request::Fragments(whole));
+        let mut asked: Asked = FuturesUnordered::new();
+        let ask = |asked: &Asked, replica: TabletReplica| {
+            let (far, message, context) = (self.far.clone(), message.clone(), options.context.clone());
+            asked.push(Box::pin(async move { (replica, Part::Data, far.ask(replica, &message, &context).await) }));
+        };
+        replicas.iter().for_each(|replica| ask(&asked, *replica));
+        for replica in replicas {
+            gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
+        }
+        let mut parts: Vec<FragmentPage> = Vec::new();
+        let mut sources: Vec<TabletReplica> = Vec::new();
+        while let Some((replica, _, answer)) = asked.next().await {
+            match answer {
+                Ok(Answer::Fragments(part)) => {
+                    gathering.tally.answered(gathering.nodes.datacenter(replica.host));
+                    parts.push(part);
+                    sources.push(replica);
+                }
+                Ok(_) => {
+                    let why = ReplicaError::Storage("a request for data was answered otherwise".into());
+                    gathering.fail(replica, Miss::Refused(why));
+                }
+                Err(miss) => {
+                    gathering.fail(replica, miss);
+                    if let Some(replica) = gathering.next_spare() {
+                        ask(&asked, replica);
+                    }
+                }
+            }
+        }
+        if gathering.tally.standing() != Standing::Reached {
+            return Err(None);
+        }
+        let mut merged = reconcile::merge(&table.schema, command.slice.reversed, command.now, parts);
+        self.repair(&sources, &mut merged, gathering, options).await.map_err(|()| None)?;
+        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
+        let page = reconcile::page_of(&table.schema, &command.output, command.limits, command.now, resumed, &merged);
+        let (page, goes_on) =
+            page.map_err(|error| Some(CoordinatorError::of(error, gathering.consistency, gathering.tally.required())))?;
+        Ok(Gathered { page, goes_on })
+    }
+
+    /// Gives replicas what they lack, and waits until as many as the level asks for have everything.
+    async fn repair(
+        &self,
+        sources: &[TabletReplica],
+        merged: &mut Merged,
+        gathering: &mut Gathering,
+        options: &RequestOptions,
+    ) -> Result<(), ()> {
+        let repairs = std::mem::take(&mut merged.repairs);
+        let behind: Vec<_> = sources.iter().zip(repairs).filter(|(_, repairs)| !repairs.is_empty()).collect();
+        let writes = behind.into_iter().map(|(replica, repairs)| {
+            count(&self.counters.read_repairs);
+            let (far, context, replica) = (self.far.clone(), options.context.clone(), *replica);
+            // Tasks of their own: what is begun is finished, also if the client goes.
+            let task = rt::task::spawn(async move {
+                for repair in repairs {
+                    let message = Message::new(Request::Write(repair));
+                    far.ask(replica, &message, &context).await?;
+                }
+                Ok::<(), Miss>(())
+            });
+            async move { (replica, task.await) }
+        });
+        for (replica, written) in futures_util::future::join_all(writes).await {
+            let miss = match written {
+                Ok(Ok(())) => continue,
+                Ok(Err(miss)) => miss,
+                Err(_) => Miss::Refused(ReplicaError::Cancelled),
+            };
+            gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
+            gathering.fail(replica, miss);
+        }
+        if gathering.tally.standing() == Standing::Reached { Ok(()) } else { Err(()) }
+    }
+}
+
+/// The command for the data behind a page: without limits that would leave holes, and never for everything at once.
+fn data_command(command: &ReadCommand) -> ReadCommand {
+    let mut whole = command.clone();
+    whole.limits.per_partition = u64::MAX;
+    whole.limits.paged = true;
+    whole.limits.bytes = whole.limits.bytes.min(MAX_DATA_BYTES);
+    (whole.query, whole.first_page) = (None, true);
+    if whole.output.distinct {
+        let (columns, static_only) = (whole.output.columns.clone(), whole.output.static_only_rows);
+        whole.output = Rc::new(replica::Output::new(columns, static_only, false));
+    }
+    whole
+}
+
+/// Bytes of result after which a replica's part for reconciliation ends, also where the read itself has no such limit.
+const MAX_DATA_BYTES: u64 = 1 << 20;
+
+/// A timer that is never started where nobody waits for it.
+async fn sleep(time: Option<Duration>) {
+    match time {
+        Some(time) => rt::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}

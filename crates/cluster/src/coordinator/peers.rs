@@ -1,0 +1,133 @@
+//! The coordinator on the wire between nodes: its requests go out over it, other coordinators' requests for this shard's replica come in, and
+//! what the failure detector and the topology say becomes its view of the nodes.
+
+use super::Coordinator;
+use super::far::{Transport, Unreached};
+use super::nodes::{NodeView, Nodes};
+use crate::internode::{CallError, Internode, NodeStatus, Peer, Refusal, RefusalCode, Verb};
+use crate::metadata::{Metadata, MetadataService};
+use crate::tablets::TabletReplica;
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use model::id::HostId;
+use replica::Replica;
+use replica::wire::header_of;
+use rt::hash::HashMap;
+use rt::sync::Deadline;
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+/// The way over the wire, and what is known of who is at its other ends.
+pub(super) struct Peers {
+    internode: Weak<Internode>,
+    /// Since when nodes are down.
+    down: RefCell<HashMap<HostId, Instant>>,
+    /// The metadata of which the view of the nodes was made.
+    seen: Cell<Option<u64>>,
+}
+
+struct Wire(Weak<Internode>);
+
+impl Transport for Wire {
+    fn call(
+        &self,
+        to: TabletReplica,
+        request: Bytes,
+        deadline: Deadline,
+    ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
+        let internode = self.0.upgrade();
+        Box::pin(async move {
+            let Some(internode) = internode else { return Err(Unreached::Down("this node is stopping".into())) };
+            let to = Peer { host: to.host, shard: to.shard };
+            internode.call(to, Verb::Replica, request, deadline).await.map_err(unreached)
+        })
+    }
+}
+
+fn unreached(error: CallError) -> Unreached {
+    match &error {
+        CallError::Timeout => Unreached::TimedOut,
+        CallError::Refused(refusal) if refusal.code == RefusalCode::Late => Unreached::TimedOut,
+        _ if error.may_have_been_done() => Unreached::Lost(error.to_string()),
+        _ => Unreached::Down(error.to_string()),
+    }
+}
+
+/// Answers requests of other nodes' coordinators on this shard.
+pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<MetadataService>) {
+    crate::truncate::serve(internode);
+    internode.serve(Verb::Replica, move |_, request: Bytes| {
+        let (replica, metadata) = (replica.clone(), metadata.clone());
+        async move {
+            let header = header_of(&request).map_err(Refusal::malformed)?;
+            let deadline = Deadline::after(Duration::from_micros(header.time_left_micros));
+            // A request can be ahead of the metadata here: a table that is not known yet must not be told to be gone.
+            if !metadata.wait_for_number(header.metadata_number, deadline).await {
+                return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
+            }
+            Ok(replica.serve(request).await)
+        }
+    });
+}
+
+impl Coordinator {
+    /// Connects it: from now on it reaches other nodes, and sees them as the topology and the failure detector do.
+    pub fn connect(self: &Rc<Self>, internode: &Rc<Internode>) {
+        let peers = Peers { internode: Rc::downgrade(internode), down: RefCell::default(), seen: Cell::new(None) };
+        let down = internode.liveness();
+        for (host, _) in down.nodes.iter().filter(|(_, node)| node.status == NodeStatus::Down) {
+            peers.down.borrow_mut().insert(*host, rt::time::now());
+        }
+        self.far.set_transport(Rc::new(Wire(Rc::downgrade(internode))));
+        *self.peers.borrow_mut() = Some(Rc::new(peers));
+        let coordinator = Rc::downgrade(self);
+        internode.on_liveness(move |event| {
+            let Some(coordinator) = coordinator.upgrade() else { return };
+            let peers = coordinator.peers.borrow().clone();
+            let Some(peers) = peers else { return };
+            if event.up {
+                peers.down.borrow_mut().remove(&event.host);
+            } else {
+                peers.down.borrow_mut().entry(event.host).or_insert_with(rt::time::now);
+            }
+            peers.seen.set(None);
+        });
+    }
+
+    /// The nodes as they are seen now.
+    pub(super) fn nodes_by(&self, metadata: &Metadata) -> Rc<Nodes> {
+        let peers = self.peers.borrow();
+        let Some(peers) = peers.as_ref().filter(|peers| peers.seen.get() != Some(metadata.number)) else {
+            return self.far.nodes();
+        };
+        let down = peers.down.borrow();
+        let view = |node: &Rc<crate::topology::Node>| NodeView {
+            host: node.host,
+            datacenter: node.datacenter.clone(),
+            rack: node.rack.clone(),
+            address: node.broadcast_address,
+            down_since: down.get(&node.host).copied(),
+        };
+        let views: Vec<NodeView> = metadata.topology.members().map(view).collect();
+        self.far.set_nodes(Nodes::new(self.host, &views));
+        peers.seen.set(Some(metadata.number));
+        self.far.nodes()
+    }
+
+    /// Whether it is connected, and the wire is still there.
+    pub fn is_connected(&self) -> bool {
+        self.peers.borrow().as_ref().is_some_and(|peers| peers.internode.strong_count() > 0)
+    }
+
+    /// Tries again and again to deliver hints, until the shard stops.
+    pub async fn keep_replaying_hints(self: Rc<Self>) {
+        let stopping = rt::shard::stopping();
+        while let Some(hints) = self.far.hints() {
+            if stopping.unless(rt::time::sleep(hints.period())).await.is_none() {
+                return;
+            }
+            self.replay_hints().await;
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Asking several tablets at the same time where one after the other would take long: a scan that finds little in each, or many
+//! partitions by their keys. Answers are used in order; what comes behind the end of the page is thrown away.
+
+use super::gather::Gathered;
+use super::read::{Partitions, Query};
+use super::targets::Targets;
+use super::{Coordinator, CoordinatorError, RequestOptions};
+use futures_util::{StreamExt, stream};
+use model::range::PartitionRange;
+use replica::{Page, PageEnd, ReadCommand};
+use smallvec::smallvec;
+
+/// How many tablets are asked at the same time. It doubles as long as pages are not full.
+pub(super) struct Window {
+    width: usize,
+}
+
+/// Tablets of a scan that are asked at the same time at most: each may answer with a whole page.
+const WIDEST: usize = 32;
+/// Partitions that are asked for at the same time to begin with: they have few rows each, mostly.
+const KEYS_AT_FIRST: usize = 8;
+
+impl Window {
+    /// `counts`: nothing is thrown away of what many tablets answer, since rows are only counted.
+    pub fn new(query: &Query, counts: bool) -> Window {
+        Window {
+            width: match query.partitions {
+                _ if counts => WIDEST,
+                Partitions::Keys(_) => KEYS_AT_FIRST,
+                Partitions::Range(_) => 1,
+            },
+        }
+    }
+}
+
+impl Coordinator {
+    /// Reads `first` and as many of the targets after it as the window is wide, as one page. Targets whose answers are not in it are given
+    /// back.
+    pub(super) async fn gather_window(
+        &self,
+        query: &Query,
+        first: (u32, PartitionRange),
+        targets: &mut Targets<'_>,
+        window: &mut Window,
+        command: ReadCommand,
+        options: &RequestOptions,
+    ) -> Result<Gathered, CoordinatorError> {
+        let mut batch = vec![first];
+        while batch.len() < window.width {
+            let Some(next) = targets.next() else { break };
+            batch.push(next);
+        }
+        window.width = (window.width * 2).min(WIDEST);
+        let limits = command.limits;
+        if let [(tablet, _)] = &batch[..] {
+            return self.gather(&query.table, *tablet, command, options).await;
+        }
+        let asked = batch.iter().map(|(tablet, range)| {
+            let command = ReadCommand { ranges: smallvec![range.clone()], ..command.clone() };
+            Box::pin(self.gather(&query.table, *tablet, command, options))
+        });
+        let mut answers = stream::iter(asked.collect::<Vec<_>>()).buffered(batch.len());
+        let mut whole: Option<Page> = None;
+        for (_, range) in &batch {
+            let Some(answer) = answers.next().await else { break };
+            let Gathered { page, goes_on } = answer?;
+            let rows = whole.as_ref().map_or(0, |whole| whole.rows);
+            let bytes = whole.as_ref().map_or(0, |whole| whole.body.len() as u64);
+            if rows > 0 && (rows + page.rows > limits.rows || bytes > limits.bytes) {
+                targets.give_back(range);
+                break;
+            }
+            let ends = goes_on || page.end != PageEnd::Exhausted;
+            let joined = match whole.take() {
+                None => page,
+                Some(before) => joined(before, page),
+            };
+            if joined.rows >= limits.rows {
+                // Each of them alone has fewer rows than were wanted.
+                return Ok(Gathered { page: Page { end: PageEnd::Rows, ..joined }, goes_on: false });
+            }
+            if ends {
+                return Ok(Gathered { page: joined, goes_on });
+            }
+            whole = Some(joined);
+        }
+        let page = whole.ok_or_else(|| CoordinatorError::Invalid("no tablet was asked".into()))?;
+        Ok(Gathered { page, goes_on: false })
+    }
+}
+
+/// Two pages that follow each other as one.
+fn joined(mut before: Page, page: Page) -> Page {
+    before.rows += page.rows;
+    before.body.extend_from_slice(&page.body);
+    if page.last.is_some() {
+        (before.last, before.rows_in_last) = (page.last, page.rows_in_last);
+    }
+    before.end = page.end;
+    before.tombstones += page.tombstones;
+    before.examined_rows += page.examined_rows;
+    before.examined_bytes += page.examined_bytes;
+    before
+}

@@ -1,0 +1,30 @@
+//! What becomes of a hint when it is replayed. Pure.
+
+use super::format::Hint;
+use crate::metadata::Metadata;
+use crate::tablets::TabletReplica;
+use crate::tablets::transition::Replicas;
+use model::id::HostId;
+
+/// What to do with a hint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Write it to these replicas: the target where it still is one, else all that there are now.
+    Send(Replicas),
+    /// The table is gone, or it is so old that what it deletes may have been forgotten elsewhere: it must not come back.
+    Drop,
+}
+
+/// What to do with a hint for a node at this time (microseconds since the epoch), by the newest metadata.
+pub fn decide(hint: &Hint, target: HostId, metadata: &Metadata, now: i64) -> Fate {
+    let Some(table) = metadata.table_by_id(hint.mutation.table()) else { return Fate::Drop };
+    let grace = i64::from(table.schema.options.gc_grace_seconds) * 1_000_000;
+    if now.saturating_sub(hint.written) > grace {
+        return Fate::Drop;
+    }
+    let tablet = table.tablets.tablet_of(hint.mutation.decorated_key().token);
+    let moving = table.tablets.moving_write_set(tablet).map(|set| set.replicas);
+    let all = moving.unwrap_or_else(|| table.tablets.replicas(tablet).into());
+    let own: Option<TabletReplica> = all.iter().find(|replica| replica.host == target).copied();
+    Fate::Send(own.map_or(all, |own| Replicas::from_slice(&[own])))
+}

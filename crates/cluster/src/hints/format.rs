@@ -1,0 +1,192 @@
+//! The bytes of a file of hints. Pure.
+//!
+//! ```text
+//! "MSNHINTS", u8 version (1), u32 length of what follows in the header (16), 16 bytes target
+//! record*     u32 length of the body, u32 CRC32 of the body
+//!             body: u8 version (1), i64 microseconds when it was stored, mutation
+//! ```
+//!
+//! Numbers are little-endian. A record that ends beyond the file is one that a crash cut off: the file ends before it. A record whose
+//! checksum is wrong makes the rest of the file unreadable, since its length cannot be trusted.
+
+use bytes::Bytes;
+use model::id::HostId;
+use model::mutation::Mutation;
+
+const MAGIC: &[u8; 8] = b"MSNHINTS";
+const VERSION: u8 = 1;
+const HEAD: usize = 8 + 1 + 4;
+const RECORD_HEAD: usize = 4 + 4;
+
+/// A write that a node missed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hint {
+    /// When it was stored: microseconds since the epoch.
+    pub written: i64,
+    /// The write.
+    pub mutation: Mutation,
+}
+
+/// The beginning of a file.
+pub fn header(target: HostId) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.push(VERSION);
+    out.extend_from_slice(&16u32.to_le_bytes());
+    out.extend_from_slice(target.as_bytes());
+    out
+}
+
+/// A record.
+pub fn encode(hint: &Hint) -> Vec<u8> {
+    let mutation = hint.mutation.as_bytes();
+    let len = 1 + 8 + mutation.len();
+    let mut out = Vec::with_capacity(RECORD_HEAD + len);
+    out.extend_from_slice(&(len as u32).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.push(VERSION);
+    out.extend_from_slice(&hint.written.to_le_bytes());
+    out.extend_from_slice(mutation);
+    let crc = crc32fast::hash(&out[RECORD_HEAD..]);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// The records of a file.
+pub fn open(file: &Bytes) -> Result<Records, &'static str> {
+    let head = file.get(..HEAD).ok_or("its header is cut off")?;
+    if &head[..8] != MAGIC {
+        return Err("it is no file of hints");
+    }
+    if head[8] != VERSION {
+        return Err("its version is not known");
+    }
+    let more = u32::from_le_bytes([head[9], head[10], head[11], head[12]]) as usize;
+    let at = HEAD.checked_add(more).filter(|at| *at <= file.len()).ok_or("its header is cut off")?;
+    Ok(Records { file: file.clone(), at, damage: None })
+}
+
+/// Reads records one after the other.
+#[derive(Clone, Debug)]
+pub struct Records {
+    file: Bytes,
+    at: usize,
+    damage: Option<&'static str>,
+}
+
+impl Records {
+    /// Where the next record begins.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Goes on at a place where a record begins; never back.
+    pub fn skip_to(mut self, position: usize) -> Self {
+        self.at = self.at.max(position);
+        self
+    }
+
+    /// Why nothing more can be read although there is more, if so.
+    pub fn damage(&self) -> Option<&'static str> {
+        self.damage
+    }
+
+    fn number(&self, at: usize) -> Option<u32> {
+        let bytes = self.file.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    }
+}
+
+impl Iterator for Records {
+    type Item = Hint;
+
+    fn next(&mut self) -> Option<Hint> {
+        if self.damage.is_some() {
+            return None;
+        }
+        let len = self.number(self.at)? as usize;
+        let crc = self.number(self.at + 4)?;
+        let begin = self.at + RECORD_HEAD;
+        let end = begin.checked_add(len).filter(|end| *end <= self.file.len())?;
+        let body = self.file.slice(begin..end);
+        if crc32fast::hash(&body) != crc {
+            self.damage = Some("a checksum is wrong");
+            return None;
+        }
+        let known = body.first() == Some(&VERSION) && body.len() > 9;
+        let parsed = if known { Mutation::parse(body.slice(9..)).ok() } else { None };
+        let Some(mutation) = parsed else {
+            self.damage = Some("a record cannot be understood");
+            return None;
+        };
+        self.at = end;
+        let written = i64::from_le_bytes(body[1..9].try_into().expect("eight bytes"));
+        Some(Hint { written, mutation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hints::tests::mutation;
+    use uuid::Uuid;
+
+    fn file(hints: &[Hint]) -> Vec<u8> {
+        let mut out = header(HostId(Uuid::from_u128(5)));
+        hints.iter().for_each(|hint| out.extend(encode(hint)));
+        out
+    }
+
+    fn hints() -> Vec<Hint> {
+        (0..3).map(|n| Hint { written: 1_000 + i64::from(n), mutation: mutation(n) }).collect()
+    }
+
+    #[test]
+    fn records_are_read_back() {
+        let mut records = open(&file(&hints()).into()).expect("a file of hints");
+        assert_eq!(records.by_ref().collect::<Vec<_>>(), hints());
+        assert_eq!(records.damage(), None);
+        let mut again = open(&file(&hints()).into()).expect("a file of hints");
+        again.next();
+        let second = again.position();
+        let rest: Vec<Hint> = open(&file(&hints()).into()).expect("a file of hints").skip_to(second).collect();
+        assert_eq!(rest, hints()[1..]);
+    }
+
+    #[test]
+    fn a_torn_end_is_no_damage() {
+        let whole = file(&hints());
+        let last = encode(&hints()[2]).len();
+        for cut in 1..last {
+            let mut records = open(&Bytes::from(whole[..whole.len() - cut].to_vec())).expect("a file of hints");
+            assert_eq!(records.by_ref().count(), 2, "{cut} bytes are missing");
+            assert_eq!(records.damage(), None);
+        }
+        assert!(open(&Bytes::from_static(b"MSN")).is_err());
+    }
+
+    #[test]
+    fn flipped_bits_are_found() {
+        let whole = file(&hints());
+        for at in 0..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 4;
+            let Ok(mut records) = open(&bad.into()) else { continue };
+            let found: Vec<Hint> = records.by_ref().collect();
+            assert!(found.len() <= 3 && found.iter().all(|hint| hints().contains(hint)), "byte {at}");
+            // Of the header only the target is not looked at here.
+            let in_target = (HEAD..HEAD + 16).contains(&at);
+            assert!(found.len() < 3 || in_target, "byte {at} is in no record");
+        }
+    }
+
+    #[test]
+    fn its_bytes_stay() {
+        let expected = [&b"MSNHINTS\x01\x10\0\0\0"[..], &[0; 15], &[5]].concat();
+        assert_eq!(header(HostId(Uuid::from_u128(5))), expected);
+        let hint = &hints()[0];
+        let record = encode(hint);
+        assert_eq!(record[..4], (9 + hint.mutation.as_bytes().len() as u32).to_le_bytes());
+        assert_eq!(record[8..17], [1, 0xe8, 3, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(record[17..], hint.mutation.as_bytes()[..]);
+    }
+}

@@ -1,0 +1,212 @@
+//! The port for other nodes: which shard serves a connection, and whether it is welcome.
+//!
+//! One shard accepts and reads eight bytes; the socket then moves to the shard that they name. What does not begin as a connection between
+//! nodes does is closed and logged, not more often than now and then.
+
+use super::Internode;
+use super::config::Between;
+use super::dial::read_sealed;
+use super::error::{Rejection, RejectionCode};
+use super::frame::Frames;
+use super::handshake::{Hello, PREAMBLE, Preamble, Reply, Welcome, encode_answer, judge, needs_tls, no_tls, seal};
+use super::metrics::{Level, count};
+use super::serving::Serving;
+use super::socket::Socket;
+use super::wire::{End, Wire, drive};
+use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, TcpListener, TcpStream};
+use rt::shard::{self, ShardId};
+use rt::time::Duration;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// The pause after the system refused another socket.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// How long a rejected node has to take the reason before its connection is cut.
+const LINGER: Duration = Duration::from_secs(1);
+/// What a rejected node may send meanwhile.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// The port for other nodes, open.
+pub struct InternodeListener {
+    listener: TcpListener,
+}
+
+impl InternodeListener {
+    /// Opens the port. The error names the address.
+    pub async fn open(address: SocketAddr) -> io::Result<InternodeListener> {
+        let listener = rt::net::listen(address, rt::net::ListenOptions::default()).await.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot listen for other nodes on {address}: {error}"))
+        })?;
+        Ok(InternodeListener { listener })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Accepts connections for all shards, until dropped. Every shard has its [`Internode`] installed.
+    pub(super) async fn accept(self, internode: Rc<Internode>) {
+        loop {
+            let (stream, from) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection of another node");
+                    rt::time::sleep(REFUSED_PAUSE).await;
+                    continue;
+                }
+            };
+            if internode.greeting.get() >= internode.setting.config.handshakes as u64 {
+                count(&internode.counters.garbage);
+                continue;
+            }
+            rt::task::spawn(greet(internode.clone(), stream, from)).detach();
+        }
+    }
+}
+
+/// On the accepting shard: finds the shard that is meant.
+async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr) {
+    let greeting = Level::up(&internode.greeting);
+    let mut bytes = [0; PREAMBLE];
+    let limit = internode.setting.config.handshake_timeout;
+    match rt::time::timeout(limit, stream.read_exact(&mut bytes)).await {
+        Ok(Ok(_)) => {}
+        // Whoever only looks whether the port is open.
+        Ok(Err(error)) => return tracing::debug!(%from, %error, "a connection ended before it began"),
+        Err(_) => return internode.tell_garbage(from, "nothing came"),
+    }
+    let Some(preamble) = Preamble::decode(&bytes) else {
+        return internode.tell_garbage(from, &format!("it began with {}", printable(&bytes)));
+    };
+    let to = ShardId((usize::from(preamble.shard) % shard::count()) as u16);
+    let detached = match rt::net::detach(stream) {
+        Ok(detached) => detached,
+        Err(error) => return tracing::debug!(%from, %error, "a node left before it was served"),
+    };
+    drop(greeting);
+    shard::call(to, move || async move {
+        // None when the node is stopping.
+        let Some(internode) = shard::try_service::<Internode>() else { return };
+        match detached.attach() {
+            Ok(stream) => rt::task::spawn(serve(internode, stream, from, preamble)).detach(),
+            Err(error) => tracing::warn!(%from, %error, "cannot serve a connection of another node"),
+        }
+    })
+    .await;
+}
+
+/// Bytes for a log line.
+fn printable(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes.escape_ascii())
+}
+
+/// On the shard that is meant: comes to terms with the other node, then answers it until it goes.
+async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, preamble: Preamble) {
+    let Some(inside) = internode.gate.enter() else { return };
+    if internode.greeting.get() >= internode.setting.config.handshakes as u64 {
+        return count(&internode.counters.garbage);
+    }
+    let greeting = Level::up(&internode.greeting);
+    let limit = internode.setting.config.handshake_timeout;
+    let agreed = rt::time::timeout(limit, Box::pin(shake_hands(&internode, stream, from, preamble))).await;
+    drop(greeting);
+    let (mut socket, hello, welcome) = match agreed {
+        Ok(Ok(Some(agreed))) => agreed,
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => return tracing::debug!(%from, %error, "the handshake with another node failed"),
+        Err(_) => return tracing::debug!(%from, ?limit, "no handshake in time"),
+    };
+    let config = internode.setting.config;
+    let party = &hello.from;
+    let compress = config.compression.applies(internode.setting.place(), (&party.datacenter, &party.rack));
+    let counters = internode.counters.clone();
+    let wire = Wire::new(welcome.version, compress, counters.clone());
+    let _listed = internode.list(&wire);
+    let _level = Level::up(&counters.served_connections);
+    let frames = Frames::new(welcome.version, config.largest_body);
+    let mut role = Serving::new(wire.clone(), (party.host, party.shard), internode.handlers.clone(), config);
+    let end = drive(&mut socket, frames, &wire, &mut role).await;
+    drop(role);
+    if let End::Bad(bad) = &end {
+        tracing::warn!(node = %party.host, %from, error = %bad, "closing a connection of another node");
+    } else {
+        tracing::debug!(node = %party.host, %from, why = %end.why(), "a connection of another node has ended");
+    }
+    let _ = rt::time::timeout(LINGER, socket.shutdown()).await;
+    drop(inside);
+}
+
+/// None if the other node was rejected, and told so.
+async fn shake_hands(
+    internode: &Internode,
+    mut stream: TcpStream,
+    from: SocketAddr,
+    preamble: Preamble,
+) -> io::Result<Option<(Socket, Hello, Welcome)>> {
+    let own = &internode.setting.own;
+    let policy = internode.setting.config.encryption;
+    let tls = internode.tls.borrow().clone();
+    let rejected = match (preamble.encrypted, &tls) {
+        _ if internode.handlers.stopping.get() => {
+            Some(Rejection::new(RejectionCode::NotServing, format!("node {} is stopping", own.host)))
+        }
+        (true, None) => Some(Rejection::new(RejectionCode::NoTls, no_tls(own))),
+        (false, _) if policy == Between::All => Some(Rejection::new(RejectionCode::NeedsTls, needs_tls(own))),
+        _ => None,
+    };
+    stream.write_all(&encode_answer(rejected.as_ref().map(|rejection| rejection.code))).await?;
+    if let Some(rejection) = rejected {
+        count(&internode.counters.rejected);
+        internode.tell(&rejection, from.ip());
+        linger(stream).await;
+        return Ok(None);
+    }
+    let mut socket = match (preamble.encrypted, tls) {
+        (true, Some(tls)) => match tls.accept(stream, internode.setting.config.handshake_timeout).await {
+            Ok(stream) => Socket::Encrypted(Box::new(stream)),
+            Err(error) => {
+                count(&internode.counters.rejected);
+                let why = format!("no encrypted connection with the node at {}: {error}", from.ip());
+                internode.tell(&Rejection::new(RejectionCode::Tls, why), from.ip());
+                return Ok(None);
+            }
+        },
+        _ => Socket::Plain(stream),
+    };
+    let Some(hello) = read_sealed::<Hello>(&mut socket).await? else {
+        internode.tell_garbage(from, "its handshake could not be understood");
+        return Ok(None);
+    };
+    let own_shard = (internode.shard, internode.setting.shards);
+    let judged = judge(own, own_shard, &internode.book(), (policy, preamble.encrypted), &hello);
+    socket.write_all(&seal(&Reply::of(&judged))).await?;
+    socket.flush().await?;
+    match judged {
+        Ok(welcome) => Ok(Some((socket, hello, welcome))),
+        Err(rejection) => {
+            count(&internode.counters.rejected);
+            internode.tell(&rejection, from.ip());
+            linger(socket).await;
+            Ok(None)
+        }
+    }
+}
+
+/// A close with unread input would reset the connection, and the other node might never see the reason.
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let drain = async {
+        stream.shutdown().await?;
+        let mut bin = vec![0; 4 << 10];
+        let mut passed = 0;
+        while passed < LINGER_BYTES {
+            match stream.read(&mut bin).await? {
+                0 => break,
+                n => passed += n,
+            }
+        }
+        io::Result::Ok(())
+    };
+    let _ = rt::time::timeout(LINGER, drain).await;
+}

@@ -1,0 +1,340 @@
+//! The asking end of a connection: requests go out, answers find those who wait for them.
+//!
+//! Bounds: requests in flight and bytes that wait to be written; beyond them a call waits its turn, and beyond a number of waiting
+//! calls it is refused. A connection from which nothing comes after something was sent is given up: the other side says soon that it is
+//! alive, whatever it was sent, and goes on saying so as long as it works on something.
+
+use super::config::{InternodeConfig, Verb};
+use super::error::{CallError, Refusal, RefusalCode};
+use super::frame::{BadFrame, Frame, HEADER, Head, Kind};
+use super::handshake::Party;
+use super::metrics::{Level, count};
+use super::wire::{Role, Timer, Wire};
+use bytes::Bytes;
+use rt::hash::HashMap;
+use rt::sync::{Deadline, Semaphore};
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// How often a connection that waits for answers is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The asking end of an open connection.
+pub(super) struct Channel {
+    pub wire: Rc<Wire>,
+    /// Who answers.
+    pub party: Party,
+    pending: RefCell<HashMap<u64, Pending>>,
+    next_stream: Cell<u64>,
+    /// Requests that may still be sent before an answer comes.
+    requests: Semaphore,
+    /// Bytes that may still be queued.
+    room: Semaphore,
+    /// Bytes queued beyond what `room` has: of a request that is larger than all of it.
+    excess: Cell<usize>,
+    waiting: Cell<u64>,
+    /// When something was sent, for the first time since something came: the other side owes a sign of life since then.
+    owed_since: Cell<Instant>,
+    last_used: Cell<Instant>,
+    closed: RefCell<Option<Arc<str>>>,
+    config: InternodeConfig,
+}
+
+enum Pending {
+    Waits(Option<Waker>),
+    Came(Result<Bytes, CallError>),
+}
+
+impl Channel {
+    pub fn new(wire: Rc<Wire>, config: InternodeConfig, party: Party) -> Rc<Channel> {
+        let now = rt::time::coarse_now();
+        Rc::new(Channel {
+            wire,
+            party,
+            pending: RefCell::default(),
+            next_stream: Cell::new(1),
+            requests: Semaphore::new(config.in_flight),
+            room: Semaphore::new(config.queued_bytes.min(u32::MAX as usize >> 1)),
+            excess: Cell::new(0),
+            waiting: Cell::new(0),
+            owed_since: Cell::new(now),
+            last_used: Cell::new(now),
+            closed: RefCell::default(),
+            config,
+        })
+    }
+
+    /// Whether calls can be made.
+    pub fn is_open(&self) -> bool {
+        self.closed.borrow().is_none()
+    }
+
+    /// Ends the connection; who waits is told why.
+    pub fn close(&self, why: &Arc<str>) {
+        let why = self.closed.borrow_mut().get_or_insert_with(|| why.clone()).clone();
+        self.requests.close();
+        self.room.close();
+        let lost = &self.wire.counters.lost;
+        let mut wakers = Vec::new();
+        for pending in self.pending.borrow_mut().values_mut() {
+            if let Pending::Waits(waker) = pending {
+                wakers.extend(waker.take());
+                *pending = Pending::Came(Err(CallError::Lost(why.clone())));
+                count(lost);
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+        self.wire.end(&why, true);
+    }
+
+    /// Asks, and waits for the answer. Dropping the future tells the other side.
+    pub async fn call(&self, verb: Verb, body: Bytes, deadline: Deadline) -> Result<Bytes, CallError> {
+        let cost = (HEADER + body.len()).min(self.config.queued_bytes.min(u32::MAX as usize >> 1)) as u32;
+        match (self.requests.try_acquire(), self.room.try_acquire_many(cost)) {
+            (Ok(request), Ok(room)) => {
+                request.forget();
+                room.forget();
+            }
+            (request, room) => {
+                drop((request, room));
+                Box::pin(self.wait_for_room(cost, deadline)).await?;
+            }
+        }
+        let left = deadline.remaining();
+        if left.is_zero() || !self.is_open() {
+            self.requests.add_permits(1);
+            self.room.add_permits(cost as usize);
+            if !self.is_open() {
+                return Err(CallError::Unreachable(self.why_closed()));
+            }
+            count(&self.wire.counters.timeouts);
+            return Err(CallError::Timeout);
+        }
+        let stream = self.next_stream.get();
+        self.next_stream.set(stream + 1);
+        let head = Head { kind: Kind::Request, verb: verb as u8, stream, time_left: left.as_micros() as u64 };
+        let now = rt::time::coarse_now();
+        self.pending.borrow_mut().insert(stream, Pending::Waits(None));
+        if !self.is_owed() {
+            self.owed_since.set(now);
+        }
+        self.last_used.set(now);
+        let added = self.wire.push(head, body);
+        // What compression saved is given back, what a request has beyond all room is remembered.
+        match added.checked_sub(cost as usize) {
+            Some(more) => self.excess.set(self.excess.get() + more),
+            None => self.room.add_permits(cost as usize - added),
+        }
+        count(&self.wire.counters.requests_sent);
+        let _level = Level::up(&self.wire.counters.wait_reply);
+        match deadline.limit(Answer { channel: self, stream, came: false }).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                count(&self.wire.counters.timeouts);
+                Err(CallError::Timeout)
+            }
+        }
+    }
+
+    async fn wait_for_room(&self, cost: u32, deadline: Deadline) -> Result<(), CallError> {
+        if self.waiting.get() >= self.config.waiting as u64 {
+            count(&self.wire.counters.overloaded);
+            return Err(CallError::Overloaded);
+        }
+        let _waits = Level::up(&self.waiting);
+        let _pending = Level::up(&self.wire.counters.pending);
+        let room = async {
+            let request = self.requests.acquire().await.ok()?;
+            let room = self.room.acquire_many(cost).await.ok()?;
+            request.forget();
+            room.forget();
+            Some(())
+        };
+        let got = deadline.limit(room).await;
+        match got {
+            Ok(Some(())) => Ok(()),
+            Ok(None) => Err(CallError::Unreachable(self.why_closed())),
+            Err(_) => {
+                count(&self.wire.counters.timeouts);
+                Err(CallError::Timeout)
+            }
+        }
+    }
+
+    fn why_closed(&self) -> Arc<str> {
+        self.closed.borrow().clone().unwrap_or_else(|| "the connection was closed".into())
+    }
+
+    fn answered(&self, stream: u64, answer: Result<Bytes, CallError>) {
+        // Who no longer waits has said so, or will have been told by its own timer.
+        let waker = match self.pending.borrow_mut().get_mut(&stream) {
+            Some(pending @ Pending::Waits(_)) => match std::mem::replace(pending, Pending::Came(answer)) {
+                Pending::Waits(waker) => waker,
+                Pending::Came(_) => None,
+            },
+            // A second answer is the other side's mistake.
+            Some(Pending::Came(_)) | None => return,
+        };
+        count(&self.wire.counters.replied);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Nothing has come since something was sent. Who gave up waiting does not change that: the other side says that it is alive
+    /// whatever it was sent.
+    fn is_owed(&self) -> bool {
+        self.wire.heard() < self.owed_since.get()
+    }
+
+    /// Whether something should come.
+    fn expects(&self) -> bool {
+        self.is_owed() || !self.pending.borrow().is_empty()
+    }
+
+    /// How long nothing has come although something should.
+    fn silent_for(&self, now: Instant) -> Duration {
+        match self.expects() {
+            true => now.saturating_duration_since(self.wire.heard().max(self.owed_since.get())),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Why the connection should be given up now, if it should.
+    fn looked_at(&self, now: Instant) -> Option<(Arc<str>, bool)> {
+        if !self.expects() {
+            let idle = now.saturating_duration_since(self.last_used.get()) >= self.config.idle;
+            return idle.then(|| ("nobody needed the connection".into(), false));
+        }
+        let silent = self.silent_for(now);
+        (silent >= self.config.silence).then(|| (silence(silent), true))
+    }
+
+    /// Gives the connection up if nothing has come for `time`, although something should.
+    pub fn end_if_silent(&self, time: Duration) {
+        let silent = self.silent_for(rt::time::now());
+        if silent >= time {
+            self.close(&silence(silent));
+        }
+    }
+}
+
+fn silence(silent: Duration) -> Arc<str> {
+    format!("the other node was silent for {silent:?}").into()
+}
+
+/// Waits for an answer.
+struct Answer<'a> {
+    channel: &'a Channel,
+    stream: u64,
+    came: bool,
+}
+
+impl Future for Answer<'_> {
+    type Output = Result<Bytes, CallError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut all = this.channel.pending.borrow_mut();
+        match all.get_mut(&this.stream) {
+            Some(Pending::Waits(waker)) => {
+                match waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    None => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            Some(Pending::Came(_)) | None => {
+                this.came = true;
+                match all.remove(&this.stream) {
+                    Some(Pending::Came(answer)) => Poll::Ready(answer),
+                    _ => Poll::Ready(Err(CallError::Lost(this.channel.why_closed()))),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        self.channel.requests.add_permits(1);
+        if self.came {
+            return;
+        }
+        let dropped = self.channel.pending.borrow_mut().remove(&self.stream);
+        if matches!(dropped, Some(Pending::Waits(_))) && self.channel.is_open() {
+            count(&self.channel.wire.counters.cancelled);
+            // Best effort: a queue that is full is not made longer to say that less is wanted.
+            if self.channel.wire.unwritten() < self.channel.config.queued_bytes {
+                let head = Head { kind: Kind::Cancel, verb: 0, stream: self.stream, time_left: 0 };
+                let added = self.channel.wire.push(head, Bytes::new());
+                self.channel.excess.set(self.channel.excess.get() + added);
+            }
+        }
+    }
+}
+
+/// The role of the asking end.
+pub(super) struct Asking {
+    channel: Rc<Channel>,
+    timer: Timer,
+}
+
+impl Asking {
+    pub fn new(channel: Rc<Channel>) -> Asking {
+        Asking { channel, timer: Timer::default() }
+    }
+}
+
+impl Role for Asking {
+    fn frame(&mut self, frame: Frame) -> Result<(), BadFrame> {
+        match frame.head.kind {
+            Kind::Response => self.channel.answered(frame.head.stream, Ok(frame.body)),
+            Kind::Error => {
+                count(&self.channel.wire.counters.refused);
+                let (code, text) = frame.body.split_first().map_or((0, &[][..]), |(code, text)| (*code, text));
+                let refusal = Refusal::new(RefusalCode::from_code(code), String::from_utf8_lossy(text));
+                self.channel.answered(frame.head.stream, Err(CallError::Refused(refusal)));
+            }
+            Kind::Alive => {}
+            kind @ (Kind::Request | Kind::Cancel) => return Err(BadFrame::Kind(kind as u8)),
+        }
+        Ok(())
+    }
+
+    fn may_take(&self) -> bool {
+        true
+    }
+
+    fn written(&mut self, n: usize) {
+        let excess = self.channel.excess.get();
+        let of_excess = excess.min(n);
+        self.channel.excess.set(excess - of_excess);
+        self.channel.room.add_permits(n - of_excess);
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) {
+        loop {
+            let busy = self.channel.expects();
+            let now = rt::time::coarse_now();
+            let wanted = now + if busy { LOOK } else { self.channel.config.idle };
+            if !self.timer.fired(wanted, cx) {
+                return;
+            }
+            if let Some((why, at_once)) = self.channel.looked_at(rt::time::now()) {
+                if at_once {
+                    self.channel.close(&why);
+                } else {
+                    self.channel.wire.end(&why, false);
+                    self.channel.closed.borrow_mut().get_or_insert(why);
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Which nodes are up: a judgement by pings. Pure.
+//!
+//! A node that has not answered for `down_after` is down. To be up again it has to answer several pings in a row, and more of them each time
+//! that it went down again soon: a node that flaps is left down rather than believed every second. A node that was never heard of is
+//! neither; it is down after the same time.
+
+use super::config::LivenessConfig;
+use model::HostId;
+use rt::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use uuid::Uuid;
+
+/// What is known of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeStatus {
+    /// It has not answered yet, nor had the time to.
+    Unknown,
+    /// It answers.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// A node went up or down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LivenessEvent {
+    /// The node.
+    pub host: HostId,
+    /// Whether it is up now.
+    pub up: bool,
+}
+
+/// Which nodes are up, at one moment. The same on all shards of a node, but for the time that news take.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Liveness {
+    /// What is known of each node.
+    pub nodes: BTreeMap<HostId, PeerStatus>,
+}
+
+/// What a node says of itself when it answers a ping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SelfReport {
+    /// It serves clients.
+    pub serving: bool,
+    /// The version of its schema.
+    pub schema: Uuid,
+    /// Bytes that its sstables take on disk, as of some seconds ago.
+    pub load_bytes: u64,
+}
+
+/// What is known of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerStatus {
+    /// Whether it is there.
+    pub status: NodeStatus,
+    /// By how many microseconds its wall clock is ahead of ours, as well as pings can tell; none before it has answered.
+    pub clock_ahead_micros: Option<i64>,
+    /// How long its last ping took there and back.
+    pub round_trip: Option<Duration>,
+    /// What it said of itself last.
+    pub report: Option<SelfReport>,
+    /// Where it answered last.
+    pub address: Option<SocketAddr>,
+}
+
+impl Liveness {
+    /// What is known of a node.
+    pub fn status(&self, host: HostId) -> NodeStatus {
+        self.nodes.get(&host).map_or(NodeStatus::Unknown, |node| node.status)
+    }
+
+    /// Whether a node is up and serves clients.
+    pub fn is_serving(&self, host: HostId) -> bool {
+        let node = self.nodes.get(&host).filter(|node| node.status == NodeStatus::Up);
+        node.and_then(|node| node.report).is_some_and(|report| report.serving)
+    }
+
+    /// Whether the same nodes are up and down in both, and say the same of themselves, but for their load, at the same addresses.
+    pub fn same_statuses(&self, other: &Liveness) -> bool {
+        let statuses = |liveness: &'_ Liveness| -> Vec<_> {
+            let said = |node: &PeerStatus| node.report.map(|report| (report.serving, report.schema, node.address));
+            liveness.nodes.iter().map(|(host, node)| (*host, node.status, said(node))).collect()
+        };
+        statuses(self) == statuses(other)
+    }
+
+    /// Whether a node is known to be down.
+    pub fn is_down(&self, host: HostId) -> bool {
+        self.status(host) == NodeStatus::Down
+    }
+}
+
+#[derive(Debug)]
+struct Judged {
+    status: NodeStatus,
+    /// When it last answered; when it was first looked for, before that.
+    heard: Instant,
+    /// Pings answered in a row.
+    answers: u32,
+    /// How many it needs to be up.
+    needed: u32,
+    /// When it last went up.
+    up_since: Instant,
+    clock_ahead_micros: Option<i64>,
+    round_trip: Option<Duration>,
+    report: Option<SelfReport>,
+    address: Option<SocketAddr>,
+}
+
+/// The judge.
+#[derive(Debug)]
+pub struct Detector {
+    config: LivenessConfig,
+    nodes: BTreeMap<HostId, Judged>,
+}
+
+impl Detector {
+    /// One that knows of no nodes.
+    pub fn new(config: LivenessConfig) -> Detector {
+        Detector { config, nodes: BTreeMap::new() }
+    }
+
+    /// From now on judges exactly these nodes. Those that are new are judged from `now` on.
+    pub fn watch(&mut self, hosts: &BTreeSet<HostId>, now: Instant) {
+        self.nodes.retain(|host, _| hosts.contains(host));
+        for host in hosts {
+            self.nodes.entry(*host).or_insert_with(|| Judged {
+                status: NodeStatus::Unknown,
+                heard: now,
+                answers: 0,
+                needed: 1,
+                up_since: now,
+                clock_ahead_micros: None,
+                round_trip: None,
+                report: None,
+                address: None,
+            });
+        }
+    }
+
+    /// The nodes that are judged.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> {
+        self.nodes.keys().copied()
+    }
+
+    /// A node has answered a ping from this address, and said something of itself if it can.
+    pub fn answered(
+        &mut self,
+        host: HostId,
+        now: Instant,
+        round_trip: Duration,
+        clock_ahead_micros: i64,
+        report: Option<SelfReport>,
+        address: SocketAddr,
+    ) {
+        let Some(node) = self.nodes.get_mut(&host) else { return };
+        node.heard = now;
+        node.answers = node.answers.saturating_add(1);
+        node.report = report;
+        node.address = Some(address);
+        node.round_trip = Some(round_trip);
+        node.clock_ahead_micros = Some(clock_ahead_micros);
+    }
+
+    /// A node has not answered a ping in time, or could not be reached.
+    pub fn missed(&mut self, host: HostId) {
+        if let Some(node) = self.nodes.get_mut(&host) {
+            node.answers = 0;
+        }
+    }
+
+    /// What has changed by `now`.
+    pub fn judge(&mut self, now: Instant) -> Vec<LivenessEvent> {
+        let config = self.config;
+        let mut events = Vec::new();
+        for (host, node) in &mut self.nodes {
+            let silent = now.saturating_duration_since(node.heard) >= config.down_after;
+            match node.status {
+                NodeStatus::Unknown | NodeStatus::Down if node.answers >= node.needed && !silent => {
+                    node.status = NodeStatus::Up;
+                    node.up_since = now;
+                    events.push(LivenessEvent { host: *host, up: true });
+                }
+                NodeStatus::Unknown | NodeStatus::Up if silent => {
+                    let stayed = now.saturating_duration_since(node.up_since) >= config.flapping;
+                    let was_up = node.status == NodeStatus::Up;
+                    node.needed = match was_up && !stayed {
+                        // The first time that it goes down is no flapping, and a restart should not take long.
+                        true if node.needed > 1 => (node.needed * 2).min(config.most_answers_to_be_up),
+                        _ => config.answers_to_be_up,
+                    };
+                    node.status = NodeStatus::Down;
+                    node.answers = 0;
+                    events.push(LivenessEvent { host: *host, up: false });
+                }
+                _ => {}
+            }
+        }
+        events
+    }
+
+    /// What is known now.
+    pub fn snapshot(&self) -> Liveness {
+        let status = |node: &Judged| PeerStatus {
+            status: node.status,
+            clock_ahead_micros: node.clock_ahead_micros,
+            round_trip: node.round_trip,
+            report: node.report,
+            address: node.address,
+        };
+        Liveness { nodes: self.nodes.iter().map(|(host, node)| (*host, status(node))).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(n: u128) -> HostId {
+        HostId(Uuid::from_u128(n))
+    }
+
+    fn at() -> SocketAddr {
+        ([127, 0, 0, 1], 7000).into()
+    }
+
+    struct Watched {
+        detector: Detector,
+        now: Instant,
+        events: Vec<(u64, bool)>,
+        start: Instant,
+    }
+
+    impl Watched {
+        fn new() -> Watched {
+            let now = rt::time::now();
+            let mut detector = Detector::new(LivenessConfig::default());
+            detector.watch(&[host(1)].into(), now);
+            Watched { detector, now, events: Vec::new(), start: now }
+        }
+
+        /// Pings each 100 ms for `seconds`, answered or not.
+        fn pings(&mut self, tenths: u32, answered: bool) {
+            for _ in 0..tenths {
+                self.now += Duration::from_millis(100);
+                match answered {
+                    true => self.detector.answered(host(1), self.now, Duration::from_millis(1), 5, None, at()),
+                    false => self.detector.missed(host(1)),
+                }
+                let millis = self.now.duration_since(self.start).as_millis() as u64;
+                let events = self.detector.judge(self.now);
+                self.events.extend(events.into_iter().map(|event| (millis, event.up)));
+            }
+        }
+
+        fn status(&self) -> NodeStatus {
+            self.detector.snapshot().status(host(1))
+        }
+    }
+
+    #[test]
+    fn a_node_is_up_once_it_answers_and_down_two_seconds_after_its_last_answer() {
+        let mut node = Watched::new();
+        assert_eq!(node.status(), NodeStatus::Unknown);
+        node.pings(1, true);
+        assert_eq!(node.status(), NodeStatus::Up);
+        node.pings(19, false);
+        assert_eq!(node.status(), NodeStatus::Up);
+        node.pings(1, false);
+        assert_eq!(node.events, [(100, true), (2100, false)]);
+        node.pings(1, true);
+        assert_eq!(node.status(), NodeStatus::Down, "one answer is not enough after it was down");
+        node.pings(1, true);
+        assert_eq!(node.status(), NodeStatus::Up);
+        assert_eq!(node.detector.snapshot().nodes[&host(1)].clock_ahead_micros, Some(5));
+    }
+
+    #[test]
+    fn a_node_that_never_answers_is_down_at_last_and_said_so_once() {
+        let mut node = Watched::new();
+        node.pings(100, false);
+        assert_eq!(node.events, [(2000, false)]);
+        assert_eq!(node.status(), NodeStatus::Down);
+    }
+
+    #[test]
+    fn an_answer_now_and_then_keeps_a_node_up() {
+        let mut node = Watched::new();
+        for _ in 0..20 {
+            node.pings(1, true);
+            node.pings(15, false);
+        }
+        assert_eq!(node.events, [(100, true)]);
+    }
+
+    #[test]
+    fn a_node_that_flaps_needs_longer_each_time_and_is_forgiven_later() {
+        let mut node = Watched::new();
+        node.pings(10, true);
+        let mut needed = Vec::new();
+        for _ in 0..8 {
+            node.pings(25, false);
+            assert_eq!(node.status(), NodeStatus::Down);
+            let mut answers = 0;
+            while node.status() == NodeStatus::Down {
+                node.pings(1, true);
+                answers += 1;
+            }
+            needed.push(answers);
+        }
+        assert_eq!(needed, [2, 4, 8, 16, 32, 64, 64, 64]);
+        // And answers that come only now and then do not count together.
+        node.pings(25, false);
+        for _ in 0..20 {
+            node.pings(10, true);
+            node.pings(1, false);
+        }
+        assert_eq!(node.status(), NodeStatus::Down);
+        node.pings(64, true);
+        node.pings(610, true);
+        node.pings(25, false);
+        node.pings(2, true);
+        assert_eq!(node.status(), NodeStatus::Up, "a minute without falling down is forgiven");
+    }
+
+    #[test]
+    fn only_nodes_that_are_watched_are_judged() {
+        let now = rt::time::now();
+        let mut detector = Detector::new(LivenessConfig::default());
+        detector.watch(&[host(1), host(2)].into(), now);
+        detector.answered(host(3), now, Duration::ZERO, 0, None, at());
+        detector.answered(host(1), now, Duration::ZERO, 0, None, at());
+        assert_eq!(detector.judge(now), [LivenessEvent { host: host(1), up: true }]);
+        detector.watch(&[host(2)].into(), now);
+        let later = now + Duration::from_secs(5);
+        assert_eq!(detector.judge(later), [LivenessEvent { host: host(2), up: false }]);
+        assert_eq!(detector.hosts().collect::<Vec<_>>(), [host(2)]);
+        let before = detector.snapshot();
+        detector.answered(host(2), later, Duration::ZERO, 7, None, at());
+        assert!(before != detector.snapshot() && before.same_statuses(&detector.snapshot()));
+        detector.answered(host(2), later, Duration::ZERO, 7, None, at());
+        detector.judge(later);
+        assert!(!before.same_statuses(&detector.snapshot()));
+        let mut detector = Detector::new(LivenessConfig::default());
+        detector.watch(&[host(2)].into(), now);
+        detector.judge(later);
+        assert!(!detector.snapshot().is_down(host(1)) && detector.snapshot().is_down(host(2)));
+    }
+
+    #[test]
+    fn what_a_node_says_of_itself_is_news_but_for_its_load() {
+        let now = rt::time::now();
+        let mut detector = Detector::new(LivenessConfig::default());
+        detector.watch(&[host(1)].into(), now);
+        let mut says = |report| {
+            detector.answered(host(1), now, Duration::ZERO, 0, Some(report), at());
+            detector.judge(now);
+            detector.snapshot()
+        };
+        let quiet = says(SelfReport::default());
+        let report = SelfReport { serving: true, ..SelfReport::default() };
+        let serving = says(report);
+        assert!(!quiet.is_serving(host(1)) && serving.is_serving(host(1)) && !quiet.same_statuses(&serving));
+        assert!(serving.same_statuses(&says(SelfReport { load_bytes: 5, ..report })));
+        assert!(!serving.same_statuses(&says(SelfReport { schema: Uuid::from_u128(1), ..report })));
+        detector.judge(now + Duration::from_secs(5));
+        assert!(!detector.snapshot().is_serving(host(1)), "a node that is down serves nobody");
+    }
+}

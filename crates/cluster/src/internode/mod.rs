@@ -1,0 +1,401 @@
+//! The wire between nodes: asking a shard of another node, and answering.
+//!
+//! Every shard has an [`Internode`]. [`Internode::call`] asks a shard of another node about something ([`Verb`]) until a deadline, over a TCP
+//! connection of this pair of shards that is opened when it is first needed; [`Internode::serve`] says who answers here. Bodies are opaque.
+//! Shard 0 listens ([`serve`]) and pings all nodes of the [`AddressBook`]; what it finds is the [`Liveness`] of every shard.
+//!
+//! In reading order: [`config`] names nodes, verbs, limits; [`frame`] and [`handshake`] give every byte; `outbox` and `wire` are one
+//! connection's loop, `channel` its asking end, `serving` with `handlers` its answering end; `link` is the way to a shard, with `dial`;
+//! `accept` the port; [`liveness`] judges, `detector` asks; [`error`] says what can go wrong.
+//!
+//! Invariants: an answer reaches the call it belongs to, or no call; a call ends by its deadline; everything that waits is bounded; a node of
+//! another cluster, of another version, or another one than was meant, is never talked to, and both sides say why. What a peer sends
+//! can end its connection, never this process.
+
+mod accept;
+mod channel;
+pub mod config;
+mod detector;
+mod dial;
+pub mod error;
+pub mod frame;
+mod handlers;
+pub mod handshake;
+mod link;
+pub mod liveness;
+pub mod metrics;
+mod outbox;
+mod seldom;
+mod serving;
+mod socket;
+mod tls;
+mod wire;
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod loop_tests;
+
+pub use accept::InternodeListener;
+pub use config::{AddressBook, Between, Identity, InternodeConfig, LivenessConfig, Peer, PeerAddress, Verb};
+pub use error::{CallError, Refusal, RefusalCode, Rejection, RejectionCode};
+pub use handlers::Caller;
+pub use handshake::Party;
+pub use liveness::{Liveness, LivenessEvent, NodeStatus, PeerStatus, SelfReport};
+pub use metrics::InternodeMetrics;
+pub use tls::watch_files;
+
+use bytes::Bytes;
+use channel::Channel;
+use config::{Setting, SharedSetting, Target};
+use handlers::Handlers;
+use link::Link;
+use metrics::{Counters, count};
+use model::HostId;
+use rt::hash::HashMap;
+use rt::sync::{Cancel, Deadline, Gate};
+use rt::task::Task;
+use rt::time::Duration;
+use rt::tls::PeerTls;
+use seldom::Seldom;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use wire::Wire;
+
+/// How long connections may take to end when the node stops.
+const STOP: Duration = Duration::from_secs(5);
+
+type Subscriber = Rc<dyn Fn(LivenessEvent)>;
+type Watcher = Rc<dyn Fn(&Liveness)>;
+type Reporter = Rc<dyn Fn() -> SelfReport>;
+
+/// One shard's side of the wire between nodes.
+pub struct Internode {
+    this: Weak<Internode>,
+    setting: SharedSetting,
+    shard: u16,
+    handlers: Rc<Handlers>,
+    counters: Rc<Counters>,
+    links: RefCell<HashMap<Target, Rc<Link>>>,
+    book: RefCell<Rc<AddressBook>>,
+    tls: RefCell<Option<PeerTls>>,
+    liveness: RefCell<Rc<Liveness>>,
+    subscribers: RefCell<Vec<Subscriber>>,
+    watchers: RefCell<Vec<Watcher>>,
+    /// What this node says of itself to those that ping it.
+    reporter: RefCell<Option<Reporter>>,
+    /// Connections of other nodes, so that they can be ended.
+    served: RefCell<HashMap<u64, Rc<Wire>>>,
+    next_served: Cell<u64>,
+    /// Connections of other nodes that are in the midst of their handshakes.
+    greeting: Cell<u64>,
+    said: RefCell<Seldom>,
+    gate: Gate,
+    stop: Cancel,
+}
+
+impl Internode {
+    /// This shard's, knowing nobody yet. Connections go out from the address `from`, if given.
+    pub fn new(own: Identity, config: InternodeConfig, from: Option<IpAddr>, tls: Option<PeerTls>) -> Rc<Internode> {
+        let shards = rt::shard::count() as u16;
+        let internode = Rc::new_cyclic(|this| Internode {
+            this: this.clone(),
+            setting: Rc::new(Setting { own, shards, from, config }),
+            shard: rt::shard::this().0,
+            handlers: Handlers::new(),
+            counters: Rc::default(),
+            links: RefCell::default(),
+            book: RefCell::default(),
+            tls: RefCell::new(tls),
+            liveness: RefCell::default(),
+            subscribers: RefCell::default(),
+            watchers: RefCell::default(),
+            reporter: RefCell::default(),
+            served: RefCell::default(),
+            next_served: Cell::new(0),
+            greeting: Cell::new(0),
+            said: RefCell::default(),
+            gate: Gate::new(),
+            stop: Cancel::new(),
+        });
+        let own = internode.this.clone();
+        internode.serve(Verb::Ping, move |_, body| {
+            let answer = detector::pong(&body, own.upgrade().and_then(|own| own.report()));
+            async move { answer }
+        });
+        internode
+    }
+
+    fn this(&self) -> Result<Rc<Internode>, CallError> {
+        self.this.upgrade().ok_or(CallError::Stopping)
+    }
+
+    /// Who this node is.
+    pub fn own(&self) -> &Identity {
+        &self.setting.own
+    }
+
+    /// Has `handler` answer a verb on this shard, in place of an earlier one. Its future is dropped when nobody waits any more.
+    pub fn serve<F, Fut>(&self, verb: Verb, handler: F)
+    where
+        F: Fn(Caller, Bytes) -> Fut + 'static,
+        Fut: Future<Output = Result<Bytes, Refusal>> + 'static,
+    {
+        self.handlers.set(verb, handler);
+    }
+
+    /// Asks a shard of another node. Fails at once if that is known to be down. Dropping the future tells the other side, best effort.
+    pub async fn call(&self, to: Peer, verb: Verb, body: Bytes, deadline: Deadline) -> Result<Bytes, CallError> {
+        self.check_len(&body)?;
+        // A ping is how a node comes to be up again.
+        if verb != Verb::Ping && self.liveness.borrow().is_down(to.host) {
+            count(&self.counters.unreachable);
+            return Err(CallError::Down(to.host));
+        }
+        let link = self.link_to(to, verb)?;
+        let channel = match link.up() {
+            Some(channel) => channel,
+            None => Box::pin(link.connected(self, deadline)).await?,
+        };
+        channel.call(verb, body, deadline).await
+    }
+
+    /// Asks shard 0 of whichever node is at an address, and says which that is: for nodes that do not know each other yet.
+    pub async fn call_at(
+        &self,
+        address: SocketAddr,
+        verb: Verb,
+        body: Bytes,
+        deadline: Deadline,
+    ) -> Result<(Party, Bytes), CallError> {
+        self.check_len(&body)?;
+        let channel: Rc<Channel> = self.link(Target::Address(address)).connected(self, deadline).await?;
+        let answer = channel.call(verb, body, deadline).await?;
+        Ok((channel.party.clone(), answer))
+    }
+
+    fn check_len(&self, body: &Bytes) -> Result<(), CallError> {
+        let (len, limit) = (body.len(), self.setting.config.largest_body);
+        if len > limit {
+            return Err(CallError::TooLarge { len, limit });
+        }
+        if self.stop.is_cancelled() {
+            return Err(CallError::Stopping);
+        }
+        Ok(())
+    }
+
+    fn link_to(&self, to: Peer, verb: Verb) -> Result<Rc<Link>, CallError> {
+        let shards = match self.book.borrow().peers.get(&to.host) {
+            Some(peer) => peer.shards.max(1),
+            None => {
+                count(&self.counters.unreachable);
+                return Err(CallError::NoAddress(to.host));
+            }
+        };
+        Ok(self.link(Target::Host(Peer { host: to.host, shard: to.shard % shards }, verb.lane())))
+    }
+
+    fn link(&self, target: Target) -> Rc<Link> {
+        let mut links = self.links.borrow_mut();
+        links.entry(target.clone()).or_insert_with(|| Link::new(target)).clone()
+    }
+
+    /// All other nodes, from now on. Connections to those that moved or are gone are closed.
+    pub fn set_book(&self, book: AddressBook) {
+        let before = self.book.replace(Rc::new(book));
+        let moved = before.moved(&self.book.borrow());
+        if !moved.is_empty() {
+            self.close_links("the node has moved or left", |host| moved.contains(&host));
+        }
+    }
+
+    /// The other nodes.
+    pub fn book(&self) -> Rc<AddressBook> {
+        self.book.borrow().clone()
+    }
+
+    /// Encrypts new connections with these from now on.
+    pub fn set_tls(&self, tls: Option<PeerTls>) {
+        let before = self.tls.replace(tls);
+        drop(before);
+    }
+
+    /// Which nodes are up, as far as this shard has heard.
+    pub fn liveness(&self) -> Rc<Liveness> {
+        self.liveness.borrow().clone()
+    }
+
+    /// Has `subscriber` told of every node that goes up or down, on this shard.
+    pub fn on_liveness(&self, subscriber: impl Fn(LivenessEvent) + 'static) {
+        self.subscribers.borrow_mut().push(Rc::new(subscriber));
+    }
+
+    /// Has `watcher` told, on this shard, whenever nodes went up or down, began or ceased to serve clients, or have another schema.
+    pub fn watch_liveness(&self, watcher: impl Fn(&Liveness) + 'static) {
+        self.watchers.borrow_mut().push(Rc::new(watcher));
+    }
+
+    /// Has this node say this of itself to those that ping it. On shard 0, which is the one that is pinged.
+    pub fn report_with(&self, reporter: impl Fn() -> SelfReport + 'static) {
+        *self.reporter.borrow_mut() = Some(Rc::new(reporter));
+    }
+
+    /// What this node says of itself; nothing before it knows.
+    pub fn report(&self) -> Option<SelfReport> {
+        let reporter = self.reporter.borrow().clone();
+        reporter.map(|reporter| reporter())
+    }
+
+    /// What the detector has found.
+    fn set_liveness(&self, liveness: Rc<Liveness>, events: &[LivenessEvent]) {
+        let before = self.liveness.replace(liveness.clone());
+        for event in events {
+            if event.up {
+                let of_host = |target: &Target| matches!(target, Target::Host(peer, _) if peer.host == event.host);
+                self.links.borrow().iter().filter(|(target, _)| of_host(target)).for_each(|(_, link)| link.forgive());
+            } else {
+                self.close_links("the node is down", |host| host == event.host);
+            }
+            let subscribers = self.subscribers.borrow().clone();
+            subscribers.iter().for_each(|subscriber| subscriber(*event));
+        }
+        if !before.same_statuses(&liveness) {
+            let watchers = self.watchers.borrow().clone();
+            watchers.iter().for_each(|watcher| watcher(&liveness));
+        }
+    }
+
+    fn close_links(&self, why: &str, which: impl Fn(HostId) -> bool) {
+        let why: Arc<str> = why.into();
+        let mut closed = Vec::new();
+        self.links.borrow_mut().retain(|target, link| match target {
+            Target::Host(peer, _) if which(peer.host) => {
+                closed.push(link.clone());
+                false
+            }
+            _ => true,
+        });
+        closed.iter().for_each(|link| link.reset(&why));
+    }
+
+    /// Gives up the connection for a verb if nothing has come over it for `time`, although something should.
+    fn end_if_silent(&self, to: Peer, verb: Verb, time: Duration) {
+        let channel = self.link_to(to, verb).ok().and_then(|link| link.up());
+        if let Some(channel) = channel {
+            channel.end_if_silent(time);
+        }
+    }
+
+    /// What was counted.
+    pub fn metrics(&self) -> InternodeMetrics {
+        self.counters.read()
+    }
+
+    /// Remembers a connection of another node for as long as what this gives is kept.
+    fn list(&self, wire: &Rc<Wire>) -> Listed<'_> {
+        let id = self.next_served.get();
+        self.next_served.set(id + 1);
+        self.served.borrow_mut().insert(id, wire.clone());
+        Listed { internode: self, id }
+    }
+
+    /// Says why there is no connection, unless that was said lately.
+    fn tell(&self, rejection: &Rejection, about: IpAddr) {
+        if self.said.borrow_mut().may_say(rejection.code, about, rt::time::now()) {
+            tracing::warn!(from = %about, "no connection between nodes: {rejection}");
+        }
+    }
+
+    fn tell_garbage(&self, from: SocketAddr, what: &str) {
+        count(&self.counters.garbage);
+        if self.said.borrow_mut().may_say(RejectionCode::Garbage, from.ip(), rt::time::now()) {
+            tracing::warn!(%from, "closing a connection that is not another node's: {what}");
+        }
+    }
+
+    /// Ends all connections of this shard, and takes its handlers away.
+    pub async fn stop(&self) {
+        self.handlers.stopping.set(true);
+        self.stop.cancel();
+        let links = std::mem::take(&mut *self.links.borrow_mut());
+        let why: Arc<str> = "this node is stopping".into();
+        links.values().for_each(|link| link.reset(&why));
+        let served: Vec<Rc<Wire>> = self.served.borrow().values().cloned().collect();
+        served.iter().for_each(|wire| wire.end(&why, false));
+        if rt::time::timeout(STOP, self.gate.close()).await.is_err() {
+            tracing::warn!(connections = self.gate.inside(), "connections to other nodes did not end in time");
+        }
+        self.handlers.clear();
+        let subscribers = std::mem::take(&mut *self.subscribers.borrow_mut());
+        drop((subscribers, self.watchers.take(), self.reporter.take()));
+    }
+}
+
+struct Listed<'a> {
+    internode: &'a Internode,
+    id: u64,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let wire = self.internode.served.borrow_mut().remove(&self.id);
+        drop(wire);
+    }
+}
+
+/// Gives every shard of this node its [`Internode`]. Handlers and address books come next, then [`serve`].
+pub async fn install(own: Identity, config: InternodeConfig, from: Option<IpAddr>, tls: Option<PeerTls>) {
+    rt::shard::call_all(move || {
+        let (own, tls) = (own.clone(), tls.clone());
+        async move { rt::shard::install(Internode::new(own, config, from, tls)) }
+    })
+    .await;
+}
+
+/// Gives every shard of this node another address book.
+pub async fn publish_book(book: AddressBook) {
+    let book = Arc::new(book);
+    rt::shard::call_all(move || {
+        let book = book.clone();
+        async move {
+            if let Some(internode) = rt::shard::try_service::<Internode>() {
+                internode.set_book(AddressBook::clone(&book));
+            }
+        }
+    })
+    .await;
+}
+
+/// The port and the failure detector of a node, running.
+pub struct Running {
+    tasks: Vec<Task<()>>,
+}
+
+/// On shard 0, after [`install`]: accepts other nodes for all shards, and watches those of the address book.
+pub fn serve(listener: InternodeListener) -> Running {
+    let internode = rt::shard::service::<Internode>();
+    let accept = rt::task::spawn(listener.accept(internode.clone()));
+    let watch = rt::task::spawn(detector::watch_peers(internode));
+    Running { tasks: vec![accept, watch] }
+}
+
+impl Running {
+    /// Closes the port and all connections, on every shard, and uninstalls what [`install`] has installed.
+    pub async fn stop(self) {
+        for task in self.tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        rt::shard::call_all(|| async {
+            if let Some(internode) = rt::shard::try_service::<Internode>() {
+                internode.stop().await;
+                rt::shard::uninstall::<Internode>();
+            }
+        })
+        .await;
+    }
+}

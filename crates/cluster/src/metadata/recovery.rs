@@ -1,0 +1,283 @@
+//! Reading the metadata back when a node starts: from the log of its Raft group, or from the journal of a release before there was one.
+//!
+//! A node alone also brings its own affairs in order here, before anything else runs: tablets on shards that it has no more, what it says
+//! of itself in the topology, a first key for paging states. In a group of several all that is a change like any other, once it runs.
+
+use super::definition::{Change, Op, TabletsDefinition};
+use super::paging_keys::{self, PagingKeyPolicy};
+use super::service::NodeInfo;
+use super::state::{Metadata, MetadataError, Table};
+use super::touched::Touched;
+use super::{builtin, decode, encode};
+use crate::raft::{self, Opened};
+use crate::tablets::{self, TabletReplica};
+use crate::topology::{Node, NodeState, features};
+use engine::journal::{Journal, JournalError};
+use engine::raft_log::RaftLog;
+use model::id::{HostId, TableId};
+use rt::ShardId;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Why the metadata could not be read back.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The log is damaged or cannot be read.
+    #[error("metadata: {0}")]
+    Log(#[from] JournalError),
+    /// A logged change does not fit.
+    #[error("metadata: {0}")]
+    Metadata(#[from] MetadataError),
+    /// An entry cannot be understood.
+    #[error("metadata: what follows version {0} cannot be understood: {1}")]
+    Entry(Uuid, String),
+    /// The cluster uses features that this release does not have.
+    #[error("the cluster uses features that this release does not have: {}; start a newer release", .0.join(", "))]
+    Features(Vec<String>),
+    /// The group could not be started.
+    #[error("metadata: {0}")]
+    Group(String),
+}
+
+/// The log, read back and not yet in use. For shard 0.
+pub struct MetadataLog {
+    pub(super) opened: Opened,
+    pub(super) dir: PathBuf,
+}
+
+impl MetadataLog {
+    /// Whether this node decides alone on changes.
+    pub fn is_alone(&self) -> bool {
+        self.opened.is_alone()
+    }
+}
+
+/// What changes took from a node: a crash may have kept it from removing that.
+pub(super) struct Gone {
+    /// Tables that were dropped, as they were. Their ids are in no table of the metadata.
+    pub tables: Vec<Rc<Table>>,
+    /// Tablets that it has parted with.
+    pub tablets: Vec<(Rc<Table>, u32)>,
+}
+
+/// The metadata as it was read back: changes in their encoded form, for every shard to apply.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    snapshot: Option<Vec<u8>>,
+    changes: Vec<Vec<u8>>,
+}
+
+impl Recovered {
+    /// Those of a snapshot alone.
+    pub(super) fn of_snapshot(snapshot: Vec<u8>) -> Recovered {
+        Recovered { snapshot: Some(snapshot), changes: Vec::new() }
+    }
+
+    /// The metadata they lead to.
+    pub fn metadata(&self) -> Result<Metadata, OpenError> {
+        self.replay(|_, _, _| {})
+    }
+
+    /// The same, and what these changes took from the node.
+    pub(super) fn metadata_and_gone(&self, host: HostId) -> Result<(Metadata, Gone), OpenError> {
+        let (mut tables, mut tablets): (Vec<Rc<Table>>, BTreeSet<(TableId, u32)>) = Default::default();
+        let metadata = self.replay(|before, after, ops| {
+            tables.extend(Touched::by(before, after, ops).dropped);
+            for op in ops {
+                if let Op::EndTransition { table, tablet, .. } = op
+                    && let Some(known) = before.table_by_id(*table)
+                    && known.tablets.shard_on(*tablet, host).is_some()
+                {
+                    tablets.insert((*table, *tablet));
+                }
+            }
+        })?;
+        tables.retain(|table| metadata.table_by_id(table.schema.id).is_none());
+        let parted = tablets.into_iter().filter_map(|(table, tablet)| {
+            let table = metadata.table_by_id(table)?;
+            table.tablets.shard_on(tablet, host).is_none().then(|| (table.clone(), tablet))
+        });
+        let tablets = parted.collect();
+        Ok((metadata, Gone { tables, tablets }))
+    }
+
+    /// Applies the changes; `dropping` sees the metadata before and after each that may take something away, and its steps.
+    fn replay(&self, mut dropping: impl FnMut(&Metadata, &Metadata, &[Op])) -> Result<Metadata, OpenError> {
+        let mut metadata = Metadata::empty().with(&builtin::ops())?;
+        if let Some(snapshot) = &self.snapshot {
+            let (number, version, ops): (u64, Uuid, Vec<Op>) =
+                decode(snapshot).map_err(|why| OpenError::Entry(Uuid::nil(), why))?;
+            metadata = metadata.with(&ops)?;
+            metadata.number = number;
+            metadata.version = version;
+        }
+        for bytes in &self.changes {
+            let change: Change = decode(bytes).map_err(|why| OpenError::Entry(metadata.version, why))?;
+            // Two nodes made a change at the same time, and this is the one that came later: it did nothing then either.
+            if change.previous != metadata.version {
+                continue;
+            }
+            let drops = change
+                .ops
+                .iter()
+                .any(|op| matches!(op, Op::DropTable { .. } | Op::DropKeyspace(_) | Op::EndTransition { .. }));
+            let before = drops.then(|| metadata.clone());
+            metadata.advance(&change)?;
+            if let Some(before) = before {
+                dropping(&before, &metadata, &change.ops);
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+/// The metadata as a snapshot.
+pub(super) fn snapshot_of(metadata: &Metadata) -> Vec<u8> {
+    encode(&(metadata.number, metadata.version, metadata.as_ops(builtin::is_built_in)))
+}
+
+/// Opens the log in a data directory, on shard 0 and before any shard's service starts; a node without one becomes a cluster of its own.
+pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
+    let (dir, journal_dir) = (data_dir.join("raft"), data_dir.join("journal"));
+    let mut before = None;
+    let first = async || {
+        let recovered = match rt::fs::exists(&journal_dir).await {
+            true => read_journal(&journal_dir).await?,
+            false => Recovered::default(),
+        };
+        // What the journal says is checked again below, where it can be told.
+        let snapshot = recovered.metadata().map(|metadata| snapshot_of(&metadata));
+        before = Some(recovered);
+        snapshot.map_err(|error| JournalError::Corrupt { file: journal_dir.clone(), offset: 0, why: error.to_string() })
+    };
+    let mut opened = raft::open(&dir, info.host_id, first).await?;
+    if rt::fs::exists(&journal_dir).await {
+        // All that it says is in the log, durably.
+        let removed = rt::fs::remove_dir_all(&journal_dir).await;
+        removed.map_err(|error| JournalError::Io { path: journal_dir, error })?;
+    }
+    // Drops that a crash interrupted are known from the journal only.
+    let logged = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
+    let mut recovered = before.unwrap_or(logged);
+    let metadata = recovered.metadata()?;
+    let missing = features::missing(&metadata.topology, &features::supported());
+    if !missing.is_empty() {
+        return Err(OpenError::Features(missing));
+    }
+    if opened.is_alone() {
+        let ops = own_affairs(&metadata, info)?;
+        if !ops.is_empty() {
+            let bytes = encode(&Change { previous: metadata.version, new: rt::random::uuid_v4(), ops });
+            opened.append(bytes.clone()).await?;
+            recovered.changes.push(bytes);
+        }
+    }
+    Ok((MetadataLog { opened, dir }, recovered))
+}
+
+async fn read_journal(dir: &Path) -> Result<Recovered, JournalError> {
+    let (_, entries, snapshot) = Journal::open(dir).await?;
+    Ok(Recovered {
+        snapshot: snapshot.map(|snapshot| snapshot.body.to_vec()),
+        changes: entries.into_iter().map(|entry| entry.body.to_vec()).collect(),
+    })
+}
+
+/// The node that runs here, as the topology has it.
+pub fn own_node(info: &NodeInfo, state: NodeState) -> Node {
+    Node {
+        host: info.host_id,
+        state,
+        rpc_address: info.rpc_address,
+        listen_address: info.listen_address,
+        broadcast_address: info.broadcast_address,
+        native_port: info.native_port,
+        shard_aware_port: info.shard_aware_port,
+        storage_port: info.storage_port,
+        datacenter: info.datacenter.clone(),
+        rack: info.rack.clone(),
+        shards: info.shards as u16,
+        release_version: info.release_version.clone(),
+        features: features::supported(),
+    }
+}
+
+/// What a node alone has to bring in order when it starts.
+fn own_affairs(metadata: &Metadata, info: &NodeInfo) -> Result<Vec<Op>, MetadataError> {
+    let mut ops = respread(metadata, info.host_id, info.shards);
+    if !ops.is_empty() {
+        let shards = info.shards;
+        tracing::info!(shards, tables = ops.len(), "the shard count has changed: spreading tablets over the shards");
+    }
+    if metadata.paging_keys.newest().is_none() {
+        let (policy, now) = (PagingKeyPolicy::default(), rt::time::wall_seconds());
+        ops.extend(paging_keys::due(&metadata.paging_keys, policy, now, paging_keys::fresh_secret));
+    }
+    let own = own_node(info, NodeState::Normal);
+    if metadata.topology.node(info.host_id).is_none_or(|known| **known != own) {
+        ops.push(Op::PutNode(Box::new(own)));
+    }
+    let enabled = features::to_enable(&metadata.with(&ops)?.topology);
+    if !enabled.is_empty() {
+        ops.push(Op::EnableFeatures(enabled));
+    }
+    Ok(ops)
+}
+
+/// Tablets that no shard of this node serves any more, because it has fewer or more shards than before, are spread anew: the
+/// steps that do it.
+fn respread(metadata: &Metadata, host: HostId, shards: usize) -> Vec<Op> {
+    let mut load = vec![0; shards];
+    let mut ops = Vec::new();
+    for table in metadata.tables().filter(|table| !builtin::is_built_in(&table.schema.keyspace)) {
+        let map = &table.tablets;
+        let used = (0..shards as u16).filter(|shard| map.on_shard(host, ShardId(*shard)).next().is_some()).count();
+        let homeless = (0..map.count()).any(|tablet| {
+            let gone = |replica: &TabletReplica| replica.host == host && replica.shard as usize >= shards;
+            map.replicas(tablet).is_empty() || map.replicas(tablet).iter().any(gone)
+        });
+        let spread = if homeless || used < shards.min(map.count() as usize) {
+            let spread = tablets::allocate(map.count(), host, &load);
+            ops.push(Op::PutTablets(TabletsDefinition {
+                table: table.schema.id,
+                replicas: (0..spread.count()).map(|tablet| spread.replicas(tablet).to_vec()).collect(),
+            }));
+            Rc::new(spread)
+        } else {
+            map.clone()
+        };
+        for (shard, load) in load.iter_mut().enumerate() {
+            *load += spread.on_shard(host, ShardId(shard as u16)).count() as u32;
+        }
+    }
+    ops
+}
+
+/// Whether the data directory is that of a node that is in a cluster, be it alone in it. One that was let in and never learned anything
+/// is not.
+pub async fn is_member(data_dir: &Path, info: &NodeInfo) -> Result<bool, OpenError> {
+    let (dir, journal_dir) = (data_dir.join("raft"), data_dir.join("journal"));
+    if rt::fs::exists(&journal_dir).await {
+        return Ok(true);
+    }
+    if !RaftLog::exists(&dir).await? {
+        return Ok(false);
+    }
+    let mut opened = raft::open_to_join(&dir, info.host_id).await?;
+    if opened.is_alone() {
+        return Ok(true);
+    }
+    let recovered = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
+    Ok(recovered.metadata()?.topology.node(info.host_id).is_some())
+}
+
+/// Opens the log of a node that a cluster has let in: it learns everything from the others.
+pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
+    let dir = data_dir.join("raft");
+    let mut opened = raft::open_to_join(&dir, info.host_id).await?;
+    let recovered = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
+    Ok((MetadataLog { opened, dir }, recovered))
+}

@@ -1,0 +1,83 @@
+//! Applying changes, step by step.
+
+use super::super::ColumnDefinition;
+use super::super::touched::Touched;
+use super::*;
+use model::id::SchemaVersion;
+use model::options::TableOptions;
+
+fn table(keyspace: &str, n: u32, version: u128) -> Op {
+    let column = |name: &str, kind| ColumnDefinition {
+        id: model::ColumnId(0),
+        name: name.into(),
+        kind,
+        ty: "int".into(),
+        descending: false,
+    };
+    Op::PutTable(Box::new(TableDefinition {
+        id: TableId(Uuid::from_u128(u128::from(n) + 1)),
+        version: SchemaVersion(Uuid::from_u128(version)),
+        keyspace: keyspace.into(),
+        name: format!("t{n}"),
+        columns: vec![column("k", ColumnKind::PartitionKey), column("v", ColumnKind::Regular)],
+        dropped: Vec::new(),
+        options: TableOptions::default(),
+    }))
+}
+
+fn tablets(n: u32, host: HostId, shards: &[u16]) -> Op {
+    let replicas = shards.iter().map(|shard| vec![TabletReplica { host, shard: *shard }]).collect();
+    Op::PutTablets(TabletsDefinition { table: TableId(Uuid::from_u128(u128::from(n) + 1)), replicas })
+}
+
+fn keyspace(name: &str) -> Op {
+    Op::PutKeyspace(KeyspaceDefinition {
+        name: name.into(),
+        replication: Default::default(),
+        durable_writes: true,
+        tablets: Default::default(),
+    })
+}
+
+/// The counted load is what counting anew gives, whatever comes and goes; and what a change touched is what differs.
+#[test]
+fn load_and_touched_tables_follow_every_change() {
+    let host = HostId(Uuid::from_u128(9));
+    let drop = |n: u32| Op::DropTable { keyspace: "a".into(), name: format!("t{n}") };
+    let steps: Vec<Vec<Op>> = vec![
+        vec![keyspace("a"), keyspace("b")],
+        vec![table("a", 0, 1), tablets(0, host, &[0, 1, 1, 2])],
+        vec![table("a", 1, 1), tablets(1, host, &[2, 2]), table("b", 2, 1), tablets(2, host, &[0])],
+        vec![table("a", 0, 2)],
+        vec![tablets(0, host, &[1, 1])],
+        vec![drop(1)],
+        vec![drop(0), table("a", 3, 1), tablets(3, host, &[7])],
+        vec![Op::DropKeyspace("a".into()), Op::DropKeyspace("b".into())],
+    ];
+    let mut metadata = Metadata::empty();
+    for (i, ops) in steps.into_iter().enumerate() {
+        let new = Uuid::from_u128(100 + i as u128);
+        let next = metadata.apply(&Change { previous: metadata.version, new, ops: ops.clone() }).unwrap();
+        let mut counted = vec![0; 8];
+        for table in next.tables() {
+            for replica in (0..table.tablets.count()).flat_map(|tablet| table.tablets.replicas(tablet)) {
+                counted[replica.shard as usize] += 1;
+            }
+        }
+        assert_eq!(next.load(host, 8), counted, "step {i}");
+        let touched = Touched::by(&metadata, &next, &ops);
+        let ids = |tables: &[Rc<Table>]| tables.iter().map(|table| table.schema.id).collect::<Vec<_>>();
+        let gone = metadata.tables().filter(|table| next.table_by_id(table.schema.id).is_none());
+        assert_eq!(ids(&touched.dropped), gone.map(|table| table.schema.id).collect::<Vec<_>>(), "step {i}");
+        let same =
+            |table: &&Rc<Table>| metadata.table_by_id(table.schema.id).is_some_and(|before| Rc::ptr_eq(before, table));
+        let mut put = ids(&touched.put);
+        put.sort();
+        let mut differ: Vec<_> = next.tables().filter(|table| !same(table)).map(|table| table.schema.id).collect();
+        differ.sort();
+        assert_eq!(put, differ, "step {i}");
+        assert_eq!(next.table_count(), next.tables().count());
+        metadata = next;
+    }
+    assert_eq!(metadata.table_count(), 0);
+}

@@ -1,0 +1,73 @@
+//! Placing a new table: what its keyspace and options ask for, over the nodes that there are. Pure.
+
+use crate::metadata::{KeyspaceDefinition, Metadata, NodeInfo};
+use crate::tablets::allocator::{self, Host};
+use crate::tablets::count::{self, Home, Wishes};
+use crate::tablets::strategy::{Replication, StrategyError};
+use crate::tablets::{TabletMap, allocate, initial_count};
+use std::collections::BTreeMap;
+
+/// The nodes that new tablets may go to, with what they have. A node that is not in the topology yet is alone.
+pub fn hosts(metadata: &Metadata, node: &NodeInfo) -> Vec<Host> {
+    let host = |id, datacenter: &String, rack: &String, shards| Host {
+        id,
+        datacenter: datacenter.clone(),
+        rack: rack.clone(),
+        load: metadata.load(id, shards),
+    };
+    let mut hosts: Vec<Host> = metadata
+        .topology
+        .owners()
+        .map(|node| host(node.host, &node.datacenter, &node.rack, usize::from(node.shards).max(1)))
+        .collect();
+    if hosts.is_empty() {
+        hosts.push(host(node.host_id, &node.datacenter, &node.rack, node.shards));
+    }
+    hosts
+}
+
+/// The racks of each datacenter, with how many nodes each has.
+pub fn racks(hosts: &[Host]) -> BTreeMap<&str, BTreeMap<&str, u32>> {
+    let mut racks: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
+    for host in hosts {
+        *racks.entry(&host.datacenter).or_default().entry(&host.rack).or_default() += 1;
+    }
+    racks
+}
+
+/// Where the tablets of a new table of a keyspace go.
+pub fn place(
+    metadata: &Metadata,
+    node: &NodeInfo,
+    keyspace: &KeyspaceDefinition,
+    wishes: Wishes,
+) -> Result<TabletMap, StrategyError> {
+    let mut hosts = hosts(metadata, node);
+    if let [only] = &hosts[..] {
+        // Alone, a node has one copy of everything, whatever the factor is: it says what there will be with more nodes.
+        let shards = only.load.len() as u32;
+        let per_shard = (wishes.per_shard.unwrap_or(0.0).max(0.0) * f64::from(shards)).ceil() as u32;
+        let count = initial_count(shards, 1, wishes.at_least.max(per_shard), wishes.at_most);
+        return Ok(allocate(count, only.id, &only.load));
+    }
+    let datacenters: Vec<String> = racks(&hosts).keys().map(|name| (*name).to_owned()).collect();
+    let replication = Replication::of(&keyspace.replication, datacenters.iter().map(String::as_str))?;
+    replication.check(&allocator::nodes_by_datacenter(&hosts))?;
+    let homes: Vec<Home> = match &replication {
+        Replication::Simple(factor) => vec![home(&hosts, *factor, |_| true)],
+        Replication::ByDatacenter(factors) => factors
+            .iter()
+            .map(|(datacenter, factor)| home(&hosts, *factor, |host| host.datacenter == *datacenter))
+            .collect(),
+    };
+    allocator::place(count::for_new_table(&homes, wishes), &replication, &mut hosts)
+}
+
+fn home(hosts: &[Host], factor: u32, is_there: impl Fn(&Host) -> bool) -> Home {
+    let mut home = Home { shards: 0, factor, held: 0 };
+    for host in hosts.iter().filter(|host| is_there(host)) {
+        home.shards += host.load.len() as u32;
+        home.held += host.load.iter().sum::<u32>();
+    }
+    home
+}

@@ -1,0 +1,163 @@
+//! openraft's state machine on what the group's commands are for.
+
+use super::stored::{Opened, SnapshotFile, SnapshotHead, decode, encode};
+use super::{Entry, LogId, Member, Membership, StorageError, Types};
+use engine::raft_log::RaftLog;
+use futures_util::future::LocalBoxFuture;
+use openraft::storage::{RaftStateMachine, Snapshot};
+use openraft::{AnyError, EmptyNode, EntryPayload, RaftSnapshotBuilder, SnapshotMeta, StorageIOError};
+use serde::{Deserialize, Serialize};
+use std::cell::{Cell, RefCell};
+use std::io::Cursor;
+use std::rc::Rc;
+
+/// What became of a command. Append-only: it travels between nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It was carried out.
+    Applied,
+    /// It was made for another state than the one it met, and did nothing.
+    Stale,
+    /// It is part of the history, and this node could not carry it out.
+    Failed(String),
+}
+
+/// What commands are for: the same on all nodes after the same commands.
+pub trait Machine: 'static {
+    /// Carries a command out. One at a time, in order; a later call begins when this one is done.
+    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Outcome>;
+
+    /// About how many entries a snapshot is worth: it is not made more often.
+    fn weight(&self) -> u64 {
+        0
+    }
+
+    /// The state after the last command that was applied.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// Takes over the state of a snapshot in place of its own.
+    fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
+}
+
+/// What openraft is given. Clones are the same machine.
+#[derive(Clone)]
+pub(super) struct Applier {
+    machine: Rc<dyn Machine>,
+    log: Rc<RaftLog>,
+    applied: Rc<Applied>,
+}
+
+/// How far the machine is.
+pub(super) struct Applied {
+    last: Cell<Option<LogId>>,
+    membership: RefCell<Membership>,
+    /// Entries since the latest snapshot.
+    pub since_snapshot: Cell<u64>,
+}
+
+impl Applier {
+    pub fn new(opened: &Opened, machine: Rc<dyn Machine>) -> Applier {
+        let applied = Applied {
+            last: Cell::new(opened.applied),
+            membership: RefCell::new(opened.membership.clone()),
+            since_snapshot: Cell::new(opened.since_snapshot),
+        };
+        Applier { machine, log: opened.log.clone(), applied: Rc::new(applied) }
+    }
+
+    pub fn applied(&self) -> Rc<Applied> {
+        self.applied.clone()
+    }
+}
+
+fn snapshot_of(file: SnapshotFile) -> Snapshot<Types> {
+    Snapshot { meta: file.head.meta(), snapshot: Box::new(Cursor::new(file.body)) }
+}
+
+/// A snapshot on its way to the disk.
+pub(super) struct Builder {
+    file: SnapshotFile,
+    log: Rc<RaftLog>,
+    applied: Rc<Applied>,
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
+        let saved = self.log.save_snapshot(&encode(&self.file)).await;
+        saved.map_err(|error| {
+            StorageError::from(StorageIOError::write_snapshot(
+                Some(self.file.head.meta().signature()),
+                AnyError::new(&error),
+            ))
+        })?;
+        self.applied.since_snapshot.set(0);
+        Ok(snapshot_of(self.file.clone()))
+    }
+}
+
+impl RaftStateMachine<Types> for Applier {
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, Membership), StorageError> {
+        Ok((self.applied.last.get(), self.applied.membership.borrow().clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Outcome>, StorageError>
+    where
+        I: IntoIterator<Item = Entry>,
+    {
+        let mut outcomes = Vec::new();
+        for entry in entries {
+            let outcome = match entry.payload {
+                EntryPayload::Blank => Outcome::Applied,
+                EntryPayload::Normal(command) => self.machine.apply(command.0).await,
+                EntryPayload::Membership(membership) => {
+                    *self.applied.membership.borrow_mut() = Membership::new(Some(entry.log_id), membership);
+                    Outcome::Applied
+                }
+            };
+            self.applied.last.set(Some(entry.log_id));
+            self.applied.since_snapshot.set(self.applied.since_snapshot.get() + 1);
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let head = SnapshotHead::of(self.applied.last.get(), &self.applied.membership.borrow());
+        let file = SnapshotFile { head, body: self.machine.snapshot() };
+        Builder { file, log: self.log.clone(), applied: self.applied.clone() }
+    }
+
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<Cursor<Vec<u8>>>, StorageError> {
+        Ok(Box::default())
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta<Member, EmptyNode>,
+        snapshot: Box<Cursor<Vec<u8>>>,
+    ) -> Result<(), StorageError> {
+        let failed =
+            |error: AnyError| StorageError::from(StorageIOError::write_snapshot(Some(meta.signature()), error));
+        let head = SnapshotHead::of(meta.last_log_id, &meta.last_membership);
+        let file = SnapshotFile { head, body: snapshot.into_inner() };
+        self.log.save_snapshot(&encode(&file)).await.map_err(|error| failed(AnyError::new(&error)))?;
+        self.machine.install(file.body).await.map_err(|why| failed(AnyError::error(why)))?;
+        self.applied.last.set(meta.last_log_id);
+        *self.applied.membership.borrow_mut() = meta.last_membership.clone();
+        self.applied.since_snapshot.set(0);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, StorageError> {
+        let failed = |error: AnyError| StorageError::from(StorageIOError::read_snapshot(None, error));
+        match self.log.snapshot().await.map_err(|error| failed(AnyError::new(&error)))? {
+            Some(bytes) => {
+                let file = decode::<SnapshotFile>(&bytes).map_err(|why| failed(AnyError::error(why)))?;
+                Ok(Some(snapshot_of(file)))
+            }
+            None => Ok(None),
+        }
+    }
+}

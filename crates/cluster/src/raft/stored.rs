@@ -1,0 +1,372 @@
+//! What the group writes down: entries, votes and snapshots in a form of our own, that no release of openraft changes.
+//!
+//! Everything is (version, body by postcard). Structures here are append-only: a new field makes a new version.
+//!
+//! [`open`] reads a group back from its log, or makes the log of a new group of one.
+
+use super::{Command, Entry, LogId, Member, Membership, Vote};
+use bytes::Bytes;
+use engine::journal::JournalError;
+use engine::raft_log::RaftLog;
+use model::id::HostId;
+use openraft::{CommittedLeaderId, EmptyNode, EntryPayload};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// The version of all that is written down.
+const FORMAT: u8 = 1;
+
+/// The place of an entry in the log, with the leader that made it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Position {
+    pub term: u64,
+    pub leader: Uuid,
+    pub index: u64,
+}
+
+impl From<LogId> for Position {
+    fn from(id: LogId) -> Self {
+        Position { term: id.leader_id.term, leader: id.leader_id.node_id.0, index: id.index }
+    }
+}
+
+impl From<Position> for LogId {
+    fn from(position: Position) -> Self {
+        LogId::new(CommittedLeaderId::new(position.term, Member(position.leader)), position.index)
+    }
+}
+
+/// A vote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Ballot {
+    pub term: u64,
+    pub node: Uuid,
+    /// A majority gave it.
+    pub committed: bool,
+}
+
+impl From<Vote> for Ballot {
+    fn from(vote: Vote) -> Self {
+        Ballot { term: vote.leader_id.term, node: vote.leader_id.node_id.0, committed: vote.committed }
+    }
+}
+
+impl From<Ballot> for Vote {
+    fn from(ballot: Ballot) -> Self {
+        let node = Member(ballot.node);
+        if ballot.committed { Vote::new_committed(ballot.term, node) } else { Vote::new(ballot.term, node) }
+    }
+}
+
+/// Who is in the group. Two lists of voters while it changes: a majority of each has to agree.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Members {
+    pub voters: Vec<Vec<Uuid>>,
+    pub all: Vec<Uuid>,
+}
+
+impl Members {
+    /// A group of one.
+    pub fn only(host: HostId) -> Members {
+        Members { voters: vec![vec![host.0]], all: vec![host.0] }
+    }
+
+    /// Whether this node alone decides.
+    pub fn is_only(&self, host: HostId) -> bool {
+        self.voters.iter().all(|voters| **voters == [host.0]) && !self.voters.is_empty()
+    }
+}
+
+type Configuration = openraft::Membership<Member, EmptyNode>;
+
+impl From<&Configuration> for Members {
+    fn from(membership: &Configuration) -> Self {
+        let voters = membership.get_joint_config().iter();
+        Members {
+            voters: voters.map(|voters| voters.iter().map(|member| member.0).collect()).collect(),
+            all: membership.nodes().map(|(member, _)| member.0).collect(),
+        }
+    }
+}
+
+impl From<&Members> for Configuration {
+    fn from(members: &Members) -> Self {
+        let voters = members.voters.iter();
+        let voters: Vec<BTreeSet<Member>> = voters.map(|voters| voters.iter().copied().map(Member).collect()).collect();
+        let all: BTreeMap<Member, EmptyNode> = members.all.iter().map(|host| (Member(*host), EmptyNode {})).collect();
+        Configuration::new(voters, all)
+    }
+}
+
+/// What an entry says. Append-only.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Payload {
+    /// Nothing: a new leader's first entry.
+    Blank,
+    /// A command for the machine.
+    Command(Vec<u8>),
+    /// Who is in the group from here on.
+    Members(Members),
+}
+
+/// An entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub at: Position,
+    pub payload: Payload,
+}
+
+impl From<&Entry> for Record {
+    fn from(entry: &Entry) -> Self {
+        let payload = match &entry.payload {
+            EntryPayload::Blank => Payload::Blank,
+            EntryPayload::Normal(command) => Payload::Command(command.0.clone()),
+            EntryPayload::Membership(membership) => Payload::Members(membership.into()),
+        };
+        Record { at: entry.log_id.into(), payload }
+    }
+}
+
+impl From<Record> for Entry {
+    fn from(record: Record) -> Self {
+        let payload = match record.payload {
+            Payload::Blank => EntryPayload::Blank,
+            Payload::Command(command) => EntryPayload::Normal(Command(command)),
+            Payload::Members(members) => EntryPayload::Membership((&members).into()),
+        };
+        Entry { log_id: record.at.into(), payload }
+    }
+}
+
+/// What a snapshot is of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct SnapshotHead {
+    /// The last entry in it.
+    pub last: Option<Position>,
+    /// Where its members were set.
+    pub members_at: Option<Position>,
+    pub members: Members,
+}
+
+impl SnapshotHead {
+    pub fn of(last: Option<LogId>, membership: &Membership) -> SnapshotHead {
+        SnapshotHead {
+            last: last.map(Position::from),
+            members_at: membership.log_id().map(Position::from),
+            members: membership.membership().into(),
+        }
+    }
+
+    pub fn membership(&self) -> Membership {
+        Membership::new(self.members_at.map(LogId::from), (&self.members).into())
+    }
+
+    pub fn meta(&self) -> openraft::SnapshotMeta<Member, EmptyNode> {
+        openraft::SnapshotMeta {
+            last_log_id: self.last.map(LogId::from),
+            last_membership: self.membership(),
+            snapshot_id: self.last.map_or_else(|| "0".to_owned(), |last| format!("{}-{}", last.term, last.index)),
+        }
+    }
+}
+
+/// A snapshot as it is on disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct SnapshotFile {
+    pub head: SnapshotHead,
+    pub body: Vec<u8>,
+}
+
+/// The bytes of a value.
+pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_extend(value, vec![FORMAT]).expect("plain values can be encoded")
+}
+
+/// The value that the bytes are of.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    match bytes.split_first() {
+        Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
+        Some((version, _)) => Err(format!("format {version} is newer than this release knows")),
+        None => Err("it is empty".into()),
+    }
+}
+
+/// A group as it was read back.
+pub struct Opened {
+    pub(super) log: Rc<RaftLog>,
+    pub(super) host: HostId,
+    pub(super) applied: Option<LogId>,
+    pub(super) membership: Membership,
+    /// This node alone decides.
+    pub(super) alone: bool,
+    /// How many entries have been applied since the latest snapshot.
+    pub(super) since_snapshot: u64,
+    /// The body of the latest snapshot.
+    pub snapshot: Option<Vec<u8>>,
+    /// The commands after it that are known to be committed, in order.
+    pub commands: Vec<Vec<u8>>,
+}
+
+fn damaged(dir: &Path, what: &str, why: String) -> JournalError {
+    JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be understood: {why}") }
+}
+
+/// Opens the group of this node in `dir`. If there is none it is made, as a group of this node alone that begins with the snapshot that
+/// `first` gives; what was committed is then the snapshot.
+pub async fn open<F>(dir: &Path, host: HostId, first: F) -> Result<Opened, JournalError>
+where
+    F: AsyncFnOnce() -> Result<Vec<u8>, JournalError>,
+{
+    if !RaftLog::exists(dir).await? {
+        create(dir, host, first().await?).await?;
+    }
+    let log = RaftLog::open(dir).await?;
+    let snapshot = match log.snapshot().await? {
+        Some(bytes) => Some(decode::<SnapshotFile>(&bytes).map_err(|why| damaged(dir, "the snapshot", why))?),
+        None => None,
+    };
+    let mut applied = snapshot.as_ref().and_then(|snapshot| snapshot.head.last).map(LogId::from);
+    let mut membership = snapshot.as_ref().map(|snapshot| snapshot.head.membership()).unwrap_or_default();
+    let mut records: Vec<Record> = Vec::new();
+    let from = applied.map_or(0, |applied| applied.index + 1);
+    for bytes in log.entries(from, u64::MAX) {
+        records.push(decode(&bytes).map_err(|why| damaged(dir, "an entry", why))?);
+    }
+    let last_members = records.iter().rev().find_map(|record| match &record.payload {
+        Payload::Members(members) => Some(members.clone()),
+        _ => None,
+    });
+    let alone = match last_members {
+        Some(members) => members.is_only(host),
+        None => Members::from(membership.membership()).is_only(host),
+    };
+    // Who decides alone has decided what it wrote down.
+    let committed = if alone { u64::MAX } else { log.committed().unwrap_or(0) };
+    let (mut commands, mut since_snapshot) = (Vec::new(), 0);
+    for record in records.into_iter().take_while(|record| record.at.index <= committed) {
+        let at = LogId::from(record.at);
+        if at.index != applied.map_or(at.index, |applied| applied.index + 1) {
+            return Err(damaged(dir, "the log", format!("entry {} does not follow the snapshot", at.index)));
+        }
+        applied = Some(at);
+        since_snapshot += 1;
+        match record.payload {
+            Payload::Blank => {}
+            Payload::Command(command) => commands.push(command),
+            Payload::Members(members) => membership = Membership::new(Some(at), (&members).into()),
+        }
+    }
+    let snapshot = snapshot.map(|snapshot| snapshot.body);
+    if alone {
+        lead(dir, &log, host, applied).await?;
+    }
+    Ok(Opened { log: Rc::new(log), host, applied, membership, alone, since_snapshot, snapshot, commands })
+}
+
+/// Opens the log of a node in `dir` that is yet to be added to a group, or was.
+pub async fn open_to_join(dir: &Path, host: HostId) -> Result<Opened, JournalError> {
+    // An empty log: its first entries, or a snapshot, come from the group.
+    drop(RaftLog::open(dir).await?);
+    let none = async || Err(JournalError::Failed("there is no log".into()));
+    open(dir, host, none).await
+}
+
+/// Who decides alone leads: makes sure that the vote says so, so that nobody waits for an election.
+async fn lead(dir: &Path, log: &RaftLog, host: HostId, applied: Option<LogId>) -> Result<(), JournalError> {
+    let vote = log.vote().map(|vote| decode(&vote)).transpose();
+    let before: Option<Ballot> = vote.map_err(|why| damaged(dir, "the vote", why))?;
+    if before.is_some_and(|vote| vote.committed && vote.node == host.0) {
+        return Ok(());
+    }
+    let term = before.map_or(0, |vote| vote.term).max(applied.map_or(0, |applied| applied.leader_id.term)) + 1;
+    let ballot = Ballot { term, node: host.0, committed: true };
+    log.save_vote(encode(&ballot).into()).await
+}
+
+/// Makes the log of a group of one, which its only member leads.
+async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalError> {
+    let first = Position { term: 1, leader: host.0, index: 1 };
+    let head = SnapshotHead { last: Some(first), members_at: Some(first), members: Members::only(host) };
+    let ballot = Ballot { term: 1, node: host.0, committed: true };
+    let file = SnapshotFile { head, body };
+    RaftLog::create(dir, &encode(&ballot), first.index, &encode(&first), &encode(&file)).await
+}
+
+impl Opened {
+    /// Whether this node decides alone.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Adds a command that is decided at once, and counts as applied. Only for a node that decides alone.
+    pub async fn append(&mut self, command: Vec<u8>) -> Result<(), JournalError> {
+        assert!(self.alone, "others have to agree");
+        let term = match self.log.vote().map(|vote| decode::<Ballot>(&vote)) {
+            Some(Ok(ballot)) => ballot.term,
+            _ => return Err(JournalError::Failed("there is no vote".into())),
+        };
+        let at = Position { term, leader: self.host.0, index: self.applied.map_or(1, |applied| applied.index + 1) };
+        let record = Record { at, payload: Payload::Command(command) };
+        self.log.append(at.index, &[encode(&record).into()]).await?;
+        self.applied = Some(at.into());
+        self.since_snapshot += 1;
+        Ok(())
+    }
+
+    /// The id of the last purged entry, if there is one that can be understood.
+    pub(super) fn position(bytes: &Bytes) -> Result<LogId, String> {
+        decode::<Position>(bytes).map(LogId::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The written form of each kind of record, byte by byte: a change here is a change of the format.
+    #[test]
+    fn the_written_form_stays() {
+        let id = Uuid::from_u128(0x0102);
+        let at = Position { term: 3, leader: id, index: 300 };
+        let mut place = vec![3, 16];
+        place.extend_from_slice(id.as_bytes());
+        place.extend([0xac, 0x02]);
+        let with = |tail: &[u8]| [&[FORMAT][..], &place, tail].concat();
+        assert_eq!(encode(&Record { at, payload: Payload::Blank }), with(&[0]));
+        assert_eq!(encode(&Record { at, payload: Payload::Command(vec![9, 8]) }), with(&[1, 2, 9, 8]));
+        let mut members = vec![2, 1, 1, 16];
+        members.extend_from_slice(id.as_bytes());
+        members.extend([1, 16]);
+        members.extend_from_slice(id.as_bytes());
+        assert_eq!(encode(&Record { at, payload: Payload::Members(Members::only(HostId(id))) }), with(&members));
+        let mut ballot = vec![FORMAT, 7, 16];
+        ballot.extend_from_slice(id.as_bytes());
+        ballot.push(1);
+        assert_eq!(encode(&Ballot { term: 7, node: id, committed: true }), ballot);
+    }
+
+    #[test]
+    fn what_is_stored_comes_back() {
+        let host = HostId(Uuid::from_u128(5));
+        let at = Position { term: 2, leader: host.0, index: 8 };
+        let two = Members {
+            voters: vec![vec![host.0], vec![host.0, Uuid::from_u128(6)]],
+            all: vec![host.0, Uuid::from_u128(6)],
+        };
+        for payload in [Payload::Blank, Payload::Command(vec![1]), Payload::Members(two.clone())] {
+            let record = Record { at, payload };
+            assert_eq!(Record::from(&Entry::from(record.clone())), record);
+            assert_eq!(decode::<Record>(&encode(&record)), Ok(record));
+        }
+        for committed in [false, true] {
+            let ballot = Ballot { term: 4, node: host.0, committed };
+            assert_eq!(Ballot::from(Vote::from(ballot)), ballot);
+        }
+        assert!(Members::only(host).is_only(host) && !two.is_only(host));
+        assert!(decode::<Record>(&[FORMAT + 1, 0]).is_err() && decode::<Record>(&[]).is_err());
+    }
+}

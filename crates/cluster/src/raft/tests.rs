@@ -1,0 +1,187 @@
+//! Groups in one process, joined by function calls. Crashes, elections and lost messages: `crates/sim/tests/raft.rs`.
+
+use super::*;
+use bytes::Bytes;
+use engine::raft_log::RaftLog;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use rt::hash::HashMap;
+use rt::sync::Deadline;
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// A list of commands; one that is empty is refused.
+#[derive(Default)]
+struct Ledger(RefCell<Vec<Vec<u8>>>);
+
+impl Machine for Ledger {
+    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Outcome> {
+        async move {
+            rt::task::yield_now().await;
+            if command.is_empty() {
+                return Outcome::Stale;
+            }
+            self.0.borrow_mut().push(command);
+            Outcome::Applied
+        }
+        .boxed_local()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        stored::encode(&*self.0.borrow())
+    }
+
+    fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
+        async move {
+            *self.0.borrow_mut() = stored::decode(&snapshot)?;
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
+
+#[derive(Default)]
+struct Net {
+    groups: RefCell<HashMap<HostId, Rc<Group>>>,
+    cut_off: Cell<Option<HostId>>,
+}
+
+struct Way {
+    net: Rc<Net>,
+    own: HostId,
+}
+
+impl Transport for Way {
+    fn call(&self, to: HostId, message: Bytes, limit: Duration) -> LocalBoxFuture<'static, Result<Bytes, CallFailed>> {
+        let cut = self.net.cut_off.get().is_some_and(|host| host == to || host == self.own);
+        let (group, own) = (self.net.groups.borrow().get(&to).cloned(), self.own);
+        async move {
+            let unreachable = || CallFailed { why: "cut off".into(), may_have_been_done: false };
+            let Some(group) = group.filter(|_| !cut) else { return Err(unreachable()) };
+            let answered = rt::time::timeout(limit, group.handle(own, message)).await;
+            let failed = |why| CallFailed { why, may_have_been_done: true };
+            answered.map_err(|late| failed(late.to_string()))?.map_err(failed)
+        }
+        .boxed_local()
+    }
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("messina-raft-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("made");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("removed");
+    }
+}
+
+fn host(n: u8) -> HostId {
+    HostId(Uuid::from_u128(n.into()))
+}
+
+async fn start(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
+    let empty = stored::encode(&Vec::<Vec<u8>>::new());
+    let opened = stored::open(dir, host, async || Ok(empty)).await.expect("opened");
+    let ledger = Rc::new(Ledger::default());
+    if let Some(snapshot) = opened.snapshot.clone() {
+        ledger.install(snapshot).await.expect("understood");
+    }
+    ledger.0.borrow_mut().extend(opened.commands.iter().filter(|command| !command.is_empty()).cloned());
+    let group = Group::start(opened, dir.to_path_buf(), "test", ledger.clone()).await.expect("started");
+    (group, ledger)
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(10))
+}
+
+#[test]
+fn a_node_alone_decides_at_once_and_remembers() {
+    let scratch = Scratch::new("alone");
+    rt::block_on(async {
+        let mut known = Vec::new();
+        for life in 0..3u8 {
+            let (group, ledger) = start(&scratch.0, host(1)).await;
+            assert_eq!(*ledger.0.borrow(), known, "life {life}");
+            assert!(group.is_alone() && group.is_leader());
+            group.barrier(soon()).await.expect("nobody else is needed");
+            for n in 0..120 {
+                let command = vec![life, n];
+                let proposed = group.propose(command.clone(), soon()).await.expect("decided");
+                assert_eq!(proposed.outcome, Outcome::Applied);
+                known.push(command);
+            }
+            assert_eq!(group.propose(Vec::new(), soon()).await.expect("decided").outcome, Outcome::Stale);
+            assert_eq!(*ledger.0.borrow(), known);
+            group.stop().await;
+        }
+        let log = RaftLog::open(&scratch.0).await.expect("opened");
+        let entries = log.entries(0, u64::MAX).len();
+        assert!((1..300).contains(&entries), "the log was cut: {entries}");
+    });
+}
+
+#[test]
+fn three_nodes_agree_and_one_alone_does_not() {
+    let scratch = Scratch::new("three");
+    rt::block_on(async {
+        let net = Rc::new(Net::default());
+        let mut nodes = Vec::new();
+        for n in 1..=3 {
+            let dir = scratch.0.join(n.to_string());
+            let node = if n == 1 { start(&dir, host(n)).await } else { join(&dir, host(n)).await };
+            net.groups.borrow_mut().insert(host(n), node.0.clone());
+            nodes.push(node);
+        }
+        let (first, ledger) = nodes[0].clone();
+        for n in 0..=255u8 {
+            first.propose(vec![1, n], soon()).await.expect("decided");
+            first.propose(vec![2, n], soon()).await.expect("decided");
+        }
+        for (n, (group, _)) in (1..).zip(&nodes) {
+            group.connect(Rc::new(Way { net: net.clone(), own: host(n) }));
+        }
+        // Far behind: they begin with a snapshot.
+        first.add(host(2)).await.expect("added");
+        first.add(host(3)).await.expect("added");
+        nodes[1].0.barrier(soon()).await.expect("there is a leader");
+        assert_eq!(*nodes[1].1.0.borrow(), *ledger.0.borrow());
+        let all: BTreeSet<HostId> = (1..=3).map(host).collect();
+        first.set_voters(&all).await.expect("set");
+        assert_eq!((first.voters(), first.members()), (all.clone(), all));
+        let proposed = nodes[2].0.propose(vec![9], soon()).await.expect("decided by the leader");
+        assert_eq!(nodes[2].1.0.borrow().last(), Some(&vec![9]), "who proposed has applied it");
+        nodes[1].0.barrier(soon()).await.expect("there is a leader");
+        assert_eq!(nodes[1].1.0.borrow().last(), Some(&vec![9]));
+        assert!(first.has_caught_up(host(3)) && proposed.index > 500);
+
+        net.cut_off.set(Some(host(1)));
+        let short = || Deadline::after(Duration::from_millis(200));
+        let error = first.barrier(short()).await.expect_err("it cannot know");
+        assert!(matches!(error, GroupError::NoMajority { voters: 3, .. }), "{error}");
+        let error = first.propose(vec![10], short()).await.expect_err("it cannot decide");
+        assert!(matches!(error, GroupError::Unknown(_)), "{error}");
+        for (group, _) in &nodes {
+            group.stop().await;
+        }
+        net.groups.borrow_mut().clear();
+    });
+}
+
+/// A node that has no group yet, and waits to be added to one.
+async fn join(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
+    let opened = stored::open_to_join(dir, host).await.expect("opened");
+    let ledger = Rc::new(Ledger::default());
+    let group = Group::start(opened, dir.to_path_buf(), "test", ledger.clone()).await.expect("started");
+    (group, ledger)
+}

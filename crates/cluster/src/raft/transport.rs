@@ -1,0 +1,44 @@
+//! The group's messages over the wire between nodes.
+
+use super::group::Group;
+use super::network::{CallFailed, Transport};
+use crate::internode::{CallError, Internode, Peer, Refusal, RefusalCode, Verb};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use model::id::HostId;
+use rt::sync::Deadline;
+use rt::time::Duration;
+use std::rc::Rc;
+
+/// The shard that keeps the group, on every node.
+const SHARD: u16 = 0;
+
+/// The wire, as the group uses it.
+struct Wire(Rc<Internode>);
+
+impl Transport for Wire {
+    fn call(&self, to: HostId, message: Bytes, limit: Duration) -> LocalBoxFuture<'static, Result<Bytes, CallFailed>> {
+        let internode = self.0.clone();
+        let failed =
+            |error: CallError| CallFailed { why: error.to_string(), may_have_been_done: error.may_have_been_done() };
+        async move {
+            let to = Peer { host: to, shard: SHARD };
+            internode.call(to, Verb::Raft, message, Deadline::after(limit)).await.map_err(failed)
+        }
+        .boxed_local()
+    }
+}
+
+/// Joins the group of this node with those of the others. On shard 0.
+pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
+    let answering = Rc::downgrade(group);
+    internode.serve(Verb::Raft, move |caller, message| {
+        let group = answering.upgrade();
+        async move {
+            let group = group.ok_or_else(|| Refusal::new(RefusalCode::Stopping, "the node is stopping"))?;
+            group.handle(caller.host, message).await.map_err(|why| Refusal::new(RefusalCode::Failed, why))
+        }
+    });
+    group.connect(Rc::new(Wire(internode.clone())));
+}

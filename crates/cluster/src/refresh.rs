@@ -1,0 +1,143 @@
+//! Refresh: sstables that an operator put into a table's `upload` directory become part of it, on all shards.
+//!
+//! Shard 0 leads; every shard copies a share of the files. All or none are loaded, whatever happens (`engine/upload.rs`).
+
+use crate::metadata::MetadataService;
+use engine::upload::{LoadedPiece, Uploaded};
+use engine::{Engine, TabletRange};
+use model::id::TableId;
+use rt::ShardId;
+use rt::hash::HashSet;
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// What was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Where they lay.
+    pub dir: PathBuf,
+    /// Sstables that were found and loaded.
+    pub sstables: usize,
+    /// Partitions in them.
+    pub partitions: u64,
+    /// Bytes on disk that they take now.
+    pub bytes: u64,
+}
+
+/// The tables that are being loaded now. On shard 0.
+#[derive(Default)]
+struct Loading(RefCell<HashSet<TableId>>);
+
+/// A table in [`Loading`], until dropped.
+struct Turn(Rc<Loading>, TableId);
+
+impl Turn {
+    fn take(table: TableId) -> Result<Turn, String> {
+        let loading = rt::shard::try_service::<Loading>().unwrap_or_else(|| {
+            let fresh = Rc::new(Loading::default());
+            rt::shard::install(fresh.clone());
+            fresh
+        });
+        match loading.0.borrow_mut().insert(table) {
+            true => Ok(Turn(loading.clone(), table)),
+            false => Err("sstables are being loaded into this table already".into()),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.0.borrow_mut().remove(&self.1);
+    }
+}
+
+/// Loads what lies in a table's `upload` directory. From any shard; goes on when the caller goes away. The error says why nothing was
+/// loaded, or that a restart is needed.
+pub async fn refresh(table: TableId) -> Result<Refreshed, String> {
+    rt::shard::call(ShardId(0), move || async move {
+        let task = rt::task::spawn(lead(table));
+        task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
+    })
+    .await
+}
+
+async fn lead(table: TableId) -> Result<Refreshed, String> {
+    let _turn = Turn::take(table)?;
+    let engine = rt::shard::service::<Engine>();
+    let dir = engine.upload_dir(table).map_err(|error| error.to_string())?;
+    let uploads = engine.uploaded(table).await.map_err(|error| error.to_string())?;
+    if uploads.is_empty() {
+        return Ok(Refreshed { dir, ..Refreshed::default() });
+    }
+    let (tablets, owners) = tablets_of(table)?;
+    let pieces = copy(&engine, table, &uploads, &tablets).await?;
+    let done = Refreshed {
+        dir,
+        sstables: uploads.len(),
+        partitions: pieces.iter().map(|piece| piece.partitions).sum(),
+        bytes: pieces.iter().map(|piece| piece.bytes).sum(),
+    };
+    engine.seal_loaded(table, pieces.clone(), uploads).await.map_err(|error| error.to_string())?;
+    let attached = rt::shard::call_all(move || {
+        let shard = rt::shard::this();
+        let own: Vec<LoadedPiece> =
+            pieces.iter().filter(|piece| owners[piece.tablet as usize] == shard).cloned().collect();
+        async move {
+            let engine = rt::shard::service::<Engine>();
+            engine.attach_loaded(table, own).await.map_err(|error| format!("shard {}: {error}", shard.0))
+        }
+    });
+    attached.await.into_iter().collect::<Result<(), String>>()?;
+    Ok(done)
+}
+
+/// A table's tablets on this node, and the shard of each, by tablet.
+fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, Vec<ShardId>), String> {
+    let service = rt::shard::service::<MetadataService>();
+    let metadata = service.current();
+    let table = metadata.table_by_id(table).ok_or("the table was dropped")?;
+    let host = service.info().host_id;
+    let ranges = (0..table.tablets.count()).map(|id| TabletRange { id, range: table.tablets.range(id) });
+    let owner = |id| {
+        let replicas = table.tablets.replicas(id);
+        ShardId(replicas.iter().find(|replica| replica.host == host).map_or(0, |replica| replica.shard))
+    };
+    Ok((ranges.collect(), (0..table.tablets.count()).map(owner).collect()))
+}
+
+/// Has every shard copy a share of the files. On an error no copy is left.
+async fn copy(
+    engine: &Engine,
+    table: TableId,
+    uploads: &[Uploaded],
+    tablets: &[TabletRange],
+) -> Result<Vec<LoadedPiece>, String> {
+    let shards = rt::shard::count();
+    let (all, tablets) = (uploads.to_vec(), tablets.to_vec());
+    let copied = rt::shard::call_all(move || {
+        let shard = usize::from(rt::shard::this().0);
+        let share = all.iter().skip(shard).step_by(shards).cloned().collect();
+        let tablets = tablets.clone();
+        async move {
+            let engine = rt::shard::service::<Engine>();
+            engine.copy_uploaded(table, share, tablets).await.map_err(|error| error.to_string())
+        }
+    })
+    .await;
+    let (mut pieces, mut failure) = (Vec::new(), None);
+    for part in copied {
+        match part {
+            Ok(part) => pieces.extend(part),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    match failure {
+        None => Ok(pieces),
+        Some(failure) => {
+            // A table that is gone took its directory with it.
+            let _ = engine.discard_loaded(table, &pieces).await;
+            Err(failure)
+        }
+    }
+}

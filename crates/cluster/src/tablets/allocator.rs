@@ -1,0 +1,198 @@
+//! Where the copies of a new table's tablets go: over datacenters, racks, nodes and shards. Pure.
+//!
+//! A tablet has at most one copy on a node. Its copies in a datacenter spread over the racks as evenly as their nodes allow. Among the
+//! nodes that are left the one with the fewest tablets for its shards is taken, and on it the shard with the fewest.
+
+use super::strategy::{Replication, StrategyError};
+use super::{MAX_LOG2_COUNT, TabletMap, TabletReplica};
+use model::id::HostId;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// A node that can hold tablets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Its identity.
+    pub id: HostId,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Its rack.
+    pub rack: String,
+    /// How many tablets each of its shards has already; as long as it has shards, at least one.
+    pub load: Vec<u32>,
+}
+
+impl Host {
+    /// Tablets on it and its shards, as a fraction.
+    fn fullness(&self) -> (u64, u64) {
+        (self.load.iter().map(|load| u64::from(*load)).sum(), self.load.len() as u64)
+    }
+}
+
+/// How many nodes each datacenter has.
+pub fn nodes_by_datacenter(hosts: &[Host]) -> BTreeMap<String, u32> {
+    let mut nodes = BTreeMap::new();
+    for host in hosts {
+        *nodes.entry(host.datacenter.clone()).or_default() += 1;
+    }
+    nodes
+}
+
+/// Places `count` tablets, a power of two, and counts them in the hosts' loads.
+pub fn place(count: u32, replication: &Replication, hosts: &mut [Host]) -> Result<TabletMap, StrategyError> {
+    assert!(count.is_power_of_two() && count <= 1 << MAX_LOG2_COUNT, "a count of tablets");
+    replication.check(&nodes_by_datacenter(hosts))?;
+    let mut tablets = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let mut replicas: SmallVec<[TabletReplica; 1]> = SmallVec::new();
+        match replication {
+            Replication::Simple(factor) => add_copies(*factor, hosts, |_| true, &mut replicas),
+            Replication::ByDatacenter(factors) => {
+                for (datacenter, factor) in factors {
+                    add_copies(*factor, hosts, |host| host.datacenter == *datacenter, &mut replicas);
+                }
+            }
+        }
+        tablets.push(replicas);
+    }
+    Ok(TabletMap::new(tablets).expect("the count is a power of two"))
+}
+
+fn add_copies(
+    factor: u32,
+    hosts: &mut [Host],
+    takes_part: impl Fn(&Host) -> bool,
+    replicas: &mut SmallVec<[TabletReplica; 1]>,
+) {
+    for _ in 0..factor {
+        let in_rack_of = |host: &Host| {
+            let same = |replica: &&TabletReplica| {
+                hosts.iter().any(|other| {
+                    other.id == replica.host && other.rack == host.rack && other.datacenter == host.datacenter
+                })
+            };
+            replicas.iter().filter(same).count()
+        };
+        let free = hosts.iter().enumerate().filter(|(_, host)| {
+            takes_part(host) && !host.load.is_empty() && !replicas.iter().any(|replica| replica.host == host.id)
+        });
+        let best = free.min_by(|(_, a), (_, b)| {
+            let ((tablets_a, shards_a), (tablets_b, shards_b)) = (a.fullness(), b.fullness());
+            let by_rack = in_rack_of(a).cmp(&in_rack_of(b));
+            by_rack.then_with(|| (tablets_a * shards_b).cmp(&(tablets_b * shards_a)))
+        });
+        let Some((best, _)) = best else { return };
+        let host = &mut hosts[best];
+        let least = host.load.iter().enumerate().min_by_key(|(shard, load)| (**load, *shard));
+        let (shard, _) = least.expect("a host that is free has shards");
+        host.load[shard] += 1;
+        replicas.push(TabletReplica { host: host.id, shard: shard as u16 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    /// Hosts by `datacenter/rack:shards`.
+    fn hosts(spec: &str) -> Vec<Host> {
+        let host = |(i, text): (usize, &str)| {
+            let (place, shards) = text.split_once(':').expect("a host has shards");
+            let (datacenter, rack) = place.split_once('/').expect("a host has a rack");
+            Host {
+                id: HostId(Uuid::from_u128(i as u128 + 1)),
+                datacenter: datacenter.into(),
+                rack: rack.into(),
+                load: vec![0; shards.parse().expect("a number")],
+            }
+        };
+        spec.split(' ').enumerate().map(host).collect()
+    }
+
+    fn factors(entries: &[(&str, u32)]) -> Replication {
+        Replication::ByDatacenter(entries.iter().map(|(name, factor)| (name.to_string(), *factor)).collect())
+    }
+
+    /// How many tablets each host has.
+    fn totals(hosts: &[Host]) -> Vec<u32> {
+        hosts.iter().map(|host| host.load.iter().sum()).collect()
+    }
+
+    #[test]
+    fn tablets_spread_evenly() {
+        let cases: Vec<(&str, Replication, u32, Vec<u32>)> = vec![
+            ("a/1:2 a/2:2 a/3:2", factors(&[("a", 3)]), 16, vec![16, 16, 16]),
+            ("a/1:2 a/1:2 a/1:2", factors(&[("a", 2)]), 64, vec![43, 43, 42]),
+            // As each rack has one copy of everything, the nodes of the larger rack have less each.
+            ("a/1:2 a/1:2 a/2:2", factors(&[("a", 2)]), 16, vec![8, 8, 16]),
+            // Larger nodes get more.
+            ("a/1:1 a/1:3", factors(&[("a", 1)]), 16, vec![4, 12]),
+            ("a/1:1 b/1:1 b/2:1", factors(&[("a", 1), ("b", 2)]), 8, vec![8, 8, 8]),
+            ("a/1:1 a/2:1 b/1:1", factors(&[("a", 2)]), 8, vec![8, 8, 0]),
+            ("a/1:1 b/1:1", Replication::Simple(2), 8, vec![8, 8]),
+        ];
+        for (spec, replication, count, expected) in cases {
+            let mut hosts = hosts(spec);
+            let map = place(count, &replication, &mut hosts).expect("there are nodes enough");
+            assert_eq!(map.count(), count);
+            assert_eq!(totals(&hosts), expected, "{spec}");
+            for host in &hosts {
+                let (least, most) = (host.load.iter().min(), host.load.iter().max());
+                assert!(most.unwrap() - least.unwrap() <= 1, "{spec}: {host:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn load_that_is_there_counts() {
+        let mut hosts = hosts("a/1:2 a/1:2");
+        hosts[0].load = vec![4, 0];
+        let map = place(8, &factors(&[("a", 1)]), &mut hosts).expect("there are nodes enough");
+        assert_eq!(totals(&hosts), [6, 6]);
+        assert_eq!(hosts[0].load, [4, 2], "the fuller shard gets none");
+        assert_eq!(map.on_shard(hosts[0].id, rt::ShardId(1)).count(), 2);
+    }
+
+    #[test]
+    fn too_few_nodes_are_told() {
+        let refused = place(1, &factors(&[("a", 3)]), &mut hosts("a/1:1 a/2:1")).expect_err("two nodes");
+        assert_eq!(refused, StrategyError::TooFewNodes { datacenter: "a".into(), factor: 3 });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn every_tablet_has_its_copies_on_different_nodes_and_racks(
+            racks in prop::collection::vec(1usize..4, 1..4),
+            shards in prop::collection::vec(1usize..5, 12),
+            factor in 1u32..4,
+            log2 in 0u32..7,
+        ) {
+            let spec: Vec<String> = racks.iter().enumerate()
+                .flat_map(|(rack, nodes)| (0..*nodes).map(move |node| (rack, node)))
+                .zip(&shards)
+                .map(|((rack, _), shards)| format!("a/{rack}:{shards}"))
+                .collect();
+            let mut hosts = hosts(&spec.join(" "));
+            let nodes = hosts.len() as u32;
+            let map = match place(1 << log2, &factors(&[("a", factor)]), &mut hosts) {
+                Ok(map) => map,
+                Err(_) => { prop_assert!(factor > nodes); return Ok(()); }
+            };
+            for tablet in 0..map.count() {
+                let replicas = map.replicas(tablet);
+                prop_assert_eq!(replicas.len() as u32, factor);
+                let mut ids: Vec<_> = replicas.iter().map(|replica| replica.host).collect();
+                ids.sort();
+                ids.dedup();
+                prop_assert_eq!(ids.len() as u32, factor, "one copy on a host");
+                let mut used: Vec<&str> = hosts.iter().filter(|h| ids.contains(&h.id)).map(|h| &h.rack[..]).collect();
+                used.sort();
+                used.dedup();
+                prop_assert_eq!(used.len(), racks.len().min(factor as usize), "as many racks as there can be");
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Replication strategies: how many copies of a tablet each datacenter gets, and whether there are nodes enough for them. Pure.
+//!
+//! `NetworkTopologyStrategy` names a factor for each datacenter; `replication_factor` stands for all those that it does not name.
+//! `SimpleStrategy` counts nodes without looking at datacenters: for placement and levels all nodes are then one datacenter.
+
+use model::options::OptionMap;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// The option that counts copies without naming a datacenter.
+pub const FACTOR: &str = "replication_factor";
+/// Counts nodes, not datacenters.
+pub const SIMPLE: &str = "SimpleStrategy";
+/// Counts nodes of each datacenter.
+pub const NETWORK_TOPOLOGY: &str = "NetworkTopologyStrategy";
+
+/// How many copies there are to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Replication {
+    /// So many, wherever.
+    Simple(u32),
+    /// So many in each of these datacenters; none in others.
+    ByDatacenter(BTreeMap<String, u32>),
+}
+
+/// Replication options that cannot be. The texts are those that clients of ScyllaDB know.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum StrategyError {
+    /// A factor that is not a number.
+    #[error("Replication factor must be numeric and non-negative, found '{0}'")]
+    NotANumber(String),
+    /// `SimpleStrategy` without a factor.
+    #[error("SimpleStrategy requires a replication_factor strategy option.")]
+    NoFactor,
+    /// A name that is no datacenter.
+    #[error("Unrecognized strategy option {{{0}}} passed to org.apache.cassandra.locator.NetworkTopologyStrategy")]
+    UnknownDatacenter(String),
+    /// More copies than nodes.
+    #[error("Datacenter {datacenter} doesn't have enough nodes for replication_factor={factor}")]
+    TooFewNodes {
+        /// Where.
+        datacenter: String,
+        /// Copies wanted there.
+        factor: u32,
+    },
+    /// More copies than nodes, with `SimpleStrategy`.
+    #[error("The cluster doesn't have enough nodes for replication_factor={0}")]
+    TooFewInAll(u32),
+    /// A class that does not exist.
+    #[error("Unable to find replication strategy class 'org.apache.cassandra.locator.{0}'")]
+    UnknownClass(String),
+}
+
+/// A class without its package.
+pub fn short_class(class: &str) -> &str {
+    class.rsplit('.').next().unwrap_or(class)
+}
+
+fn number(text: &str) -> Result<u32, StrategyError> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = digits.then(|| text.parse().ok()).flatten();
+    parsed.ok_or_else(|| StrategyError::NotANumber(text.to_owned()))
+}
+
+impl Replication {
+    /// What a keyspace's stored or written options mean in a cluster with these datacenters.
+    pub fn of<'a>(
+        options: &OptionMap,
+        datacenters: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Replication, StrategyError> {
+        let class = options.get("class").map_or(NETWORK_TOPOLOGY, |class| short_class(class));
+        match class {
+            SIMPLE => Ok(Replication::Simple(number(options.get(FACTOR).ok_or(StrategyError::NoFactor)?)?)),
+            NETWORK_TOPOLOGY => {
+                let known: Vec<&str> = datacenters.into_iter().collect();
+                let named = |name: &&String| *name != "class" && *name != FACTOR;
+                if let Some(unknown) = options.keys().filter(named).find(|name| !known.contains(&name.as_str())) {
+                    return Err(StrategyError::UnknownDatacenter(unknown.clone()));
+                }
+                let everywhere = options.get(FACTOR).map(|text| number(text)).transpose()?;
+                let mut factors = BTreeMap::new();
+                for name in known {
+                    let own = options.get(name).map(|text| number(text)).transpose()?;
+                    if let Some(factor) = own.or(everywhere).filter(|factor| *factor > 0) {
+                        factors.insert(name.to_owned(), factor);
+                    }
+                }
+                Ok(Replication::ByDatacenter(factors))
+            }
+            other => Err(StrategyError::UnknownClass(other.to_owned())),
+        }
+    }
+
+    /// How many copies there are in all.
+    pub fn total(&self) -> u32 {
+        match self {
+            Replication::Simple(factor) => *factor,
+            Replication::ByDatacenter(factors) => factors.values().sum(),
+        }
+    }
+
+    /// Refuses more copies than nodes; `nodes` says how many a datacenter has.
+    pub fn check(&self, nodes: &BTreeMap<String, u32>) -> Result<(), StrategyError> {
+        match self {
+            Replication::Simple(factor) if *factor > nodes.values().sum() => Err(StrategyError::TooFewInAll(*factor)),
+            Replication::Simple(_) => Ok(()),
+            Replication::ByDatacenter(factors) => {
+                match factors.iter().find(|(name, factor)| **factor > nodes.get(*name).copied().unwrap_or(0)) {
+                    Some((name, factor)) => {
+                        Err(StrategyError::TooFewNodes { datacenter: name.clone(), factor: *factor })
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(entries: &[(&str, &str)]) -> OptionMap {
+        entries.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    fn by(entries: &[(&str, u32)]) -> Replication {
+        Replication::ByDatacenter(entries.iter().map(|(name, factor)| (name.to_string(), *factor)).collect())
+    }
+
+    #[test]
+    fn what_options_mean() {
+        const NETWORK: &str = "org.apache.cassandra.locator.NetworkTopologyStrategy";
+        type Case = (&'static [(&'static str, &'static str)], Result<Replication, &'static str>);
+        let cases: Vec<Case> = vec![
+            (&[("class", NETWORK), (FACTOR, "3")], Ok(by(&[("dc1", 3), ("dc2", 3)]))),
+            (&[("class", NETWORK), (FACTOR, "3"), ("dc2", "1")], Ok(by(&[("dc1", 3), ("dc2", 1)]))),
+            (&[("class", NETWORK), (FACTOR, "3"), ("dc2", "0")], Ok(by(&[("dc1", 3)]))),
+            (&[("class", NETWORK_TOPOLOGY), ("dc1", "2")], Ok(by(&[("dc1", 2)]))),
+            (&[("dc1", "2")], Ok(by(&[("dc1", 2)]))),
+            (&[("class", SIMPLE), (FACTOR, "2")], Ok(Replication::Simple(2))),
+            (&[("class", SIMPLE)], Err("SimpleStrategy requires a replication_factor strategy option.")),
+            (
+                &[("class", NETWORK), ("dc9", "1")],
+                Err(
+                    "Unrecognized strategy option {dc9} passed to org.apache.cassandra.locator.NetworkTopologyStrategy",
+                ),
+            ),
+            (&[("dc1", "-1")], Err("Replication factor must be numeric and non-negative, found '-1'")),
+            (&[("dc1", "")], Err("Replication factor must be numeric and non-negative, found ''")),
+            (&[("class", "Odd")], Err("Unable to find replication strategy class 'org.apache.cassandra.locator.Odd'")),
+        ];
+        for (given, expected) in cases {
+            let found = Replication::of(&options(given), ["dc1", "dc2"]).map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(str::to_owned), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn more_copies_than_nodes_are_refused() {
+        let nodes = BTreeMap::from([("dc1".to_owned(), 3), ("dc2".to_owned(), 1)]);
+        assert_eq!(by(&[("dc1", 3), ("dc2", 1)]).check(&nodes), Ok(()));
+        let refused = by(&[("dc1", 3), ("dc2", 2)]).check(&nodes).expect_err("two copies on one node");
+        assert_eq!(refused.to_string(), "Datacenter dc2 doesn't have enough nodes for replication_factor=2");
+        assert_eq!(Replication::Simple(4).check(&nodes), Ok(()));
+        assert!(Replication::Simple(5).check(&nodes).is_err());
+        assert_eq!(by(&[("dc1", 3), ("dc2", 1)]).total(), 4);
+    }
+}

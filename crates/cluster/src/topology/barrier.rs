@@ -1,0 +1,89 @@
+//! The barrier: every node has the metadata of a number, and nobody on any of them still works with an earlier one.
+//!
+//! What is done only after a barrier (the next stage of a tablet's move, cleaning up after it) can rely on no request being decided by what
+//! was true before. A node that does not answer makes the barrier fail: it is never assumed to have followed.
+
+use crate::internode::{Internode, Peer, Refusal, RefusalCode, Verb};
+use crate::metadata::MetadataService;
+use bytes::Bytes;
+use model::id::HostId;
+use rt::sync::Deadline;
+use std::rc::Rc;
+use thiserror::Error;
+
+/// The version of the messages: it is followed by the number, little-endian.
+const FORMAT: u8 = 1;
+
+/// Nodes that have not followed, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{} did not follow: {}", nodes_text(.0.len()), .0.iter().map(|(host, why)| format!("{host} ({why})")).collect::<Vec<_>>().join(", "))]
+pub struct NotFollowed(pub Vec<(HostId, String)>);
+
+fn nodes_text(count: usize) -> String {
+    if count == 1 { "a node".into() } else { format!("{count} nodes") }
+}
+
+/// Waits until all members have followed to the metadata of `number` and use none before it. On shard 0.
+pub async fn barrier(internode: Option<&Rc<Internode>>, number: u64, until: Deadline) -> Result<(), NotFollowed> {
+    let service = rt::shard::service::<MetadataService>();
+    let own = service.info().host_id;
+    let members: Vec<HostId> = service.current().topology.members().map(|node| node.host).collect();
+    drop(service);
+    let asked = members.into_iter().map(|host| async move {
+        let followed =
+            if host == own { here(number, until).await } else { there(internode, host, number, until).await };
+        followed.err().map(|why| (host, why))
+    });
+    let behind: Vec<_> = futures_util::future::join_all(asked).await.into_iter().flatten().collect();
+    if behind.is_empty() { Ok(()) } else { Err(NotFollowed(behind)) }
+}
+
+/// The part of this node: all of its shards.
+async fn here(number: u64, until: Deadline) -> Result<(), String> {
+    let followed = rt::shard::call_all(move || async move {
+        match rt::shard::try_service::<MetadataService>() {
+            Some(service) => service.wait_until_unused(number, until).await,
+            None => false,
+        }
+    });
+    if followed.await.into_iter().all(|followed| followed) { Ok(()) } else { Err("not in time".into()) }
+}
+
+async fn there(internode: Option<&Rc<Internode>>, host: HostId, number: u64, until: Deadline) -> Result<(), String> {
+    let internode = internode.ok_or("this node has no connections to others")?;
+    let mut message = vec![FORMAT];
+    message.extend_from_slice(&number.to_le_bytes());
+    let called = internode.call(Peer { host, shard: 0 }, Verb::Barrier, message.into(), until).await;
+    called.map(drop).map_err(|error| error.to_string())
+}
+
+/// Answers the barriers of other nodes. On shard 0.
+pub fn serve(internode: &Internode) {
+    internode.serve(Verb::Barrier, |caller, message| async move {
+        let number = match message.split_first() {
+            Some((&FORMAT, number)) => number.try_into().map(u64::from_le_bytes).ok(),
+            _ => None,
+        };
+        let number = number.ok_or_else(|| Refusal::new(RefusalCode::Malformed, "not a barrier"))?;
+        let followed = here(number, caller.deadline).await;
+        followed.map(|()| Bytes::new()).map_err(|why| Refusal::new(RefusalCode::Failed, why))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn who_did_not_follow_is_named() {
+        let host = |n: u128| HostId(Uuid::from_u128(n));
+        let one = NotFollowed(vec![(host(1), "down".into())]);
+        assert_eq!(one.to_string(), "a node did not follow: 00000000-0000-0000-0000-000000000001 (down)");
+        let two = NotFollowed(vec![(host(1), "a".into()), (host(2), "b".into())]).to_string();
+        assert!(
+            two.starts_with("2 nodes did not follow: ")
+                && two.ends_with("(a), 00000000-0000-0000-0000-000000000002 (b)")
+        );
+    }
+}

@@ -1,0 +1,386 @@
+//! Becoming part of a cluster: asking and answering.
+//!
+//! A node without metadata searches ([`super::discovery`]); it begins a cluster, or asks to be let in. The node that leads the metadata group
+//! looks at what it says of itself ([`admit`]), writes it into the topology as joining, and adds it to the group, from which it
+//! learns everything. It must not be let in twice under two identities, nor with an address that another node has.
+
+use super::discovery::{Discovery, Heard, Verdict};
+use super::{Node, NodeState, Topology, features};
+use crate::internode::{
+    AddressBook, CallError, Caller, Internode, NodeStatus, PeerAddress, Refusal, RefusalCode, RejectionCode, Verb,
+};
+use crate::metadata::{MetadataService, Op, change};
+use bytes::Bytes;
+use model::id::HostId;
+use rt::sync::Deadline;
+use rt::time::Duration;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// The version of the messages.
+const FORMAT: u8 = 1;
+/// Pause between two rounds of questions.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a question of the search may take.
+const QUESTION: Duration = Duration::from_secs(2);
+/// How long it may take to be let in.
+const ADMISSION: Duration = Duration::from_secs(60);
+/// How often an operator is told what a node waits for.
+const TELL: Duration = Duration::from_secs(10);
+
+/// What a node asks. Append-only.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum Request {
+    /// Whether there is a cluster, and whom the other node knows; and whom the asker knows.
+    Discover(BTreeSet<SocketAddr>),
+    /// To be let in.
+    Join(Box<Node>),
+}
+
+/// What it is answered. Append-only.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum Answer {
+    /// There is no cluster yet.
+    Searching(BTreeSet<SocketAddr>),
+    /// There is one.
+    InCluster,
+    /// Come in; these are the others.
+    Welcome(Vec<Node>),
+    /// Ask the node at this address.
+    Elsewhere(SocketAddr),
+    /// Ask again in a while.
+    Later(String),
+    /// Never.
+    Refused(String),
+}
+
+fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_extend(value, vec![FORMAT]).expect("plain values can be encoded").into()
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    match bytes.split_first() {
+        Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
+        _ => Err("it is of another release".into()),
+    }
+}
+
+/// The search of this node, while it lasts. On shard 0.
+struct Searching(RefCell<Discovery>);
+
+/// That this node can let others in: all of its shards follow changes of the metadata. On shard 0.
+struct Open;
+
+/// From now on this node lets others in, for all of its shards follow changes of the metadata. On shard 0.
+pub fn open() {
+    rt::shard::install(Rc::new(Open));
+}
+
+/// Answers other nodes' questions about the cluster. On shard 0.
+pub fn serve(internode: &Internode) {
+    internode.serve(Verb::Join, |caller, body| async move {
+        match decode::<Request>(&body) {
+            Ok(request) => Ok(encode(&answer(caller, request).await)),
+            Err(why) => Err(Refusal::new(RefusalCode::Malformed, why)),
+        }
+    });
+}
+
+async fn answer(caller: Caller, request: Request) -> Answer {
+    let member = rt::shard::try_service::<MetadataService>().filter(|service| !service.current().topology.is_empty());
+    match (request, member) {
+        (Request::Discover(_), Some(_)) => Answer::InCluster,
+        (Request::Discover(known), None) => match rt::shard::try_service::<Searching>() {
+            Some(searching) => {
+                let mut search = searching.0.borrow_mut();
+                search.told(known);
+                Answer::Searching(search.known().clone())
+            }
+            None => Answer::Later("the node is starting".into()),
+        },
+        (Request::Join(_), None) => Answer::Later("the node is not part of a cluster yet".into()),
+        (Request::Join(_), Some(_)) if rt::shard::try_service::<Open>().is_none() => {
+            Answer::Later("the node is starting".into())
+        }
+        (Request::Join(node), Some(service)) => match node.host == caller.host {
+            true => let_in(&service, *node).await,
+            false => Answer::Refused("a node can only ask for itself".into()),
+        },
+    }
+}
+
+/// Lets a node in, if this one leads.
+async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
+    let Some(group) = service.group() else { return Answer::Later("this is not the right shard".into()) };
+    if !group.is_leader() {
+        let topology = service.current().topology.clone();
+        let leader = group.leader().and_then(|leader| topology.node(leader).cloned());
+        return match leader {
+            Some(leader) => Answer::Elsewhere(leader.internode()),
+            None => Answer::Later("no leader of the metadata is known".into()),
+        };
+    }
+    let host = node.host;
+    if let Some(old) = still_at(&service.current().topology, &node) {
+        let why = format!(
+            "node {host} answers at {old}, and a node of the same id asks from {}: either it has just moved, or one of the two runs on a copy \
+             of the other's data directory",
+            node.internode()
+        );
+        tracing::warn!(why, "a node is not let in yet");
+        return Answer::Later(why);
+    }
+    let made = change(move |metadata, _| admit(&metadata.topology, &node).map(|ops| (ops, ()))).await;
+    match made {
+        Ok(()) => {}
+        Err(crate::metadata::ChangeError::Refused(why)) => {
+            tracing::warn!(%host, why, "a node is not let in");
+            return Answer::Refused(why);
+        }
+        Err(error) => return Answer::Later(error.to_string()),
+    }
+    match group.add(host).await {
+        Ok(()) => {
+            tracing::info!(%host, "a node joins the cluster");
+            Answer::Welcome(service.current().topology.members().map(|node| (**node).clone()).collect())
+        }
+        Err(error) => Answer::Later(error.to_string()),
+    }
+}
+
+/// Where the node is that this one says it is, if it answers there.
+fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
+    let known = topology.node(node.host).map(|known| known.internode()).filter(|known| *known != node.internode())?;
+    let liveness = rt::shard::try_service::<Internode>()?.liveness();
+    let seen = liveness.nodes.get(&node.host).filter(|seen| seen.status == NodeStatus::Up)?;
+    (seen.address == Some(known)).then_some(known)
+}
+
+/// Whether a node may be let in, and what that changes.
+pub fn admit(topology: &Topology, node: &Node) -> Result<Vec<Op>, String> {
+    let missing = features::missing(topology, &node.features);
+    if !missing.is_empty() {
+        return Err(format!("the cluster uses features that this release does not have: {}", missing.join(", ")));
+    }
+    if let Some(other) = topology.with_address_of(node) {
+        let (address, host) = (node.internode(), other.host);
+        return Err(format!(
+            "the address {address} belongs to node {host}: remove that node first, or use another address"
+        ));
+    }
+    match topology.node(node.host) {
+        Some(known) if known.state == NodeState::Left => {
+            Err(format!("node {} has left the cluster for good: start it with an empty data directory", node.host))
+        }
+        Some(known) if known.datacenter != node.datacenter || known.rack != node.rack => Err(format!(
+            "node {} is in rack {} of datacenter {}: it cannot move to rack {} of datacenter {}",
+            node.host, known.rack, known.datacenter, node.rack, node.datacenter
+        )),
+        Some(known) => {
+            let again = Node { state: known.state, ..node.clone() };
+            Ok(if **known == again { Vec::new() } else { vec![Op::PutNode(Box::new(again))] })
+        }
+        None => Ok(vec![Op::PutNode(Box::new(Node { state: NodeState::Joining, ..node.clone() }))]),
+    }
+}
+
+/// Where nodes are, for the wire between them.
+pub fn address_book<'a>(nodes: impl Iterator<Item = &'a Node>) -> AddressBook {
+    let mut book = AddressBook::default();
+    for node in nodes {
+        if node.state.is_member() {
+            let peer = PeerAddress {
+                address: node.internode(),
+                shards: node.shards,
+                datacenter: node.datacenter.clone(),
+                rack: node.rack.clone(),
+            };
+            book.peers.insert(node.host, peer);
+        } else {
+            book.left.insert(node.host);
+        }
+    }
+    book
+}
+
+/// What a search came to.
+#[derive(Debug)]
+pub enum Found {
+    /// There is no cluster: this node begins it.
+    Nothing,
+    /// A cluster has let this node in; these are its members.
+    Cluster(Vec<Node>),
+}
+
+/// Searches for a cluster from `seeds`, and has this node let in if there is one. On shard 0, with [`serve`] answering. Ends with an
+/// error when the cluster refuses; as long as nobody answers it goes on.
+pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr>) -> Result<Found, String> {
+    let searching = Rc::new(Searching(RefCell::new(Discovery::new(own.host, own.internode(), seeds))));
+    rt::shard::install(searching.clone());
+    let found = search_with(internode, own, &searching).await;
+    rt::shard::uninstall::<Searching>();
+    found
+}
+
+async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searching) -> Result<Found, String> {
+    let mut told = rt::time::now();
+    loop {
+        let (addresses, known) = {
+            let search = searching.0.borrow();
+            (search.to_ask(), search.known().clone())
+        };
+        let questions = addresses.iter().map(|address| ask(internode, *address, Request::Discover(known.clone())));
+        let answers = futures_util::future::join_all(questions).await;
+        let mut last_error = None;
+        for (address, answer) in addresses.into_iter().zip(answers) {
+            let mut search = searching.0.borrow_mut();
+            match answer {
+                Ok((host, Answer::InCluster)) => {
+                    search.heard(address, Heard { host, known: [address].into(), in_cluster: true });
+                }
+                Ok((host, Answer::Searching(known))) => {
+                    search.heard(address, Heard { host, known, in_cluster: false });
+                }
+                Ok((_, other)) => {
+                    search.lost(address);
+                    last_error = Some(format!("{address}: {other:?}"));
+                }
+                Err(NoAnswer::Own) => {
+                    search.heard(address, Heard { host: own.host, known: BTreeSet::new(), in_cluster: false });
+                }
+                Err(NoAnswer::Ever(why)) => return Err(why),
+                Err(NoAnswer::Yet(why)) => {
+                    search.lost(address);
+                    last_error = Some(format!("{address}: {why}"));
+                }
+            }
+        }
+        let verdict = searching.0.borrow().verdict();
+        match verdict {
+            Verdict::Begin => return Ok(Found::Nothing),
+            Verdict::Join(members) => match join(internode, own, members).await {
+                Ok(Some(nodes)) => return Ok(Found::Cluster(nodes)),
+                Ok(None) => {}
+                Err(why) => return Err(why),
+            },
+            Verdict::Ask => {}
+        }
+        if told.elapsed() >= TELL {
+            told = rt::time::now();
+            let silent = searching.0.borrow().silent();
+            let why = last_error.as_deref().unwrap_or("all answer, and another one begins the cluster");
+            tracing::warn!(?silent, why, "still looking for a cluster");
+        }
+        rt::time::sleep(PAUSE).await;
+    }
+}
+
+/// Why a question has no answer.
+enum NoAnswer {
+    /// It may have one another time.
+    Yet(String),
+    /// The node that was asked is this one.
+    Own,
+    /// There will never be one: this node belongs elsewhere, or nowhere.
+    Ever(String),
+}
+
+async fn ask(internode: &Rc<Internode>, address: SocketAddr, request: Request) -> Result<(HostId, Answer), NoAnswer> {
+    let limit = if matches!(request, Request::Join(_)) { ADMISSION } else { QUESTION };
+    let called = internode.call_at(address, Verb::Join, encode(&request), Deadline::after(limit)).await;
+    let (party, answer) = called.map_err(|error| match &error {
+        CallError::Rejected(rejection) => match rejection.code {
+            RejectionCode::Itself => NoAnswer::Own,
+            RejectionCode::Cluster | RejectionCode::Version | RejectionCode::Left => {
+                NoAnswer::Ever(format!("the node at {address}, which is to lead to the cluster: {error}"))
+            }
+            _ => NoAnswer::Yet(error.to_string()),
+        },
+        _ => NoAnswer::Yet(error.to_string()),
+    })?;
+    Ok((party.host, decode(&answer).map_err(NoAnswer::Yet)?))
+}
+
+/// Tells the cluster where a member of it is now. Whether it was heard; if not, it is to be tried again later.
+pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<SocketAddr>) -> Result<bool, String> {
+    // A node alone has nobody to tell.
+    Ok(members.is_empty() || join(internode, own, members).await?.is_some())
+}
+
+/// Asks members to be let in, and follows where they point. Nothing: to be tried again later.
+async fn join(
+    internode: &Rc<Internode>,
+    own: &Node,
+    members: BTreeSet<SocketAddr>,
+) -> Result<Option<Vec<Node>>, String> {
+    let mut to_ask: Vec<SocketAddr> = members.into_iter().collect();
+    let mut asked = BTreeSet::new();
+    while let Some(address) = to_ask.pop() {
+        if !asked.insert(address) {
+            continue;
+        }
+        match ask(internode, address, Request::Join(Box::new(own.clone()))).await {
+            Ok((_, Answer::Welcome(nodes))) => return Ok(Some(nodes)),
+            Ok((_, Answer::Elsewhere(leader))) => to_ask.push(leader),
+            Ok((host, Answer::Refused(why))) => return Err(format!("node {host} at {address} refuses: {why}")),
+            Ok((_, other)) => tracing::info!(%address, answer = ?other, "not let in yet"),
+            Err(NoAnswer::Ever(why)) => return Err(why),
+            Err(NoAnswer::Own) => {}
+            Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not let in yet"),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::node::tests::node;
+
+    fn cluster() -> Topology {
+        let mut topology = Topology::default();
+        topology.put(node(1, "dc1", "r1"));
+        topology.put(Node { state: NodeState::Left, ..node(2, "dc1", "r2") });
+        topology.enable(&["RAFT_METADATA".into()]);
+        topology
+    }
+
+    #[test]
+    fn who_is_let_in() {
+        let topology = cluster();
+        let new = node(3, "dc1", "r3");
+        let ops = admit(&topology, &new).expect("let in");
+        assert_eq!(ops, [Op::PutNode(Box::new(Node { state: NodeState::Joining, ..new.clone() }))]);
+        assert_eq!(admit(&topology, &node(1, "dc1", "r1")), Ok(vec![]), "it has asked before");
+        let moved = Node { storage_port: 7007, ..node(1, "dc1", "r1") };
+        assert_eq!(admit(&topology, &moved), Ok(vec![Op::PutNode(Box::new(moved.clone()))]));
+        let refused = [
+            (Node { features: vec![], ..new.clone() }, "RAFT_METADATA"),
+            (Node { broadcast_address: node(1, "", "").broadcast_address, ..new }, "belongs to node"),
+            (node(2, "dc1", "r2"), "has left"),
+            (node(1, "dc1", "r2"), "cannot move"),
+        ];
+        for (node, why) in refused {
+            let error = admit(&topology, &node).expect_err(why);
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_form_of_messages_stays() {
+        let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
+        let place = [0, 127, 0, 0, 1, 0xd8, 0x36];
+        let bytes = |head: &[u8]| [&[FORMAT], head, &place].concat();
+        assert_eq!(encode(&Request::Discover([address].into())), bytes(&[0, 1]));
+        assert_eq!(encode(&Answer::Searching([address].into())), bytes(&[0, 1]));
+        assert_eq!(encode(&Answer::InCluster), [FORMAT, 1].as_slice());
+        assert_eq!(encode(&Answer::Elsewhere(address)), bytes(&[3]));
+        assert_eq!(encode(&Answer::Refused("x".into())), [FORMAT, 5, 1, b'x'].as_slice());
+        let joining = Request::Join(Box::new(node(1, "dc1", "r1")));
+        assert_eq!(decode::<Request>(&encode(&joining)), Ok(joining));
+    }
+}

@@ -1,0 +1,169 @@
+//! The nodes of the cluster: who they are, where they are, what they can do. Part of the metadata, so that all nodes know the same. Pure.
+//!
+//! [`Topology`] is the list of nodes with views by datacenter and rack; [`features`] says what all of them can do; [`voters`] chooses who
+//! votes on changes of the metadata. Whether a node answers just now is not known here: that is a matter of opinion, this is agreed.
+
+pub mod barrier;
+pub mod discovery;
+pub mod features;
+pub mod join;
+pub mod mover;
+mod node;
+pub mod steward;
+pub mod view;
+pub mod voters;
+
+pub use node::{Node, NodeState};
+
+use model::id::HostId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The nodes of a cluster and what has been agreed of them. Copies share what they have in common.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Topology {
+    nodes: Rc<BTreeMap<HostId, Rc<Node>>>,
+    features: Rc<BTreeSet<String>>,
+    fence: u64,
+}
+
+impl Topology {
+    /// All nodes in the order of their ids, those that have left too.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
+        self.nodes.values()
+    }
+
+    /// The nodes that are part of the cluster: all but those that have left.
+    pub fn members(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
+        self.nodes.values().filter(|node| node.state.is_member())
+    }
+
+    /// The nodes that new tablets may be given to.
+    pub fn owners(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
+        self.nodes.values().filter(|node| node.state == NodeState::Normal)
+    }
+
+    /// The node of an id.
+    pub fn node(&self, host: HostId) -> Option<&Rc<Node>> {
+        self.nodes.get(&host)
+    }
+
+    /// How many nodes there are, those that have left too.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is none: before the first node of a cluster has written itself down.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The datacenters that have members, in alphabetical order.
+    pub fn datacenters(&self) -> BTreeSet<&str> {
+        self.members().map(|node| node.datacenter.as_str()).collect()
+    }
+
+    /// The racks of a datacenter that have members, in alphabetical order.
+    pub fn racks(&self, datacenter: &str) -> BTreeSet<&str> {
+        self.in_datacenter(datacenter).map(|node| node.rack.as_str()).collect()
+    }
+
+    /// The members in a datacenter.
+    pub fn in_datacenter(&self, datacenter: &str) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
+        self.members().filter(move |node| node.datacenter == datacenter)
+    }
+
+    /// The features that every node must have, for they may be in use.
+    pub fn enabled_features(&self) -> &BTreeSet<String> {
+        &self.features
+    }
+
+    /// Whether a feature may be used.
+    pub fn has_feature(&self, name: &str) -> bool {
+        self.features.contains(name)
+    }
+
+    /// The member that uses one of a node's addresses for the traffic between nodes, if it is another node.
+    pub fn with_address_of(&self, newcomer: &Node) -> Option<&Rc<Node>> {
+        self.members().find(|node| {
+            node.host != newcomer.host
+                && node.broadcast_address == newcomer.broadcast_address
+                && node.storage_port == newcomer.storage_port
+        })
+    }
+
+    /// The number of metadata below which no request may be routed any more: replicas refuse it.
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// Raises the fence; it never goes back.
+    pub(crate) fn raise_fence(&mut self, number: u64) {
+        self.fence = self.fence.max(number);
+    }
+
+    /// Puts a node in, in place of an earlier description of it.
+    pub(crate) fn put(&mut self, node: Node) {
+        Rc::make_mut(&mut self.nodes).insert(node.host, Rc::new(node));
+    }
+
+    /// Forgets a node. Says whether it was there.
+    pub(crate) fn remove(&mut self, host: HostId) -> bool {
+        Rc::make_mut(&mut self.nodes).remove(&host).is_some()
+    }
+
+    /// Enables features; there is no way back.
+    pub(crate) fn enable(&mut self, features: &[String]) {
+        Rc::make_mut(&mut self.features).extend(features.iter().cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node::tests::node;
+
+    fn three() -> Topology {
+        let mut topology = Topology::default();
+        for (n, datacenter, rack) in [(1, "dc1", "r1"), (2, "dc1", "r2"), (3, "dc2", "r1")] {
+            topology.put(node(n, datacenter, rack));
+        }
+        topology
+    }
+
+    #[test]
+    fn views_show_members_by_place() {
+        let mut topology = three();
+        assert_eq!(topology.datacenters().into_iter().collect::<Vec<_>>(), ["dc1", "dc2"]);
+        assert_eq!(topology.racks("dc1").into_iter().collect::<Vec<_>>(), ["r1", "r2"]);
+        let left = Node { state: NodeState::Left, ..node(3, "dc2", "r1") };
+        topology.put(left);
+        assert_eq!(topology.datacenters().into_iter().collect::<Vec<_>>(), ["dc1"]);
+        assert_eq!((topology.len(), topology.members().count(), topology.owners().count()), (3, 2, 2));
+        let leaving = Node { state: NodeState::Leaving, ..node(2, "dc1", "r2") };
+        topology.put(leaving);
+        assert_eq!((topology.members().count(), topology.owners().count()), (2, 1));
+    }
+
+    #[test]
+    fn an_address_belongs_to_one_node() {
+        let mut topology = three();
+        let newcomer = Node { broadcast_address: node(2, "", "").broadcast_address, ..node(9, "dc1", "r1") };
+        assert_eq!(topology.with_address_of(&newcomer).map(|node| node.host), Some(node(2, "", "").host));
+        assert!(topology.with_address_of(&node(2, "dc1", "r2")).is_none(), "its own address");
+        let other_port = Node { storage_port: 7777, ..newcomer.clone() };
+        assert!(topology.with_address_of(&other_port).is_none());
+        topology.put(Node { state: NodeState::Left, ..node(2, "dc1", "r2") });
+        assert!(topology.with_address_of(&newcomer).is_none(), "who has left needs no address");
+    }
+
+    #[test]
+    fn a_copy_does_not_see_later_changes() {
+        let mut topology = three();
+        let before = topology.clone();
+        assert!(topology.remove(node(1, "", "").host) && !topology.remove(node(1, "", "").host));
+        topology.enable(&["a".into()]);
+        assert_eq!((before.len(), topology.len()), (3, 2));
+        assert!(topology.has_feature("a") && !before.has_feature("a"));
+    }
+}

@@ -1,0 +1,120 @@
+//! What may begin to move, and which step comes next.
+
+use super::*;
+use crate::metadata::{KeyspaceDefinition, TableDefinition, TabletsDefinition};
+use crate::topology::node::tests::node;
+use model::id::{HostId, SchemaVersion};
+use model::options::TableOptions;
+
+const TABLE: TableId = TableId(Uuid::from_u128(7));
+
+fn replica(host: u8, shard: u16) -> TabletReplica {
+    TabletReplica { host: HostId(Uuid::from_u128(host.into())), shard }
+}
+
+/// Four nodes of two shards, the last of which has left, and a table of two tablets on the first two.
+fn metadata() -> Metadata {
+    let nodes = (1..=4).map(|n| {
+        let mut node = node(n, "dc1", "r1");
+        if n == 4 {
+            node.state = NodeState::Left;
+        }
+        Op::PutNode(Box::new(node))
+    });
+    let keyspace = KeyspaceDefinition {
+        name: "ks".into(),
+        replication: Default::default(),
+        durable_writes: true,
+        tablets: Default::default(),
+    };
+    let table = TableDefinition {
+        id: TABLE,
+        version: SchemaVersion(Uuid::from_u128(1)),
+        keyspace: "ks".into(),
+        name: "t".into(),
+        columns: Vec::new(),
+        dropped: Vec::new(),
+        options: TableOptions::default(),
+    };
+    let copies = vec![replica(1, 0), replica(2, 1)];
+    let rest = [
+        Op::EnableFeatures(vec![TABLET_TRANSITIONS.into()]),
+        Op::PutKeyspace(keyspace),
+        Op::PutTable(Box::new(table)),
+        Op::PutTablets(TabletsDefinition { table: TABLE, replicas: vec![copies.clone(), copies] }),
+    ];
+    Metadata::empty().with(&nodes.chain(rest).collect::<Vec<_>>()).expect("the steps fit")
+}
+
+fn begun(tablet: u32, stage: Stage, new: &[TabletReplica]) -> Op {
+    let (kind, new_replicas) = (TransitionKind::Migration, Replicas::from_slice(new));
+    let moving = Transition { kind, stage, new_replicas, session: None };
+    Op::PutTransition(Box::new(moving.written(TABLE, tablet)))
+}
+
+#[test]
+fn what_may_begin() {
+    use TransitionKind::{IntranodeMigration, Migration, Rebuild};
+    let metadata = metadata().with(&[begun(1, Stage::Streaming, &[replica(1, 0), replica(3, 0)])]).unwrap();
+    let one_moves = "one copy moves at a time";
+    let one_comes = "one copy is made or given up at a time";
+    type Case<'a> = (u32, TransitionKind, &'a [TabletReplica], Result<(), &'a str>);
+    let cases: [Case<'_>; 12] = [
+        (0, Migration, &[replica(1, 0), replica(3, 1)], Ok(())),
+        (0, Rebuild, &[replica(1, 0), replica(2, 1), replica(3, 0)], Ok(())),
+        (0, Rebuild, &[replica(2, 1)], Ok(())),
+        (0, Migration, &[replica(3, 1)], Err(one_moves)),
+        (0, Migration, &[replica(1, 0), replica(2, 1)], Err(one_moves)),
+        (0, Rebuild, &[replica(3, 0)], Err(one_comes)),
+        (0, Migration, &[replica(1, 0), replica(1, 0)], Err("would have two copies")),
+        (0, Migration, &[replica(1, 1), replica(3, 0)], Err("between the shards of its node")),
+        (0, Migration, &[replica(1, 0), replica(3, 2)], Err("has 2 shards")),
+        (0, Migration, &[replica(1, 0), replica(4, 0)], Err("serves no tablets")),
+        (1, Migration, &[replica(1, 0), replica(3, 0)], Err("on the move already: streaming")),
+        (2, Migration, &[replica(1, 0), replica(3, 0)], Err("the table has 2 tablets")),
+    ];
+    for (tablet, kind, new, expected) in cases {
+        let found = check(&metadata, TABLE, tablet, kind, new);
+        match expected {
+            Ok(()) => assert_eq!(found, Ok(()), "{kind:?} {new:?}"),
+            Err(words) => assert!(found.as_ref().is_err_and(|why| why.contains(words)), "{found:?} {words}"),
+        }
+    }
+    assert!(check(&metadata, TABLE, 0, IntranodeMigration, &[replica(1, 0)]).is_err());
+    assert!(check(&metadata, TableId(Uuid::nil()), 0, Migration, &[]).is_err());
+    assert!(check(&Metadata::empty(), TABLE, 0, Migration, &[]).is_err_and(|why| why.contains("not all nodes")));
+}
+
+/// The next stage is made for what is there, not for what was seen before; where a node that a copy goes to has left it goes back.
+#[test]
+fn steps_follow_what_is_there() {
+    // Sessions are random, and randomness is a shard's.
+    rt::block_on(async { follow_what_is_there() });
+}
+
+fn follow_what_is_there() {
+    let to_third = [replica(1, 0), replica(3, 0)];
+    let metadata = metadata().with(&[begun(0, Stage::WriteBothReadOld, &to_third)]).unwrap();
+    let seen = |metadata: &Metadata| -> Seen {
+        let (table, tablet, moving) = metadata.transitions().next().expect("one moves");
+        (table.schema.id, tablet, moving.clone())
+    };
+    let now = seen(&metadata);
+    let Some(Op::PutTransition(next)) = step(&metadata, &now) else { panic!("there is a next stage") };
+    assert_eq!((next.stage.as_str(), next.session.is_some()), ("streaming", true));
+    let copying = metadata.with(&[Op::PutTransition(next.clone())]).unwrap();
+    assert!(step(&copying, &now).is_none(), "it has gone on since");
+    assert!(copying.session_is_open(next.session.unwrap()) && !copying.session_is_open(Uuid::nil()));
+    let Some(Op::PutTransition(next)) = step(&copying, &seen(&copying)) else { panic!("there is a next stage") };
+    assert_eq!((next.stage.as_str(), next.session), ("write_both_read_new", None));
+    let mut gone = node(3, "dc1", "r1");
+    gone.state = NodeState::Left;
+    let without = copying.with(&[Op::PutNode(Box::new(gone))]).unwrap();
+    let Some(Op::PutTransition(next)) = step(&without, &seen(&without)) else { panic!("there is a next stage") };
+    assert_eq!(next.stage, "cleanup_target");
+    for (stage, moved) in [(Stage::EndMigration, true), (Stage::RevertMigration, false)] {
+        let last = metadata.with(&[begun(0, stage, &to_third)]).unwrap();
+        let end = step(&last, &seen(&last));
+        assert_eq!(end, Some(Op::EndTransition { table: TABLE, tablet: 0, moved }));
+    }
+}

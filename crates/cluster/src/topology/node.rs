@@ -1,0 +1,116 @@
+//! A node as the cluster knows it.
+
+use model::id::HostId;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+/// Where a node is in its life in the cluster. Append-only: what is written down has the place of each in this list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeState {
+    /// It has been let in and learns; it has no tablets yet.
+    Joining,
+    /// It serves.
+    Normal,
+    /// It gives its tablets away, to leave.
+    Leaving,
+    /// It is no part of the cluster any more, and never will be again.
+    Left,
+}
+
+impl NodeState {
+    /// Whether such a node is part of the cluster.
+    pub fn is_member(self) -> bool {
+        self != NodeState::Left
+    }
+
+    /// The name that operators and `system.topology` know it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeState::Joining => "bootstrapping",
+            NodeState::Normal => "normal",
+            NodeState::Leaving => "decommissioning",
+            NodeState::Left => "left",
+        }
+    }
+}
+
+/// A node: its identity, where it is reached, where it stands, what it can do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    /// Its identity, for its whole life.
+    pub host: HostId,
+    /// Where it is in its life.
+    pub state: NodeState,
+    /// Where clients reach it.
+    pub rpc_address: IpAddr,
+    /// The address on which it listens for other nodes.
+    pub listen_address: IpAddr,
+    /// The address at which other nodes reach it.
+    pub broadcast_address: IpAddr,
+    /// The port for clients.
+    pub native_port: u16,
+    /// The port at which a client chooses its shard.
+    pub shard_aware_port: u16,
+    /// The port for nodes.
+    pub storage_port: u16,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Its rack.
+    pub rack: String,
+    /// How many shards it has.
+    pub shards: u16,
+    /// The version that clients are told.
+    pub release_version: String,
+    /// What this release can do, by name.
+    pub features: Vec<String>,
+}
+
+impl Node {
+    /// Where other nodes reach it.
+    pub fn internode(&self) -> SocketAddr {
+        SocketAddr::new(self.broadcast_address, self.storage_port)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    /// A node with all that tests do not look at filled in.
+    pub(crate) fn node(n: u8, datacenter: &str, rack: &str) -> Node {
+        let address = IpAddr::from([127, 0, 0, n]);
+        Node {
+            host: HostId(Uuid::from_u128(n.into())),
+            state: NodeState::Normal,
+            rpc_address: address,
+            listen_address: address,
+            broadcast_address: address,
+            native_port: 9042,
+            shard_aware_port: 19042,
+            storage_port: 7000,
+            datacenter: datacenter.into(),
+            rack: rack.into(),
+            shards: 2,
+            release_version: "4.1.0".into(),
+            features: vec!["RAFT_METADATA".into()],
+        }
+    }
+
+    #[test]
+    fn its_written_form_stays() {
+        let written = postcard::to_stdvec(&node(1, "dc1", "r1")).expect("encoded");
+        let mut expected = vec![16];
+        expected.extend([0; 15]);
+        expected.push(1);
+        expected.push(1);
+        for _ in 0..3 {
+            expected.extend([0, 127, 0, 0, 1]);
+        }
+        // 9042, 19042 and 7000, seven bits a byte.
+        expected.extend([0xd2, 0x46, 0xe2, 0x94, 0x01, 0xd8, 0x36]);
+        expected.extend(b"\x03dc1\x02r1\x02\x054.1.0\x01\x0dRAFT_METADATA");
+        assert_eq!(written, expected);
+        assert_eq!(postcard::from_bytes::<Node>(&written).expect("decoded"), node(1, "dc1", "r1"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The cluster as this node sees it: what is agreed of each member, and whether it answers just now and what it says of itself.
+//!
+//! For operators and clients to look at; nothing is decided by it.
+
+use super::{Node, NodeState};
+use crate::internode::{Internode, Liveness, NodeStatus, PeerStatus, SelfReport};
+use crate::metadata::{Metadata, MetadataService, NodeInfo, own_node};
+use model::id::HostId;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// A member of the cluster, seen from here.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeView {
+    /// What is agreed of it.
+    pub node: Rc<Node>,
+    /// Whether it is this node.
+    pub is_own: bool,
+    /// Whether it answers.
+    pub is_up: bool,
+    /// Whether it serves clients, as far as is known.
+    pub serving: bool,
+    /// The version of its schema, once it has said so.
+    pub schema: Option<Uuid>,
+    /// Bytes that its sstables take on disk, once it has said so. Of this node shard 0 knows it.
+    pub load_bytes: Option<u64>,
+    /// By how many microseconds its clock is ahead of ours.
+    pub clock_ahead_micros: Option<i64>,
+    /// Its place among the full members, which are in the order of their ids, and their number; nothing for others.
+    pub rank: Option<(u32, u32)>,
+}
+
+/// All members in the order of their ids, as this shard knows them.
+pub fn nodes() -> Vec<NodeView> {
+    let service = rt::shard::service::<MetadataService>();
+    let internode = rt::shard::try_service::<Internode>();
+    let liveness = internode.as_ref().map(|internode| internode.liveness()).unwrap_or_default();
+    let report = internode.and_then(|internode| internode.report());
+    view(&service.current(), service.info(), &liveness, report)
+}
+
+/// All members in the order of their ids. This node is among them in any case.
+pub fn view(metadata: &Metadata, info: &NodeInfo, liveness: &Liveness, own: Option<SelfReport>) -> Vec<NodeView> {
+    let topology = &metadata.topology;
+    let mut members: Vec<Rc<Node>> = topology.members().cloned().collect();
+    if members.iter().all(|node| node.host != info.host_id) {
+        members.push(Rc::new(own_node(info, NodeState::Normal)));
+        members.sort_by_key(|node| node.host);
+    }
+    let ranked: Vec<HostId> =
+        members.iter().filter(|node| node.state == NodeState::Normal).map(|node| node.host).collect();
+    let seen = |node: Rc<Node>| {
+        let is_own = node.host == info.host_id;
+        let known = liveness.nodes.get(&node.host).copied();
+        let report = if is_own { own } else { known.and_then(|known| known.report) };
+        // What a node said where it was before is no news of where it is now.
+        let is_there = known.is_some_and(|known| known.address == Some(node.internode()));
+        let place = ranked.iter().position(|host| *host == node.host);
+        NodeView {
+            is_own,
+            is_up: is_own || known.is_some_and(|known| known.status == NodeStatus::Up),
+            serving: if is_own {
+                own.is_none_or(|own| own.serving)
+            } else {
+                is_there && liveness.is_serving(node.host)
+            },
+            schema: if is_own { Some(metadata.version) } else { report.map(|report| report.schema) },
+            load_bytes: report.map(|report| report.load_bytes),
+            clock_ahead_micros: known.and_then(|known: PeerStatus| known.clock_ahead_micros),
+            rank: place.map(|place| (place as u32, ranked.len() as u32)),
+            node,
+        }
+    };
+    members.into_iter().map(seen).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Op;
+    use crate::topology::node::tests::node;
+
+    fn info(n: u8) -> NodeInfo {
+        let own = node(n, "dc1", "r1");
+        NodeInfo {
+            host_id: own.host,
+            cluster_name: "c".into(),
+            shards: 2,
+            datacenter: own.datacenter,
+            rack: own.rack,
+            rpc_address: own.rpc_address,
+            listen_address: own.listen_address,
+            broadcast_address: own.broadcast_address,
+            native_port: own.native_port,
+            shard_aware_port: own.shard_aware_port,
+            storage_port: own.storage_port,
+            release_version: own.release_version,
+            started_micros: 0,
+        }
+    }
+
+    fn status(n: u8, status: NodeStatus, report: Option<SelfReport>) -> PeerStatus {
+        let address = Some(node(n, "", "").internode());
+        PeerStatus { status, clock_ahead_micros: Some(9), round_trip: None, report, address }
+    }
+
+    #[test]
+    fn members_are_shown_as_agreed_and_as_they_answer() {
+        let joining = Node { state: NodeState::Joining, ..node(3, "dc1", "r3") };
+        let left = Node { state: NodeState::Left, ..node(4, "dc1", "r3") };
+        let ops: Vec<Op> = [node(1, "dc1", "r1"), node(2, "dc1", "r2"), joining, left]
+            .into_iter()
+            .map(|node| Op::PutNode(Box::new(node)))
+            .collect();
+        let metadata = Metadata::empty().with(&ops).expect("nodes fit");
+        let said = SelfReport { serving: true, schema: Uuid::from_u128(5), load_bytes: 6 };
+        let mut liveness = Liveness::default();
+        liveness.nodes.insert(node(2, "", "").host, status(2, NodeStatus::Up, Some(said)));
+        liveness.nodes.insert(node(3, "", "").host, status(3, NodeStatus::Down, Some(said)));
+        let shown = view(&metadata, &info(1), &liveness, Some(SelfReport { load_bytes: 7, ..SelfReport::default() }));
+        let states: Vec<_> = shown.iter().map(|one| (one.is_own, one.is_up, one.serving, one.rank)).collect();
+        assert_eq!(
+            states,
+            [(true, true, false, Some((0, 2))), (false, true, true, Some((1, 2))), (false, false, false, None)]
+        );
+        assert_eq!((shown[0].schema, shown[1].schema), (Some(metadata.version), Some(Uuid::from_u128(5))));
+        assert_eq!((shown[0].load_bytes, shown[1].load_bytes), (Some(7), Some(6)));
+        assert_eq!((shown[0].clock_ahead_micros, shown[1].clock_ahead_micros), (None, Some(9)));
+        liveness.nodes.insert(node(2, "", "").host, status(9, NodeStatus::Up, Some(said)));
+        let moved = view(&metadata, &info(1), &liveness, None);
+        assert!(moved[1].is_up && !moved[1].serving, "what it said elsewhere does not count");
+    }
+
+    #[test]
+    fn a_node_alone_is_there_even_before_it_is_written_down() {
+        let shown = view(&Metadata::empty(), &info(1), &Liveness::default(), None);
+        assert_eq!(shown.len(), 1);
+        assert!(shown[0].is_own && shown[0].is_up && shown[0].serving && shown[0].rank == Some((0, 1)));
+    }
+}

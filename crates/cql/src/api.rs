@@ -3,7 +3,9 @@
 //! Bytes of values stay slices of the frame they came in; rows of an answer are already in the protocol's form.
 
 use bytes::Bytes;
+use md5::{Digest, Md5};
 use model::CqlType;
+use model::types::wire;
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -55,12 +57,16 @@ pub struct QueryParams {
     pub page_size: Option<i32>,
     /// Where the previous page ended, as given to the client; not yet trusted.
     pub paging_state: Option<Bytes>,
-    /// The client needs no column descriptions.
+    /// The client needs no column descriptions: it relies on those that it got with the prepared statement.
     pub skip_metadata: bool,
     /// The client's timestamp, microseconds.
     pub timestamp: Option<i64>,
+    /// What the client takes the time to be, in seconds since 1970: for expiry, of what is read and written. For tests of clients.
+    pub now_in_seconds: Option<i32>,
     /// The request is traced under this id.
     pub trace: Option<Uuid>,
+    /// The client wants to know why the page ended (custom payload `messina-page-info`).
+    pub page_info: bool,
 }
 
 impl Default for QueryParams {
@@ -73,7 +79,9 @@ impl Default for QueryParams {
             paging_state: None,
             skip_metadata: false,
             timestamp: None,
+            now_in_seconds: None,
             trace: None,
+            page_info: false,
         }
     }
 }
@@ -137,6 +145,9 @@ pub struct ColumnSpec {
     pub ty: CqlType,
 }
 
+/// What tells one description of a result from another.
+pub type MetadataId = [u8; 16];
+
 /// The description of a result's columns.
 #[derive(Debug, Default)]
 pub struct ResultMetadata {
@@ -144,6 +155,32 @@ pub struct ResultMetadata {
     pub columns: Vec<ColumnSpec>,
     /// The protocol's form of them, filled by the server at first use.
     pub encoded: OnceCell<Bytes>,
+    /// [`ResultMetadata::id`], once somebody asked for it.
+    pub digest: OnceCell<MetadataId>,
+    /// Clients may know other columns of the statement, from before its tables changed: they are told these whether they want to be or not,
+    /// unless they say by its id what they know.
+    pub altered: Cell<bool>,
+}
+
+impl ResultMetadata {
+    /// MD5 of the columns: the same on every shard and node, another one when a name or a type has changed. Computed at its
+    /// first use.
+    pub fn id(&self) -> MetadataId {
+        *self.digest.get_or_init(|| {
+            let mut hash = Md5::new();
+            let mut option = Vec::new();
+            for column in &self.columns {
+                for name in [&*column.keyspace, &*column.table, &column.name] {
+                    hash.update((name.len() as u32).to_be_bytes());
+                    hash.update(name);
+                }
+                option.clear();
+                wire::write_option(&column.ty, &mut option);
+                hash.update(&option);
+            }
+            hash.finalize().into()
+        })
+    }
 }
 
 /// Rows.
@@ -210,12 +247,14 @@ pub struct Answer {
     pub warnings: Vec<String>,
     /// The value of the custom payload `tablets-routing-v1`, if the client went to the wrong place.
     pub tablet: Option<Bytes>,
+    /// The value of the custom payload `messina-page-info`, if the client wanted it.
+    pub page_info: Option<Bytes>,
 }
 
 impl Answer {
     /// An answer without warnings.
     pub fn new(kind: AnswerKind) -> Self {
-        Answer { kind, warnings: Vec::new(), tablet: None }
+        Answer { kind, warnings: Vec::new(), tablet: None, page_info: None }
     }
 }
 
@@ -230,6 +269,8 @@ pub struct Prepared {
     pub partition_key_markers: Vec<u16>,
     /// The columns of the result; empty for statements without rows.
     pub result: Rc<ResultMetadata>,
+    /// It has a condition (IF): clients that negotiated the mark send it to the first replica.
+    pub conditional: bool,
     /// Warnings for the client.
     pub warnings: Vec<String>,
 }

@@ -4,6 +4,7 @@ use crate::api::{Answer, AnswerKind, BatchKind};
 use crate::error::Error;
 use crate::modify::Modify;
 use crate::modify::execute::{Mutations, default_timestamp};
+use crate::modify::json::JsonValues;
 use crate::modify::read_first::{Prior, read_first};
 use crate::request::{Request, write_error};
 use crate::term::Env;
@@ -40,25 +41,29 @@ const PARTS_PER_LOOK: usize = 16;
 
 /// Executes a batch. Statements of later batches never see those of this one half done within a partition.
 pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -> Result<Answer, Error> {
-    if whole.kind == BatchKind::Counter {
-        return Err(Error::not_supported("A counter batch"));
-    }
+    let each = parts.iter().map(|part| part.modify.counter);
+    let counters = check_counters(whole.kind, whole.timestamp.is_some(), each)?;
     request.check_write_level()?;
     let config = request.config;
+    let warning = config.guardrails.check_write_level(request.params.consistency)?;
     let now = rt::time::wall_micros();
     let default = match whole.timestamp {
         Some(timestamp) => timestamp,
         None => default_timestamp(request, now)?,
     };
-    let options = request.options(whole.timeout.unwrap_or(config.write_timeout));
+    let timeout = if counters { config.counter_write_timeout } else { config.write_timeout };
+    let options = request.options(whole.timeout.unwrap_or(timeout));
     let mut answer = Answer::new(AnswerKind::Void);
+    answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i % PARTS_PER_LOOK == PARTS_PER_LOOK - 1 {
             rt::task::maybe_yield().await;
         }
-        let (stamp, capped) = modify.stamp(*env, default, now, config.restrict_future_timestamp)?;
+        let json = modify.json.as_ref().map(|json| json.bind(*env)).transpose()?;
+        let env = &json.as_ref().map_or(*env, JsonValues::env);
+        let (stamp, capped) = modify.stamp(*env, default, now, request)?;
         if capped {
             answer.warnings.push(modify.capped_warning());
         }
@@ -90,13 +95,33 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     }
     let Some(schema) = tables.first() else { return Ok(answer) };
     check_size(&mutations, &tables, request, &mut answer)?;
+    if counters {
+        request.check_counter_level(&schema.name)?;
+    }
     let kind = match whole.kind {
+        _ if counters => WriteKind::Counter,
         BatchKind::Logged if mutations.len() > 1 => WriteKind::LoggedBatch,
         _ => WriteKind::UnloggedBatch,
     };
     let written = request.coordinator.write(mutations, kind, &options).await;
     written.map_err(|error| write_error(error, schema, kind))?;
     Ok(answer)
+}
+
+/// Whether a batch of this kind, with or without a timestamp of its own, counts; `each` says it of its statements. Counters and other columns
+/// do not go together, since counting twice is not counting once.
+pub fn check_counters(kind: BatchKind, timestamp: bool, each: impl Iterator<Item = bool>) -> Result<bool, Error> {
+    let (mut counters, mut others) = (false, false);
+    each.for_each(|counter| if counter { counters = true } else { others = true });
+    let why = match kind {
+        BatchKind::Counter if timestamp => "Cannot provide custom timestamp for counter BATCH",
+        _ if counters && timestamp => "Cannot provide custom timestamp for a BATCH containing counters",
+        BatchKind::Counter if others => "Cannot include non-counter statement in a counter batch",
+        BatchKind::Logged if counters => "Cannot include a counter statement in a logged batch",
+        _ if counters && others => "Counter and non-counter mutations cannot exist in the same batch",
+        _ => return Ok(counters),
+    };
+    Err(Error::invalid(why))
 }
 
 /// Big batches of several partitions are warned of, and refused beyond a limit.

@@ -1,6 +1,7 @@
 //! Every error a client can get, with its protocol code: chosen here and nowhere else.
 
 use crate::api::Consistency;
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// The kind of a write that failed, as the protocol names it.
@@ -12,6 +13,8 @@ pub enum WriteType {
     UnloggedBatch,
     Counter,
     BatchLog,
+    View,
+    Cdc,
 }
 
 impl WriteType {
@@ -23,6 +26,8 @@ impl WriteType {
             WriteType::UnloggedBatch => "UNLOGGED_BATCH",
             WriteType::Counter => "COUNTER",
             WriteType::BatchLog => "BATCH_LOG",
+            WriteType::View => "VIEW",
+            WriteType::Cdc => "CDC",
         }
     }
 }
@@ -56,6 +61,8 @@ pub enum Error {
         received: i32,
         required: i32,
         failures: i32,
+        /// Where the replicas are that failed; empty: on this node.
+        nodes: Vec<IpAddr>,
         data_present: bool,
         why: String,
     },
@@ -66,9 +73,13 @@ pub enum Error {
         received: i32,
         required: i32,
         failures: i32,
+        /// Where the replicas are that failed; empty: on this node.
+        nodes: Vec<IpAddr>,
         kind: WriteType,
         why: String,
     },
+    #[error("{message}")]
+    FunctionFailure { keyspace: String, function: String, argument_types: Vec<String>, message: String },
     #[error("{0}")]
     Syntax(String),
     #[error("{0}")]
@@ -99,6 +110,7 @@ impl Error {
             Error::WriteTimeout { .. } => 0x1100,
             Error::ReadTimeout { .. } => 0x1200,
             Error::ReadFailure { .. } => 0x1300,
+            Error::FunctionFailure { .. } => 0x1400,
             Error::WriteFailure { .. } => 0x1500,
             Error::Syntax(_) => 0x2000,
             Error::Unauthorized(_) => 0x2100,

@@ -3,14 +3,17 @@
 //! [`syntax`] turns text into a statement; [`plan`] works out, once, everything of it that does not depend on values; a plan is
 //! executed by [`select`], [`modify`], [`batch`], [`schema`] or [`describe`]. [`processor`] is the door, and keeps plans. It
 //! knows nothing of sockets or frames: [`api`] is the border to the server above.
-//! Reading order: api, error, syntax, term, restrictions, select, modify, batch, plan, prepared, processor.
+//! Reading order: api, error, guardrails, syntax, term, restrictions, select, modify, batch, plan, prepared, processor.
 
 pub mod api;
 pub mod attributes;
 pub mod authorize;
 pub mod batch;
 pub mod describe;
+pub mod dialect;
 pub mod error;
+pub mod fragments;
+pub mod guardrails;
 pub mod modify;
 pub mod plan;
 pub mod prepared;
@@ -20,6 +23,7 @@ pub mod restrictions;
 pub mod schema;
 pub mod select;
 pub mod source;
+pub mod statistics;
 pub mod syntax;
 pub mod system;
 pub mod term;
@@ -29,3 +33,4 @@ pub use api::{Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams};
 pub use error::Error;
 pub use processor::Processor;
 pub use request::Config;
+pub use statistics::StatementNumbers;

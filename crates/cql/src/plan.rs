@@ -4,7 +4,9 @@
 
 use crate::api::{BatchKind, BoundValue, BoundValues, ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
+use crate::dialect::Dialect;
 use crate::error::Error;
+use crate::fragments::FragmentsTable;
 use crate::modify::{self, Modify};
 use crate::restrictions::Partition;
 use crate::schema::names;
@@ -40,6 +42,8 @@ pub enum Plan {
     Select(Box<Select>),
     /// INSERT, UPDATE, DELETE.
     Modify(Box<Modify>),
+    /// A change of a setting in `system.config`.
+    Configure(Box<Modify>),
     /// BEGIN BATCH.
     Batch(BatchPlan),
     /// USE.
@@ -91,18 +95,34 @@ fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Res
     Ok(Found { schema: table.schema.clone(), virtual_table: None })
 }
 
+/// The virtual table that shows the fragments of a table.
+fn fragments_of(found: Found) -> Found {
+    let table = FragmentsTable::new(&found.schema, found.virtual_table);
+    Found { schema: table.schema().clone(), virtual_table: Some(Rc::new(table)) }
+}
+
+/// The table that a SELECT without FROM reads.
+fn one_row() -> QualifiedName {
+    QualifiedName { keyspace: Some(ast::Name::new("system")), name: ast::Name::new("one_row") }
+}
+
 /// The plan of a statement in a session with this keyspace.
-pub fn plan(metadata: &Metadata, keyspace: Option<&str>, parsed: ParsedStatement) -> Result<Planned, Error> {
+pub fn plan(
+    metadata: &Metadata,
+    keyspace: Option<&str>,
+    parsed: ParsedStatement,
+    dialect: Dialect,
+) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let mut planner =
-        Planner { metadata, keyspace, variables: Variables::new(metadata, &markers), tables: SmallVec::new() };
+    let variables = Variables::new(metadata, &markers, dialect);
+    let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new() };
     let plan = planner.statement(statement)?;
     let Planner { variables, tables, .. } = planner;
     let variables = ResultMetadata { columns: variables.finish()?, ..Default::default() };
     let key_of = |partition: &Partition| partition.key_variables().unwrap_or_default();
     let partition_key_markers = match &plan {
         Plan::Select(select) => key_of(&select.restrictions.partition),
-        Plan::Modify(modify) => key_of(&modify.partition),
+        Plan::Modify(modify) if modify.json.is_none() => key_of(&modify.partition),
         _ => Vec::new(),
     };
     let result = match &plan {
@@ -124,23 +144,24 @@ impl Planner<'_> {
     fn statement(&mut self, statement: Statement) -> Result<Plan, Error> {
         Ok(match statement {
             Statement::Select(statement) => {
-                let Some(from) = &statement.from else {
-                    return Err(Error::not_supported("SELECT without FROM"));
+                let found = match &statement.from {
+                    Some(from) => find(self.metadata, self.keyspace, &from.table)?,
+                    None if statement.selection == ast::Selection::All => {
+                        return Err(Error::invalid("SELECT * needs a FROM clause"));
+                    }
+                    None => find(self.metadata, None, &one_row())?,
                 };
-                let found = find(self.metadata, self.keyspace, &from.table)?;
                 self.depends_on(&found);
+                let found = match &statement.from {
+                    Some(from) if from.mutation_fragments => fragments_of(found),
+                    _ => found,
+                };
                 let select = select::plan::plan(&found.schema, found.virtual_table, &statement, &mut self.variables)?;
                 Plan::Select(Box::new(select))
             }
-            Statement::Insert(statement) => {
-                self.modification(&Modification::Insert(statement)).map(Box::new).map(Plan::Modify)?
-            }
-            Statement::Update(statement) => {
-                self.modification(&Modification::Update(statement)).map(Box::new).map(Plan::Modify)?
-            }
-            Statement::Delete(statement) => {
-                self.modification(&Modification::Delete(statement)).map(Box::new).map(Plan::Modify)?
-            }
+            Statement::Insert(statement) => self.modification_plan(&Modification::Insert(statement))?,
+            Statement::Update(statement) => self.modification_plan(&Modification::Update(statement))?,
+            Statement::Delete(statement) => self.modification_plan(&Modification::Delete(statement))?,
             Statement::Batch(statement) => self.batch(&statement)?,
             Statement::Use(name) => Plan::Use(name.into_string()),
             Statement::Truncate(statement) => {
@@ -158,6 +179,17 @@ impl Planner<'_> {
         if found.virtual_table.is_none() && !self.tables.contains(&table) {
             self.tables.push(table);
         }
+    }
+
+    fn modification_plan(&mut self, statement: &Modification) -> Result<Plan, Error> {
+        let name = modify::plan::table_of(statement);
+        let keyspace = name.keyspace.as_ref().map(|keyspace| keyspace.as_str()).or(self.keyspace);
+        if keyspace.is_some_and(|keyspace| system::config::is_config(keyspace, &name.name)) {
+            let found = find(self.metadata, self.keyspace, name)?;
+            let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
+            return Ok(Plan::Configure(Box::new(modify)));
+        }
+        self.modification(statement).map(Box::new).map(Plan::Modify)
     }
 
     fn modification(&mut self, statement: &Modification) -> Result<Modify, Error> {
@@ -188,6 +220,8 @@ impl Planner<'_> {
             }
             statements.push(modify);
         }
+        let each = statements.iter().map(|modify| modify.counter);
+        crate::batch::check_counters(kind, attributes.timestamp.is_some(), each)?;
         Ok(Plan::Batch(BatchPlan { kind, attributes, statements }))
     }
 }

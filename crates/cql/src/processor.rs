@@ -8,19 +8,22 @@ use crate::api::{Answer, AnswerKind, Batch, BatchStatement, BoundValues, ClientS
 use crate::attributes::Attributes;
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, Part, Whole};
+use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::plan::{BatchPlan, Plan, Planned, bind, plan};
-use crate::prepared::{Cache, Kept, StatementId, id_of};
+use crate::prepared::{Cache, CacheNumbers, Kept, StatementId, id_of};
 use crate::request::{Config, Request};
 use crate::schema::{is_schema_statement, names};
+use crate::statistics::{StatementNumbers, Statistics};
 use crate::syntax::{Statement, parse};
 use crate::term::Env;
 use crate::trace_store;
-use crate::{describe, schema};
+use crate::{describe, schema, system};
 use cluster::{Coordinator, Metadata, MetadataService};
 use replica::Trace;
 use std::cell::RefCell;
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// Bytes that the plans of unprepared statements may take.
 const QUERY_CACHE_SIZE: usize = 4 << 20;
@@ -30,9 +33,10 @@ const MAX_KEPT_TEXT: usize = 16 << 10;
 /// Answers statements on one shard.
 pub struct Processor {
     coordinator: Rc<Coordinator>,
-    config: Config,
+    config: RefCell<Rc<Config>>,
     prepared: RefCell<Cache>,
     queries: RefCell<Cache>,
+    statistics: Statistics,
 }
 
 impl Processor {
@@ -42,35 +46,85 @@ impl Processor {
     }
 
     /// The processor of this shard.
-    pub fn with_config(coordinator: Rc<Coordinator>, config: Config) -> Self {
+    pub fn with_config(coordinator: Rc<Coordinator>, mut config: Config) -> Self {
+        let statistics = Statistics::default();
+        config.guardrails.violations = statistics.violations.clone();
         let prepared = RefCell::new(Cache::new(config.prepared_statements_cache_size));
-        Processor { coordinator, config, prepared, queries: RefCell::new(Cache::new(QUERY_CACHE_SIZE)) }
+        let queries = RefCell::new(Cache::new(QUERY_CACHE_SIZE));
+        let config = RefCell::new(Rc::new(config));
+        Processor { coordinator, config, prepared, queries, statistics }
     }
 
-    /// How many statements are prepared on this shard, and how many had to go for want of room.
-    pub fn prepared_statements(&self) -> (usize, u64) {
-        let prepared = self.prepared.borrow();
-        (prepared.len(), prepared.evicted())
+    /// The limits that hold now.
+    pub fn config(&self) -> Rc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// Other limits from the next request on; that of the prepared statements stays.
+    pub fn set_config(&self, mut config: Config) {
+        config.guardrails.violations = self.statistics.violations.clone();
+        *self.config.borrow_mut() = Rc::new(config);
+    }
+
+    /// The statements that are prepared on this shard, in numbers.
+    pub fn prepared_statements(&self) -> CacheNumbers {
+        self.prepared.borrow().numbers()
+    }
+
+    /// What was executed on this shard, in numbers.
+    pub fn statistics(&self) -> StatementNumbers {
+        self.statistics.numbers()
     }
 
     /// Executes a statement given as text.
+    #[inline]
     pub async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let trace = trace_of(params);
         if let Some(trace) = &trace {
             trace.event("Parsing a statement");
         }
-        let planned = self.plan_of_query(&metadata, client, text)?;
-        let answer = self.run(&planned, client, params, metadata, trace.clone()).await;
+        let answer = match self.plan_of_query(&metadata, client, text) {
+            Ok(planned) => self.run(&planned, client, params, metadata, trace.clone()).await,
+            Err(error) => Err(error),
+        };
         self.finish_trace(trace, client, params, "QUERY", "Execute CQL3 query", text);
         answer
     }
 
-    /// Prepares a statement on every shard.
-    pub async fn prepare(&self, client: &Rc<ClientState>, text: &str) -> Result<Prepared, Error> {
+    /// Prepares a statement on every shard; traced under an id if one is given.
+    pub async fn prepare(&self, client: &Rc<ClientState>, text: &str, trace: Option<Uuid>) -> Result<Prepared, Error> {
+        self.statistics.prepare();
+        let trace = trace.map(|id| Rc::new(Trace::new(id)));
+        let prepared = self.prepare_everywhere(client, text, trace.as_deref()).await;
+        if let Ok(prepared) = &prepared
+            && prepared.result.altered.get()
+            && let Some(kept) = self.prepared.borrow().get(&prepared.id)
+        {
+            kept.tell(client);
+        }
+        let parameters = vec![("query".to_owned(), text.to_owned())];
+        self.save_trace(trace, client, parameters, "PREPARE", "Preparing CQL3 query");
+        prepared
+    }
+
+    async fn prepare_everywhere(
+        &self,
+        client: &ClientState,
+        text: &str,
+        trace: Option<&Trace>,
+    ) -> Result<Prepared, Error> {
+        let note = |what: &str| {
+            if let Some(trace) = trace {
+                trace.event(what);
+            }
+        };
         let keyspace = client.keyspace.borrow().clone();
-        let id = id_of(keyspace.as_deref(), text);
-        let planned = self.prepare_here(id, keyspace.as_deref(), text)?;
+        let dialect = self.config.borrow().dialect;
+        let id = id_of(keyspace.as_deref(), text, dialect);
+        note("Parsing a statement");
+        let planned = self.prepare_here(id, keyspace.as_deref(), text, dialect)?;
+        note("Planned on this shard, now on the others");
         let shared: std::sync::Arc<(Option<String>, String)> = std::sync::Arc::new((keyspace, text.to_owned()));
         let here = rt::shard::this();
         rt::shard::call_all(move || {
@@ -81,23 +135,28 @@ impl Processor {
                 {
                     let (keyspace, text) = &*shared;
                     // A shard that cannot plan it yet keeps the text, and plans when it is executed.
-                    if processor.prepare_here(id, keyspace.as_deref(), text).is_err() {
-                        processor.prepared.borrow_mut().insert(id, keyspace.as_deref(), text, None);
+                    if processor.prepare_here(id, keyspace.as_deref(), text, dialect).is_err() {
+                        let mut prepared = processor.prepared.borrow_mut();
+                        prepared.insert(id, keyspace.as_deref(), text, dialect, None);
                     }
                 }
             }
         })
         .await;
+        note("Every shard has the statement");
         Ok(Prepared {
             id,
             markers: planned.variables.clone(),
             partition_key_markers: planned.partition_key_markers.clone(),
             result: planned.result.clone(),
+            // Statements with a condition are refused before they get here.
+            conditional: false,
             warnings: Vec::new(),
         })
     }
 
     /// Executes a prepared statement.
+    #[inline]
     pub async fn execute(
         &self,
         client: &Rc<ClientState>,
@@ -106,7 +165,11 @@ impl Processor {
     ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
-        let planned = current(&kept, &metadata)?;
+        let planned = self.current(&kept, &metadata)?;
+        if planned.result.altered.get() && params.skip_metadata && !kept.tell(client) {
+            // It goes by columns that it may have been told before they changed: it shall prepare the statement again.
+            return Err(Error::Unprepared(*id));
+        }
         if params.trace.is_none() {
             return self.run(&planned, client, params, metadata, None).await;
         }
@@ -117,6 +180,7 @@ impl Processor {
     }
 
     /// Executes a batch.
+    #[inline]
     pub async fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let mut planned: Vec<(Rc<Planned>, &BoundValues)> = Vec::with_capacity(batch.statements.len());
@@ -125,7 +189,7 @@ impl Processor {
                 BatchStatement::Query(text, values) => (self.plan_of_query(&metadata, client, text)?, values),
                 BatchStatement::Prepared(id, values) => {
                     let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
-                    (current(&kept, &metadata)?, values)
+                    (self.current(&kept, &metadata)?, values)
                 }
             });
         }
@@ -146,52 +210,63 @@ impl Processor {
             parts.push(Part { modify, env: Env { values, variables: &planned.variables.columns } });
         }
         let trace = trace_of(&batch.params);
-        let request = self.request(&metadata, client, &batch.params, trace.clone());
+        self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
+        let config = self.config();
+        let request = self.request(&config, &metadata, client, &batch.params, trace.clone());
         let whole = Whole { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;
         self.finish_trace(trace, client, &batch.params, "BATCH", "Execute batch of CQL3 queries", "");
         answer
     }
 
-    fn prepare_here(&self, id: StatementId, keyspace: Option<&str>, text: &str) -> Result<Rc<Planned>, Error> {
+    fn prepare_here(
+        &self,
+        id: StatementId,
+        keyspace: Option<&str>,
+        text: &str,
+        dialect: Dialect,
+    ) -> Result<Rc<Planned>, Error> {
         let metadata = self.coordinator.metadata();
         let kept = self.prepared.borrow().get(&id);
         if let Some(kept) = kept {
-            return current(&kept, &metadata);
+            return self.current(&kept, &metadata);
         }
-        let planned = Rc::new(plan_text(&metadata, keyspace, text)?);
-        self.prepared.borrow_mut().insert(id, keyspace, text, Some(planned.clone()));
+        let planned = Rc::new(plan_text(&metadata, keyspace, text, dialect)?);
+        self.prepared.borrow_mut().insert(id, keyspace, text, dialect, Some(planned.clone()));
         Ok(planned)
     }
 
     fn plan_of_query(&self, metadata: &Metadata, client: &ClientState, text: &str) -> Result<Rc<Planned>, Error> {
         let keyspace = client.keyspace.borrow();
         let keyspace = keyspace.as_deref();
+        let dialect = self.config.borrow().dialect;
         if text.len() > MAX_KEPT_TEXT {
-            return plan_text(metadata, keyspace, text).map(Rc::new);
+            return plan_text(metadata, keyspace, text, dialect).map(Rc::new);
         }
-        let id = id_of(keyspace, text);
+        let id = id_of(keyspace, text, dialect);
         let kept = self.queries.borrow().get(&id);
         if let Some(kept) = kept {
-            return current(&kept, metadata);
+            return self.current(&kept, metadata);
         }
-        let planned = Rc::new(plan_text(metadata, keyspace, text)?);
+        let planned = Rc::new(plan_text(metadata, keyspace, text, dialect)?);
         if is_data(&planned.plan) {
-            self.queries.borrow_mut().insert(id, keyspace, text, Some(planned.clone()));
+            self.queries.borrow_mut().insert(id, keyspace, text, dialect, Some(planned.clone()));
         }
         Ok(planned)
     }
 
     fn request<'a>(
         &'a self,
+        config: &'a Config,
         metadata: &'a Rc<Metadata>,
         client: &'a ClientState,
         params: &'a QueryParams,
         trace: Option<Rc<Trace>>,
     ) -> Request<'a> {
-        Request { coordinator: &self.coordinator, metadata, config: &self.config, client, params, trace }
+        Request { coordinator: &self.coordinator, metadata, config, client, params, trace }
     }
 
+    #[inline]
     async fn run(
         &self,
         planned: &Planned,
@@ -202,23 +277,37 @@ impl Processor {
     ) -> Result<Answer, Error> {
         let values = bind(&params.values, &planned.variables.columns)?;
         let env = Env { values: &values, variables: &planned.variables.columns };
-        let request = self.request(&metadata, client, params, trace);
+        let config = self.config();
+        let request = self.request(&config, &metadata, client, params, trace);
         match &planned.plan {
             Plan::Select(select) => {
+                self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
-                select.execute(env, &request).await
+                let answer = select.execute(env, &request).await?;
+                self.statistics.selected(&answer);
+                Ok(answer)
             }
             Plan::Modify(modify) => {
+                self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
                 modify.execute(env, &request).await
             }
-            Plan::Batch(batch) => run_batch(batch, env, &request).await,
+            Plan::Configure(modify) => {
+                self.statistics.modification(modify, params);
+                allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
+                Box::pin(system::config::update(modify, env, &request)).await?;
+                Ok(Answer::new(AnswerKind::Void))
+            }
+            Plan::Batch(batch) => {
+                self.statistics.batch(batch.kind, params, batch.statements.iter().map(|modify| modify.verb));
+                Box::pin(run_batch(batch, env, &request)).await
+            }
             Plan::Use(keyspace) => self.use_keyspace(client, keyspace, &metadata),
             Plan::Truncate(statement, attributes) => {
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
-                let timeout = attributes.timeout(env, self.config.truncate_timeout)?;
-                schema::truncate(client, statement, Some(timeout)).await
+                let timeout = attributes.timeout(env, config.truncate_timeout)?;
+                Box::pin(schema::truncate(client, statement, Some(timeout))).await
             }
             Plan::Describe(statement) => {
                 authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;
@@ -230,7 +319,7 @@ impl Processor {
                 if !is_schema_statement(statement) {
                     return Err(Error::not_supported("This statement"));
                 }
-                schema::execute(client, statement).await
+                Box::pin(schema::execute(client, statement, &config.guardrails)).await
             }
         }
     }
@@ -253,8 +342,9 @@ impl Processor {
         request: &str,
         text: &str,
     ) {
-        let Some(trace) = trace else { return };
-        let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
+        if trace.is_none() {
+            return;
+        }
         let mut parameters = vec![
             ("consistency_level".to_owned(), params.consistency.name().to_owned()),
             ("query".to_owned(), text.to_owned()),
@@ -265,6 +355,19 @@ impl Processor {
         if let Some(size) = params.page_size {
             parameters.push(("page_size".to_owned(), size.to_string()));
         }
+        self.save_trace(trace, client, parameters, command, request);
+    }
+
+    fn save_trace(
+        &self,
+        trace: Option<Rc<Trace>>,
+        client: &ClientState,
+        parameters: Vec<(String, String)>,
+        command: &'static str,
+        request: &str,
+    ) {
+        let Some(trace) = trace else { return };
+        let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
         let elapsed = i64::from(trace.elapsed_micros()) / 1000;
         let session = trace_store::Session {
             client: client.address.map(|address| address.ip()),
@@ -287,21 +390,26 @@ fn is_data(plan: &Plan) -> bool {
     matches!(plan, Plan::Select(_) | Plan::Modify(_) | Plan::Batch(_))
 }
 
-fn plan_text(metadata: &Metadata, keyspace: Option<&str>, text: &str) -> Result<Planned, Error> {
+fn plan_text(metadata: &Metadata, keyspace: Option<&str>, text: &str, dialect: Dialect) -> Result<Planned, Error> {
     let parsed = parse(text).map_err(|error| Error::Syntax(error.to_string()))?;
-    plan(metadata, keyspace, parsed)
+    plan(metadata, keyspace, parsed, dialect)
 }
 
-/// The plan of a kept statement, made anew if its tables have changed.
-#[inline]
-fn current(kept: &Kept, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
-    match kept.plan() {
-        Some(planned) if planned.is_current(metadata) => Ok(planned),
-        _ => {
-            let planned = Rc::new(plan_text(metadata, kept.keyspace.as_deref(), &kept.text)?);
-            kept.set_plan(planned.clone());
-            Ok(planned)
+impl Processor {
+    /// The plan of a kept statement, made anew if its tables have changed.
+    #[inline]
+    fn current(&self, kept: &Kept, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
+        match kept.plan() {
+            Some(planned) if planned.is_current(metadata) => Ok(planned),
+            _ => self.planned_anew(kept, metadata),
         }
+    }
+
+    #[cold]
+    fn planned_anew(&self, kept: &Kept, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
+        let planned = Rc::new(plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect)?);
+        kept.set_plan(planned.clone());
+        Ok(planned)
     }
 }
 

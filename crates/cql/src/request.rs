@@ -1,7 +1,9 @@
 //! What the execution of one statement has at hand, and how the coordinator's errors read to a client.
 
 use crate::api::{ClientState, QueryParams};
+use crate::dialect::Dialect;
 use crate::error::{Error, WriteType};
+use crate::guardrails::Guardrails;
 use cluster::coordinator::{Consistency, CoordinatorError, WriteKind};
 use cluster::{Coordinator, Metadata, RequestOptions};
 use model::TableSchema;
@@ -19,6 +21,8 @@ pub struct Config {
     pub range_timeout: Duration,
     /// `write_request_timeout_in_ms`.
     pub write_timeout: Duration,
+    /// `counter_write_request_timeout_in_ms`.
+    pub counter_write_timeout: Duration,
     /// `truncate_request_timeout_in_ms`.
     pub truncate_timeout: Duration,
     /// Bytes that the texts and plans of prepared statements may take on each shard.
@@ -31,6 +35,10 @@ pub struct Config {
     pub unpaged_bytes: usize,
     /// `restrict_future_timestamp`: refuse timestamps more than three days ahead.
     pub restrict_future_timestamp: bool,
+    /// How statements are understood from now on.
+    pub dialect: Dialect,
+    /// What clients are warned of or kept from.
+    pub guardrails: Guardrails,
 }
 
 impl Default for Config {
@@ -39,12 +47,15 @@ impl Default for Config {
             read_timeout: Duration::from_secs(5),
             range_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(2),
+            counter_write_timeout: Duration::from_secs(5),
             truncate_timeout: Duration::from_secs(60),
             prepared_statements_cache_size: 32 << 20,
             batch_size_warn: 128 << 10,
             batch_size_fail: 1024 << 10,
             unpaged_bytes: 100 << 20,
             restrict_future_timestamp: true,
+            dialect: Dialect::default(),
+            guardrails: Guardrails::default(),
         }
     }
 }
@@ -82,10 +93,25 @@ impl Request<'_> {
 }
 
 impl Request<'_> {
+    /// The time in seconds by which values expire: what the client says it is, else the clock's, of these microseconds.
+    pub fn seconds(&self, micros: i64) -> i64 {
+        self.params.now_in_seconds.map_or_else(|| micros.div_euclid(1_000_000), i64::from)
+    }
+
     /// Levels that say nothing about a read are refused.
     pub fn check_read_level(&self) -> Result<(), Error> {
         match self.params.consistency {
             Consistency::Any => Err(Error::invalid("ANY ConsistencyLevel is only supported for writes")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Levels at which nothing can be counted are refused.
+    pub fn check_counter_level(&self, table: &str) -> Result<(), Error> {
+        match self.params.consistency {
+            Consistency::Any => Err(Error::invalid(format!(
+                "Consistency level ANY is not yet supported for counter columnfamily {table}"
+            ))),
             _ => Ok(()),
         }
     }
@@ -105,22 +131,25 @@ impl Request<'_> {
 pub fn read_error(error: CoordinatorError, schema: &TableSchema) -> Error {
     let target = || format!("{}.{}", schema.keyspace, schema.name);
     match error {
-        CoordinatorError::Timeout { consistency, required, received } => Error::ReadTimeout {
+        CoordinatorError::Timeout { consistency, required, received, data_present } => Error::ReadTimeout {
             target: target(),
             consistency,
             received: received as i32,
             required: required as i32,
-            data_present: false,
+            data_present,
         },
-        CoordinatorError::Failed { consistency, required, why } => Error::ReadFailure {
-            target: target(),
-            consistency,
-            received: 0,
-            required: required as i32,
-            failures: 1,
-            data_present: false,
-            why,
-        },
+        CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why } => {
+            Error::ReadFailure {
+                target: target(),
+                consistency,
+                received: received as i32,
+                required: required as i32,
+                failures: failures as i32,
+                nodes,
+                data_present,
+                why,
+            }
+        }
         other => either_error(other, schema),
     }
 }
@@ -135,19 +164,20 @@ pub fn write_error(error: CoordinatorError, schema: &TableSchema, kind: WriteKin
     };
     let target = || format!("{}.{}", schema.keyspace, schema.name);
     match error {
-        CoordinatorError::Timeout { consistency, required, received } => Error::WriteTimeout {
+        CoordinatorError::Timeout { consistency, required, received, .. } => Error::WriteTimeout {
             target: target(),
             consistency,
             received: received as i32,
             required: required as i32,
             kind,
         },
-        CoordinatorError::Failed { consistency, required, why } => Error::WriteFailure {
+        CoordinatorError::Failed { consistency, required, received, failures, nodes, why, .. } => Error::WriteFailure {
             target: target(),
             consistency,
-            received: 0,
+            received: received as i32,
             required: required as i32,
-            failures: 1,
+            failures: failures as i32,
+            nodes,
             kind,
             why,
         },

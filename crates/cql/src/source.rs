@@ -5,6 +5,7 @@
 //! `select`. Pages after the first make the rows anew: a row that comes or goes in between may be seen twice or missed.
 
 use crate::error::Error;
+use crate::restrictions::Partitions;
 use bytes::Bytes;
 use model::TableSchema;
 use std::future::Future;
@@ -22,6 +23,11 @@ pub trait VirtualTable {
     /// Its schema; it does not change while the node runs.
     fn schema(&self) -> &Rc<TableSchema>;
 
-    /// All its rows, in any order; each partition and clustering key at most once.
-    fn rows(&self) -> Generated<'_>;
+    /// Its rows, each partition and clustering key at most once: those of the partitions that are wanted, and others if it is no more work.
+    fn rows<'a>(&'a self, wanted: &'a Partitions) -> Generated<'a>;
+
+    /// Whether the rows of each partition come in their order, which their clustering keys alone do not give. Otherwise they come in any.
+    fn is_in_order(&self) -> bool {
+        false
+    }
 }

@@ -53,7 +53,7 @@ fn allocations_of_a_request() {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (key blob PRIMARY KEY, a blob, b blob, c blob)").await;
         session.ok("CREATE TABLE ck (p blob, c int, v blob, PRIMARY KEY (p, c))").await;
-        let prepare = async |text: &str| session.processor.prepare(&session.client, text).await.expect(text);
+        let prepare = async |text: &str| session.processor.prepare(&session.client, text, None).await.expect(text);
         let frame = Bytes::from(vec![7u8; 256]);
         let value = |at: usize, len: usize| BoundValue::Value(frame.slice(at..at + len));
         let cases = [

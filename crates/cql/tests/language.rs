@@ -99,4 +99,25 @@ macro_rules! cases {
     };
 }
 
-cases!(basics, restrictions, collections, types, functions, writes, selects, filtering);
+cases!(
+    basics,
+    restrictions,
+    collections,
+    types,
+    functions,
+    writes,
+    selects,
+    filtering,
+    counters,
+    guardrails,
+    json,
+    groups,
+    natives,
+    cell_times,
+    values,
+    tuples,
+    ddl,
+    statics,
+    batches,
+    relations
+);

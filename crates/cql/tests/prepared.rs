@@ -4,6 +4,7 @@ mod support;
 
 use bytes::Bytes;
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValue, BoundValues, Rows};
+use cql::dialect::Dialect;
 use cql::{Answer, AnswerKind, Error, Prepared, QueryParams};
 use model::CqlType;
 use model::types::Value;
@@ -29,7 +30,7 @@ async fn execute(session: &Session, prepared: &Prepared, values: BoundValues) ->
 }
 
 async fn prepare(session: &Session, text: &str) -> Prepared {
-    let prepared = session.processor.prepare(&session.client, text).await;
+    let prepared = session.processor.prepare(&session.client, text, None).await;
     prepared.unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
@@ -87,8 +88,59 @@ fn markers_of_one_name_are_one_variable() {
         assert_eq!(markers(&both), ["x int"]);
         execute(&session, &both, values(&[int(5)])).await.unwrap();
         assert_eq!(session.rows("SELECT * FROM t").await, ["p=5, a=5, b=null"]);
-        let clash = session.processor.prepare(&session.client, "UPDATE t SET b = :x WHERE p = :x").await;
+        let clash = session.processor.prepare(&session.client, "UPDATE t SET b = :x WHERE p = :x", None).await;
         assert_eq!(clash.unwrap_err().to_string(), "variable :x has type text which doesn't match int");
+    });
+}
+
+#[test]
+fn markers_of_one_name_may_be_told_apart() {
+    with_node("apart", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, a int, b text)").await;
+        let text = "SELECT a FROM t WHERE p = :x AND a = :x ALLOW FILTERING";
+        let one = prepare(&session, text).await;
+        let config = (*session.processor.config()).clone();
+        let dialect = Dialect { names_are_one: false, ..Dialect::default() };
+        session.processor.set_config(cql::Config { dialect, ..config.clone() });
+        let both = prepare(&session, "UPDATE t SET a = :x, b = :y WHERE p = :x").await;
+        assert_eq!(markers(&both), ["x int", "y text", "x int"]);
+        execute(&session, &both, values(&[int(1), (TEXT, Value::Text("b".into())), int(2)])).await.unwrap();
+        assert_eq!(session.rows("SELECT * FROM t").await, ["p=2, a=1, b='b'"]);
+        let named =
+            vec![("x".to_owned(), bound(INT, &Value::Int(7))), ("y".to_owned(), bound(TEXT, &Value::Text("c".into())))];
+        execute(&session, &both, BoundValues::Named(named)).await.unwrap();
+        assert_eq!(session.rows("SELECT p, a FROM t WHERE p = 7").await, ["p=7, a=7"]);
+        let given = params(values(&[int(7), int(7)]));
+        let found = session.processor.query(&session.client, text, &given).await;
+        assert_eq!(rows(found).count, 1, "as text it is planned anew");
+        assert_eq!(markers(&one), ["x int"]);
+        assert_eq!(rows(execute(&session, &one, values(&[int(7)])).await).count, 1, "as it was prepared");
+        assert_eq!(
+            markers(&prepare(&session, text).await),
+            ["x int", "x int"],
+            "prepared again it is another statement"
+        );
+        session.processor.set_config(config);
+        let found = session.processor.query(&session.client, text, &params(values(&[int(7)]))).await;
+        assert_eq!(rows(found).count, 1);
+    });
+}
+
+#[test]
+fn the_marker_of_in_is_named_as_the_operator_wants() {
+    with_node("in_names", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, \"C\" int, PRIMARY KEY (p, \"C\"))").await;
+        let text = "SELECT * FROM t WHERE p IN ? AND \"C\" NOT IN ? ALLOW FILTERING";
+        let names = async || markers(&prepare(&session, text).await);
+        assert_eq!(names().await, ["IN(p) frozen<list<int>>", "NOT IN(C) frozen<list<int>>"]);
+        let config = (*session.processor.config()).clone();
+        let dialect = Dialect { in_is_upper: false, ..Dialect::default() };
+        session.processor.set_config(cql::Config { dialect, ..config.clone() });
+        assert_eq!(names().await, ["in(p) frozen<list<int>>", "not in(C) frozen<list<int>>"]);
+        session.processor.set_config(config);
+        assert_eq!(names().await, ["IN(p) frozen<list<int>>", "NOT IN(C) frozen<list<int>>"]);
     });
 }
 
@@ -181,6 +233,33 @@ fn a_changed_table_is_planned_anew() {
         assert_eq!(gone, Error::Invalid("unconfigured table t".into()));
         session.ok("CREATE TABLE t (p text PRIMARY KEY)").await;
         assert_eq!(rows(execute(&session, &all, values(&[])).await).count, 0);
+    });
+}
+
+#[test]
+fn columns_that_changed_since_they_were_told_are_known_to_have() {
+    with_node("altered", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
+        let all = prepare(&session, "SELECT * FROM t").await;
+        let one = prepare(&session, "SELECT v FROM t").await;
+        let altered =
+            async |statement: &Prepared| rows(execute(&session, statement, values(&[])).await).metadata.altered.get();
+        assert!(!altered(&all).await && !altered(&one).await);
+        // Who relies on what it was told prepares the statement again, once for each connection and change.
+        let skip = QueryParams { skip_metadata: true, ..QueryParams::default() };
+        let relying = async |statement: &Prepared| {
+            session.processor.execute(&session.client, &statement.id, &skip).await.map(|_| ())
+        };
+        assert_eq!(relying(&all).await, Ok(()));
+        session.ok("ALTER TABLE t ADD w int").await;
+        assert!(altered(&all).await && !altered(&one).await, "only one of them has another column");
+        assert_eq!((relying(&all).await, relying(&one).await), (Err(Error::Unprepared(all.id)), Ok(())));
+        assert_eq!(relying(&all).await, Ok(()));
+        session.ok("ALTER TABLE t DROP w").await;
+        assert_eq!(prepare(&session, "SELECT * FROM t").await.id, all.id);
+        assert_eq!(relying(&all).await, Ok(()), "it has just been told");
+        assert!(altered(&all).await, "somebody may have been told of w");
     });
 }
 
@@ -322,28 +401,46 @@ fn an_altered_type_is_planned_anew() {
     });
 }
 
+/// The command and text of a trace's session, once it is there, and how many events it has.
+async fn trace_of(session: &Session, trace: uuid::Uuid) -> (String, usize) {
+    let sessions =
+        format!("SELECT command, duration, parameters['query'] FROM system_traces.sessions WHERE session_id = {trace}");
+    for _ in 0..1000 {
+        if let [row] = &session.rows(&sessions).await[..] {
+            let events = format!("SELECT activity FROM system_traces.events WHERE session_id = {trace}");
+            return (row.clone(), session.rows(&events).await.len());
+        }
+        rt::task::yield_now().await;
+    }
+    panic!("the trace was not written");
+}
+
 #[test]
 fn traces_are_written_down() {
     with_node("traces", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY)").await;
-        let trace = rt::random::time_uuid();
-        let params = QueryParams { trace: Some(trace), ..QueryParams::default() };
-        session.processor.query(&session.client, "SELECT * FROM t", &params).await.unwrap();
-        let sessions = format!(
-            "SELECT command, duration, parameters['query'] FROM system_traces.sessions WHERE session_id = {trace}"
-        );
-        for _ in 0..1000 {
-            let found = session.rows(&sessions).await;
-            if let [row] = &found[..] {
-                assert!(row.starts_with("command='QUERY', duration="), "{row}");
-                assert!(row.ends_with("='SELECT * FROM t'"), "{row}");
-                let events = format!("SELECT activity FROM system_traces.events WHERE session_id = {trace}");
-                assert!(!session.rows(&events).await.is_empty());
-                return;
-            }
-            rt::task::yield_now().await;
+        let query = async |text: &str| {
+            let trace = rt::random::time_uuid();
+            let params = QueryParams { trace: Some(trace), ..QueryParams::default() };
+            let answer = session.processor.query(&session.client, text, &params).await;
+            (answer.is_ok(), trace_of(&session, trace).await)
+        };
+        let check = |command: &str, text: &str, (row, events): (String, usize)| {
+            assert!(row.starts_with(&format!("command='{command}', duration=")), "{row}");
+            assert!(row.ends_with(&format!("='{text}'")), "{row}");
+            assert!(events > 0, "{row}");
+        };
+        for (text, works) in [("SELECT * FROM t", true), ("SELECT * FROM nowhere", false)] {
+            let (worked, trace) = query(text).await;
+            assert_eq!(worked, works, "{text}");
+            check("QUERY", text, trace);
         }
-        panic!("the trace was not written");
+        for (text, works) in [("INSERT INTO t (p) VALUES (?)", true), ("INSERT INTO t (q) VALUES (?)", false)] {
+            let trace = rt::random::time_uuid();
+            let prepared = session.processor.prepare(&session.client, text, Some(trace)).await;
+            assert_eq!(prepared.is_ok(), works, "{text}");
+            check("PREPARE", text, trace_of(&session, trace).await);
+        }
     });
 }

@@ -107,7 +107,7 @@ fn shuffled_statements_are_answered() {
                     ..QueryParams::default()
                 };
                 answered += usize::from(session.processor.query(&session.client, &text, &params).await.is_ok());
-                session.processor.prepare(&session.client, &text).await.ok();
+                session.processor.prepare(&session.client, &text, None).await.ok();
             }
         }
         assert!(answered > STATEMENTS_PER_FILE / 2, "only {answered} meant something");

@@ -4,9 +4,12 @@
 //! they need it, in the name columns too. System keyspaces are described like any other.
 
 mod options;
+mod snapshot;
 mod statement;
 #[cfg(test)]
 mod tests;
+
+pub use snapshot::snapshot_schema;
 
 use crate::api::{Answer, AnswerKind, ClientState, ColumnSpec, ResultMetadata, Rows};
 use crate::error::Error;
@@ -14,7 +17,9 @@ use crate::schema::names;
 use crate::syntax::ast::{Describe, DescribeTarget, Name, QualifiedName};
 use crate::syntax::quote_identifier;
 use cluster::Metadata;
+use cluster::internode::Liveness;
 use cluster::metadata::{Keyspace, NodeInfo, types_in_order};
+use cluster::topology::view::view;
 use model::CqlType;
 use model::types::Value;
 use std::rc::Rc;
@@ -104,7 +109,7 @@ fn rows(catalog: &Catalog, node: &NodeInfo, current: Option<&str>, statement: &D
         Err(Error::invalid(format!("{what} '{}' not found in keyspace '{keyspace}'", name.name)))
     };
     match &statement.target {
-        DescribeTarget::Cluster => Ok(vec![cluster_row(node, current)]),
+        DescribeTarget::Cluster => Ok(vec![cluster_row(&catalog.user, node, current)]),
         DescribeTarget::Schema { full } => {
             let all = catalog
                 .keyspaces()
@@ -192,13 +197,18 @@ fn in_scope(
     })
 }
 
-fn cluster_row(node: &NodeInfo, current: Option<&str>) -> Row {
+fn cluster_row(metadata: &Metadata, node: &NodeInfo, current: Option<&str>) -> Row {
     let text = |text: &str| Value::Text(text.to_owned());
     let mut row = vec![text(&node.cluster_name), text(crate::system::PARTITIONER), text(SNITCH)];
     if shows_ownership(current) {
-        let owner = || Value::List(vec![Value::Text(node.broadcast_address.to_string())]);
-        let tokens = crate::system::tokens();
-        row.push(Value::Map(tokens.map(|token| (Value::Text(token.to_string()), owner())).collect()));
+        // The ring that clients are shown: the whole members of the cluster.
+        let mut ring = Vec::new();
+        for seen in view(metadata, node, &Liveness::default(), None) {
+            let owner = Value::List(vec![Value::Text(seen.node.broadcast_address.to_string())]);
+            let tokens = seen.rank.into_iter().flat_map(|(place, count)| crate::system::tokens_of(place, count));
+            ring.extend(tokens.map(|token| (Value::Text(token.to_string()), owner.clone())));
+        }
+        row.push(Value::Map(ring));
     }
     row
 }

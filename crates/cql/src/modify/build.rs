@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::restrictions::{Partitions, Rows};
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
+use model::counter;
 use model::id::ColumnId;
 use model::key::{self, DecoratedKey};
 use model::mutation::{MutationBuilder, RangeTombstone};
@@ -276,6 +277,15 @@ impl Cells<'_> {
                 }
             }
             Change::DeleteField(field) => self.dead(column, Some(Bytes::copy_from_slice(&field.to_be_bytes()))),
+            Change::Count(term, down) => {
+                if let Some(delta) = delta(term, *down, env)? {
+                    let before = self.out.iter_mut().find(|other| other.cell.column == column);
+                    match before {
+                        Some(before) => before.value = counter::merge(&before.value, &counter::update(delta)).into(),
+                        None => self.live(column, None, counter::update(delta)),
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -312,6 +322,28 @@ impl Cells<'_> {
         }
         Ok(())
     }
+}
+
+/// What a counter is changed by; none if that was not set.
+fn delta(term: &Term, down: bool, env: Env<'_>) -> Result<Option<i64>, Error> {
+    let value = match term.evaluate(env)? {
+        Val::Unset => return Ok(None),
+        Val::Null => {
+            let what = if down { "decrement" } else { "increment" };
+            return Err(Error::invalid(format!("Invalid null value for counter {what}")));
+        }
+        value => value.as_slice().and_then(counter::as_update),
+    };
+    let delta = value.ok_or_else(|| Error::invalid("Invalid value for a counter: 8 bytes are expected"))?;
+    if !down {
+        return Ok(Some(delta));
+    }
+    let overflows = || {
+        Error::invalid(format!(
+            "The negation of {delta} overflows supported integer precision (signed 8 bytes integer)"
+        ))
+    };
+    delta.checked_neg().map(Some).ok_or_else(overflows)
 }
 
 /// The path and value of a list's element.

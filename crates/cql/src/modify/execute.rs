@@ -1,5 +1,6 @@
 //! The execution of one INSERT, UPDATE or DELETE.
 
+use super::json::JsonValues;
 use super::read_first::{Prior, read_first};
 use super::{Modify, Stamp};
 use crate::api::{Answer, AnswerKind};
@@ -19,13 +20,14 @@ pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
 impl Modify {
     /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second
     /// value says whether the format's last second cut the TTL short.
-    pub fn stamp(&self, env: Env<'_>, default: i64, now: i64, restricted: bool) -> Result<(Stamp, bool), Error> {
+    pub fn stamp(&self, env: Env<'_>, default: i64, now: i64, request: &Request<'_>) -> Result<(Stamp, bool), Error> {
+        let restricted = request.config.restrict_future_timestamp;
         let timestamp = self.attributes.timestamp(env, now, restricted)?.unwrap_or(default);
         let ttl = match self.attributes.ttl(env)? {
             Some(ttl) => ttl,
             None => self.schema.options.default_time_to_live,
         };
-        let seconds = now.div_euclid(1_000_000);
+        let seconds = request.seconds(now);
         let (expiry, capped) = if ttl == 0 { (0, false) } else { expiry(seconds, ttl) };
         Ok((Stamp { timestamp, now: seconds as i32, ttl, expiry }, capped))
     }
@@ -41,16 +43,27 @@ impl Modify {
 
     /// Executes the statement by itself.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+        let json = self.json.as_ref().map(|json| json.bind(env)).transpose()?;
+        let env = json.as_ref().map_or(env, JsonValues::env);
         request.check_write_level()?;
+        let warning = request.config.guardrails.check_write_level(request.params.consistency)?;
+        if self.counter {
+            request.check_counter_level(&self.schema.name)?;
+        }
         let config = request.config;
         let now = rt::time::wall_micros();
         let default = default_timestamp(request, now)?;
-        let (stamp, capped) = self.stamp(env, default, now, config.restrict_future_timestamp)?;
+        let (stamp, capped) = self.stamp(env, default, now, request)?;
         let keys = self.keys(env)?;
         let rows = self.rows(env)?;
-        let options = request.options(self.attributes.timeout(env, config.write_timeout)?);
+        let (kind, timeout) = match self.counter {
+            true => (WriteKind::Counter, config.counter_write_timeout),
+            false => (WriteKind::Simple, config.write_timeout),
+        };
+        let options = request.options(self.attributes.timeout(env, timeout)?);
         let prior = match &self.read_first {
-            Some(wanted) => read_first(self, wanted, &keys, &rows, stamp.now, request, &options).await?,
+            // Boxed: few statements read, and the future of all of them would be as large as that of a read.
+            Some(wanted) => Box::pin(read_first(self, wanted, &keys, &rows, stamp.now, request, &options)).await?,
             None => Prior::default(),
         };
         let mut mutations = Mutations::new();
@@ -70,12 +83,12 @@ impl Modify {
             }
         }
         if !mutations.is_empty() {
-            let kind = WriteKind::Simple;
             let written = request.coordinator.write(mutations, kind, &options).await;
             written.map_err(|error| write_error(error, &self.schema, kind))?;
         }
         let mut answer = Answer::new(AnswerKind::Void);
         answer.tablet = hint;
+        answer.warnings.extend(warning);
         if capped {
             answer.warnings.push(self.capped_warning());
         }

@@ -6,12 +6,14 @@
 
 pub mod build;
 pub mod execute;
+pub mod json;
 pub mod operation;
 pub mod plan;
 pub mod read_first;
 
 use crate::attributes::Attributes;
 use crate::restrictions::{Clustering, Partition};
+use json::JsonInsert;
 use model::TableSchema;
 use model::id::ColumnId;
 use model::time::Seconds;
@@ -32,9 +34,22 @@ pub enum Deletion {
     Ranges,
 }
 
+/// Which statement it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// DELETE.
+    Delete,
+}
+
 /// A planned INSERT, UPDATE or DELETE.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Modify {
+    /// Which of the three.
+    pub verb: Verb,
     /// The table as it was planned.
     pub schema: Rc<TableSchema>,
     /// The partitions.
@@ -47,12 +62,16 @@ pub struct Modify {
     pub statics: Vec<Operation>,
     /// Whether each operation makes one cell and no column has two.
     pub simple: bool,
+    /// Whether the table is one of counters.
+    pub counter: bool,
     /// Whether rows get a marker.
     pub marker: bool,
     /// What is deleted.
     pub deletion: Deletion,
     /// USING.
     pub attributes: Attributes,
+    /// Of INSERT JSON: where the values come from.
+    pub json: Option<Box<JsonInsert>>,
     /// What must be read first, if anything.
     pub read_first: Option<ReadFirst>,
 }

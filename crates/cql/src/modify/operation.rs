@@ -49,6 +49,8 @@ pub enum Change {
     SetField(u16, Term),
     /// A field of a user type is deleted.
     DeleteField(u16),
+    /// A counter counts this up, or (true) down.
+    Count(Term, bool),
 }
 
 impl Change {
@@ -83,16 +85,25 @@ impl Operation {
         let name = &column.name;
         let multi_cell = column.ty.is_multi_cell();
         let change = match op {
+            AssignmentOp::Set(_) if column.ty.is_counter() => {
+                return Err(Error::invalid(format!(
+                    "Cannot set the value of counter column {name} (counters can only be incremented/decremented, not set)"
+                )));
+            }
             AssignmentOp::Set(term) => Change::Set(prepare(variables, term, name, &column.ty)?),
+            AssignmentOp::Add(term) | AssignmentOp::Subtract(term) if column.ty.is_counter() => {
+                let down = matches!(op, AssignmentOp::Subtract(_));
+                Change::Count(prepare(variables, term, name, &column.ty)?, down)
+            }
             AssignmentOp::Add(term) | AssignmentOp::Subtract(term) | AssignmentOp::Prepend(term) => {
-                if column.ty.is_counter() {
-                    return Err(Error::not_supported("Writing to counter tables"));
-                }
                 let shown = match op {
                     AssignmentOp::Subtract(_) => format!("{name} = {name} - {}", show(term)),
                     AssignmentOp::Prepend(_) => format!("{name} = {} + {name}", show(term)),
                     _ => format!("{name} = {name} + {}", show(term)),
                 };
+                if column.ty.is_counter() {
+                    return Err(Error::invalid(format!("Invalid operation ({shown}) for non list column {name}")));
+                }
                 if !column.ty.is_collection() {
                     return Err(Error::invalid(format!("Invalid operation ({shown}) for non counter column {name}")));
                 }

@@ -1,14 +1,16 @@
 //! Planning of INSERT, UPDATE and DELETE.
 
+use super::json::JsonInsert;
 use super::operation::Operation;
-use super::{Deletion, Modify, ReadFirst};
+use super::{Deletion, Modify, ReadFirst, Verb};
+use crate::api::ColumnSpec;
 use crate::attributes::Attributes;
 use crate::error::Error;
 use crate::restrictions::{Clustering, Op, Partition, Purpose, Restrictions, analyse};
 use crate::syntax::ast::{self, DeleteTarget, InsertSource, Modification};
-use crate::term::{Variables, prepare};
-use model::TableSchema;
+use crate::term::{Term, Variables, prepare};
 use model::schema::{Column, ColumnKind};
+use model::{CqlType, TableSchema};
 use replica::{Output, OutputColumn};
 use std::rc::Rc;
 
@@ -33,17 +35,27 @@ pub fn plan(
         Modification::Update(statement) => statement.condition.is_some(),
         Modification::Delete(statement) => statement.condition.is_some(),
     };
+    if conditional && schema.is_counter() {
+        return Err(Error::invalid("Conditional updates are not supported on counter tables"));
+    }
     if conditional {
         return Err(Error::not_supported("A conditional statement (IF)"));
     }
-    if schema.is_counter() {
-        return Err(Error::not_supported("Writing to counter tables"));
-    }
-    match statement {
+    let modify = match statement {
+        Modification::Insert(_) if schema.is_counter() => {
+            return Err(Error::invalid("INSERT statement are not allowed on counter tables, use UPDATE instead"));
+        }
         Modification::Insert(statement) => insert(schema, statement, variables),
         Modification::Update(statement) => update(schema, statement, variables),
         Modification::Delete(statement) => delete(schema, statement, variables),
+    }?;
+    if modify.counter && modify.attributes.timestamp.is_some() {
+        return Err(Error::invalid("Cannot provide custom timestamp for counter updates"));
     }
+    if modify.counter && modify.attributes.ttl.is_some() {
+        return Err(Error::invalid("Cannot provide custom TTL for counter updates"));
+    }
+    Ok(modify)
 }
 
 fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Column, Error> {
@@ -51,8 +63,11 @@ fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Column, Error> 
 }
 
 fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Variables<'_>) -> Result<Modify, Error> {
-    let InsertSource::Values { columns, values } = &statement.source else {
-        return Err(Error::not_supported("INSERT JSON"));
+    let (columns, values) = match &statement.source {
+        InsertSource::Values { columns, values } => (columns, values),
+        InsertSource::Json { value, default_unset } => {
+            return insert_json(schema, statement, value, *default_unset, variables);
+        }
     };
     let mut partition: Vec<Vec<Op>> = schema.partition_key.iter().map(|_| Vec::new()).collect();
     let mut clustering: Vec<Vec<Op>> = schema.clustering.iter().map(|_| Vec::new()).collect();
@@ -101,9 +116,58 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     } else {
         Clustering::Columns { prefix: clustering, slice: Vec::new() }
     };
-    let mut modify =
-        assemble(schema, Partition::Keys(partition), clustering, operations, &statement.attributes, variables)?;
+    let mut modify = assemble(
+        Verb::Insert,
+        schema,
+        Partition::Keys(partition),
+        clustering,
+        operations,
+        &statement.attributes,
+        variables,
+    )?;
     modify.marker = !statics_alone;
+    Ok(modify)
+}
+
+/// An INSERT of all columns, each from a variable behind those of the statement.
+fn insert_json(
+    schema: &Rc<TableSchema>,
+    statement: &ast::Insert,
+    value: &ast::Term,
+    default_unset: bool,
+    variables: &mut Variables<'_>,
+) -> Result<Modify, Error> {
+    let text = prepare(variables, value, "[json]", &CqlType::Text)?;
+    let mut partition = Vec::with_capacity(schema.partition_key.len());
+    let mut clustering = Vec::with_capacity(schema.clustering.len());
+    let mut operations = Vec::new();
+    for (i, column) in schema.all_columns().enumerate() {
+        let number = u16::try_from(variables.count() + i);
+        let term = Term::Variable(number.map_err(|_| Error::invalid("A statement with too many variables"))?);
+        match column.kind {
+            ColumnKind::PartitionKey => partition.push(vec![Op::Eq(term)]),
+            ColumnKind::Clustering => clustering.push(vec![Op::Eq(term)]),
+            ColumnKind::Static | ColumnKind::Regular => operations.push((column, Operation::set(column, term))),
+        }
+    }
+    let clustering = if clustering.is_empty() {
+        Clustering::All
+    } else {
+        Clustering::Columns { prefix: clustering, slice: Vec::new() }
+    };
+    let partition = Partition::Keys(partition);
+    let mut modify =
+        assemble(Verb::Insert, schema, partition, clustering, operations, &statement.attributes, variables)?;
+    modify.marker = true;
+    let column = |column: &Column| ColumnSpec {
+        keyspace: variables.keyspace.clone(),
+        table: variables.table.clone(),
+        name: column.name.clone(),
+        ty: column.ty.clone(),
+    };
+    let columns = schema.all_columns().map(column).collect();
+    let key_columns = schema.partition_key.len() + schema.clustering.len();
+    modify.json = Some(Box::new(JsonInsert { text, default_unset, columns, key_columns }));
     Ok(modify)
 }
 
@@ -128,7 +192,7 @@ fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Var
     check_rows(schema, &restrictions, &operations, "UPDATE")?;
     let Restrictions { partition, clustering, .. } = restrictions;
     let none = ast::Attributes::default();
-    let mut modify = assemble(schema, partition, clustering, operations, &none, variables)?;
+    let mut modify = assemble(Verb::Update, schema, partition, clustering, operations, &none, variables)?;
     modify.attributes = attributes;
     Ok(modify)
 }
@@ -161,7 +225,7 @@ fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Var
     };
     let Restrictions { partition, clustering, .. } = restrictions;
     let none = ast::Attributes::default();
-    let mut modify = assemble(schema, partition, clustering, operations, &none, variables)?;
+    let mut modify = assemble(Verb::Delete, schema, partition, clustering, operations, &none, variables)?;
     modify.attributes = attributes;
     modify.deletion = deletion;
     Ok(modify)
@@ -212,6 +276,7 @@ fn check_rows(
 }
 
 fn assemble(
+    verb: Verb,
     schema: &Rc<TableSchema>,
     partition: Partition,
     clustering: Clustering,
@@ -233,15 +298,18 @@ fn assemble(
             && operations.windows(2).all(|pair| pair[0].column != pair[1].column)
     });
     Ok(Modify {
+        verb,
         schema: schema.clone(),
         partition,
         clustering,
         operations: regulars,
         statics,
         simple,
+        counter: schema.is_counter(),
         marker: false,
         deletion: Deletion::None,
         attributes,
+        json: None,
         read_first,
     })
 }

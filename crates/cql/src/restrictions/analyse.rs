@@ -56,6 +56,7 @@ pub fn analyse(
             Restriction::Column(column, op) => sorted.column(column, op)?,
             Restriction::Filter(column, test) => sorted.filter(column, test),
             Restriction::Tuple(first, tuple) => sorted.tuples.push((first, tuple)),
+            Restriction::NotTuple(first, tuple) => sorted.filter_tuple(&schema.clustering[first..], tuple, true),
             Restriction::Token(op) => sorted.token.push(op),
         }
     }
@@ -104,7 +105,17 @@ impl Sorted<'_> {
     fn filter(&mut self, column: &Column, test: Test) {
         self.others.push(column.name.clone());
         let (name, ty) = (column.name.clone(), column.ty.clone());
-        self.filters.push(Filter { column: output_of(column), name, ty, test });
+        self.filters.push(Filter { column: output_of(column), name, ty, test, rest: Vec::new() });
+    }
+
+    /// A test of the first of these columns together, as many as the tuple has; or (true) of what it must not be.
+    fn filter_tuple(&mut self, columns: &[Column], tuple: Tuple, negated: bool) {
+        let columns = &columns[..tuple.width().max(1)];
+        let Some((first, rest)) = columns.split_first() else { return };
+        self.others.push(first.name.clone());
+        let (name, ty) = (first.name.clone(), first.ty.clone());
+        let rest = rest.iter().map(|column| (output_of(column), column.ty.clone())).collect();
+        self.filters.push(Filter { column: output_of(first), name, ty, test: Test::Tuple(tuple, negated), rest });
     }
 
     fn filter_op(&mut self, column: &Column, op: Op) {
@@ -238,7 +249,15 @@ impl Sorted<'_> {
         for (first, tuple) in std::mem::take(&mut self.tuples) {
             if first != 0 {
                 if self.filtering() {
-                    return Err(Error::not_supported("Filtering by a multi-column relation"));
+                    match tuple {
+                        Tuple::Eq(terms) => {
+                            for (column, term) in schema.clustering[first..].iter().zip(terms) {
+                                self.filter_op(column, Op::Eq(term));
+                            }
+                        }
+                        tuple => self.filter_tuple(&schema.clustering[first..], tuple, false),
+                    }
+                    continue;
                 }
                 return Err(Error::invalid(format!(
                     "PRIMARY KEY column \"{}\" cannot be restricted as preceding column \"{}\" is not restricted",
@@ -249,13 +268,8 @@ impl Sorted<'_> {
             let columns = |count: usize| {
                 schema.clustering[..count].iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ")
             };
-            let width = |tuple: &Tuple| match tuple {
-                Tuple::Eq(terms) | Tuple::Lower(terms, _) | Tuple::Upper(terms, _) => terms.len(),
-                Tuple::In(tuples) => tuples.first().map_or(0, Vec::len),
-                Tuple::InList(_, count) => *count,
-            };
             for before in &out {
-                let name = columns(width(before).min(width(&tuple)));
+                let name = columns(before.width().min(tuple.width()));
                 match (is_slice(before), is_slice(&tuple)) {
                     (true, true) if matches!(before, Tuple::Lower(..)) == matches!(tuple, Tuple::Lower(..)) => {
                         let side = if matches!(tuple, Tuple::Lower(..)) { "start" } else { "end" };
@@ -278,6 +292,6 @@ impl Sorted<'_> {
             }
             out.push(tuple);
         }
-        Ok(Clustering::Tuples(out))
+        Ok(if out.is_empty() { Clustering::All } else { Clustering::Tuples(out) })
     }
 }

@@ -43,6 +43,17 @@ pub enum Tuple {
     Upper(Vec<Term>, bool),
 }
 
+impl Tuple {
+    /// How many columns it is about.
+    pub fn width(&self) -> usize {
+        match self {
+            Tuple::Eq(terms) | Tuple::Lower(terms, _) | Tuple::Upper(terms, _) => terms.len(),
+            Tuple::In(tuples) => tuples.first().map_or(0, Vec::len),
+            Tuple::InList(_, count) => *count,
+        }
+    }
+}
+
 /// The rows of one request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Rows {

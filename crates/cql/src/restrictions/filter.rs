@@ -1,12 +1,13 @@
 //! Filters: what is tested of each row after it was read, where no key or index leads to the rows.
 
 use super::InList;
+use super::clustering::Tuple;
 use crate::error::Error;
 use crate::syntax::ast::CompareOp;
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::CqlType;
-use model::types::{collection, compare};
+use model::types::{ValueError, collection, compare};
 use replica::OutputColumn;
 use std::cmp::Ordering;
 
@@ -21,6 +22,8 @@ pub struct Filter {
     pub ty: CqlType,
     /// The test.
     pub test: Test,
+    /// The columns behind it, of a test of several at once.
+    pub rest: Vec<(OutputColumn, CqlType)>,
 }
 
 /// What must hold.
@@ -36,12 +39,15 @@ pub enum Test {
     ContainsKey(Term),
     /// What a map has under a key, or a list at an index, compares so.
     Element(Term, CompareOp, Term),
+    /// The column and those behind it, as one value, compare so, or (true) do not.
+    Tuple(Tuple, bool),
 }
 
 /// A test with its values.
 #[derive(Debug)]
 pub struct BoundFilter {
     ty: CqlType,
+    rest: Vec<CqlType>,
     test: BoundTest,
 }
 
@@ -53,6 +59,10 @@ enum BoundTest {
     Contains(Bytes),
     ContainsKey(Bytes),
     Element(Bytes, CompareOp, Bytes),
+    /// One of these, or (true) none of them.
+    Tuples(Vec<Vec<Bytes>>, bool),
+    /// A bound of several columns, from below or (false) above, and whether it belongs to what is within.
+    Bound(Vec<Bytes>, bool, bool),
 }
 
 impl Filter {
@@ -67,17 +77,43 @@ impl Filter {
                 (Some(key), Some(value)) => Some(BoundTest::Element(key, *op, value)),
                 _ => None,
             },
+            Test::Tuple(tuple, negated) => match bind_tuple(tuple, env)? {
+                Some(BoundTest::Tuples(tuples, _)) => Some(BoundTest::Tuples(tuples, *negated)),
+                other => other,
+            },
         };
-        Ok(BoundFilter { ty: self.ty.clone(), test: test.unwrap_or(BoundTest::Never) })
+        let rest = self.rest.iter().map(|(_, ty)| ty.clone()).collect();
+        Ok(BoundFilter { ty: self.ty.clone(), rest, test: test.unwrap_or(BoundTest::Never) })
     }
 }
 
 impl BoundFilter {
-    /// Whether the column's value passes. Null passes no test.
-    pub fn accepts(&self, value: Option<&[u8]>) -> bool {
-        let Some(value) = value else { return false };
+    /// How the columns, as one value, compare; none if one of them is null.
+    fn compare_all(&self, slots: &[Option<Bytes>], at: &[usize], wanted: &[Bytes]) -> Option<Ordering> {
+        let types = std::iter::once(&self.ty).chain(&self.rest);
+        let mut order = Ordering::Equal;
+        for ((at, ty), wanted) in at.iter().zip(types).zip(wanted) {
+            let value = slots[*at].as_deref()?;
+            order = order.then_with(|| compare(ty, value, wanted));
+        }
+        Some(order)
+    }
+
+    /// Whether a row passes, in whose slots the filter's columns are at these places. Null passes no test.
+    pub fn accepts(&self, slots: &[Option<Bytes>], at: &[usize]) -> bool {
+        let Some(value) = at.first().and_then(|at| slots[*at].as_deref()) else { return false };
         match &self.test {
             BoundTest::Never => false,
+            BoundTest::Tuples(tuples, negated) => {
+                let whole = at.iter().all(|at| slots[*at].is_some());
+                let is_one = tuples.iter().any(|wanted| self.compare_all(slots, at, wanted) == Some(Ordering::Equal));
+                whole && is_one != *negated
+            }
+            BoundTest::Bound(wanted, lower, inclusive) => match self.compare_all(slots, at, wanted) {
+                None => false,
+                Some(Ordering::Equal) => *inclusive,
+                Some(order) => (order == Ordering::Greater) == *lower,
+            },
             BoundTest::Compare(op, wanted) => compares(*op, &self.ty, value, wanted),
             BoundTest::In(wanted, negated) => {
                 wanted.iter().any(|wanted| compare(&self.ty, value, wanted) == Ordering::Equal) != *negated
@@ -110,6 +146,38 @@ impl BoundFilter {
             },
         }
     }
+}
+
+/// The test of several columns for these values; none if one of a bound is null.
+fn bind_tuple(tuple: &Tuple, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
+    let wrong = |error: ValueError| Error::invalid(error.to_string());
+    let values = |terms: &[Term]| -> Result<Option<Vec<Bytes>>, Error> {
+        terms.iter().map(|term| term.evaluate_set(env)).collect()
+    };
+    Ok(match tuple {
+        Tuple::Eq(terms) => values(terms)?.map(|values| BoundTest::Tuples(vec![values], false)),
+        Tuple::Lower(terms, inclusive) => values(terms)?.map(|values| BoundTest::Bound(values, true, *inclusive)),
+        Tuple::Upper(terms, inclusive) => values(terms)?.map(|values| BoundTest::Bound(values, false, *inclusive)),
+        Tuple::In(tuples) => {
+            let mut all = Vec::with_capacity(tuples.len());
+            for terms in tuples {
+                all.extend(values(terms)?);
+            }
+            Some(BoundTest::Tuples(all, false))
+        }
+        Tuple::InList(term, count) => {
+            let Some(list) = term.evaluate_set(env)? else { return Ok(None) };
+            let mut all = Vec::new();
+            for tuple in collection::elements(&list).map_err(wrong)? {
+                let fields = collection::fields(tuple.map_err(wrong)?);
+                let values: Option<Vec<Bytes>> = fields
+                    .map(|field| Ok(field.map_err(wrong)?.map(|field| list.slice_ref(field))))
+                    .collect::<Result<_, Error>>()?;
+                all.extend(values.filter(|values| values.len() == *count));
+            }
+            Some(BoundTest::Tuples(all, false))
+        }
+    })
 }
 
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {

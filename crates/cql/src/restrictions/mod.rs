@@ -6,6 +6,7 @@
 //! A comparison with null holds for nothing in a read, and is an error in a write.
 
 pub mod analyse;
+pub mod canonical;
 pub mod clustering;
 pub mod filter;
 pub mod partition;

@@ -117,7 +117,9 @@ fn token_range(ops: &[Op], env: Env<'_>) -> Result<Partitions, Error> {
             let after = matches!(op, Op::Lower(_, false));
             range.start = range.start.max(RingCut { token, key: None, after });
         }
-        if let Op::Eq(_) | Op::Upper(..) = op {
+        // No key is at the least token: as an upper bound it is the end of the ring, where drivers' ranges end.
+        let to_the_end = token == Token::MIN && matches!(op, Op::Upper(..));
+        if let (Op::Eq(_) | Op::Upper(..), false) = (op, to_the_end) {
             let after = !matches!(op, Op::Upper(_, false));
             range.end = range.end.min(RingCut { token, key: None, after });
         }

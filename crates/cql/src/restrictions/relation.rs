@@ -19,6 +19,8 @@ pub(super) enum Restriction<'s> {
     Filter(&'s Column, Test),
     /// Clustering columns together, the place of the first among them, and what is said of them.
     Tuple(usize, Tuple),
+    /// Clustering columns together, that are none of some tuples: always a filter.
+    NotTuple(usize, Tuple),
     /// The token.
     Token(Op),
 }
@@ -155,11 +157,11 @@ fn in_list<'s>(
     values: &InValues,
     variables: &mut Variables<'_>,
 ) -> Result<Restriction<'s>, Error> {
-    let operator = if negated { "NOT IN" } else { "IN" };
+    let operator = variables.dialect.in_operator(negated);
     match target {
         Target::Column(name) => {
             let column = column(schema, name)?;
-            if column.ty.is_multi_cell() {
+            if column.ty.is_multi_cell() && column.ty.is_collection() {
                 return Err(Error::invalid(format!(
                     "Collection column '{name}' ({}) cannot be restricted by a 'IN' relation",
                     column.ty
@@ -183,7 +185,6 @@ fn in_list<'s>(
                 Restriction::Column(column, Op::In(list))
             })
         }
-        Target::Tuple(_) if negated => Err(Error::not_supported("NOT IN of tuples")),
         Target::Tuple(names) => {
             let (first, types) = tuple_columns(schema, names)?;
             let tuple = match values {
@@ -191,7 +192,7 @@ fn in_list<'s>(
                     for term in terms {
                         if matches!(term, ast::Term::Tuple(given) if given.len() > types.len()) {
                             return Err(Error::invalid(format!(
-                                "Invalid list literal for IN({}): value {} is not of type {}",
+                                "Invalid list literal for {operator}({}): value {} is not of type {}",
                                 tuple_name(names),
                                 show(term),
                                 CqlType::tuple(types.iter().cloned())
@@ -208,7 +209,7 @@ fn in_list<'s>(
                     Tuple::InList(Term::Variable(variables.bind(*marker, &name, &ty)?), count)
                 }
             };
-            Ok(Restriction::Tuple(first, tuple))
+            Ok(if negated { Restriction::NotTuple(first, tuple) } else { Restriction::Tuple(first, tuple) })
         }
         Target::Token(_) => Err(Error::invalid("IN cannot be used with the token function")),
         Target::Element(..) | Target::Field(..) => Err(Error::not_supported("IN of a part of a column")),

@@ -6,6 +6,7 @@ use super::table::new_version;
 use super::{Made, names, types, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
+use crate::guardrails::Guardrails;
 use crate::syntax::ast::{
     AlterTable, AlterTableAction, ColumnDefinition as WrittenColumn, Literal, Name, Term, TypeName,
 };
@@ -15,7 +16,7 @@ use model::CqlType;
 use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
 
-pub(super) fn alter(metadata: &Metadata, statement: &AlterTable) -> Result<Made, Error> {
+pub(super) fn alter(metadata: &Metadata, guardrails: &Guardrails, statement: &AlterTable) -> Result<Made, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let table = match names::table(metadata, keyspace, name) {
@@ -38,8 +39,16 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterTable) -> Result<Made,
         }
         AlterTableAction::Options(written) => {
             let applied = options::apply(Some(&definition.options), written, Purpose::Alter)?;
-            definition.options = applied.options;
+            if table.schema.is_counter() && applied.options.default_time_to_live > 0 {
+                return Err(Error::invalid("Cannot set default_time_to_live on a table with counters"));
+            }
             warnings = applied.warnings;
+            if applied.options.compaction != definition.options.compaction
+                || applied.options.default_time_to_live != definition.options.default_time_to_live
+            {
+                warnings.extend(guardrails.check_table(&applied.options)?);
+            }
+            definition.options = applied.options;
             true
         }
         AlterTableAction::RowTtl(_) => return Err(Error::not_supported("ALTER TABLE ... TTL")),
@@ -82,10 +91,14 @@ fn add(
             return Err(Error::invalid(STATIC_WITHOUT_CLUSTERING));
         }
         let ty = types::resolve(metadata, &definition.keyspace, &written.type_name)?;
-        if ty.is_counter() {
+        if ty.is_counter() != schema.is_counter() {
+            let (this, of) = if ty.is_counter() { ("", "non ") } else { ("non ", "") };
             return Err(Error::Configuration(format!(
-                "Cannot add a counter column ({name}) in a non counter column family"
+                "Cannot add a {this}counter column ({name}) in a {of}counter column family"
             )));
+        }
+        if ty.is_counter() && definition.dropped.iter().any(|dropped| dropped.name == name) {
+            return Err(Error::invalid(format!("Cannot re-add previously dropped counter column {name}")));
         }
         let kind = if written.is_static { ColumnKind::Static } else { ColumnKind::Regular };
         check_dropped(metadata, definition, name, kind, &ty)?;

@@ -170,10 +170,12 @@ fn check_counters(key: &PrimaryKey, columns: &BTreeMap<Name, Written>, default_t
     if default_ttl > 0 {
         return Err(Error::invalid("Cannot set default_time_to_live on a table with counters"));
     }
-    if others().any(|(_, column)| !column.ty.is_counter()) {
-        return Err(Error::invalid("Cannot mix counter and non counter columns in the same table"));
+    match others().find(|(_, column)| !column.ty.is_counter()) {
+        Some((name, _)) => {
+            Err(Error::Configuration(format!("Cannot add a non counter column ({name}) in a counter column family")))
+        }
+        None => Ok(()),
     }
-    Err(Error::invalid("counters are not supported yet"))
 }
 
 /// For each clustering column, whether rows descend by it.

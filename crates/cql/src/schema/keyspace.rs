@@ -6,27 +6,38 @@ use super::options::properties::Properties;
 use super::{Made, names};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
+use crate::guardrails::Guardrails;
 use crate::syntax::ast::{AlterKeyspace, CreateKeyspace, DropKeyspace};
 use cluster::Metadata;
 use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op};
+use cluster::placement;
+use cluster::tablets::allocator::{self, Host};
+use cluster::tablets::strategy::Replication;
 use model::options::OptionMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const PACKAGE: &str = "org.apache.cassandra.locator.";
 const SIMPLE: &str = "SimpleStrategy";
 const NETWORK_TOPOLOGY: &str = "NetworkTopologyStrategy";
 const FACTOR: &str = "replication_factor";
 
-pub(super) fn create(metadata: &Metadata, node: &NodeInfo, statement: &CreateKeyspace) -> Result<Made, Error> {
+pub(super) fn create(
+    metadata: &Metadata,
+    node: &NodeInfo,
+    guardrails: &Guardrails,
+    statement: &CreateKeyspace,
+) -> Result<Made, Error> {
     let name = statement.name.as_str();
     if names::is_system(&name.to_lowercase()) {
         return Err(Error::Unauthorized("system keyspace is not user-modifiable.".into()));
     }
     names::check_keyspace_name(name)?;
     let properties = Properties::new(&statement.options)?;
+    let hosts = placement::hosts(metadata, node);
     let mut warnings = Vec::new();
     let definition = KeyspaceDefinition {
         name: name.to_owned(),
-        replication: replication(name, node, properties.map("replication")?.unwrap_or_default(), None)?,
+        replication: replication(name, &hosts, properties.map("replication")?.unwrap_or_default(), None)?,
         durable_writes: properties.boolean("durable_writes")?.unwrap_or(true),
         tablets: tablets(&properties, &mut warnings)?.unwrap_or_default(),
     };
@@ -41,12 +52,18 @@ pub(super) fn create(metadata: &Metadata, node: &NodeInfo, statement: &CreateKey
             message: format!("Cannot add existing keyspace \"{name}\""),
         });
     }
-    warnings.extend(too_few_nodes(&definition));
+    warnings.extend(guardrails.check_replication(&definition)?);
+    warnings.extend(too_few_nodes(&definition, &hosts));
     let ops = vec![Op::PutKeyspace(definition)];
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
-pub(super) fn alter(metadata: &Metadata, node: &NodeInfo, statement: &AlterKeyspace) -> Result<Made, Error> {
+pub(super) fn alter(
+    metadata: &Metadata,
+    node: &NodeInfo,
+    guardrails: &Guardrails,
+    statement: &AlterKeyspace,
+) -> Result<Made, Error> {
     let name = statement.name.as_str();
     names::check_modifiable(name)?;
     let Some(keyspace) = metadata.keyspace(name) else {
@@ -59,8 +76,14 @@ pub(super) fn alter(metadata: &Metadata, node: &NodeInfo, statement: &AlterKeysp
     let mut definition = keyspace.definition.clone();
     let mut warnings = Vec::new();
     if let Some(options) = properties.map("replication")? {
-        definition.replication = replication(name, node, options, Some(&definition.replication))?;
-        warnings.extend(too_few_nodes(&definition));
+        let hosts = placement::hosts(metadata, node);
+        let altered = replication(name, &hosts, options, Some(&definition.replication))?;
+        if hosts.len() > 1 && !keyspace.tables.is_empty() {
+            check_change(&definition.replication, &altered, &hosts)?;
+        }
+        definition.replication = altered;
+        warnings.extend(guardrails.check_replication(&definition)?);
+        warnings.extend(too_few_nodes(&definition, &hosts));
     }
     if let Some(durable) = properties.boolean("durable_writes")? {
         definition.durable_writes = durable;
@@ -92,7 +115,7 @@ pub(super) fn drop(metadata: &Metadata, statement: &DropKeyspace) -> Result<Made
 /// The replication options in their stored form: the class with its package, and a factor for each datacenter.
 fn replication(
     keyspace: &str,
-    node: &NodeInfo,
+    hosts: &[Host],
     mut options: OptionMap,
     old: Option<&OptionMap>,
 ) -> Result<OptionMap, Error> {
@@ -108,23 +131,26 @@ fn replication(
             check_unused(keyspace, class, &options)?;
         }
         NETWORK_TOPOLOGY => {
-            let (local, altered) = (&node.datacenter, old.is_some());
+            let (racks, altered) = (placement::racks(hosts), old.is_some());
             let old = old.into_iter().flatten().filter(|(key, _)| *key != "class");
             let mut old: OptionMap = old.map(|(key, factor)| (key.clone(), factor.clone())).collect();
             let from_simple = old.remove(FACTOR).filter(|_| options.is_empty());
             let everywhere = options.remove(FACTOR).or(from_simple).map(checked_factor).transpose()?;
-            let kept = old.remove(local).filter(|_| everywhere.is_some());
-            match options.remove(local).or(kept).or(everywhere) {
-                Some(factor) => {
-                    out.insert(local.clone(), checked_factor(factor)?);
+            for datacenter in racks.keys() {
+                let kept = old.remove(*datacenter).filter(|_| everywhere.is_some());
+                if let Some(factor) = options.remove(*datacenter).or(kept).or_else(|| everywhere.clone()) {
+                    out.insert((*datacenter).to_owned(), checked_factor(factor)?);
                 }
-                None if altered && options.is_empty() => {
-                    return Err(Error::Configuration(
-                        "Configuration for at least one datacenter must be present".to_owned(),
-                    ));
-                }
-                None => {
-                    out.insert(local.clone(), "1".to_owned());
+            }
+            if out.len() == 1 && altered && options.is_empty() {
+                return Err(Error::Configuration(
+                    "Configuration for at least one datacenter must be present".to_owned(),
+                ));
+            }
+            if out.len() == 1 {
+                // Nothing is said: a copy in each rack.
+                for (datacenter, racks) in &racks {
+                    out.insert((*datacenter).to_owned(), racks.len().to_string());
                 }
             }
             check_unused(keyspace, class, &options)?;
@@ -199,6 +225,11 @@ fn check_others(properties: &Properties) -> Result<(), Error> {
     {
         return Err(Error::not_supported("storage elsewhere than in local files"));
     }
+    if let Some(storage) = properties.map("storage")?
+        && let Some(other) = storage.keys().find(|name| *name != "type")
+    {
+        return Err(Error::invalid(format!("Storage in local files has no option {other}")));
+    }
     if let Some(consistency) = properties.text("consistency")?
         && !consistency.eq_ignore_ascii_case("eventual")
     {
@@ -207,7 +238,36 @@ fn check_others(properties: &Properties) -> Result<(), Error> {
     properties.check_known(&["replication", "durable_writes", "tablets", "storage", "consistency"], &[])
 }
 
-fn too_few_nodes(definition: &KeyspaceDefinition) -> Option<String> {
+/// Whether the tables of a keyspace can follow a change of its replication. Copies that come need their data, and that cannot be brought
+/// to them yet; what only says the same in other words can be altered.
+fn check_change(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
+    let racks = placement::racks(hosts);
+    let of = |options| Replication::of(options, racks.keys().copied());
+    let after = of(after).map_err(|error| Error::Configuration(error.to_string()))?;
+    let before = of(before);
+    if before.as_ref() == Ok(&after) {
+        return Ok(());
+    }
+    if let (Ok(Replication::ByDatacenter(before)), Replication::ByDatacenter(after)) = (&before, &after) {
+        let datacenters: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let factor = |factors: &BTreeMap<String, u32>, name: &String| factors.get(name).copied().unwrap_or(0);
+        let steps = datacenters.into_iter().map(|name| factor(before, name).abs_diff(factor(after, name)));
+        if steps.sum::<u32>() > 1 {
+            return Err(Error::invalid("Only one DC's RF can be changed at a time and not by more than 1"));
+        }
+    }
+    let nodes = allocator::nodes_by_datacenter(hosts);
+    after.check(&nodes).map_err(|error| Error::Configuration(error.to_string()))?;
+    Err(Error::not_supported("changing how many copies there are of the tables of a keyspace"))
+}
+
+/// Alone, a node takes any factor: it says what there will be with more nodes. With others, tables cannot be made then.
+fn too_few_nodes(definition: &KeyspaceDefinition, hosts: &[Host]) -> Option<String> {
+    if hosts.len() > 1 {
+        let replication = Replication::of(&definition.replication, placement::racks(hosts).keys().copied());
+        let checked = replication.and_then(|replication| replication.check(&allocator::nodes_by_datacenter(hosts)));
+        return checked.err().map(|error| error.to_string());
+    }
     let factor = definition.replication_factor();
     (factor > 1).then(|| {
         format!(

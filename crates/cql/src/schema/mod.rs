@@ -10,6 +10,8 @@ mod create_table;
 mod keyspace;
 pub mod names;
 pub mod options;
+#[cfg(test)]
+mod replication_tests;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -22,6 +24,7 @@ pub use truncate::truncate;
 
 use crate::api::{Answer, AnswerKind, ClientState, SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
+use crate::guardrails::Guardrails;
 use crate::syntax::ast::{AlterTableAction, Name, QualifiedName, Statement};
 use cluster::Metadata;
 use cluster::metadata::{ChangeError, NodeInfo, Op};
@@ -71,12 +74,12 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
 }
 
 /// Executes a statement for which [`is_schema_statement`] holds.
-pub async fn execute(client: &ClientState, statement: &Statement) -> Result<Answer, Error> {
+pub async fn execute(client: &ClientState, statement: &Statement, guardrails: &Guardrails) -> Result<Answer, Error> {
     let statement = qualified(client, statement)?;
     keep_newer_than_drop(&statement).await?;
-    let own = statement.clone();
+    let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(move |metadata, node| {
-        let Made { ops, change, warnings } = make(metadata, node, &own)?;
+        let Made { ops, change, warnings } = make(metadata, node, &guardrails, &own)?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
     .await;
@@ -141,13 +144,13 @@ fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, E
 }
 
 /// What a statement makes of this metadata.
-fn make(metadata: &Metadata, node: &NodeInfo, statement: &Statement) -> Result<Made, Error> {
+fn make(metadata: &Metadata, node: &NodeInfo, guardrails: &Guardrails, statement: &Statement) -> Result<Made, Error> {
     match statement {
-        Statement::CreateKeyspace(statement) => keyspace::create(metadata, node, statement),
-        Statement::AlterKeyspace(statement) => keyspace::alter(metadata, node, statement),
+        Statement::CreateKeyspace(statement) => keyspace::create(metadata, node, guardrails, statement),
+        Statement::AlterKeyspace(statement) => keyspace::alter(metadata, node, guardrails, statement),
         Statement::DropKeyspace(statement) => keyspace::drop(metadata, statement),
-        Statement::CreateTable(statement) => table::create(metadata, node, statement),
-        Statement::AlterTable(statement) => alter_table::alter(metadata, statement),
+        Statement::CreateTable(statement) => table::create(metadata, node, guardrails, statement),
+        Statement::AlterTable(statement) => alter_table::alter(metadata, guardrails, statement),
         Statement::DropTable(statement) => table::drop(metadata, statement),
         Statement::CreateType(statement) => user_type::create(metadata, statement),
         Statement::AlterType(statement) => alter_type::alter(metadata, statement),

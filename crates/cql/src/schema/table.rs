@@ -4,21 +4,27 @@ use super::create_table::{Identity, definition};
 use super::{Made, names, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
+use crate::guardrails::Guardrails;
 use crate::syntax::ast::{CreateTable, DropTable};
 use cluster::Metadata;
 use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op, TableDefinition, TabletsDefinition};
-use cluster::tablets;
+use cluster::tablets::count::Wishes;
 use model::id::{SchemaVersion, TableId};
 use model::options::OptionMap;
 
-pub(super) fn create(metadata: &Metadata, node: &NodeInfo, statement: &CreateTable) -> Result<Made, Error> {
+pub(super) fn create(
+    metadata: &Metadata,
+    node: &NodeInfo,
+    guardrails: &Guardrails,
+    statement: &CreateTable,
+) -> Result<Made, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let identity = Identity { table: new_table_id(), version: new_version() };
     let Some(home) = metadata.keyspace(keyspace) else {
         return Err(Error::invalid(format!("Cannot create a table in a non-existent keyspace: {keyspace}")));
     };
-    let (definition, warnings) = definition(metadata, statement, identity)?;
+    let (definition, mut warnings) = definition(metadata, statement, identity)?;
     if home.tables.contains_key(name) {
         if statement.if_not_exists {
             return Ok(Made::nothing());
@@ -32,7 +38,8 @@ pub(super) fn create(metadata: &Metadata, node: &NodeInfo, statement: &CreateTab
     if metadata.table_by_id(definition.id).is_some() {
         return Err(Error::Configuration(format!("There is a table with ID {} already", definition.id)));
     }
-    let tablets = place(metadata, node, &home.definition, &definition);
+    warnings.extend(guardrails.check_table(&definition.options)?);
+    let tablets = place(metadata, node, &home.definition, &definition)?;
     let ops = vec![Op::PutTable(Box::new(definition)), Op::PutTablets(tablets)];
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
 }
@@ -63,29 +70,28 @@ fn new_table_id() -> TableId {
     TableId(rt::random::time_uuid())
 }
 
-/// Spreads the tablets of a new table over the shards.
+/// Spreads the tablets of a new table over the nodes and their shards.
 fn place(
     metadata: &Metadata,
     node: &NodeInfo,
     keyspace: &KeyspaceDefinition,
     table: &TableDefinition,
-) -> TabletsDefinition {
-    let shards = node.shards as u32;
+) -> Result<TabletsDefinition, Error> {
     let number = |options: &OptionMap, name: &str| options.get(name).and_then(|text| text.parse::<f64>().ok());
     let hint = |name: &str| number(&table.options.tablets, name);
     let expected_size = hint("expected_data_size_in_gb").map(|size| (size / TARGET_TABLET_GB).ceil() as u32);
     let at_least = [
         number(&keyspace.tablets, "initial").map(|count| count as u32),
         hint("min_tablet_count").map(|count| count as u32),
-        hint("min_per_shard_tablet_count").map(|count| (count * f64::from(shards)).ceil() as u32),
         expected_size,
     ];
     let at_least = at_least.into_iter().flatten().max().unwrap_or(0);
     let at_most = hint("max_tablet_count").map(|count| count as u32).filter(|count| *count > 0);
-    let count = tablets::initial_count(shards, 1, at_least, at_most);
-    let map = tablets::allocate(count, node.host_id, &metadata.load(node.host_id, node.shards));
+    let wishes = Wishes { at_least, per_shard: hint("min_per_shard_tablet_count"), at_most };
+    let map = cluster::placement::place(metadata, node, keyspace, wishes);
+    let map = map.map_err(|error| Error::Configuration(error.to_string()))?;
     let replicas = (0..map.count()).map(|tablet| map.replicas(tablet).to_vec()).collect();
-    TabletsDefinition { table: table.id, replicas }
+    Ok(TabletsDefinition { table: table.id, replicas })
 }
 
 /// The size a tablet is meant to have, in GB.

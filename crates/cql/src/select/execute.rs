@@ -1,5 +1,6 @@
 //! The execution of a SELECT: one page for the client.
 
+use super::pager::{FilteredState, Pager, VirtualState};
 use super::rows::{Body, Emitter};
 use super::{Select, Shape, virtual_rows};
 use crate::api::{Answer, AnswerKind, Rows};
@@ -8,15 +9,20 @@ use crate::request::{Request, read_error};
 use crate::restrictions::Partitions;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
-use cluster::coordinator::Partitions as Targets;
+use cluster::coordinator::{PageBudget, PageInfo, PageStop, PagingState, Partitions as Targets};
 use cluster::{PageRequest, Query, RequestOptions};
+use model::id::QueryId;
 use model::range::Slice;
 use std::rc::Rc;
 
 /// `select_internal_page_size`: rows a page where rows are aggregated or filtered and the client named no page size.
 const INTERNAL_PAGE_ROWS: u64 = 10_000;
-/// How many pages without a match one request reads before it answers with an empty page.
-const MAX_EMPTY_PAGES: usize = 16;
+
+/// Rows a page at most where rows are only counted: an answer has only their number.
+const COUNTED_ROWS: u64 = 1 << 40;
+
+/// Rows a page at least where rows are grouped, however few groups the client wants at once.
+const LEAST_GROUPED_ROWS: u64 = 100;
 
 /// A limit's value; none if there is none.
 fn limit(term: &Option<Term>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
@@ -42,6 +48,8 @@ impl Select {
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition);
+        let pager = Pager::new(self, env, request, [rows_limit.is_some(), per_partition.is_some()]);
+        let state = pager.open()?;
         let default = match &partitions {
             Partitions::Keys(_) => request.config.read_timeout,
             Partitions::Range(_) => request.config.range_timeout,
@@ -50,11 +58,20 @@ impl Select {
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
             let place = virtual_rows::Place { partitions, ranges };
-            let emitter = emitter(None, None)?;
-            let state = request.params.paging_state.as_ref();
+            let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()))?;
+            let skip = match state {
+                Some(state) => VirtualState::decode(&state.language).ok_or_else(bad_state)?.0,
+                None => 0,
+            };
             let page =
-                virtual_rows::read(self, table.as_ref(), place, emitter, rows_limit, per_partition, page_size, state);
-            return page.await.map(|rows| self.answer(rows));
+                virtual_rows::read(self, table.as_ref(), place, emitter, rows_limit, per_partition, page_size, skip);
+            let (mut rows, next) = page.await?;
+            let mut info = PageInfo { rows: rows.count.into(), ..PageInfo::default() };
+            if let Some(next) = next {
+                rows.paging_state = Some(pager.seal(&PagingState::of_language(next.encode()))?);
+                info.stop = PageStop::Rows;
+            }
+            return Ok(self.answer(rows, info, request));
         }
         let slice = match &self.slice {
             Some(slice) => slice.clone(),
@@ -63,13 +80,15 @@ impl Select {
                 let nothing = rows.is_empty();
                 let slice = Slice { rows, static_row: self.static_row, reversed: self.reversed, resume: None };
                 if nothing {
-                    return self.nothing(emitter(rows_limit, per_partition)?);
+                    return self.nothing(emitter(rows_limit, per_partition)?, request);
                 }
                 Rc::new(slice)
             }
         };
         let (partitions, hint) = match partitions {
-            Partitions::Keys(keys) if keys.is_empty() => return self.nothing(emitter(rows_limit, per_partition)?),
+            Partitions::Keys(keys) if keys.is_empty() => {
+                return self.nothing(emitter(rows_limit, per_partition)?, request);
+            }
             Partitions::Keys(keys) => {
                 let hint = match &keys[..] {
                     [key]
@@ -94,30 +113,50 @@ impl Select {
             output: self.output.clone(),
             limit: rows_limit,
             per_partition_limit: per_partition,
-            now: rt::time::wall_seconds() as i32,
+            now: request.params.now_in_seconds.unwrap_or_else(|| rt::time::wall_seconds() as i32),
             bypass_cache: self.bypass_cache,
         };
-        let mut answer = if !self.sort.is_empty() || matches!(self.shape, Shape::Aggregate(..)) {
+        // What is rarer than a plain page is boxed, so that the future of a plain page stays small: it is moved on its way.
+        let mut answer = if self.grouping.is_some() && self.sort.is_empty() {
+            (query.limit, query.per_partition_limit) = (None, None);
+            let emitter = emitter(rows_limit, per_partition)?;
+            Box::pin(self.grouped(query, emitter, page_size, state, &pager, request, &options)).await?
+        } else if !self.sort.is_empty() || matches!(self.shape, Shape::Aggregate(..)) {
             self.check_sorted(page_size)?;
             query.limit = None;
-            let filtered = !self.restrictions.filters.is_empty();
-            if filtered {
+            let limited_here = !self.restrictions.filters.is_empty() || self.grouping.is_some();
+            if limited_here {
                 query.per_partition_limit = None;
             }
-            let emitter = emitter(rows_limit, per_partition.filter(|_| filtered))?;
-            self.answer(self.whole(query, emitter, request, &options).await?)
+            let emitter = emitter(rows_limit, per_partition.filter(|_| limited_here))?;
+            Box::pin(self.whole(query, emitter, request, &options)).await?
         } else if !self.restrictions.filters.is_empty() {
             (query.limit, query.per_partition_limit) = (None, None);
-            self.answer(self.filtered(query, emitter(rows_limit, per_partition)?, page_size, request, &options).await?)
+            let emitter = emitter(rows_limit, per_partition)?;
+            Box::pin(self.filtered(query, emitter, page_size, state, &pager, request, &options)).await?
         } else {
-            self.page(query, page_size, env, request, &options).await?
+            self.page(query, page_size, state, &pager, request, &options).await?
         };
         answer.tablet = hint;
         Ok(answer)
     }
 
-    fn answer(&self, rows: Rows) -> Answer {
-        Answer::new(AnswerKind::Rows(rows))
+    fn answer(&self, rows: Rows, info: PageInfo, request: &Request<'_>) -> Answer {
+        let mut answer = Answer::new(AnswerKind::Rows(rows));
+        if request.params.page_info {
+            answer.page_info = Some(info.to_json().into());
+        }
+        if let Some(trace) = &request.trace {
+            trace.event(format!(
+                "The page ended: {}; examined {} rows, {} bytes, {} tombstones in {} replica pages",
+                info.stop.name(),
+                info.rows,
+                info.bytes,
+                info.tombstones,
+                info.asked
+            ));
+        }
+        answer
     }
 
     fn rows(&self, count: u64, body: Vec<u8>, paging_state: Option<Bytes>) -> Rows {
@@ -125,9 +164,10 @@ impl Select {
     }
 
     /// The answer of a query that matches nothing.
-    fn nothing(&self, mut emitter: Emitter<'_>) -> Result<Answer, Error> {
+    fn nothing(&self, mut emitter: Emitter<'_>, request: &Request<'_>) -> Result<Answer, Error> {
         emitter.finish()?;
-        Ok(self.answer(self.rows(emitter.rows, std::mem::take(&mut emitter.body), None)))
+        let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
+        Ok(self.answer(rows, PageInfo::default(), request))
     }
 
     fn check_sorted(&self, page_size: Option<u64>) -> Result<(), Error> {
@@ -152,20 +192,23 @@ impl Select {
         &self,
         query: Query,
         page_size: Option<u64>,
-        env: Env<'_>,
+        state: Option<Box<PagingState>>,
+        pager: &Pager<'_>,
         request: &Request<'_>,
         options: &RequestOptions,
     ) -> Result<Answer, Error> {
-        let state = request.params.paging_state.clone();
         let size = page_size.filter(|_| state.is_some() || !self.needs_no_paging(&query));
-        let page = request.coordinator.read(&query, &PageRequest { size, state }, options).await;
+        let wanted = PageRequest { size, state, ..PageRequest::default() };
+        let page = request.coordinator.read(&query, &wanted, options).await;
         let page = page.map_err(|error| read_error(error, &self.schema))?;
+        let next = page.next.map(|state| pager.seal(&state)).transpose()?;
         if let Shape::Plain = self.shape {
-            return Ok(self.answer(self.rows(page.rows, page.body, page.next)));
+            return Ok(self.answer(self.rows(page.rows, page.body, next), page.info, request));
         }
-        let mut emitter = Emitter::new(self, env, None, None)?;
+        let mut emitter = Emitter::new(self, pager.env(), None, None)?;
         push_all(page.body, page.rows, self, &mut emitter).await?;
-        Ok(self.answer(self.rows(emitter.rows, std::mem::take(&mut emitter.body), page.next)))
+        let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
+        Ok(self.answer(rows, page.info, request))
     }
 
     /// What is gathered here before it is sent is bounded like an unpaged read.
@@ -180,6 +223,7 @@ impl Select {
             received: 0,
             required: 1,
             failures: 1,
+            nodes: Vec::new(),
             data_present: true,
             why: format!(
                 "Memory usage of unpaged query exceeds hard limit of {limit} (configured via \
@@ -195,57 +239,137 @@ impl Select {
         mut emitter: Emitter<'_>,
         request: &Request<'_>,
         options: &RequestOptions,
-    ) -> Result<Rows, Error> {
+    ) -> Result<Answer, Error> {
         let mut state = None;
+        let mut info = PageInfo::default();
+        // Each owner counts its tablets in one go, and all do at the same time.
+        let counts = emitter.only_counts();
+        let size = Some(if counts { COUNTED_ROWS } else { INTERNAL_PAGE_ROWS });
         loop {
-            let wanted = PageRequest { size: Some(INTERNAL_PAGE_ROWS), state };
+            let wanted = PageRequest { size, state, counts, ..PageRequest::default() };
             let page = request.coordinator.read(&query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
+            info = info.then(page.info);
             push_all(page.body, page.rows, self, &mut emitter).await?;
             self.check_size(&emitter, request)?;
             state = page.next;
             if state.is_none() {
                 emitter.finish()?;
-                return Ok(self.rows(emitter.rows, std::mem::take(&mut emitter.body), None));
+                let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
+                return Ok(self.answer(rows, info, request));
             }
             rt::task::yield_now().await;
         }
     }
 
-    /// One page of the rows that pass the filters.
+    /// One page of groups. Replicas are asked for about as many rows as there may be groups, in case each group is one row.
+    #[allow(clippy::too_many_arguments)]
+    async fn grouped(
+        &self,
+        query: Query,
+        mut emitter: Emitter<'_>,
+        page_size: Option<u64>,
+        mut state: Option<Box<PagingState>>,
+        pager: &Pager<'_>,
+        request: &Request<'_>,
+        options: &RequestOptions,
+    ) -> Result<Answer, Error> {
+        if let Some(state) = &state {
+            let before = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
+            (emitter.remaining, emitter.partition) = (before.remaining, before.partition);
+        }
+        let size = page_size.map_or(INTERNAL_PAGE_ROWS, |groups| {
+            groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
+        });
+        emitter.most_groups = page_size.unwrap_or(u64::MAX);
+        let mut id = state.as_ref().map(|state| state.query);
+        let mut info = PageInfo::default();
+        loop {
+            let wanted = PageRequest { size: Some(size), state, ..PageRequest::default() };
+            let page = request.coordinator.read(&query, &wanted, options).await;
+            let page = page.map_err(|error| read_error(error, &self.schema))?;
+            info = info.then(page.info);
+            id = page.next.as_ref().map(|state| state.query).or(id);
+            let taken = push_all(page.body, page.rows, self, &mut emitter).await?;
+            self.check_size(&emitter, request)?;
+            state = page.next;
+            if emitter.remaining > 0 && taken && state.is_some() {
+                rt::task::yield_now().await;
+                continue;
+            }
+            let mut next = None;
+            if emitter.remaining == 0 {
+                info.stop = PageStop::Limit;
+            } else if taken {
+                emitter.finish()?;
+            } else if let Some(grouping) = &self.grouping {
+                info.stop = PageStop::Rows;
+                let (remaining, partition) = (emitter.remaining, std::mem::take(&mut emitter.partition));
+                next = Some(pager.seal(&PagingState {
+                    query: id.unwrap_or_else(|| QueryId(rt::random::uuid_v4())),
+                    remaining: u64::MAX,
+                    position: grouping.position(&emitter.last),
+                    // Its rows are not counted there; but a partition that had none would show its static row alone.
+                    rows_in_last: 1,
+                    language: FilteredState { remaining, partition }.encode(),
+                })?);
+            }
+            let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
+            return Ok(self.answer(rows, info, request));
+        }
+    }
+
+    /// One page of the rows that pass the filters. Pages of which nothing passes are not shown to the client unless the budget
+    /// for finding a first row runs out, or the operator's limit of tombstones has cut them.
+    #[allow(clippy::too_many_arguments)]
     async fn filtered(
         &self,
         query: Query,
         mut emitter: Emitter<'_>,
         page_size: Option<u64>,
+        mut state: Option<Box<PagingState>>,
+        pager: &Pager<'_>,
         request: &Request<'_>,
         options: &RequestOptions,
-    ) -> Result<Rows, Error> {
-        let mut state = None;
-        if let Some(bytes) = &request.params.paging_state {
-            let filtered = FilteredState::decode(bytes).ok_or_else(bad_state)?;
+    ) -> Result<Answer, Error> {
+        if let Some(state) = &state {
+            let filtered = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
             (emitter.remaining, emitter.partition) = (filtered.remaining, filtered.partition);
-            state = Some(filtered.inner);
         }
-        let mut pages = 0;
+        let limits = request.coordinator.page_limits();
+        let budget = PageBudget::new(&limits, options);
+        let mut info = PageInfo::default();
         loop {
-            let wanted = PageRequest { size: Some(page_size.unwrap_or(INTERNAL_PAGE_ROWS)), state };
-            let page = request.coordinator.read(&query, &wanted, options).await;
+            let size = Some(page_size.unwrap_or(INTERNAL_PAGE_ROWS));
+            let page = request
+                .coordinator
+                .read(&query, &PageRequest { size, state, budget: Some(budget), counts: false }, options)
+                .await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
+            info = info.then(page.info);
             push_all(page.body, page.rows, self, &mut emitter).await?;
             self.check_size(&emitter, request)?;
             state = page.next;
-            pages += 1;
-            let enough = page_size.is_some() && (emitter.rows > 0 || pages >= MAX_EMPTY_PAGES);
             if emitter.remaining == 0 {
                 state = None;
+                info.stop = PageStop::Limit;
             }
-            if state.is_none() || enough {
-                let next = state.map(|inner| {
+            let mut enough = emitter.rows > 0 || info.stop == PageStop::Tombstones && limits.tombstones_are_set;
+            if state.is_some()
+                && !enough
+                && page_size.is_some()
+                && let Some(stop) = budget.spent(info.bytes)
+            {
+                (info.stop, enough) = (stop, true);
+            }
+            if state.is_none() || enough && page_size.is_some() {
+                let next = state.map(|mut state| {
                     let partition = std::mem::take(&mut emitter.partition);
-                    FilteredState { remaining: emitter.remaining, partition, inner }.encode()
+                    state.language = FilteredState { remaining: emitter.remaining, partition }.encode();
+                    pager.seal(&state)
                 });
-                return Ok(self.rows(emitter.rows, std::mem::take(&mut emitter.body), next));
+                let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next.transpose()?);
+                return Ok(self.answer(rows, info, request));
             }
             rt::task::yield_now().await;
         }
@@ -255,10 +379,11 @@ impl Select {
 /// Rows between looks at the clock.
 const ROWS_PER_LOOK: usize = 64;
 
-async fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<(), Error> {
+/// False if a row was not taken, because a page of groups is full.
+async fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
     if emitter.only_counts() {
         emitter.count(rows);
-        return Ok(());
+        return Ok(true);
     }
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();
@@ -266,55 +391,17 @@ async fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitt
         if !body.next_row(&mut slots) {
             break;
         }
-        emitter.push(&slots)?;
+        if !emitter.push(&slots)? {
+            return Ok(false);
+        }
         if n % ROWS_PER_LOOK == 0 {
             rt::task::maybe_yield().await;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
-/// The protocol error for a paging state that is not ours.
-pub(super) fn bad_state() -> Error {
+/// The protocol error for a paging state that is ours and makes no sense here.
+fn bad_state() -> Error {
     Error::Protocol("Invalid value for the paging state".to_owned())
-}
-
-/// The paging state of a filtered query: how far the limits have come, around the coordinator's own state, which checks itself.
-///
-/// ```text
-/// u8 'F', u64 rows still to come, u64 rows emitted of the last partition, u32 length, its key's values; the inner state
-/// ```
-struct FilteredState {
-    remaining: u64,
-    partition: (Vec<u8>, u64),
-    inner: Bytes,
-}
-
-const FILTERED: u8 = b'F';
-
-impl FilteredState {
-    fn encode(&self) -> Bytes {
-        let (key, rows) = &self.partition;
-        let mut out = vec![FILTERED];
-        out.extend_from_slice(&self.remaining.to_le_bytes());
-        out.extend_from_slice(&rows.to_le_bytes());
-        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        out.extend_from_slice(key);
-        out.extend_from_slice(&self.inner);
-        out.into()
-    }
-
-    fn decode(bytes: &Bytes) -> Option<FilteredState> {
-        let (&tag, rest) = bytes.split_first()?;
-        let (remaining, rest) = rest.split_first_chunk::<8>()?;
-        let (rows, rest) = rest.split_first_chunk::<8>()?;
-        let (len, rest) = rest.split_first_chunk::<4>()?;
-        let (key, inner) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-        let remaining = u64::from_le_bytes(*remaining);
-        (tag == FILTERED && remaining > 0).then(|| FilteredState {
-            remaining,
-            partition: (key.to_vec(), u64::from_le_bytes(*rows)),
-            inner: bytes.slice_ref(inner),
-        })
-    }
 }

@@ -1,13 +1,14 @@
 //! The expressions of a selection: planned into selectors, with the output columns and aggregates that they need.
 
 use super::aggregate::{Aggregate, Kind};
-use super::selector::Selector;
+use super::selector::{CellTime, Selector};
 use crate::error::Error;
 use crate::restrictions::analyse::output_of;
-use crate::syntax::ast::{self, FunctionCall, Literal, SelectExpr, Selection, Target};
+use crate::syntax::ast::{self, FunctionCall, SelectExpr, Selection, Target};
 use crate::term::function::{self, Argument, Function};
-use crate::term::typing::{fits, natural_type, show, show_type};
-use crate::term::{Variables, cast, prepare};
+use crate::term::typing::{fits, literal_type, natural_type, preferred_type, show, show_type};
+use crate::term::{Term, Variables, cast, prepare};
+use bytes::Bytes;
 use model::CqlType;
 use model::schema::{Column, ColumnKind, TableSchema};
 use replica::OutputColumn;
@@ -46,7 +47,7 @@ pub(super) struct Columns<'s, 'v, 'm> {
     pub aggregates: Vec<Aggregate>,
 }
 
-impl Columns<'_, '_, '_> {
+impl<'s> Columns<'s, '_, '_> {
     /// The chosen expressions.
     pub fn items(&mut self, selection: &Selection) -> Result<Vec<Item>, Error> {
         match selection {
@@ -74,7 +75,7 @@ impl Columns<'_, '_, '_> {
         }
     }
 
-    fn column(&self, name: &str) -> Result<&Column, Error> {
+    fn column(&self, name: &str) -> Result<&'s Column, Error> {
         self.schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unrecognized name {name}")))
     }
 
@@ -94,10 +95,8 @@ impl Columns<'_, '_, '_> {
                 let aggregate = Aggregate { kind: Kind::Count, argument: None, ty: CqlType::Bigint };
                 (self.aggregate(aggregate), CqlType::Bigint)
             }
-            SelectExpr::WriteTime(target) => {
-                (self.cell_property(target, "writetime", OutputColumn::WriteTime)?, CqlType::Bigint)
-            }
-            SelectExpr::Ttl(target) => (self.cell_property(target, "ttl", OutputColumn::Ttl)?, CqlType::Int),
+            SelectExpr::WriteTime(target) => (self.cell_property(target, false)?, CqlType::Bigint),
+            SelectExpr::Ttl(target) => (self.cell_property(target, true)?, CqlType::Int),
             SelectExpr::Call(call) => self.call(call)?,
             SelectExpr::Cast(inner, type_name) => {
                 let (selector, from) = self.expression(inner)?;
@@ -130,12 +129,32 @@ impl Columns<'_, '_, '_> {
                     CqlType::Map { key, value, .. } => ((**key).clone(), (**value).clone()),
                     CqlType::Set { elem, .. } => ((**elem).clone(), (**elem).clone()),
                     CqlType::List { elem, .. } => (CqlType::Int, (**elem).clone()),
-                    _ => return Err(Error::invalid(format!("Column {} is not a collection", name_of(inner)))),
+                    _ => return Err(no_subscript(&name_of(inner))),
                 };
                 let key = prepare(self.variables, key, &format!("key({})", name_of(inner)), &key_type)?;
                 (Selector::Element(Box::new(selector), ty, key), value_type)
             }
-            SelectExpr::Slice(..) => return Err(Error::not_supported("A slice of a collection")),
+            SelectExpr::Slice(inner, from, to) => {
+                let (selector, ty) = self.expression(inner)?;
+                let key_type = match &ty {
+                    CqlType::Map { key, .. } => (**key).clone(),
+                    CqlType::Set { elem, .. } => (**elem).clone(),
+                    _ => {
+                        let name = name_of(inner);
+                        return Err(Error::invalid(format!(
+                            "Slice selection is only allowed on sets and maps, but {name} is of type {ty}"
+                        )));
+                    }
+                };
+                let mut bound = |term: &Option<ast::Term>, side: &str| match term {
+                    Some(term) => {
+                        prepare(self.variables, term, &format!("{side}({})", name_of(inner)), &key_type).map(Some)
+                    }
+                    None => Ok(None),
+                };
+                let (from, to) = (bound(from, "from")?, bound(to, "to")?);
+                (Selector::Slice(Box::new(selector), ty.clone(), from, to), ty)
+            }
         })
     }
 
@@ -143,44 +162,76 @@ impl Columns<'_, '_, '_> {
         if let Some(ty) = natural_type(self.variables, term) {
             return Ok(ty);
         }
-        Ok(match term {
-            ast::Term::Literal(literal) => match literal {
-                Literal::String(_) => CqlType::Text,
-                Literal::Integer(text) if text.parse::<i32>().is_ok() => CqlType::Int,
-                Literal::Integer(text) if text.parse::<i64>().is_ok() => CqlType::Bigint,
-                Literal::Integer(_) => CqlType::Varint,
-                Literal::Float(_) => CqlType::Double,
-                Literal::Boolean(_) => CqlType::Boolean,
-                Literal::Uuid(_) => CqlType::Uuid,
-                Literal::Hex(_) => CqlType::Blob,
-                Literal::Duration(_) => CqlType::Duration,
-                Literal::Null => return Err(Error::invalid("Cannot infer the type of null in the SELECT clause")),
-            },
-            other => {
-                return Err(Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(other))));
-            }
-        })
+        match term {
+            ast::Term::Literal(literal) => literal_type(literal)
+                .ok_or_else(|| Error::invalid("Cannot infer the type of null in the SELECT clause")),
+            other => Err(Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(other)))),
+        }
     }
 
-    fn cell_property(
-        &mut self,
-        target: &Target,
-        what: &str,
-        output: fn(model::ColumnId) -> OutputColumn,
-    ) -> Result<Selector, Error> {
-        let Target::Column(name) = target else {
-            return Err(Error::not_supported(&format!("{what} of a part of a column")));
+    /// `writetime` or `ttl` of a column of one cell, or of one cell among several.
+    fn cell_property(&mut self, target: &Target, ttl: bool) -> Result<Selector, Error> {
+        let what = if ttl { "ttl" } else { "writetime" };
+        let (Target::Column(name) | Target::Element(name, _) | Target::Field(name, _)) = target else {
+            return Err(Error::invalid(format!("Selection function {what} needs a column")));
         };
+        let column = self.value_column(name, what)?;
+        let refused = |on: &str| Err(Error::invalid(format!("Cannot use selection function {what} on {on}")));
+        let (ty, path) = match target {
+            Target::Element(_, key) => {
+                let key_type = match &column.ty {
+                    CqlType::Map { key, frozen: false, .. } => (**key).clone(),
+                    CqlType::Set { elem, frozen: false } => (**elem).clone(),
+                    ty if ty.is_collection() => {
+                        let what = what.to_uppercase();
+                        return Err(Error::invalid(format!(
+                            "{what} on a subscript is only valid for non-frozen map or set columns"
+                        )));
+                    }
+                    _ => return Err(no_subscript(name)),
+                };
+                let key = prepare(self.variables, key, &format!("key({name})"), &key_type)?;
+                (key_type, key)
+            }
+            Target::Field(_, field) => {
+                let CqlType::Udt(user_type) = &column.ty else {
+                    let ty = &column.ty;
+                    return Err(Error::invalid(format!(
+                        "Invalid field selection: {name} of type {ty} is not a user type"
+                    )));
+                };
+                if user_type.frozen {
+                    let what = what.to_uppercase();
+                    return Err(Error::invalid(format!(
+                        "{what} on a field selection is only valid for non-frozen UDT columns"
+                    )));
+                }
+                let index = user_type
+                    .field_index(field)
+                    .ok_or_else(|| Error::invalid(format!("{name} of type {} has no field {field}", column.ty)))?;
+                let path = Bytes::copy_from_slice(&(index as u16).to_be_bytes());
+                (CqlType::Blob, Term::Constant(path))
+            }
+            _ if column.ty.is_multi_cell() => {
+                return refused(if column.ty.is_collection() { "collections" } else { "non-frozen UDTs" });
+            }
+            _ => {
+                let output = if ttl { OutputColumn::Ttl(column.id) } else { OutputColumn::WriteTime(column.id) };
+                return Ok(Selector::Slot(slot_of(&mut self.output, output)));
+            }
+        };
+        let slot = slot_of(&mut self.output, OutputColumn::CellTimes(column.id));
+        Ok(Selector::CellTime(CellTime { slot, ty, path, ttl }))
+    }
+
+    /// A column outside of the primary key, which alone has times.
+    fn value_column(&self, name: &str, what: &str) -> Result<&'s Column, Error> {
         let column = self.column(name)?;
         if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
-            return Err(Error::invalid(format!("Cannot use selection function {what} on PRIMARY KEY part {name}")));
+            let what = what.to_uppercase();
+            return Err(Error::invalid(format!("{what} is not legal on primary key component {name}")));
         }
-        if column.ty.is_multi_cell() {
-            let kind = if column.ty.is_collection() { "collections" } else { "non-frozen UDTs" };
-            return Err(Error::invalid(format!("Cannot use selection function {what} on {kind}")));
-        }
-        let id = column.id;
-        Ok(Selector::Slot(slot_of(&mut self.output, output(id))))
+        Ok(column)
     }
 
     fn aggregate(&mut self, aggregate: Aggregate) -> Selector {
@@ -216,9 +267,8 @@ impl Columns<'_, '_, '_> {
                     call.arguments.len()
                 )));
             };
-            let before = self.aggregates.len();
             let (argument, ty) = self.expression(argument)?;
-            if self.aggregates.len() > before {
+            if argument.has_aggregate() {
                 return Err(Error::invalid("aggregate functions cannot be used as arguments of aggregate functions"));
             }
             if !Aggregate::is_allowed(kind, &ty) {
@@ -230,6 +280,13 @@ impl Columns<'_, '_, '_> {
             let aggregate = Aggregate { kind, argument: Some(argument), ty };
             let result = aggregate.result();
             return Ok((self.aggregate(aggregate), result));
+        }
+        if is_max_writetime(call) {
+            let [SelectExpr::Column(name)] = &call.arguments[..] else {
+                return Err(Error::invalid(format!("Selection function {MAX_WRITETIME} needs a column")));
+            };
+            let output = OutputColumn::WriteTime(self.value_column(name, MAX_WRITETIME)?.id);
+            return Ok((Selector::Slot(slot_of(&mut self.output, output)), CqlType::Bigint));
         }
         let mut planned: Vec<Option<(Selector, CqlType)>> = Vec::with_capacity(call.arguments.len());
         for argument in &call.arguments {
@@ -247,11 +304,13 @@ impl Columns<'_, '_, '_> {
                 (SelectExpr::Value(term), None) => Argument {
                     shown: show(term),
                     ty: natural_type(self.variables, term),
+                    preferred: preferred_type(term),
                     fits: Box::new(|ty: &CqlType| fits(metadata, &keyspace, term, ty)),
                 },
                 (expr, planned) => Argument {
                     shown: name_of(expr),
                     ty: planned.as_ref().map(|(_, ty)| ty.clone()),
+                    preferred: None,
                     fits: Box::new(|_: &CqlType| false),
                 },
             })
@@ -276,6 +335,17 @@ impl Columns<'_, '_, '_> {
     }
 }
 
+fn no_subscript(name: &str) -> Error {
+    Error::invalid(format!("Column {name} is not a map/set/list, cannot be subscripted"))
+}
+
+/// Cassandra's `writetime` of all cells of a column, the latest of them.
+const MAX_WRITETIME: &str = "maxwritetime";
+
+fn is_max_writetime(call: &FunctionCall<SelectExpr>) -> bool {
+    call.name.keyspace.is_none() && call.name.name.as_str() == MAX_WRITETIME
+}
+
 /// The name of an expression's result column.
 fn name_of(expr: &SelectExpr) -> String {
     let target = |target: &Target| match target {
@@ -292,7 +362,8 @@ fn name_of(expr: &SelectExpr) -> String {
         SelectExpr::Ttl(of) => format!("ttl({})", target(of)),
         SelectExpr::Call(call) => {
             let arguments: Vec<String> = call.arguments.iter().map(name_of).collect();
-            format!("{}({})", function::full_name(&call.name), arguments.join(", "))
+            let name = if is_max_writetime(call) { MAX_WRITETIME.to_owned() } else { function::full_name(&call.name) };
+            format!("{name}({})", arguments.join(", "))
         }
         SelectExpr::Cast(inner, ty) => format!("cast({} as {})", name_of(inner), show_type(ty)),
         SelectExpr::Field(inner, field) => format!("{}.{field}", name_of(inner)),

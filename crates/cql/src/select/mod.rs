@@ -2,12 +2,14 @@
 //!
 //! A statement is planned once ([`plan`]): what replicas emit of each row (`Output`), and the [`Shape`] in which the client gets
 //! it. Where the two are the same, a page's bytes pass through untouched. Everything else is done here, row by row: functions
-//! ([`selector`]), aggregates ([`aggregate`]), filters, and orders that cross partitions. Virtual tables ([`virtual_rows`]) go
-//! the same way with rows made on the spot.
+//! ([`selector`]), aggregates ([`aggregate`]) of all rows or of groups ([`group`]), filters, and orders that cross partitions.
+//! Virtual tables ([`virtual_rows`]) go the same way with rows made on the spot.
 
 pub mod aggregate;
 pub mod execute;
 mod expression;
+pub mod group;
+pub mod pager;
 pub mod plan;
 pub mod rows;
 pub mod selector;
@@ -19,10 +21,12 @@ use crate::restrictions::Restrictions;
 use crate::source::VirtualTable;
 use crate::term::Term;
 use aggregate::Aggregate;
+use group::Grouping;
 use model::range::Slice;
 use model::{CqlType, TableSchema};
 use replica::Output;
 use selector::Selector;
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// A planned SELECT.
@@ -33,8 +37,8 @@ pub struct Select {
     pub virtual_table: Option<Rc<dyn VirtualTable>>,
     /// Which partitions and rows, and what is tested of them.
     pub restrictions: Restrictions,
-    /// For each filter, the output column that it tests.
-    pub filter_slots: Vec<usize>,
+    /// For each filter, the output columns that it tests.
+    pub filter_slots: Vec<SmallVec<[usize; 1]>>,
     /// What is emitted of each row.
     pub output: Rc<Output>,
     /// What the client gets of it.
@@ -47,7 +51,9 @@ pub struct Select {
     pub reversed: bool,
     /// The order among several partitions, if it is asked for.
     pub sort: Vec<SortKey>,
-    /// For a PER PARTITION LIMIT of filtered rows: the output columns that are the partition key.
+    /// GROUP BY.
+    pub grouping: Option<Grouping>,
+    /// For a PER PARTITION LIMIT of filtered rows or of groups: the output columns that are the partition key.
     pub key_slots: Vec<usize>,
     /// LIMIT.
     pub limit: Option<Term>,
@@ -55,6 +61,8 @@ pub struct Select {
     pub per_partition_limit: Option<Term>,
     /// USING.
     pub attributes: Attributes,
+    /// ALLOW FILTERING.
+    pub allow_filtering: bool,
     /// BYPASS CACHE.
     pub bypass_cache: bool,
     /// The result's columns.
@@ -67,7 +75,7 @@ pub enum Shape {
     Plain,
     /// Expressions of each row.
     Rows(Vec<Selector>),
-    /// One row of all rows: aggregates, and expressions of them.
+    /// One row of all rows, or of each group: aggregates, and expressions of them and of the first row.
     Aggregate(Vec<Aggregate>, Vec<Selector>),
 }
 

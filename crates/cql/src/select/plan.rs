@@ -1,19 +1,23 @@
 //! Planning of SELECT.
 
 use super::expression::{Columns, Item, slot_of};
+use super::group::{self, Grouping};
 use super::selector::Selector;
 use super::{Select, Shape, SortKey};
 use crate::api::{ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
 use crate::error::Error;
-use crate::restrictions::{Clustering, Op, Partition, Purpose, Restrictions, analyse};
+use crate::restrictions::analyse::output_of;
+use crate::restrictions::{Clustering, Filter, Op, Partition, Purpose, Restrictions, analyse};
 use crate::source::VirtualTable;
 use crate::syntax::ast::{self, OrderBy, Selection};
 use crate::term::{Variables, prepare};
 use model::CqlType;
 use model::range::{RowRange, Slice};
 use model::schema::{Column, ColumnKind, TableSchema};
+use model::types::Value;
 use replica::{Output, OutputColumn};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// The plan of a SELECT from this table.
@@ -23,20 +27,18 @@ pub fn plan(
     statement: &ast::Select,
     variables: &mut Variables<'_>,
 ) -> Result<Select, Error> {
-    if statement.json {
-        return Err(Error::not_supported("SELECT JSON"));
-    }
-    if !statement.group_by.is_empty() {
-        return Err(Error::not_supported("GROUP BY"));
-    }
-    if statement.from.as_ref().is_some_and(|from| from.mutation_fragments) {
-        return Err(Error::not_supported("SELECT FROM MUTATION_FRAGMENTS"));
+    let fragments = statement.from.as_ref().is_some_and(|from| from.mutation_fragments);
+    if fragments && !statement.order_by.is_empty() {
+        return Err(Error::invalid("ORDER BY is not supported in SELECT FROM MUTATION_FRAGMENTS() statements."));
     }
     variables.of_table(schema);
     let mut columns = Columns { schema, variables, output: Vec::new(), aggregates: Vec::new() };
-    let items = columns.items(&statement.selection)?;
+    let mut items = columns.items(&statement.selection)?;
+    if statement.json {
+        items = vec![as_json(items)];
+    }
     let Columns { mut output, aggregates, .. } = columns;
-    let filtering = statement.allow_filtering || virtual_table.is_some();
+    let filtering = statement.allow_filtering || virtual_table.is_some() && !fragments;
     let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables)?;
     if statement.distinct {
         check_distinct(schema, &output, restrictions.partition.is_keys())?;
@@ -53,6 +55,7 @@ pub fn plan(
         return Err(Error::invalid("Cannot restrict clustering columns when selecting only static columns"));
     }
     let order = order(schema, &statement.order_by, &restrictions)?;
+    let groups = group::columns(schema, &statement.group_by, &restrictions, statement.distinct)?;
     let optional = |term: &Option<ast::Term>, name: &str, variables: &mut Variables<'_>| {
         term.as_ref().map(|term| prepare(variables, term, name, &CqlType::Int)).transpose()
     };
@@ -60,14 +63,18 @@ pub fn plan(
     if per_partition_limit.is_some() && statement.distinct {
         return Err(Error::invalid("PER PARTITION LIMIT is not allowed with SELECT DISTINCT queries"));
     }
-    if per_partition_limit.is_some() && !aggregates.is_empty() {
+    if per_partition_limit.is_some() && !aggregates.is_empty() && groups.is_empty() {
         return Err(Error::invalid("PER PARTITION LIMIT is not allowed with aggregate queries."));
     }
     let limit = optional(&statement.limit, "[limit]", variables)?;
     let attributes = Attributes::plan(&statement.attributes, variables)?;
 
     let mut slot = |column: OutputColumn| slot_of(&mut output, column);
-    let filter_slots: Vec<usize> = restrictions.filters.iter().map(|filter| slot(filter.column)).collect();
+    let slots_of = |filter: &Filter| {
+        let columns = std::iter::once(filter.column).chain(filter.rest.iter().map(|(column, _)| *column));
+        columns.map(&mut slot).collect::<SmallVec<[usize; 1]>>()
+    };
+    let filter_slots: Vec<_> = restrictions.filters.iter().map(slots_of).collect();
     let several = matches!(&restrictions.partition, Partition::Keys(columns)
         if columns.iter().any(|ops| !ops.iter().any(|op| matches!(op, Op::Eq(_)))));
     let mut sort = Vec::new();
@@ -77,15 +84,26 @@ pub fn plan(
             sort.push(SortKey { slot, ty: column.ty.clone(), descending: *descending });
         }
     }
+    let mut partition_slots =
+        || -> Vec<usize> { schema.partition_key.iter().map(|column| slot(output_of(column))).collect() };
     let mut key_slots = Vec::new();
-    if per_partition_limit.is_some() && !restrictions.filters.is_empty() {
-        key_slots = (0..schema.partition_key.len()).map(|i| slot(OutputColumn::PartitionKey(i as u16))).collect();
+    if per_partition_limit.is_some() && (!restrictions.filters.is_empty() || !groups.is_empty()) {
+        key_slots = partition_slots();
     }
+    let grouping = if groups.is_empty() {
+        None
+    } else {
+        let partition = partition_slots();
+        let clustering: &[Column] = if statement.distinct { &[] } else { &schema.clustering };
+        let clustering = clustering.iter().map(|column| slot(output_of(column))).collect();
+        let slots = groups.iter().map(|column| slot(output_of(column))).collect();
+        Some(Grouping { slots, partition, clustering })
+    };
     let reversed = order.first().is_some_and(|(column, descending)| column.descending != *descending);
 
     let straight = |items: &[Item]| items.iter().map(|item| item.selector.as_slot()).collect::<Option<Vec<usize>>>();
     let extra = !filter_slots.is_empty() || !sort.is_empty();
-    let mut shape = if !aggregates.is_empty() {
+    let mut shape = if !aggregates.is_empty() || grouping.is_some() {
         Shape::Aggregate(aggregates, items.iter().map(|item| item.selector.clone()).collect())
     } else {
         Shape::Rows(items.iter().map(|item| item.selector.clone()).collect())
@@ -120,13 +138,25 @@ pub fn plan(
         static_row,
         reversed,
         sort,
+        grouping,
         key_slots,
         limit,
         per_partition_limit,
         attributes,
+        allow_filtering: statement.allow_filtering,
         bypass_cache: statement.bypass_cache,
         metadata: Rc::new(metadata),
     })
+}
+
+/// The chosen expressions as one, of SELECT JSON. A name with capitals keeps its quotes, so that INSERT JSON reads it back.
+fn as_json(items: Vec<Item>) -> Item {
+    let quoted = |name: String| {
+        let name = if name.chars().any(char::is_uppercase) { format!("\"{name}\"") } else { name };
+        Value::Text(name).to_json_string(&CqlType::Text)
+    };
+    let members = items.into_iter().map(|item| (quoted(item.name), item.ty, item.selector)).collect();
+    Item { selector: Selector::Json(members), name: "[json]".to_owned(), ty: CqlType::Text }
 }
 
 impl Selector {
@@ -147,9 +177,11 @@ fn only_statics(schema: &TableSchema, output: &[OutputColumn]) -> bool {
 
 fn is_static(schema: &TableSchema, column: &OutputColumn) -> bool {
     match column {
-        OutputColumn::Value(id) | OutputColumn::WriteTime(id) | OutputColumn::Ttl(id) | OutputColumn::Elements(id) => {
-            schema.column(*id).is_some_and(|column| column.kind == ColumnKind::Static)
-        }
+        OutputColumn::Value(id)
+        | OutputColumn::WriteTime(id)
+        | OutputColumn::Ttl(id)
+        | OutputColumn::Elements(id)
+        | OutputColumn::CellTimes(id) => schema.column(*id).is_some_and(|column| column.kind == ColumnKind::Static),
         OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => false,
     }
 }
@@ -162,7 +194,8 @@ fn check_distinct(schema: &TableSchema, output: &[OutputColumn], is_keys: bool) 
             OutputColumn::Value(id)
             | OutputColumn::WriteTime(id)
             | OutputColumn::Ttl(id)
-            | OutputColumn::Elements(id) => match schema.column(*id) {
+            | OutputColumn::Elements(id)
+            | OutputColumn::CellTimes(id) => match schema.column(*id) {
                 Some(column) if column.kind != ColumnKind::Static => &column.name,
                 _ => continue,
             },

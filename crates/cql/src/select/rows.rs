@@ -56,7 +56,12 @@ pub struct Emitter<'a> {
     /// The rows of the result.
     pub body: Vec<u8>,
     aggregates: Vec<State<'a>>,
+    /// The first row of the group at hand.
     first: Option<Slots>,
+    /// Groups after which a page is full.
+    pub most_groups: u64,
+    /// The last row taken, if a page may be full.
+    pub last: Slots,
     unsorted: Vec<Slots>,
     /// Bytes of `unsorted`.
     unsorted_bytes: usize,
@@ -71,10 +76,6 @@ impl<'a> Emitter<'a> {
         per_partition: Option<u64>,
     ) -> Result<Self, Error> {
         let filters = select.restrictions.filters.iter().map(|filter| filter.bind(env)).collect::<Result<_, _>>()?;
-        let aggregates = match &select.shape {
-            Shape::Aggregate(aggregates, _) => aggregates.iter().map(State::new).collect(),
-            Shape::Plain | Shape::Rows(_) => Vec::new(),
-        };
         Ok(Emitter {
             select,
             env,
@@ -84,8 +85,10 @@ impl<'a> Emitter<'a> {
             partition: (Vec::new(), 0),
             rows: 0,
             body: Vec::new(),
-            aggregates,
+            aggregates: fresh(select),
             first: None,
+            most_groups: u64::MAX,
+            last: Vec::new(),
             unsorted: Vec::new(),
             unsorted_bytes: 0,
         })
@@ -114,43 +117,90 @@ impl<'a> Emitter<'a> {
         self.aggregates.iter_mut().for_each(|aggregate| aggregate.add_rows(rows));
     }
 
-    /// One row.
-    pub fn push(&mut self, slots: &Slots) -> Result<(), Error> {
-        for (filter, slot) in self.filters.iter().zip(&self.select.filter_slots) {
-            if !filter.accepts(slots[*slot].as_deref()) {
-                return Ok(());
+    /// One row; false if it was not taken, because the page has as many groups as it may.
+    pub fn push(&mut self, slots: &Slots) -> Result<bool, Error> {
+        for (filter, at) in self.filters.iter().zip(&self.select.filter_slots) {
+            if !filter.accepts(slots, at) {
+                return Ok(true);
             }
         }
-        if self.per_partition != u64::MAX && !self.select.key_slots.is_empty() {
-            let mut key = Vec::new();
-            for slot in &self.select.key_slots {
-                write_value(slots[*slot].as_deref(), &mut key);
-            }
-            if self.partition.0 != key {
-                self.partition = (key, 0);
-            }
-            if self.partition.1 >= self.per_partition {
-                return Ok(());
-            }
-            self.partition.1 += 1;
+        let grouped = self.select.grouping.is_some();
+        if !grouped && !self.is_within_partition(slots) {
+            return Ok(true);
         }
-        if let Shape::Aggregate(..) = self.select.shape {
-            let row = Row { slots, aggregates: &[], env: self.env };
-            for aggregate in &mut self.aggregates {
-                aggregate.add(row)?;
-            }
-            if self.first.is_none() {
-                self.first = Some(slots.clone());
-            }
-            return Ok(());
-        }
-        if !self.select.sort.is_empty() {
+        let aggregated = matches!(self.select.shape, Shape::Aggregate(..));
+        if !self.select.sort.is_empty() && (grouped || !aggregated) {
             let values: usize = slots.iter().flatten().map(Bytes::len).sum();
             self.unsorted_bytes += values + size_of_val(&slots[..]);
             self.unsorted.push(slots.clone());
+            return Ok(true);
+        }
+        if aggregated {
+            return self.aggregate(slots);
+        }
+        self.emit(slots).map(|()| true)
+    }
+
+    /// Counts a row of its partition; false if the partition has had as many as it may.
+    fn is_within_partition(&mut self, slots: &Slots) -> bool {
+        if self.per_partition == u64::MAX || self.select.key_slots.is_empty() {
+            return true;
+        }
+        let mut key = Vec::new();
+        for slot in &self.select.key_slots {
+            write_value(slots[*slot].as_deref(), &mut key);
+        }
+        if self.partition.0 != key {
+            self.partition = (key, 0);
+        }
+        if self.partition.1 >= self.per_partition {
+            return false;
+        }
+        self.partition.1 += 1;
+        true
+    }
+
+    /// A row of a group, the one at hand or the next.
+    fn aggregate(&mut self, slots: &Slots) -> Result<bool, Error> {
+        if let Some(grouping) = &self.select.grouping {
+            if self.first.as_ref().is_some_and(|first| !grouping.is_same(first, slots)) {
+                self.end_group()?;
+            }
+            if self.first.is_none() {
+                if self.remaining == 0 {
+                    return Ok(true);
+                }
+                if self.rows >= self.most_groups {
+                    return Ok(false);
+                }
+            }
+            if self.most_groups != u64::MAX {
+                self.last.clone_from(slots);
+            }
+        }
+        let row = Row { slots, aggregates: &[], env: self.env };
+        for aggregate in &mut self.aggregates {
+            aggregate.add(row)?;
+        }
+        if self.first.is_none() {
+            self.first = Some(slots.clone());
+        }
+        Ok(true)
+    }
+
+    /// Makes a row of the result of the group at hand, which may have no rows if it is the only one.
+    fn end_group(&mut self) -> Result<(), Error> {
+        let Shape::Aggregate(_, selectors) = &self.select.shape else { return Ok(()) };
+        let results = std::mem::replace(&mut self.aggregates, fresh(self.select));
+        let results = results.into_iter().map(State::finish).collect::<Result<Vec<_>, _>>()?;
+        let first = self.first.take().unwrap_or_else(|| vec![None; self.select.output.columns.len()]);
+        if self.select.grouping.is_some() && !self.is_within_partition(&first) {
             return Ok(());
         }
-        self.emit(slots)
+        let Some(left) = self.remaining.checked_sub(1) else { return Ok(()) };
+        self.remaining = left;
+        self.rows += 1;
+        write_row(selectors, Row { slots: &first, aggregates: &results, env: self.env }, &mut self.body)
     }
 
     fn emit(&mut self, slots: &Slots) -> Result<(), Error> {
@@ -168,18 +218,26 @@ impl<'a> Emitter<'a> {
 
     /// Ends it: what had to wait for the last row is emitted.
     pub fn finish(&mut self) -> Result<(), Error> {
-        if let Shape::Aggregate(_, selectors) = &self.select.shape {
-            let results = std::mem::take(&mut self.aggregates);
-            let results = results.into_iter().map(State::finish).collect::<Result<Vec<_>, _>>()?;
-            let first = self.first.take().unwrap_or_else(|| vec![None; self.select.output.columns.len()]);
-            if self.remaining > 0 {
-                self.rows = 1;
-                write_row(selectors, Row { slots: &first, aggregates: &results, env: self.env }, &mut self.body)?;
-            }
-        }
         let mut unsorted = std::mem::take(&mut self.unsorted);
         unsorted.sort_by(|a, b| in_order(&self.select.sort, a, b));
-        unsorted.iter().try_for_each(|slots| self.emit(slots))
+        if !matches!(self.select.shape, Shape::Aggregate(..)) {
+            return unsorted.iter().try_for_each(|slots| self.emit(slots));
+        }
+        for slots in &unsorted {
+            self.aggregate(slots)?;
+        }
+        if self.select.grouping.is_none() || self.first.is_some() {
+            self.end_group()?;
+        }
+        Ok(())
+    }
+}
+
+/// The aggregates of a SELECT before their first row.
+fn fresh(select: &Select) -> Vec<State<'_>> {
+    match &select.shape {
+        Shape::Aggregate(aggregates, _) => aggregates.iter().map(State::new).collect(),
+        Shape::Plain | Shape::Rows(_) => Vec::new(),
     }
 }
 

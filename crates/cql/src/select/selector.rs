@@ -5,7 +5,7 @@ use crate::term::function::Function;
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::CqlType;
-use model::types::{collection, compare};
+use model::types::{Value, collection, compare};
 use std::cmp::Ordering;
 
 /// An expression of a row.
@@ -23,6 +23,25 @@ pub enum Selector {
     Field(Box<Selector>, usize),
     /// What a map has under a key, a list at an index, or a set as that element.
     Element(Box<Selector>, CqlType, Term),
+    /// The part of a set or map of this type from one element or key to another, both within; none: no bound.
+    Slice(Box<Selector>, CqlType, Option<Term>, Option<Term>),
+    /// When a cell of a collection or user type was written, or how long it has left.
+    CellTime(CellTime),
+    /// The row as a JSON object: names as JSON strings, types, and values.
+    Json(Vec<(String, CqlType, Selector)>),
+}
+
+/// What is asked of one cell among several.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CellTime {
+    /// The output column that has the times of all cells.
+    pub slot: usize,
+    /// The type of a cell's path: of a map's key or a set's element, or a blob for a field.
+    pub ty: CqlType,
+    /// The path.
+    pub path: Term,
+    /// The seconds left rather than the time written.
+    pub ttl: bool,
 }
 
 /// What an expression is evaluated on.
@@ -37,6 +56,19 @@ pub struct Row<'a> {
 }
 
 impl Selector {
+    /// Whether the result of an aggregate is part of it.
+    pub fn has_aggregate(&self) -> bool {
+        match self {
+            Selector::Aggregate(_) => true,
+            Selector::Slot(_) | Selector::Term(_) | Selector::CellTime(_) => false,
+            Selector::Call(_, arguments) => arguments.iter().any(Selector::has_aggregate),
+            Selector::Field(inner, _) | Selector::Element(inner, ..) | Selector::Slice(inner, ..) => {
+                inner.has_aggregate()
+            }
+            Selector::Json(members) => members.iter().any(|(_, _, member)| member.has_aggregate()),
+        }
+    }
+
     /// The expression's value for a row.
     pub fn evaluate(&self, row: Row<'_>) -> Result<Option<Bytes>, Error> {
         Ok(match self {
@@ -58,8 +90,53 @@ impl Selector {
                 };
                 element(ty, &value, &key).map(|element| value.slice_ref(element))
             }
+            Selector::Slice(inner, ty, from, to) => {
+                let bound = |term: &Option<Term>| match term {
+                    Some(term) => term.evaluate_set(row.env),
+                    None => Ok(None),
+                };
+                let (Some(value), from, to) = (inner.evaluate(row)?, bound(from)?, bound(to)?) else { return Ok(None) };
+                slice(ty, &value, from.as_deref(), to.as_deref()).map(Bytes::from)
+            }
+            Selector::CellTime(wanted) => {
+                let (Some(times), Some(path)) = (&row.slots[wanted.slot], wanted.path.evaluate_set(row.env)?) else {
+                    return Ok(None);
+                };
+                let mut cells = collection::pairs(times).into_iter().flatten().map_while(Result::ok);
+                let cell = cells.find(|(other, _)| compare(&wanted.ty, other, &path) == Ordering::Equal);
+                let Some((written, left)) = cell.and_then(|(_, cell)| cell.split_at_checked(8)) else {
+                    return Ok(None);
+                };
+                if wanted.ttl {
+                    // Below zero: the cell has no TTL.
+                    let forever = left.first().is_none_or(|byte| byte & 0x80 != 0);
+                    (!forever).then(|| times.slice_ref(left))
+                } else {
+                    Some(times.slice_ref(written))
+                }
+            }
+            Selector::Json(members) => {
+                let mut out = String::from("{");
+                for (i, (name, ty, member)) in members.iter().enumerate() {
+                    if i > 0 {
+                        out.push_str(", ");
+                    }
+                    out.push_str(name);
+                    out.push_str(": ");
+                    let value = Value::decode_optional(ty, member.evaluate(row)?.as_deref());
+                    let value = value.map_err(|error| Error::invalid(error.to_string()))?;
+                    out.push_str(&value.to_json_string(ty));
+                }
+                out.push('}');
+                Some(out.into_bytes().into())
+            }
         })
     }
+}
+
+/// A place in a list, of a serialised int; none if it is below the first.
+fn place_of(index: &[u8]) -> Option<usize> {
+    usize::try_from(i32::from_be_bytes(index.try_into().ok()?)).ok()
 }
 
 fn element<'v>(ty: &CqlType, value: &'v [u8], wanted: &[u8]) -> Option<&'v [u8]> {
@@ -73,9 +150,25 @@ fn element<'v>(ty: &CqlType, value: &'v [u8], wanted: &[u8]) -> Option<&'v [u8]>
             .ok()?
             .map_while(Result::ok)
             .find(|e| compare(elem, e, wanted) == Ordering::Equal),
-        CqlType::List { .. } => {
-            let index = usize::try_from(i32::from_be_bytes(wanted.try_into().ok()?)).ok()?;
-            collection::elements(value).ok()?.map_while(Result::ok).nth(index)
+        CqlType::List { .. } => collection::elements(value).ok()?.map_while(Result::ok).nth(place_of(wanted)?),
+        _ => None,
+    }
+}
+
+/// The elements or entries from one to another, both within.
+fn slice(ty: &CqlType, value: &[u8], from: Option<&[u8]>, to: Option<&[u8]>) -> Option<Vec<u8>> {
+    let within = |ty: &CqlType, key: &[u8]| {
+        from.is_none_or(|from| compare(ty, key, from) != Ordering::Less)
+            && to.is_none_or(|to| compare(ty, key, to) != Ordering::Greater)
+    };
+    match ty {
+        CqlType::Map { key, .. } => {
+            let pairs = collection::pairs(value).ok()?.map_while(Result::ok);
+            Some(collection::build_map_sorted(pairs.filter(|(k, _)| within(key, k))))
+        }
+        CqlType::Set { elem, .. } => {
+            let elements = collection::elements(value).ok()?.map_while(Result::ok);
+            Some(collection::build_list(elements.filter(|e| within(elem, e))))
         }
         _ => None,
     }

@@ -1,16 +1,16 @@
 //! Reads of virtual tables: their rows are made, cut down to what was asked for, and put in order, here and now.
 
 use super::Select;
-use super::execute::bad_state;
+use super::pager::VirtualState;
 use super::rows::{Emitter, Slots};
 use crate::api::Rows;
 use crate::error::Error;
 use crate::restrictions::Partitions;
 use crate::source::{VirtualRow, VirtualTable};
-use bytes::Bytes;
 use model::key::{self, DecoratedKey, MAX_KEY_BYTES, encode_partition_key};
 use model::range::RowRange;
 use replica::OutputColumn;
+use std::cmp::Ordering;
 
 /// Which rows are wanted.
 pub struct Place {
@@ -29,7 +29,7 @@ struct Placed {
     slots: Slots,
 }
 
-/// One page. The state names how many rows came before.
+/// One page after `skip` rows, and the state of the next.
 #[allow(clippy::too_many_arguments)]
 pub async fn read(
     select: &Select,
@@ -39,29 +39,25 @@ pub async fn read(
     limit: Option<u64>,
     per_partition: Option<u64>,
     page_size: Option<u64>,
-    state: Option<&Bytes>,
-) -> Result<Rows, Error> {
-    let skip = match state {
-        Some(state) => decode(state).ok_or_else(bad_state)?,
-        None => 0,
-    };
+    skip: u64,
+) -> Result<(Rows, Option<VirtualState>), Error> {
     let schema = &select.schema;
     let order = |a: &Placed, b: &Placed| {
-        let rows = schema.order.compare_rows(&a.clustering, &b.clustering);
+        let rows =
+            if table.is_in_order() { Ordering::Equal } else { schema.order.compare_rows(&a.clustering, &b.clustering) };
         let rows = if select.reversed { rows.reverse() } else { rows };
         a.rank.cmp(&b.rank).then_with(|| a.key.cmp(&b.key)).then(rows)
     };
-    let mut rows: Vec<Placed> = table.rows().await?.into_iter().filter_map(|row| placed(select, &place, row)).collect();
+    let mut rows: Vec<Placed> =
+        table.rows(&place.partitions).await?.into_iter().filter_map(|row| placed(select, &place, row)).collect();
     rows.sort_by(order);
     if select.output.distinct {
         rows.dedup_by(|later, kept| later.key == kept.key);
     }
     let filters =
         select.restrictions.filters.iter().map(|filter| filter.bind(emitter.env())).collect::<Result<Vec<_>, _>>()?;
-    rows.retain(|row| {
-        filters.iter().zip(&select.filter_slots).all(|(filter, slot)| filter.accepts(row.slots[*slot].as_deref()))
-    });
-    if let Some(most) = per_partition {
+    rows.retain(|row| filters.iter().zip(&select.filter_slots).all(|(filter, at)| filter.accepts(&row.slots, at)));
+    if let Some(most) = per_partition.filter(|_| select.grouping.is_none()) {
         let mut last: Option<DecoratedKey> = None;
         let mut count = 0;
         rows.retain(|row| {
@@ -85,10 +81,11 @@ pub async fn read(
         emitter.push(&row.slots)?;
     }
     let next = skip.saturating_add(wanted);
-    let state = (next < total).then(|| encode(next));
     emitter.finish()?;
     let body = std::mem::take(&mut emitter.body);
-    Ok(Rows { metadata: select.metadata.clone(), paging_state: state, count: emitter.rows as u32, body: body.into() })
+    let rows =
+        Rows { metadata: select.metadata.clone(), paging_state: None, count: emitter.rows as u32, body: body.into() };
+    Ok((rows, (next < total).then_some(VirtualState(next))))
 }
 
 fn placed(select: &Select, place: &Place, row: VirtualRow) -> Option<Placed> {
@@ -123,7 +120,10 @@ fn placed(select: &Select, place: &Place, row: VirtualRow) -> Option<Placed> {
             OutputColumn::PartitionKey(i) => row[*i as usize].clone(),
             OutputColumn::Clustering(i) => row[schema.partition_key.len() + *i as usize].clone(),
             OutputColumn::Value(id) => index_of(*id).and_then(|index| row.get(index).cloned()).flatten(),
-            OutputColumn::WriteTime(_) | OutputColumn::Ttl(_) | OutputColumn::Elements(_) => None,
+            OutputColumn::WriteTime(_)
+            | OutputColumn::Ttl(_)
+            | OutputColumn::Elements(_)
+            | OutputColumn::CellTimes(_) => None,
         })
         .collect();
     Some(Placed { rank, key, clustering, slots })
@@ -131,18 +131,4 @@ fn placed(select: &Select, place: &Place, row: VirtualRow) -> Option<Placed> {
 
 fn is_key(kind: model::ColumnKind) -> bool {
     matches!(kind, model::ColumnKind::PartitionKey | model::ColumnKind::Clustering)
-}
-
-const VIRTUAL: u8 = b'V';
-
-fn encode(rows: u64) -> Bytes {
-    let mut out = vec![VIRTUAL];
-    out.extend_from_slice(&rows.to_le_bytes());
-    out.into()
-}
-
-fn decode(state: &Bytes) -> Option<u64> {
-    let (&tag, rest) = state.split_first()?;
-    let rows = u64::from_le_bytes(rest.try_into().ok()?);
-    (tag == VIRTUAL).then_some(rows)
 }

@@ -20,6 +20,17 @@ pub struct ClientInfo {
     pub shard: u16,
     /// The role; without authentication none.
     pub role: Option<String>,
+    /// How it is encrypted, if it is.
+    pub encryption: Option<Encryption>,
+}
+
+/// How a connection is encrypted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Encryption {
+    /// The protocol, such as `TLSv1.3`.
+    pub protocol: String,
+    /// The cipher suite by its standard name.
+    pub cipher: String,
 }
 
 /// A service that the server installs on each shard: lists the shard's connections.
@@ -31,6 +42,7 @@ pub(super) async fn fill(rows: &mut Rows) {
     });
     for client in lists.await.into_iter().flatten() {
         let option = |name: &str| client.options.get(name).map_or(Value::Null, text);
+        let encryption = client.encryption.as_ref();
         rows.add(&[
             ("address", Value::Inet(client.address.ip())),
             ("port", Value::Int(client.address.port().into())),
@@ -41,7 +53,9 @@ pub(super) async fn fill(rows: &mut Rows) {
             ("driver_version", option("DRIVER_VERSION")),
             ("protocol_version", Value::Int(client.protocol_version.into())),
             ("shard_id", Value::Int(client.shard.into())),
-            ("ssl_enabled", Value::Boolean(false)),
+            ("ssl_cipher_suite", encryption.map_or(Value::Null, |encryption| text(&encryption.cipher))),
+            ("ssl_enabled", Value::Boolean(encryption.is_some())),
+            ("ssl_protocol", encryption.map_or(Value::Null, |encryption| text(&encryption.protocol))),
             ("username", text(client.role.unwrap_or_else(|| "anonymous".to_owned()))),
         ]);
     }

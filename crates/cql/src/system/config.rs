@@ -1,21 +1,144 @@
-//! `system.config`: what the node was told, by the names of the configuration file.
+//! `system.config`: the node's settings by the names of the configuration file, and the changing of those that can be changed.
 
 use super::Knowledge;
 use super::rows::{Rows, text};
+use crate::error::{Error, WriteType};
+use crate::modify::operation::Change;
+use crate::modify::{Deletion, Modify};
+use crate::request::Request;
+use crate::term::{Env, Term};
+use rt::ShardId;
+use rt::sync::Semaphore;
+use std::rc::Rc;
+use thiserror::Error;
+
+/// A setting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it was set: `default`, `yaml`, `cli`, `cql`.
+    pub source: &'static str,
+    /// Its type: `string`, `integer`, `bool`.
+    pub kind: &'static str,
+    /// Its value, as JSON.
+    pub value: String,
+}
+
+/// Why a setting was not changed. The texts are ScyllaDB's.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SettingRefused {
+    /// There is none of that name.
+    #[error("no such option")]
+    Unknown,
+    /// It cannot be changed while the node runs.
+    #[error("option is not live-updateable")]
+    NotLive,
+    /// The value is none of its type.
+    #[error("cannot parse option value: {0}")]
+    Wrong(String),
+}
+
+/// The settings of one shard.
+pub trait Settings {
+    /// All of them.
+    fn list(&self) -> Vec<Setting>;
+    /// Changes one, on this shard. The same everywhere: what one shard accepts, all do.
+    fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused>;
+}
+
+/// A service that the server installs on each shard.
+pub struct SettingsTable(pub Rc<dyn Settings>);
+
+/// Lets one change after the other go to the shards: a service of shard 0.
+struct Turn(Semaphore);
 
 pub(super) fn fill(known: &Knowledge, rows: &mut Rows) {
-    let node = &known.node;
-    let entries = [
-        ("broadcast_address", "string", node.broadcast_address.to_string()),
-        ("cluster_name", "string", node.cluster_name.clone()),
-        ("listen_address", "string", node.listen_address.to_string()),
-        ("native_shard_aware_transport_port", "integer", node.shard_aware_port.to_string()),
-        ("native_transport_port", "integer", node.native_port.to_string()),
-        ("partitioner", "string", super::PARTITIONER.to_owned()),
-        ("rpc_address", "string", node.rpc_address.to_string()),
-        ("storage_port", "integer", node.storage_port.to_string()),
-    ];
-    for (name, kind, value) in entries {
-        rows.add(&[("name", text(name)), ("source", text("server")), ("type", text(kind)), ("value", text(value))]);
+    let mut add = |name: &str, source: &str, kind: &str, value: String| {
+        rows.add(&[("name", text(name)), ("source", text(source)), ("type", text(kind)), ("value", text(value))]);
+    };
+    let quoted = |value: &str| format!("\"{value}\"");
+    add("partitioner", "default", "string", quoted(super::PARTITIONER));
+    match rt::shard::try_service::<SettingsTable>() {
+        Some(table) => {
+            for setting in table.0.list() {
+                add(setting.name, setting.source, setting.kind, setting.value);
+            }
+        }
+        // A node without a configuration, as the simulation has it, knows its place.
+        None => {
+            let node = &known.node;
+            add("cluster_name", "default", "string", quoted(&node.cluster_name));
+            add("listen_address", "default", "string", quoted(&node.listen_address.to_string()));
+            add("rpc_address", "default", "string", quoted(&node.rpc_address.to_string()));
+            add("native_transport_port", "default", "integer", node.native_port.to_string());
+        }
     }
+}
+
+/// Whether a table is this one.
+pub fn is_config(keyspace: &str, table: &str) -> bool {
+    keyspace == "system" && table == "config"
+}
+
+/// Executes `UPDATE system.config SET value = ... WHERE name = ...`, and what else writes to the table, which is refused.
+pub async fn update(modify: &Modify, env: Env<'_>, request: &Request<'_>) -> Result<(), Error> {
+    request.check_write_level()?;
+    let refused = |why: &str| Error::WriteFailure {
+        target: "system.config".to_owned(),
+        consistency: request.params.consistency,
+        received: 0,
+        required: 1,
+        failures: 1,
+        nodes: Vec::new(),
+        kind: WriteType::Simple,
+        why: why.to_owned(),
+    };
+    if modify.deletion != Deletion::None {
+        return Err(refused("option value is required"));
+    }
+    let set = |name: &str| -> Option<&Term> {
+        let column = modify.schema.column_named(name)?.id;
+        modify.operations.iter().find(|operation| operation.column == column).and_then(|operation| {
+            match &operation.change {
+                Change::Set(term) => Some(term),
+                _ => None,
+            }
+        })
+    };
+    let as_text =
+        |bytes: bytes::Bytes| String::from_utf8(bytes.into()).map_err(|error| Error::invalid(error.to_string()));
+    let value = set("value").map(|term| term.evaluate_set(env)).transpose()?.flatten();
+    let value = as_text(value.ok_or_else(|| refused("option value is required"))?)?;
+    if set("type").is_some() {
+        return Err(refused("option type is immutable"));
+    }
+    if set("source").is_some() {
+        return Err(refused("option source is not updateable"));
+    }
+    for key in modify.keys(env)? {
+        let (name, value) = (as_text(key.key)?, value.clone());
+        set_everywhere(name, value).await.map_err(|why| refused(&why.to_string()))?;
+    }
+    Ok(())
+}
+
+async fn set_everywhere(name: String, value: String) -> Result<(), SettingRefused> {
+    rt::shard::call(ShardId(0), move || async move {
+        let turn = rt::shard::try_service::<Turn>().unwrap_or_else(|| {
+            let turn = Rc::new(Turn(Semaphore::new(1)));
+            rt::shard::install(turn.clone());
+            turn
+        });
+        let _turn = turn.0.acquire().await;
+        let set = rt::shard::call_all(move || {
+            let (name, value) = (name.clone(), value.clone());
+            async move {
+                let table = rt::shard::try_service::<SettingsTable>().ok_or(SettingRefused::Unknown)?;
+                table.0.set(&name, &value)
+            }
+        });
+        set.await.into_iter().collect()
+    })
+    .await
 }

@@ -1,12 +1,15 @@
 //! The system's tables: virtual, made when they are read out of what the node knows.
 //!
 //! Each table has an ordinary schema, written as CREATE TABLE in [`tables`], and a generator that fills [`Rows`]; the planner
-//! reads it as a [`VirtualTable`] like any other table. Nothing here can be written. The keyspaces `system` and
+//! reads it as a [`VirtualTable`] like any other table. Nothing here can be written, except settings in `system.config` ([`config`]). The keyspaces `system` and
 //! `system_schema` describe themselves in `system_schema`; `system_virtual_schema` describes itself only, so that no table is
 //! listed twice.
 
 mod clients;
-mod config;
+mod compactions;
+pub mod config;
+mod numbers;
+mod peers;
 mod ring;
 mod rows;
 mod schema_tables;
@@ -16,13 +19,21 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use clients::{ClientInfo, ClientList};
-pub use ring::tokens;
+pub use clients::{ClientInfo, ClientList, Encryption};
+pub use compactions::{CompactionDone, CompactionHistory};
+pub use config::{Setting, SettingRefused, Settings, SettingsTable};
+pub use numbers::{
+    RuntimeNumber, RuntimeNumbers, SnapshotList, SnapshotsFound, TableSnapshot, TabletSize, TabletSizes,
+};
+pub use ring::tokens_of;
 pub use sizes::{TableSize, TableSizes};
 
+use crate::restrictions::Partitions;
 use crate::source::{Generated, VirtualTable};
 use cluster::MetadataService;
+use cluster::internode::Internode;
 use cluster::metadata::{Keyspace, Metadata, NodeInfo};
+use cluster::topology::view::{NodeView, view};
 use model::schema::TableSchema;
 use rows::Rows;
 use std::rc::Rc;
@@ -50,7 +61,7 @@ impl VirtualTable for SystemTable {
         &self.schema
     }
 
-    fn rows(&self) -> Generated<'_> {
+    fn rows<'a>(&'a self, _: &'a Partitions) -> Generated<'a> {
         Box::pin(async move {
             let (known, mut rows) = (Knowledge::now(), Rows::new(self.schema.clone()));
             self.generator.fill(&known, &mut rows).await;
@@ -66,8 +77,20 @@ enum Generator {
     Known(fn(&Knowledge, &mut Rows)),
     /// Of the connections of all shards.
     Clients,
+    /// Of the members of the cluster, and of the data of all shards.
+    ClusterStatus,
+    /// Of the compactions of all shards.
+    Compactions,
     /// Of the data of all shards.
     Sizes,
+    /// Of the snapshots on disk.
+    Snapshots,
+    /// Of the tablets of all shards.
+    TabletSizes,
+    /// Of the same, added up.
+    LoadPerNode,
+    /// Of numbers that all shards keep.
+    RuntimeInfo,
 }
 
 impl Generator {
@@ -75,7 +98,16 @@ impl Generator {
         match self {
             Generator::Known(fill) => fill(known, rows),
             Generator::Clients => clients::fill(rows).await,
+            Generator::ClusterStatus => peers::cluster_status(known, rows).await,
+            Generator::Compactions => compactions::fill(rows).await,
             Generator::Sizes => sizes::fill(known, rows).await,
+            Generator::Snapshots => numbers::snapshots(rows).await,
+            Generator::TabletSizes => numbers::tablet_sizes(known, rows).await,
+            Generator::LoadPerNode => numbers::load_per_node(known, rows).await,
+            Generator::RuntimeInfo => {
+                status::runtime_info(known, rows);
+                numbers::runtime(rows).await;
+            }
         }
     }
 }
@@ -107,6 +139,12 @@ impl Knowledge {
     fn virtual_keyspaces(&self) -> impl Iterator<Item = &Rc<Keyspace>> {
         self.system.keyspaces.values().filter(|keyspace| keyspace.definition.name == VIRTUAL_SCHEMA)
     }
+}
+
+/// The members of the cluster, as this shard sees them.
+fn nodes(known: &Knowledge) -> Vec<NodeView> {
+    let liveness = rt::shard::try_service::<Internode>().map(|internode| internode.liveness()).unwrap_or_default();
+    view(&known.metadata, &known.node, &liveness, None)
 }
 
 /// The virtual tables of a shard: built at first use, then kept as a service.

@@ -3,7 +3,7 @@
 use super::Knowledge;
 use super::rows::{Rows, text, text_map, texts};
 use cluster::metadata::{Keyspace, Table};
-use model::schema::{Column, ColumnKind};
+use model::schema::{Column, ColumnKind, TableSchema};
 use model::types::Value;
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ pub(super) fn tables(known: &Knowledge, rows: &mut Rows) {
             ("dclocal_read_repair_chance", Value::Double(0.0)),
             ("default_time_to_live", Value::Int(options.default_time_to_live)),
             ("extensions", Value::Map(Vec::new())),
-            ("flags", Value::Set(vec![text("compound")])),
+            ("flags", flags(schema)),
             ("gc_grace_seconds", Value::Int(options.gc_grace_seconds)),
             ("id", Value::Uuid(schema.id.0)),
             ("incremental_backups", switch("incremental_backups")),
@@ -53,6 +53,12 @@ pub(super) fn tables(known: &Knowledge, rows: &mut Rows) {
             ("speculative_retry", text(&options.speculative_retry)),
         ]);
     }
+}
+
+/// What kind of table it is; in the order of a set.
+fn flags(schema: &TableSchema) -> Value {
+    let counter = schema.is_counter().then(|| text("counter"));
+    Value::Set([text("compound")].into_iter().chain(counter).collect())
 }
 
 pub(super) fn columns(known: &Knowledge, rows: &mut Rows) {

@@ -7,11 +7,12 @@ use model::types::Value;
 /// This build's own version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) fn versions(_: &Knowledge, rows: &mut Rows) {
+pub(super) fn versions(known: &Knowledge, rows: &mut Rows) {
     rows.add(&[
         ("key", text("local")),
         ("build_id", text(format!("messina-{VERSION}"))),
         ("build_mode", text(if cfg!(debug_assertions) { "debug" } else { "release" })),
+        ("compatible_version", text(&known.node.release_version)),
         ("version", text(VERSION)),
     ]);
 }
@@ -35,7 +36,7 @@ pub(super) fn protocol_servers(known: &Knowledge, rows: &mut Rows) {
     let node = &known.node;
     let addresses = [node.native_port, node.shard_aware_port].map(|port| format!("{}:{port}", node.rpc_address));
     rows.add(&[
-        ("name", text("native transport")),
+        ("name", text("native")),
         ("is_running", Value::Boolean(true)),
         ("listen_addresses", texts(addresses)),
         ("protocol", text("cql")),

@@ -3,7 +3,7 @@
 //! Layouts follow Cassandra 4 and ScyllaDB together: a client finds the columns that it knows from either. Ids come from the name, so
 //! they are the same on every node and in every run.
 
-use super::{Generator, config, ring, schema_tables, status};
+use super::{Generator, config, peers, ring, schema_tables, status};
 use crate::schema::{Identity, table_definition};
 use crate::syntax::{self, Statement};
 use cluster::Metadata;
@@ -58,7 +58,7 @@ const TABLES: &[Entry] = &[
         "peer inet PRIMARY KEY, data_center text, host_id uuid, preferred_ip inet, rack text, release_version text, \
          rpc_address inet, schema_version uuid, supported_features text, tokens set<text>",
         "information about known peers in the cluster",
-        EMPTY,
+        known(peers::peers),
     ),
     (
         "system",
@@ -66,7 +66,7 @@ const TABLES: &[Entry] = &[
         "peer inet, peer_port int, data_center text, host_id uuid, native_address inet, native_port int, preferred_ip inet, \
          preferred_port int, rack text, release_version text, schema_version uuid, tokens set<text>, PRIMARY KEY (peer, peer_port)",
         "information about known peers in the cluster",
-        EMPTY,
+        known(peers::peers_v2),
     ),
     (
         "system",
@@ -91,7 +91,7 @@ const TABLES: &[Entry] = &[
         "cluster_status",
         "peer inet PRIMARY KEY, dc text, host_id uuid, load text, owns float, rack text, status text, tokens int, up boolean",
         "the nodes of the cluster and their state",
-        known(ring::cluster_status),
+        Generator::ClusterStatus,
     ),
     (
         "system",
@@ -100,6 +100,57 @@ const TABLES: &[Entry] = &[
          partitions_count bigint, PRIMARY KEY (keyspace_name, table_name, range_start, range_end)",
         "estimated partition counts and sizes by token range",
         Generator::Sizes,
+    ),
+    (
+        "system",
+        "snapshots",
+        "keyspace_name text, table_name text, snapshot_name text, live bigint, total bigint, \
+         PRIMARY KEY (keyspace_name, table_name, snapshot_name)",
+        "snapshots of tables",
+        Generator::Snapshots,
+    ),
+    (
+        "system",
+        "tablet_sizes",
+        "table_id uuid, last_token bigint, missing_replicas frozen<set<uuid>>, replicas frozen<map<uuid, bigint>>, \
+         PRIMARY KEY (table_id, last_token)",
+        "sizes of tablets on disk",
+        Generator::TabletSizes,
+    ),
+    (
+        "system",
+        "large_partitions",
+        "keyspace_name text, table_name text, sstable_name text, partition_size bigint, partition_key text, \
+         compaction_time timestamp, dead_rows bigint, range_tombstones bigint, rows bigint, \
+         PRIMARY KEY ((keyspace_name, table_name), sstable_name, partition_size, partition_key)",
+        "partitions larger than specified threshold",
+        EMPTY,
+    ),
+    (
+        "system",
+        "large_rows",
+        "keyspace_name text, table_name text, sstable_name text, row_size bigint, partition_key text, clustering_key text, \
+         compaction_time timestamp, PRIMARY KEY ((keyspace_name, table_name), sstable_name, row_size, partition_key, clustering_key)",
+        "rows larger than specified threshold",
+        EMPTY,
+    ),
+    (
+        "system",
+        "large_cells",
+        "keyspace_name text, table_name text, sstable_name text, cell_size bigint, partition_key text, clustering_key text, \
+         column_name text, collection_elements bigint, compaction_time timestamp, \
+         PRIMARY KEY ((keyspace_name, table_name), sstable_name, cell_size, partition_key, clustering_key, column_name)",
+        "cells larger than specified threshold",
+        EMPTY,
+    ),
+    (
+        "system",
+        "load_per_node",
+        "node uuid PRIMARY KEY, dc text, ip inet, rack text, storage_allocated_load bigint, storage_allocated_utilization double, \
+         storage_capacity bigint, storage_load bigint, storage_utilization double, tablets_allocated bigint, \
+         tablets_allocated_per_shard double, up boolean",
+        "tablets and their sizes by node",
+        Generator::LoadPerNode,
     ),
     (
         "system",
@@ -112,8 +163,16 @@ const TABLES: &[Entry] = &[
     ),
     (
         "system",
+        "compaction_history",
+        "id uuid PRIMARY KEY, bytes_in bigint, bytes_out bigint, columnfamily_name text, compacted_at timestamp, \
+         compaction_type text, keyspace_name text, rows_merged map<int, bigint>, shard_id int, started_at timestamp",
+        "the newest compactions",
+        Generator::Compactions,
+    ),
+    (
+        "system",
         "versions",
-        "key text PRIMARY KEY, build_id text, build_mode text, version text",
+        "key text PRIMARY KEY, build_id text, build_mode text, compatible_version text, version text",
         "version of the server",
         known(status::versions),
     ),
@@ -122,7 +181,7 @@ const TABLES: &[Entry] = &[
         "runtime_info",
         "group text, item text, value text, PRIMARY KEY (group, item)",
         "facts about the running process",
-        known(status::runtime_info),
+        Generator::RuntimeInfo,
     ),
     (
         "system",

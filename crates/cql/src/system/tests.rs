@@ -1,6 +1,6 @@
 //! Every virtual table: its rows fit its schema, and what clients must find is there.
 
-use super::{Generator, KEYSPACES, Knowledge, Rows, registry};
+use super::{CompactionDone, Generator, KEYSPACES, Knowledge, Rows, RuntimeNumbers, TabletSize, TabletSizes, registry};
 use crate::schema::tests::World;
 use crate::source::VirtualRow;
 use model::schema::{ColumnKind, TableSchema};
@@ -178,7 +178,17 @@ fn tables_are_found_by_name_and_the_same_each_time() {
         for (keyspace, name, generator) in &generators {
             let schema = &again.table(keyspace, name).unwrap().schema;
             assert!(ids.contains(&(schema.id, schema.version)), "{name}");
-            assert!(matches!(generator, Generator::Known(_)) || ["clients", "size_estimates"].contains(&name.as_str()));
+            let of_shards = [
+                "clients",
+                "cluster_status",
+                "compaction_history",
+                "load_per_node",
+                "runtime_info",
+                "size_estimates",
+                "snapshots",
+                "tablet_sizes",
+            ];
+            assert!(matches!(generator, Generator::Known(_)) || of_shards.contains(&name.as_str()));
         }
     });
 }
@@ -208,13 +218,78 @@ fn clients_are_those_of_the_servers_list() {
         let world = world().await;
         let address = "127.0.0.9:50000".parse().unwrap();
         let options = [("DRIVER_NAME".to_owned(), "driver".to_owned())].into();
-        let client =
-            super::ClientInfo { address, stage: "READY".into(), options, protocol_version: 4, shard: 0, role: None };
+        let client = super::ClientInfo {
+            address,
+            stage: "READY".into(),
+            options,
+            protocol_version: 4,
+            shard: 0,
+            role: None,
+            encryption: None,
+        };
         rt::shard::install(Rc::new(super::ClientList(Box::new(move || vec![client.clone()]))));
         let columns = ["address", "port", "driver_name", "driver_version", "username", "connection_stage"];
         let rows = values(&world, "system", "clients", &columns).await;
         let text = |text: &str| Value::Text(text.into());
         let (ip, port) = (Value::Inet("127.0.0.9".parse().unwrap()), Value::Int(50000));
         assert_eq!(rows, [vec![ip, port, text("driver"), Value::Null, text("anonymous"), text("READY")]]);
+    });
+}
+
+#[test]
+fn compactions_fit_their_table() {
+    rt::block_on(async {
+        let registry = registry();
+        let table =
+            registry.tables.iter().find(|table| table.schema.name == "compaction_history").expect("it is there");
+        let mut rows = Rows::new(table.schema.clone());
+        let done = CompactionDone {
+            id: uuid::Uuid::from_u128(7),
+            kind: "COMPACTION".into(),
+            keyspace: "k".into(),
+            table: "t".into(),
+            shard: 1,
+            started_at: 1_000,
+            compacted_at: 2_000,
+            bytes_in: 30,
+            bytes_out: 20,
+        };
+        super::compactions::add(&done, &mut rows);
+        let rows = rows.finish();
+        let value = |name: &str| {
+            let (at, column) =
+                table.schema.all_columns().enumerate().find(|(_, column)| column.name == name).expect("a column");
+            Value::decode_optional(&column.ty, rows[0][at].as_deref()).expect("decodes")
+        };
+        assert_eq!(value("id"), Value::Uuid(uuid::Uuid::from_u128(7)));
+        assert_eq!((value("bytes_in"), value("bytes_out")), (Value::Bigint(30), Value::Bigint(20)));
+        assert_eq!(
+            (value("keyspace_name"), value("columnfamily_name")),
+            (Value::Text("k".into()), Value::Text("t".into()))
+        );
+        assert_eq!((value("compacted_at"), value("started_at")), (Value::Timestamp(2_000), Value::Timestamp(1_000)));
+        assert_eq!((value("compaction_type"), value("shard_id")), (Value::Text("COMPACTION".into()), Value::Int(1)));
+    });
+}
+
+#[test]
+fn what_the_shards_tell_is_added_up() {
+    rt::block_on(async {
+        let world = world().await;
+        let id = world.metadata.table("ks", "t").unwrap().schema.id;
+        rt::shard::install(Rc::new(TabletSizes(Box::new(move || {
+            [(3, 7), (3, 5), (4, 1)].map(|(tablet, bytes)| TabletSize { table: id, tablet, bytes }).into()
+        }))));
+        rt::shard::install(Rc::new(RuntimeNumbers(Box::new(|| vec![("cache", "hits", 2), ("cache", "hits", 3)]))));
+        let sizes = values(&world, "system", "tablet_sizes", &["table_id", "replicas"]).await;
+        let sizes: Vec<_> =
+            sizes.into_iter().filter(|row| row[0] == Value::Uuid(id.0)).map(|row| row[1].clone()).collect();
+        let on_disk = |bytes| Value::Map(vec![(Value::Uuid(world.node.host_id.0), Value::Bigint(bytes))]);
+        assert_eq!((sizes.len(), &sizes[3], &sizes[4], &sizes[5]), (16, &on_disk(12), &on_disk(1), &on_disk(0)));
+        let load = values(&world, "system", "load_per_node", &["node", "storage_load", "storage_capacity"]).await;
+        assert_eq!(load, [vec![Value::Uuid(world.node.host_id.0), Value::Bigint(13), Value::Null]]);
+        let numbers = values(&world, "system", "runtime_info", &["group", "item", "value"]).await;
+        let text = |text: &str| Value::Text(text.into());
+        assert!(numbers.contains(&vec![text("cache"), text("hits"), text("5")]), "{numbers:?}");
     });
 }

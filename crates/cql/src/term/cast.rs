@@ -1,17 +1,13 @@
 //! `CAST(x AS type)`: between numbers, between points in time, and to text.
 
-use super::function::{date_of_millis, millis_of};
+use super::call::{date_of_millis, millis_of};
+use super::numbers::is_number;
 use crate::error::Error;
 use bytes::Bytes;
 use model::CqlType;
 use model::types::{Decimal, Value};
 use num_bigint::BigInt;
 use num_traits::{FromPrimitive, ToPrimitive};
-
-fn is_number(ty: &CqlType) -> bool {
-    use CqlType::*;
-    matches!(ty, Tinyint | Smallint | Int | Bigint | Counter | Varint | Decimal | Float | Double)
-}
 
 /// Whether values of one type can be cast to another.
 pub fn is_allowed(from: &CqlType, to: &CqlType) -> bool {

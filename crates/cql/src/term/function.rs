@@ -1,15 +1,15 @@
-//! The native functions: which there are, which one a call means, and what it gives.
+//! The native functions: which there are, and which one a call means. What they give is in `call`.
 //!
-//! Null in, null out, for all that take arguments. Aggregates are not functions of a row and live with the selectors.
+//! Aggregates are not functions of a row and live with the selectors. Names are known with and without underscores.
 
-use super::cast;
+use super::collections::{self, Fold};
+use super::math::Math;
+use super::numbers::NUMBERS;
 use crate::error::Error;
 use crate::select::aggregate::Kind;
 use crate::syntax::QualifiedName;
-use bytes::Bytes;
 use model::CqlType;
-use model::key::encode_partition_key;
-use model::types::{self, Value, temporal};
+use model::types;
 
 /// A function, with the types that tell its variants apart.
 #[derive(Clone, PartialEq, Debug)]
@@ -42,6 +42,14 @@ pub enum Function {
     Token(Vec<CqlType>),
     /// `tojson(x)`.
     ToJson(CqlType),
+    /// `fromjson(text)`, of the type that is wanted where the call stands.
+    FromJson(CqlType),
+    /// `abs(x)` and the like, of a number of this type.
+    Math(Math, CqlType),
+    /// `collection_count(x)` and the like, of a collection of this type.
+    Collection(Fold, CqlType),
+    /// `set_intersection(x, y)` of sets of elements of this type.
+    SetIntersection(CqlType),
     /// `cast(x as type)`.
     Cast(CqlType, CqlType),
 }
@@ -52,6 +60,8 @@ pub struct Argument<'a> {
     pub shown: String,
     /// Its type, if it has one by itself.
     pub ty: Option<CqlType>,
+    /// Of a number without a type: that which it has among variants that it would all fit.
+    pub preferred: Option<CqlType>,
     /// Whether it could be of a type.
     pub fits: Box<dyn Fn(&CqlType) -> bool + 'a>,
 }
@@ -78,7 +88,7 @@ pub fn full_name(name: &QualifiedName) -> String {
 /// Finds the function that a call means. `key_types` are those of the table's partition key.
 pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[CqlType]) -> Result<Found, Error> {
     let known = if name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system") {
-        candidates(&name.name.to_ascii_lowercase().replace('_', ""), arguments, key_types)
+        candidates(name, arguments, key_types)?
     } else {
         Vec::new()
     };
@@ -98,19 +108,22 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
             arguments.len()
         )));
     }
-    let accepts = |found: &Found, exact: bool| {
+    let accepts = |found: &Found, how: Match| {
         found.parameters.len() == arguments.len()
-            && found.parameters.iter().zip(arguments).all(|(parameter, argument)| match &argument.ty {
-                Some(ty) if exact => ty == parameter,
-                Some(ty) => super::typing::assignable(ty, parameter),
-                None => (argument.fits)(parameter),
+            && found.parameters.iter().zip(arguments).all(|(parameter, argument)| match (&argument.ty, how) {
+                // A counter takes a bigint where it is counted with, not as what a function is given.
+                (Some(CqlType::Bigint), Match::Assignable) if *parameter == CqlType::Counter => false,
+                (Some(ty), Match::Assignable) => super::typing::assignable(ty, parameter),
+                (Some(ty), _) => ty == parameter,
+                (None, Match::Preferred) => argument.preferred.as_ref() == Some(parameter),
+                (None, _) => (argument.fits)(parameter),
             })
     };
-    for exact in [true, false] {
-        let mut matching = known.iter().filter(|found| accepts(found, exact));
+    for how in [Match::Preferred, Match::Exact, Match::Assignable] {
+        let mut matching = known.iter().filter(|found| accepts(found, how));
         match (matching.next(), matching.next()) {
             (Some(_), None) => {
-                let at = known.iter().position(|found| accepts(found, exact)).expect("one matches");
+                let at = known.iter().position(|found| accepts(found, how)).expect("one matches");
                 return Ok(known.into_iter().nth(at).expect("it is there"));
             }
             (Some(_), Some(_)) => {
@@ -125,6 +138,7 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
     }
     if let [only] = &known[..] {
         let wrong = only.parameters.iter().zip(arguments).position(|(parameter, argument)| match &argument.ty {
+            Some(CqlType::Bigint) if *parameter == CqlType::Counter => true,
             Some(ty) => !super::typing::assignable(ty, parameter),
             None => !(argument.fits)(parameter),
         });
@@ -144,6 +158,17 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
     )))
 }
 
+/// How closely a function's parameters are to match the arguments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Match {
+    /// Types are the same, and numbers are of the type that they have by themselves.
+    Preferred,
+    /// Types are the same; constants fit.
+    Exact,
+    /// Arguments can be given where the parameters are wanted.
+    Assignable,
+}
+
 fn signatures(name: &QualifiedName, known: &[Found]) -> String {
     let one = |found: &Found| {
         let parameters: Vec<String> = found.parameters.iter().map(CqlType::to_string).collect();
@@ -152,13 +177,42 @@ fn signatures(name: &QualifiedName, known: &[Found]) -> String {
     known.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn candidates(name: &str, arguments: &[Argument<'_>], key_types: &[CqlType]) -> Vec<Found> {
+/// A name of a native function as it is looked up.
+fn plain(name: &QualifiedName) -> String {
+    name.name.to_ascii_lowercase().replace('_', "")
+}
+
+/// Whether a call is of `fromjson`, whose result is of whatever type is wanted.
+pub fn is_from_json(name: &QualifiedName) -> bool {
+    name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system") && plain(name) == "fromjson"
+}
+
+fn candidates(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[CqlType]) -> Result<Vec<Found>, Error> {
     use CqlType::*;
+    let full = name;
+    let name = plain(name);
+    if name == collections::SET_INTERSECTION {
+        return collections::set_intersection(full, arguments).map(|found| vec![found]);
+    }
+    if let Some(fold) = Fold::of_name(&name) {
+        return fold.resolve(full, arguments).map(|found| vec![found]);
+    }
+    if let Some(math) = Math::of_name(&name) {
+        let found = |ty: &CqlType| Found {
+            function: Function::Math(math, ty.clone()),
+            parameters: vec![ty.clone()],
+            result: ty.clone(),
+        };
+        return Ok(NUMBERS.iter().map(found).collect());
+    }
+    if name == "fromjson" {
+        return Err(Error::invalid("fromJson() can only be called if receiver type is known"));
+    }
     let found = |function: Function, parameters: Vec<CqlType>, result: CqlType| Found { function, parameters, result };
     let over = |types: &[CqlType], function: fn(CqlType) -> Function, result: CqlType| -> Vec<Found> {
         types.iter().map(|ty| found(function(ty.clone()), vec![ty.clone()], result.clone())).collect()
     };
-    match name {
+    Ok(match &name[..] {
         "now" | "currenttimeuuid" => vec![found(Function::Now, vec![], Timeuuid)],
         "uuid" => vec![found(Function::Uuid, vec![], CqlType::Uuid)],
         "currenttimestamp" => vec![found(Function::CurrentTimestamp, vec![], Timestamp)],
@@ -187,7 +241,7 @@ fn candidates(name: &str, arguments: &[Argument<'_>], key_types: &[CqlType]) -> 
                 Vec::new()
             }
         }
-    }
+    })
 }
 
 fn blob_type(name: &str) -> Option<CqlType> {
@@ -201,112 +255,29 @@ impl Function {
         !matches!(self, Now | Uuid | CurrentTimestamp | CurrentDate | CurrentTime)
     }
 
-    /// The result for these arguments, which are valid values of its parameters' types.
-    pub fn call(&self, arguments: &[Option<Bytes>]) -> Result<Option<Bytes>, Error> {
-        let now_millis = || rt::time::wall_micros().div_euclid(1000);
+    /// Its name with the types that tell its variants apart: the same in every release.
+    pub fn signature(&self) -> String {
+        let types = |types: &[&CqlType]| types.iter().map(|ty| ty.to_string()).collect::<Vec<_>>().join(",");
         match self {
-            Function::Now => return Ok(Some(Bytes::copy_from_slice(rt::random::time_uuid().as_bytes()))),
-            Function::Uuid => return Ok(Some(Bytes::copy_from_slice(rt::random::uuid_v4().as_bytes()))),
-            Function::CurrentTimestamp => return Ok(Some(long(now_millis()))),
-            Function::CurrentDate => return Ok(Some(date_of_millis(now_millis()))),
-            Function::CurrentTime => {
-                let nanos = rt::time::wall_nanos().rem_euclid(temporal::NANOS_PER_DAY as i128);
-                return Ok(Some(long(nanos as i64)));
-            }
-            _ => {}
+            Function::Now => "now".to_owned(),
+            Function::Uuid => "uuid".to_owned(),
+            Function::CurrentTimestamp => "currenttimestamp".to_owned(),
+            Function::CurrentDate => "currentdate".to_owned(),
+            Function::CurrentTime => "currenttime".to_owned(),
+            Function::MinTimeuuid => "mintimeuuid".to_owned(),
+            Function::MaxTimeuuid => "maxtimeuuid".to_owned(),
+            Function::ToDate(ty) => format!("todate({ty})"),
+            Function::ToTimestamp(ty) => format!("totimestamp({ty})"),
+            Function::ToUnixTimestamp(ty) => format!("tounixtimestamp({ty})"),
+            Function::AsBlob(ty) => format!("asblob({ty})"),
+            Function::FromBlob(ty) => format!("fromblob({ty})"),
+            Function::Token(keys) => format!("token({})", types(&keys.iter().collect::<Vec<_>>())),
+            Function::ToJson(ty) => format!("tojson({ty})"),
+            Function::FromJson(ty) => format!("fromjson({ty})"),
+            Function::Math(math, ty) => format!("{}({ty})", math.name()),
+            Function::Collection(fold, ty) => format!("{}({ty})", fold.name()),
+            Function::SetIntersection(elem) => format!("{}({elem})", collections::SET_INTERSECTION),
+            Function::Cast(from, to) => format!("cast({})", types(&[from, to])),
         }
-        if let Function::ToJson(ty) = self {
-            let value = value_of(ty, arguments.first().and_then(Option::as_deref))?;
-            return Ok(Some(value.to_json_string(ty).into_bytes().into()));
-        }
-        let mut given = Vec::with_capacity(arguments.len());
-        for argument in arguments {
-            match argument {
-                Some(argument) => given.push(argument),
-                None => return Ok(None),
-            }
-        }
-        let Some(first) = given.first() else { return Ok(None) };
-        Ok(match self {
-            Function::MinTimeuuid => {
-                millis_of(&CqlType::Timestamp, first).map(|ms| time_uuid(ms, 0, 0x8080_8080_8080_8080)).transpose()?
-            }
-            Function::MaxTimeuuid => millis_of(&CqlType::Timestamp, first)
-                .map(|ms| time_uuid(ms, 9999, 0x7f7f_7f7f_7f7f_7f7f))
-                .transpose()?,
-            Function::ToDate(ty) => millis_of(ty, first).map(date_of_millis),
-            Function::ToTimestamp(ty) | Function::ToUnixTimestamp(ty) => millis_of(ty, first).map(long),
-            Function::AsBlob(_) => Some((*first).clone()),
-            Function::FromBlob(ty) => {
-                types::validate(ty, first).map_err(|_| {
-                    Error::invalid(format!("In call to function system.blobas{ty}, value 0x{} is not a valid binary representation for type {ty}", hex(first)))
-                })?;
-                Some((*first).clone())
-            }
-            Function::Token(_) => {
-                let components: Vec<&[u8]> = given.iter().map(|bytes| &bytes[..]).collect();
-                let mut key = Vec::new();
-                if components.len() > 1
-                    && components.iter().any(|component| component.len() > model::key::MAX_KEY_BYTES)
-                {
-                    return Err(Error::invalid("A partition key component is too long for token()"));
-                }
-                encode_partition_key(&components, &mut key);
-                Some(long(model::token::of_key(&key).0))
-            }
-            Function::Cast(from, to) => cast::cast(&value_of(from, Some(first))?, from, to)?,
-            _ => None,
-        })
     }
-}
-
-fn value_of(ty: &CqlType, bytes: Option<&[u8]>) -> Result<Value, Error> {
-    Value::decode_optional(ty, bytes).map_err(|error| Error::invalid(error.to_string()))
-}
-
-fn long(value: i64) -> Bytes {
-    Bytes::copy_from_slice(&value.to_be_bytes())
-}
-
-const MILLIS_PER_DAY: i64 = 86_400_000;
-/// 100 ns ticks between 1582-10-15 and 1970-01-01.
-const UUID_EPOCH_TICKS: i64 = 0x01B2_1DD2_1381_4000;
-
-pub(crate) fn date_of_millis(millis: i64) -> Bytes {
-    let days = millis.div_euclid(MILLIS_PER_DAY) + i64::from(temporal::DATE_EPOCH);
-    Bytes::copy_from_slice(&(days as u32).to_be_bytes())
-}
-
-/// The milliseconds since 1970 of a timestamp, date or time UUID; none if it is empty.
-pub(crate) fn millis_of(ty: &CqlType, bytes: &[u8]) -> Option<i64> {
-    match ty {
-        CqlType::Timestamp => Some(i64::from_be_bytes(bytes.try_into().ok()?)),
-        CqlType::Date => {
-            let days = u32::from_be_bytes(bytes.try_into().ok()?);
-            Some((i64::from(days) - i64::from(temporal::DATE_EPOCH)) * MILLIS_PER_DAY)
-        }
-        CqlType::Timeuuid => {
-            let high = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
-            let ticks = (high & 0x0fff) << 48 | (high >> 16 & 0xffff) << 32 | high >> 32;
-            Some((ticks as i64 - UUID_EPOCH_TICKS).div_euclid(10_000))
-        }
-        _ => None,
-    }
-}
-
-/// A version 1 UUID of a millisecond, some ticks of 100 ns after its start, with this lower half.
-fn time_uuid(millis: i64, ticks: i64, low_half: u64) -> Result<Bytes, Error> {
-    let since_1970 = millis.checked_mul(10_000).and_then(|start| start.checked_add(ticks));
-    let since_1582 =
-        since_1970.and_then(|ticks| ticks.checked_add(UUID_EPOCH_TICKS)).and_then(|t| u64::try_from(t).ok());
-    let Some(ticks) = since_1582.filter(|ticks| *ticks < 1 << 60) else {
-        return Err(Error::invalid(format!("Timestamp {millis} is out of the range of time UUIDs")));
-    };
-    let high = (ticks & 0xffff_ffff) << 32 | (ticks >> 32 & 0xffff) << 16 | 0x1000 | (ticks >> 48 & 0x0fff);
-    let whole = u128::from(high) << 64 | u128::from(low_half);
-    Ok(Bytes::copy_from_slice(&whole.to_be_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,10 +2,15 @@
 //!
 //! Planning turns a parsed term into a [`Term`] for a receiver of a known type ([`typing`]); constants are serialised then, once.
 //! Evaluating gives a value that is valid and canonical for that type: whoever stores or compares it need not look again.
-//! Nothing here reads a table. In reading order: this file, [`variables`], [`typing`], [`function`], [`cast`].
+//! Nothing here reads a table. In reading order: this file, [`variables`], [`typing`], [`function`], `call`, [`cast`], [`numbers`],
+//! [`math`], [`collections`].
 
+mod call;
 pub mod cast;
+pub mod collections;
 pub mod function;
+pub mod math;
+pub mod numbers;
 pub mod typing;
 pub mod variables;
 
@@ -43,6 +48,8 @@ pub enum Term {
     TupleField(Box<Term>, usize),
     /// A function call.
     Call(Function, Vec<Term>),
+    /// A constant that was computed from function calls, with what it was computed from.
+    Folded(Option<Bytes>, Box<Term>),
 }
 
 /// What a term evaluates to.
@@ -128,29 +135,37 @@ impl Term {
     }
 
     fn evaluate_composed<'a>(&'a self, env: Env<'a>) -> Result<Val<'a>, Error> {
-        let inside = |term: &'a Term, what: &str| -> Result<Bytes, Error> {
-            let value = term.evaluate_set(env)?;
-            value.ok_or_else(|| Error::invalid(format!("null is not supported inside collections ({what})")))
+        let inside = |term: &'a Term| -> Result<Bytes, Error> {
+            match term.evaluate(env)? {
+                Val::Null => Err(Error::invalid("null is not supported inside collections")),
+                Val::Unset => Err(Error::invalid("unset value is not supported inside collections")),
+                Val::Shared(bytes) => Ok(bytes.clone()),
+                Val::Owned(bytes) => Ok(bytes),
+            }
         };
         let bytes = match self {
             Term::List(terms) => {
-                let elements = terms.iter().map(|term| inside(term, "list")).collect::<Result<Vec<_>, _>>()?;
+                let elements = terms.iter().map(inside).collect::<Result<Vec<_>, _>>()?;
                 collection::build_list(elements)
             }
             Term::Set(elem, terms) => {
-                let elements = terms.iter().map(|term| inside(term, "set")).collect::<Result<Vec<_>, _>>()?;
+                let elements = terms.iter().map(inside).collect::<Result<Vec<_>, _>>()?;
                 collection::build_set(elem, elements)
             }
             Term::Map(key, terms) => {
-                let pair = |(k, v): &'a (Term, Term)| Ok((inside(k, "map")?, inside(v, "map")?));
+                let pair = |(k, v): &'a (Term, Term)| Ok((inside(k)?, inside(v)?));
                 collection::build_map(key, terms.iter().map(pair).collect::<Result<Vec<_>, Error>>()?)
             }
             Term::Vector(elem, terms) => {
-                let elements = terms.iter().map(|term| inside(term, "vector")).collect::<Result<Vec<_>, _>>()?;
+                let elements = terms.iter().map(inside).collect::<Result<Vec<_>, _>>()?;
                 collection::build_vector(elem, elements)
             }
             Term::Tuple(terms) => {
-                let fields = terms.iter().map(|term| term.evaluate_set(env)).collect::<Result<Vec<_>, _>>()?;
+                let field = |(i, term): (usize, &'a Term)| match term.evaluate(env)? {
+                    Val::Unset => Err(Error::invalid(format!("Invalid unset value for tuple field number {i}"))),
+                    value => Ok(value.into_bytes()),
+                };
+                let fields = terms.iter().enumerate().map(field).collect::<Result<Vec<_>, _>>()?;
                 collection::build_tuple(fields)
             }
             Term::TupleField(tuple, index) => {
@@ -169,6 +184,7 @@ impl Term {
                     None => Val::Null,
                 });
             }
+            Term::Folded(value, _) => return Ok(value.as_ref().map_or(Val::Null, Val::Shared)),
             Term::Null | Term::Constant(_) | Term::Variable(_) => return self.evaluate(env),
         };
         Ok(Val::Owned(bytes.into()))
@@ -177,7 +193,7 @@ impl Term {
     /// Whether its value can be known before any value is bound, and is the same each time.
     pub fn is_constant(&self) -> bool {
         match self {
-            Term::Null | Term::Constant(_) => true,
+            Term::Null | Term::Constant(_) | Term::Folded(..) => true,
             Term::Variable(_) => false,
             Term::List(terms) | Term::Set(_, terms) | Term::Vector(_, terms) | Term::Tuple(terms) => {
                 terms.iter().all(Term::is_constant)
@@ -188,12 +204,29 @@ impl Term {
         }
     }
 
+    /// Whether a function is called somewhere in it.
+    pub fn has_call(&self) -> bool {
+        match self {
+            Term::Null | Term::Constant(_) | Term::Variable(_) => false,
+            Term::List(terms) | Term::Set(_, terms) | Term::Vector(_, terms) | Term::Tuple(terms) => {
+                terms.iter().any(Term::has_call)
+            }
+            Term::Map(_, terms) => terms.iter().any(|(k, v)| k.has_call() || v.has_call()),
+            Term::TupleField(tuple, _) => tuple.has_call(),
+            Term::Call(..) | Term::Folded(..) => true,
+        }
+    }
+
     /// The same term, evaluated now if it is constant.
     pub fn folded(self) -> Result<Term, Error> {
-        if matches!(self, Term::Null | Term::Constant(_)) || !self.is_constant() {
+        if matches!(self, Term::Null | Term::Constant(_) | Term::Folded(..)) || !self.is_constant() {
             return Ok(self);
         }
-        Ok(self.evaluate_set(Env::EMPTY)?.map_or(Term::Null, Term::Constant))
+        let value = self.evaluate_set(Env::EMPTY)?;
+        if self.has_call() {
+            return Ok(Term::Folded(value, Box::new(self)));
+        }
+        Ok(value.map_or(Term::Null, Term::Constant))
     }
 }
 

@@ -1,6 +1,6 @@
 //! From written terms to typed ones: what fits where, and how a constant of a type is read.
 
-use super::function::{self, Argument};
+use super::function::{self, Argument, Function};
 use super::{Term, Variables};
 use crate::error::Error;
 use crate::schema::types::resolve as resolve_type;
@@ -88,6 +88,13 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
             CqlType::Udt(user_type) => user_type_literal(variables, fields, name, user_type),
             _ => Err(Error::invalid(format!("Invalid user type literal for {name} of type {ty}"))),
         },
+        ast::Term::Call(call) if function::is_from_json(&call.name) => {
+            let [text] = &call.arguments[..] else {
+                return Err(Error::invalid("fromJson() accepts 1 argument only"));
+            };
+            let text = prepare(variables, text, "arg0(system.fromjson)", &CqlType::Text)?;
+            Term::Call(Function::FromJson(ty.clone()), vec![text]).folded()
+        }
         ast::Term::Call(call) => {
             let (term, result) = prepare_call(variables, call)?;
             if !assignable(&result, ty) {
@@ -122,6 +129,7 @@ pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term
         .map(|(term, ty)| Argument {
             shown: show(term),
             ty: ty.clone(),
+            preferred: preferred_type(term),
             fits: Box::new(|wanted: &CqlType| fits(metadata, &keyspace, term, wanted)),
         })
         .collect();
@@ -142,6 +150,30 @@ pub fn natural_type(variables: &Variables<'_>, term: &ast::Term) -> Option<CqlTy
         }
         _ => None,
     }
+}
+
+/// The type of a number that is written without one, where a function has a variant for each type of numbers.
+pub fn preferred_type(term: &ast::Term) -> Option<CqlType> {
+    match term {
+        ast::Term::Literal(literal @ (Literal::Integer(_) | Literal::Float(_))) => literal_type(literal),
+        _ => None,
+    }
+}
+
+/// The type of a constant that stands by itself; none of null.
+pub fn literal_type(literal: &Literal) -> Option<CqlType> {
+    Some(match literal {
+        Literal::String(_) => CqlType::Text,
+        Literal::Integer(text) if text.parse::<i32>().is_ok() => CqlType::Int,
+        Literal::Integer(text) if text.parse::<i64>().is_ok() => CqlType::Bigint,
+        Literal::Integer(_) => CqlType::Varint,
+        Literal::Float(_) => CqlType::Double,
+        Literal::Boolean(_) => CqlType::Boolean,
+        Literal::Uuid(_) => CqlType::Uuid,
+        Literal::Hex(_) => CqlType::Blob,
+        Literal::Duration(_) => CqlType::Duration,
+        Literal::Null => return None,
+    })
 }
 
 /// Finds the result types of calls without binding anything.
@@ -168,6 +200,7 @@ impl Scratch<'_> {
                 Argument {
                     shown: String::new(),
                     ty,
+                    preferred: preferred_type(term),
                     fits: Box::new(move |wanted: &CqlType| fits(metadata, keyspace, term, wanted)),
                 }
             })
@@ -274,6 +307,11 @@ fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> 
     }
     if let (Literal::String(text), CqlType::Custom(_)) = (literal, ty) {
         return Ok(Term::Constant(Bytes::copy_from_slice(text.as_bytes())));
+    }
+    if let (Literal::String(text), CqlType::Inet | CqlType::Timestamp | CqlType::Date | CqlType::Time) = (literal, ty)
+        && text.is_empty()
+    {
+        return Ok(Term::Constant(Bytes::new()));
     }
     if let (Literal::String(text), CqlType::Tuple(types)) = (literal, ty) {
         return tuple_of_text(text, types, ty);

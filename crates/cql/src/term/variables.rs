@@ -1,8 +1,10 @@
 //! The bind variables of a statement: which there are, what they are called, and of which type they are.
 //!
-//! Markers of one name are one variable, as in ScyllaDB; each `?` is its own. A variable gets its type from where it is used.
+//! Markers of one name are one variable, as in ScyllaDB, unless the operator wants each to be its own, as in Cassandra; each `?` is
+//! its own. A variable gets its type from where it is used.
 
 use crate::api::ColumnSpec;
+use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::syntax::{Marker, Name};
 use cluster::Metadata;
@@ -19,6 +21,8 @@ pub struct Variables<'a> {
     pub table: Rc<str>,
     /// The types of that table's partition key, which `token` takes.
     pub key_types: Vec<CqlType>,
+    /// How the statement is understood.
+    pub dialect: Dialect,
     names: &'a [Option<Name>],
     variable_of: Vec<u16>,
     specs: Vec<Option<ColumnSpec>>,
@@ -26,12 +30,12 @@ pub struct Variables<'a> {
 
 impl<'a> Variables<'a> {
     /// For the markers of a parsed statement.
-    pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>]) -> Self {
+    pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>], dialect: Dialect) -> Self {
         let mut variable_of = Vec::with_capacity(names.len());
         let mut count = 0;
         for (i, name) in names.iter().enumerate() {
-            let before =
-                name.as_ref().and_then(|name| names[..i].iter().position(|other| other.as_ref() == Some(name)));
+            let shared = name.as_ref().filter(|_| dialect.names_are_one);
+            let before = shared.and_then(|name| names[..i].iter().position(|other| other.as_ref() == Some(name)));
             match before {
                 Some(before) => variable_of.push(variable_of[before]),
                 None => {
@@ -46,6 +50,7 @@ impl<'a> Variables<'a> {
             keyspace: empty.clone(),
             table: empty,
             key_types: Vec::new(),
+            dialect,
             names,
             variable_of,
             specs: (0..count).map(|_| None).collect(),
@@ -77,6 +82,11 @@ impl<'a> Variables<'a> {
                 Ok(number)
             }
         }
+    }
+
+    /// How many variables the statement has.
+    pub fn count(&self) -> usize {
+        self.specs.len()
     }
 
     /// The variables, all with their types.

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use cluster::coordinator::{PageLimits, TimestampClock};
-use cluster::metadata::open_journal;
+use cluster::metadata::open_log;
 use cluster::{Coordinator, MetadataService, NodeInfo};
 use cql::api::{BoundValue, BoundValues, Rows};
 use cql::{Answer, AnswerKind, ClientState, Error, Processor, QueryParams};
@@ -49,8 +49,7 @@ fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F) {
 async fn start(path: PathBuf) -> DataDir {
     let data_dir = DataDir::open(&path, "Test Cluster", 1).await.expect("a fresh data directory opens");
     let host = data_dir.host_id;
-    let (journal, recovered) = open_journal(&path.join("journal"), host, 1).await.expect("a fresh journal opens");
-    let config = EngineConfig::new(path, ShardId(0), host, 64 << 20);
+    let config = EngineConfig::new(path.clone(), ShardId(0), host, 64 << 20);
     let engine = Engine::open(config).await.expect("a fresh engine opens");
     rt::shard::install(engine.clone());
     let address: IpAddr = "127.0.0.1".parse().expect("an address");
@@ -70,7 +69,8 @@ async fn start(path: PathBuf) -> DataDir {
         started_micros: 0,
     });
     rt::shard::install(info.clone());
-    let metadata = MetadataService::start(engine.clone(), info, &recovered, Some(journal)).await;
+    let (log, recovered) = open_log(&path, &info).await.expect("fresh metadata opens");
+    let metadata = MetadataService::start(engine.clone(), info, &recovered, Some(log)).await;
     let metadata = metadata.unwrap_or_else(|_| panic!("fresh metadata starts"));
     rt::shard::install(metadata.clone());
     engine.replay_finished().await.expect("there is nothing to replay");

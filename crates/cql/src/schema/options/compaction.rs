@@ -7,6 +7,13 @@ use model::options::OptionMap;
 const PACKAGE: &str = "org.apache.cassandra.db.compaction.";
 const SIZE_TIERED: &str = "SizeTieredCompactionStrategy";
 
+const INCREMENTAL: &str = "IncrementalCompactionStrategy";
+
+/// Switches that do nothing. Of `unchecked_tombstone_compaction` one could say so too: an sstable is always rewritten for its
+/// tombstones without asking first what they cover elsewhere.
+const WITHOUT_EFFECT: &[&str] =
+    &["log_all", "only_purge_repaired_tombstones", "single_sstable_uplevel", "split_during_flush"];
+
 /// Options of every strategy.
 const COMMON: &[&str] = &[
     "enabled",
@@ -38,10 +45,9 @@ const STRATEGIES: &[(&str, &[&str])] = &[
             "unsafe_aggressive_sstable_expiration",
         ],
     ),
-    (
-        "IncrementalCompactionStrategy",
-        &["bucket_high", "bucket_low", "min_sstable_size", "space_amplification_goal", "sstable_size_in_mb"],
-    ),
+    // Nothing is compacted by itself.
+    ("NullCompactionStrategy", &[]),
+    (INCREMENTAL, &["bucket_high", "bucket_low", "min_sstable_size", "space_amplification_goal", "sstable_size_in_mb"]),
 ];
 
 /// The option in its stored form: the class without its package.
@@ -63,8 +69,13 @@ pub fn stored(mut written: OptionMap, warnings: &mut Vec<String>) -> Result<Opti
         check(name, value)?;
     }
     check_thresholds(&written)?;
-    if *class != SIZE_TIERED {
+    if *class == INCREMENTAL {
         warnings.push(format!("{class} is not supported yet: the table is compacted by {SIZE_TIERED}"));
+    }
+    for name in WITHOUT_EFFECT {
+        if written.get(*name).is_some_and(|value| value == "true") {
+            warnings.push(super::without_effect(&format!("{name} of compaction")));
+        }
     }
     Ok(written)
 }
@@ -129,7 +140,11 @@ fn check(name: &str, value: &mut String) -> Result<(), Error> {
             goal if goal > 1.0 && goal <= 2.0 => {}
             _ => return must("greater than 1.0 and less than or equal to 2.0"),
         },
-        "expired_sstable_check_frequency_seconds" | "bucket_high" | "bucket_low" => {
+        "expired_sstable_check_frequency_seconds" => match number(value)? {
+            seconds if seconds >= 0.0 => {}
+            _ => return must("non negative"),
+        },
+        "bucket_high" | "bucket_low" => {
             number(value)?;
         }
         _ => {}

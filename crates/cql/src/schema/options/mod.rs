@@ -30,6 +30,7 @@ const KNOWN: &[&str] = &[
     "compression",
     "crc_check_chance",
     "default_time_to_live",
+    "extensions",
     "gc_grace_seconds",
     "id",
     "max_index_interval",
@@ -189,6 +190,10 @@ fn numbers(properties: &Properties, applied: &mut Applied) -> Result<(), Error> 
 
 fn maps(properties: &Properties, purpose: Purpose, applied: &mut Applied) -> Result<(), Error> {
     let Applied { options, warnings, .. } = applied;
+    // Drivers write them when they describe a table, always empty for ours.
+    if properties.map("extensions")?.is_some_and(|written| !written.is_empty()) {
+        return Err(Error::Configuration("extensions of tables are not supported: the map must be empty".into()));
+    }
     if let Some(written) = properties.map("compaction")?
         && !written.is_empty()
     {
@@ -205,9 +210,6 @@ fn maps(properties: &Properties, purpose: Purpose, applied: &mut Applied) -> Res
     }
     if let Some(written) = properties.text("speculative_retry")? {
         options.speculative_retry = small::speculative_retry(&written)?;
-        if !["NONE", &TableOptions::default().speculative_retry].contains(&options.speculative_retry.as_str()) {
-            warnings.push(without_effect("speculative_retry"));
-        }
     }
     if let Some(written) = properties.map("tombstone_gc")? {
         options.tombstone_gc = small::tombstone_gc(written, warnings)?;

@@ -73,7 +73,9 @@ impl Parser<'_> {
             return false;
         }
         let chosen = match self.peek_at(1) {
-            Kind::Mark(M::Comma | M::Dot | M::OpenSquare | M::Open | M::Semicolon) | Kind::End => true,
+            // `json(x)` is a call unless something follows that a value in parentheses, a type, stands before.
+            Kind::Mark(M::Open) => !self.is_value_after_parentheses(1),
+            Kind::Mark(M::Comma | M::Dot | M::OpenSquare | M::Semicolon) | Kind::End => true,
             Kind::Word(K::From | K::Where | K::Order | K::Limit | K::Allow | K::Using, _) => true,
             Kind::Word(K::As, _) => self.is_name(2),
             _ => false,
@@ -82,6 +84,30 @@ impl Parser<'_> {
             self.advance();
         }
         !chosen
+    }
+
+    /// Whether a value follows the parenthesis that closes the one at this token.
+    fn is_value_after_parentheses(&self, open: usize) -> bool {
+        let (mut ahead, mut depth) = (open, 0_usize);
+        loop {
+            match self.peek_at(ahead) {
+                Kind::Mark(M::Open) => depth += 1,
+                Kind::Mark(M::Close) => depth -= 1,
+                Kind::End => return false,
+                _ => {}
+            }
+            ahead += 1;
+            if depth == 0 {
+                break;
+            }
+        }
+        match self.peek_at(ahead) {
+            Kind::Mark(M::Open | M::OpenSquare | M::OpenCurly | M::Question | M::Colon) => true,
+            Kind::Mark(_) | Kind::End => false,
+            Kind::Word(K::True | K::False | K::Null | K::Nan | K::Infinity, _) => true,
+            Kind::Word(..) | Kind::Ident | Kind::QuotedName => self.is_call(ahead),
+            _ => true,
+        }
     }
 
     /// The FROM clause, if the statement does not continue without one.

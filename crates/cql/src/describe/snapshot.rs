@@ -1,0 +1,44 @@
+//! The `schema.cql` of a table's snapshot: what makes a table again into which the snapshot's sstables can be loaded.
+//!
+//! It has the user types, the table without its id (an id is never used again), and the columns dropped from it: sstables written before
+//! may still hold them.
+
+use super::statement;
+use cluster::MetadataService;
+use model::types::UserType;
+use model::{CqlType, TableSchema};
+
+/// The statements for a table of this node; on any shard, also while the table is being dropped.
+pub fn snapshot_schema(schema: &TableSchema) -> String {
+    let service = rt::shard::try_service::<MetadataService>();
+    let Some(table) = service.and_then(|service| service.table_even_if_dropping(schema.id)) else {
+        return format!("-- the table {}.{} is not known any more\n", schema.keyspace, schema.name);
+    };
+    let mut types = Vec::new();
+    schema.all_columns().for_each(|column| collect(&column.ty, &mut types));
+    // They may be there still, for other tables.
+    let create_type = |ty| statement::create_type(ty).replacen("CREATE TYPE", "CREATE TYPE IF NOT EXISTS", 1);
+    let mut statements: Vec<String> = types.into_iter().map(create_type).collect();
+    let id = format!("ID = {}\n    AND ", schema.id);
+    statements.push(statement::create_table(&table, true).replacen(&id, "", 1));
+    statements.join("\n\n") + "\n"
+}
+
+/// The user types of a type, each after those it uses.
+fn collect<'t>(ty: &'t CqlType, types: &mut Vec<&'t UserType>) {
+    match ty {
+        CqlType::List { elem, .. } | CqlType::Set { elem, .. } | CqlType::Vector { elem, .. } => collect(elem, types),
+        CqlType::Map { key, value, .. } => {
+            collect(key, types);
+            collect(value, types);
+        }
+        CqlType::Tuple(parts) => parts.iter().for_each(|part| collect(part, types)),
+        CqlType::Udt(user_type) => {
+            user_type.fields.iter().for_each(|(_, field)| collect(field, types));
+            if !types.iter().any(|known| known.name == user_type.name) {
+                types.push(user_type);
+            }
+        }
+        _ => {}
+    }
+}

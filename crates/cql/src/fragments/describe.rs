@@ -1,0 +1,249 @@
+//! A fragment as a row: its place in key columns, what is known of it in `metadata`, its values in `value`, both as JSON.
+//!
+//! The members of the JSON are those of ScyllaDB's dumps of sstables, so that what reads those reads these.
+
+use crate::source::VirtualRow;
+use bytes::Bytes;
+use model::CqlType;
+use model::counter;
+use model::fragment::Fragment;
+use model::key::{Clustering, DecoratedKey, encode_partition_key, split_partition_key};
+use model::row::{Cell, Row, State};
+use model::schema::{Column, ColumnKind, TableSchema};
+use model::time::{DEAD_MARKER_TTL, Seconds, Tombstone};
+use model::types::{Value, temporal};
+use serde_json::{Map, Value as Json, json};
+use std::collections::BTreeMap;
+
+/// What a virtual table's rows come from.
+const VIRTUAL_SOURCE: &str = "virtual-table";
+
+/// Where in a partition a fragment stands.
+#[derive(Clone, Copy)]
+enum Region {
+    Start = 0,
+    Static = 1,
+    Clustered = 2,
+    End = 3,
+}
+
+/// The place among rows: a key or a prefix of one, and its side.
+type Position<'a> = Option<(&'a Clustering, i8)>;
+
+/// The row that shows a fragment: values in the order of the columns that `schema_of` gives.
+pub(super) fn row(table: &TableSchema, key: &DecoratedKey, source: &str, fragment: &Fragment) -> VirtualRow {
+    let count = table.partition_key.len();
+    let key: Vec<Option<Bytes>> = match split_partition_key(&key.key, count) {
+        Some(components) => components.into_iter().map(|part| Some(key.key.slice_ref(part))).collect(),
+        None => vec![None; count],
+    };
+    let of = |region, position, kind, metadata: Option<Json>, value: Option<Json>| {
+        assemble(table, key.clone(), source, (region, position), kind, (metadata, value))
+    };
+    match fragment {
+        Fragment::PartitionStart { tombstone, .. } => {
+            of(Region::Start, None, "partition start", Some(json!({ "tombstone": deletion(*tombstone) })), None)
+        }
+        Fragment::Static(row) => {
+            let (metadata, values) = columns(table, row);
+            of(Region::Static, None, "static row", Some(metadata), Some(values))
+        }
+        Fragment::Row { key, row } => {
+            let (metadata, values) = clustering_row(table, row);
+            of(Region::Clustered, Some((key, 0)), "clustering row", Some(metadata), Some(values))
+        }
+        Fragment::Change { at, tombstone } => {
+            let metadata = json!({ "tombstone": deletion(*tombstone) });
+            let weight = if at.after { 1 } else { -1 };
+            of(Region::Clustered, Some((&at.prefix, weight)), "range tombstone change", Some(metadata), None)
+        }
+        Fragment::PartitionEnd => of(Region::End, None, "partition end", None, None),
+    }
+}
+
+fn assemble(
+    table: &TableSchema,
+    mut row: VirtualRow,
+    source: &str,
+    (region, position): (Region, Position<'_>),
+    kind: &'static str,
+    (metadata, value): (Option<Json>, Option<Json>),
+) -> VirtualRow {
+    let tinyint = |number: i8| Some(Bytes::copy_from_slice(&number.to_be_bytes()));
+    let text = |text: String| Some(Bytes::from(text));
+    row.extend([text(source.to_owned()), tinyint(region as i8)]);
+    let mut components = position.map(|(prefix, _)| prefix.components());
+    for _ in &table.clustering {
+        let component = components.as_mut().and_then(Iterator::next);
+        row.push(component.map(Bytes::copy_from_slice));
+    }
+    row.push(position.and_then(|(_, weight)| tinyint(weight)));
+    row.push(metadata.and_then(|json| text(json.to_string())));
+    row.push(Some(Bytes::from_static(kind.as_bytes())));
+    row.push(value.and_then(|json| text(json.to_string())));
+    row
+}
+
+/// `{}` for none.
+fn deletion(tombstone: Tombstone) -> Json {
+    if tombstone.is_live() {
+        return json!({});
+    }
+    json!({ "timestamp": tombstone.timestamp, "deletion_time": moment(tombstone.deletion_time) })
+}
+
+/// `2023-06-30 11:00:48z`.
+fn moment(seconds: Seconds) -> String {
+    let text = temporal::format_timestamp(i64::from(seconds) * 1000, ' ');
+    let whole = text.split('.').next().unwrap_or_default();
+    format!("{whole}z")
+}
+
+fn clustering_row(table: &TableSchema, row: &Row) -> (Json, Json) {
+    let (marker, tombstone, _) = row.parts();
+    let (columns, values) = columns(table, row);
+    let mut metadata = Map::new();
+    if !tombstone.is_live() {
+        metadata.insert("tombstone".to_owned(), deletion(tombstone));
+    }
+    if let Some(marker) = marker {
+        let mut json = json!({ "timestamp": marker.timestamp });
+        if marker.ttl == DEAD_MARKER_TTL {
+            json["deletion_time"] = moment(marker.expiry).into();
+        } else if marker.ttl != 0 {
+            json["ttl"] = format!("{}s", marker.ttl).into();
+            json["expiry"] = moment(marker.expiry).into();
+        }
+        metadata.insert("marker".to_owned(), json);
+    }
+    metadata.insert("columns".to_owned(), columns);
+    (Json::Object(metadata), values)
+}
+
+/// The cells by column: what is known of them, and their values.
+fn columns(table: &TableSchema, row: &Row) -> (Json, Json) {
+    let (mut metadata, mut values) = (Map::new(), Map::new());
+    for cell in row.cells() {
+        let Some(column) = table.column(cell.column) else { continue };
+        if !column.ty.is_multi_cell() {
+            let (known, value) = simple_cell(column, &cell);
+            metadata.insert(column.name.clone(), known);
+            values.insert(column.name.clone(), value);
+            continue;
+        }
+        let known = metadata.entry(&column.name).or_insert_with(|| json!({ "type": "collection", "cells": [] }));
+        let listed = values.entry(&column.name).or_insert_with(|| json!([]));
+        if let Some(tombstone) = cell.as_complex_deletion() {
+            known["tombstone"] = deletion(tombstone);
+            continue;
+        }
+        let (path, element) = element_types(&column.ty);
+        let key = shown(&path, cell.path.unwrap_or_default());
+        if let Some(cells) = known["cells"].as_array_mut() {
+            cells.push(json!({ "key": key.clone(), "value": plain_cell("regular", &cell) }));
+        }
+        if let Some(list) = listed.as_array_mut() {
+            let value = is_live(&cell).then(|| element.map_or_else(String::new, |ty| shown(&ty, cell.value)));
+            list.push(json!({ "key": key, "value": value }));
+        }
+    }
+    (Json::Object(metadata), Json::Object(values))
+}
+
+fn simple_cell(column: &Column, cell: &Cell<'_>) -> (Json, Json) {
+    if column.ty.is_counter() && is_live(cell) {
+        let shards = counter::shards(cell.value);
+        let shards =
+            shards.map(|shard| json!({ "id": shard.id.to_string(), "value": shard.count, "clock": shard.clock }));
+        return (plain_cell("counter-shards", cell), shards.collect());
+    }
+    let kind = if column.ty.is_collection() { "frozen-collection" } else { "regular" };
+    let value = if is_live(cell) { shown(&column.ty, cell.value).into() } else { Json::Null };
+    (plain_cell(kind, cell), value)
+}
+
+fn is_live(cell: &Cell<'_>) -> bool {
+    matches!(cell.state, State::Live | State::Expiring { .. })
+}
+
+fn plain_cell(kind: &str, cell: &Cell<'_>) -> Json {
+    let mut json = json!({ "is_live": is_live(cell), "type": kind, "timestamp": cell.timestamp });
+    match cell.state {
+        State::Expiring { ttl, expiry } => {
+            json["ttl"] = format!("{ttl}s").into();
+            json["expiry"] = moment(expiry).into();
+        }
+        State::Dead { deletion_time } => json["deletion_time"] = moment(deletion_time).into(),
+        State::Live | State::ComplexDeletion { .. } => {}
+    }
+    json
+}
+
+/// The types of the paths and of the values of a column of several cells; no values in a set.
+fn element_types(ty: &CqlType) -> (CqlType, Option<CqlType>) {
+    match ty {
+        CqlType::List { elem, .. } => (CqlType::Timeuuid, Some(CqlType::clone(elem))),
+        CqlType::Set { elem, .. } => (CqlType::clone(elem), None),
+        CqlType::Map { key, value, .. } => (CqlType::clone(key), Some(CqlType::clone(value))),
+        // The place of a field; what type a field has its value does not tell.
+        _ => (CqlType::Smallint, Some(CqlType::Blob)),
+    }
+}
+
+/// A value as text: strings bare, everything else as JSON has it.
+fn shown(ty: &CqlType, bytes: &[u8]) -> String {
+    let Ok(value) = Value::decode(ty, bytes) else { return format!("0x{}", hex(bytes)) };
+    let text = value.to_json_string(ty);
+    serde_json::from_str::<String>(&text).unwrap_or(text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The rows of a virtual table as fragments: it has no times to tell.
+pub(super) fn virtual_rows(table: &TableSchema, rows: Vec<VirtualRow>) -> Vec<VirtualRow> {
+    let (keys, clusterings) = (table.partition_key.len(), table.clustering.len());
+    let mut partitions: BTreeMap<Vec<u8>, Vec<VirtualRow>> = BTreeMap::new();
+    for row in rows {
+        let components: Vec<&[u8]> = row.iter().take(keys).map(|value| value.as_deref().unwrap_or_default()).collect();
+        let mut key = Vec::new();
+        encode_partition_key(&components, &mut key);
+        partitions.entry(key).or_default().push(row);
+    }
+    let others = |row: &VirtualRow| -> Json {
+        let columns = table.all_columns().zip(row).skip(keys + clusterings);
+        let regular = columns.filter(|(column, _)| column.kind == ColumnKind::Regular);
+        let show = |(column, value): (&Column, &Option<Bytes>)| {
+            value.as_ref().map(|value| (column.name.clone(), shown(&column.ty, value).into()))
+        };
+        Json::Object(regular.filter_map(show).collect())
+    };
+    let mut out = Vec::new();
+    for rows in partitions.into_values() {
+        let key = rows[0][..keys].to_vec();
+        let mut add = |region, position: Position<'_>, kind, metadata, value| {
+            out.push(assemble(table, key.clone(), VIRTUAL_SOURCE, (region, position), kind, (metadata, value)));
+        };
+        add(Region::Start, None, "partition start", Some(json!({ "tombstone": {} })), None);
+        let mut rows: Vec<(Clustering, Json)> = rows
+            .iter()
+            .map(|row| {
+                let components = row[keys..keys + clusterings].iter().map(|value| value.as_deref().unwrap_or_default());
+                (Clustering::from_components(components), others(row))
+            })
+            .collect();
+        rows.sort_by(|a, b| table.order.compare_rows(&a.0, &b.0));
+        for (clustering, values) in rows {
+            add(
+                Region::Clustered,
+                Some((&clustering, 0)),
+                "clustering row",
+                Some(json!({ "columns": {} })),
+                Some(values),
+            );
+        }
+        add(Region::End, None, "partition end", None, None);
+    }
+    out
+}

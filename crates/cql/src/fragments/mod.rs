@@ -1,0 +1,194 @@
+//! `SELECT ... FROM MUTATION_FRAGMENTS(table)`: what memtables, the cache of rows and sstables of this node hold, source by source.
+//!
+//! A virtual table over a table: its partition key is the table's, its clustering key is the source, the kind of place in a partition,
+//! the table's clustering columns and the side of them, and each of its rows shows one fragment ([`describe`]). Each shard makes the rows of
+//! its own partitions, through [`LocalSources`], which whoever starts the node installs. Only this node's data is shown. All rows of an
+//! answer are made before its first page, and there may be [`MOST_BYTES`] of them on a shard: it is for people who look for a mistake.
+
+mod describe;
+
+use crate::error::Error;
+use crate::restrictions::Partitions;
+use crate::source::{Generated, VirtualRow, VirtualTable};
+use bytes::Bytes;
+use cluster::MetadataService;
+use model::CqlType;
+use model::fragment::Fragment;
+use model::id::{ColumnId, TableId};
+use model::key::{self, DecoratedKey};
+use model::range::PartitionRange;
+use model::schema::{Column, ColumnKind, TableSchema};
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// What the rows of one answer may take on a shard, in bytes.
+const MOST_BYTES: usize = 64 << 20;
+/// Keys of a range that are looked up at a time.
+const KEYS_AT_ONCE: usize = 1000;
+
+/// Where a fragment comes from, by its name in `mutation_source`.
+pub type Take<'t> = &'t mut dyn FnMut(&str, &Fragment) -> ControlFlow<()>;
+
+/// What is being read here; an error as text for the client.
+pub type Local<'s, T> = Pin<Box<dyn Future<Output = Result<T, String>> + 's>>;
+
+/// What one shard holds.
+pub trait LocalSources {
+    /// The keys of a range in the order of the ring, `most` at most.
+    fn keys(&self, table: TableId, range: PartitionRange, most: usize) -> Local<'_, Vec<DecoratedKey>>;
+    /// Hands on each fragment of a partition with its source until it is told to stop. The fragments of a source come together and in order.
+    fn read<'s>(&'s self, table: TableId, key: &'s DecoratedKey, take: Take<'s>) -> Local<'s, ()>;
+}
+
+/// A service on each shard.
+pub struct LocalSourcesService(pub Box<dyn LocalSources>);
+
+/// See the module.
+pub struct FragmentsTable {
+    base: Base,
+    schema: Rc<TableSchema>,
+}
+
+enum Base {
+    Stored(TableId),
+    Virtual(Rc<dyn VirtualTable>),
+}
+
+impl FragmentsTable {
+    /// The fragments of a table; of a virtual one, the rows that it makes.
+    pub fn new(table: &TableSchema, virtual_table: Option<Rc<dyn VirtualTable>>) -> FragmentsTable {
+        let base = virtual_table.map_or(Base::Stored(table.id), Base::Virtual);
+        FragmentsTable { base, schema: Rc::new(schema_of(table)) }
+    }
+}
+
+impl VirtualTable for FragmentsTable {
+    fn schema(&self) -> &Rc<TableSchema> {
+        &self.schema
+    }
+
+    fn rows<'a>(&'a self, wanted: &'a Partitions) -> Generated<'a> {
+        match &self.base {
+            Base::Stored(table) => Box::pin(stored_rows(*table, wanted.clone())),
+            Base::Virtual(table) => Box::pin(async move {
+                let rows = table.rows(wanted).await?;
+                Ok(describe::virtual_rows(table.schema(), rows))
+            }),
+        }
+    }
+
+    fn is_in_order(&self) -> bool {
+        true
+    }
+}
+
+/// The columns, under the table's own name and keyspace, so that who may read the table may read this.
+fn schema_of(table: &TableSchema) -> TableSchema {
+    let clustering = |name: &str, ty| Column {
+        id: ColumnId(0),
+        name: name.to_owned(),
+        kind: ColumnKind::Clustering,
+        position: 0,
+        ty,
+        descending: false,
+    };
+    let mut key = vec![clustering("mutation_source", CqlType::Text), clustering("partition_region", CqlType::Tinyint)];
+    key.extend(table.clustering.iter().cloned());
+    key.push(clustering("position_weight", CqlType::Tinyint));
+    let regulars = ["metadata", "mutation_fragment_kind", "value"].iter().zip(0..).map(|(name, id)| Column {
+        id: ColumnId(id),
+        kind: ColumnKind::Regular,
+        ..clustering(name, CqlType::Text)
+    });
+    TableSchema::new(
+        table.id,
+        table.version,
+        &table.keyspace,
+        &table.name,
+        table.partition_key.clone(),
+        key,
+        Vec::new(),
+        regulars.collect(),
+        Vec::new(),
+        table.options.clone(),
+    )
+}
+
+async fn stored_rows(table: TableId, wanted: Partitions) -> Result<Vec<VirtualRow>, Error> {
+    let rows = rt::shard::call_all(move || {
+        let wanted = wanted.clone();
+        async move { rows_of_shard(table, wanted).await }
+    });
+    let mut all = Vec::new();
+    for rows in rows.await {
+        all.append(&mut rows?);
+    }
+    Ok(all)
+}
+
+async fn rows_of_shard(table: TableId, wanted: Partitions) -> Result<Vec<VirtualRow>, Error> {
+    let (Some(service), Some(metadata)) =
+        (rt::shard::try_service::<LocalSourcesService>(), rt::shard::try_service::<MetadataService>())
+    else {
+        return Ok(Vec::new());
+    };
+    let Some(schema) = metadata.current().table_by_id(table).map(|table| table.schema.clone()) else {
+        return Ok(Vec::new());
+    };
+    let mut making = Making { schema, rows: Vec::new(), bytes: 0 };
+    match wanted {
+        Partitions::Keys(keys) => {
+            for key in &keys {
+                making.partition(&*service.0, key).await?;
+            }
+        }
+        Partitions::Range(mut range) => loop {
+            let keys = service.0.keys(table, range.clone(), KEYS_AT_ONCE).await.map_err(Error::Server)?;
+            for key in &keys {
+                making.partition(&*service.0, key).await?;
+            }
+            match keys.last() {
+                Some(last) if keys.len() == KEYS_AT_ONCE => range.start = key::RingCut::after_key(last),
+                _ => break,
+            }
+        },
+    }
+    Ok(making.rows)
+}
+
+struct Making {
+    schema: Rc<TableSchema>,
+    rows: Vec<VirtualRow>,
+    bytes: usize,
+}
+
+impl Making {
+    /// Adds the rows of a partition, its sources by name.
+    async fn partition(&mut self, sources: &dyn LocalSources, key: &DecoratedKey) -> Result<(), Error> {
+        rt::task::maybe_yield().await;
+        let mut found: Vec<(String, Vec<VirtualRow>)> = Vec::new();
+        let (schema, mut bytes) = (&self.schema, self.bytes);
+        let mut take = |source: &str, fragment: &Fragment| {
+            let row = describe::row(schema, key, source, fragment);
+            bytes += size_of_val(&row[..]) + row.iter().flatten().map(Bytes::len).sum::<usize>();
+            match found.last_mut() {
+                Some((name, rows)) if name == source => rows.push(row),
+                _ => found.push((source.to_owned(), vec![row])),
+            }
+            if bytes > MOST_BYTES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        sources.read(self.schema.id, key, &mut take).await.map_err(Error::Server)?;
+        if bytes > MOST_BYTES {
+            let most = MOST_BYTES >> 20;
+            return Err(Error::invalid(format!(
+                "There are more than {most} MiB of fragments: ask for fewer partitions"
+            )));
+        }
+        self.bytes = bytes;
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        self.rows.extend(found.into_iter().flat_map(|(_, rows)| rows));
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! INSERT JSON: one text with the values of a row.
+//!
+//! The columns are planned as variables that follow those of the statement. Each request reads its text once and binds them, so
+//! that everything behind this sees an INSERT of all columns.
+
+use crate::api::{BoundValue, ColumnSpec};
+use crate::error::Error;
+use crate::term::{Env, Term, Val};
+use model::types::{Json, Value, fold_name};
+use std::rc::Rc;
+
+/// Where the values of an INSERT JSON come from.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JsonInsert {
+    /// The text.
+    pub text: Term,
+    /// Whether columns that the text does not name are left as they are, rather than deleted.
+    pub default_unset: bool,
+    /// All columns of the table, the primary key first.
+    pub columns: Rc<[ColumnSpec]>,
+    /// How many of them are the primary key.
+    pub key_columns: usize,
+}
+
+/// The values of a request with those of its text behind them.
+pub struct JsonValues {
+    values: Vec<BoundValue>,
+    variables: Vec<ColumnSpec>,
+}
+
+impl JsonValues {
+    /// What the statement's terms are evaluated with.
+    pub fn env(&self) -> Env<'_> {
+        Env { values: &self.values, variables: &self.variables }
+    }
+}
+
+impl JsonInsert {
+    /// Reads the text.
+    pub fn bind(&self, env: Env<'_>) -> Result<JsonValues, Error> {
+        let text = match self.text.evaluate(env)? {
+            Val::Null => return Err(Error::invalid("Got null for INSERT JSON values")),
+            Val::Unset => return Err(Error::invalid("Got unset for INSERT JSON values")),
+            value => value.into_bytes().unwrap_or_default(),
+        };
+        let text = std::str::from_utf8(&text).map_err(|error| Error::invalid(error.to_string()))?;
+        let undecodable =
+            |why: String| Error::invalid(format!("Could not decode JSON string as a map: {why}. (String was: {text})"));
+        let json = Json::parse(text).map_err(|error| undecodable(error.to_string()))?;
+        let Json::Object(members) = json else { return Err(undecodable("it is no object".to_owned())) };
+        let left_out = |i: usize| {
+            if self.default_unset && i >= self.key_columns { BoundValue::Unset } else { BoundValue::Null }
+        };
+        let mut bound: Vec<BoundValue> = (0..self.columns.len()).map(left_out).collect();
+        for (name, member) in &members {
+            let folded = fold_name(name);
+            let place = self.columns.iter().position(|column| column.name == folded);
+            let place =
+                place.ok_or_else(|| Error::invalid(format!("JSON values map contains unrecognized column: {name}")))?;
+            let ty = &self.columns[place].ty;
+            let value = Value::from_json(ty, member).and_then(|value| value.encode(ty));
+            let value =
+                value.map_err(|error| Error::invalid(format!("Error decoding JSON value for {folded}: {error}")))?;
+            bound[place] = value.map_or(BoundValue::Null, |bytes| BoundValue::Value(bytes.into()));
+        }
+        let values = env.values.iter().cloned().chain(bound).collect();
+        let variables = env.variables.iter().chain(self.columns.iter()).cloned().collect();
+        Ok(JsonValues { values, variables })
+    }
+}

@@ -1,0 +1,121 @@
+//! GROUP BY: which rows belong together, and where a page of groups ends.
+//!
+//! The columns are a prefix of the primary key but for those that are equal to one value, so that the rows of a group follow each
+//! other. A page ends between two groups: its position is that of the last row of the last group, as if the replicas' page had
+//! ended there.
+
+use super::rows::Slots;
+use crate::error::Error;
+use crate::restrictions::analyse::output_of;
+use crate::restrictions::clustering::Tuple;
+use crate::restrictions::filter::Test;
+use crate::restrictions::{Clustering, Op, Partition, Restrictions};
+use crate::syntax::Name;
+use crate::syntax::ast::CompareOp;
+use model::key::{self, encode_partition_key};
+use model::schema::{Column, ColumnKind, TableSchema};
+use replica::{OutputColumn, Position, Region};
+
+/// A GROUP BY clause.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Grouping {
+    /// The output columns whose values the rows of a group have in common.
+    pub slots: Vec<usize>,
+    /// Those that are the partition key.
+    pub partition: Vec<usize>,
+    /// Those that are the clustering key; none of a SELECT DISTINCT.
+    pub clustering: Vec<usize>,
+}
+
+impl Grouping {
+    /// Whether two rows belong together.
+    pub fn is_same(&self, a: &Slots, b: &Slots) -> bool {
+        self.slots.iter().all(|slot| a[*slot] == b[*slot])
+    }
+
+    /// Where a read goes on after a row.
+    pub fn position(&self, row: &Slots) -> Position {
+        let value = |slot: &usize| row[*slot].as_deref().unwrap_or_default();
+        let mut key = Vec::new();
+        encode_partition_key(&self.partition.iter().map(value).collect::<Vec<_>>(), &mut key);
+        // A row of static columns alone has no clustering key, and nothing follows it in its partition.
+        let among_rows = self.clustering.first().is_some_and(|slot| row[*slot].is_some());
+        let (region, prefix) = if among_rows {
+            (Region::Clustered, key::Clustering::from_components(self.clustering.iter().map(value)))
+        } else {
+            (Region::End, key::Clustering::EMPTY)
+        };
+        Position { key: key.into(), region, prefix, weight: 0 }
+    }
+}
+
+/// The columns of a GROUP BY clause.
+pub(super) fn columns<'s>(
+    schema: &'s TableSchema,
+    names: &[Name],
+    restrictions: &Restrictions,
+    distinct: bool,
+) -> Result<Vec<&'s Column>, Error> {
+    const ORDER: &str =
+        "Group by currently only support groups of columns following their declared order in the PRIMARY KEY";
+    let mut key = schema.partition_key.iter().chain(&schema.clustering);
+    let mut out = Vec::with_capacity(names.len());
+    for name in names {
+        let column = schema.column_named(name);
+        let column = column.ok_or_else(|| Error::invalid(format!("Group by unknown column {name}")))?;
+        if !matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
+            return Err(Error::invalid(format!(
+                "Group by is currently only supported on the columns of the PRIMARY KEY, got {name}"
+            )));
+        }
+        if distinct && column.kind == ColumnKind::Clustering {
+            return Err(Error::invalid("Grouping on clustering columns is not allowed for SELECT DISTINCT queries"));
+        }
+        loop {
+            let next = key.next().ok_or_else(|| Error::invalid(ORDER))?;
+            if next.name == column.name {
+                break;
+            }
+            if !is_fixed(next, restrictions) {
+                return Err(Error::invalid(ORDER));
+            }
+        }
+        out.push(column);
+    }
+    Ok(out)
+}
+
+/// Whether a column of the primary key is equal to one value.
+fn is_fixed(column: &Column, restrictions: &Restrictions) -> bool {
+    let position = column.position as usize;
+    let has_eq = |ops: Option<&Vec<Op>>| ops.is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))));
+    let by_key = match column.kind {
+        ColumnKind::PartitionKey => {
+            matches!(&restrictions.partition, Partition::Keys(columns) if has_eq(columns.get(position)))
+        }
+        _ => match &restrictions.clustering {
+            Clustering::All => false,
+            Clustering::Columns { prefix, .. } => has_eq(prefix.get(position)),
+            Clustering::Tuples(tuples) => {
+                tuples.iter().any(|tuple| matches!(tuple, Tuple::Eq(terms) if terms.len() > position))
+            }
+        },
+    };
+    let output = output_of(column);
+    by_key
+        || restrictions
+            .filters
+            .iter()
+            .any(|filter| filter.column == output && matches!(filter.test, Test::Compare(CompareOp::Eq, _)))
+}
+
+/// A column of the primary key as paging states are bound to it.
+pub(super) fn code(column: OutputColumn) -> [u8; 3] {
+    let (kind, number) = match column {
+        OutputColumn::PartitionKey(i) => (b'p', i),
+        OutputColumn::Clustering(i) => (b'c', i),
+        _ => (b'?', 0),
+    };
+    let [low, high] = number.to_le_bytes();
+    [kind, low, high]
+}

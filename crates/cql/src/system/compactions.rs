@@ -1,0 +1,55 @@
+//! `system.compaction_history`: the newest compactions of all shards.
+
+use super::rows::{Rows, text};
+use model::types::Value;
+use uuid::Uuid;
+
+/// A compaction that was done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompactionDone {
+    /// Its id.
+    pub id: Uuid,
+    /// What it was, such as `COMPACTION`.
+    pub kind: String,
+    /// The table's keyspace.
+    pub keyspace: String,
+    /// The table's name.
+    pub table: String,
+    /// The shard that did it.
+    pub shard: u16,
+    /// When it began, in milliseconds since 1970.
+    pub started_at: i64,
+    /// When it ended, in milliseconds since 1970.
+    pub compacted_at: i64,
+    /// Bytes on disk of what was merged.
+    pub bytes_in: u64,
+    /// Bytes on disk of what came out.
+    pub bytes_out: u64,
+}
+
+/// A service that whoever starts the node installs on each shard: the shard's compactions.
+pub struct CompactionHistory(pub Box<dyn Fn() -> Vec<CompactionDone>>);
+
+pub(super) async fn fill(rows: &mut Rows) {
+    let lists = rt::shard::call_all(|| async {
+        rt::shard::try_service::<CompactionHistory>().map(|history| (history.0)()).unwrap_or_default()
+    });
+    for done in lists.await.into_iter().flatten() {
+        add(&done, rows);
+    }
+}
+
+/// How many rows were merged of how many sstables is not counted, as in ScyllaDB.
+pub(super) fn add(done: &CompactionDone, rows: &mut Rows) {
+    rows.add(&[
+        ("id", Value::Uuid(done.id)),
+        ("bytes_in", Value::Bigint(done.bytes_in as i64)),
+        ("bytes_out", Value::Bigint(done.bytes_out as i64)),
+        ("columnfamily_name", text(&done.table)),
+        ("compacted_at", Value::Timestamp(done.compacted_at)),
+        ("compaction_type", text(&done.kind)),
+        ("keyspace_name", text(&done.keyspace)),
+        ("shard_id", Value::Int(done.shard.into())),
+        ("started_at", Value::Timestamp(done.started_at)),
+    ]);
+}

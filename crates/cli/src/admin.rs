@@ -1,8 +1,8 @@
 //! `messina admin`: commands for a running node, over its REST interface.
 
-use crate::Failure;
+use crate::{Failure, cluster, compactions};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// The command.
 pub fn command() -> Command {
@@ -25,7 +25,6 @@ pub fn command() -> Command {
                 .help("Where the node's admin interface is"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).help("Prints JSON"))
-        .subcommand(Command::new("status").about("What the node is and does"))
         .subcommand(Command::new("keyspaces").about("Lists keyspaces"))
         .subcommand(Command::new("tables").about("Lists tables"))
         .subcommand(on_tables("flush", "Writes memtables to sstables"))
@@ -36,6 +35,13 @@ pub fn command() -> Command {
             on_tables("clearsnapshot", "Removes snapshots")
                 .arg(tag())
                 .arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help("Removes snapshots of every name")),
+        )
+        .subcommand(on_tables("tablestats", "Shows tables in numbers: sstables, space, memory, partitions"))
+        .subcommand(
+            Command::new("refresh")
+                .about("Loads the sstables that lie in the upload directory of a table")
+                .arg(needed())
+                .arg(Arg::new("table").required(true).help("The table")),
         )
         .subcommand(
             Command::new("autocompaction")
@@ -50,6 +56,8 @@ pub fn command() -> Command {
                 .arg(Arg::new("module").required(true).help("The module, or root"))
                 .arg(Arg::new("level").value_parser(["off", "error", "warn", "info", "debug", "trace"])),
         )
+        .subcommands(cluster::commands())
+        .subcommands(compactions::commands())
 }
 
 /// Runs one of the commands.
@@ -58,8 +66,13 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
     let api = Api::new(text("api"));
     let json = arguments.get_flag("json");
+    if compactions::is_command(name) {
+        return compactions::run(&api, name, arguments, json);
+    }
+    if cluster::is_command(name) {
+        return cluster::run(&api, name, arguments, json);
+    }
     let answer = match name {
-        "status" => status(&api)?,
         "keyspaces" => api.get("/storage_service/keyspaces")?,
         "tables" => api.get("/column_family/name")?,
         "flush" | "compact" => {
@@ -84,6 +97,19 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
             let query = query(&[("tag", text("tag")), ("kn", text("keyspace")), ("cf", &tables(arguments))]);
             api.send(Method::Delete, &format!("/storage_service/snapshots{query}"))?
         }
+        "tablestats" => {
+            let query = query(&[("ks", text("keyspace")), ("cf", &tables(arguments))]);
+            let answer = api.get(&format!("/column_family/tablestats{query}"))?;
+            if !json {
+                print!("{}", crate::tablestats::text(&answer));
+                return Ok(());
+            }
+            answer
+        }
+        "refresh" => {
+            let path = format!("/storage_service/sstables/{}", quoted(text("keyspace")));
+            api.send(Method::Post, &format!("{path}{}", query(&[("cf", text("table"))])))?
+        }
         "autocompaction" => {
             let method = if text("switch") == "enable" { Method::Post } else { Method::Delete };
             let path = format!("/storage_service/auto_compaction/{}{}", quoted(text("keyspace")), of_tables(arguments));
@@ -101,18 +127,6 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-fn status(api: &Api) -> Result<Value, Failure> {
-    Ok(json!({
-        "mode": api.get("/storage_service/operation_mode")?,
-        "cluster": api.get("/storage_service/cluster_name")?,
-        "host id": api.get("/storage_service/hostid/local")?,
-        "version": api.get("/storage_service/scylla_release_version")?,
-        "release version": api.get("/storage_service/release_version")?,
-        "native transport": api.get("/storage_service/native_transport")?,
-        "load (bytes)": api.get("/storage_service/load")?,
-    }))
-}
-
 fn tables(arguments: &ArgMatches) -> String {
     let names = arguments.get_many::<String>("tables").into_iter().flatten();
     names.map(String::as_str).collect::<Vec<_>>().join(",")
@@ -123,7 +137,7 @@ fn of_tables(arguments: &ArgMatches) -> String {
 }
 
 /// The query string of those pairs that have a value.
-fn query(pairs: &[(&str, &str)]) -> String {
+pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
     let given: Vec<String> = pairs
         .iter()
         .filter(|(_, value)| !value.is_empty())
@@ -133,7 +147,7 @@ fn query(pairs: &[(&str, &str)]) -> String {
 }
 
 /// Percent-encodes everything but unreserved characters.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -146,12 +160,12 @@ fn quoted(text: &str) -> String {
 }
 
 #[derive(Clone, Copy)]
-enum Method {
+pub(crate) enum Method {
     Post,
     Delete,
 }
 
-struct Api {
+pub(crate) struct Api {
     agent: ureq::Agent,
     base: String,
 }
@@ -163,11 +177,11 @@ impl Api {
         Api { agent: config.into(), base: base.trim_end_matches('/').to_owned() }
     }
 
-    fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub fn get(&self, path: &str) -> Result<Value, Failure> {
         self.answer(self.agent.get(format!("{}{path}", self.base)).call())
     }
 
-    fn send(&self, method: Method, path: &str) -> Result<Value, Failure> {
+    pub fn send(&self, method: Method, path: &str) -> Result<Value, Failure> {
         let url = format!("{}{path}", self.base);
         self.answer(match method {
             Method::Post => self.agent.post(url).send_empty(),

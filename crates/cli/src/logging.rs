@@ -54,7 +54,7 @@ fn parse(text: &str) -> Result<Levels, Failure> {
 }
 
 fn filter(levels: &Levels) -> Result<EnvFilter, Failure> {
-    let directives: Vec<String> = levels
+    let mut directives: Vec<String> = levels
         .iter()
         .map(|(name, level)| {
             if !matches!(level.as_str(), "off" | "error" | "warn" | "info" | "debug" | "trace") {
@@ -63,6 +63,10 @@ fn filter(levels: &Levels) -> Result<EnvFilter, Failure> {
             Ok(if name.is_empty() { level.clone() } else { format!("{name}={level}") })
         })
         .collect::<Result<_, _>>()?;
+    // What it says of every message that does not get through is said by the wire, in fewer words.
+    if !levels.keys().any(|name| name.starts_with("openraft")) {
+        directives.push("openraft=off".to_owned());
+    }
     Ok(EnvFilter::try_new(directives.join(","))?)
 }
 

@@ -1,9 +1,13 @@
 //! `messina`: the one binary. Commands parse their arguments and call the library that does the work.
 
 mod admin;
+mod cluster;
+mod compactions;
 mod inspect;
 mod logging;
+mod nodestatus;
 mod serve;
+mod tablestats;
 
 use clap::Command;
 use std::process::ExitCode;

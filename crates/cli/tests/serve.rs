@@ -68,8 +68,16 @@ fn a_node_is_started_administered_and_stopped() {
     let status = node.admin(&["--json", "status"]);
     assert!(status.status.success());
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
-    assert_eq!((status["mode"].as_str(), status["cluster"].as_str()), (Some("NORMAL"), Some("Messina")));
-    assert_eq!(status["host id"].as_str().map(str::len), Some(36));
+    let own = &status[0];
+    assert_eq!(
+        (status.as_array().map(Vec::len), own["up"].as_bool(), own["state"].as_str()),
+        (Some(1), Some(true), Some("normal"))
+    );
+    assert_eq!(own["host_id"].as_str().map(str::len), Some(36));
+    let shown = text(&node.admin(&["status"]).stdout);
+    assert!(shown.lines().any(|line| line.starts_with("UN") && line.contains(&node.address)), "{shown}");
+    let cluster = text(&node.admin(&["describecluster"]).stdout);
+    assert!(cluster.lines().any(|line| line.starts_with("Name") && line.ends_with(": Messina")), "{cluster}");
 
     let tables = text(&node.admin(&["tables"]).stdout);
     assert!(tables.lines().any(|line| line == "system_traces:sessions"), "{tables}");
@@ -77,6 +85,10 @@ fn a_node_is_started_administered_and_stopped() {
         &["flush"][..],
         &["flush", "system_traces", "events", "sessions"],
         &["compact", "system_traces"],
+        &["cleanup"],
+        &["cleanup", "system_traces", "events"],
+        &["stop", "compaction"],
+        &["stop", "CLEANUP", "system_traces", "events"],
         &["autocompaction", "disable", "system_traces"],
         &["autocompaction", "enable", "system_traces", "events"],
         &["snapshot", "--tag", "one", "system_traces"],
@@ -87,8 +99,16 @@ fn a_node_is_started_administered_and_stopped() {
     }
     assert_eq!(text(&node.admin(&["loglevel", "root"]).stdout).trim(), "debug");
     assert!(text(&node.admin(&["listsnapshots"]).stdout).starts_with("one: system_traces."));
+    assert_eq!(text(&node.admin(&["compactions"]).stdout), "pending: 0\n");
+    let compactions: serde_json::Value =
+        serde_json::from_slice(&node.admin(&["--json", "compactions"]).stdout).expect("JSON");
+    assert_eq!((compactions["pending"].as_u64(), compactions["running"].as_array().map(Vec::len)), (Some(0), Some(0)));
+    let history = node.admin(&["--json", "compactionhistory"]);
+    let history: serde_json::Value = serde_json::from_slice(&history.stdout).expect("JSON");
+    assert!(history.is_array(), "{history}");
     for (arguments, why) in [
-        (&["flush", "nowhere"][..], "Can't find a keyspace nowhere"),
+        (&["stop", "COMPACTION", "nowhere"][..], "Can't find a keyspace nowhere"),
+        (&["flush", "nowhere"], "Can't find a keyspace nowhere"),
         (&["flush", "system_traces", "nothing"], "Can't find a column family nothing in keyspace system_traces"),
         (&["snapshot", "--tag", "one", "system_traces"], "snapshot one already exists"),
         (&["clearsnapshot"], "--tag NAME, or --all"),

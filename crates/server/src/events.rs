@@ -2,12 +2,14 @@
 
 use crate::connection::Transport;
 use crate::protocol::Event;
+use std::sync::Arc;
 
-/// Sends `event` to the registered clients of all shards.
-pub async fn broadcast(event: Event) {
+/// Sends `events` to the registered clients of all shards, in this order.
+pub async fn broadcast(events: Vec<Event>) {
+    let events: Arc<[Event]> = events.into();
     rt::shard::call_all(move || {
-        let event = event.clone();
-        async move { deliver(&event) }
+        let events = events.clone();
+        async move { events.iter().for_each(deliver) }
     })
     .await;
 }

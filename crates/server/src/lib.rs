@@ -2,7 +2,8 @@
 //!
 //! [`protocol`] is the wire as pure functions; [`connection`] is the loop that reads, asks the language and writes; [`events`]
 //! go the other way. [`config`] is what an operator sets, [`admin`] and [`metrics`] are what one sees, over [`http`].
-//! [`stack`] stacks the floors of a node upon each other; [`node`] puts the ports on top and is its life.
+//! [`stack`] stacks the floors of a node upon each other, with [`membership`] for its way into a cluster; [`node`] puts the ports on top and is its life; [`memory`]
+//! divides what it may use.
 //! This crate contains no query and no storage logic.
 
 pub mod admin;
@@ -10,7 +11,14 @@ pub mod config;
 pub mod connection;
 pub mod events;
 pub mod http;
+mod local_sources;
+pub mod membership;
+pub mod memory;
 pub mod metrics;
 pub mod node;
+mod node_events;
 pub mod protocol;
+mod report;
+mod schema_events;
+pub mod seeds;
 pub mod stack;

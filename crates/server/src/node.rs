@@ -5,28 +5,37 @@
 
 use crate::admin::{self, AdminState, LogControl};
 use crate::config::setting::{Size, Time};
-use crate::config::{CommitlogSync, Config};
+use crate::config::{CommitlogSync, Config, live};
 use crate::connection::accept::Choice;
-use crate::connection::{Limits, Listeners, NodeFacts, Server, Spread};
+use crate::connection::tls::{self, Tls, TlsFiles};
+use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server, Spread};
 use crate::http::Port;
+use crate::membership::ClusterConfig;
+use crate::memory;
 use crate::metrics::{self, sample::Budget};
+use crate::node_events;
 use crate::stack::{self, Stack, StackConfig, StartError};
-use cluster::NodeInfo;
-use cluster::coordinator::PageLimits;
+use crate::{report, schema_events};
+use cluster::internode::{Internode, InternodeConfig};
+use cluster::{MetadataService, NodeInfo};
 use cql::Processor;
-use cql::system::ClientList;
+use cql::system::{ClientList, SettingsTable};
 use engine::Engine;
 use engine::commitlog::SyncMode;
 use model::HostId;
+use replica::ReplicaConfig;
 use rt::sync::watch;
 use rt::task::Task;
 use rt::time::{Duration, Instant};
+use rt::tls::{PeerFiles, Stamp};
 use rt::{Machine, MachineConfig, ShardId};
+use rustls::ServerConfig;
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -44,11 +53,14 @@ pub struct Plan {
     /// Memory of each, in bytes.
     pub shard_memory: usize,
     /// Ports for clients.
-    pub client_ports: Vec<(SocketAddr, Choice)>,
+    pub client_ports: Vec<ClientPort>,
+    /// The files with which some of them are encrypted.
+    pub tls: Option<TlsFiles>,
     /// The floors.
     pub stack: StackConfig,
     /// The limits of connections.
     pub limits: Limits,
+    config: Config,
     machine: MachineConfig,
     prometheus: Option<SocketAddr>,
     admin: Option<SocketAddr>,
@@ -74,14 +86,10 @@ impl Plan {
                     / 2
             }
         };
-        let shard_memory = (memory / shards as u64) as usize;
+        let shard_memory = memory::of_shard(memory, shards);
         let port = |address, port: u16| (port != 0).then(|| SocketAddr::new(address, port));
-        let mut client_ports = Vec::new();
-        if config.start_native_transport {
-            client_ports.extend(port(config.rpc_address, config.native_transport_port).map(|at| (at, Choice::Server)));
-            let shard_aware = port(config.rpc_address, config.native_shard_aware_transport_port);
-            client_ports.extend(shard_aware.map(|at| (at, Choice::Client)));
-        }
+        let tls = config.client_encryption_options.files().map_err(StartError)?;
+        let client_ports = if config.start_native_transport { client_ports(config, tls.is_some()) } else { Vec::new() };
         let mut limits = Limits::for_memory(shard_memory);
         limits.frame_body = config.native_transport_max_frame_size_in_mb.0 as usize;
         limits.shard_in_flight = config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize);
@@ -89,8 +97,10 @@ impl Plan {
             shards,
             shard_memory,
             client_ports,
+            tls,
             stack: stack_config(config, shards, shard_memory),
             limits,
+            config: config.clone(),
             machine: MachineConfig {
                 shards,
                 cpus: Some(cpus),
@@ -104,9 +114,32 @@ impl Plan {
         })
     }
 
-    fn shard_aware_port(&self) -> Option<u16> {
-        self.client_ports.iter().find(|(_, choice)| *choice == Choice::Client).map(|(at, _)| at.port())
+    fn shard_aware_port(&self, encrypted: bool) -> Option<u16> {
+        let wanted = |port: &&ClientPort| port.choice == Choice::Client && port.encrypted == encrypted;
+        self.client_ports.iter().find(wanted).map(|port| port.address.port())
     }
+}
+
+/// The ports for clients: without encryption, with it, or one number for both, which then is encrypted.
+fn client_ports(config: &Config, encrypted: bool) -> Vec<ClientPort> {
+    let pairs = [
+        (Choice::Server, config.native_transport_port, config.native_transport_port_ssl),
+        (Choice::Client, config.native_shard_aware_transport_port, config.native_shard_aware_transport_port_ssl),
+    ];
+    let mut ports = Vec::new();
+    for (choice, plain, ssl) in pairs {
+        let mut add = |number, encrypted| {
+            let address = SocketAddr::new(config.rpc_address, number);
+            ports.push(ClientPort { address, choice, encrypted });
+        };
+        if plain != 0 && !(encrypted && plain == ssl) {
+            add(plain, false);
+        }
+        if ssl != 0 && encrypted {
+            add(ssl, true);
+        }
+    }
+    ports
 }
 
 fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackConfig {
@@ -130,6 +163,17 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
     };
     StackConfig {
         data_dir: config.data_dir.clone(),
+        cluster: (!config.seeds.is_empty()).then(|| ClusterConfig {
+            seeds: config.seeds.with_port(config.storage_port),
+            listen: SocketAddr::new(config.listen_address, config.storage_port),
+            internode: InternodeConfig {
+                compression: config.internode_compression.0,
+                encryption: config.server_encryption_options.between,
+                ..InternodeConfig::default()
+            },
+            tls: None,
+            settings: stack::cluster_settings(config),
+        }),
         info,
         memory_per_shard: shard_memory,
         sync: match config.commitlog_sync {
@@ -142,22 +186,21 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
         ignore_log_corruption: config.commitlog_ignore_corruption,
         auto_snapshot: config.auto_snapshot,
         auto_compaction: true,
-        page_limits: PageLimits {
-            bytes: config.query_page_size_in_bytes.0,
-            tombstones: config.query_tombstone_page_limit,
-            unpaged_bytes: config.max_memory_for_unlimited_query_hard_limit.0,
-        },
+        page_limits: stack::page_limits(config),
         tombstone_warn_threshold: config.tombstone_warn_threshold,
+        replica: ReplicaConfig {
+            user_reads: config.reader_concurrency_semaphore_count_limit as usize,
+            maintenance_reads: config.maintenance_reader_concurrency_semaphore_count_limit as usize,
+            querier_cache: config.querier_cache,
+            querier_cache_ttl: config.querier_cache_ttl_in_ms.0,
+            querier_cache_memory_fraction: config.querier_cache_memory_percent.min(100) as f64 / 100.0,
+            ..ReplicaConfig::with_memory(shard_memory)
+        },
         compaction_throughput: config.compaction_throughput_mb_per_sec.0.div_ceil(shards as u64),
+        open_files: config.sstable_open_files_limit.div_ceil(shards as u64) as usize,
         language: cql::Config {
-            read_timeout: config.read_request_timeout_in_ms.0,
-            range_timeout: config.range_request_timeout_in_ms.0,
-            write_timeout: config.write_request_timeout_in_ms.0,
-            truncate_timeout: config.truncate_request_timeout_in_ms.0,
-            batch_size_warn: config.batch_size_warn_threshold_in_kb.0 as usize,
-            batch_size_fail: config.batch_size_fail_threshold_in_kb.0 as usize,
-            restrict_future_timestamp: config.restrict_future_timestamp,
-            ..cql::Config::default()
+            prepared_statements_cache_size: (shard_memory / 64).min(32 << 20),
+            ..stack::language(config)
         },
     }
 }
@@ -177,7 +220,13 @@ struct Up {
 /// Runs a node until a signal ends it. `ready` is called with the lines for the operator once clients are served.
 pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> Result<(), StartError> {
     let started = rt::time::now();
-    let plan = Plan::of(config)?;
+    let mut plan = Plan::of(config)?;
+    memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
+    let tls = match &plan.tls {
+        Some(files) => Some((files.clone(), files.stamp(), files.load().map_err(because)?)),
+        None => None,
+    };
+    let peer_files = load_peer_tls(config, &mut plan)?;
     let machine = Machine::start(plan.machine.clone(), |_| async { rt::shard::stopping().cancelled().await })
         .map_err(|error| StartError(format!("cannot start the shards: {error}")))?;
     let remote = machine.remote();
@@ -186,15 +235,22 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let ports = open_ports(&plan).await.map_err(because)?;
         let signals = wait_for_signal().map_err(because)?;
         let starting = plan.clone();
+        let encryption = tls.as_ref().map(|(_, _, config)| config.clone());
         let mut signals = std::pin::pin!(signals);
         let up = tokio::select! {
-            up = remote.call(ShardId(0), move || async move { bring_up(starting).await }) => up.map_err(because)??,
+            up = remote.call(ShardId(0), move || async move { bring_up(starting, encryption).await }) => up.map_err(because)??,
             signal = &mut signals => {
                 // Replay can take a while. Leaving in the midst of it is as safe as a crash: it is done anew at the next start.
                 tracing::info!(signal, "leaving before the node was up");
                 std::process::exit(0);
             }
         };
+        if let Some((files, known, _)) = tls {
+            rt::task::spawn(tls::watch(files, known, remote.clone())).detach();
+        }
+        if let Some((files, known)) = peer_files {
+            rt::task::spawn(cluster::internode::watch_files(files, known, remote.clone())).detach();
+        }
         let serving = serve_http(ports, &plan, &up, &remote, log, &stopped);
         ready(&ready_lines(&plan, started));
         let signal = signals.await;
@@ -212,26 +268,52 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
     ran.and(joined)
 }
 
+/// Reads what encrypts connections to other nodes, if there are to be any. Gives the files, to be watched.
+fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, Stamp)>, StartError> {
+    let files = config.server_encryption_options.files().map_err(StartError)?;
+    let (Some(files), Some(cluster)) = (files, &mut plan.stack.cluster) else { return Ok(None) };
+    let known = files.stamp();
+    cluster.tls = Some(files.load().map_err(because)?);
+    Ok(Some((files, known)))
+}
+
 /// On shard 0: floors, then servers on every shard, then the ports.
-async fn bring_up(plan: Plan) -> Result<Up, StartError> {
+async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<Up, StartError> {
     // A port that is taken should be told before the data is opened.
     drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
     let stack = stack::start(plan.stack.clone()).await?;
     let up = Up { host_id: stack.info.host_id.0, release_version: stack.info.release_version.clone() };
-    let node = NodeFacts { host_id: up.host_id, shard_aware_port: plan.shard_aware_port() };
+    let node = NodeFacts {
+        host_id: up.host_id,
+        shard_aware_port: plan.shard_aware_port(false),
+        shard_aware_port_ssl: plan.shard_aware_port(true),
+        address: stack.info.broadcast_address,
+    };
     let (limits, budget) = (plan.limits.clone(), Budget { shard_memory: plan.shard_memory });
+    let config = plan.config.clone();
     rt::shard::call_all(move || {
-        let (limits, node) = (limits.clone(), node.clone());
+        let (limits, node, config, encryption) = (limits.clone(), node.clone(), config.clone(), encryption.clone());
         async move {
+            if let Some(encryption) = encryption {
+                rt::shard::install(Tls::new(&encryption));
+            }
             rt::shard::install(Rc::new(budget));
             let server = Server::new(rt::shard::service::<Processor>(), limits, node);
             server.install();
             let transport = server.transport.clone();
             rt::shard::install(Rc::new(ClientList(Box::new(move || transport.clients()))));
+            crate::admin::system_tables::install(&config.data_dir);
+            rt::shard::install(Rc::new(SettingsTable(live::settings(config))));
             rt::task::spawn(watch_log()).detach();
         }
     })
     .await;
+    rt::task::spawn(watch_metadata()).detach();
+    schema_events::begin();
+    if let Some(internode) = rt::shard::try_service::<Internode>() {
+        report::begin(&internode);
+        node_events::begin(&internode);
+    }
     let listeners = match Listeners::open(&plan.client_ports).await {
         Ok(listeners) => listeners,
         Err(error) => {
@@ -241,7 +323,17 @@ async fn bring_up(plan: Plan) -> Result<Up, StartError> {
     };
     let accepting = rt::task::spawn(listeners.accept::<Processor>(Spread::new(plan.shards)));
     rt::shard::install(Rc::new(Running { _stack: stack, accepting: RefCell::new(Some(accepting)) }));
+    report::set_serving(!plan.client_ports.is_empty());
     Ok(up)
+}
+
+/// A node that cannot write down what the cluster decides on metadata must not go on as if it could.
+async fn watch_metadata() {
+    let service = rt::shard::service::<MetadataService>();
+    let Some(group) = service.group() else { return };
+    let error = group.failure().await;
+    tracing::error!(error, "the log of the metadata has failed: the node ends");
+    std::process::exit(1);
 }
 
 /// A log that cannot be written any more can promise nothing: the process ends, and replay at the next start finds what was
@@ -255,6 +347,7 @@ async fn watch_log() {
 /// On shard 0: the way back. Nobody new comes in, those inside finish, the floors stop, the directory is let go.
 async fn wind_down() {
     let Some(running) = rt::shard::try_service::<Running>() else { return };
+    report::set_serving(false);
     let accepting = running.accepting.borrow_mut().take();
     if let Some(accepting) = accepting {
         accepting.abort();
@@ -268,7 +361,9 @@ async fn wind_down() {
         rt::shard::uninstall::<Server<Processor>>();
     })
     .await;
+    node_events::end();
     stack::stop().await;
+    report::end();
     rt::shard::uninstall::<Running>();
 }
 
@@ -348,10 +443,12 @@ fn ready_lines(plan: &Plan, started: Instant) -> Vec<String> {
         plan.shard_memory >> 20,
         plan.stack.data_dir.display(),
     )];
-    for (at, choice) in &plan.client_ports {
+    for ClientPort { address: at, choice, encrypted } in &plan.client_ports {
+        let over = if *encrypted { " over TLS" } else { "" };
         lines.push(match choice {
+            Choice::Server if *encrypted => format!("  CQL{over} on {at}: cqlsh --ssl {} {}", at.ip(), at.port()),
             Choice::Server => format!("  CQL on {at}: cqlsh {} {}", at.ip(), at.port()),
-            Choice::Client => format!("  CQL on {at} for drivers that choose their shard"),
+            Choice::Client => format!("  CQL{over} on {at} for drivers that choose their shard"),
         });
     }
     if let Some(at) = plan.prometheus {

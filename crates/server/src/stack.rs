@@ -1,18 +1,24 @@
 //! The floors of a node stacked upon each other, on every shard, without the ports: data directory, journal, engine, replay,
 //! replica, coordinator, language. `node` puts the ports on top; the simulation and the benchmarks use it as it is.
 
+use crate::config::Config;
+use crate::local_sources;
+use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
-use cluster::metadata::{MetadataService, NodeInfo, Recovered, open_journal};
+use cluster::hints::HintsSettings;
+use cluster::metadata::{MetadataLog, MetadataService, NodeInfo, PagingKeyPolicy, Recovered, paging_keys};
 use cql::Processor;
-use cql::system::{TableSize, TableSizes};
+use cql::dialect::Dialect;
+use cql::guardrails::Guardrails;
+use cql::system::{CompactionDone, CompactionHistory, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
 use engine::datadir::DataDir;
-use engine::journal::Journal;
-use engine::{Engine, EngineConfig};
+use engine::{CompactionRecord, Engine, EngineConfig};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
-use replica::{Replica, ReplicaConfig};
+use replica::Replica;
+pub use replica::ReplicaConfig;
 use rt::ShardId;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,6 +31,8 @@ use thiserror::Error;
 pub struct StackConfig {
     /// The data directory.
     pub data_dir: PathBuf,
+    /// How it finds other nodes; none for a node that stays alone.
+    pub cluster: Option<ClusterConfig>,
     /// What the node is; its host id and shard count are filled in at start.
     pub info: NodeInfo,
     /// Memory of each shard, in bytes.
@@ -45,8 +53,12 @@ pub struct StackConfig {
     pub page_limits: PageLimits,
     /// `tombstone_warn_threshold`.
     pub tombstone_warn_threshold: u64,
+    /// How the replica is bounded; its memory is filled in at start.
+    pub replica: ReplicaConfig,
     /// What compaction of one shard may write per second, in bytes; 0 for no limit.
     pub compaction_throughput: u64,
+    /// The most files of sstables that one shard keeps open; 0 for its share of what the process may open.
+    pub open_files: usize,
     /// The language's limits.
     pub language: cql::Config,
 }
@@ -57,7 +69,7 @@ pub struct StackConfig {
 pub struct StartError(pub String);
 
 impl StartError {
-    fn because(error: impl std::fmt::Display) -> Self {
+    pub(crate) fn because(error: impl std::fmt::Display) -> Self {
         StartError(error.to_string())
     }
 }
@@ -72,6 +84,71 @@ pub struct Stack {
     _data_dir: DataDir,
 }
 
+/// Where pages end with this configuration.
+pub fn page_limits(config: &Config) -> PageLimits {
+    PageLimits {
+        bytes: config.query_page_size_in_bytes.0,
+        tombstones: config.query_tombstone_page_limit,
+        tombstones_are_set: config.sources.of("query_tombstone_page_limit").is_some(),
+        unpaged_bytes: config.max_memory_for_unlimited_query_hard_limit.0,
+        empty_page_time: config.query_empty_page_time_budget_in_ms.0,
+        empty_page_bytes: config.query_empty_page_memory_budget.0,
+        state_expiry: config.paging_state_expiry_in_s.0,
+        key_rotation: config.paging_key_rotation_period_in_s.0,
+    }
+}
+
+/// What is kept for nodes that are down, with this configuration.
+pub fn hints_settings(config: &Config) -> HintsSettings {
+    HintsSettings {
+        kept_for: config.hinted_handoff_enabled.0.clone(),
+        window: config.max_hint_window_in_ms.0,
+        throttle: config.hinted_handoff_throttle_in_kb.0,
+    }
+}
+
+/// What a node of a cluster of several is told beside its addresses, with this configuration.
+pub fn cluster_settings(config: &Config) -> ClusterSettings {
+    ClusterSettings {
+        hints_directory: config.hints_directory.clone(),
+        hints: hints_settings(config),
+        change_timeout: config.group0_raft_op_timeout_in_ms.0,
+    }
+}
+
+/// The language's limits with this configuration.
+pub fn language(config: &Config) -> cql::Config {
+    cql::Config {
+        read_timeout: config.read_request_timeout_in_ms.0,
+        range_timeout: config.range_request_timeout_in_ms.0,
+        write_timeout: config.write_request_timeout_in_ms.0,
+        counter_write_timeout: config.counter_write_request_timeout_in_ms.0,
+        truncate_timeout: config.truncate_request_timeout_in_ms.0,
+        batch_size_warn: config.batch_size_warn_threshold_in_kb.0 as usize,
+        batch_size_fail: config.batch_size_fail_threshold_in_kb.0 as usize,
+        unpaged_bytes: config.max_memory_for_unlimited_query_hard_limit.0 as usize,
+        restrict_future_timestamp: config.restrict_future_timestamp,
+        dialect: Dialect {
+            names_are_one: config.cql_duplicate_bind_variable_names_refer_to_same_variable,
+            in_is_upper: config.cql_in_bind_variable_name_uses_uppercase_operator,
+        },
+        guardrails: Guardrails {
+            least_factor_warned: config.minimum_replication_factor_warn_threshold.0,
+            least_factor: config.minimum_replication_factor_fail_threshold.0,
+            most_factor_warned: config.maximum_replication_factor_warn_threshold.0,
+            most_factor: config.maximum_replication_factor_fail_threshold.0,
+            strategies_warned: config.replication_strategy_warn_list.0.iter().map(|class| class.0.clone()).collect(),
+            strategies_refused: config.replication_strategy_fail_list.0.iter().map(|class| class.0.clone()).collect(),
+            write_levels_warned: config.write_consistency_levels_warned.0.clone(),
+            write_levels_refused: config.write_consistency_levels_disallowed.0.clone(),
+            most_windows: u32::try_from(config.twcs_max_window_count).unwrap_or(u32::MAX),
+            windows_without_ttl: config.restrict_twcs_without_default_ttl,
+            ..Guardrails::default()
+        },
+        ..cql::Config::default()
+    }
+}
+
 /// Starts the floors on every shard. To be called on shard 0.
 pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
@@ -83,16 +160,26 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     config.info.shards = shards;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
-    let journal_dir = config.data_dir.join("journal");
-    let (journal, recovered) =
-        open_journal(&journal_dir, data_dir.host_id, shards).await.map_err(StartError::because)?;
+    let wire = Box::pin(membership::open_wire(&config)).await?;
+    let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
+    let OpenMetadata { log, recovered, joins } = opened;
 
-    open_shard(config.clone(), &recovered, Some(journal)).await?;
-    for shard in (1..shards).map(|shard| ShardId(shard as u16)) {
+    open_shard(config.clone(), &recovered, Some(log)).await?;
+    let others = (1..shards).map(|shard| {
         let (config, recovered) = (config.clone(), recovered.clone());
-        rt::shard::call(shard, move || async move { open_shard(config, &recovered, None).await }).await?;
+        let open = move || async move { open_shard(config, &recovered, None).await };
+        rt::task::spawn(rt::shard::call(ShardId(shard as u16), open))
+    });
+    // All are waited for, so that none works on the directory any more when the error is known.
+    let mut opened = Ok(());
+    for task in others.collect::<Vec<_>>() {
+        opened = opened.and(task.await.unwrap_or_else(|_| Err(StartError("the node is stopping".into()))));
     }
+    opened?;
 
+    if let Some(wire) = &wire {
+        membership::join_group(wire, joins).await?;
+    }
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
@@ -104,13 +191,28 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
         }
     })
     .await;
+    let PageLimits { state_expiry: expiry, key_rotation: rotation, .. } = config.page_limits;
+    let policy = PagingKeyPolicy { expiry, rotation };
+    rt::task::spawn(paging_keys::keep(policy)).detach();
+    if let Some(wire) = wire {
+        membership::keep_hints(&config).await?;
+        membership::settle(&wire, joins).await?;
+        rt::shard::install(WireHolder::new(wire));
+    }
     Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
 }
 
-/// Stops the floors on every shard, top down: what runs is finished, the logs are synced.
+/// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
 pub async fn stop() {
+    if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
+        metadata.stop().await;
+        membership::close().await;
+    }
     rt::shard::call_all(|| async {
         rt::shard::uninstall::<Processor>();
+        if let Some(replica) = rt::shard::try_service::<Replica>() {
+            replica.forget_queriers(None);
+        }
         if let Some(engine) = rt::shard::try_service::<Engine>() {
             engine.stop().await;
         }
@@ -118,13 +220,13 @@ pub async fn stop() {
     .await;
 }
 
-async fn open_shard(config: StackConfig, recovered: &Recovered, journal: Option<Journal>) -> Result<(), StartError> {
+async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {
     let shard = rt::shard::this();
     let engine = Engine::open(engine_config(&config, shard, config.info.host_id)).await.map_err(StartError::because)?;
     let info = Rc::new(config.info);
     rt::shard::install(info.clone());
     rt::shard::install(engine.clone());
-    let metadata = MetadataService::start(engine, info, recovered, journal).await.map_err(StartError::because)?;
+    let metadata = MetadataService::start(engine, info, recovered, log).await.map_err(StartError::because)?;
     rt::shard::install(metadata);
     Ok(())
 }
@@ -135,8 +237,10 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
     engine.log.segment_size = config.segment_size;
     engine.log.total_size_limit = config.log_size_limit;
     engine.auto_snapshot = config.auto_snapshot;
+    engine.describe = Some(cql::describe::snapshot_schema);
     engine.auto_compaction = config.auto_compaction;
     engine.compaction_throughput = config.compaction_throughput;
+    engine.open_files = config.open_files;
     engine
 }
 
@@ -144,13 +248,19 @@ fn serve_shard(config: &StackConfig, timestamps: Arc<AtomicI64>) {
     let engine = rt::shard::service::<Engine>();
     engine.start();
     rt::shard::install(table_sizes(engine.clone()));
-    let mut replica_config = ReplicaConfig::with_memory(config.memory_per_shard);
-    replica_config.tombstone_warn_threshold = config.tombstone_warn_threshold;
+    rt::shard::install(compaction_history(engine.clone()));
+    rt::shard::install(local_sources::service(engine.clone()));
+    let replica_config = ReplicaConfig {
+        memory: config.memory_per_shard,
+        tombstone_warn_threshold: config.tombstone_warn_threshold,
+        ..config.replica.clone()
+    };
     let replica = Replica::new(engine, replica_config);
     rt::shard::install(replica.clone());
     let metadata = rt::shard::service::<MetadataService>();
-    let coordinator =
-        Coordinator::new(metadata, replica, TimestampClock::on_node(timestamps), config.page_limits.clone());
+    let clock = TimestampClock::on_node(timestamps);
+    let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
+    membership::connect_shard(&coordinator, &replica, &metadata);
     rt::shard::install(coordinator.clone());
     rt::shard::install(Rc::new(Processor::with_config(coordinator, config.language.clone())));
 }
@@ -164,6 +274,25 @@ fn table_sizes(engine: Rc<Engine>) -> Rc<TableSizes> {
     Rc::new(TableSizes(Box::new(size)))
 }
 
+/// What `system.compaction_history` says of this shard.
+fn compaction_history(engine: Rc<Engine>) -> Rc<CompactionHistory> {
+    let list = move || {
+        let done = |record: CompactionRecord| CompactionDone {
+            id: record.id,
+            kind: record.kind,
+            keyspace: record.keyspace,
+            table: record.table,
+            shard: record.shard,
+            started_at: record.started_at_millis,
+            compacted_at: record.compacted_at_millis,
+            bytes_in: record.bytes_in,
+            bytes_out: record.bytes_out,
+        };
+        engine.compaction_history().into_iter().map(done).collect()
+    };
+    Rc::new(CompactionHistory(Box::new(list)))
+}
+
 /// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.
 async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport, StartError> {
     let shared = logs.clone();
@@ -174,8 +303,8 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
             let (metadata, host) = (service.current(), service.info().host_id);
             let route = |table: TableId, key: &DecoratedKey| {
                 let tablets = &metadata.table_by_id(table)?.tablets;
-                let replicas = tablets.replicas(tablets.tablet_of(key.token));
-                Some(ShardId(replicas.iter().find(|replica| replica.host == host).map_or(0, |replica| replica.shard)))
+                // Also where the tablet is only coming here: what was written to it is nowhere else.
+                Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
             let options = ReplayOptions { ignore_corruption };
             engine::replay::replay_logs(&part, options, route).await.map_err(StartError::because)

@@ -3,8 +3,15 @@
 //! [`rest`] maps paths to [`operations`], which ask the shards. Errors are JSON `{message, code}`. Every administrative command
 //! goes this way: `messina admin` is a client of it. No authentication: it listens on loopback unless told otherwise.
 
+pub mod compactions;
+pub mod nodes;
 pub mod operations;
+pub mod process;
 pub mod rest;
+pub mod ring;
 pub mod snapshots;
+pub mod system_tables;
+pub mod table_stats;
+pub mod tables;
 
 pub use rest::{AdminState, LogControl, router};

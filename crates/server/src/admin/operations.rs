@@ -35,16 +35,19 @@ pub struct TableName {
     pub id: TableId,
 }
 
-/// All keyspaces.
+/// All keyspaces, those of virtual tables among them.
 pub async fn keyspaces(remote: &Remote) -> Result<Vec<String>, Refusal> {
     let names = remote.call(ShardId(0), || async {
         let metadata = rt::shard::service::<MetadataService>().current();
-        metadata.keyspaces.keys().cloned().collect::<Vec<_>>()
+        let own = cql::system::KEYSPACES.iter().map(|name| (*name).to_owned());
+        let mut names: Vec<String> = metadata.keyspaces.keys().cloned().chain(own).collect();
+        names.sort();
+        names
     });
     names.await.map_err(Refusal::failed)
 }
 
-/// All tables.
+/// All tables that hold data.
 pub async fn all_tables(remote: &Remote) -> Result<Vec<TableName>, Refusal> {
     let tables = remote.call(ShardId(0), || async {
         let metadata = rt::shard::service::<MetadataService>().current();
@@ -65,7 +68,7 @@ pub async fn all_tables(remote: &Remote) -> Result<Vec<TableName>, Refusal> {
 /// The tables of `keyspace`: those in the comma-separated `names`, or all.
 pub async fn tables(remote: &Remote, keyspace: &str, names: Option<&str>) -> Result<Vec<TableName>, Refusal> {
     if !keyspaces(remote).await?.iter().any(|known| known == keyspace) {
-        return Err(Refusal::Missing(format!("Can't find a keyspace {keyspace}")));
+        return Err(Refusal::Bad(format!("Can't find a keyspace {keyspace}")));
     }
     let mut tables = all_tables(remote).await?;
     tables.retain(|table| table.keyspace == keyspace);
@@ -74,7 +77,7 @@ pub async fn tables(remote: &Remote, keyspace: &str, names: Option<&str>) -> Res
         .split(',')
         .map(|name| {
             let found = tables.iter().find(|table| table.name == name).cloned();
-            found.ok_or_else(|| Refusal::Missing(format!("Can't find a column family {name} in keyspace {keyspace}")))
+            found.ok_or_else(|| Refusal::Bad(format!("Can't find a column family {name} in keyspace {keyspace}")))
         })
         .collect()
 }
@@ -115,6 +118,13 @@ pub async fn compact(remote: &Remote, tables: &[TableName]) -> Result<(), Refusa
         engine.compact_major(table).await.map_err(|error| error.to_string())
     })
     .await
+}
+
+/// Loads the sstables in the `upload` directory of a table.
+pub async fn refresh(remote: &Remote, table: &TableName) -> Result<cluster::refresh::Refreshed, Refusal> {
+    let id = table.id;
+    let loaded = remote.call(ShardId(0), move || cluster::refresh::refresh(id)).await.map_err(Refusal::failed)?;
+    loaded.map_err(|why| Refusal::Failed(format!("{}.{}: {why}", table.keyspace, table.name)))
 }
 
 /// Turns compaction by itself on or off for `tables`, until the node stops.

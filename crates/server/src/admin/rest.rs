@@ -2,6 +2,8 @@
 
 use super::operations::{self, Refusal};
 use super::snapshots;
+use super::table_stats;
+use super::tables::named;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -56,6 +58,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/storage_service/compact", post(compact_all))
         .route("/storage_service/keyspace_compaction/{keyspace}", post(compact))
         .route("/storage_service/snapshots", get(list_snapshots).post(take_snapshot).delete(clear_snapshots))
+        .route("/storage_service/sstables/{keyspace}", post(refresh))
         .route("/storage_service/auto_compaction/{keyspace}", post(enable_keyspace).delete(disable_keyspace))
         .route("/storage_service/hostid/local", get(host_id))
         .route("/storage_service/host_id/local", get(host_id))
@@ -68,8 +71,17 @@ pub fn router(state: AdminState) -> Router {
         .route("/column_family/", get(column_families))
         .route("/column_family", get(column_families))
         .route("/column_family/name", get(column_family_names))
-        .route("/column_family/autocompaction/{name}", post(enable_table).delete(disable_table))
+        .route("/column_family/tablestats", get(table_stats))
+        .route("/column_family/metrics/{metric}", get(metric_of_all))
+        .route("/column_family/metrics/{metric}/{name}", get(metric_of_table))
+        .route("/column_family/sstables/per_level/{name}", get(sstables_per_level))
+        .route("/system/logger", get(loggers).post(set_root_logger))
         .route("/system/logger/{name}", get(logger).post(set_logger))
+        .merge(super::compactions::routes())
+        .merge(super::nodes::routes())
+        .merge(super::process::routes())
+        .merge(super::ring::routes())
+        .merge(super::tables::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)
@@ -97,8 +109,10 @@ struct KeyspaceType {
 
 async fn keyspaces(State(state): State<AdminState>, Query(query): Query<KeyspaceType>) -> Answer<Vec<String>> {
     let mut names = operations::keyspaces(&state.remote).await?;
-    if query.kind.as_deref() == Some("user") {
-        names.retain(|name| !name.starts_with("system"));
+    match query.kind.as_deref() {
+        Some("user") => names.retain(|name| !name.starts_with("system")),
+        Some("non_local_strategy") => names.retain(|name| !cql::system::is_virtual(name)),
+        _ => {}
     }
     Ok(Json(names))
 }
@@ -123,6 +137,39 @@ async fn compact(State(state): State<AdminState>, Path(keyspace): Path<String>, 
     Ok(Json(operations::compact(&state.remote, &tables).await?))
 }
 
+/// What a refresh has loaded.
+#[derive(Serialize)]
+struct Loaded {
+    directory: String,
+    sstables: usize,
+    partitions: u64,
+    bytes: u64,
+}
+
+async fn refresh(
+    State(state): State<AdminState>,
+    Path(keyspace): Path<String>,
+    Query(query): Query<Tables>,
+) -> Answer<Loaded> {
+    let Some(name) = query.cf.as_deref().filter(|name| !name.is_empty()) else {
+        return Err(Refusal::Bad("The column family must be specified: cf".to_owned()));
+    };
+    if name.contains(',') {
+        return Err(Refusal::Bad("Only one column family can be refreshed at a time".to_owned()));
+    }
+    let tables = operations::tables(&state.remote, &keyspace, Some(name)).await?;
+    let Some(table) = tables.first() else {
+        return Err(Refusal::Missing(format!("Can't find a column family {name}")));
+    };
+    let done = operations::refresh(&state.remote, table).await?;
+    Ok(Json(Loaded {
+        directory: done.dir.display().to_string(),
+        sstables: done.sstables,
+        partitions: done.partitions,
+        bytes: done.bytes,
+    }))
+}
+
 async fn set_keyspace(state: &AdminState, keyspace: &str, tables: &Tables, on: bool) -> Answer {
     let tables = operations::tables(&state.remote, keyspace, tables.cf.as_deref()).await?;
     Ok(Json(operations::set_auto_compaction(&state.remote, &tables, on).await?))
@@ -144,20 +191,40 @@ async fn disable_keyspace(
     set_keyspace(&state, &keyspace, &query, false).await
 }
 
-async fn set_table(state: &AdminState, name: &str, on: bool) -> Answer {
-    let Some((keyspace, table)) = name.split_once(':') else {
-        return Err(Refusal::Bad(format!("Column family name should be in keyspace:column_family format, not {name}")));
+/// The query of table statistics: keyspace and tables; without them, all.
+#[derive(Deserialize)]
+struct StatsQuery {
+    ks: Option<String>,
+    cf: Option<String>,
+}
+
+async fn table_stats(
+    State(state): State<AdminState>,
+    Query(query): Query<StatsQuery>,
+) -> Answer<Vec<table_stats::TableNumbers>> {
+    let tables = match query.ks.as_deref().filter(|keyspace| !keyspace.is_empty()) {
+        Some(keyspace) => operations::tables(&state.remote, keyspace, query.cf.as_deref()).await?,
+        None => operations::all_tables(&state.remote).await?,
     };
-    let tables = operations::tables(&state.remote, keyspace, Some(table)).await?;
-    Ok(Json(operations::set_auto_compaction(&state.remote, &tables, on).await?))
+    Ok(Json(table_stats::collect(&state.remote, &state.data_dir, &tables).await?))
 }
 
-async fn enable_table(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
-    set_table(&state, &name, true).await
+async fn metric_of_all(State(state): State<AdminState>, Path(metric): Path<String>) -> Answer<serde_json::Value> {
+    Ok(Json(table_stats::metric(&state.remote, &state.data_dir, &metric, None).await?))
 }
 
-async fn disable_table(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
-    set_table(&state, &name, false).await
+async fn metric_of_table(
+    State(state): State<AdminState>,
+    Path((metric, name)): Path<(String, String)>,
+) -> Answer<serde_json::Value> {
+    let table = named(&state.remote, &name).await?;
+    Ok(Json(table_stats::metric(&state.remote, &state.data_dir, &metric, Some(&table)).await?))
+}
+
+async fn sstables_per_level(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<Vec<u64>> {
+    let table = named(&state.remote, &name).await?;
+    let mut numbers = table_stats::collect(&state.remote, &state.data_dir, &[table]).await?;
+    Ok(Json(numbers.pop().map(|one| one.sstables_in_each_level).unwrap_or_default()))
 }
 
 /// The query of the snapshots' path: name, keyspaces, tables.
@@ -263,6 +330,18 @@ async fn column_family_names(State(state): State<AdminState>) -> Answer<Vec<Stri
 #[derive(Deserialize)]
 struct Level {
     level: Option<String>,
+}
+
+/// The modules of which one may ask what they log: the crates, and everything.
+const LOGGERS: [&str; 9] = ["root", "rt", "model", "sstable", "engine", "replica", "cluster", "cql", "server"];
+
+async fn loggers() -> Json<[&'static str; 9]> {
+    Json(LOGGERS)
+}
+
+/// What all modules log that have no level of their own.
+async fn set_root_logger(state: State<AdminState>, query: Query<Level>) -> Answer {
+    set_logger(state, Path("root".to_owned()), query).await
 }
 
 async fn logger(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<String> {

@@ -38,7 +38,7 @@ pub async fn list(remote: &Remote, data_dir: &Path) -> Result<Vec<Snapshot>, Ref
     Ok(found.into_iter().map(|(key, value)| Snapshot { key, value }).collect())
 }
 
-async fn scan(root: PathBuf) -> io::Result<BTreeMap<String, Vec<TableSnapshot>>> {
+pub(super) async fn scan(root: PathBuf) -> io::Result<BTreeMap<String, Vec<TableSnapshot>>> {
     let mut found: BTreeMap<String, Vec<TableSnapshot>> = BTreeMap::new();
     for keyspace in directories(&root).await? {
         for table_dir in directories(&root.join(&keyspace)).await? {

@@ -3,7 +3,9 @@
 use super::ConfigError;
 use super::keys::{Config, KEYS, find};
 use super::legacy;
+use super::seeds::Seeds;
 use super::setting::Raw;
+use super::source::Source;
 use serde_yaml_ng::Value;
 use std::net::IpAddr;
 use std::path::Path;
@@ -28,8 +30,14 @@ pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loade
     for (name, value) in overrides {
         let place = "command line".to_owned();
         match find(name) {
-            Some(key) => (key.set)(&mut loaded.config, &Raw::Scalar(value.clone()))
-                .map_err(|why| ConfigError::Wrong { place, key: format!("--{}", name.replace('_', "-")), why })?,
+            Some(key) => {
+                (key.set)(&mut loaded.config, &Raw::Scalar(value.clone())).map_err(|why| ConfigError::Wrong {
+                    place,
+                    key: format!("--{}", name.replace('_', "-")),
+                    why,
+                })?;
+                loaded.config.sources.set(key.name, Source::CommandLine);
+            }
             None => return Err(ConfigError::Conflict(format!("{place}: unknown option --{name}{}", suggestion(name)))),
         }
     }
@@ -48,15 +56,31 @@ fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), Config
         let Some(name) = name.as_str() else {
             return Err(not_yaml(format!("{name:?} is not the name of a key")));
         };
-        let raw = raw(value);
+        let (name, raw) = match name {
+            "seed_provider" if !value.is_null() => {
+                let seeds = Seeds::of_provider(value).map(str::to_owned);
+                ("seeds", seeds.map_or(Raw::Other, Raw::Scalar))
+            }
+            name => (name, raw(value)),
+        };
         if let Some(key) = find(name) {
             (key.set)(&mut loaded.config, &raw).map_err(|why| ConfigError::Wrong {
                 place: path.display().to_string(),
                 key: name.to_owned(),
                 why,
             })?;
-        } else if encryption_enabled(name, value) {
-            return Err(ConfigError::Conflict(format!("{}: {name}: encryption is not supported yet", path.display())));
+            if key.name == "client_encryption_options" {
+                let warnings = loaded.config.client_encryption_options.warnings();
+                loaded.warnings.extend(warnings.map(|what| format!("{}: {what}", path.display())));
+            }
+            if key.name == "server_encryption_options" {
+                let warnings = loaded.config.server_encryption_options.warnings();
+                loaded.warnings.extend(warnings.map(|what| format!("{}: {what}", path.display())));
+            }
+            match raw {
+                Raw::Null => loaded.config.sources.reset(key.name),
+                _ => loaded.config.sources.set(key.name, Source::File),
+            }
         } else if let Some(reason) = legacy::reason(name) {
             loaded.warnings.push(format!("{}: {name} has no effect: {reason}", path.display()));
         } else {
@@ -75,22 +99,14 @@ fn raw(value: &Value) -> Raw {
     };
     match value {
         Value::Null => Raw::Null,
+        Value::Mapping(map) => {
+            // An option without a value is not set.
+            let set = map.iter().filter(|(_, value)| !value.is_null());
+            let pairs = set.map(|(name, value)| Some((scalar(name)?, scalar(value)?)));
+            pairs.collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::Map)
+        }
         Value::Sequence(list) => list.iter().map(scalar).collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::List),
         other => scalar(other).map_or(Raw::Other, Raw::Scalar),
-    }
-}
-
-/// Whoever asks for encryption must not run without.
-fn encryption_enabled(name: &str, value: &Value) -> bool {
-    let on = |key: &str| match value.get(key) {
-        Some(Value::Bool(on)) => *on,
-        Some(Value::String(word)) => !matches!(word.as_str(), "false" | "none"),
-        _ => false,
-    };
-    match name {
-        "client_encryption_options" => on("enabled"),
-        "server_encryption_options" => on("enabled") || on("internode_encryption"),
-        _ => false,
     }
 }
 
@@ -117,12 +133,28 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "commitlog_sync_period_in_ms: must not be 0; commitlog_sync: batch acknowledges after the fsync",
         );
     }
+    if config.paging_key_rotation_period_in_s.0.as_secs() == 0 || config.paging_state_expiry_in_s.0.as_secs() == 0 {
+        return conflict("paging_key_rotation_period_in_s and paging_state_expiry_in_s: at least a second");
+    }
+    config.server_encryption_options.files().map_err(ConfigError::Conflict)?;
+    let encrypted = config.client_encryption_options.files().map_err(ConfigError::Conflict)?.is_some();
     let mut ports: Vec<(&str, IpAddr, u16)> = vec![
         ("native_transport_port", config.rpc_address, config.native_transport_port),
         ("native_shard_aware_transport_port", config.rpc_address, config.native_shard_aware_transport_port),
         ("api_port", config.api_address, config.api_port),
         ("prometheus_port", config.prometheus_address, config.prometheus_port),
     ];
+    // Without encryption nothing listens there; and a port of both names is an encrypted one.
+    let pairs = [
+        ("native_transport_port_ssl", config.native_transport_port_ssl, config.native_transport_port),
+        (
+            "native_shard_aware_transport_port_ssl",
+            config.native_shard_aware_transport_port_ssl,
+            config.native_shard_aware_transport_port,
+        ),
+    ];
+    let apart = pairs.into_iter().filter(|(_, port, plain)| encrypted && port != plain);
+    ports.extend(apart.map(|(name, port, _)| (name, config.rpc_address, port)));
     ports.retain(|(_, _, port)| *port != 0);
     for (at, (name, address, port)) in ports.iter().enumerate() {
         for (other, other_address, other_port) in &ports[..at] {
@@ -177,7 +209,8 @@ mod tests {
             "cluster_name: 'c'\nnum_tokens: 256\nread_request_timeout_in_ms: 7000\nwrite_request_timeout: 3s\n\
              seed_provider:\n  - class_name: x\n    parameters:\n      - seeds: 127.0.0.1\nrpc_address: localhost\n\
              memory: 2G\nsmp: 2\nnativ_transport_port: 1\nsomething_else_entirely: 2\ncommitlog_sync: batch\n\
-             client_encryption_options:\n  enabled: false\n",
+             client_encryption_options:\n  enabled: true\n  certificate: conf/node.crt\n  keyfile: conf/node.key\n  truststore:\n\
+               \x20 priority_string: NORMAL\n",
         )
         .expect("understood");
         let config = &loaded.config;
@@ -192,7 +225,11 @@ mod tests {
             warnings.contains("unknown key something_else_entirely\n") || warnings.ends_with("entirely"),
             "{warnings}"
         );
-        assert_eq!(loaded.warnings.len(), 5);
+        assert!(warnings.contains("client_encryption_options: priority_string has no effect"), "{warnings}");
+        assert_eq!(loaded.warnings.len(), 4);
+        assert_eq!(config.seeds.with_port(7000).addresses, [([127, 0, 0, 1], 7000).into()]);
+        assert_eq!(config.sources.of("write_request_timeout_in_ms"), Some(Source::File));
+        assert_eq!(config.sources.of("range_request_timeout_in_ms"), None);
     }
 
     #[test]
@@ -206,7 +243,21 @@ mod tests {
             ("authenticator: PasswordAuthenticator", "not supported yet"),
             ("rpc_address: 0.0.0.0", "broadcast_rpc_address"),
             ("api_port: 9042", "both 127.0.0.1:9042"),
-            ("client_encryption_options: {enabled: true}", "not supported yet"),
+            ("paging_key_rotation_period: 0", "at least a second"),
+            ("server_encryption_options: {internode_encryption: all}", "needs certificate"),
+            ("server_encryption_options: {enabled: true}", "contradicts"),
+            ("internode_compression: rack", "none, dc (between datacenters) or all"),
+            ("client_encryption_options: {enabled: true}", "enabled needs certificate"),
+            ("client_encryption_options: {enabled: true, certificate: c}", "enabled needs keyfile"),
+            (
+                "client_encryption_options: {enabled: true, certificate: c, keyfile: k, require_client_auth: true}",
+                "needs truststore",
+            ),
+            ("client_encryption_options: {enabled: maybe}", "is not a map of enabled"),
+            (
+                "client_encryption_options: {enabled: true, certificate: c, keyfile: k}\nnative_transport_port_ssl: 19042",
+                "native_transport_port_ssl and native_shard_aware_transport_port are both",
+            ),
             ("- a", "expected keys and values"),
             ("a: [", "line"),
         ] {
@@ -222,6 +273,7 @@ mod tests {
         let overrides = [("api-port".to_owned(), "0".to_owned()), ("dc".to_owned(), "x".to_owned())];
         let loaded = load(None, &overrides).expect("fine");
         assert_eq!((loaded.config.api_port, loaded.config.datacenter.as_str()), (0, "x"));
+        assert_eq!(loaded.config.sources.of("datacenter"), Some(Source::CommandLine));
         let wrong = load(None, &[("api-port".to_owned(), "x".to_owned())]).map_err(|error| error.to_string());
         assert_eq!(wrong.map(|_| ()), Err("command line: --api-port: 'x' is not a number from 0 to 65535".to_owned()));
     }

@@ -1,9 +1,18 @@
 //! Every setting: its name, its default, and what it does.
 
+use super::encryption::ClientEncryption;
+use super::guardrail::{List, Strategy, Threshold};
+use super::handoff::Handoff;
+use super::internode::{InternodeCompression, ServerEncryption};
+use super::seeds::Seeds;
 use super::setting::{
     Authenticator, Authorizer, BadValue, Bytes, CommitlogSync, CpuSet, KiB, LogFormat, MiB, Micros, Millis, Raw,
-    Setting, Size, Time,
+    Seconds, Setting, Size, Time,
 };
+use super::source::Sources;
+use cluster::hints::KeptFor;
+use cql::api::Consistency;
+use cql::guardrails::Restriction;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +35,10 @@ pub struct Key {
     pub set: fn(&mut Config, &Raw) -> Result<(), BadValue>,
     /// Its value as one would write it.
     pub get: fn(&Config) -> String,
+    /// What `system.config` calls its type.
+    pub kind: &'static str,
+    /// Its value as `system.config` has it: JSON.
+    pub json: fn(&Config) -> String,
 }
 
 impl Key {
@@ -46,11 +59,13 @@ macro_rules! settings {
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
             $($( $(#[doc = $doc])+ pub $name: $ty, )+)+
+            /// Which of them were set, and where.
+            pub sources: Sources,
         }
 
         impl Default for Config {
             fn default() -> Self {
-                Config { $($( $name: $default, )+)+ }
+                Config { $($( $name: $default, )+)+ sources: Sources::default() }
             }
         }
 
@@ -71,6 +86,8 @@ macro_rules! settings {
                     Ok(())
                 },
                 get: |config| config.$name.show(),
+                kind: <$ty as Setting>::KIND,
+                json: |config| config.$name.json(),
             }, )+)+
         ];
     };
@@ -80,6 +97,10 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 const fn millis(n: u64) -> Millis {
     Time(Duration::from_millis(n))
+}
+
+const fn seconds(n: u64) -> Seconds {
+    Time(Duration::from_secs(n))
 }
 
 settings! {
@@ -92,7 +113,7 @@ settings! {
         rack: String = "rack1".to_owned();
     }
     section "Storage" {
-        /// Where everything is kept: sstables, commitlog, metadata journal.
+        /// Where everything is kept: sstables, commitlog, metadata.
         data_dir ["workdir"]: PathBuf = PathBuf::from("./data");
         /// When a write is acknowledged: `periodic` once the kernel has it (kill -9 loses nothing, power loss at most the period),
         /// `batch` once the device has it, `group` the same after gathering writes for a window.
@@ -112,6 +133,9 @@ settings! {
         auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.
         compaction_throughput_mb_per_sec ["compaction_throughput"]: MiB = Size(0);
+        /// The most files of sstables that all shards together keep open: they are opened when they are read, two for each sstable. 0: half
+        /// of what the process may have open (`RLIMIT_NOFILE`).
+        sstable_open_files_limit: u64 = 0;
     }
     section "Addresses and ports" {
         /// Where clients connect.
@@ -122,14 +146,25 @@ settings! {
         listen_address: IpAddr = LOOPBACK;
         /// Where other nodes are told to connect, if not at `listen_address`.
         broadcast_address: Option<IpAddr> = None;
+        /// Addresses or host names of nodes that this one asks for the cluster when it starts; the first node of a cluster names itself. With none
+        /// the node stays alone and opens no port for others. A node that is new waits until all names have addresses; one that is in a cluster
+        /// needs none. `seed_provider` is understood too.
+        seeds: Seeds = Seeds::default();
         /// Whether clients are served at all.
         start_native_transport: bool = true;
         /// The port for CQL.
         native_transport_port: u16 = 9042;
         /// The port for CQL on which the client's own port, modulo the number of shards, chooses the shard; 0 for none.
         native_shard_aware_transport_port: u16 = 19042;
-        /// The port for other nodes (nothing listens on it yet).
+        /// The port for CQL over TLS, where `client_encryption_options` enables it; 0 for none. If it is `native_transport_port`, that
+        /// one is encrypted; else clients without TLS are served on that one unless it is 0.
+        native_transport_port_ssl: u16 = 9142;
+        /// The same for the port on which clients choose their shard.
+        native_shard_aware_transport_port_ssl: u16 = 19142;
+        /// The port for other nodes.
         storage_port: u16 = 7000;
+        /// Between which nodes what is sent is compressed with lz4, where that makes it shorter: `none`, `dc` (between datacenters), `all`.
+        internode_compression: InternodeCompression = InternodeCompression::default();
         /// Where the admin REST interface listens. It has no authentication: keep it on loopback.
         api_address: IpAddr = LOOPBACK;
         /// The port of the admin REST interface; 0 for none.
@@ -144,7 +179,8 @@ settings! {
         shards ["smp"]: Option<u16> = None;
         /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order.
         cpuset: Option<CpuSet> = None;
-        /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit).
+        /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit). 24 MiB of it, and 24 for
+        /// each shard (at most a quarter), are set aside for what is not counted piece by piece; the rest is the shards' budgets.
         memory: Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
         overprovisioned: bool = false;
@@ -161,32 +197,105 @@ settings! {
         range_request_timeout_in_ms ["range_request_timeout"]: Millis = millis(10_000);
         /// How long a write may take.
         write_request_timeout_in_ms ["write_request_timeout"]: Millis = millis(2_000);
+        /// How long a write to counters may take.
+        counter_write_request_timeout_in_ms ["counter_write_request_timeout"]: Millis = millis(5_000);
         /// How long a TRUNCATE may take.
         truncate_request_timeout_in_ms ["truncate_request_timeout"]: Millis = millis(60_000);
         /// A page ends when its rows have this many bytes.
         query_page_size_in_bytes: Bytes = Size(1 << 20);
-        /// A page ends when this many tombstones were read for it.
+        /// How many tombstones a page may read. If it is set, in the file, on the command line or live in `system.config`, a page
+        /// ends there, even without a row. If it is not, a replica pauses there and the coordinator goes on by itself until
+        /// there is a row or the budget below is spent: many drivers lose rows when they get an empty page.
         query_tombstone_page_limit: u64 = 10_000;
+        /// How long the coordinator goes on past tombstones, and past rows that filters reject, to find the first row of a page
+        /// before it answers with an empty one; half of the request's time, if that is less.
+        query_empty_page_time_budget_in_ms ["query_empty_page_time_budget"]: Millis = millis(2_000);
+        /// How many bytes of keys and rows it may look at for that.
+        query_empty_page_memory_budget: Bytes = Size(256 << 20);
+        /// How long a paging state can be used.
+        paging_state_expiry_in_s ["paging_state_expiry"]: Seconds = seconds(24 * 3600);
+        /// How long a key authenticates new paging states. Keys go when no state that they authenticated can be used any more.
+        paging_key_rotation_period_in_s ["paging_key_rotation_period"]: Seconds = seconds(24 * 3600);
         /// The most that an unpaged answer may take in memory.
         max_memory_for_unlimited_query_hard_limit: Bytes = Size(100 << 20);
         /// A read that meets this many tombstones is logged.
         tombstone_warn_threshold: u64 = 1_000;
+        /// Whether the reader of a page is kept for the next page of its query, which then goes on without opening anything again.
+        /// The answers are the same without, only slower.
+        querier_cache: bool = true;
+        /// How long such a reader waits for its next page.
+        querier_cache_ttl_in_ms ["querier_cache_ttl"]: Millis = millis(10_000);
+        /// How much of a shard's memory such readers may hold, in percent.
+        querier_cache_memory_percent: u64 = 4;
+        /// How many reads of clients a shard runs at once; others wait. Readers that are kept for their next page count, and make
+        /// room for reads that would have to wait.
+        reader_concurrency_semaphore_count_limit: u64 = 100;
+        /// The same for repair, streaming and other maintenance.
+        maintenance_reader_concurrency_semaphore_count_limit: u64 = 10;
         /// A batch larger than this brings its client a warning.
         batch_size_warn_threshold_in_kb ["batch_size_warn_threshold"]: KiB = Size(128 << 10);
         /// A batch larger than this is refused.
         batch_size_fail_threshold_in_kb ["batch_size_fail_threshold"]: KiB = Size(1024 << 10);
         /// Refuse timestamps of clients that are more than three days ahead.
         restrict_future_timestamp: bool = true;
+        /// Bind markers of one name in a statement are one variable, as in ScyllaDB; else each is its own, as in Cassandra.
+        cql_duplicate_bind_variable_names_refer_to_same_variable: bool = true;
+        /// The variable of `c IN ?` is called `IN(c)`, as in ScyllaDB; else `in(c)`, as in Cassandra.
+        cql_in_bind_variable_name_uses_uppercase_operator: bool = true;
         /// The longest request frame. A tenth of the shard's memory, if that is less.
         native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"]: MiB = Size(256 << 20);
         /// Requests of a shard that may wait for something at once; more are refused as overload. Without a value: no limit but memory.
         max_concurrent_requests_per_shard: Option<u64> = None;
+    }
+    section "Nodes that are down" {
+        /// Whether what a replica misses is kept for it, and delivered when it answers again: `true`, `false`, or the datacenters of
+        /// the replicas for which it is, separated by commas.
+        hinted_handoff_enabled: Handoff = Handoff(KeptFor::All);
+        /// Nothing more is kept for a node that has been down for longer: it must be repaired.
+        max_hint_window_in_ms ["max_hint_window"]: Millis = millis(3 * 3600 * 1000);
+        /// Where it is kept. Without a value: `hints` in the data directory. At most a tenth of its disk is used.
+        hints_directory: Option<PathBuf> = None;
+        /// How fast each shard delivers what it has kept, per second; 0 for no limit.
+        hinted_handoff_throttle_in_kb ["hinted_handoff_throttle"]: KiB = Size(8 << 20);
+        /// How long a change of the schema or of the cluster may take until a majority of nodes has agreed.
+        group0_raft_op_timeout_in_ms: Millis = millis(60_000);
+    }
+    section "Guardrails" {
+        /// A keyspace with a lower replication factor in a datacenter (0 excepted) brings its client a warning; -1: none does.
+        minimum_replication_factor_warn_threshold: Threshold = Threshold(Some(3));
+        /// A keyspace with a lower replication factor in a datacenter (0 excepted) is refused; -1: none is.
+        minimum_replication_factor_fail_threshold: Threshold = Threshold(None);
+        /// A keyspace with a higher replication factor in a datacenter brings its client a warning; -1: none does.
+        maximum_replication_factor_warn_threshold: Threshold = Threshold(None);
+        /// A keyspace with a higher replication factor in a datacenter is refused; -1: none is.
+        maximum_replication_factor_fail_threshold: Threshold = Threshold(None);
+        /// A keyspace with one of these replication strategies brings its client a warning.
+        replication_strategy_warn_list: List<Strategy> = List(vec![Strategy("SimpleStrategy".to_owned())]);
+        /// A keyspace with one of these replication strategies is refused.
+        replication_strategy_fail_list: List<Strategy> = List(Vec::new());
+        /// A write at one of these consistency levels brings its client a warning.
+        write_consistency_levels_warned: List<Consistency> = List(Vec::new());
+        /// A write at one of these consistency levels is refused.
+        write_consistency_levels_disallowed: List<Consistency> = List(Vec::new());
+        /// The most windows that the default TTL of a table with TimeWindowCompactionStrategy may span; 0: as many as there are.
+        twcs_max_window_count: u64 = 50;
+        /// Whether a table with TimeWindowCompactionStrategy needs a default TTL: `true`, `false`, or `warn`.
+        restrict_twcs_without_default_ttl: Restriction = Restriction::Warn;
     }
     section "Security" {
         /// Who may connect.
         authenticator: Authenticator = Authenticator::AllowAll;
         /// Who may do what.
         authorizer: Authorizer = Authorizer::AllowAll;
+        /// TLS for clients: a map of `enabled`, `certificate` and `keyfile` (PEM; the certificate with those between it and the root),
+        /// `require_client_auth` and `truststore` (the roots of the certificates that clients must show then). Changed files are
+        /// noticed within seconds and used for new connections. On the command line: `enabled=true,certificate=FILE,keyfile=FILE`.
+        client_encryption_options: ClientEncryption = ClientEncryption::default();
+        /// TLS between nodes: a map of `internode_encryption` (`none`, `rack`: between racks, `dc`: between datacenters, `all`),
+        /// `certificate`, `keyfile`, `truststore` (PEM; the roots of the other nodes' certificates) and `require_client_auth`: without it
+        /// nodes that connect need not show a certificate, and whoever reaches the port can pass for a node. `storage_port` serves
+        /// encrypted and other connections. Changed files are noticed within seconds and used for new connections.
+        server_encryption_options: ServerEncryption = ServerEncryption::default();
     }
     section "Logging" {
         /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or per module as in `info,server::connection=debug`.

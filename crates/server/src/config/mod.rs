@@ -1,19 +1,28 @@
 //! The node's configuration: `messina.yaml` with scylla.yaml's key names, mirrored by command line options.
 //!
 //! [`keys`] is the one table of all keys: fields, defaults and documentation come from it, and so do the command line and
-//! `docs/configuration.md` ([`reference`]). [`setting`] reads values, [`file`] reads the file, [`legacy`] lists the keys of
-//! other products that are understood and have no effect. A later source wins: default, file, command line.
+//! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`internode`], [`guardrail`] and [`seeds`] read values, [`file`] reads the file, [`legacy`] lists the keys of
+//! other products that are understood and have no effect, [`source`] remembers who set what, [`live`] is what can be changed
+//! while the node runs. A later source wins: default, file, command line.
 //! Invariant: a wrong value is an error that names key and value; an unknown key is a warning, never an error.
 
+pub mod encryption;
 pub mod file;
+pub mod guardrail;
+mod handoff;
+pub mod internode;
 pub mod keys;
 pub mod legacy;
+pub mod live;
 pub mod reference;
+pub mod seeds;
 pub mod setting;
+pub mod source;
 
 pub use file::{Loaded, load};
 pub use keys::{Config, KEYS, Key};
 pub use setting::{BadValue, CommitlogSync, CpuSet, LogFormat, Raw};
+pub use source::Source;
 
 use std::fmt;
 use std::path::PathBuf;

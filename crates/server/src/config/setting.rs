@@ -14,6 +14,8 @@ pub enum Raw {
     Scalar(String),
     /// A list of such.
     List(Vec<String>),
+    /// A map of such.
+    Map(Vec<(String, String)>),
     /// Something nested.
     Other,
 }
@@ -23,6 +25,13 @@ pub enum Raw {
 pub struct BadValue {
     found: String,
     wanted: &'static str,
+}
+
+impl BadValue {
+    /// What was found, where something else is wanted.
+    pub fn new(found: String, wanted: &'static str) -> BadValue {
+        BadValue { found, wanted }
+    }
 }
 
 impl fmt::Display for BadValue {
@@ -35,6 +44,8 @@ impl fmt::Display for BadValue {
 pub trait Setting: Sized {
     /// What a value is, for error messages and the reference: "a port number".
     const WANTED: &'static str;
+    /// What `system.config` calls the type.
+    const KIND: &'static str;
 
     /// From one word.
     fn from_word(word: &str) -> Option<Self>;
@@ -42,22 +53,32 @@ pub trait Setting: Sized {
     /// The value as one would write it.
     fn show(&self) -> String;
 
+    /// The value as `system.config` has it: JSON.
+    fn json(&self) -> String {
+        serde_json::Value::String(self.show()).to_string()
+    }
+
+    /// That this was found in its place.
+    fn bad(found: String) -> BadValue {
+        BadValue::new(found, Self::WANTED)
+    }
+
     /// From what was found; `Ok(None)` means the default.
     fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
-        let bad = |found: String| BadValue { found, wanted: Self::WANTED };
         match raw {
             Raw::Null => Ok(None),
-            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| bad(format!("'{word}'"))),
+            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
             // cassandra.yaml has lists where only one is possible here.
             Raw::List(words) if words.len() == 1 => Self::read(&Raw::Scalar(words[0].clone())),
-            Raw::List(words) => Err(bad(format!("a list of {} values", words.len()))),
-            Raw::Other => Err(bad("a nested value".to_owned())),
+            Raw::List(words) => Err(Self::bad(format!("a list of {} values", words.len()))),
+            Raw::Map(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
         }
     }
 }
 
 impl Setting for String {
     const WANTED: &'static str = "text";
+    const KIND: &'static str = "string";
 
     fn from_word(word: &str) -> Option<Self> {
         Some(word.to_owned())
@@ -70,6 +91,7 @@ impl Setting for String {
 
 impl Setting for PathBuf {
     const WANTED: &'static str = "a path";
+    const KIND: &'static str = "string";
 
     fn from_word(word: &str) -> Option<Self> {
         (!word.is_empty()).then(|| word.into())
@@ -82,6 +104,7 @@ impl Setting for PathBuf {
 
 impl Setting for bool {
     const WANTED: &'static str = "true or false";
+    const KIND: &'static str = "bool";
 
     fn from_word(word: &str) -> Option<Self> {
         match word.to_ascii_lowercase().as_str() {
@@ -91,6 +114,10 @@ impl Setting for bool {
         }
     }
 
+    fn json(&self) -> String {
+        self.show()
+    }
+
     fn show(&self) -> String {
         self.to_string()
     }
@@ -98,9 +125,14 @@ impl Setting for bool {
 
 impl Setting for u16 {
     const WANTED: &'static str = "a number from 0 to 65535";
+    const KIND: &'static str = "integer";
 
     fn from_word(word: &str) -> Option<Self> {
         word.parse().ok()
+    }
+
+    fn json(&self) -> String {
+        self.show()
     }
 
     fn show(&self) -> String {
@@ -110,9 +142,14 @@ impl Setting for u16 {
 
 impl Setting for u64 {
     const WANTED: &'static str = "a number from 0";
+    const KIND: &'static str = "integer";
 
     fn from_word(word: &str) -> Option<Self> {
         word.parse().ok()
+    }
+
+    fn json(&self) -> String {
+        self.show()
     }
 
     fn show(&self) -> String {
@@ -122,6 +159,7 @@ impl Setting for u64 {
 
 impl Setting for IpAddr {
     const WANTED: &'static str = "an IP address";
+    const KIND: &'static str = "string";
 
     fn from_word(word: &str) -> Option<Self> {
         if word.eq_ignore_ascii_case("localhost") {
@@ -137,9 +175,14 @@ impl Setting for IpAddr {
 
 impl<T: Setting> Setting for Option<T> {
     const WANTED: &'static str = T::WANTED;
+    const KIND: &'static str = T::KIND;
 
     fn from_word(word: &str) -> Option<Self> {
         if word.is_empty() { Some(None) } else { T::from_word(word).map(Some) }
+    }
+
+    fn json(&self) -> String {
+        self.as_ref().map_or_else(|| "null".to_owned(), T::json)
     }
 
     fn show(&self) -> String {
@@ -153,11 +196,14 @@ pub struct Time<const NANOS: u64>(pub Duration);
 
 /// A duration whose bare numbers are milliseconds.
 pub type Millis = Time<1_000_000>;
+/// A duration whose bare numbers are seconds.
+pub type Seconds = Time<1_000_000_000>;
 /// A duration whose bare numbers are microseconds.
 pub type Micros = Time<1_000>;
 
 impl<const NANOS: u64> Setting for Time<NANOS> {
     const WANTED: &'static str = "a duration such as 500ms, 10s, 2m or 1h";
+    const KIND: &'static str = "integer";
 
     fn from_word(word: &str) -> Option<Self> {
         let (number, unit) = split(word)?;
@@ -173,6 +219,10 @@ impl<const NANOS: u64> Setting for Time<NANOS> {
             _ => return None,
         };
         number.checked_mul(nanos).map(|nanos| Time(Duration::from_nanos(nanos)))
+    }
+
+    fn json(&self) -> String {
+        (self.0.as_nanos() / u128::from(NANOS)).to_string()
     }
 
     fn show(&self) -> String {
@@ -199,6 +249,7 @@ pub type MiB = Size<1_048_576>;
 
 impl<const UNIT: u64> Setting for Size<UNIT> {
     const WANTED: &'static str = "a size such as 64KiB, 512M or 4GiB";
+    const KIND: &'static str = "integer";
 
     fn from_word(word: &str) -> Option<Self> {
         let (number, unit) = split(word)?;
@@ -212,6 +263,10 @@ impl<const UNIT: u64> Setting for Size<UNIT> {
             _ => return None,
         };
         number.checked_mul(1 << shift).map(Size)
+    }
+
+    fn json(&self) -> String {
+        (self.0 / UNIT).to_string()
     }
 
     fn show(&self) -> String {
@@ -240,6 +295,7 @@ macro_rules! choice {
 
         impl Setting for $name {
             const WANTED: &'static str = $wanted;
+            const KIND: &'static str = "string";
 
             fn from_word(word: &str) -> Option<Self> {
                 // Class names may come with their package.
@@ -313,6 +369,7 @@ pub struct CpuSet(pub Vec<usize>);
 
 impl Setting for CpuSet {
     const WANTED: &'static str = "a list of CPUs such as 0-3,6";
+    const KIND: &'static str = "string";
 
     fn from_word(word: &str) -> Option<Self> {
         let mut cpus = Vec::new();

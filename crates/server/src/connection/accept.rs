@@ -1,15 +1,18 @@
 //! Accepting: which shard serves a new connection.
 //!
 //! One shard accepts; the socket moves once, before its first byte is read. On the ordinary port it goes to the shard with
-//! the fewest connections; on the shard-aware port to the shard that the client chose by its own port number.
+//! the fewest connections; on the shard-aware port to the shard that the client chose by its own port number. That shard also does
+//! the handshake where a port is encrypted.
 
 use super::drive;
 use super::service::Service;
+use super::tls::Tls;
 use super::transport::Server;
-use rt::net::{Detached, TcpListener};
+use rt::net::{Detached, TcpListener, TcpStream};
 use rt::shard::{self, ShardId};
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -66,20 +69,31 @@ pub enum Choice {
     Client,
 }
 
+/// A port for clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientPort {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// How it chooses the shard.
+    pub choice: Choice,
+    /// It speaks TLS: every shard has its [`Tls`] installed.
+    pub encrypted: bool,
+}
+
 /// The open ports of a node.
 pub struct Listeners {
-    ports: Vec<(TcpListener, Choice)>,
+    ports: Vec<(TcpListener, ClientPort)>,
 }
 
 impl Listeners {
     /// Opens the ports. The error names the address.
-    pub async fn open(ports: &[(SocketAddr, Choice)]) -> io::Result<Listeners> {
+    pub async fn open(ports: &[ClientPort]) -> io::Result<Listeners> {
         let mut open = Vec::new();
-        for (address, choice) in ports {
-            let listener = rt::net::listen(*address, rt::net::ListenOptions::default())
+        for port in ports {
+            let listener = rt::net::listen(port.address, rt::net::ListenOptions::default())
                 .await
-                .map_err(|error| listen_error(*address, &error))?;
-            open.push((listener, *choice));
+                .map_err(|error| listen_error(port.address, &error))?;
+            open.push((listener, *port));
         }
         Ok(Listeners { ports: open })
     }
@@ -91,7 +105,7 @@ impl Listeners {
 
     /// Accepts connections for all shards, until dropped. Every shard has its `Server<S>` installed.
     pub async fn accept<S: Service>(self, spread: Spread) {
-        let loops = self.ports.into_iter().map(|(listener, choice)| accept::<S>(listener, choice, spread.clone()));
+        let loops = self.ports.into_iter().map(|(listener, port)| accept::<S>(listener, port, spread.clone()));
         let tasks: Vec<_> = loops.map(rt::task::spawn).collect();
         let _abort = AbortOnDrop(tasks);
         std::future::pending::<()>().await;
@@ -121,7 +135,7 @@ pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-async fn accept<S: Service>(listener: TcpListener, choice: Choice, spread: Spread) {
+async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spread) {
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -132,31 +146,44 @@ async fn accept<S: Service>(listener: TcpListener, choice: Choice, spread: Sprea
                 continue;
             }
         };
-        let to = match choice {
+        let to = match port.choice {
             Choice::Server => spread.least(),
             Choice::Client => spread.by_port(peer.port()),
         };
         let seat = spread.take(to);
         match rt::net::detach(stream) {
-            Ok(detached) => rt::task::spawn(hand_over::<S>(to, detached, peer, seat)).detach(),
+            Ok(detached) => rt::task::spawn(hand_over::<S>(to, detached, peer, seat, port.encrypted)).detach(),
             Err(error) => tracing::debug!(%peer, %error, "a client left before it was served"),
         }
     }
 }
 
-async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr, seat: Seat) {
+async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr, seat: Seat, encrypted: bool) {
     shard::call(to, move || async move {
         match detached.attach() {
             Ok(stream) => rt::task::spawn(async move {
                 let _seat = seat;
-                let server = shard::service::<Server<S>>();
-                drive::serve(server, stream, peer).await;
+                // None when the node is stopping.
+                let Some(server) = shard::try_service::<Server<S>>() else { return };
+                if encrypted {
+                    // Apart, so that other connections do not carry its size.
+                    Box::pin(serve_encrypted(server, stream, peer)).await;
+                } else {
+                    drive::serve(server, stream, peer, None).await;
+                }
             })
             .detach(),
             Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
         }
     })
     .await;
+}
+
+async fn serve_encrypted<S: Service>(server: Rc<Server<S>>, stream: TcpStream, peer: SocketAddr) {
+    match shard::service::<Tls>().accept(stream).await {
+        Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption)).await,
+        Err(error) => tracing::debug!(%peer, %error, "no encrypted connection came about"),
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use super::latency::Did;
 use super::transport::Transport;
-use crate::protocol::{Compression, Event, EventKinds, Outbox, Reply, Version};
+use crate::protocol::{Dialect, Event, EventKinds, Outbox, Reply, Version};
+use cql::Error;
 use cql::api::{Answer, AnswerKind, ClientState, Prepared};
-use cql::system::ClientInfo;
-use cql::{Error, api};
+use cql::system::{ClientInfo, Encryption};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,7 +16,10 @@ use std::time::Duration;
 /// A client that took nothing for this long, with answers waiting, can be dropped when memory is short.
 const STALLED: Duration = Duration::from_secs(5);
 /// With this many times the memory for unread answers in use, clients go even if they are only slow.
-const TOO_FULL: usize = 3;
+const TOO_FULL: usize = 2;
+/// The first answer of a connection is taken to be this part of the shard's memory for answers: large, so that nothing is promised before
+/// anything is known.
+const FIRST_ANSWER: usize = 64;
 
 /// A connection of this shard.
 #[derive(Debug)]
@@ -31,11 +34,18 @@ pub struct Connection {
     pub version: Cell<Option<Version>>,
     /// STARTUP succeeded.
     pub ready: Cell<bool>,
-    pub(super) compression: Cell<Option<Compression>>,
+    pub(super) dialect: Cell<Dialect>,
     pub(super) rate_limit: Cell<bool>,
+    pub(super) lwt_mark: Cell<bool>,
+    /// How the connection is encrypted, if it is.
+    encryption: Option<Encryption>,
     pub(super) registered: Cell<EventKinds>,
     /// Statements that wait for something.
     pub(super) in_flight: Cell<usize>,
+    /// Bytes that the answers of these are taken to have.
+    pub(super) expected: Cell<usize>,
+    /// What the next answer is taken to have, bytes: about the longest of late, once there was one.
+    answer_size: Cell<Option<usize>>,
     /// Write what waits, then close.
     pub(super) closing: Cell<bool>,
     /// Close at once.
@@ -51,7 +61,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(transport: Rc<Transport>, peer: SocketAddr) -> Rc<Connection> {
+    pub(super) fn new(transport: Rc<Transport>, peer: SocketAddr, encryption: Option<Encryption>) -> Rc<Connection> {
         let client = Rc::new(ClientState {
             keyspace: RefCell::default(),
             role: RefCell::default(),
@@ -65,16 +75,20 @@ impl Connection {
             options: RefCell::default(),
             version: Cell::new(None),
             ready: Cell::new(false),
-            compression: Cell::new(None),
+            dialect: Cell::default(),
             rate_limit: Cell::new(false),
+            lwt_mark: Cell::new(false),
+            encryption,
             registered: Cell::default(),
             in_flight: Cell::new(0),
+            expected: Cell::new(0),
+            answer_size: Cell::new(None),
             closing: Cell::new(false),
             doomed: Cell::new(false),
             closed: Cell::new(false),
             driving: Cell::new(false),
             last_progress: Cell::new(rt::time::coarse_now()),
-            outbox: RefCell::default(),
+            outbox: RefCell::new(Outbox::of_node(transport.node.address)),
             waker: RefCell::new(None),
             transport,
         })
@@ -83,6 +97,32 @@ impl Connection {
     /// The value of a STARTUP option.
     pub fn option(&self, name: &str) -> Option<String> {
         self.options.borrow().iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+    }
+
+    /// How the frame on `stream`, in `version`, is answered.
+    #[inline]
+    pub(super) fn reply(&self, version: Version, stream: i16) -> Reply {
+        let dialect = self.dialect.get();
+        let plain = Reply::plain(version, stream);
+        Reply {
+            compression: dialect.compression,
+            metadata_ids: plain.metadata_ids || dialect.metadata_ids,
+            lwt_mark: self.lwt_mark.get(),
+            rate_limit: self.rate_limit.get(),
+            ..plain
+        }
+    }
+
+    /// What the statements of a request share that names a keyspace of its own.
+    pub(super) fn client_in(&self, keyspace: &str) -> Rc<ClientState> {
+        let client = &self.client;
+        Rc::new(ClientState {
+            keyspace: RefCell::new(Some(keyspace.to_owned())),
+            role: client.role.clone(),
+            address: client.address,
+            tablets_routing: client.tablets_routing.clone(),
+            cancel: client.cancel.clone(),
+        })
     }
 
     /// The connection as `system.clients` shows it.
@@ -94,6 +134,7 @@ impl Connection {
             protocol_version: self.version.get().map_or(0, |version| version as u8),
             shard: rt::shard::this().0,
             role: self.client.role.borrow().clone(),
+            encryption: self.encryption.clone(),
         }
     }
 
@@ -102,9 +143,21 @@ impl Connection {
         self.in_flight.get()
     }
 
-    /// Bytes of answers that the client has not taken.
+    /// Bytes kept for answers that the client has not taken.
     pub fn unread(&self) -> usize {
-        self.outbox.borrow().len()
+        self.outbox.borrow().held()
+    }
+
+    /// Bytes that the answer of one more statement is taken to have.
+    pub(super) fn answer_size(&self) -> usize {
+        self.answer_size.get().unwrap_or(self.transport.limits.shard_unread / FIRST_ANSWER)
+    }
+
+    /// Learns from an answer of `bytes`: at once that they are long, slowly that they are short.
+    #[inline]
+    fn answered(&self, bytes: usize) {
+        let known = self.answer_size.get().unwrap_or(bytes);
+        self.answer_size.set(Some(bytes.max(known - known / 8)));
     }
 
     /// The loop's waker; true if it is a new one.
@@ -129,12 +182,12 @@ impl Connection {
     /// Uses the outbox and accounts for what was added or written.
     pub(super) fn outbox<R>(&self, f: impl FnOnce(&mut Outbox) -> R) -> R {
         let mut outbox = self.outbox.borrow_mut();
-        let before = outbox.len();
+        let before = outbox.held();
         let out = f(&mut outbox);
         if self.closed.get() {
             outbox.clear();
         }
-        let after = outbox.len();
+        let after = outbox.held();
         drop(outbox);
         self.transport.unread_changed(before, after);
         if after > before {
@@ -157,7 +210,11 @@ impl Connection {
             self.last_progress.set(now);
         }
         let limits = &self.transport.limits;
-        if after > limits.connection_unread && self.transport.unread() > limits.shard_unread {
+        if self.transport.unread() <= limits.shard_unread {
+            return;
+        }
+        let share = limits.shard_unread / self.transport.connection_count().max(1);
+        if after > limits.connection_unread.min(share) {
             let stalled = now.saturating_duration_since(self.last_progress.get()) > STALLED;
             if stalled || self.transport.unread() > TOO_FULL * limits.shard_unread {
                 self.transport.stats.dropped_unread.add(1);
@@ -174,7 +231,13 @@ impl Connection {
             Ok(answer) => {
                 self.count_latency(&answer.kind, came);
                 self.after(&answer.kind);
-                self.outbox(|out| out.answer(reply, &answer));
+                let bytes = self.outbox(|out| {
+                    let before = out.len();
+                    out.answer(reply, &answer);
+                    // A segment that is compressed now may take less than its first frames did.
+                    out.len().saturating_sub(before)
+                });
+                self.answered(bytes);
             }
             Err(error) => self.error(reply, &error),
         }
@@ -196,12 +259,9 @@ impl Connection {
 
     fn after(&self, kind: &AnswerKind) {
         match kind {
-            AnswerKind::Void | AnswerKind::Rows(_) => {}
+            // Clients are told of a schema change when the node's shards have it, whichever node was asked for it.
+            AnswerKind::Void | AnswerKind::Rows(_) | AnswerKind::SchemaChange(_) => {}
             AnswerKind::SetKeyspace(name) => *self.client.keyspace.borrow_mut() = Some(name.clone()),
-            AnswerKind::SchemaChange(change) => {
-                let event = Event::Schema(api::SchemaChange::clone(change));
-                rt::task::spawn(crate::events::broadcast(event)).detach();
-            }
         }
     }
 
@@ -223,7 +283,7 @@ impl Connection {
             return;
         }
         let Some(version) = self.version.get() else { return };
-        self.outbox(|out| out.event(version, self.compression.get(), event));
+        self.outbox(|out| out.event(version, self.dialect.get().compression, event));
         self.wake();
     }
 }

@@ -16,6 +16,7 @@ use super::transport::{Server, Transport};
 use crate::protocol::outbox::MAX_SLICES;
 use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
 use cql::Error;
+use cql::system::Encryption;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -31,6 +32,8 @@ const LARGE_FRAME: usize = 256 << 10;
 const LARGE_FRAME_TIME: Duration = Duration::from_secs(30);
 /// A statement that waits is charged with its frame and this.
 const STATEMENT: usize = 8 << 10;
+/// The answers that one connection waits for may take this part of the shard's memory for answers.
+const CONNECTION_PART: usize = 4;
 /// Frames between two looks at the clock.
 const FRAMES_PER_CLOCK: u32 = 16;
 /// How long a refused client has to take the error before its connection is cut.
@@ -48,14 +51,14 @@ enum End {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve<T, S>(server: Rc<Server<S>>, mut stream: T, peer: SocketAddr)
+pub(super) async fn serve<T, S>(server: Rc<Server<S>>, mut stream: T, peer: SocketAddr, encryption: Option<Encryption>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: Service,
 {
     let Some(_inside) = server.gate.enter() else { return };
     let transport = server.transport.clone();
-    let connection = Connection::new(transport.clone(), peer);
+    let connection = Connection::new(transport.clone(), peer, encryption);
     let id = transport.add(connection.clone());
     let mut drive = Drive {
         stream: &mut stream,
@@ -65,6 +68,7 @@ where
         transport: transport.clone(),
         server,
         large: None,
+        unflushed: false,
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
     drop(drive);
@@ -93,6 +97,8 @@ struct Drive<'a, T, S> {
     server: Rc<Server<S>>,
     /// The memory of the long frame that is being read, and until when it must be there.
     large: Option<LargeFrame>,
+    /// The stream was given bytes that it may not have passed on yet.
+    unflushed: bool,
 }
 
 /// A long frame that is being read.
@@ -217,8 +223,12 @@ where
             return true;
         }
         let unread = self.connection.unread();
-        let shard_is_full = unread > 0 && self.transport.unread() >= limits.shard_unread;
-        if unread >= limits.connection_unread || shard_is_full {
+        let expected = self.connection.expected.get();
+        // A client to which nothing is owed always gets one answer, so that others cannot shut it out.
+        let shard_is_full =
+            unread + expected > 0 && self.transport.unread() + self.transport.expected.get() >= limits.shard_unread;
+        let expects_much = expected > 0 && expected >= limits.shard_unread / CONNECTION_PART;
+        if unread >= limits.connection_unread || expects_much || shard_is_full {
             self.transport.stats.blocked_unread.add(1);
             return true;
         }
@@ -261,7 +271,8 @@ where
         let connection = &self.connection;
         let stream = &mut *self.stream;
         let stats = &self.transport.stats;
-        connection.outbox(|outbox| {
+        let unflushed = &mut self.unflushed;
+        let written = connection.outbox(|outbox| {
             while !outbox.is_empty() {
                 let mut slices = [IoSlice::new(&[]); MAX_SLICES];
                 let used = outbox.slices(&mut slices);
@@ -273,14 +284,20 @@ where
                     Poll::Pending => return Ok(false),
                     Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
                     Poll::Ready(n) => {
+                        *unflushed = true;
                         outbox.written(n);
                         stats.sent.add(n as u64);
                         connection.last_progress.set(rt::time::coarse_now());
                     }
                 }
             }
-            Ok(true)
-        })
+            io::Result::Ok(true)
+        })?;
+        // What encrypts has a buffer of its own.
+        if written && *unflushed {
+            *unflushed = Pin::new(&mut *stream).poll_flush(cx)?.is_pending();
+        }
+        Ok(written && !*unflushed)
     }
 
     /// Starts the request in `frame`.
@@ -292,49 +309,63 @@ where
         stats.served.add(1);
         let (opcode, version, traced) = (frame.opcode, frame.version, frame.is_traced());
         let frame_len = frame.body.len();
-        let mut reply = Reply {
-            compression: connection.compression.get(),
-            rate_limit: connection.rate_limit.get(),
-            ..Reply::plain(version, frame.stream)
-        };
+        let mut reply = connection.reply(version, frame.stream);
         if let Err(error) = check_order(connection, opcode, version) {
             return connection.error(&reply, &error);
         }
-        let request = match Request::decode(frame, reply.compression, self.transport.limits.frame_body) {
+        let request = match Request::decode(frame, connection.dialect.get(), self.transport.limits.frame_body) {
             Ok(request) => request,
             Err(error) => return connection.error(&reply, &error),
         };
         if traced {
             reply.trace = Some(rt::random::time_uuid());
         }
+        let mut keyspace = None;
         let statement = match request {
-            Request::Execute { id, mut params } => {
+            Request::Execute { id, metadata_id, mut params } => {
                 params.trace = reply.trace;
                 reply.skip_metadata = params.skip_metadata;
+                reply.metadata_id = metadata_id;
+                // Whoever says what it knows is told what has changed; others rely on what they were told.
+                params.skip_metadata &= metadata_id.is_none();
                 Statement::Execute { id, params }
             }
-            Request::Query { text, mut params } => {
+            Request::Query { text, mut params, keyspace: inside } => {
+                keyspace = inside;
                 params.trace = reply.trace;
                 reply.skip_metadata = params.skip_metadata;
                 Statement::Query { text, params }
             }
-            Request::Batch(mut batch) => {
+            Request::Batch { mut batch, keyspace: inside } => {
+                keyspace = inside;
                 batch.params.trace = reply.trace;
                 Statement::Batch(batch)
             }
-            Request::Prepare { text } => Statement::Prepare { text },
+            Request::Prepare { text, keyspace: inside } => {
+                keyspace = inside;
+                Statement::Prepare { text, trace: reply.trace }
+            }
             other => return self.session(&Reply { trace: None, ..reply }, other),
         };
-        self.statement(reply, statement, frame_len);
+        self.statement(reply, statement, keyspace, frame_len);
     }
 
     /// Requests about the connection itself.
-    fn session(&self, reply: &Reply, request: Request) {
+    fn session(&mut self, reply: &Reply, request: Request) {
         let connection = &self.connection;
         match request {
-            Request::Options => connection.outbox(|out| out.supported(reply, &startup::supported(&self.transport))),
+            Request::Options => {
+                let options = startup::supported(&self.transport, reply.version);
+                connection.outbox(|out| out.supported(reply, &options));
+            }
             Request::Startup { options } => match startup::start(connection, reply.version, options) {
-                Ok(()) => connection.outbox(|out| out.ready(reply)),
+                Ok(form) => {
+                    connection.outbox(|out| out.ready(reply));
+                    if let Some(form) = form {
+                        connection.outbox(|out| out.use_segments(form));
+                        self.frames.use_segments(form);
+                    }
+                }
                 Err(error) => connection.error(reply, &error),
             },
             Request::Register(kinds) => {
@@ -349,7 +380,7 @@ where
 
     /// Starts a statement; if it has to wait, a task finishes it.
     #[inline]
-    fn statement(&mut self, reply: Reply, statement: Statement, frame_len: usize) {
+    fn statement(&mut self, reply: Reply, statement: Statement, keyspace: Option<Box<str>>, frame_len: usize) {
         let transport = &self.transport;
         let limit = transport.limits.shard_in_flight;
         if transport.in_flight.get() >= limit {
@@ -359,7 +390,7 @@ where
             ));
             return self.connection.error(&reply, &error);
         }
-        let job = Job { connection: self.connection.clone(), reply, came: rt::time::coarse_now(), statement };
+        let job = Job { connection: self.connection.clone(), reply, came: rt::time::coarse_now(), statement, keyspace };
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
         let waiting = Waiting::new(transport, &self.connection, STATEMENT + frame_len);
@@ -375,6 +406,8 @@ where
 struct Waiting {
     transport: Rc<Transport>,
     connection: Rc<Connection>,
+    /// Bytes that its answer is taken to have.
+    expected: usize,
     _charge: Charge,
 }
 
@@ -382,9 +415,13 @@ impl Waiting {
     fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize) -> Waiting {
         transport.in_flight.set(transport.in_flight.get() + 1);
         connection.in_flight.set(connection.in_flight.get() + 1);
+        let expected = connection.answer_size();
+        transport.expected.set(transport.expected.get() + expected);
+        connection.expected.set(connection.expected.get() + expected);
         Waiting {
             transport: transport.clone(),
             connection: connection.clone(),
+            expected,
             _charge: transport.memory.charge(bytes),
         }
     }
@@ -394,6 +431,8 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.transport.in_flight.set(self.transport.in_flight.get() - 1);
         self.connection.in_flight.set(self.connection.in_flight.get() - 1);
+        self.transport.expected.set(self.transport.expected.get() - self.expected);
+        self.connection.expected.set(self.connection.expected.get() - self.expected);
         self.connection.wake();
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! In reading order: [`accept`] gives each socket to a shard; [`drive`] is the loop of one connection (read, start each
 //! request, write all answers of a wake at once); [`client`] is what the loop and the requests share; [`startup`]
-//! speaks with a client before its first statement; [`statement`] runs one statement, on a [`worker`]; [`transport`] is a
-//! shard's view of all of its connections, with its [`memory`] for requests; [`service`] is the border to the language.
+//! speaks with a client before its first statement, and [`tls`] even before that; [`statement`] runs one statement, on a
+//! [`worker`]; [`transport`] is a shard's view of all of its connections, with its [`memory`] for requests; [`service`] is the
+//! border to the language.
 //!
 //! Invariants: a connection lives and dies on one shard; a request that never waits costs no task, no channel and no
 //! timer; what a client makes the server hold is bounded (requests in flight, bytes not read, memory for requests).
@@ -17,13 +18,18 @@ pub mod memory;
 pub mod service;
 mod startup;
 mod statement;
+pub mod tls;
 pub mod transport;
 mod worker;
 
 #[cfg(test)]
+mod buffered_tests;
+#[cfg(test)]
+mod segment_tests;
+#[cfg(test)]
 mod tests;
 
-pub use accept::{Listeners, Spread};
+pub use accept::{ClientPort, Listeners, Spread};
 pub use client::Connection;
 pub use service::Service;
 pub use transport::{Limits, NodeFacts, Server, Transport};

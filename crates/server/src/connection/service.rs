@@ -4,6 +4,7 @@ use cql::api::{Answer, Batch, ClientState, Prepared, QueryParams};
 use cql::{Error, Processor};
 use std::future::Future;
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// Answers the statements of one shard's connections.
 pub trait Service: 'static {
@@ -15,8 +16,13 @@ pub trait Service: 'static {
         params: &QueryParams,
     ) -> impl Future<Output = Result<Answer, Error>>;
 
-    /// Prepares a statement on every shard.
-    fn prepare(&self, client: &Rc<ClientState>, text: &str) -> impl Future<Output = Result<Prepared, Error>>;
+    /// Prepares a statement on every shard; traced under an id if one is given.
+    fn prepare(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        trace: Option<Uuid>,
+    ) -> impl Future<Output = Result<Prepared, Error>>;
 
     /// Executes a prepared statement.
     fn execute(
@@ -40,8 +46,13 @@ impl Service for Processor {
         Processor::query(self, client, text, params)
     }
 
-    fn prepare(&self, client: &Rc<ClientState>, text: &str) -> impl Future<Output = Result<Prepared, Error>> {
-        Processor::prepare(self, client, text)
+    fn prepare(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        trace: Option<Uuid>,
+    ) -> impl Future<Output = Result<Prepared, Error>> {
+        Processor::prepare(self, client, text, trace)
     }
 
     fn execute(

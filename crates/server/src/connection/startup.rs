@@ -2,20 +2,25 @@
 
 use super::client::Connection;
 use super::transport::Transport;
-use crate::protocol::{Compression, Version};
+use crate::protocol::segment::Form;
+use crate::protocol::{Compression, Dialect, Version};
 use cql::Error;
 use cql::system::{CQL_VERSION, PARTITIONER};
 
 /// How many leading token bits the sharding formula of unaware drivers ignores.
 const IGNORED_BITS: u32 = 12;
 
-/// The options of SUPPORTED, as this shard's connections get them.
-pub(super) fn supported(transport: &Transport) -> Vec<(&'static str, Vec<String>)> {
+/// The options of SUPPORTED, as this shard's connections get them in `version`.
+pub(super) fn supported(transport: &Transport, version: Version) -> Vec<(&'static str, Vec<String>)> {
     let one = |text: &str| vec![text.to_owned()];
+    let compressions: &[Compression] = match version {
+        Version::V3 | Version::V4 => &[Compression::Lz4, Compression::Snappy],
+        Version::V5 => &[Compression::Lz4],
+    };
     let mut options = vec![
         ("CQL_VERSION", one(CQL_VERSION)),
-        ("COMPRESSION", vec![Compression::Lz4.to_string(), Compression::Snappy.to_string()]),
-        ("PROTOCOL_VERSIONS", vec![Version::V3.to_string(), Version::V4.to_string()]),
+        ("COMPRESSION", compressions.iter().map(Compression::to_string).collect()),
+        ("PROTOCOL_VERSIONS", Version::ALL.iter().map(Version::to_string).collect()),
         ("CLIENT_OPTIONS", one("")),
         ("SCYLLA_HOST_ID", one(&transport.node.host_id.to_string())),
         ("SCYLLA_SHARD", one(&rt::shard::this().to_string())),
@@ -23,17 +28,29 @@ pub(super) fn supported(transport: &Transport) -> Vec<(&'static str, Vec<String>
         ("SCYLLA_PARTITIONER", one(PARTITIONER)),
         ("SCYLLA_SHARDING_ALGORITHM", one("biased-token-round-robin")),
         ("SCYLLA_SHARDING_IGNORE_MSB", one(&IGNORED_BITS.to_string())),
+        ("SCYLLA_LWT_ADD_METADATA_MARK", one("LWT_OPTIMIZATION_META_BIT_MASK=2147483648")),
         ("SCYLLA_RATE_LIMIT_ERROR", one("ERROR_CODE=61440")),
+        ("SCYLLA_USE_METADATA_ID", one("")),
         ("TABLETS_ROUTING_V1", one("")),
     ];
-    if let Some(port) = transport.node.shard_aware_port {
-        options.push(("SCYLLA_SHARD_AWARE_PORT", one(&port.to_string())));
+    let node = &transport.node;
+    let ports = [
+        ("SCYLLA_SHARD_AWARE_PORT", node.shard_aware_port),
+        ("SCYLLA_SHARD_AWARE_PORT_SSL", node.shard_aware_port_ssl),
+    ];
+    for (key, port) in ports {
+        options.extend(port.map(|port| (key, one(&port.to_string()))));
     }
     options
 }
 
-/// Takes over what the client chose. Keys that mean nothing here are kept for `system.clients`.
-pub(super) fn start(connection: &Connection, version: Version, options: Vec<(String, String)>) -> Result<(), Error> {
+/// Takes over what the client chose. Keys that mean nothing here are kept for `system.clients`. Gives the form of the segments in
+/// which both sides go on, in versions that have them.
+pub(super) fn start(
+    connection: &Connection,
+    version: Version,
+    options: Vec<(String, String)>,
+) -> Result<Option<Form>, Error> {
     let get = |name: &str| options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     if get("CQL_VERSION").is_none() {
         return Err(Error::Protocol("Missing value CQL_VERSION in STARTUP message".to_owned()));
@@ -45,11 +62,26 @@ pub(super) fn start(connection: &Connection, version: Version, options: Vec<(Str
                 .ok_or_else(|| Error::Protocol(format!("Unknown compression algorithm: {name}")))?,
         ),
     };
-    connection.compression.set(compression);
+    let form = match (version, compression) {
+        (Version::V3 | Version::V4, _) => None,
+        (Version::V5, None) => Some(Form::Plain),
+        (Version::V5, Some(Compression::Lz4)) => Some(Form::Lz4),
+        (Version::V5, Some(other)) => {
+            return Err(Error::Protocol(format!(
+                "Protocol version {version} compresses with lz4 only, not with {other}"
+            )));
+        }
+    };
+    connection.dialect.set(Dialect {
+        // In segments it is not the frames that are compressed.
+        compression: compression.filter(|_| form.is_none()),
+        metadata_ids: get("SCYLLA_USE_METADATA_ID").is_some(),
+    });
     connection.client.tablets_routing.set(get("TABLETS_ROUTING_V1").is_some());
     connection.rate_limit.set(get("SCYLLA_RATE_LIMIT_ERROR").is_some());
+    connection.lwt_mark.set(get("SCYLLA_LWT_ADD_METADATA_MARK").is_some());
     connection.version.set(Some(version));
     connection.ready.set(true);
     *connection.options.borrow_mut() = options;
-    Ok(())
+    Ok(form)
 }

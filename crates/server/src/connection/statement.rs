@@ -6,12 +6,13 @@ use crate::protocol::{Reply, body::Text};
 use cql::api::{Batch, QueryParams};
 use rt::time::Instant;
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// What a worker runs.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Statement {
     Query { text: Text, params: QueryParams },
-    Prepare { text: Text },
+    Prepare { text: Text, trace: Option<Uuid> },
     Execute { id: [u8; 16], params: QueryParams },
     Batch(Batch),
 }
@@ -23,12 +24,15 @@ pub(super) struct Job {
     /// When its frame was read.
     pub came: Instant,
     pub statement: Statement,
+    /// The keyspace that the request names for itself.
+    pub keyspace: Option<Box<str>>,
 }
 
 /// Runs a job to its answer.
 pub(super) async fn run<S: Service>(service: &S, job: Job) {
-    let Job { connection, reply, came, statement } = job;
-    let client = &connection.client;
+    let Job { connection, reply, came, statement, keyspace } = job;
+    let inside = keyspace.map(|keyspace| connection.client_in(&keyspace));
+    let client = inside.as_ref().unwrap_or(&connection.client);
     match &statement {
         Statement::Execute { id, params } => {
             let answer = service.execute(client, id, params).await;
@@ -42,8 +46,8 @@ pub(super) async fn run<S: Service>(service: &S, job: Job) {
             let answer = service.batch(client, batch).await;
             connection.answer(&reply, came, answer);
         }
-        Statement::Prepare { text } => {
-            let prepared = service.prepare(client, text.as_str()).await;
+        Statement::Prepare { text, trace } => {
+            let prepared = service.prepare(client, text.as_str(), *trace).await;
             connection.prepared(&reply, prepared);
         }
     }

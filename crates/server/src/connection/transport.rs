@@ -11,6 +11,7 @@ use cql::system::ClientInfo;
 use rt::sync::{Cancel, Gate};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -27,8 +28,8 @@ pub struct Limits {
     pub shard_in_flight: usize,
     /// Unread answers of a connection, bytes; with more, its next requests are not read.
     pub connection_unread: usize,
-    /// Unread answers of the shard, bytes; with more, clients that have unread answers are not read, and those that stopped
-    /// reading are dropped.
+    /// Unread answers of the shard and those that are expected of statements that wait, bytes; with more, clients to which answers are
+    /// owed are not read. Those that stopped reading are dropped when the unread ones alone are more.
     pub shard_unread: usize,
 }
 
@@ -53,6 +54,10 @@ pub struct NodeFacts {
     pub host_id: Uuid,
     /// The shard-aware port, if there is one.
     pub shard_aware_port: Option<u16>,
+    /// The shard-aware port for encrypted connections, if there is one.
+    pub shard_aware_port_ssl: Option<u16>,
+    /// The address by which errors name the node.
+    pub address: IpAddr,
 }
 
 /// A counter of this shard.
@@ -132,6 +137,8 @@ pub struct Transport {
     /// Statements that wait for something.
     pub(super) in_flight: Cell<usize>,
     unread: Cell<usize>,
+    /// Bytes that the answers of these statements are taken to have.
+    pub(super) expected: Cell<usize>,
     list: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,
     stop: Cancel,
@@ -149,6 +156,7 @@ impl Transport {
             memory,
             in_flight: Cell::new(0),
             unread: Cell::new(0),
+            expected: Cell::new(0),
             list: RefCell::default(),
             next_id: Cell::new(0),
             stop: Cancel::new(),
@@ -176,7 +184,7 @@ impl Transport {
         self.in_flight.get()
     }
 
-    /// Bytes of answers that clients have not taken.
+    /// Bytes kept for answers that clients have not taken.
     pub fn unread(&self) -> usize {
         self.unread.get()
     }

@@ -3,6 +3,8 @@
 use super::sample::Sample;
 use super::text::{Family, Kind, Put, Value};
 use crate::protocol::Opcode;
+use cluster::coordinator::Consistency;
+use cql::guardrails::Guardrail;
 use replica::Class;
 
 /// The node serves clients (ScyllaDB's number for it).
@@ -51,8 +53,44 @@ families! {
         }
     };
 
-    gauge "scylla_cql_prepared_cache_size" "Statements prepared on the shard." |s| s.prepared.0 as u64;
-    counter "scylla_cql_prepared_cache_evictions" "Prepared statements that had to go for want of room." |s| s.prepared.1;
+    counter "scylla_cql_reads" "SELECT statements executed." |s| s.statements.reads;
+    counters "scylla_cql_inserts" "INSERT statements executed, also within batches." |s, put| conditional(put, s.statements.inserts);
+    counters "scylla_cql_updates" "UPDATE statements executed, also within batches." |s, put| conditional(put, s.statements.updates);
+    counters "scylla_cql_deletes" "DELETE statements executed, also within batches." |s, put| conditional(put, s.statements.deletes);
+    counters "scylla_cql_batches" "Batches executed." |s, put| conditional(put, s.statements.batches);
+    counters "scylla_cql_statements_in_batches" "Statements of executed batches." |s, put| conditional(put, s.statements.statements_in_batches);
+    counter "scylla_cql_batches_pure_logged" "Logged batches executed." |s| s.statements.batches_pure_logged;
+    counter "scylla_cql_batches_pure_unlogged" "Unlogged batches executed." |s| s.statements.batches_pure_unlogged;
+    counter "scylla_cql_rows_read" "Rows answered to SELECT statements." |s| s.statements.rows_read;
+    counter "scylla_cql_unpaged_select_queries" "SELECT statements without a page size." |s| s.statements.unpaged_select_queries;
+    counter "scylla_cql_reverse_queries" "SELECT statements against the clustering order." |s| s.statements.reverse_queries;
+    counter "scylla_cql_select_bypass_caches" "SELECT statements with BYPASS CACHE." |s| s.statements.select_bypass_caches;
+    counter "scylla_cql_select_allow_filtering" "SELECT statements with ALLOW FILTERING." |s| s.statements.select_allow_filtering;
+    counter "scylla_cql_filtered_read_requests" "SELECT statements whose rows are tested one by one." |s| s.statements.filtered_read_requests;
+    counter "scylla_cql_select_partition_range_scan" "SELECT statements of token ranges or whole tables." |s| s.statements.select_partition_range_scan;
+    counter "scylla_cql_select_partition_range_scan_no_bypass_cache" "Those of them without BYPASS CACHE." |s| s.statements.select_partition_range_scan_no_bypass_cache;
+    counter "scylla_query_processor_statements_prepared" "PREPARE requests of clients." |s| s.statements.statements_prepared;
+    counters "scylla_query_processor_queries" "Requests for data by consistency level." |s, put| {
+        for (level, count) in Consistency::ALL.iter().zip(&s.statements.queries) {
+            put(&format!("consistency_level=\"{}\"", level.name()), *count as f64);
+        }
+    };
+    counters "scylla_cql_writes_per_consistency_level" "Writes by consistency level." |s, put| {
+        for (level, count) in Consistency::ALL.iter().zip(&s.statements.writes) {
+            put(&format!("consistency_level=\"{}\"", level.name()), *count as f64);
+        }
+    };
+    counter "scylla_cql_minimum_replication_factor_warn_violations" "Keyspaces given fewer replicas than is recommended." |s| violations(s, Guardrail::LeastFactorWarned);
+    counter "scylla_cql_minimum_replication_factor_fail_violations" "Keyspaces refused for fewer replicas than are allowed." |s| violations(s, Guardrail::LeastFactor);
+    counter "scylla_cql_maximum_replication_factor_warn_violations" "Keyspaces given more replicas than is recommended." |s| violations(s, Guardrail::MostFactorWarned);
+    counter "scylla_cql_maximum_replication_factor_fail_violations" "Keyspaces refused for more replicas than are allowed." |s| violations(s, Guardrail::MostFactor);
+    counter "scylla_cql_replication_strategy_warn_list_violations" "Keyspaces given a replication strategy that is warned of." |s| violations(s, Guardrail::StrategyWarned);
+    counter "scylla_cql_replication_strategy_fail_list_violations" "Keyspaces refused for their replication strategy." |s| violations(s, Guardrail::StrategyRefused);
+    counter "scylla_cql_write_consistency_levels_warned_violations" "Writes at a consistency level that is warned of." |s| violations(s, Guardrail::WriteLevelWarned);
+    counter "scylla_cql_write_consistency_levels_disallowed_violations" "Writes refused for their consistency level." |s| violations(s, Guardrail::WriteLevelRefused);
+    gauge "scylla_cql_prepared_cache_size" "Statements prepared on the shard." |s| s.prepared.statements as u64;
+    gauge "scylla_cql_prepared_cache_memory_footprint" "Bytes that they are taken to hold." |s| s.prepared.bytes as u64;
+    counter "scylla_cql_prepared_cache_evictions" "Prepared statements that had to go for want of room." |s| s.prepared.evicted;
 
     counter "scylla_storage_proxy_coordinator_reads" "Pages that clients asked for." |s| s.coordinator.reads;
     counter "scylla_storage_proxy_coordinator_writes" "Writes that clients asked for." |s| s.coordinator.writes;
@@ -61,7 +99,18 @@ families! {
     counter "scylla_storage_proxy_coordinator_read_timeouts" "Reads that ran out of time." |s| s.coordinator.read_timeouts;
     counter "scylla_storage_proxy_coordinator_write_timeouts" "Writes that ran out of time." |s| s.coordinator.write_timeouts;
     counter "scylla_storage_proxy_coordinator_unavailable" "Requests for which too few replicas were alive." |s| s.coordinator.unavailable;
+    counter "scylla_storage_proxy_coordinator_refused_paging_states" "Paging states that were not given out for the query they came with, or had expired." |s| s.coordinator.refused_states;
     counter "scylla_storage_proxy_replica_cross_shard_ops" "Requests that had to go to another shard of this node." |s| s.coordinator.cross_shard_requests;
+    counter "scylla_storage_proxy_coordinator_remote_requests" "Requests that went to other nodes." |s| s.coordinator.remote_requests;
+    counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas did not agree." |s| s.coordinator.digest_mismatches;
+    counter "scylla_storage_proxy_coordinator_read_repair_write_attempts" "Replicas that a read gave what they lacked." |s| s.coordinator.read_repairs;
+    counter "scylla_storage_proxy_coordinator_speculative_data_reads" "Reads for which one replica more was asked, because those asked were slow." |s| s.coordinator.speculative_reads;
+    counter "scylla_hints_manager_written" "Writes kept for nodes that missed them." |s| s.coordinator.hints.written;
+    counter "scylla_hints_manager_errors" "Writes that could not be kept for nodes that missed them." |s| s.coordinator.hints.refused;
+    counter "scylla_hints_manager_sent_total" "Kept writes that were delivered." |s| s.coordinator.hints.sent;
+    counter "scylla_hints_manager_discarded" "Kept writes that were given up: too old, or of a table that is gone." |s| s.coordinator.hints.dropped;
+    counter "scylla_hints_manager_corrupted_files" "Files of kept writes that could not be read to their ends." |s| s.coordinator.hints.corrupted;
+    gauge "scylla_hints_manager_disk_bytes" "Bytes that kept writes take on disk." |s| s.coordinator.hints.bytes;
 
     counter "scylla_database_total_reads" "Pages read by this shard's replica." |s| s.replica.reads;
     counter "scylla_database_total_writes" "Mutations applied by this shard's replica." |s| s.replica.writes;
@@ -77,17 +126,41 @@ families! {
     counter "scylla_database_engine_writes" "Mutations applied to memtables." |s| s.engine.writes;
     counter "scylla_database_engine_reads" "Readers opened." |s| s.engine.reads;
 
-    gauge "scylla_cache_bytes_used" "Bytes of sstable pages in the cache." |s| s.engine.cache.bytes as u64;
+    gauge "scylla_cache_bytes_used" "Bytes of rows and of sstable pages in the caches." |s| s.engine.cache.bytes as u64 + s.engine.rows.bytes;
+    gauge "scylla_cache_bytes_total" "Bytes that the caches of rows and of pages may take." |s| s.engine.cache_limit_bytes;
     gauge "scylla_cache_pages" "Sstable pages in the cache." |s| s.engine.cache.pages as u64;
     counter "scylla_cache_page_hits" "Sstable pages found in the cache." |s| s.engine.cache.hits;
     counter "scylla_cache_page_misses" "Sstable pages read from disk." |s| s.engine.cache.misses;
     counter "scylla_cache_page_evictions" "Sstable pages that had to leave the cache." |s| s.engine.cache.evictions;
-    counter "scylla_cache_row_hits" "As scylla_cache_page_hits: the cache holds pages, not rows." |s| s.engine.cache.hits;
-    counter "scylla_cache_row_misses" "As scylla_cache_page_misses." |s| s.engine.cache.misses;
+    gauge "scylla_cache_partitions" "Partitions in the cache of rows (those of one row)." |s| s.engine.rows.partitions;
+    counter "scylla_cache_partition_hits" "Partitions found in the cache of rows." |s| s.engine.rows.hits;
+    counter "scylla_cache_partition_misses" "Partitions looked for in the cache of rows and read from sstables." |s| s.engine.rows.misses;
+    counter "scylla_cache_partition_insertions" "Partitions that came into the cache of rows." |s| s.engine.rows.insertions;
+    counter "scylla_cache_partition_evictions" "Partitions that had to leave the cache of rows." |s| s.engine.rows.evictions;
+    gauge "scylla_cache_rows" "As scylla_cache_partitions: the partitions cached are of one row." |s| s.engine.rows.partitions;
+    counter "scylla_cache_row_insertions" "As scylla_cache_partition_insertions." |s| s.engine.rows.insertions;
+    counter "scylla_cache_row_evictions" "As scylla_cache_partition_evictions." |s| s.engine.rows.evictions;
+    counter "scylla_cache_row_hits" "As scylla_cache_partition_hits: the partitions cached are of one row." |s| s.engine.rows.hits;
+    counter "scylla_cache_row_misses" "As scylla_cache_partition_misses." |s| s.engine.rows.misses;
 
     gauge "scylla_sstables_count" "Sstables attached." |s| s.engine.sstables;
     gauge "scylla_sstables_unreadable" "Sstables that could not be opened or are corrupt." |s| s.engine.sstables_unreadable;
     gauge "scylla_column_family_live_disk_space" "Bytes that sstables take on disk." |s| s.engine.disk_bytes;
+    gauge "scylla_column_family_live_sstable" "Sstables attached." |s| s.tables.sstables;
+    gauge "scylla_column_family_pending_flushes" "Memtables that wait to be flushed." |s| s.tables.pending_flushes;
+    counter "scylla_column_family_memtable_switch" "Memtables that were flushed." |s| s.engine.flushes;
+    gauge "scylla_column_family_tablet_count" "Tablets." |s| s.tables.tablets;
+    gauge "scylla_sstables_currently_open_for_reading" "Sstables of which a file is open. They are opened when they are read." |s| s.tables.open_sstables;
+    gauge "scylla_sstables_currently_open_for_writing" "Sstables that flushes and compactions write." |s| s.engine.sstables_writing;
+    counter "scylla_sstables_total_open_for_reading" "Sstables ever loaded." |s| s.engine.cache.sstables_opened;
+    counter "scylla_sstables_total_open_for_writing" "Sstables that flushes and compactions ever began." |s| s.engine.sstables_begun;
+    counter "scylla_sstables_total_deleted" "Sstables removed from the disk." |s| s.engine.sstables_deleted;
+    gauge "scylla_sstables_open_files" "Files of sstables that are open." |s| s.engine.open_files.open as u64;
+    gauge "scylla_sstables_open_files_limit" "The most that may be (sstable_open_files_limit)." |s| s.engine.open_files.limit as u64;
+    counter "scylla_sstables_files_opened" "Files of sstables ever opened." |s| s.engine.open_files.opened;
+    counter "scylla_sstables_files_closed" "Files of sstables closed because others needed their descriptors." |s| s.engine.open_files.closed;
+    gauge "scylla_sstables_memory_bytes" "Bytes of memory that open sstables hold: filters, summaries, chunk offsets." |s| s.tables.sstable_memory_bytes;
+    counter "scylla_sstables_index_page_reads" "Pages of sstable indexes read, from the cache or from disk." |s| s.engine.cache.index_reads;
     counter "scylla_sstables_bloom_filter_rejects" "Sstables that point reads did not open thanks to a bloom filter." |s| s.engine.bloom_filter_rejects;
 
     gauge "scylla_memory_total_memory" "Memory budget of the shard, in bytes." |s| s.memory;
@@ -96,10 +169,25 @@ families! {
 
     gauge "scylla_memtables_pending_flushes" "Flushes that run." |s| s.engine.flushes_running;
     counter "scylla_memtables_flushes" "Memtables flushed." |s| s.engine.flushes;
+    gauge "scylla_memtables_pending_flushes_bytes" "Bytes of memtables that wait to be flushed." |s| s.tables.pending_flush_bytes;
+    counter "scylla_memtables_carried" "Small memtables that were logged once more instead of being flushed." |s| s.engine.carried;
     counter "scylla_memtables_failed_flushes" "Flushes that failed." |s| s.engine.flush_failures;
     counter "scylla_memtables_flushed_bytes" "Bytes written by flushes." |s| s.engine.flushed_bytes;
 
     gauge "scylla_commitlog_pending_flushes" "Syncs under way." |s| s.engine.log.syncing;
+    counter "scylla_database_querier_cache_lookups" "Pages after the first that looked for the reader of the page before." |s| s.replica.queriers.lookups;
+    counter "scylla_database_querier_cache_misses" "Those that found none." |s| s.replica.queriers.misses;
+    counter "scylla_database_querier_cache_drops" "Those that found one which could not go on." |s| s.replica.queriers.drops;
+    counter "scylla_database_querier_cache_scheduling_group_mismatches" "Those of the drops that were of another class of work." |s| s.replica.queriers.scheduling_group_mismatches;
+    counter "scylla_database_querier_cache_reused" "Pages that went on with the reader of the page before: lookups less misses and drops." |s| s.replica.queriers.reused();
+    counter "scylla_database_querier_cache_advanced" "Those of the reused that went forward to their position first." |s| s.replica.queriers.advanced;
+    counter "scylla_database_querier_cache_time_based_evictions" "Kept readers given up because their next page did not come in time." |s| s.replica.queriers.time_based_evictions;
+    counter "scylla_database_querier_cache_resource_based_evictions" "Kept readers given up for reads that wanted their permit." |s| s.replica.queriers.resource_based_evictions;
+    counter "scylla_database_querier_cache_memory_based_evictions" "Kept readers given up because all together held too much memory." |s| s.replica.queriers.memory_based_evictions;
+    gauge "scylla_database_querier_cache_population" "Readers kept for their next page." |s| s.replica.queriers.population;
+    gauge "scylla_database_querier_cache_querier_population" "The same, under its older name." |s| s.replica.queriers.population;
+    gauge "scylla_database_querier_cache_memory_bytes" "Bytes that they hold." |s| s.replica.queriers.memory;
+
     counter "scylla_commitlog_flush" "Syncs done." |s| s.engine.log.syncs;
     counter "scylla_commitlog_alloc" "Records appended." |s| s.engine.log.records;
     counter "scylla_commitlog_cycle" "Write calls." |s| s.engine.log.writes;
@@ -114,10 +202,36 @@ families! {
 
     gauge "scylla_compaction_manager_compactions" "Compactions that run." |s| s.engine.compactions_running;
     gauge "scylla_compaction_manager_pending_compactions" "Compactions that wait." |s| s.engine.compactions_pending;
+    gauge "scylla_compaction_manager_backlog" "Bytes that compaction has still to write, about." |s| s.engine.compaction_backlog;
+    gauge "scylla_compaction_manager_background_share" "Part of the time, in 1/1000, that flushes and compactions get while requests wait; 0 before the first." |s| s.engine.background_share;
     counter "scylla_compaction_manager_completed_compactions" "Compactions done." |s| s.engine.compactions;
     counter "scylla_compaction_manager_failed_compactions" "Compactions that failed." |s| s.engine.compaction_failures;
     counter "scylla_compaction_manager_read_bytes" "Bytes read by compactions." |s| s.engine.compacted_bytes_in;
     counter "scylla_compaction_manager_written_bytes" "Bytes written by compactions." |s| s.engine.compacted_bytes_out;
+
+    gauge "scylla_rpc_client_count" "Connections to shards of other nodes." |s| s.internode.connections;
+    counter "scylla_rpc_client_sent_messages" "Requests sent to other nodes." |s| s.internode.requests_sent;
+    counter "scylla_rpc_client_replied" "Answers of other nodes." |s| s.internode.replied;
+    counter "scylla_rpc_client_exception_received" "Those of them that were refusals." |s| s.internode.refused;
+    counter "scylla_rpc_client_timeout" "Requests to other nodes whose time ran out." |s| s.internode.timeouts;
+    counter "scylla_rpc_client_lost" "Requests to other nodes whose connections were lost." |s| s.internode.lost;
+    counter "scylla_rpc_client_unreachable" "Requests not sent because the node was down or could not be reached." |s| s.internode.unreachable;
+    counter "scylla_rpc_client_overloaded" "Requests not sent because too many waited for the node already." |s| s.internode.overloaded;
+    counter "scylla_rpc_client_cancelled" "Requests to other nodes that nobody waited for any more." |s| s.internode.cancelled;
+    gauge "scylla_rpc_client_wait_reply" "Requests to other nodes that wait for their answers." |s| s.internode.wait_reply;
+    gauge "scylla_rpc_client_pending" "Requests to other nodes that wait to be sent." |s| s.internode.pending;
+    counter "scylla_rpc_client_failed_connects" "Connections to other nodes that did not come about." |s| s.internode.failed_connects;
+    gauge "scylla_rpc_server_count" "Connections of shards of other nodes." |s| s.internode.served_connections;
+    counter "scylla_rpc_server_received_messages" "Requests of other nodes." |s| s.internode.served;
+    counter "scylla_rpc_server_waited" "Those of them that could not be answered at once." |s| s.internode.served_later;
+    gauge "scylla_rpc_server_pending" "Requests of other nodes that are being worked on." |s| s.internode.serving;
+    counter "scylla_rpc_server_blocked" "Times that no more was read from a node because too much of it was being worked on." |s| s.internode.blocked;
+    counter "scylla_rpc_rejected_connections" "Connections between nodes that either side rejected." |s| s.internode.rejected;
+    counter "scylla_rpc_garbage_connections" "Connections to the port for nodes that were something else." |s| s.internode.garbage;
+    counter "scylla_rpc_sent_bytes" "Bytes sent to other nodes." |s| s.internode.sent;
+    counter "scylla_rpc_received_bytes" "Bytes received from other nodes." |s| s.internode.received;
+    gauge "scylla_gossip_live" "Other nodes that are up, as shard 0 finds them." |s| s.nodes_up;
+    gauge "scylla_gossip_unreachable" "Other nodes that are down, as shard 0 finds them." |s| s.nodes_down;
 
     gauges "scylla_reactor_utilization" "Part of the time since the start that the shard was busy, in percent." |s, put| {
         let (busy, idle) = (s.runtime.busy.as_secs_f64(), s.runtime.idle.as_secs_f64());
@@ -145,6 +259,16 @@ families! {
     counter "scylla_smp_wakes_sent" "Sleeping shards woken." |s| s.runtime.mail_wakes_sent;
 
     gauges "scylla_node_operation_mode" "What the node does: 3 is normal." |_, put| put("", MODE_NORMAL);
+}
+
+fn violations(sample: &Sample, of: Guardrail) -> u64 {
+    sample.statements.violations[of as usize]
+}
+
+/// The numbers of statements without a condition, and of those with one: none yet.
+fn conditional(put: Put, without: u64) {
+    put("conditional=\"no\"", without as f64);
+    put("conditional=\"yes\"", 0.0);
 }
 
 fn by_class(sample: &Sample, put: Put, read: fn(&replica::permit::PermitUsage) -> u64) {
@@ -190,9 +314,13 @@ mod tests {
         let mut sample = Sample { shard: 1, ..Sample::default() };
         sample.transport.errors.insert(0x2200, 3);
         sample.transport.requests[2] = 7;
+        sample.statements.inserts = 9;
+        sample.statements.queries[Consistency::Quorum as usize] = 4;
         let out = text::write(FAMILIES, &[Sample::default(), sample]);
         assert!(out.contains("scylla_transport_cql_requests_count{shard=\"1\",kind=\"QUERY\"} 7\n"));
         assert!(out.contains("scylla_transport_cql_errors_total{shard=\"1\",type=\"invalid\"} 3\n"));
+        assert!(out.contains("scylla_cql_inserts{shard=\"1\",conditional=\"no\"} 9\n"));
+        assert!(out.contains("scylla_query_processor_queries{shard=\"1\",consistency_level=\"QUORUM\"} 4\n"));
         assert!(out.contains("scylla_node_operation_mode{shard=\"0\"} 3\n"));
         let mut names = std::collections::BTreeSet::new();
         for family in FAMILIES {

@@ -5,8 +5,9 @@ use crate::connection::latency::{Did, HistogramNumbers};
 use crate::protocol::Opcode;
 use cluster::Coordinator;
 use cluster::coordinator::CoordinatorMetrics;
-use cql::Processor;
-use engine::{Engine, EngineMetrics};
+use cluster::internode::{Internode, InternodeMetrics, NodeStatus};
+use cql::{Processor, StatementNumbers};
+use engine::{Engine, EngineMetrics, TableDetails};
 use replica::{Replica, ReplicaMetrics};
 use rt::metrics::ShardMetrics;
 use std::collections::BTreeMap;
@@ -32,12 +33,22 @@ pub struct Sample {
     pub transport: TransportNumbers,
     /// The store's.
     pub engine: EngineMetrics,
+    /// All tables together.
+    pub tables: TableDetails,
     /// The replica's.
     pub replica: ReplicaMetrics,
     /// The coordinator's.
     pub coordinator: CoordinatorMetrics,
-    /// Statements prepared, and how many had to go for want of room.
-    pub prepared: (usize, u64),
+    /// Statements prepared.
+    pub prepared: cql::prepared::CacheNumbers,
+    /// Statements executed.
+    pub statements: StatementNumbers,
+    /// The connections' to other nodes.
+    pub internode: InternodeMetrics,
+    /// Other nodes that are up; counted on shard 0.
+    pub nodes_up: u64,
+    /// Other nodes that are down; counted on shard 0.
+    pub nodes_down: u64,
 }
 
 /// The connections of a shard in numbers.
@@ -80,15 +91,27 @@ pub struct TransportNumbers {
 impl Sample {
     /// This shard's numbers now.
     pub fn take() -> Sample {
+        let internode = service::<Internode>();
+        let nodes = |status| match &internode {
+            Some(internode) if rt::shard::this().0 == 0 => {
+                internode.liveness().nodes.values().filter(|node| node.status == status).count() as u64
+            }
+            _ => 0,
+        };
         Sample {
             shard: rt::shard::this().0,
             memory: service::<Budget>().map_or(0, |budget| budget.shard_memory as u64),
             runtime: rt::metrics::snapshot(),
             transport: service::<Transport>().map(|transport| transport_numbers(&transport)).unwrap_or_default(),
             engine: service::<Engine>().map(|engine| engine.metrics()).unwrap_or_default(),
+            tables: service::<Engine>().map(|engine| engine.details()).unwrap_or_default(),
             replica: service::<Replica>().map(|replica| replica.metrics()).unwrap_or_default(),
             prepared: service::<Processor>().map(|processor| processor.prepared_statements()).unwrap_or_default(),
+            statements: service::<Processor>().map(|processor| processor.statistics()).unwrap_or_default(),
             coordinator: service::<Coordinator>().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
+            nodes_up: nodes(NodeStatus::Up),
+            nodes_down: nodes(NodeStatus::Down),
+            internode: internode.as_ref().map(|internode| internode.metrics()).unwrap_or_default(),
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::Version;
 use bytes::Bytes;
 use cql::Error;
-use cql::api::BoundValue;
+use cql::api::{BoundValue, MetadataId};
 
 /// UTF-8 text that is a slice of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,7 +141,13 @@ impl Body {
         self.array()
     }
 
-    /// `[value]`
+    /// The `[short bytes]` of a result's metadata id. One of another length is nobody's: all zeros.
+    pub fn metadata_id(&mut self) -> Result<MetadataId, Error> {
+        let len = usize::from(self.short()?);
+        Ok(self.take(len)?.try_into().unwrap_or_default())
+    }
+
+    /// `[value]`; before version 4 `[bytes]`, of which every negative length is null.
     #[inline]
     pub fn value(&mut self, version: Version) -> Result<BoundValue, Error> {
         let len = self.int()?;
@@ -150,19 +156,21 @@ impl Body {
         }
         match len {
             -1 => Ok(BoundValue::Null),
-            -2 if version >= Version::V4 => Ok(BoundValue::Unset),
+            _ if version < Version::V4 => Ok(BoundValue::Null),
+            -2 => Ok(BoundValue::Unset),
             _ => Err(protocol(format!("Malformed frame: a value of length {len}"))),
         }
     }
 
-    /// Passes over a `[bytes map]`.
-    pub fn skip_bytes_map(&mut self) -> Result<(), Error> {
+    /// Passes over a `[bytes map]`; whether a key is in it.
+    pub fn bytes_map_has(&mut self, key: &str) -> Result<bool, Error> {
         let count = self.count(6)?;
+        let mut found = false;
         for _ in 0..count {
-            self.string()?;
+            found |= self.string()? == key;
             self.bytes()?;
         }
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -192,7 +200,7 @@ mod tests {
         let absurd = [0xFF, 0xFF, 0xFF, 0xFD];
         assert_eq!(body(&null).value(Version::V3).ok(), Some(BoundValue::Null));
         assert_eq!(body(&unset).value(Version::V4).ok(), Some(BoundValue::Unset));
-        assert!(body(&unset).value(Version::V3).is_err());
+        assert_eq!(body(&unset).value(Version::V3).ok(), Some(BoundValue::Null));
         assert!(body(&absurd).value(Version::V4).is_err());
         assert_eq!(body(&[0, 0, 0, 1, 7]).value(Version::V4).ok(), Some(BoundValue::Value(Bytes::from_static(&[7]))));
     }

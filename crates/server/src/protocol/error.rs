@@ -1,11 +1,17 @@
 //! ERROR bodies: what follows the code and the message of each error.
 
-use super::{Version, write};
+use super::{Reply, Version, write};
 use bytes::BufMut;
 use cql::Error;
+use std::net::IpAddr;
 
-/// Appends the body of an ERROR frame. A client that did not negotiate the rate limit's error gets a configuration error.
-pub fn write(out: &mut impl BufMut, version: Version, rate_limit: bool, error: &Error) {
+/// Why a replica failed, where nothing more is known.
+const UNKNOWN_REASON: u16 = 0;
+
+/// Appends the body of an ERROR frame. A client that did not negotiate the rate limit's error gets a configuration error. `node` is
+/// this node's address, if it is known: version 5 names the replicas that failed.
+pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: &Error) {
+    let (version, rate_limit) = (reply.version, reply.rate_limit);
     out.put_i32(code(version, rate_limit, error));
     write::string(out, &error.to_string());
     match error {
@@ -36,24 +42,26 @@ pub fn write(out: &mut impl BufMut, version: Version, rate_limit: bool, error: &
             out.put_i32(*required);
             out.put_u8(u8::from(*data_present));
         }
-        Error::ReadFailure { consistency, received, required, failures, data_present, .. } => {
+        Error::ReadFailure { consistency, received, required, failures, nodes, data_present, .. } => {
             out.put_u16(*consistency as u16);
             out.put_i32(*received);
             out.put_i32(*required);
-            if version >= Version::V4 {
-                out.put_i32(*failures);
-            }
+            put_failures(out, version, nodes, node, *failures);
             out.put_u8(u8::from(*data_present));
         }
-        Error::WriteFailure { consistency, received, required, failures, kind, .. } => {
+        Error::WriteFailure { consistency, received, required, failures, nodes, kind, .. } => {
             out.put_u16(*consistency as u16);
             out.put_i32(*received);
             out.put_i32(*required);
-            if version >= Version::V4 {
-                out.put_i32(*failures);
-            }
+            put_failures(out, version, nodes, node, *failures);
             write::string(out, kind.name());
         }
+        Error::FunctionFailure { keyspace, function, argument_types, .. } if version >= Version::V4 => {
+            write::string(out, keyspace);
+            write::string(out, function);
+            write::string_list(out, argument_types);
+        }
+        Error::FunctionFailure { .. } => {}
         Error::AlreadyExists { keyspace, table, .. } => {
             write::string(out, keyspace);
             write::string(out, table);
@@ -68,12 +76,29 @@ pub fn write(out: &mut impl BufMut, version: Version, rate_limit: bool, error: &
     }
 }
 
+/// Which replicas failed: their number, from version 5 on each with its reason. Where no nodes are named it is this one.
+fn put_failures(out: &mut impl BufMut, version: Version, nodes: &[IpAddr], own: Option<IpAddr>, failures: i32) {
+    if version < Version::V4 {
+        return;
+    }
+    if version == Version::V4 {
+        return out.put_i32(failures);
+    }
+    let own = own.filter(|_| failures > 0 && nodes.is_empty());
+    out.put_i32(nodes.len() as i32 + i32::from(own.is_some()));
+    for node in nodes.iter().copied().chain(own) {
+        write::address(out, node);
+        out.put_u16(UNKNOWN_REASON);
+    }
+}
+
 /// The code the client gets. Version 3 knows no failures: they are told as timeouts.
 pub fn code(version: Version, rate_limit: bool, error: &Error) -> i32 {
     match error {
         Error::RateLimit { .. } if !rate_limit => 0x2300,
         Error::ReadFailure { .. } if version < Version::V4 => 0x1200,
         Error::WriteFailure { .. } if version < Version::V4 => 0x1100,
+        Error::FunctionFailure { .. } if version < Version::V4 => 0x2200,
         other => other.code(),
     }
 }
@@ -86,7 +111,8 @@ mod tests {
 
     fn body(version: Version, rate_limit: bool, error: &Error) -> Vec<u8> {
         let mut out = Vec::new();
-        write(&mut out, version, rate_limit, error);
+        let node = Some(IpAddr::from([127, 0, 0, 9]));
+        write(&mut out, &Reply { rate_limit, ..Reply::plain(version, 0) }, node, error);
         let message = error.to_string();
         assert_eq!(&out[4..6], &(message.len() as u16).to_be_bytes());
         assert_eq!(&out[6..6 + message.len()], message.as_bytes());
@@ -129,6 +155,15 @@ mod tests {
                 b"\0\0\x25\0\0\x10\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07",
             ),
             (
+                Error::FunctionFailure {
+                    keyspace: "k".into(),
+                    function: "f".into(),
+                    argument_types: vec!["text".into()],
+                    message: "m".into(),
+                },
+                b"\0\0\x14\0\0\x01k\0\x01f\0\x01\0\x04text",
+            ),
+            (
                 Error::RateLimit { target: target.clone(), write: true, rejected_by_coordinator: false },
                 &[0, 0, 0xF0, 0, 1, 0],
             ),
@@ -142,11 +177,22 @@ mod tests {
             received: 1,
             required: 2,
             failures: 3,
+            nodes: Vec::new(),
             data_present: false,
             why: String::new(),
         };
         assert_eq!(body(Version::V4, true, &failure), b"\0\0\x13\0\0\x04\0\0\0\x01\0\0\0\x02\0\0\0\x03\0");
         assert_eq!(body(Version::V3, true, &failure), b"\0\0\x12\0\0\x04\0\0\0\x01\0\0\0\x02\0");
+        let expected = b"\0\0\x13\0\0\x04\0\0\0\x01\0\0\0\x02\0\0\0\x01\x04\x7f\0\0\x09\0\0\0";
+        assert_eq!(body(Version::V5, true, &failure), expected);
+        let mut elsewhere = failure.clone();
+        let Error::ReadFailure { nodes, .. } = &mut elsewhere else { unreachable!() };
+        nodes.extend([IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3])]);
+        let expected = b"\0\0\x13\0\0\x04\0\0\0\x01\0\0\0\x02\0\0\0\x02\x04\x7f\0\0\x02\0\0\x04\x7f\0\0\x03\0\0\0";
+        assert_eq!(body(Version::V5, true, &elsewhere), expected);
+        let mut unknown = Vec::new();
+        write(&mut unknown, &Reply::plain(Version::V5, 0), None, &failure);
+        assert_eq!(&unknown[unknown.len() - 5..], [0, 0, 0, 0, 0], "no node, and no data");
         let limited = Error::RateLimit { target, write: true, rejected_by_coordinator: false };
         assert_eq!(body(Version::V4, false, &limited), [0, 0, 0x23, 0]);
     }

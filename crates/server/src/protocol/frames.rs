@@ -2,8 +2,10 @@
 //!
 //! The reader fills [`Frames::space`]; [`Frames::take_next`] gives what is complete. Frames are slices of the read buffer, which
 //! is used again as soon as nobody holds a slice of it. A body that is too long is refused and then passed over as it
-//! arrives, so that the connection can go on.
+//! arrives, so that the connection can go on. From [`Frames::use_segments`] on frames come in segments: those of a
+//! self-contained one are slices as before, a frame that fills several is put together.
 
+use super::segment::{self, Form, Taken};
 use super::{HEADER_LEN, Opcode, Version, flag};
 use bytes::{Buf, Bytes, BytesMut};
 use cql::Error;
@@ -63,6 +65,92 @@ pub enum Next {
     Refused(Refused),
 }
 
+/// What some bytes begin with.
+enum Start {
+    /// Not a whole frame; it will have this many bytes, 0 as long as that is not known.
+    Incomplete(usize),
+    /// A frame.
+    Frame(Head),
+    /// Something to refuse that takes this many bytes, of which not all need to be there.
+    Refused(Refused, usize),
+}
+
+/// The head of a frame that is there.
+struct Head {
+    version: Version,
+    flags: u8,
+    stream: i16,
+    opcode: Opcode,
+    /// Bytes of the frame.
+    len: usize,
+}
+
+impl Head {
+    #[inline]
+    fn with(self, body: Bytes) -> Next {
+        let Head { version, flags, stream, opcode, .. } = self;
+        Next::Frame(RawFrame { version, flags, stream, opcode, body })
+    }
+}
+
+/// Looks at what `bytes` begin with.
+#[inline]
+fn look(bytes: &[u8], max_body: usize) -> Start {
+    let Some(&first) = bytes.first() else { return Start::Incomplete(0) };
+    let Some(version) = Version::from_number(first) else { return odd_version(first, bytes) };
+    let Some(header) = bytes.first_chunk::<HEADER_LEN>() else { return Start::Incomplete(0) };
+    let [_, flags, s0, s1, opcode, l0, l1, l2, l3] = *header;
+    let stream = i16::from_be_bytes([s0, s1]);
+    let len = i32::from_be_bytes([l0, l1, l2, l3]);
+    let refused = |error, fatal, len| Start::Refused(Refused { version: first, stream, error, fatal }, len);
+    let Ok(body) = usize::try_from(len) else {
+        return refused(Error::Protocol(format!("Malformed frame: a body of length {len}")), true, 0);
+    };
+    let len = HEADER_LEN + body;
+    if body > max_body {
+        let error = format!("Request is too big: length {body} exceeds maximum allowed length {max_body}");
+        return refused(Error::Invalid(error), false, len);
+    }
+    let Some(opcode) = Opcode::request_from_number(opcode) else {
+        return refused(Error::Protocol(format!("Unknown opcode {opcode}")), false, len);
+    };
+    if bytes.len() < len {
+        return Start::Incomplete(len);
+    }
+    Start::Frame(Head { version, flags, stream, opcode, len })
+}
+
+/// A first byte that is not the start of a request in a version spoken here.
+#[cold]
+fn odd_version(first: u8, bytes: &[u8]) -> Start {
+    let is_response = first & 0x80 != 0;
+    let number = first & 0x7F;
+    // Before version 3 the stream had one byte and the header eight.
+    let (len, stream) = match (number, bytes) {
+        (0..3, [_, _, s, ..]) => (8, i16::from(*s as i8)),
+        (0..3, _) => (8, 0),
+        (_, [_, _, s0, s1, ..]) => (HEADER_LEN, i16::from_be_bytes([*s0, *s1])),
+        _ => (HEADER_LEN, 0),
+    };
+    if bytes.len() < len {
+        return Start::Incomplete(0);
+    }
+    let error = if is_response {
+        Error::Protocol("A client sends requests only, this frame is a response".to_owned())
+    } else {
+        let spoken = Version::ALL.map(|version| version.to_string()).join(", ");
+        Error::Protocol(format!(
+            "Invalid or unsupported protocol version ({number}); supported versions are ({spoken})"
+        ))
+    };
+    let version = match number {
+        1 | 2 => number,
+        3 => 3,
+        _ => 4,
+    };
+    Start::Refused(Refused { version, stream, error, fatal: true }, 0)
+}
+
 /// The read side of a connection.
 #[derive(Debug)]
 pub struct Frames {
@@ -70,16 +158,24 @@ pub struct Frames {
     /// Bytes of a refused body that are still to come.
     skip: usize,
     max_body: usize,
-    /// The whole length of the frame at the buffer's start, once its header is known.
+    /// The whole length of the frame (or of the segment) at the buffer's start, once its header is known.
     wanted: usize,
     /// The last read filled its space.
     filled: bool,
+    /// What was taken out of segments, once they are used.
+    opened: Option<Opened>,
 }
 
 impl Frames {
     /// A reader that refuses bodies of more than `max_body` bytes.
     pub fn new(max_body: usize) -> Frames {
-        Frames { buffer: BytesMut::with_capacity(FIRST_BUFFER), skip: 0, max_body, wanted: 0, filled: false }
+        let buffer = BytesMut::with_capacity(FIRST_BUFFER);
+        Frames { buffer, skip: 0, max_body, wanted: 0, filled: false, opened: None }
+    }
+
+    /// From the next byte on, frames come in segments.
+    pub fn use_segments(&mut self, form: Form) {
+        self.opened = Some(Opened { form, payload: Bytes::new(), long: BytesMut::new(), long_len: 0, skip: 0 });
     }
 
     /// The buffer, with room to append to. Tell [`Frames::arrived`] afterwards.
@@ -113,186 +209,152 @@ impl Frames {
 
     /// The whole length of the frame that is being read, if it is known and not complete; else zero.
     pub fn incomplete_len(&self) -> usize {
-        self.wanted
+        self.opened.as_ref().map_or(0, |opened| opened.long_len).max(self.wanted)
     }
 
     /// How many bytes are buffered.
     pub fn buffered(&self) -> usize {
-        self.buffer.len()
+        let opened = self.opened.as_ref().map_or(0, |opened| opened.payload.len() + opened.long.len());
+        self.buffer.len() + opened
     }
 
     /// Takes the next frame off the buffer.
     #[inline]
     pub fn take_next(&mut self) -> Next {
-        let buffer = &self.buffer[..];
-        let Some(&first) = buffer.first() else { return Next::Incomplete };
-        let Some(version) = Version::from_number(first) else { return self.odd_version(first) };
-        let Some(header) = buffer.first_chunk::<HEADER_LEN>() else { return Next::Incomplete };
-        let [_, flags, s0, s1, opcode, l0, l1, l2, l3] = *header;
-        let stream = i16::from_be_bytes([s0, s1]);
-        let len = i32::from_be_bytes([l0, l1, l2, l3]);
-        let refused = |error, fatal| Next::Refused(Refused { version: first, stream, error, fatal });
-        let Ok(len) = usize::try_from(len) else {
-            return refused(Error::Protocol(format!("Malformed frame: a body of length {len}")), true);
-        };
-        if len > self.max_body {
-            let error = Error::Invalid(format!(
-                "Request is too big: length {len} exceeds maximum allowed length {}",
-                self.max_body
-            ));
-            self.pass_over(HEADER_LEN + len);
-            return refused(error, false);
+        if self.opened.is_some() {
+            return self.take_opened();
         }
-        let Some(opcode) = Opcode::request_from_number(opcode) else {
-            self.pass_over(HEADER_LEN + len);
-            return refused(Error::Protocol(format!("Unknown opcode {opcode}")), false);
-        };
-        if buffer.len() < HEADER_LEN + len {
-            self.wanted = HEADER_LEN + len;
-            return Next::Incomplete;
+        match look(&self.buffer, self.max_body) {
+            Start::Incomplete(wanted) => {
+                self.wanted = wanted;
+                Next::Incomplete
+            }
+            Start::Frame(head) => {
+                self.wanted = 0;
+                let mut frame = self.buffer.split_to(head.len);
+                frame.advance(HEADER_LEN);
+                head.with(frame.freeze())
+            }
+            Start::Refused(refused, len) => {
+                let here = len.min(self.buffer.len());
+                self.buffer.advance(here);
+                self.skip = len - here;
+                self.wanted = 0;
+                Next::Refused(refused)
+            }
         }
-        self.wanted = 0;
-        let mut frame = self.buffer.split_to(HEADER_LEN + len);
-        frame.advance(HEADER_LEN);
-        Next::Frame(RawFrame { version, flags, stream, opcode, body: frame.freeze() })
     }
 
-    fn pass_over(&mut self, len: usize) {
-        let here = len.min(self.buffer.len());
-        self.buffer.advance(here);
-        self.skip = len - here;
-        self.wanted = 0;
+    /// Takes the next frame out of segments.
+    fn take_opened(&mut self) -> Next {
+        let Some(opened) = &mut self.opened else { return Next::Incomplete };
+        loop {
+            if !opened.payload.is_empty() {
+                return opened.next_of_payload(self.max_body);
+            }
+            let segment = match segment::take(opened.form, &mut self.buffer) {
+                Taken::Incomplete(len) => {
+                    self.wanted = len;
+                    return Next::Incomplete;
+                }
+                Taken::Damaged(why) => return broken(&format!("Damaged segment: {why}")),
+                Taken::Segment(segment) => segment,
+            };
+            self.wanted = 0;
+            let next = match segment.self_contained {
+                true => opened.whole(segment.payload),
+                false => opened.part(&segment.payload, self.max_body),
+            };
+            if let Some(next) = next {
+                return next;
+            }
+        }
+    }
+}
+
+/// A stream of segments that cannot be followed any further.
+#[cold]
+fn broken(why: &str) -> Next {
+    Next::Refused(Refused {
+        version: Version::V5 as u8,
+        stream: 0,
+        error: Error::Protocol(why.to_owned()),
+        fatal: true,
+    })
+}
+
+/// What was taken out of segments and is not given out yet.
+#[derive(Debug)]
+struct Opened {
+    form: Form,
+    /// The rest of a self-contained segment.
+    payload: Bytes,
+    /// The begin of a frame that fills several segments, and its whole length, once that is known.
+    long: BytesMut,
+    long_len: usize,
+    /// Bytes of such a frame that was refused, still to come.
+    skip: usize,
+}
+
+impl Opened {
+    /// The next frame of a self-contained segment.
+    fn next_of_payload(&mut self, max_body: usize) -> Next {
+        match look(&self.payload, max_body) {
+            Start::Frame(head) => {
+                // Of the last frame nothing is left that would hold the read buffer, which then is used again.
+                let mut frame = match head.len == self.payload.len() {
+                    true => std::mem::take(&mut self.payload),
+                    false => self.payload.split_to(head.len),
+                };
+                frame.advance(HEADER_LEN);
+                head.with(frame)
+            }
+            Start::Refused(refused, len) if len <= self.payload.len() => {
+                self.payload.advance(len);
+                Next::Refused(Refused { version: Version::V5 as u8, ..refused })
+            }
+            Start::Incomplete(_) | Start::Refused(..) => broken("A self-contained segment ends within a frame"),
+        }
     }
 
-    /// A first byte that is not the start of a request in a version spoken here.
-    fn odd_version(&mut self, first: u8) -> Next {
-        let is_response = first & 0x80 != 0;
-        let number = first & 0x7F;
-        // Before version 3 the stream had one byte and the header eight.
-        let (len, stream) = match (number, &self.buffer[..]) {
-            (0..3, [_, _, s, ..]) => (8, i16::from(*s as i8)),
-            (0..3, _) => (8, 0),
-            (_, [_, _, s0, s1, ..]) => (HEADER_LEN, i16::from_be_bytes([*s0, *s1])),
-            _ => (HEADER_LEN, 0),
-        };
-        if self.buffer.len() < len {
-            return Next::Incomplete;
+    /// A self-contained segment came.
+    fn whole(&mut self, payload: Bytes) -> Option<Next> {
+        if !self.long.is_empty() || self.skip > 0 {
+            return Some(broken("A self-contained segment in the middle of a frame that fills several"));
         }
-        let error = if is_response {
-            Error::Protocol("A client sends requests only, this frame is a response".to_owned())
-        } else {
-            Error::Protocol(format!(
-                "Invalid or unsupported protocol version ({number}); supported versions are ({}, {})",
-                Version::V3,
-                Version::V4
-            ))
-        };
-        let version = match number {
-            1 | 2 => number,
-            3 => 3,
-            _ => 4,
-        };
-        Next::Refused(Refused { version, stream, error, fatal: true })
+        self.payload = payload;
+        None
+    }
+
+    /// A segment came that holds a part of a frame.
+    fn part(&mut self, payload: &[u8], max_body: usize) -> Option<Next> {
+        const TOO_MUCH: &str = "A frame that fills several segments ends before its last one";
+        if self.skip > 0 {
+            let Some(rest) = self.skip.checked_sub(payload.len()) else { return Some(broken(TOO_MUCH)) };
+            self.skip = rest;
+            return None;
+        }
+        self.long.extend_from_slice(payload);
+        self.long_len = 0;
+        Some(match look(&self.long, max_body) {
+            Start::Incomplete(len) => {
+                self.long_len = len;
+                return None;
+            }
+            Start::Frame(head) if head.len == self.long.len() => {
+                let mut frame = std::mem::take(&mut self.long);
+                frame.advance(HEADER_LEN);
+                head.with(frame.freeze())
+            }
+            Start::Refused(refused, len) if refused.fatal || len >= self.long.len() => {
+                self.skip = len.saturating_sub(self.long.len());
+                self.long = BytesMut::new();
+                Next::Refused(Refused { version: Version::V5 as u8, ..refused })
+            }
+            Start::Frame(_) | Start::Refused(..) => broken(TOO_MUCH),
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn frame(version: u8, opcode: u8, stream: i16, body: &[u8]) -> Vec<u8> {
-        let mut out = vec![version, 0];
-        out.extend(stream.to_be_bytes());
-        out.push(opcode);
-        out.extend((body.len() as i32).to_be_bytes());
-        out.extend(body);
-        out
-    }
-
-    fn refused(next: Next) -> Refused {
-        match next {
-            Next::Refused(refused) => refused,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn frames_are_found_however_they_arrive(
-            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..20),
-            cuts in prop::collection::vec(1usize..200, 1..50),
-        ) {
-            let bytes: Vec<u8> =
-                bodies.iter().enumerate().flat_map(|(i, body)| frame(4, 5, i as i16, body)).collect();
-            let mut frames = Frames::new(1000);
-            let mut found = Vec::new();
-            let (mut at, mut cuts) = (0, cuts.iter().cycle());
-            while at < bytes.len() {
-                let end = bytes.len().min(at + cuts.next().copied().unwrap_or(1));
-                frames.push(&bytes[at..end]);
-                at = end;
-                loop {
-                    match frames.take_next() {
-                        Next::Incomplete => break,
-                        Next::Frame(frame) => found.push(frame.body.to_vec()),
-                        Next::Refused(refused) => panic!("{refused:?}"),
-                    }
-                }
-            }
-            prop_assert_eq!(found, bodies);
-        }
-
-        #[test]
-        fn too_long_bodies_are_passed_over(cut in 1usize..4000) {
-            let mut bytes = frame(4, 5, 1, &[0; 2000]);
-            bytes.extend(frame(4, 5, 2, &[1; 10]));
-            let mut frames = Frames::new(100);
-            let mut seen = Vec::new();
-            for part in bytes.chunks(cut) {
-                frames.push(part);
-                loop {
-                    match frames.take_next() {
-                        Next::Incomplete => break,
-                        Next::Frame(frame) => seen.push((frame.stream, true)),
-                        Next::Refused(refused) => {
-                            prop_assert!(!refused.fatal);
-                            seen.push((refused.stream, false));
-                        }
-                    }
-                }
-                prop_assert!(frames.buffered() <= 200 + cut);
-            }
-            prop_assert_eq!(seen, vec![(1, false), (2, true)]);
-        }
-    }
-
-    #[test]
-    fn unknown_versions_are_answered_in_one_the_client_can_read() {
-        for (version, answer) in [(66u8, 4u8), (65, 4), (5, 4), (6, 4), (2, 2), (1, 1), (0, 4), (71, 4)] {
-            let mut frames = Frames::new(100);
-            frames.push(&frame(version, 1, 5, b"xxxx"));
-            let refused = refused(frames.take_next());
-            assert!(refused.fatal);
-            assert_eq!(refused.version, answer, "version {version}");
-            let message = refused.error.to_string();
-            assert!(message.contains(&format!("unsupported protocol version ({version});")), "{message}");
-            if version > 2 {
-                assert_eq!(refused.stream, 5);
-            }
-        }
-    }
-
-    #[test]
-    fn wrong_opcodes_keep_the_stream_and_wrong_lengths_end_it() {
-        let mut frames = Frames::new(100);
-        frames.push(&frame(4, 0x44, 3, b"abc"));
-        frames.push(&frame(3, 5, 4, b""));
-        let first = refused(frames.take_next());
-        assert_eq!((first.stream, first.fatal), (3, false));
-        assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 4, version: Version::V3, .. })));
-        frames.push(&[4, 0, 0, 9, 5, 0xFF, 0xFF, 0xFF, 0xFE]);
-        let last = refused(frames.take_next());
-        assert_eq!((last.stream, last.fatal), (9, true));
-    }
-}
+mod tests;

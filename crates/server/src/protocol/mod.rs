@@ -1,7 +1,8 @@
-//! The native protocol, versions 3 and 4, as pure functions over bytes.
+//! The native protocol, versions 3 to 5, as pure functions over bytes.
 //!
-//! In reading order: [`frames`] cuts a stream into frames, [`compression`] opens and closes their bodies, [`request`]
-//! decodes them (on [`body`]), [`outbox`] collects answers (on [`result`], [`error`], [`event`] and [`write`]).
+//! In reading order: [`frames`] cuts a stream into frames (in version 5 out of [`segment`]s), [`compression`] opens and closes
+//! their bodies, [`request`] decodes them (on [`body`]), [`outbox`] collects answers (on [`result`], [`error`], [`event`] and
+//! [`write`]).
 //! Invariant: no input panics, and nothing is allocated on the word of a length that the input has not backed with bytes
 //! (an honest bound is checked first). Must never read a clock, wait, or touch a socket.
 
@@ -14,6 +15,7 @@ pub mod fuzz;
 pub mod outbox;
 pub mod request;
 pub mod result;
+pub mod segment;
 pub mod write;
 
 pub use compression::Compression;
@@ -21,11 +23,11 @@ pub use event::{Event, EventKinds};
 pub use frames::{Frames, Next, RawFrame};
 pub use fuzz::fuzz_frame;
 pub use outbox::{Outbox, Reply};
-pub use request::Request;
+pub use request::{Dialect, Request};
 
 use std::fmt;
 
-/// Bytes of a frame's header in versions 3 and 4.
+/// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 9;
 
 /// A protocol version that is spoken here.
@@ -35,14 +37,19 @@ pub const HEADER_LEN: usize = 9;
 pub enum Version {
     V3 = 3,
     V4 = 4,
+    V5 = 5,
 }
 
 impl Version {
+    /// All of them.
+    pub const ALL: [Version; 3] = [Version::V3, Version::V4, Version::V5];
+
     /// The version by its number, if it is spoken here.
     pub fn from_number(number: u8) -> Option<Version> {
         match number {
             3 => Some(Version::V3),
             4 => Some(Version::V4),
+            5 => Some(Version::V5),
             _ => None,
         }
     }
@@ -56,7 +63,7 @@ impl fmt::Display for Version {
 
 /// Bits of a frame's flags byte.
 pub mod flag {
-    /// The body is compressed.
+    /// The body is compressed. Means nothing in version 5.
     pub const COMPRESSION: u8 = 0x01;
     /// Request: trace it. Answer: the body begins with the trace's id.
     pub const TRACING: u8 = 0x02;

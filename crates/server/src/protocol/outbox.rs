@@ -1,15 +1,21 @@
 //! The answers of a connection that wait to be written.
 //!
 //! Small answers are appended to one buffer; large rows are queued as they came from the engine, without a copy, unless
-//! they are compressed. The connection writes [`Outbox::slices`] and tells [`Outbox::written`] how far it got.
+//! they are compressed. In version 5 frames are appended to an open segment, which is sealed when it goes out (`seal`). The
+//! connection writes [`Outbox::slices`] and tells [`Outbox::written`] how far it got.
 
+use super::request::PAGE_INFO;
 use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use cql::Error;
-use cql::api::{Answer, Prepared};
+use cql::api::{Answer, MetadataId, Prepared};
+use seal::Sealing;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::net::IpAddr;
 use uuid::Uuid;
+
+mod seal;
 
 /// Rows of at least this many bytes are queued and not copied.
 const LARGE: usize = 8 << 10;
@@ -33,12 +39,43 @@ pub struct Reply {
     pub rate_limit: bool,
     /// The client needs no column descriptions.
     pub skip_metadata: bool,
+    /// The metadata of the result that the client knows, if that was negotiated.
+    pub metadata_id: Option<MetadataId>,
+    /// PREPARE is answered with the id of the result's metadata.
+    pub metadata_ids: bool,
+    /// PREPARE is answered with a mark for conditional statements.
+    pub lwt_mark: bool,
 }
 
 impl Reply {
     /// A plain answer.
     pub fn plain(version: Version, stream: i16) -> Reply {
-        Reply { version, stream, compression: None, trace: None, rate_limit: false, skip_metadata: false }
+        Reply {
+            version,
+            stream,
+            compression: None,
+            trace: None,
+            rate_limit: false,
+            skip_metadata: false,
+            metadata_id: None,
+            metadata_ids: version >= Version::V5,
+            lwt_mark: false,
+        }
+    }
+}
+
+/// The custom payload of an answer.
+#[derive(Clone, Copy)]
+struct Payload<'a> {
+    tablet: Option<&'a Bytes>,
+    page_info: Option<&'a Bytes>,
+}
+
+impl Payload<'_> {
+    const NONE: Payload<'static> = Payload { tablet: None, page_info: None };
+
+    fn entries(self) -> u16 {
+        u16::from(self.tablet.is_some()) + u16::from(self.page_info.is_some())
     }
 }
 
@@ -49,13 +86,30 @@ pub struct Outbox {
     tail: BytesMut,
     /// Bytes in queue and tail.
     len: usize,
+    /// Bytes of the first of the queue that were written: they stay in memory with the rest of it.
+    passed: usize,
+    /// Frames go out in segments.
+    sealing: Option<Sealing>,
+    /// The address by which errors name this node.
+    node: Option<IpAddr>,
 }
 
 impl Outbox {
+    /// An outbox whose errors name this node by its address.
+    pub fn of_node(address: IpAddr) -> Outbox {
+        Outbox { node: Some(address), ..Outbox::default() }
+    }
+
     /// How many bytes wait.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many bytes are kept in memory for what waits.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.len + self.passed
     }
 
     /// Whether nothing waits.
@@ -66,20 +120,20 @@ impl Outbox {
 
     /// READY.
     pub fn ready(&mut self, reply: &Reply) {
-        let start = self.begin(reply, Opcode::Ready, &[], None);
+        let start = self.begin(reply, Opcode::Ready, &[], Payload::NONE);
         self.finish(reply, start, None);
     }
 
     /// AUTHENTICATE with the name of the authenticator.
     pub fn authenticate(&mut self, reply: &Reply, authenticator: &str) {
-        let start = self.begin(reply, Opcode::Authenticate, &[], None);
+        let start = self.begin(reply, Opcode::Authenticate, &[], Payload::NONE);
         write::string(&mut self.tail, authenticator);
         self.finish(reply, start, None);
     }
 
     /// SUPPORTED.
     pub fn supported(&mut self, reply: &Reply, options: &[(&str, Vec<String>)]) {
-        let start = self.begin(reply, Opcode::Supported, &[], None);
+        let start = self.begin(reply, Opcode::Supported, &[], Payload::NONE);
         write::string_multimap(&mut self.tail, options);
         self.finish(reply, start, None);
     }
@@ -87,22 +141,23 @@ impl Outbox {
     /// The answer of a statement.
     #[inline]
     pub fn answer(&mut self, reply: &Reply, answer: &Answer) {
-        let start = self.begin(reply, Opcode::Result, &answer.warnings, answer.tablet.as_ref());
-        let rows = result::answer(&mut self.tail, &answer.kind, reply.skip_metadata);
+        let payload = Payload { tablet: answer.tablet.as_ref(), page_info: answer.page_info.as_ref() };
+        let start = self.begin(reply, Opcode::Result, &answer.warnings, payload);
+        let rows = result::answer(&mut self.tail, reply, &answer.kind);
         self.finish(reply, start, rows);
     }
 
     /// The answer of PREPARE.
     pub fn prepared(&mut self, reply: &Reply, prepared: &Prepared) {
-        let start = self.begin(reply, Opcode::Result, &prepared.warnings, None);
-        result::prepared(&mut self.tail, reply.version, prepared);
+        let start = self.begin(reply, Opcode::Result, &prepared.warnings, Payload::NONE);
+        result::prepared(&mut self.tail, reply, prepared);
         self.finish(reply, start, None);
     }
 
     /// ERROR.
     pub fn error(&mut self, reply: &Reply, why: &Error) {
-        let start = self.begin(reply, Opcode::Error, &[], None);
-        error::write(&mut self.tail, reply.version, reply.rate_limit, why);
+        let start = self.begin(reply, Opcode::Error, &[], Payload::NONE);
+        error::write(&mut self.tail, reply, self.node, why);
         self.finish(reply, start, None);
     }
 
@@ -119,7 +174,7 @@ impl Outbox {
         self.tail.put_u8(Opcode::Error as u8);
         let at = self.tail.len();
         self.tail.put_u32(0);
-        error::write(&mut self.tail, Version::V3, false, why);
+        error::write(&mut self.tail, &Reply::plain(Version::V3, stream), None, why);
         let len = (self.tail.len() - at - 4) as u32;
         self.tail[at..at + 4].copy_from_slice(&len.to_be_bytes());
         self.len += self.tail.len() - before;
@@ -128,16 +183,20 @@ impl Outbox {
     /// EVENT.
     pub fn event(&mut self, version: Version, compression: Option<Compression>, event: &Event) {
         let reply = Reply { compression, ..Reply::plain(version, -1) };
-        let start = self.begin(&reply, Opcode::Event, &[], None);
+        let start = self.begin(&reply, Opcode::Event, &[], Payload::NONE);
         event.write(&mut self.tail);
         self.finish(&reply, start, None);
     }
 
     /// Starts a frame in the tail: header, trace id, warnings, payload, in this order. Gives where the body starts.
     #[inline]
-    fn begin(&mut self, reply: &Reply, opcode: Opcode, warnings: &[String], tablet: Option<&Bytes>) -> usize {
+    fn begin(&mut self, reply: &Reply, opcode: Opcode, warnings: &[String], payload: Payload<'_>) -> usize {
+        if self.sealing.is_some() {
+            self.open_segment();
+        }
         let extras = reply.version >= Version::V4;
-        let (warn, payload) = (extras && !warnings.is_empty(), tablet.filter(|_| extras));
+        let warn = extras && !warnings.is_empty();
+        let entries = if extras { payload.entries() } else { 0 };
         let mut flags = 0;
         if reply.trace.is_some() {
             flags |= flag::TRACING;
@@ -145,7 +204,7 @@ impl Outbox {
         if warn {
             flags |= flag::WARNING;
         }
-        if payload.is_some() {
+        if entries > 0 {
             flags |= flag::CUSTOM_PAYLOAD;
         }
         let [s0, s1] = reply.stream.to_be_bytes();
@@ -157,10 +216,14 @@ impl Outbox {
         if warn {
             write::string_list(&mut self.tail, warnings);
         }
-        if let Some(tablet) = payload {
-            self.tail.put_u16(1);
-            write::string(&mut self.tail, "tablets-routing-v1");
-            write::bytes(&mut self.tail, tablet);
+        if entries > 0 {
+            self.tail.put_u16(entries);
+            for (key, value) in [("tablets-routing-v1", payload.tablet), (PAGE_INFO, payload.page_info)] {
+                if let Some(value) = value {
+                    write::string(&mut self.tail, key);
+                    write::bytes(&mut self.tail, value);
+                }
+            }
         }
         start
     }
@@ -168,6 +231,9 @@ impl Outbox {
     /// Ends the frame whose body starts at `start` and goes on with `rows`.
     #[inline]
     fn finish(&mut self, reply: &Reply, start: usize, rows: Option<&Bytes>) {
+        if self.sealing.is_some() {
+            return self.finish_in_segment(start, rows);
+        }
         let rows_len = rows.map_or(0, Bytes::len);
         let len = self.tail.len() - start + rows_len;
         self.len += start.min(super::HEADER_LEN);
@@ -210,7 +276,8 @@ impl Outbox {
     }
 
     /// Puts what waits into `slices`; gives how many it used. `MAX_SLICES` of them are enough for progress.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.seal();
         let parts = self.queue.iter().map(|bytes| &bytes[..]).chain([&self.tail[..]]);
         let mut used = 0;
         for (slot, part) in slices.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
@@ -226,9 +293,11 @@ impl Outbox {
         while let Some(first) = self.queue.front_mut() {
             if n < first.len() {
                 first.advance(n);
+                self.passed += n;
                 return;
             }
             n -= first.len();
+            self.passed = 0;
             self.queue.pop_front();
         }
         if n < self.tail.len() {

@@ -6,21 +6,41 @@ use super::frames::RawFrame;
 use super::{Compression, Opcode, Version, flag};
 use bytes::Bytes;
 use cql::Error;
-use cql::api::{Batch, BatchKind, BatchStatement, BoundValues, Consistency, QueryParams};
+use cql::api::{Batch, BatchKind, BatchStatement, BoundValues, Consistency, MetadataId, QueryParams};
 use smallvec::SmallVec;
 
-/// Bits of the flags byte of a query's parameters.
+/// Bits of the flags of a query's parameters: a byte, from version 5 on an int.
 mod param {
-    pub const VALUES: u8 = 0x01;
-    pub const SKIP_METADATA: u8 = 0x02;
-    pub const PAGE_SIZE: u8 = 0x04;
-    pub const PAGING_STATE: u8 = 0x08;
-    pub const SERIAL_CONSISTENCY: u8 = 0x10;
-    pub const TIMESTAMP: u8 = 0x20;
-    pub const NAMES: u8 = 0x40;
+    pub const VALUES: u32 = 0x01;
+    pub const SKIP_METADATA: u32 = 0x02;
+    pub const PAGE_SIZE: u32 = 0x04;
+    pub const PAGING_STATE: u32 = 0x08;
+    pub const SERIAL_CONSISTENCY: u32 = 0x10;
+    pub const TIMESTAMP: u32 = 0x20;
+    pub const NAMES: u32 = 0x40;
+    pub const KEYSPACE: u32 = 0x80;
+    pub const NOW: u32 = 0x100;
+    /// What only version 5 has.
+    pub const SINCE_V5: u32 = KEYSPACE | NOW;
+    pub const ALL: u32 = 0x1FF;
 }
 
-/// A decoded request.
+/// The bit of PREPARE's flags for a keyspace.
+const PREPARE_KEYSPACE: i32 = 0x01;
+
+/// The key of a custom payload that asks why the page ended, and of the one that tells it.
+pub const PAGE_INFO: &str = "messina-page-info";
+
+/// What a connection has negotiated about the form of its requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dialect {
+    /// How bodies are compressed, before version 5.
+    pub compression: Option<Compression>,
+    /// EXECUTE carries the id of the result's metadata that the client knows. Always so in version 5.
+    pub metadata_ids: bool,
+}
+
+/// A decoded request. A keyspace, where one is given, takes the place of the connection's.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Request {
@@ -37,21 +57,32 @@ pub enum Request {
         text: Text,
         /// How to execute it.
         params: QueryParams,
+        /// In which keyspace.
+        keyspace: Option<Box<str>>,
     },
     /// Prepares a statement.
     Prepare {
         /// The text.
         text: Text,
+        /// In which keyspace.
+        keyspace: Option<Box<str>>,
     },
     /// Executes a prepared statement.
     Execute {
         /// Its id.
         id: [u8; 16],
+        /// The metadata of its result that the client knows, if that was negotiated.
+        metadata_id: Option<MetadataId>,
         /// How to execute it.
         params: QueryParams,
     },
     /// Executes several statements.
-    Batch(Batch),
+    Batch {
+        /// They.
+        batch: Batch,
+        /// In which keyspace.
+        keyspace: Option<Box<str>>,
+    },
     /// Asks for events.
     Register(EventKinds),
     /// Answers a challenge.
@@ -59,31 +90,42 @@ pub enum Request {
 }
 
 impl Request {
-    /// Decodes `frame`. `compression` is what the connection negotiated; an opened body has at most `max_body` bytes.
-    pub fn decode(frame: RawFrame, compression: Option<Compression>, max_body: usize) -> Result<Request, Error> {
+    /// Decodes `frame`; an opened body has at most `max_body` bytes.
+    pub fn decode(frame: RawFrame, dialect: Dialect, max_body: usize) -> Result<Request, Error> {
         let mut bytes = frame.body;
-        if frame.flags & flag::COMPRESSION != 0 {
-            let Some(compression) = compression else {
+        let version = frame.version;
+        if frame.flags & flag::COMPRESSION != 0 && version < Version::V5 {
+            let Some(compression) = dialect.compression else {
                 return Err(Error::Protocol("A compressed frame, but no compression was negotiated".to_owned()));
             };
             bytes = compression.decompress(&bytes, max_body)?;
         }
-        let version = frame.version;
         let mut body = Body::new(bytes);
-        if frame.flags & flag::CUSTOM_PAYLOAD != 0 && version >= Version::V4 {
-            body.skip_bytes_map()?;
-        }
+        let has_payload = frame.flags & flag::CUSTOM_PAYLOAD != 0 && version >= Version::V4;
+        let page_info = has_payload && body.bytes_map_has(PAGE_INFO)?;
+        let mut keyspace = None;
         Ok(match frame.opcode {
             Opcode::Execute => {
                 let id = body.statement_id()?;
-                Request::Execute { id, params: params(&mut body, version)? }
+                let with_id = dialect.metadata_ids || version >= Version::V5;
+                let metadata_id = if with_id { Some(body.metadata_id()?) } else { None };
+                // A prepared statement has the keyspace that it was prepared in.
+                let params = QueryParams { page_info, ..params(&mut body, version, &mut keyspace)? };
+                Request::Execute { id, metadata_id, params }
             }
             Opcode::Query => {
                 let text = body.long_string()?;
-                Request::Query { text, params: params(&mut body, version)? }
+                let params = QueryParams { page_info, ..params(&mut body, version, &mut keyspace)? };
+                Request::Query { text, params, keyspace }
             }
-            Opcode::Batch => Request::Batch(batch(&mut body, version)?),
-            Opcode::Prepare => Request::Prepare { text: body.long_string()? },
+            Opcode::Batch => {
+                let batch = batch(&mut body, version, &mut keyspace)?;
+                Request::Batch { batch, keyspace }
+            }
+            Opcode::Prepare => {
+                let text = body.long_string()?;
+                Request::Prepare { text, keyspace: keyspace_of_prepare(&mut body, version)? }
+            }
             Opcode::Startup => Request::Startup { options: body.string_map()? },
             Opcode::Options => Request::Options,
             Opcode::Register => Request::Register(register(&mut body)?),
@@ -129,12 +171,23 @@ fn timestamp(body: &mut Body) -> Result<i64, Error> {
     }
 }
 
-fn params(body: &mut Body, version: Version) -> Result<QueryParams, Error> {
-    let consistency = consistency(body)?;
-    let flags = body.byte()?;
-    if flags & 0x80 != 0 {
-        return Err(Error::Protocol(format!("Unknown query flags 0x{flags:02x} in protocol version {version}")));
+/// The flags of a request of this kind, of which `known` may be set.
+#[inline]
+fn flags(body: &mut Body, version: Version, known: u32, kind: &str) -> Result<u32, Error> {
+    let (flags, known) = if version >= Version::V5 {
+        (body.int()? as u32, known)
+    } else {
+        (body.byte()?.into(), known & !param::SINCE_V5)
+    };
+    if flags & !known != 0 {
+        return Err(Error::Protocol(format!("Unknown {kind} flags 0x{flags:02x} in protocol version {version}")));
     }
+    Ok(flags)
+}
+
+fn params(body: &mut Body, version: Version, keyspace: &mut Option<Box<str>>) -> Result<QueryParams, Error> {
+    let consistency = consistency(body)?;
+    let flags = flags(body, version, param::ALL, "query")?;
     let mut params =
         QueryParams { consistency, skip_metadata: flags & param::SKIP_METADATA != 0, ..Default::default() };
     if flags & param::VALUES != 0 {
@@ -146,21 +199,45 @@ fn params(body: &mut Body, version: Version) -> Result<QueryParams, Error> {
     if flags & param::PAGING_STATE != 0 {
         params.paging_state = body.bytes()?;
     }
-    serial_and_timestamp(body, flags, &mut params)?;
+    last_params(body, flags, &mut params, keyspace)?;
     Ok(params)
 }
 
-fn serial_and_timestamp(body: &mut Body, flags: u8, params: &mut QueryParams) -> Result<(), Error> {
+/// The parameters that batches have as well.
+#[inline]
+fn last_params(
+    body: &mut Body,
+    flags: u32,
+    params: &mut QueryParams,
+    keyspace: &mut Option<Box<str>>,
+) -> Result<(), Error> {
     if flags & param::SERIAL_CONSISTENCY != 0 {
         params.serial_consistency = Some(consistency(body)?);
     }
     if flags & param::TIMESTAMP != 0 {
         params.timestamp = Some(timestamp(body)?);
     }
+    if flags & param::KEYSPACE != 0 {
+        *keyspace = Some(body.string()?.into());
+    }
+    if flags & param::NOW != 0 {
+        params.now_in_seconds = Some(body.int()?);
+    }
     Ok(())
 }
 
-fn batch(body: &mut Body, version: Version) -> Result<Batch, Error> {
+fn keyspace_of_prepare(body: &mut Body, version: Version) -> Result<Option<Box<str>>, Error> {
+    if version < Version::V5 {
+        return Ok(None);
+    }
+    match body.int()? {
+        0 => Ok(None),
+        PREPARE_KEYSPACE => Ok(Some(body.string()?.into())),
+        flags => Err(Error::Protocol(format!("Unknown prepare flags 0x{flags:02x} in protocol version {version}"))),
+    }
+}
+
+fn batch(body: &mut Body, version: Version, keyspace: &mut Option<Box<str>>) -> Result<Batch, Error> {
     let kind = match body.byte()? {
         0 => BatchKind::Logged,
         1 => BatchKind::Unlogged,
@@ -183,14 +260,12 @@ fn batch(body: &mut Body, version: Version) -> Result<Batch, Error> {
         });
     }
     let mut params = QueryParams { consistency: consistency(body)?, ..Default::default() };
-    let flags = body.byte()?;
+    let known = param::SERIAL_CONSISTENCY | param::TIMESTAMP | param::NAMES | param::SINCE_V5;
+    let flags = flags(body, version, known, "batch")?;
     if flags & param::NAMES != 0 {
         return Err(Error::Protocol("Named values are not supported in batches".to_owned()));
     }
-    if flags & !(param::SERIAL_CONSISTENCY | param::TIMESTAMP) != 0 {
-        return Err(Error::Protocol(format!("Unknown batch flags 0x{flags:02x} in protocol version {version}")));
-    }
-    serial_and_timestamp(body, flags, &mut params)?;
+    last_params(body, flags, &mut params, keyspace)?;
     Ok(Batch { kind, statements, params })
 }
 
@@ -205,195 +280,4 @@ fn register(body: &mut Body) -> Result<EventKinds, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::BufMut;
-    use cql::api::BoundValue;
-    use proptest::prelude::*;
-
-    fn decode(opcode: Opcode, body: Vec<u8>) -> Result<Request, Error> {
-        let frame = RawFrame { version: Version::V4, flags: 0, stream: 0, opcode, body: Bytes::from(body) };
-        Request::decode(frame, None, 1 << 20)
-    }
-
-    fn write_value(out: &mut Vec<u8>, value: &BoundValue) {
-        match value {
-            BoundValue::Null => out.put_i32(-1),
-            BoundValue::Unset => out.put_i32(-2),
-            BoundValue::Value(bytes) => {
-                out.put_i32(bytes.len() as i32);
-                out.put_slice(bytes);
-            }
-        }
-    }
-
-    fn write_params(out: &mut Vec<u8>, params: &QueryParams) {
-        out.put_u16(params.consistency as u16);
-        let at = out.len();
-        out.put_u8(0);
-        let mut flags = 0;
-        match &params.values {
-            BoundValues::Positional(values) if values.is_empty() => {}
-            BoundValues::Positional(values) => {
-                flags |= param::VALUES;
-                out.put_u16(values.len() as u16);
-                values.iter().for_each(|value| write_value(out, value));
-            }
-            BoundValues::Named(values) => {
-                flags |= param::VALUES | param::NAMES;
-                out.put_u16(values.len() as u16);
-                for (name, value) in values {
-                    super::super::write::string(out, name);
-                    write_value(out, value);
-                }
-            }
-        }
-        if params.skip_metadata {
-            flags |= param::SKIP_METADATA;
-        }
-        if let Some(size) = params.page_size {
-            flags |= param::PAGE_SIZE;
-            out.put_i32(size);
-        }
-        if let Some(state) = &params.paging_state {
-            flags |= param::PAGING_STATE;
-            out.put_i32(state.len() as i32);
-            out.put_slice(state);
-        }
-        if let Some(serial) = params.serial_consistency {
-            flags |= param::SERIAL_CONSISTENCY;
-            out.put_u16(serial as u16);
-        }
-        if let Some(micros) = params.timestamp {
-            flags |= param::TIMESTAMP;
-            out.put_i64(micros);
-        }
-        out[at] = flags;
-    }
-
-    fn any_value() -> impl Strategy<Value = BoundValue> {
-        prop_oneof![
-            Just(BoundValue::Null),
-            Just(BoundValue::Unset),
-            prop::collection::vec(any::<u8>(), 0..20).prop_map(|v| BoundValue::Value(Bytes::from(v))),
-        ]
-    }
-
-    fn any_level() -> impl Strategy<Value = Consistency> {
-        (0u16..11).prop_map(|code| Consistency::from_code(code).unwrap_or(Consistency::One))
-    }
-
-    fn any_params() -> impl Strategy<Value = QueryParams> {
-        let values = prop_oneof![
-            prop::collection::vec(any_value(), 0..12).prop_map(|v| BoundValues::Positional(v.into())),
-            prop::collection::vec(("[a-z]{1,8}", any_value()), 1..5).prop_map(BoundValues::Named),
-        ];
-        (
-            any_level(),
-            prop::option::of(any_level()),
-            values,
-            prop::option::of(any::<i32>()),
-            prop::option::of(prop::collection::vec(any::<u8>(), 0..50).prop_map(Bytes::from)),
-            any::<bool>(),
-            prop::option::of((i64::MIN + 1)..),
-        )
-            .prop_map(|(consistency, serial, values, page_size, paging_state, skip_metadata, timestamp)| {
-                QueryParams {
-                    consistency,
-                    serial_consistency: serial,
-                    values,
-                    page_size,
-                    paging_state,
-                    skip_metadata,
-                    timestamp,
-                    trace: None,
-                }
-            })
-    }
-
-    proptest! {
-        #[test]
-        fn query_and_execute_round_trip(text in ".{0,40}", id in any::<[u8; 16]>(), params in any_params()) {
-            let mut body = Vec::new();
-            body.put_i32(text.len() as i32);
-            body.put_slice(text.as_bytes());
-            write_params(&mut body, &params);
-            match decode(Opcode::Query, body) {
-                Ok(Request::Query { text: got, params: read }) => {
-                    prop_assert_eq!(got.as_str(), text);
-                    prop_assert_eq!(format!("{read:?}"), format!("{params:?}"));
-                }
-                other => panic!("{other:?}"),
-            }
-            let mut body = vec![0, 16];
-            body.put_slice(&id);
-            write_params(&mut body, &params);
-            match decode(Opcode::Execute, body) {
-                Ok(Request::Execute { id: got, params: read }) => {
-                    prop_assert_eq!(got, id);
-                    prop_assert_eq!(format!("{read:?}"), format!("{params:?}"));
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-
-        #[test]
-        fn every_cut_of_a_request_is_an_error(params in any_params(), at in any::<prop::sample::Index>()) {
-            let mut body = vec![0, 16];
-            body.put_slice(&[7; 16]);
-            write_params(&mut body, &params);
-            body.truncate(at.index(body.len()));
-            prop_assert!(matches!(decode(Opcode::Execute, body), Err(Error::Protocol(_))));
-        }
-    }
-
-    #[test]
-    fn batches() {
-        let mut body = vec![1, 0, 2, 0];
-        body.put_i32(1);
-        body.put_slice(b"q");
-        body.put_slice(&[0, 1, 0, 0, 0, 1, 9]);
-        body.put_slice(&[1, 0, 16]);
-        body.put_slice(&[3; 16]);
-        body.put_slice(&[0, 0]);
-        body.put_slice(&[0, 1, 0x20]);
-        body.put_i64(77);
-        match decode(Opcode::Batch, body) {
-            Ok(Request::Batch(batch)) => {
-                assert_eq!(batch.kind, BatchKind::Unlogged);
-                assert_eq!(batch.statements.len(), 2);
-                assert_eq!(batch.params.timestamp, Some(77));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        let query = |tail: &[u8]| {
-            let mut body = vec![0, 0, 0, 1, b'q'];
-            body.extend(tail);
-            body
-        };
-        let cases: &[(Opcode, Vec<u8>, &str)] = &[
-            (Opcode::Query, query(&[0, 99, 0]), "Unknown code 99"),
-            (Opcode::Query, query(&[0, 1, 0x80]), "Unknown query flags"),
-            (Opcode::Query, query(&[0, 1, 1, 0xFF, 0xFF]), "do not fit"),
-            (Opcode::Query, query(&[0, 1, 0x20, 0x80, 0, 0, 0, 0, 0, 0, 0]), "Out of bound timestamp"),
-            (Opcode::Query, vec![0xFF, 0, 0, 0], "a string of length"),
-            (Opcode::Query, vec![0, 0, 0, 2, 0xC3, 0x28, 0, 1, 0], "not valid UTF-8"),
-            (Opcode::Execute, vec![0, 2, 1, 1, 0, 1, 0], "statement id of 2 bytes"),
-            (Opcode::Batch, vec![9, 0, 0, 0, 1, 0], "Invalid batch type 9"),
-            (Opcode::Batch, vec![0, 0, 1, 5, 0, 0, 0, 0, 0, 0], "Invalid kind 5"),
-            (Opcode::Batch, vec![0, 0, 0, 0, 1, 0x40], "Named values"),
-            (Opcode::Register, vec![0, 1, 0, 1, b'X'], "Invalid value 'X'"),
-            (Opcode::Startup, vec![0, 1, 0, 9], "do not fit"),
-        ];
-        for (opcode, body, why) in cases {
-            match decode(*opcode, body.clone()) {
-                Err(Error::Protocol(message)) => assert!(message.contains(why), "{message} / {why}"),
-                other => panic!("{why}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! Column descriptions are encoded once per result shape and kept in its metadata; rows arrive encoded from the language.
 
-use super::{Version, event, write};
+use super::{Reply, Version, event, write};
 use bytes::{BufMut, Bytes};
 use cql::api::{AnswerKind, ColumnSpec, Prepared, ResultMetadata, Rows};
 use model::types::wire;
@@ -12,6 +12,9 @@ mod meta {
     pub const GLOBAL_TABLE: i32 = 0x0001;
     pub const HAS_MORE_PAGES: i32 = 0x0002;
     pub const NO_METADATA: i32 = 0x0004;
+    pub const METADATA_CHANGED: i32 = 0x0008;
+    /// Of PREPARE, for clients that negotiated it: the statement has a condition. ScyllaDB's.
+    pub const CONDITIONAL: i32 = i32::MIN;
 }
 
 const VOID: i32 = 1;
@@ -21,11 +24,12 @@ const PREPARED: i32 = 4;
 const SCHEMA_CHANGE: i32 = 5;
 
 /// Appends the body of an answer, except the rows themselves: those are given back, to follow what is appended.
-pub fn answer<'a>(out: &mut impl BufMut, kind: &'a AnswerKind, skip_metadata: bool) -> Option<&'a Bytes> {
+#[inline]
+pub fn answer<'a>(out: &mut impl BufMut, reply: &Reply, kind: &'a AnswerKind) -> Option<&'a Bytes> {
     match kind {
         AnswerKind::Void => out.put_i32(VOID),
         AnswerKind::Rows(rows) => {
-            rows_head(out, rows, skip_metadata);
+            rows_head(out, reply, rows);
             return Some(&rows.body);
         }
         AnswerKind::SetKeyspace(name) => {
@@ -40,10 +44,17 @@ pub fn answer<'a>(out: &mut impl BufMut, kind: &'a AnswerKind, skip_metadata: bo
     None
 }
 
-fn rows_head(out: &mut impl BufMut, rows: &Rows, skip_metadata: bool) {
+fn rows_head(out: &mut impl BufMut, reply: &Reply, rows: &Rows) {
     let encoded = encoded(&rows.metadata);
     let (flags, columns) = split(encoded);
+    // What the client knows may be outdated: then it gets the new columns, whether it wanted any or not.
+    let changed = reply.metadata_id.is_some_and(|known| known != rows.metadata.id());
+    let perhaps = reply.metadata_id.is_none() && rows.metadata.altered.get();
+    let skip_metadata = reply.skip_metadata && !changed && !perhaps;
     let mut flags = if skip_metadata { meta::NO_METADATA } else { flags };
+    if changed {
+        flags |= meta::METADATA_CHANGED;
+    }
     if rows.paging_state.is_some() {
         flags |= meta::HAS_MORE_PAGES;
     }
@@ -53,6 +64,9 @@ fn rows_head(out: &mut impl BufMut, rows: &Rows, skip_metadata: bool) {
     if let Some(state) = &rows.paging_state {
         write::bytes(out, state);
     }
+    if changed {
+        write::short_bytes(out, &rows.metadata.id());
+    }
     if !skip_metadata {
         out.put_slice(columns);
     }
@@ -60,13 +74,17 @@ fn rows_head(out: &mut impl BufMut, rows: &Rows, skip_metadata: bool) {
 }
 
 /// Appends the body of the answer to PREPARE.
-pub fn prepared(out: &mut impl BufMut, version: Version, prepared: &Prepared) {
+pub fn prepared(out: &mut impl BufMut, reply: &Reply, prepared: &Prepared) {
     out.put_i32(PREPARED);
     write::short_bytes(out, &prepared.id);
+    if reply.metadata_ids {
+        write::short_bytes(out, &prepared.result.id());
+    }
     let (flags, columns) = split(encoded(&prepared.markers));
-    out.put_i32(flags);
+    let mark = if reply.lwt_mark && prepared.conditional { meta::CONDITIONAL } else { 0 };
+    out.put_i32(flags | mark);
     out.put_i32(prepared.markers.columns.len() as i32);
-    if version >= Version::V4 {
+    if reply.version >= Version::V4 {
         out.put_i32(prepared.partition_key_markers.len() as i32);
         for marker in &prepared.partition_key_markers {
             out.put_u16(*marker);
@@ -148,11 +166,13 @@ mod tests {
             body: Bytes::from_static(b"rows"),
         };
         let mut out = Vec::new();
+        let plain = Reply::plain(Version::V4, 0);
         let kind = AnswerKind::Rows(rows(None));
-        assert_eq!(answer(&mut out, &kind, false).map(|b| &b[..]), Some(&b"rows"[..]));
+        assert_eq!(answer(&mut out, &plain, &kind).map(|b| &b[..]), Some(&b"rows"[..]));
         assert_eq!(out, b"\0\0\0\x02\0\0\0\x01\0\0\0\x02\0\x01k\0\x01t\0\x01c\0\x09\0\x01c\0\x09\0\0\0\x01");
         let mut out = Vec::new();
-        answer(&mut out, &AnswerKind::Rows(rows(Some(Bytes::from_static(b"p")))), true);
+        let skip = Reply { skip_metadata: true, ..plain };
+        answer(&mut out, &skip, &AnswerKind::Rows(rows(Some(Bytes::from_static(b"p")))));
         assert_eq!(out, b"\0\0\0\x02\0\0\0\x06\0\0\0\x02\0\0\0\x01p\0\0\0\x01");
     }
 
@@ -160,7 +180,7 @@ mod tests {
     fn columns_of_two_tables_name_them() {
         let mut out = Vec::new();
         let rows = Rows { metadata: metadata(&["t", "u"]), paging_state: None, count: 0, body: Bytes::new() };
-        answer(&mut out, &AnswerKind::Rows(rows), false);
+        answer(&mut out, &Reply::plain(Version::V4, 0), &AnswerKind::Rows(rows));
         assert_eq!(out, b"\0\0\0\x02\0\0\0\0\0\0\0\x02\0\x01k\0\x01t\0\x01c\0\x09\0\x01k\0\x01u\0\x01c\0\x09\0\0\0\0");
     }
 
@@ -171,14 +191,85 @@ mod tests {
             markers: metadata(&["t"]),
             partition_key_markers: vec![0],
             result: Rc::new(ResultMetadata::default()),
+            conditional: true,
             warnings: Vec::new(),
         };
         let (mut v3, mut v4) = (Vec::new(), Vec::new());
-        prepared(&mut v3, Version::V3, &statement);
-        prepared(&mut v4, Version::V4, &statement);
+        prepared(&mut v3, &Reply::plain(Version::V3, 0), &statement);
+        prepared(&mut v4, &Reply::plain(Version::V4, 0), &statement);
         let head = [&[0, 0, 0, 4, 0, 16][..], &[1; 16], &[0, 0, 0, 1, 0, 0, 0, 1]].concat();
         let tail = b"\0\x01k\0\x01t\0\x01c\0\x09\0\0\0\x04\0\0\0\0";
         assert_eq!(v3, [&head[..], tail].concat());
         assert_eq!(v4, [&head[..], &[0, 0, 0, 1, 0, 0], tail].concat());
+    }
+
+    #[test]
+    fn metadata_that_the_client_knows_is_not_sent_and_what_has_changed_is() {
+        let (old, new) = (metadata(&["t"]), metadata(&["t", "t"]));
+        assert_ne!(old.id(), new.id());
+        assert_eq!(old.id(), metadata(&["t"]).id());
+        let rows = || {
+            let (metadata, paging_state) = (new.clone(), Some(Bytes::from_static(b"p")));
+            AnswerKind::Rows(Rows { metadata, paging_state, count: 0, body: Bytes::new() })
+        };
+        let body = |skip_metadata, known| {
+            let mut out = Vec::new();
+            answer(
+                &mut out,
+                &Reply { skip_metadata, metadata_id: Some(known), ..Reply::plain(Version::V5, 0) },
+                &rows(),
+            );
+            out
+        };
+        assert_eq!(body(true, new.id()), b"\0\0\0\x02\0\0\0\x06\0\0\0\x02\0\0\0\x01p\0\0\0\0");
+        let columns = b"\0\x01k\0\x01t\0\x01c\0\x09\0\x01c\0\x09\0\0\0\0";
+        let known = [&b"\0\0\0\x02\0\0\0\x03\0\0\0\x02\0\0\0\x01p"[..], columns].concat();
+        assert_eq!(body(false, new.id()), known);
+        let head = b"\0\0\0\x02\0\0\0\x0B\0\0\0\x02\0\0\0\x01p\0\x10";
+        let changed = [&head[..], &new.id(), columns].concat();
+        assert_eq!(body(true, old.id()), changed);
+        assert_eq!(body(false, [0; 16]), changed);
+    }
+
+    #[test]
+    fn columns_that_may_have_changed_are_sent_to_whoever_cannot_say_what_it_knows() {
+        let altered = metadata(&["t"]);
+        altered.altered.set(true);
+        let body = |reply: Reply| {
+            let mut out = Vec::new();
+            let rows = Rows { metadata: altered.clone(), paging_state: None, count: 0, body: Bytes::new() };
+            answer(&mut out, &Reply { skip_metadata: true, ..reply }, &AnswerKind::Rows(rows));
+            out
+        };
+        assert_eq!(
+            body(Reply::plain(Version::V4, 0)),
+            b"\0\0\0\x02\0\0\0\x01\0\0\0\x01\0\x01k\0\x01t\0\x01c\0\x09\0\0\0\0"
+        );
+        let known = Reply { metadata_id: Some(altered.id()), ..Reply::plain(Version::V5, 0) };
+        assert_eq!(body(known), b"\0\0\0\x02\0\0\0\x04\0\0\0\x01\0\0\0\0");
+    }
+
+    #[test]
+    fn prepared_with_what_was_negotiated() {
+        let mut statement = Prepared {
+            id: [1; 16],
+            markers: Rc::default(),
+            partition_key_markers: Vec::new(),
+            result: metadata(&["t"]),
+            conditional: true,
+            warnings: Vec::new(),
+        };
+        let body = |statement: &Prepared, lwt_mark| {
+            let mut out = Vec::new();
+            prepared(&mut out, &Reply { metadata_ids: true, lwt_mark, ..Reply::plain(Version::V4, 0) }, statement);
+            out
+        };
+        let id = statement.result.id();
+        let head = [&[0, 0, 0, 4, 0, 16][..], &[1; 16], &[0, 16], &id].concat();
+        let tail = b"\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01\0\x01k\0\x01t\0\x01c\0\x09";
+        assert_eq!(body(&statement, true), [&head[..], &[0x80, 0, 0, 0], tail].concat());
+        assert_eq!(body(&statement, false), [&head[..], &[0, 0, 0, 0], tail].concat());
+        statement.conditional = false;
+        assert_eq!(body(&statement, true), [&head[..], &[0, 0, 0, 0], tail].concat());
     }
 }

@@ -1,7 +1,7 @@
 //! Writing the notations of the protocol.
 
 use bytes::BufMut;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// `[string]`. What does not fit into its 16-bit length is cut off at a character.
 pub fn string(out: &mut impl BufMut, text: &str) {
@@ -43,19 +43,24 @@ pub fn string_multimap(out: &mut impl BufMut, map: &[(&str, Vec<String>)]) {
     }
 }
 
-/// `[inet]`
-pub fn inet(out: &mut impl BufMut, address: SocketAddr) {
+/// `[inetaddr]`
+pub fn address(out: &mut impl BufMut, address: IpAddr) {
     match address {
-        SocketAddr::V4(v4) => {
+        IpAddr::V4(v4) => {
             out.put_u8(4);
-            out.put_slice(&v4.ip().octets());
+            out.put_slice(&v4.octets());
         }
-        SocketAddr::V6(v6) => {
+        IpAddr::V6(v6) => {
             out.put_u8(16);
-            out.put_slice(&v6.ip().octets());
+            out.put_slice(&v6.octets());
         }
     }
-    out.put_i32(i32::from(address.port()));
+}
+
+/// `[inet]`
+pub fn inet(out: &mut impl BufMut, at: SocketAddr) {
+    address(out, at.ip());
+    out.put_i32(i32::from(at.port()));
 }
 
 #[cfg(test)]

@@ -1,0 +1,126 @@
+//! What `messina admin status` prints: the nodes by datacenter, as `nodetool status` shows them.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+/// The columns: their headings, and what stands in them.
+type Column = (&'static str, fn(&Value) -> String);
+
+const COLUMNS: [Column; 8] = [
+    ("--", short),
+    ("Address", |node| word(&node["address"])),
+    ("Load", |node| node["load"].as_u64().map_or("?".to_owned(), size)),
+    ("Tablets", |node| node["tablets"].to_string()),
+    ("Host ID", |node| word(&node["host_id"])),
+    ("Rack", |node| word(&node["rack"])),
+    ("Shards", |node| node["shards"].to_string()),
+    ("Notes", |node| notes(node).join("; ")),
+];
+
+/// A clock that differs by this many microseconds is pointed out.
+const SKEW: i64 = 500_000;
+
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Two letters: up or down; normal, joining or leaving.
+fn short(node: &Value) -> String {
+    let state = match node["state"].as_str() {
+        Some("normal") => 'N',
+        Some("bootstrapping") => 'J',
+        Some("decommissioning") => 'L',
+        _ => '?',
+    };
+    format!("{}{state}", if node["up"] == true { 'U' } else { 'D' })
+}
+
+fn size(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+/// What an operator should look at.
+fn notes(node: &Value) -> Vec<String> {
+    let mut notes = Vec::new();
+    if node["up"] == true && node["native_transport"] == false {
+        notes.push("serves no clients".to_owned());
+    }
+    let ahead = node["clock_ahead_us"].as_i64().unwrap_or(0);
+    if ahead.abs() >= SKEW {
+        let which = if ahead > 0 { "ahead of" } else { "behind" };
+        notes.push(format!("its clock is {:.1} s {which} this node's", ahead.unsigned_abs() as f64 / 1e6));
+    }
+    notes
+}
+
+/// The text of `/cluster/nodes`.
+pub fn text(nodes: &Value) -> String {
+    let mut datacenters: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+    for node in nodes.as_array().into_iter().flatten() {
+        datacenters.entry(word(&node["datacenter"])).or_default().push(node);
+    }
+    let mut out = String::new();
+    for (name, mut nodes) in datacenters {
+        nodes.sort_by_key(|node| word(&node["address"]).parse::<IpAddr>().ok());
+        let title = format!("Datacenter: {name}");
+        let _ = writeln!(out, "{title}\n{}", "=".repeat(title.chars().count()));
+        out.push_str("Status=Up/Down\n|/ State=Normal/Leaving/Joining\n");
+        let headings: Vec<String> = COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+        let mut lines = vec![headings];
+        lines.extend(nodes.iter().map(|node| COLUMNS.iter().map(|(_, cell)| cell(node)).collect()));
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+        for line in &lines {
+            let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+            let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join(" ").trim_end());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn nodes_are_shown_by_datacenter() {
+        let node = |address: &str, more: Value| {
+            let mut node = json!({"address": address, "host_id": "id", "datacenter": "dc1", "rack": "r1", "up": true, "state": "normal",
+                "native_transport": true, "load": 1536, "tablets": 16, "shards": 2, "clock_ahead_us": null});
+            let fields = node.as_object_mut().expect("an object");
+            fields.extend(more.as_object().expect("an object").clone());
+            node
+        };
+        let nodes = json!([
+            node("127.0.0.2", json!({"up": false, "native_transport": false, "load": null})),
+            node("127.0.0.1", json!({})),
+            node(
+                "10.0.0.3",
+                json!({"datacenter": "dc2", "state": "bootstrapping", "native_transport": false, "clock_ahead_us": -3_600_000_000i64})
+            ),
+        ]);
+        let expected = "Datacenter: dc1\n\
+                        ===============\n\
+                        Status=Up/Down\n\
+                        |/ State=Normal/Leaving/Joining\n\
+                        -- Address   Load     Tablets Host ID Rack Shards Notes\n\
+                        UN 127.0.0.1 1.50 KiB 16      id      r1   2\n\
+                        DN 127.0.0.2 ?        16      id      r1   2\n\
+                        Datacenter: dc2\n\
+                        ===============\n\
+                        Status=Up/Down\n\
+                        |/ State=Normal/Leaving/Joining\n\
+                        -- Address  Load     Tablets Host ID Rack Shards Notes\n\
+                        UJ 10.0.0.3 1.50 KiB 16      id      r1   2      serves no clients; its clock is 3600.0 s behind this node's\n";
+        assert_eq!(text(&nodes), expected);
+        assert_eq!((size(5), size(3 << 30)), ("5 bytes".to_owned(), "3.00 GiB".to_owned()));
+    }
+}

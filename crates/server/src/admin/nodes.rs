@@ -1,0 +1,267 @@
+//! The members of the cluster as administrators see them, under ScyllaDB's paths: who is up, where nodes are, their state, load and schema.
+//!
+//! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`.
+
+use super::operations::{self, Refusal};
+use super::rest::AdminState;
+use super::ring::{Entry, facts};
+use axum::extract::{Query, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use cluster::topology::view::{self, NodeView};
+use cluster::{MetadataService, Node, NodeState};
+use rt::{Remote, ShardId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use uuid::Uuid;
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// The snitch that places nodes as their configuration says.
+const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
+/// The version of what nodes do not say.
+const UNREACHABLE: &str = "UNREACHABLE";
+
+/// The paths of this file.
+pub fn routes() -> Router<AdminState> {
+    Router::new()
+        .route("/cluster/nodes", get(all))
+        .route("/storage_service/host_id", get(host_ids))
+        .route("/storage_service/load_map", get(load_map))
+        .route("/storage_service/nodes/joining", get(joining))
+        .route("/storage_service/nodes/leaving", get(leaving))
+        .route("/storage_service/nodes/moving", get(moving))
+        .route("/storage_proxy/schema_versions", get(schema_versions))
+        .route("/snitch/datacenter", get(datacenter))
+        .route("/snitch/rack", get(rack))
+        .route("/snitch/name", get(snitch))
+        .route("/gossiper/endpoint/live", get(live))
+        .route("/gossiper/endpoint/down", get(down))
+        .route("/failure_detector/endpoints", get(endpoints))
+        .route("/failure_detector/simple_states", get(simple_states))
+        .route("/failure_detector/count/endpoint/up", get(count_up))
+        .route("/failure_detector/count/endpoint/down", get(count_down))
+}
+
+/// A member of the cluster, as shard 0 sees it: [`NodeView`] in a form that can leave the shard.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// What is agreed of it.
+    pub node: Node,
+    /// Whether it is this node.
+    pub is_own: bool,
+    /// Whether it answers.
+    pub is_up: bool,
+    /// Its place among the full members, and their number.
+    pub rank: Option<(u32, u32)>,
+    /// How many tablets it has a copy of.
+    pub tablets: u64,
+    serving: bool,
+    schema: Option<Uuid>,
+    load_bytes: Option<u64>,
+    clock_ahead_micros: Option<i64>,
+}
+
+impl Member {
+    fn of(seen: NodeView, tablets: u64) -> Member {
+        Member {
+            node: Node::clone(&seen.node),
+            is_own: seen.is_own,
+            is_up: seen.is_up,
+            rank: seen.rank,
+            tablets,
+            serving: seen.serving,
+            schema: seen.schema,
+            load_bytes: seen.load_bytes,
+            clock_ahead_micros: seen.clock_ahead_micros,
+        }
+    }
+
+    /// The name by which this interface calls it.
+    pub fn address(&self) -> String {
+        self.node.broadcast_address.to_string()
+    }
+
+    /// The tokens that clients are shown.
+    pub fn tokens(&self) -> Vec<i64> {
+        self.rank.map_or_else(Vec::new, |(place, count)| cql::system::tokens_of(place, count).collect())
+    }
+
+    /// The version of its schema; nothing where it cannot be asked.
+    fn schema(&self) -> Option<Uuid> {
+        self.schema.filter(|_| self.is_up)
+    }
+}
+
+/// All members, in the order of their ids.
+pub async fn members(remote: &Remote) -> Result<Vec<Member>, Refusal> {
+    let asked = remote.call(ShardId(0), || async {
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let mut tablets = HashMap::new();
+        for table in metadata.tables() {
+            let map = &table.tablets;
+            for replica in (0..map.count()).flat_map(|tablet| map.replicas(tablet)) {
+                *tablets.entry(replica.host).or_insert(0) += 1;
+            }
+        }
+        let member = |seen: NodeView| {
+            let count = tablets.get(&seen.node.host).copied().unwrap_or(0);
+            Member::of(seen, count)
+        };
+        view::nodes().into_iter().map(member).collect::<Vec<_>>()
+    });
+    let mut members = asked.await.map_err(Refusal::failed)?;
+    let load = operations::load(remote).await?;
+    members.iter_mut().filter(|member| member.is_own).for_each(|own| own.load_bytes = Some(load));
+    Ok(members)
+}
+
+/// The member of an address or id; this node, if nothing is given.
+pub fn find<'a>(members: &'a [Member], endpoint: Option<&str>) -> Result<&'a Member, Refusal> {
+    let found = match endpoint.filter(|endpoint| !endpoint.is_empty()) {
+        Some(name) => members.iter().find(|one| one.address() == name || one.node.host.to_string() == name),
+        None => members.iter().find(|one| one.is_own),
+    };
+    found.ok_or_else(|| Refusal::Bad(format!("The endpoint {} is not known", endpoint.unwrap_or_default())))
+}
+
+async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answer<Vec<String>> {
+    let members = members(&state.remote).await?;
+    Ok(Json(members.iter().filter(|member| which(member)).map(Member::address).collect()))
+}
+
+async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+    let shown = |member: &Member| {
+        let node = &member.node;
+        json!({
+            "address": member.address(),
+            "rpc_address": node.rpc_address.to_string(),
+            "native_port": node.native_port,
+            "host_id": node.host.to_string(),
+            "datacenter": node.datacenter,
+            "rack": node.rack,
+            "up": member.is_up,
+            "state": node.state.name(),
+            "native_transport": member.serving,
+            "load": member.load_bytes,
+            "tokens": member.tokens().len(),
+            "tablets": member.tablets,
+            "shards": node.shards,
+            "schema_version": member.schema().map(|version| version.to_string()),
+            "release_version": node.release_version,
+            "clock_ahead_us": member.clock_ahead_micros,
+            "own": member.is_own,
+        })
+    };
+    Ok(Json(members(&state.remote).await?.iter().map(shown).collect()))
+}
+
+async fn host_ids(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>> {
+    let members = members(&state.remote).await?;
+    Ok(Json(members.iter().map(|one| Entry::new(one.address(), one.node.host.to_string())).collect()))
+}
+
+/// Nodes that have not said yet how much they have are left out.
+async fn load_map(State(state): State<AdminState>) -> Answer<Vec<Entry<u64>>> {
+    let members = members(&state.remote).await?;
+    Ok(Json(members.iter().filter_map(|one| Some(Entry::new(one.address(), one.load_bytes?))).collect()))
+}
+
+async fn joining(State(state): State<AdminState>) -> Answer<Vec<String>> {
+    addresses(&state, |member| member.node.state == NodeState::Joining).await
+}
+
+async fn leaving(State(state): State<AdminState>) -> Answer<Vec<String>> {
+    addresses(&state, |member| member.node.state == NodeState::Leaving).await
+}
+
+/// With tablets no node moves on the ring.
+async fn moving() -> Json<[String; 0]> {
+    Json([])
+}
+
+async fn live(State(state): State<AdminState>) -> Answer<Vec<String>> {
+    addresses(&state, |member| member.is_up).await
+}
+
+async fn down(State(state): State<AdminState>) -> Answer<Vec<String>> {
+    addresses(&state, |member| !member.is_up).await
+}
+
+async fn count_up(State(state): State<AdminState>) -> Answer<usize> {
+    Ok(Json(live(State(state)).await?.0.len()))
+}
+
+async fn count_down(State(state): State<AdminState>) -> Answer<usize> {
+    Ok(Json(down(State(state)).await?.0.len()))
+}
+
+async fn simple_states(State(state): State<AdminState>) -> Answer<Vec<Entry<&'static str>>> {
+    let members = members(&state.remote).await?;
+    Ok(Json(members.iter().map(|one| Entry::new(one.address(), if one.is_up { "UP" } else { "DOWN" })).collect()))
+}
+
+async fn schema_versions(State(state): State<AdminState>) -> Answer<Vec<Entry<Vec<String>>>> {
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for member in members(&state.remote).await? {
+        let version = member.schema().map_or_else(|| UNREACHABLE.to_owned(), |version| version.to_string());
+        versions.entry(version).or_default().push(member.address());
+    }
+    Ok(Json(versions.into_iter().map(|(version, nodes)| Entry::new(version, nodes)).collect()))
+}
+
+/// The query of the snitch's paths: which node; without it, this one.
+#[derive(Deserialize)]
+struct Host {
+    host: Option<String>,
+}
+
+async fn datacenter(State(state): State<AdminState>, Query(query): Query<Host>) -> Answer<String> {
+    let members = members(&state.remote).await?;
+    Ok(Json(find(&members, query.host.as_deref())?.node.datacenter.clone()))
+}
+
+async fn rack(State(state): State<AdminState>, Query(query): Query<Host>) -> Answer<String> {
+    let members = members(&state.remote).await?;
+    Ok(Json(find(&members, query.host.as_deref())?.node.rack.clone()))
+}
+
+async fn snitch() -> Json<&'static str> {
+    Json(SNITCH)
+}
+
+/// What gossip would say of the nodes. The numbers are those by which the tools of ScyllaDB know application states. When another node
+/// has started it does not say.
+async fn endpoints(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+    let started = facts(&state.remote).await?.node.started_micros;
+    let version = 1;
+    let shown = |member: &Member| {
+        let node = &member.node;
+        let states = [
+            (0, Some(node.state.name().to_uppercase())),
+            (1, member.load_bytes.map(|load| load.to_string())),
+            (2, member.schema().map(|schema| schema.to_string())),
+            (3, Some(node.datacenter.clone())),
+            (4, Some(node.rack.clone())),
+            (5, Some(node.release_version.clone())),
+            (8, Some(node.rpc_address.to_string())),
+            (12, Some(node.host.to_string())),
+            (19, Some(node.shards.to_string())),
+            (21, Some(node.features.join(","))),
+        ];
+        let states = states.into_iter().filter_map(|(state, value)| {
+            Some(json!({ "application_state": state, "version": version, "value": value? }))
+        });
+        let started = if member.is_own { started } else { 0 };
+        json!({
+            "addrs": member.address(),
+            "is_alive": member.is_up,
+            "update_time": started / 1000,
+            "generation": started / 1_000_000,
+            "version": version,
+            "application_state": states.collect::<Vec<_>>(),
+        })
+    };
+    Ok(Json(members(&state.remote).await?.iter().map(shown).collect()))
+}

@@ -1,0 +1,55 @@
+//! What administration and the system's tables both show, as services for the language's floor: snapshots, sizes of tablets, numbers.
+
+use super::snapshots;
+use cql::system::{
+    RuntimeNumber, RuntimeNumbers, SnapshotList, SnapshotsFound, TableSnapshot, TabletSize, TabletSizes,
+};
+use engine::Engine;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Installs the services on this shard.
+pub fn install(data_dir: &Path) {
+    let root = data_dir.join("data");
+    rt::shard::install(Rc::new(SnapshotList(Box::new(move || -> SnapshotsFound { Box::pin(find(root.clone())) }))));
+    rt::shard::install(Rc::new(TabletSizes(Box::new(tablet_sizes))));
+    rt::shard::install(Rc::new(RuntimeNumbers(Box::new(numbers))));
+}
+
+async fn find(root: PathBuf) -> Vec<TableSnapshot> {
+    let found = snapshots::scan(root).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot look for snapshots");
+        Default::default()
+    });
+    let each = |(name, tables): (String, Vec<snapshots::TableSnapshot>)| {
+        tables.into_iter().map(move |one| TableSnapshot {
+            keyspace: one.ks,
+            table: one.cf,
+            name: name.clone(),
+            live: one.live,
+            total: one.total,
+        })
+    };
+    found.into_iter().flat_map(each).collect()
+}
+
+fn tablet_sizes() -> Vec<TabletSize> {
+    let Some(engine) = rt::shard::try_service::<Engine>() else { return Vec::new() };
+    engine.tablet_sizes().into_iter().map(|(table, tablet, bytes)| TabletSize { table, tablet, bytes }).collect()
+}
+
+fn numbers() -> Vec<RuntimeNumber> {
+    let Some(engine) = rt::shard::try_service::<Engine>() else { return Vec::new() };
+    let (metrics, tables) = (engine.metrics(), engine.details());
+    vec![
+        ("cache", "entries", metrics.rows.partitions),
+        ("cache", "hits", metrics.rows.hits),
+        ("cache", "misses", metrics.rows.misses),
+        ("cache", "memory_total", metrics.cache_limit_bytes),
+        ("cache", "memory_used", metrics.rows.bytes + metrics.cache.bytes as u64),
+        ("generic", "load", metrics.disk_bytes),
+        ("memtable", "entries", tables.memtable_partitions),
+        ("memtable", "memory_total", metrics.memtable_limit_bytes),
+        ("memtable", "memory_used", metrics.memtable_bytes),
+    ]
+}

@@ -1,0 +1,228 @@
+//! How nodes talk to each other: `server_encryption_options`, a map as in scylla.yaml, and `internode_compression`.
+//!
+//! On the command line the map is one word: `internode_encryption=all,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
+
+use super::setting::{BadValue, Raw, Setting};
+use cluster::internode::Between;
+use rt::tls::PeerFiles;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Between which nodes bodies are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InternodeCompression(pub Between);
+
+const COMPRESSION: &[(&str, Between)] = &[("none", Between::None), ("dc", Between::Datacenters), ("all", Between::All)];
+const ENCRYPTION: &[(&str, Between)] =
+    &[("none", Between::None), ("rack", Between::Racks), ("dc", Between::Datacenters), ("all", Between::All)];
+
+fn named(names: &[(&str, Between)], word: &str) -> Option<Between> {
+    names.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, between)| *between)
+}
+
+fn name(names: &[(&'static str, Between)], between: Between) -> &'static str {
+    names.iter().find(|(_, known)| *known == between).map_or("none", |(name, _)| name)
+}
+
+impl Setting for InternodeCompression {
+    const WANTED: &'static str = "none, dc (between datacenters) or all";
+    const KIND: &'static str = "string";
+
+    fn from_word(word: &str) -> Option<Self> {
+        named(COMPRESSION, word).map(InternodeCompression)
+    }
+
+    fn show(&self) -> String {
+        name(COMPRESSION, self.0).to_owned()
+    }
+}
+
+/// How connections between nodes are encrypted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServerEncryption {
+    /// What Cassandra's option of that name says, if it is there: it must not contradict the next.
+    pub enabled: Option<bool>,
+    /// Between which nodes they are.
+    pub between: Between,
+    /// The node's certificate.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub keyfile: Option<PathBuf>,
+    /// The roots of the other nodes' certificates.
+    pub truststore: Option<PathBuf>,
+    /// Whether nodes that connect must show a certificate.
+    pub require_client_auth: bool,
+    /// Options that were set and are not known here.
+    pub others: Vec<String>,
+}
+
+/// Options without which a node would be less safe than its operator thinks: they are refused.
+const REFUSED: &[&str] = &["certificate_revocation_list", "keystore", "keystore_password", "truststore_password"];
+
+impl ServerEncryption {
+    /// The files to use; `None` if nothing is encrypted. The error is for the operator.
+    pub fn files(&self) -> Result<Option<PeerFiles>, String> {
+        if self.enabled.is_some_and(|enabled| enabled != (self.between != Between::None)) {
+            return Err("server_encryption_options: enabled contradicts internode_encryption".to_owned());
+        }
+        if self.between == Between::None {
+            return Ok(None);
+        }
+        if let Some(refused) = self.others.iter().find(|name| REFUSED.contains(&name.as_str())) {
+            return Err(format!(
+                "server_encryption_options: {refused} is not supported; certificates and keys are PEM files"
+            ));
+        }
+        let needed = |file: &Option<PathBuf>, name: &str| {
+            file.clone().ok_or_else(|| format!("server_encryption_options: internode_encryption needs {name}"))
+        };
+        Ok(Some(PeerFiles {
+            certificate: needed(&self.certificate, "certificate")?,
+            keyfile: needed(&self.keyfile, "keyfile")?,
+            truststore: needed(&self.truststore, "truststore")?,
+            require_client_auth: self.require_client_auth,
+        }))
+    }
+
+    /// What the operator should know of.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let open = (self.between != Between::None && !self.require_client_auth).then(|| {
+            "server_encryption_options: without require_client_auth whoever reaches the port can pass for a node"
+                .to_owned()
+        });
+        let others = self.others.iter().map(|name| format!("server_encryption_options: {name} has no effect"));
+        open.into_iter().chain(others)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        let path = || (!value.is_empty()).then(|| PathBuf::from(value));
+        match name {
+            "enabled" => self.enabled = Some(bool::from_word(value)?),
+            "internode_encryption" => self.between = named(ENCRYPTION, value)?,
+            "certificate" => self.certificate = path(),
+            "keyfile" => self.keyfile = path(),
+            "truststore" => self.truststore = path(),
+            "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
+            other => self.others.push(other.to_owned()),
+        }
+        Some(())
+    }
+
+    fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
+        let mut encryption = ServerEncryption::default();
+        for (name, value) in pairs {
+            encryption.set(name.trim(), value.trim())?;
+        }
+        Some(encryption)
+    }
+
+    /// What is set, of what is known here.
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let between = (self.between != Between::None).then(|| name(ENCRYPTION, self.between).to_owned());
+        [
+            ("enabled", self.enabled.map(|enabled| enabled.to_string())),
+            ("internode_encryption", between),
+            ("certificate", path(&self.certificate)),
+            ("keyfile", path(&self.keyfile)),
+            ("truststore", path(&self.truststore)),
+            ("require_client_auth", self.require_client_auth.then(|| "true".to_owned())),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| (name, value)))
+        .collect()
+    }
+}
+
+impl Setting for ServerEncryption {
+    const WANTED: &'static str = "a map of internode_encryption (none, rack, dc or all), certificate, keyfile, truststore and require_client_auth";
+    const KIND: &'static str = "map";
+
+    fn from_word(word: &str) -> Option<Self> {
+        let pairs = word.split(',').filter(|pair| !pair.trim().is_empty()).map(|pair| pair.split_once('='));
+        ServerEncryption::of(pairs.collect::<Option<Vec<_>>>()?)
+    }
+
+    fn show(&self) -> String {
+        let mut out = String::new();
+        for (name, value) in self.pairs() {
+            let comma = if out.is_empty() { "" } else { "," };
+            let _ = write!(out, "{comma}{name}={value}");
+        }
+        out
+    }
+
+    fn json(&self) -> String {
+        let pairs = self.pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        serde_json::Value::Object(pairs.collect()).to_string()
+    }
+
+    fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
+        match raw {
+            Raw::Null => Ok(None),
+            Raw::Map(pairs) => {
+                let read = ServerEncryption::of(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+                read.map(Some).ok_or_else(|| Self::bad("a map with another value".to_owned()))
+            }
+            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
+            Raw::List(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Option<ServerEncryption> {
+        let map = Raw::Map(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect());
+        ServerEncryption::read(&map).ok().flatten()
+    }
+
+    const FILES: [(&str, &str); 3] = [("certificate", "/c"), ("keyfile", "/k"), ("truststore", "/t")];
+
+    fn with(more: &[(&str, &str)]) -> ServerEncryption {
+        read(&[&FILES[..], more].concat()).expect("fine")
+    }
+
+    #[test]
+    fn a_map_and_a_word_say_the_same() {
+        let all = with(&[("internode_encryption", "Rack"), ("require_client_auth", "true")]);
+        assert_eq!(all.between, Between::Racks);
+        let word = "internode_encryption=rack,certificate=/c,keyfile=/k,truststore=/t,require_client_auth=true";
+        assert_eq!(all.show(), word);
+        assert_eq!(ServerEncryption::from_word(word), Some(all.clone()));
+        let files = PeerFiles {
+            certificate: "/c".into(),
+            keyfile: "/k".into(),
+            truststore: "/t".into(),
+            require_client_auth: true,
+        };
+        assert_eq!(all.files(), Ok(Some(files)));
+        assert_eq!(all.warnings().count(), 0);
+        assert_eq!(with(&[]).files(), Ok(None));
+        assert_eq!(read(&[("internode_encryption", "transitional")]), None);
+        for (word, between) in [("none", Between::None), ("dc", Between::Datacenters), ("all", Between::All)] {
+            assert_eq!(InternodeCompression::from_word(word), Some(InternodeCompression(between)));
+            assert_eq!(InternodeCompression(between).show(), word);
+        }
+        assert_eq!(InternodeCompression::from_word("rack"), None);
+    }
+
+    #[test]
+    fn what_is_missing_or_would_make_the_node_less_safe_is_said() {
+        for missing in ["certificate", "keyfile", "truststore"] {
+            let pairs: Vec<_> = FILES.into_iter().filter(|(name, _)| *name != missing).collect();
+            let read = read(&[&pairs[..], &[("internode_encryption", "all")]].concat()).expect("fine");
+            assert!(read.files().is_err_and(|why| why.contains(missing)));
+        }
+        let open = with(&[("internode_encryption", "dc"), ("priority_string", "x")]);
+        assert!(open.files().is_ok());
+        assert_eq!(open.warnings().count(), 2);
+        assert!(with(&[("enabled", "true")]).files().is_err_and(|why| why.contains("contradicts")));
+        assert!(with(&[("enabled", "true"), ("internode_encryption", "all")]).files().is_ok());
+        for name in REFUSED {
+            assert!(with(&[("internode_encryption", "all"), (name, "x")]).files().is_err_and(|why| why.contains(name)));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The configuration of a running node, as `system.config` shows it and changes what can be changed.
+//!
+//! Every shard has its own copy, as a service of the language's. A change reaches all shards before it is answered; it is gone
+//! after a restart, as in ScyllaDB.
+
+use super::keys::{Config, KEYS, Key};
+use super::setting::Raw;
+use super::source::{DEFAULT, Source};
+use crate::stack::{hints_settings, language, page_limits};
+use cluster::{Coordinator, MetadataService};
+use cql::Processor;
+use cql::system::{Setting, SettingRefused, Settings};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What carries a changed value into the parts of this shard.
+type Carry = fn(&Config);
+
+/// The settings that can be changed.
+const LIVE: &[(&str, Carry)] = &[
+    ("query_tombstone_page_limit", carry_page_limits),
+    ("query_page_size_in_bytes", carry_page_limits),
+    ("query_empty_page_time_budget_in_ms", carry_page_limits),
+    ("query_empty_page_memory_budget", carry_page_limits),
+    ("read_request_timeout_in_ms", carry_language),
+    ("range_request_timeout_in_ms", carry_language),
+    ("write_request_timeout_in_ms", carry_language),
+    ("counter_write_request_timeout_in_ms", carry_language),
+    ("truncate_request_timeout_in_ms", carry_language),
+    ("max_memory_for_unlimited_query_hard_limit", carry_both),
+    ("batch_size_warn_threshold_in_kb", carry_language),
+    ("batch_size_fail_threshold_in_kb", carry_language),
+    ("restrict_future_timestamp", carry_language),
+    ("cql_duplicate_bind_variable_names_refer_to_same_variable", carry_language),
+    ("cql_in_bind_variable_name_uses_uppercase_operator", carry_language),
+    ("minimum_replication_factor_warn_threshold", carry_language),
+    ("minimum_replication_factor_fail_threshold", carry_language),
+    ("maximum_replication_factor_warn_threshold", carry_language),
+    ("maximum_replication_factor_fail_threshold", carry_language),
+    ("replication_strategy_warn_list", carry_language),
+    ("replication_strategy_fail_list", carry_language),
+    ("write_consistency_levels_warned", carry_language),
+    ("write_consistency_levels_disallowed", carry_language),
+    ("twcs_max_window_count", carry_language),
+    ("restrict_twcs_without_default_ttl", carry_language),
+    ("hinted_handoff_enabled", carry_hints),
+    ("max_hint_window_in_ms", carry_hints),
+    ("hinted_handoff_throttle_in_kb", carry_hints),
+    ("group0_raft_op_timeout_in_ms", carry_change_timeout),
+];
+
+fn carry_hints(config: &Config) {
+    if let Some(hints) = rt::shard::service::<Coordinator>().hints() {
+        hints.set(hints_settings(config));
+    }
+}
+
+fn carry_change_timeout(config: &Config) {
+    rt::shard::service::<MetadataService>().set_change_timeout(config.group0_raft_op_timeout_in_ms.0);
+}
+
+fn carry_page_limits(config: &Config) {
+    rt::shard::service::<Coordinator>().set_page_limits(page_limits(config));
+}
+
+fn carry_language(config: &Config) {
+    rt::shard::service::<Processor>().set_config(language(config));
+}
+
+fn carry_both(config: &Config) {
+    carry_page_limits(config);
+    carry_language(config);
+}
+
+/// One shard's configuration.
+struct Live(RefCell<Config>);
+
+fn shown(key: &Key, config: &Config) -> Setting {
+    Setting {
+        name: key.name,
+        source: config.sources.of(key.name).map_or(DEFAULT, Source::name),
+        kind: key.kind,
+        value: (key.json)(config),
+    }
+}
+
+/// Where sstables are, under ScyllaDB's name: it follows from `data_dir` and cannot be set by itself.
+fn data_file_directories(config: &Config) -> Setting {
+    let path = config.data_dir.join("data");
+    let path = std::path::absolute(&path).unwrap_or(path);
+    Setting {
+        name: "data_file_directories",
+        source: config.sources.of("data_dir").map_or(DEFAULT, Source::name),
+        kind: "string list",
+        value: serde_json::json!([path]).to_string(),
+    }
+}
+
+impl Settings for Live {
+    fn list(&self) -> Vec<Setting> {
+        let config = self.0.borrow();
+        KEYS.iter().map(|key| shown(key, &config)).chain([data_file_directories(&config)]).collect()
+    }
+
+    fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused> {
+        let key = KEYS.iter().find(|key| key.name == name).ok_or(SettingRefused::Unknown)?;
+        let (_, carry) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
+        let mut config = self.0.borrow_mut();
+        (key.set)(&mut config, &Raw::Scalar(value.to_owned())).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
+        config.sources.set(key.name, Source::Cql);
+        carry(&config);
+        Ok(())
+    }
+}
+
+/// The settings of a shard.
+pub fn settings(config: Config) -> Rc<dyn Settings> {
+    Rc::new(Live(RefCell::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_live_is_a_setting() {
+        for (name, _) in LIVE {
+            assert!(KEYS.iter().any(|key| key.name == *name), "{name}");
+        }
+    }
+
+    #[test]
+    fn settings_show_name_source_type_and_value() {
+        let mut config = Config::default();
+        config.sources.set("cluster_name", Source::File);
+        let list = settings(config).list();
+        let find = |name: &str| list.iter().find(|setting| setting.name == name).expect(name);
+        let parts = |name| (find(name).source, find(name).kind, find(name).value.as_str());
+        assert_eq!(parts("query_tombstone_page_limit"), ("default", "integer", "10000"));
+        assert_eq!(parts("cluster_name"), ("yaml", "string", "\"Messina\""));
+        assert_eq!(parts("read_request_timeout_in_ms"), ("default", "integer", "5000"));
+        assert_eq!(parts("auto_snapshot"), ("default", "bool", "true"));
+        assert_eq!(parts("native_transport_max_frame_size_in_mb"), ("default", "integer", "256"));
+    }
+
+    #[test]
+    fn the_directory_of_sstables_is_shown_whole() {
+        let list = settings(Config { data_dir: "/var/db".into(), ..Config::default() }).list();
+        let shown = list.iter().find(|setting| setting.name == "data_file_directories");
+        assert_eq!(shown.map(|setting| setting.value.as_str()), Some(r#"["/var/db/data"]"#));
+    }
+
+    #[test]
+    fn only_what_is_live_is_changed() {
+        let settings = settings(Config::default());
+        assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));
+        assert_eq!(settings.set("api_port", "1"), Err(SettingRefused::NotLive));
+        assert!(matches!(settings.set("query_tombstone_page_limit", "many"), Err(SettingRefused::Wrong(_))));
+        let unchanged = settings.list().into_iter().find(|setting| setting.name == "query_tombstone_page_limit");
+        assert_eq!(unchanged.map(|setting| (setting.source, setting.value)), Some(("default", "10000".to_owned())));
+    }
+}

@@ -1,0 +1,66 @@
+//! A stream with a buffer of its own, as one that encrypts has: what the loop writes goes out only when it flushes.
+
+use super::drive;
+use super::tests::{Client, limits, query, run};
+use cql::system::Encryption;
+use rt::net::{AsyncRead, AsyncWrite, ReadBuf};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::DuplexStream;
+
+struct Buffered {
+    inner: DuplexStream,
+    held: Vec<u8>,
+}
+
+impl AsyncRead for Buffered {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Buffered {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.held.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Buffered { inner, held } = &mut *self;
+        while !held.is_empty() {
+            let n = ready!(Pin::new(&mut *inner).poll_write(cx, held))?;
+            held.drain(..n);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(cx))?;
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[test]
+fn what_was_written_is_flushed_however_slowly_the_client_reads() {
+    run(limits(), |world| async move {
+        let (here, there) = tokio::io::duplex(100);
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let encryption = Encryption { protocol: "TLSv1.3".to_owned(), cipher: "any".to_owned() };
+        let stream = Buffered { inner: there, held: Vec::new() };
+        rt::task::spawn(drive::serve(world.server.clone(), stream, peer, Some(encryption.clone()))).detach();
+        let mut client = Client { stream: here };
+        client.start(&[]).await;
+        assert_eq!(world.server.transport.clients()[0].encryption, Some(encryption));
+        for stream in 0..20 {
+            client.send(&query(stream, "rows 3000")).await;
+            let answer = client.receive().await;
+            assert_eq!((answer.stream, answer.body.len()), (stream, 16 + 3000));
+        }
+        // An error that ends the connection goes out as well.
+        client.send(&[6; 9]).await;
+        assert_eq!(client.receive().await.code(), 0x0A);
+        assert!(client.receive_or_end().await.is_none());
+    });
+}

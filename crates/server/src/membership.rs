@@ -1,0 +1,285 @@
+//! A node's way into its cluster: the wire to other nodes, the search for them, being let in, and the way back.
+//!
+//! Used by `stack`, on shard 0, in the order of the functions here. A node that is told of no other node has no wire, opens no port, and
+//! is a cluster of one.
+
+use crate::seeds::Seeds;
+use crate::stack::{StackConfig, StartError};
+use cluster::hints::{Hints, HintsConfig, HintsSettings};
+use cluster::internode::{self, Identity, Internode, InternodeConfig, InternodeListener};
+use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
+use cluster::raft;
+use cluster::topology::barrier;
+use cluster::topology::join::{self, Found};
+use cluster::topology::mover::Mover;
+use cluster::topology::{Node, NodeState, features, steward};
+use cluster::{Coordinator, NodeInfo};
+use replica::Replica;
+use rt::sync::Deadline;
+use rt::time::Duration;
+use rt::tls::PeerTls;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// How long a node that was let in may take to learn what the cluster is.
+const LEARN: Duration = Duration::from_secs(120);
+/// Hints may take this part of the disk: one in so many bytes.
+const HINTS_SHARE: u64 = 10;
+/// Pause before a node tries again to tell the others of itself.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a node of a cluster of several is told.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// Nodes that are asked first for others.
+    pub seeds: Seeds,
+    /// Where it listens for other nodes.
+    pub listen: SocketAddr,
+    /// The limits of connections between nodes.
+    pub internode: InternodeConfig,
+    /// What encrypts them, where that is wanted.
+    pub tls: Option<PeerTls>,
+    /// What else there is to say.
+    pub settings: ClusterSettings,
+}
+
+/// Settings of a node of a cluster of several that have defaults.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// `hints_directory`; none: within the data directory.
+    pub hints_directory: Option<PathBuf>,
+    /// What is kept for nodes that are down.
+    pub hints: HintsSettings,
+    /// `group0_raft_op_timeout_in_ms`.
+    pub change_timeout: Duration,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        let change_timeout = Duration::from_secs(60);
+        ClusterSettings { hints_directory: None, hints: HintsSettings::default(), change_timeout }
+    }
+}
+
+/// The wire to the other nodes, open.
+pub struct Wire {
+    internode: Rc<Internode>,
+    running: internode::Running,
+    seeds: Seeds,
+}
+
+/// The metadata, and whether this node has yet to learn it.
+pub struct OpenMetadata {
+    /// The log.
+    pub log: MetadataLog,
+    /// What is known.
+    pub recovered: Recovered,
+    /// The node was let in just now.
+    pub joins: bool,
+}
+
+/// Opens the wire, if the node is to have one: others can ask it from here on.
+pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError> {
+    let Some(cluster) = &config.cluster else { return Ok(None) };
+    let info = &config.info;
+    let identity = Identity {
+        host: info.host_id,
+        cluster: info.cluster_name.clone(),
+        address: SocketAddr::new(info.broadcast_address, info.storage_port),
+        datacenter: info.datacenter.clone(),
+        rack: info.rack.clone(),
+        features: features::supported(),
+    };
+    let listener = InternodeListener::open(cluster.listen).await;
+    let listener = listener
+        .map_err(|error| StartError(format!("cannot listen for other nodes on {}: {error}", cluster.listen)))?;
+    internode::install(identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone()).await;
+    let internode = rt::shard::service::<Internode>();
+    join::serve(&internode);
+    barrier::serve(&internode);
+    let running = internode::serve(listener);
+    Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone() }))
+}
+
+/// Opens the metadata: what is on the disk, or what a cluster that lets this node in is to teach it, or a new cluster.
+pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<OpenMetadata, StartError> {
+    let (dir, info) = (&config.data_dir, &config.info);
+    let begins = async || {
+        let (log, recovered) = metadata::open_log(dir, info).await.map_err(StartError::because)?;
+        Ok(OpenMetadata { log, recovered, joins: false })
+    };
+    let Some(wire) = wire else {
+        let found = begins().await?;
+        if !found.log.is_alone() {
+            let why =
+                "the data directory is that of a node of a larger cluster: set `seeds` to the addresses of other nodes";
+            return Err(StartError(why.into()));
+        }
+        return Ok(found);
+    };
+    if metadata::is_member(dir, info).await.map_err(StartError::because)? {
+        let found = begins().await?;
+        check_shards(&found, info)?;
+        return Ok(found);
+    }
+    let own = own_node(info, NodeState::Joining);
+    let seeds = wire.seeds.find(own.internode()).await;
+    match join::search(&wire.internode, &own, seeds).await.map_err(StartError)? {
+        Found::Nothing => begins().await,
+        Found::Cluster(nodes) => {
+            internode::publish_book(join::address_book(nodes.iter())).await;
+            let (log, recovered) = metadata::open_log_to_join(dir, info).await.map_err(StartError::because)?;
+            Ok(OpenMetadata { log, recovered, joins: true })
+        }
+    }
+}
+
+/// Tablets are on shards that the whole cluster knows: a node cannot take shards away by itself.
+fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError> {
+    let metadata = found.recovered.metadata().map_err(StartError::because)?;
+    match metadata.topology.node(info.host_id) {
+        Some(known) if !found.log.is_alone() && usize::from(known.shards) > info.shards => Err(StartError(format!(
+            "this node has had {0} shards and is started with {1}: in a cluster of several nodes their number can only grow; start it \
+             with --shards {0}",
+            known.shards, info.shards
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Joins the group with those of the other nodes. When this returns a node that joins has learned the metadata.
+pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
+    let service = rt::shard::service::<MetadataService>();
+    service.on_topology(|topology| {
+        let book = join::address_book(topology.nodes().map(|node| &**node));
+        if !book.peers.is_empty() || !book.left.is_empty() {
+            rt::task::spawn(internode::publish_book(book)).detach();
+        }
+    });
+    let Some(group) = service.group() else { return Ok(()) };
+    join::open();
+    raft::connect(group, &wire.internode);
+    let own = service.info().host_id;
+    let until = Deadline::after(LEARN);
+    while joins && service.current().topology.node(own).is_none() {
+        if until.is_past() {
+            return Err(StartError("the cluster let this node in, and does not tell it what is in it".into()));
+        }
+        rt::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// Tells the cluster how this node is now, and looks after the cluster whenever this node leads. A node that joins becomes a full member before
+/// this returns; one that comes back tells it as soon as a majority is there.
+pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
+    let told = rt::task::spawn(tell_of_itself(wire.internode.clone()));
+    if joins {
+        told.await.map_err(|_| StartError("the node is stopping".into()))?;
+    } else {
+        told.detach();
+    }
+    let internode = wire.internode.clone();
+    rt::task::spawn(steward::look_after(move |host| internode.liveness().is_down(host))).detach();
+    let mover = Mover::new(Some(wire.internode.clone()));
+    rt::task::spawn(mover.keep_moving()).detach();
+    Ok(())
+}
+
+async fn tell_of_itself(internode: Rc<Internode>) {
+    loop {
+        match introduce(&internode).await {
+            Ok(true) => {
+                let made = metadata::change::<(), Infallible, _>(|metadata, info| {
+                    let own = own_node(info, NodeState::Normal);
+                    let known = metadata.topology.node(info.host_id);
+                    // One that is leaving does not come back by being started again.
+                    let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
+                    let is_to_tell = known.is_none_or(|known| **known != own && stays(known));
+                    Ok((if is_to_tell { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
+                });
+                match made.await {
+                    Ok(()) => return,
+                    Err(ChangeError::Refused(never)) => match never {},
+                    Err(error) => tracing::warn!(%error, "the cluster could not be told of this node; trying again"),
+                }
+            }
+            Ok(false) => {}
+            Err(why) => tracing::error!(why, "the cluster does not take this node back"),
+        }
+        if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Tells the others where this node is now, if that is elsewhere than before: until they know, they cannot tell it anything, so it cannot
+/// do that by a change of its own. Whether they know.
+async fn introduce(internode: &Rc<Internode>) -> Result<bool, String> {
+    let service = rt::shard::service::<MetadataService>();
+    let topology = service.current().topology.clone();
+    let info = service.info().clone();
+    let Some(known) = topology.node(info.host_id) else { return Ok(true) };
+    let own = own_node(&info, known.state);
+    if known.internode() == own.internode() {
+        return Ok(true);
+    }
+    let others = topology.members().filter(|node| node.host != own.host);
+    join::introduce(internode, &own, others.map(|node| node.internode()).collect()).await
+}
+
+/// Keeps the wire until the node stops. On shard 0.
+pub struct WireHolder(RefCell<Option<Wire>>);
+
+impl WireHolder {
+    /// Keeps this wire.
+    pub fn new(wire: Wire) -> Rc<WireHolder> {
+        Rc::new(WireHolder(RefCell::new(Some(wire))))
+    }
+}
+
+/// Closes the wire, if there is one.
+pub async fn close() {
+    let wire = rt::shard::try_service::<WireHolder>().and_then(|holder| holder.0.take());
+    rt::shard::uninstall::<WireHolder>();
+    if let Some(Wire { internode, running, .. }) = wire {
+        drop(internode);
+        running.stop().await;
+    }
+}
+
+/// Has this shard's coordinator reach the other nodes, and this shard answer theirs. Nothing where there is no wire.
+pub fn connect_shard(coordinator: &Rc<Coordinator>, replica: &Rc<Replica>, metadata: &Rc<MetadataService>) {
+    if let Some(internode) = rt::shard::try_service::<Internode>() {
+        cluster::coordinator::serve_replica(&internode, replica.clone(), metadata.clone());
+        coordinator.connect(&internode);
+    }
+}
+
+/// Has every shard keep what nodes that are down miss, and deliver it when they are back.
+pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
+    let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
+    let shards = rt::shard::count() as u16;
+    let directory = settings.hints_directory.unwrap_or_else(|| config.data_dir.join("hints"));
+    let cannot =
+        |error: std::io::Error| StartError(format!("hints cannot be kept in {}: {error}", directory.display()));
+    rt::fs::create_dir_all(&directory).await.map_err(cannot)?;
+    let (total, _) = rt::fs::disk_space(&directory).await.map_err(cannot)?;
+    let bounds = HintsConfig::new(directory.clone(), total / HINTS_SHARE / u64::from(shards));
+    let config = HintsConfig { settings: settings.hints, ..bounds };
+    rt::shard::service::<MetadataService>().set_change_timeout(settings.change_timeout);
+    let opened = rt::shard::call_all(move || {
+        let config = config.clone();
+        async move {
+            let hints = Hints::open(config, rt::shard::this().0, shards).await.map_err(StartError::because)?;
+            let coordinator = rt::shard::service::<Coordinator>();
+            coordinator.set_hints(hints);
+            rt::task::spawn(coordinator.keep_replaying_hints()).detach();
+            Ok(())
+        }
+    });
+    opened.await.into_iter().collect()
+}

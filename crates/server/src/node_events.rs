@@ -1,0 +1,137 @@
+//! Which events clients get of nodes: a node came, went, serves clients, or does so no longer. Each is told once.
+//!
+//! A node is new when it is a full member and its port for clients is open, for a driver connects at once; it is down when it does not answer
+//! pings, or says itself that it does not serve. This node tells of the others, never of itself: who is connected knows. On shard 0.
+
+use crate::events;
+use crate::protocol::Event;
+use cluster::internode::Internode;
+use cluster::topology::view::{self, NodeView};
+use cluster::{MetadataService, NodeState};
+use model::HostId;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// A node that clients can be told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    /// Where clients reach it.
+    address: SocketAddr,
+    /// Whether it serves them.
+    serving: bool,
+}
+
+/// What clients have been told.
+#[derive(Default)]
+struct Told {
+    nodes: BTreeMap<HostId, Place>,
+}
+
+impl Told {
+    /// What is to be told, now that nodes are like this.
+    fn look(&mut self, now: &BTreeMap<HostId, Place>) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.nodes.retain(|host, told| {
+            let stays = now.get(host).is_some_and(|place| place.address == told.address);
+            if !stays {
+                events.push(Event::Topology { joined: false, node: told.address });
+            }
+            stays
+        });
+        for (host, place) in now {
+            let node = place.address;
+            match self.nodes.get_mut(host) {
+                Some(told) if told.serving == place.serving => {}
+                Some(told) => {
+                    told.serving = place.serving;
+                    events.push(Event::Status { up: place.serving, node });
+                }
+                None if place.serving => {
+                    self.nodes.insert(*host, *place);
+                    events.extend([Event::Topology { joined: true, node }, Event::Status { up: true, node }]);
+                }
+                None => {}
+            }
+        }
+        events
+    }
+}
+
+/// The other nodes that clients see in `system.peers`.
+fn places(nodes: Vec<NodeView>) -> BTreeMap<HostId, Place> {
+    let is_shown = |seen: &NodeView| !seen.is_own && seen.node.state != NodeState::Joining;
+    let place = |seen: NodeView| {
+        let address = SocketAddr::new(seen.node.rpc_address, seen.node.native_port);
+        (seen.node.host, Place { address, serving: seen.serving })
+    };
+    nodes.into_iter().filter(is_shown).map(place).collect()
+}
+
+struct NodeEvents(RefCell<Told>);
+
+impl NodeEvents {
+    fn look(&self) {
+        let events = self.0.borrow_mut().look(&places(view::nodes()));
+        if !events.is_empty() {
+            rt::task::spawn(events::broadcast(events)).detach();
+        }
+    }
+}
+
+/// Tells clients of the other nodes from now on. Those that are members already are known to clients, as `system.peers` has them.
+pub fn begin(internode: &Internode) {
+    let told = Told { nodes: places(view::nodes()) };
+    rt::shard::install(Rc::new(NodeEvents(RefCell::new(told))));
+    let look = || {
+        if let Some(events) = rt::shard::try_service::<NodeEvents>() {
+            events.look();
+        }
+    };
+    rt::shard::service::<MetadataService>().on_topology(move |_| look());
+    internode.watch_liveness(move |_| look());
+}
+
+/// Nothing more is to be told.
+pub fn end() {
+    rt::shard::uninstall::<NodeEvents>();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn host(n: u128) -> HostId {
+        HostId(Uuid::from_u128(n))
+    }
+
+    fn address(n: u8) -> SocketAddr {
+        ([127, 0, 0, n], 9042).into()
+    }
+
+    fn now(nodes: &[(u128, u8, bool)]) -> BTreeMap<HostId, Place> {
+        let place =
+            |(n, at, serving): &(u128, u8, bool)| (host(*n), Place { address: address(*at), serving: *serving });
+        nodes.iter().map(place).collect()
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let mut told = Told { nodes: now(&[(1, 1, true), (2, 2, false)]) };
+        let status = |up, n| Event::Status { up, node: address(n) };
+        let topology = |joined, n| Event::Topology { joined, node: address(n) };
+        let mut look = |nodes: &[(u128, u8, bool)]| told.look(&now(nodes));
+        assert_eq!(look(&[(1, 1, true), (2, 2, false)]), []);
+        assert_eq!(look(&[(1, 1, false), (2, 2, true)]), [status(false, 1), status(true, 2)]);
+        assert_eq!(look(&[(1, 1, false), (2, 2, true)]), []);
+        // A third joins: it is told of once it serves clients.
+        assert_eq!(look(&[(1, 1, true), (2, 2, true), (3, 3, false)]), [status(true, 1)]);
+        assert_eq!(look(&[(1, 1, true), (2, 2, true), (3, 3, true)]), [topology(true, 3), status(true, 3)]);
+        // The second comes back elsewhere.
+        assert_eq!(look(&[(1, 1, true), (2, 9, false), (3, 3, true)]), [topology(false, 2)]);
+        assert_eq!(look(&[(1, 1, true), (2, 9, true), (3, 3, true)]), [topology(true, 9), status(true, 9)]);
+        assert_eq!(look(&[(1, 1, true), (3, 3, true)]), [topology(false, 9)]);
+    }
+}

@@ -1,0 +1,351 @@
+//! Segments: how version 5 wraps its frames once STARTUP was answered.
+//!
+//! A segment is a header with a CRC24 of its own, at most 131,071 bytes of payload, and the payload's CRC32. One that is
+//! self-contained holds whole frames; a frame that does not fit fills several segments that hold nothing else. On a connection
+//! with LZ4 the header gives the payload's length twice: on the wire, and opened (0: it is not compressed). All numbers are
+//! little-endian. After a damaged segment the stream cannot be followed any further.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bits of a length in a header.
+const LENGTH_BITS: u32 = 17;
+/// The longest payload, both on the wire and opened.
+pub const MAX_PAYLOAD: usize = (1 << LENGTH_BITS) - 1;
+/// The payload's CRC32 behind it.
+pub const TRAILER_LEN: usize = 4;
+/// The header's CRC24 behind its fields.
+const CRC24_LEN: usize = 3;
+/// Shorter payloads are closed without a search for repetitions.
+const MIN_COMPRESSED: usize = 512;
+
+/// How a connection's segments are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Payloads as they are.
+    Plain,
+    /// Payloads as LZ4 blocks.
+    Lz4,
+}
+
+impl Form {
+    /// Bytes of the header's fields.
+    const fn fields_len(self) -> usize {
+        match self {
+            Form::Plain => 3,
+            Form::Lz4 => 5,
+        }
+    }
+
+    /// Bytes of the header.
+    pub const fn header_len(self) -> usize {
+        self.fields_len() + CRC24_LEN
+    }
+
+    /// The longest payload that surely fits into a segment.
+    pub const fn max_payload(self) -> usize {
+        match self {
+            Form::Plain => MAX_PAYLOAD,
+            // What LZ4 cannot make shorter it makes longer, by a byte in 255.
+            Form::Lz4 => MAX_PAYLOAD - MAX_PAYLOAD / 255 - 16,
+        }
+    }
+}
+
+/// The fields of a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Bytes of the payload on the wire.
+    pub payload: usize,
+    /// Bytes of the payload opened; 0 if it is not compressed.
+    pub opened: usize,
+    /// The payload is whole frames.
+    pub self_contained: bool,
+}
+
+impl Header {
+    /// Writes the header over `out`, which has [`Form::header_len`] bytes.
+    pub fn write(self, form: Form, out: &mut [u8]) {
+        let mut bits = self.payload as u64;
+        let mut at = LENGTH_BITS;
+        if form == Form::Lz4 {
+            bits |= (self.opened as u64) << at;
+            at += LENGTH_BITS;
+        }
+        bits |= u64::from(self.self_contained) << at;
+        let (fields, checksum) = out.split_at_mut(form.fields_len());
+        fields.copy_from_slice(&bits.to_le_bytes()[..form.fields_len()]);
+        checksum.copy_from_slice(&crc24(fields).to_le_bytes()[..CRC24_LEN]);
+    }
+
+    /// Reads the header that `bytes` are, all of them.
+    fn read(form: Form, bytes: &[u8]) -> Result<Header, String> {
+        let (fields, checksum) = bytes.split_at(form.fields_len());
+        let (mut said, mut word) = ([0; 4], [0; 8]);
+        said[..CRC24_LEN].copy_from_slice(checksum);
+        word[..fields.len()].copy_from_slice(fields);
+        let (said, made) = (u32::from_le_bytes(said), crc24(fields));
+        if said != made {
+            return Err(format!("the CRC24 of its header is {said:06x}, its bytes make {made:06x}"));
+        }
+        let bits = u64::from_le_bytes(word);
+        let length = |at: u32| (bits >> at) as usize & MAX_PAYLOAD;
+        let (opened, flag) = match form {
+            Form::Plain => (0, LENGTH_BITS),
+            Form::Lz4 => (length(LENGTH_BITS), 2 * LENGTH_BITS),
+        };
+        Ok(Header { payload: length(0), opened, self_contained: (bits >> flag) & 1 != 0 })
+    }
+}
+
+/// A segment that was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Its payload, opened.
+    pub payload: Bytes,
+    /// The payload is whole frames.
+    pub self_contained: bool,
+}
+
+/// What a buffer begins with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// Not a whole segment yet. It will have this many bytes; 0 as long as that is not known.
+    Incomplete(usize),
+    /// A segment, taken off the buffer.
+    Segment(Segment),
+    /// No segment, and why.
+    Damaged(String),
+}
+
+/// Takes the next segment off `buffer`.
+pub fn take(form: Form, buffer: &mut BytesMut) -> Taken {
+    let header_len = form.header_len();
+    let Some(header) = buffer.get(..header_len) else { return Taken::Incomplete(0) };
+    let header = match Header::read(form, header) {
+        Ok(header) => header,
+        Err(why) => return Taken::Damaged(why),
+    };
+    let (end, len) = (header_len + header.payload, header_len + header.payload + TRAILER_LEN);
+    if buffer.len() < len {
+        return Taken::Incomplete(len);
+    }
+    let mut segment = buffer.split_to(len);
+    let mut said = [0; TRAILER_LEN];
+    said.copy_from_slice(&segment[end..]);
+    let (said, made) = (u32::from_le_bytes(said), payload_crc(&[&segment[header_len..end]]));
+    if said != made {
+        return Taken::Damaged(format!("the CRC32 of its payload is {said:08x}, its bytes make {made:08x}"));
+    }
+    segment.truncate(end);
+    segment.advance(header_len);
+    let payload = if header.opened == 0 {
+        segment.freeze()
+    } else {
+        match open(&segment, header.opened) {
+            Some(opened) => opened,
+            None => return Taken::Damaged(format!("its payload is not {} bytes compressed by LZ4", header.opened)),
+        }
+    };
+    Taken::Segment(Segment { payload, self_contained: header.self_contained })
+}
+
+fn open(block: &[u8], len: usize) -> Option<Bytes> {
+    let mut opened = vec![0; len];
+    let found = lz4_flex::block::decompress_into(block, &mut opened).ok()?;
+    (found == len).then(|| Bytes::from(opened))
+}
+
+/// The payload as an LZ4 block; `None` if that would not fit into a segment.
+///
+/// Every payload is closed, also where that makes it longer by some bytes: drivers exist that lose count of segments that are
+/// not compressed on a connection that compresses. Short ones become literals only, which costs a copy.
+pub fn close(payload: &[u8]) -> Option<Vec<u8>> {
+    let closed = if payload.len() < MIN_COMPRESSED { literals(payload) } else { lz4_flex::block::compress(payload) };
+    (closed.len() <= MAX_PAYLOAD).then_some(closed)
+}
+
+/// An LZ4 block that is one run of literals.
+fn literals(payload: &[u8]) -> Vec<u8> {
+    const LONG_RUN: usize = 15;
+    let mut block = Vec::with_capacity(payload.len() + payload.len() / 255 + 2);
+    if payload.len() < LONG_RUN {
+        block.push((payload.len() as u8) << 4);
+    } else {
+        block.push(0xF0);
+        let rest = payload.len() - LONG_RUN;
+        block.resize(1 + rest / 255, 255);
+        block.push((rest % 255) as u8);
+    }
+    block.extend_from_slice(payload);
+    block
+}
+
+/// The CRC32 of a payload that is in pieces.
+pub fn payload_crc(pieces: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(CRC32_START);
+    for piece in pieces {
+        hasher.update(piece);
+    }
+    hasher.finalize()
+}
+
+/// The CRC32 of the bytes that the protocol puts before every payload.
+const CRC32_START: u32 = {
+    let before = [0xFA, 0x2D, 0x55, 0xCA];
+    let mut crc = u32::MAX;
+    let mut i = 0;
+    while i < before.len() {
+        crc ^= before[i];
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 0 { crc >> 1 } else { (crc >> 1) ^ 0xEDB8_8320 };
+            bit += 1;
+        }
+        i += 1;
+    }
+    !crc
+};
+
+const CRC24_START: u32 = 0x0087_5060;
+const CRC24_POLYNOMIAL: u32 = 0x0197_4F0B;
+const CRC24_BITS: u32 = 0x00FF_FFFF;
+
+/// What each byte makes of an empty register.
+const CRC24_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u32) << 16;
+        let mut bit = 0;
+        while bit < 8 {
+            crc <<= 1;
+            if crc > CRC24_BITS {
+                crc ^= CRC24_POLYNOMIAL;
+            }
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// The CRC24 of a header's fields.
+fn crc24(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(CRC24_START, |crc, byte| {
+        let top = (crc >> 16) as u8 ^ byte;
+        ((crc << 8) & CRC24_BITS) ^ CRC24_TABLE[usize::from(top)]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn write(form: Form, payload: &[u8], self_contained: bool, closed: bool) -> Vec<u8> {
+        let (bytes, opened) = match closed {
+            true => (close(payload).expect("it fits"), payload.len()),
+            false => (payload.to_vec(), 0),
+        };
+        let mut out = vec![0; form.header_len()];
+        Header { payload: bytes.len(), opened, self_contained }.write(form, &mut out);
+        out.extend_from_slice(&bytes);
+        out.extend_from_slice(&payload_crc(&[&bytes]).to_le_bytes());
+        out
+    }
+
+    fn read(form: Form, bytes: &[u8]) -> Taken {
+        take(form, &mut BytesMut::from(bytes))
+    }
+
+    #[test]
+    fn the_start_of_the_crc32_is_that_of_four_bytes() {
+        assert_eq!(CRC32_START, crc32fast::hash(&[0xFA, 0x2D, 0x55, 0xCA]));
+        let pieces: [&[u8]; 2] = [b"pay", b"load"];
+        assert_eq!(payload_crc(&pieces), crc32fast::hash(b"\xFA\x2D\x55\xCApayload"));
+    }
+
+    /// The bytes of an OPTIONS frame in a segment as the Python drivers' own codec (cassandra/segment.py) makes them.
+    #[test]
+    fn golden_bytes() {
+        let frame = [5, 0, 0, 1, 5, 0, 0, 0, 0];
+        let plain = [9, 0, 2, 164, 200, 193, 5, 0, 0, 1, 5, 0, 0, 0, 0, 181, 85, 116, 134];
+        assert_eq!(write(Form::Plain, &frame, true, false), plain);
+        let expected = Segment { payload: Bytes::copy_from_slice(&frame), self_contained: true };
+        assert_eq!(read(Form::Plain, &plain), Taken::Segment(expected.clone()));
+        // Too short to get shorter: not compressed, which the header's second length says.
+        let raw = [9, 0, 0, 0, 4, 194, 184, 149, 5, 0, 0, 1, 5, 0, 0, 0, 0, 181, 85, 116, 134];
+        assert_eq!(write(Form::Lz4, &frame, true, false), raw);
+        assert_eq!(read(Form::Lz4, &raw), Taken::Segment(expected));
+        let zeros = Segment { payload: Bytes::from(vec![0; 100]), self_contained: false };
+        let closed = [11, 0, 200, 0, 0, 190, 245, 222, 31, 0, 1, 0, 75, 80, 0, 0, 0, 0, 0, 76, 229, 88, 76];
+        assert_eq!(read(Form::Lz4, &closed), Taken::Segment(zeros));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            payload in prop::collection::vec(0u8..7, 0..3000),
+            self_contained in any::<bool>(),
+            (form, closed) in prop_oneof![Just((Form::Plain, false)), Just((Form::Lz4, false)), Just((Form::Lz4, true))],
+            more in prop::collection::vec(any::<u8>(), 0..5),
+        ) {
+            let closed = closed && !payload.is_empty();
+            let bytes = write(form, &payload, self_contained, closed);
+            for cut in [0, 3, form.header_len(), bytes.len() - 1] {
+                let wanted = if cut < form.header_len() { 0 } else { bytes.len() };
+                prop_assert_eq!(read(form, &bytes[..cut]), Taken::Incomplete(wanted));
+            }
+            let mut buffer = BytesMut::from(&bytes[..]);
+            buffer.extend_from_slice(&more);
+            let segment = Segment { payload: Bytes::from(payload), self_contained };
+            prop_assert_eq!(take(form, &mut buffer), Taken::Segment(segment));
+            prop_assert_eq!(&buffer[..], &more[..]);
+        }
+
+        #[test]
+        fn every_flipped_bit_is_found(
+            payload in prop::collection::vec(any::<u8>(), 1..300),
+            bit in any::<prop::sample::Index>(),
+            form in prop_oneof![Just(Form::Plain), Just(Form::Lz4)],
+        ) {
+            let mut bytes = write(form, &payload, true, form == Form::Lz4);
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let taken = read(form, &bytes);
+            prop_assert!(matches!(taken, Taken::Damaged(_)), "bit {}: {:?}", bit, taken);
+        }
+
+        #[test]
+        fn any_block_with_a_right_checksum_opens_or_is_refused(
+            block in prop::collection::vec(any::<u8>(), 0..200),
+            opened in 1usize..=MAX_PAYLOAD,
+        ) {
+            let mut bytes = vec![0; 8];
+            Header { payload: block.len(), opened, self_contained: true }.write(Form::Lz4, &mut bytes);
+            bytes.extend_from_slice(&block);
+            bytes.extend_from_slice(&payload_crc(&[&block]).to_le_bytes());
+            match read(Form::Lz4, &bytes) {
+                Taken::Segment(segment) => prop_assert_eq!(segment.payload.len(), opened),
+                Taken::Damaged(why) => prop_assert!(why.contains("LZ4")),
+                Taken::Incomplete(len) => panic!("{len} bytes wanted"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_payloads_fit() {
+        let noise: Vec<u8> = (0..MAX_PAYLOAD as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for form in [Form::Plain, Form::Lz4] {
+            let payload = &noise[..form.max_payload()];
+            let bytes = write(form, payload, false, form == Form::Lz4);
+            let segment = Segment { payload: Bytes::copy_from_slice(payload), self_contained: false };
+            assert_eq!(read(form, &bytes), Taken::Segment(segment));
+        }
+        for len in [0, 1, 14, 15, 16, 269, 270, 271, 511] {
+            let closed = literals(&noise[..len]);
+            assert_eq!(open(&closed, len).as_deref(), Some(&noise[..len]), "{len}");
+        }
+    }
+}

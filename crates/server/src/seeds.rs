@@ -1,0 +1,84 @@
+//! Finding where the seeds are: names become addresses when a node searches for its cluster, and not before.
+//!
+//! All names are waited for. A node that went on with some of them could begin a cluster beside the one of the others.
+
+use rt::time::Duration;
+use std::net::SocketAddr;
+
+/// Pause before a name is looked up again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How many tries there are between two lines for the operator.
+const TELL: u32 = 10;
+
+/// Where a node looks for others first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Seeds {
+    /// Those whose addresses are known.
+    pub addresses: Vec<SocketAddr>,
+    /// Hosts by name, with their ports.
+    pub names: Vec<(String, u16)>,
+}
+
+impl From<Vec<SocketAddr>> for Seeds {
+    fn from(addresses: Vec<SocketAddr>) -> Seeds {
+        Seeds { addresses, names: Vec::new() }
+    }
+}
+
+impl Seeds {
+    /// All addresses, of the kind that `own` is of. Waits for names that have none yet; ends with those that there are if the node stops.
+    pub async fn find(&self, own: SocketAddr) -> Vec<SocketAddr> {
+        let mut addresses = self.addresses.clone();
+        for (name, port) in &self.names {
+            let mut tries = 0;
+            let found = loop {
+                let why = match rt::net::lookup(name, *port).await {
+                    Ok(found) => match usable(found, own) {
+                        found if !found.is_empty() => break found,
+                        _ => "it has no address".to_owned(),
+                    },
+                    Err(error) => error.to_string(),
+                };
+                if tries % TELL == 0 {
+                    tracing::warn!(seed = name, why, "the address of a seed cannot be found; trying again");
+                }
+                tries += 1;
+                if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
+                    break Vec::new();
+                }
+            };
+            tracing::info!(seed = name, addresses = ?found, "the address of a seed");
+            addresses.extend(found);
+        }
+        addresses
+    }
+}
+
+/// A host that has addresses of both kinds listens for other nodes at one of them: that of the kind that this node has.
+fn usable(found: Vec<SocketAddr>, own: SocketAddr) -> Vec<SocketAddr> {
+    let mut same: Vec<SocketAddr> = found.iter().copied().filter(|at| at.is_ipv4() == own.is_ipv4()).collect();
+    same.sort();
+    same.dedup();
+    if same.is_empty() { found } else { same }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_our_kind_are_used() {
+        let four: SocketAddr = ([10, 0, 0, 1], 7000).into();
+        let six: SocketAddr = "[::1]:7000".parse().expect("an address");
+        assert_eq!(usable(vec![six, four, four], four), [four]);
+        assert_eq!(usable(vec![six, four], six), [six]);
+        assert_eq!(usable(vec![six], four), [six]);
+    }
+
+    #[test]
+    fn names_become_addresses() {
+        let own = ([127, 0, 0, 1], 7000).into();
+        let seeds = Seeds { names: vec![("localhost".into(), 7001)], ..Seeds::from(vec![own]) };
+        assert_eq!(rt::block_on(seeds.find(own)), [own, ([127, 0, 0, 1], 7001).into()]);
+    }
+}

@@ -1,0 +1,329 @@
+//! Four nodes in one process, with all their floors but the ports for clients: a tablet moves from one to another while clients write, also
+//! over the restart of the node that leads, and a move that cannot be finished is given up.
+#![recursion_limit = "256"]
+
+use cluster::coordinator::PageLimits;
+use cluster::metadata::{MetadataService, NodeInfo};
+use cluster::tablets::TabletReplica;
+use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
+use cluster::topology::NodeState;
+use cluster::topology::mover::{self, Copying, Streamer, Streaming};
+use cql::Processor;
+use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use engine::Engine;
+use engine::commitlog::SyncMode;
+use futures_util::future::LocalBoxFuture;
+use model::HostId;
+use model::id::TableId;
+use replica::ReplicaConfig;
+use rt::time::Duration;
+use rt::{Machine, MachineConfig, MachineHandle, ShardId};
+use server::membership::{ClusterConfig, ClusterSettings};
+use server::stack::{self, StackConfig};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Looks at what must come about soon, each this far from the one before.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Nothing here takes longer, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+const ROWS: i32 = 60;
+
+struct Up {
+    machine: MachineHandle,
+    path: PathBuf,
+    address: SocketAddr,
+    host: HostId,
+}
+
+/// Copies by reading all rows and writing them again as they were: what is pending gets them like every replica.
+struct ByRows(Arc<AtomicBool>);
+
+impl Streamer for ByRows {
+    fn copy(&self, _: Copying) -> LocalBoxFuture<'static, Result<(), String>> {
+        let works = self.0.clone();
+        Box::pin(async move {
+            if !works.load(Ordering::Relaxed) {
+                return Err("the link is down".to_owned());
+            }
+            for (k, v, time) in rows("SELECT k, v, writetime(v) FROM ks.t", Consistency::Quorum).await? {
+                let text = format!("INSERT INTO ks.t (k, v) VALUES ({k}, {v}) USING TIMESTAMP {time}");
+                ask(&text, Consistency::Quorum).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn client() -> Rc<ClientState> {
+    Rc::new(ClientState {
+        keyspace: Default::default(),
+        role: Default::default(),
+        address: None,
+        tablets_routing: Default::default(),
+        cancel: rt::sync::Cancel::new(),
+    })
+}
+
+async fn ask(text: &str, consistency: Consistency) -> Result<AnswerKind, String> {
+    let params = QueryParams { consistency, ..QueryParams::default() };
+    let processor = rt::shard::service::<Processor>();
+    let answer = processor.query(&client(), text, &params).await;
+    answer.map(|answer| answer.kind).map_err(|error| format!("{text}: {error}"))
+}
+
+/// Rows of two ints and a bigint.
+async fn rows(text: &str, consistency: Consistency) -> Result<Vec<(i32, i32, i64)>, String> {
+    let AnswerKind::Rows(rows) = ask(text, consistency).await? else { return Err(format!("{text}: no rows")) };
+    let mut rest = &rows.body[..];
+    let mut value = || {
+        let (len, tail) = rest.split_at(4);
+        let (value, tail) = tail.split_at(i32::from_be_bytes(len.try_into().expect("four bytes")) as usize);
+        rest = tail;
+        value.iter().fold(0i64, |number, byte| number << 8 | i64::from(*byte))
+    };
+    Ok((0..rows.count).map(|_| (value() as i32, value() as i32, value())).collect())
+}
+
+fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig {
+    StackConfig {
+        data_dir: path.to_owned(),
+        cluster: Some(ClusterConfig {
+            seeds: seeds.to_vec().into(),
+            listen: address,
+            internode: Default::default(),
+            tls: None,
+            settings: ClusterSettings::default(),
+        }),
+        info: NodeInfo {
+            host_id: HostId::from_bytes([0; 16]),
+            cluster_name: "moving".into(),
+            shards: 0,
+            datacenter: "dc1".into(),
+            rack: "r1".into(),
+            rpc_address: address.ip(),
+            listen_address: address.ip(),
+            broadcast_address: address.ip(),
+            native_port: 9042,
+            shard_aware_port: 19042,
+            storage_port: address.port(),
+            release_version: "4.1.0".into(),
+            started_micros: rt::time::wall_micros(),
+        },
+        memory_per_shard: 32 << 20,
+        sync: SyncMode::Periodic { period: Duration::from_secs(10) },
+        segment_size: 1 << 20,
+        log_size_limit: 32 << 20,
+        ignore_log_corruption: false,
+        auto_snapshot: false,
+        auto_compaction: true,
+        page_limits: PageLimits::default(),
+        tombstone_warn_threshold: u64::MAX,
+        replica: ReplicaConfig::with_memory(32 << 20),
+        compaction_throughput: 0,
+        open_files: 0,
+        language: cql::Config::default(),
+    }
+}
+
+/// Starts a node, and returns when it serves.
+async fn start(path: PathBuf, address: SocketAddr, seeds: Vec<SocketAddr>, copies: Arc<AtomicBool>) -> Up {
+    let config_of_machine = MachineConfig { shards: 2, overprovisioned: true, ..MachineConfig::default() };
+    let machine = Machine::start(config_of_machine, |_| async { rt::shard::stopping().cancelled().await });
+    let machine = machine.expect("a machine starts");
+    std::fs::create_dir_all(&path).expect("a directory can be made");
+    let directory = path.clone();
+    let started = machine.call(ShardId(0), move || async move {
+        let stack = stack::start(config(&directory, address, &seeds)).await.map_err(|error| error.to_string())?;
+        rt::shard::install(Rc::new(Streaming(Rc::new(ByRows(copies)))));
+        let host = stack.info.host_id;
+        rt::shard::install(Rc::new(stack));
+        Ok::<_, String>(host)
+    });
+    let host = started.await.expect("it runs").expect("the node starts");
+    Up { machine, path, address, host }
+}
+
+impl Up {
+    async fn on<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> T {
+        self.machine.call(ShardId(0), work).await.expect("it runs")
+    }
+
+    async fn ask(&self, text: &str, consistency: Consistency) -> Result<(), String> {
+        let text = text.to_owned();
+        self.on(move || async move { ask(&text, consistency).await.map(drop) }).await
+    }
+
+    /// Waits until `is_so` of this node's metadata.
+    async fn sees(&self, what: &str, is_so: impl Fn(&cluster::Metadata) -> bool + Clone + Send + 'static) {
+        let begun = Instant::now();
+        loop {
+            let is_so = is_so.clone();
+            if self.on(move || async move { is_so(&rt::shard::service::<MetadataService>().current()) }).await {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what} does not come about");
+            rt::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn stop(self) -> (PathBuf, SocketAddr) {
+        self.on(|| async {
+            rt::shard::uninstall::<Streaming>();
+            stack::stop().await;
+            rt::shard::uninstall::<stack::Stack>();
+        })
+        .await;
+        self.machine.stop();
+        self.machine.join().expect("joined");
+        (self.path, self.address)
+    }
+
+    /// Bytes of sstables that the shards of this node have of a tablet; none: none of them has it.
+    async fn bytes_of(&self, table: TableId, tablet: u32) -> Option<u64> {
+        self.on(move || async move {
+            let sizes = rt::shard::call_all(move || async move {
+                let sizes = rt::shard::service::<Engine>().tablet_sizes();
+                sizes.into_iter().find(|(id, at, _)| (*id, *at) == (table, tablet)).map(|(.., bytes)| bytes)
+            });
+            sizes.await.into_iter().flatten().reduce(|a, b| a + b)
+        })
+        .await
+    }
+}
+
+fn free_addresses(count: usize) -> Vec<SocketAddr> {
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind((IpAddr::from([127, 0, 0, 1]), 0)).expect("a port")).collect();
+    held.iter().map(|listener| listener.local_addr().expect("known")).collect()
+}
+
+/// A table's tablet, where it is, and a node that has none of it.
+async fn tablet_to_move(node: &Up, hosts: Vec<HostId>) -> (TableId, Replicas, HostId) {
+    node.on(move || async move {
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let table = metadata.table("ks", "t").expect("the table is there");
+        let replicas = Replicas::from_slice(table.tablets.replicas(0));
+        let other = hosts.into_iter().find(|host| replicas.iter().all(|replica| replica.host != *host));
+        (table.schema.id, replicas, other.expect("a node has no copy"))
+    })
+    .await
+}
+
+async fn check_rows(nodes: &[Up], expected: i32) {
+    for node in nodes {
+        let found = node.on(|| rows("SELECT k, v, writetime(v) FROM ks.t", Consistency::All)).await;
+        let mut keys: Vec<i32> = found.expect("all live").into_iter().map(|(k, ..)| k).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, (0..expected).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
+    let directory = std::env::temp_dir().join(format!("messina-moving-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    rt::block_on(async {
+        let addresses = free_addresses(4);
+        let copies = Arc::new(AtomicBool::new(false));
+        let starts = addresses.iter().enumerate().map(|(n, address)| {
+            let (path, seeds) = (directory.join(n.to_string()), addresses.clone());
+            start(path, *address, seeds, copies.clone())
+        });
+        let mut nodes = futures_util::future::join_all(starts).await;
+        for node in &nodes {
+            node.sees("a cluster of four", |metadata| {
+                let normal = metadata.topology.members().filter(|node| node.state == NodeState::Normal);
+                normal.count() == 4 && metadata.topology.has_feature("TABLET_TRANSITIONS")
+            })
+            .await;
+        }
+        let made = "CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}";
+        nodes[0].ask(made, Consistency::One).await.expect("made");
+        let made = "CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH tablets = {'max_tablet_count': 2}";
+        nodes[0].ask(made, Consistency::One).await.expect("made");
+        for node in &nodes {
+            node.sees("the table", |metadata| metadata.table("ks", "t").is_some()).await;
+        }
+        let insert = |k: i32| format!("INSERT INTO ks.t (k, v) VALUES ({k}, {k})");
+        for k in 0..ROWS / 3 {
+            nodes[k as usize % 4].ask(&insert(k), Consistency::Quorum).await.expect("written");
+        }
+
+        let hosts: Vec<HostId> = nodes.iter().map(|node| node.host).collect();
+        let (table, old, target) = tablet_to_move(&nodes[0], hosts.clone()).await;
+        let leaving = old[0];
+        let new: Replicas = old[1..].iter().copied().chain([TabletReplica { host: target, shard: 1 }]).collect();
+        let begun = new.clone();
+        let begin = move || mover::begin(table, 0, TransitionKind::Migration, begun);
+        nodes[0].on(begin).await.expect("it may move");
+        let again = new.clone();
+        let twice = nodes[1].on(move || mover::begin(table, 0, TransitionKind::Migration, again)).await;
+        assert!(twice.expect_err("it moves").to_string().starts_with("the tablet is on the move already"));
+
+        // Copying fails until it is told to work. Whoever leads restarts meanwhile; what is acknowledged stays.
+        let streaming = |metadata: &cluster::Metadata| {
+            metadata.transitions().any(|(_, _, moving)| moving.stage == Stage::Streaming && moving.session.is_some())
+        };
+        nodes[0].sees("copying", streaming).await;
+        for k in ROWS / 3..2 * ROWS / 3 {
+            nodes[k as usize % 4].ask(&insert(k), Consistency::Quorum).await.expect("written");
+        }
+        let mut leader = 0;
+        for (at, node) in nodes.iter().enumerate() {
+            if node.on(|| async { rt::shard::service::<MetadataService>().is_leader() }).await {
+                leader = at;
+            }
+        }
+        let (path, address) = nodes.swap_remove(leader).stop().await;
+        nodes.push(start(path, address, addresses.clone(), copies.clone()).await);
+        copies.store(true, Ordering::Relaxed);
+        for k in 2 * ROWS / 3..ROWS {
+            let written = Instant::now();
+            // The others may not have seen yet that the node is back.
+            while let Err(why) = nodes[k as usize % 4].ask(&insert(k), Consistency::Quorum).await {
+                assert!(written.elapsed() < PATIENCE, "{why}");
+                rt::time::sleep(PAUSE).await;
+            }
+        }
+        for node in &nodes {
+            node.sees("the end of the move", |metadata| metadata.transitions().next().is_none()).await;
+            let new = new.clone();
+            node.sees("the new copies", move |metadata| {
+                metadata.table_by_id(table).is_some_and(|table| table.tablets.replicas(0) == &new[..])
+            })
+            .await;
+        }
+        check_rows(&nodes, ROWS).await;
+        for node in &nodes {
+            let has = node.bytes_of(table, 0).await.is_some();
+            assert_eq!(has, node.host != leaving.host, "node {}", node.host);
+        }
+
+        // Back again, and given up: the target keeps nothing.
+        copies.store(false, Ordering::Relaxed);
+        let back = old.clone();
+        nodes[0].on(move || mover::begin(table, 0, TransitionKind::Migration, back)).await.expect("it may move");
+        nodes[1].sees("copying", streaming).await;
+        nodes[2].on(move || mover::give_up(table, 0)).await.expect("it can be given up");
+        for node in &nodes {
+            node.sees("the end of the move", |metadata| metadata.transitions().next().is_none()).await;
+        }
+        check_rows(&nodes, ROWS).await;
+        for node in &nodes {
+            let has = node.bytes_of(table, 0).await.is_some();
+            assert_eq!(has, node.host != leaving.host, "node {}", node.host);
+        }
+        for node in nodes {
+            node.stop().await;
+        }
+    });
+    let _ = std::fs::remove_dir_all(&directory);
+}

@@ -1,6 +1,9 @@
 //! Every parser of bytes from outside as a function that must neither panic nor hang: what the corpus test, `make fuzz` and
 //! libFuzzer (`fuzz/libfuzzer`) all run.
 
+pub mod paging_states;
+pub mod sstable_files;
+
 use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -17,19 +20,17 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "frame", run: server::protocol::fuzz_frame },
     Target { name: "cql_text", run: cql_text },
-    Target { name: "paging_state", run: paging_state },
+    Target { name: "paging_state", run: paging_states::run },
     Target { name: "commitlog_record", run: engine::commitlog::fuzz_segment },
     Target { name: "mutation", run: mutation },
     Target { name: "request", run: request },
+    Target { name: "internode", run: internode },
     Target { name: "value", run: value },
+    Target { name: "sstable", run: sstable_files::run },
 ];
 
 fn cql_text(bytes: &[u8]) {
     let _ = cql::syntax::parse(&String::from_utf8_lossy(bytes));
-}
-
-fn paging_state(bytes: &[u8]) {
-    let _ = cluster::coordinator::PagingState::decode(&Bytes::copy_from_slice(bytes));
 }
 
 fn mutation(bytes: &[u8]) {
@@ -45,6 +46,11 @@ fn request(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let _ = replica::wire::decode_request(bytes.clone());
     let _ = replica::wire::decode_response(bytes);
+}
+
+fn internode(bytes: &[u8]) {
+    cluster::internode::frame::fuzz_frames(bytes);
+    cluster::internode::handshake::fuzz_handshake(bytes);
 }
 
 /// The first byte chooses a type, the rest is a value of it.

@@ -1,6 +1,6 @@
 //! Every file of the corpus through its target, as it is and damaged in a few hundred seeded ways.
 //!
-//! `FUZZ_SECONDS=n` goes on damaging for n seconds a target (`make fuzz`).
+//! `FUZZ_SECONDS=n` goes on damaging for n seconds a target (`make fuzz`), `FUZZ_TARGET=name` runs that target alone.
 
 use fuzz::{TARGETS, damage};
 use rand::SeedableRng;
@@ -20,7 +20,9 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 #[test]
 fn no_target_panics() {
     let seconds: u64 = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
-    for target in TARGETS {
+    let only = std::env::var("FUZZ_TARGET").ok();
+    assert!(only.as_ref().is_none_or(|only| TARGETS.iter().any(|target| target.name == only)), "no such target");
+    for target in TARGETS.iter().filter(|target| only.as_ref().is_none_or(|only| target.name == only)) {
         let files = corpus(target.name);
         assert!(!files.is_empty(), "{} has no corpus", target.name);
         let began = std::time::Instant::now();

@@ -123,6 +123,11 @@ impl Book {
         add(&mut self.trail(pk).back_mut().expect("a trail has a point").states, more);
     }
 
+    /// What is being done to the whole table.
+    pub fn under_way(&self) -> Option<Global> {
+        self.global
+    }
+
     /// Something that concerns all partitions begins, while no statement is under way.
     pub fn begin_global(&mut self, global: Global) {
         assert!(self.under_way.is_empty() && self.global.is_none());
@@ -262,15 +267,35 @@ fn distinct(mut states: Vec<Partition>) -> Vec<Partition> {
     states
 }
 
+/// Whether nothing was found that is not in `wanted`: no row, no value of a row.
+fn no_resurrection(wanted: &[SeenRow], found: &[SeenRow]) -> bool {
+    found.iter().all(|row| {
+        let same = |own: &&SeenRow| own.ck == row.ck;
+        wanted.iter().find(same).is_some_and(|own| {
+            let within = |found: Option<i32>, wanted: Option<i32>| found.is_none() || found == wanted;
+            within(row.s, own.s)
+                && within(row.v, own.v)
+                && within(row.x, own.x)
+                && row.m.iter().all(|(key, value)| own.m.get(key) == Some(value))
+                && row.e.is_subset(&own.e)
+        })
+    })
+}
+
 fn no_such_state(pk: i32, states: &[Partition], found: &[SeenRow], now: i64) -> String {
-    let mut text = format!("partition {pk} in second {now}: found\n");
-    found.iter().for_each(|row| text += &format!("    {row:?}\n"));
-    text += &format!("which is none of {} possible states; the nearest is\n", states.len());
     let distance = |state: &&Partition| {
         let seen = state.seen(now);
         seen.iter().filter(|row| !found.contains(row)).count() + found.iter().filter(|row| !seen.contains(row)).count()
     };
-    if let Some(nearest) = states.iter().min_by_key(distance) {
+    let nearest = states.iter().min_by_key(distance);
+    let promise = match nearest.map(|state| state.seen(now)) {
+        Some(wanted) if no_resurrection(&wanted, found) => "acked_writes_survive",
+        _ => "no_resurrection",
+    };
+    let mut text = format!("{promise} is broken: partition {pk} in second {now}: found\n");
+    found.iter().for_each(|row| text += &format!("    {row:?}\n"));
+    text += &format!("which is none of {} possible states; the nearest is\n", states.len());
+    if let Some(nearest) = nearest {
         nearest.seen(now).iter().for_each(|row| text += &format!("    {row:?}\n"));
         text += &format!("that is {nearest:?}");
     }
@@ -343,6 +368,22 @@ mod tests {
         book.global_acknowledged();
         book.power_lost(4 * SECOND);
         assert!(!settles(&mut book, 3));
+    }
+
+    #[test]
+    fn a_broken_promise_is_called_by_its_name() {
+        let row = |ck, v| SeenRow { ck: Some(ck), v: Some(v), ..SeenRow::default() };
+        let mut book = book(None);
+        let lost = book.check(0, &[], 100).unwrap_err();
+        assert!(lost.starts_with("acked_writes_survive is broken"), "{lost}");
+        let more = book.check(0, &[row(1, 3), row(2, 2)], 100).unwrap_err();
+        assert!(more.starts_with("no_resurrection is broken"), "{more}");
+        let old = book.check(0, &[row(1, 2)], 100).unwrap_err();
+        assert!(old.starts_with("no_resurrection is broken"), "an overwritten value is back: {old}");
+        book.begin(0, &Change::DeleteRow { ck: 1 }, 100);
+        book.acknowledged(0, 100, 100 * SECOND);
+        let back = book.check(0, &[row(1, 3)], 100).unwrap_err();
+        assert!(back.starts_with("no_resurrection is broken"), "{back}");
     }
 
     #[test]

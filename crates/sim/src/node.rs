@@ -4,7 +4,7 @@
 //! them; between rounds comes what concerns the whole table. The node's shards and the world's driver share [`Shared`].
 
 use crate::checker::Book;
-use crate::model::Change;
+use crate::model::{Change, SeenRow};
 use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
 use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
 use cluster::coordinator::PageLimits;
@@ -14,17 +14,39 @@ use engine::{Engine, EngineError};
 use model::HostId;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use replica::Replica;
 use rt::ShardId;
 use rt::time::Duration;
-use server::stack::{self, StackConfig};
+use server::stack::{self, ReplicaConfig, StackConfig};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 /// Clients that write at the same time, each to partitions of its own.
 const CLIENTS: usize = 3;
-/// Flushes and compactions that are asked for in one round; others come by themselves.
-const MAINTENANCE_PER_ROUND: u32 = 6;
+
+/// What makes no difference to any answer: the checkers `compaction_is_invisible` and `querier_cache_is_invisible` live the same lives with
+/// different ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// How the table is compacted and compressed, a number below [`crate::workload::KINDS`]; without one, by chance.
+    pub kind: Option<usize>,
+    /// Memory of each shard, in bytes: memtables and caches have their parts of it.
+    pub memory: usize,
+    /// Flushes and compactions that are asked for in one round; others come by themselves.
+    pub maintenance: u32,
+    /// The most files of sstables that each shard keeps open; 0 for many.
+    pub open_files: usize,
+    /// How readers are kept between pages, a number below [`QUERIER_CACHES`]; without one, by the seed.
+    pub queriers: Option<u64>,
+}
+
+impl Default for Variant {
+    fn default() -> Self {
+        Variant { kind: None, memory: 4 << 20, maintenance: 6, open_files: 0, queriers: None }
+    }
+}
 
 /// What a life is about.
 #[derive(Clone, Debug)]
@@ -43,6 +65,8 @@ pub struct Life {
     pub expiring: bool,
     /// Whether the table is truncated, dropped and altered.
     pub globals: bool,
+    /// What must make no difference.
+    pub variant: Variant,
 }
 
 /// How far a life came.
@@ -55,6 +79,8 @@ pub enum Progress {
     Refused(String),
     /// It did its work and stopped in order.
     Ended,
+    /// It stopped because its log failed, as it must then.
+    Stopped(String),
     /// A promise was broken.
     Broken(String),
     /// A statement failed, which is wrong unless something was broken on purpose.
@@ -69,10 +95,16 @@ pub struct Shared {
     pub progress: RefCell<Progress>,
     /// Statements may fail until then, in microseconds since 1970.
     pub trouble_until: Cell<i64>,
+    /// Reads may fail then, too.
+    pub reads_may_fail: Cell<bool>,
     /// Statements that failed and were allowed to.
     pub failures: RefCell<Vec<String>>,
     /// Writes acknowledged.
     pub acknowledged: Cell<u32>,
+    /// What was read last, before the node stopped in order.
+    pub last_seen: RefCell<BTreeMap<i32, Vec<SeenRow>>>,
+    /// Writes begun by each client: so what a client writes does not depend on how fast others are.
+    values: [Cell<i32>; CLIENTS],
     telling: bool,
     round: Cell<u32>,
     working: Cell<usize>,
@@ -86,8 +118,11 @@ impl Shared {
             book: RefCell::new(Book::new(0..PARTITIONS, window)),
             progress: RefCell::default(),
             trouble_until: Cell::new(i64::MIN),
+            reads_may_fail: Cell::new(false),
             failures: RefCell::default(),
             acknowledged: Cell::new(0),
+            last_seen: RefCell::default(),
+            values: Default::default(),
             telling: std::env::var_os("TELL").is_some(),
             round: Cell::new(0),
             working: Cell::new(0),
@@ -100,6 +135,9 @@ impl Shared {
         let fork = Shared::new(None);
         *fork.book.borrow_mut() = self.book.borrow().clone();
         fork.acknowledged.set(self.acknowledged.get());
+        for (own, value) in fork.values.iter().zip(&self.values) {
+            own.set(value.get());
+        }
         fork
     }
 
@@ -153,8 +191,9 @@ impl Life {
             .filter(|client| client % self.shards == shard.0 as usize)
             .map(|client| rt::task::spawn(self.clone().client(client, shared.clone())))
             .collect();
+        rt::task::spawn(stop_with_the_log(shared.clone())).detach();
         if shard == ShardId(0) {
-            match stack::start(config(self.sync)).await {
+            match stack::start(self.config()).await {
                 Err(error) => shared.note(Progress::Refused(error.to_string())),
                 Ok(_stack) => match self.lead(&shared).await {
                     Err(progress) => shared.note(progress),
@@ -185,7 +224,7 @@ impl Life {
                 shared.round.set(round);
                 let mut maintenance = 0;
                 while shared.working.get() > 0 {
-                    if maintenance < MAINTENANCE_PER_ROUND {
+                    if maintenance < self.variant.maintenance {
                         self.maintain(&mut rng, shared).await;
                         maintenance += 1;
                     }
@@ -205,8 +244,9 @@ impl Life {
                 let found = found.get(&pk).map_or(&[][..], Vec::as_slice);
                 shared.book.borrow().check(pk, found, now).map_err(Progress::Broken)?;
             }
+            shared.last_seen.replace(found);
         }
-        Ok(())
+        permits_returned().await.map_err(Progress::Broken)
     }
 
     async fn wait_for_calm(&self, shared: &Shared) {
@@ -234,7 +274,7 @@ impl Life {
         rt::time::sleep(Duration::from_millis(2)).await;
         let begun = rt::time::wall_micros();
         shared.book.borrow_mut().begin_global(what);
-        let statement = global_statement(rng, what);
+        let statement = global_statement(rng, what, self.variant.kind);
         shared.tell(|| format!("{begun} {statement}"));
         match execute(&statement).await {
             Ok(()) => shared.book.borrow_mut().global_acknowledged(),
@@ -301,11 +341,15 @@ impl Life {
             }
             done = shared.round.get();
             let mut rng = self.rng([2 + client as u64, u64::from(done)]);
+            // Reads choose as often as they have to be repeated.
+            let mut reading = self.rng([100 + client as u64, u64::from(done)]);
             for _ in 0..self.steps {
                 let shape = shared.book.borrow().shape();
-                let value = shared.acknowledged.get() as i32 + 1;
+                let counter = &shared.values[client];
+                counter.set(counter.get() + 1);
+                let value = counter.get() * CLIENTS as i32 + client as i32;
                 let step = step(&mut rng, &partitions, shape, value, self.expiring);
-                if !self.carry_out(&mut rng, step, &shared).await {
+                if !self.carry_out(&mut reading, step, &shared).await {
                     break;
                 }
             }
@@ -326,10 +370,11 @@ impl Life {
                     }
                 }
                 // Reading needs no space.
-                Err(why) => {
+                Err(why) if !shared.reads_may_fail.get() => {
                     shared.note(Progress::Failed(why));
                     return false;
                 }
+                Err(why) => return shared.excuse(begun, why),
             },
             Step::Write(writes) => {
                 if writes.iter().any(|(_, change): &(i32, Change)| change.expires()) {
@@ -362,6 +407,41 @@ impl Life {
     }
 }
 
+/// The checker `permits_returned`: whatever happened in this life, what no reader holds any more was given back.
+pub async fn permits_returned() -> Result<(), String> {
+    let results = rt::shard::call_all(|| async {
+        let replica = rt::shard::service::<Replica>();
+        replica.forget_queriers(None);
+        let metrics = replica.metrics();
+        let left = metrics.permits.iter().any(|own| own.count > 0 || own.memory > 0 || own.waiting > 0);
+        let (queriers, shard) = (metrics.queriers, rt::shard::this());
+        if left || queriers.population > 0 || queriers.memory > 0 {
+            return Err(format!("shard {shard}: permits or queriers are left: {metrics:?}"));
+        }
+        if queriers.lookups < queriers.misses + queriers.drops {
+            return Err(format!("shard {shard}: the querier cache's counters do not add up: {queriers:?}"));
+        }
+        Ok(())
+    });
+    results.await.into_iter().collect()
+}
+
+/// Ways of keeping readers between pages.
+pub const QUERIER_CACHES: u64 = 5;
+
+/// The checker `querier_cache_is_invisible`: lives keep readers between pages in different ways, and what is read is checked all the
+/// same.
+fn replica_config(number: u64, memory: usize) -> ReplicaConfig {
+    let usual = ReplicaConfig::with_memory(memory);
+    match number % QUERIER_CACHES {
+        0 => ReplicaConfig { querier_cache: false, ..usual },
+        1 => ReplicaConfig { user_reads: 1, ..usual },
+        2 => ReplicaConfig { querier_cache_ttl: Duration::from_millis(1), ..usual },
+        3 => ReplicaConfig { querier_cache_memory_fraction: 0.004, ..usual },
+        _ => usual,
+    }
+}
+
 async fn on_every_shard<Fut>(work: impl Fn(Rc<Engine>) -> Fut + Copy + Send + 'static) -> Result<(), String>
 where
     Fut: Future<Output = Result<(), EngineError>> + 'static,
@@ -372,36 +452,53 @@ where
     results.await.into_iter().collect()
 }
 
-fn config(sync: SyncMode) -> StackConfig {
-    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    StackConfig {
-        data_dir: "/node".into(),
-        info: NodeInfo {
-            host_id: HostId::from_bytes([0; 16]),
-            cluster_name: "sim".into(),
-            shards: 0,
-            datacenter: "datacenter1".into(),
-            rack: "rack1".into(),
-            rpc_address: local,
-            listen_address: local,
-            broadcast_address: local,
-            native_port: 9042,
-            shard_aware_port: 19042,
-            storage_port: 7000,
-            release_version: "4.1.0".into(),
-            started_micros: rt::time::wall_micros(),
-        },
-        memory_per_shard: 4 << 20,
-        sync,
-        // Small, so that segments and the log's limit matter.
-        segment_size: 8 << 10,
-        log_size_limit: 48 << 10,
-        ignore_log_corruption: false,
-        auto_snapshot: false,
-        auto_compaction: true,
-        page_limits: PageLimits { bytes: 300, ..PageLimits::default() },
-        tombstone_warn_threshold: u64::MAX,
-        compaction_throughput: 0,
-        language: cql::request::Config::default(),
+impl Life {
+    fn config(&self) -> StackConfig {
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        StackConfig {
+            cluster: None,
+            data_dir: "/node".into(),
+            info: NodeInfo {
+                host_id: HostId::from_bytes([0; 16]),
+                cluster_name: "sim".into(),
+                shards: 0,
+                datacenter: "datacenter1".into(),
+                rack: "rack1".into(),
+                rpc_address: local,
+                listen_address: local,
+                broadcast_address: local,
+                native_port: 9042,
+                shard_aware_port: 19042,
+                storage_port: 7000,
+                release_version: "4.1.0".into(),
+                started_micros: rt::time::wall_micros(),
+            },
+            memory_per_shard: self.variant.memory,
+            sync: self.sync,
+            // Small, so that segments and the log's limit matter.
+            segment_size: 8 << 10,
+            log_size_limit: 48 << 10,
+            ignore_log_corruption: false,
+            auto_snapshot: false,
+            auto_compaction: true,
+            page_limits: PageLimits { bytes: 300, ..PageLimits::default() },
+            tombstone_warn_threshold: u64::MAX,
+            replica: replica_config(self.variant.queriers.unwrap_or(self.seed), self.variant.memory),
+            compaction_throughput: 0,
+            open_files: self.variant.open_files,
+            language: cql::request::Config::default(),
+        }
     }
+}
+
+/// As the server does: a log that has failed ends the node.
+async fn stop_with_the_log(shared: Rc<Shared>) {
+    let engine = loop {
+        match rt::shard::try_service::<Engine>() {
+            Some(engine) => break engine,
+            None => rt::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let why = engine.failure().await;
+    shared.note(Progress::Stopped(why.to_string()));
 }

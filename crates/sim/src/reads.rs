@@ -13,6 +13,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// A client pauses after one page in so many.
+const PAGES_PER_PAUSE: u64 = 8;
+/// For less than this.
+const LONGEST_PAUSE_MILLIS: u64 = 6;
+
 fn client() -> Rc<ClientState> {
     Rc::new(ClientState {
         keyspace: RefCell::new(None),
@@ -45,10 +50,15 @@ async fn query(text: &str, page_size: i32) -> Result<Vec<BTreeMap<String, Vec<u8
             Some(next) => params.paging_state = Some(next),
             None => return Ok(all),
         }
+        // Sometimes something happens between two pages.
+        if rt::random::below(PAGES_PER_PAUSE) == 0 {
+            rt::time::sleep(Duration::from_millis(rt::random::below(LONGEST_PAUSE_MILLIS))).await;
+        }
     }
 }
 
-fn decode(rows: &Rows) -> Vec<BTreeMap<String, Vec<u8>>> {
+/// The rows of an answer, each value by its column's name; nulls are left out.
+pub fn decode(rows: &Rows) -> Vec<BTreeMap<String, Vec<u8>>> {
     let mut rest = &rows.body[..];
     let mut one = || {
         let mut row = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Several lives of a node on one disk, in one world, each ended by something.
 
-use crate::node::{Life, Progress, Shared};
+use crate::node::{Life, Progress, Shared, Variant};
 use engine::commitlog::SyncMode;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -45,6 +45,8 @@ pub struct Story {
     pub expiring: bool,
     /// Whether the table is truncated, dropped and altered.
     pub globals: bool,
+    /// What must make no difference.
+    pub variant: Variant,
 }
 
 impl Story {
@@ -66,6 +68,7 @@ impl Story {
             steps: 8,
             expiring: true,
             globals: true,
+            variant: Variant::default(),
         }
     }
 
@@ -118,6 +121,7 @@ impl Story {
             steps: self.steps,
             expiring: self.expiring,
             globals: self.globals,
+            variant: self.variant,
         };
         let name = format!("life{}", self.lives);
         self.shared.reset();

@@ -28,25 +28,32 @@ pub enum Step {
     Wait(u64),
 }
 
-/// Kinds of tables: how they are compacted and compressed. Where files of about the same size are compacted apart from others,
-/// tombstones meet what they cover late.
-const OPTIONS: [&str; 4] = [
+/// Kinds of tables.
+pub const KINDS: usize = 6;
+
+/// How they are compacted and compressed. Where files of about the same size are compacted apart from others, tombstones meet what they
+/// cover late.
+const OPTIONS: [&str; KINDS] = [
     "",
     " AND compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': 2, 'min_sstable_size': 1} \
      AND compression = {'sstable_compression': ''}",
     " AND compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': 2, 'min_sstable_size': 1, \
      'bucket_high': 1.1, 'bucket_low': 0.9}",
     " AND compression = {'sstable_compression': 'ZstdCompressor', 'chunk_length_in_kb': 1}",
+    " AND compaction = {'class': 'LeveledCompactionStrategy', 'min_threshold': 2, 'sstable_size_in_mb': 1, 'fanout_size': 2}",
+    " AND compaction = {'class': 'TimeWindowCompactionStrategy', 'min_threshold': 2, 'compaction_window_unit': 'MINUTES', \
+     'expired_sstable_check_frequency_seconds': 0}",
 ];
 
-/// The statement of something that concerns the whole table.
-pub fn global_statement(rng: &mut SmallRng, global: Global) -> String {
+/// The statement of something that concerns the whole table; without `kind`, a new table is of any.
+pub fn global_statement(rng: &mut SmallRng, global: Global, kind: Option<usize>) -> String {
+    let any = rng.gen_range(0..KINDS);
     match global {
         // Without grace, compaction may drop tombstones at once: what they hide must be gone by then.
         Global::Create => format!(
             "CREATE TABLE w.t (pk int, ck int, s int static, v int, m map<int, int>, e set<int>, filler text, \
              PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0{}",
-            OPTIONS[rng.gen_range(0..OPTIONS.len())]
+            OPTIONS[kind.unwrap_or(any)]
         ),
         Global::Drop => "DROP TABLE w.t".into(),
         Global::AddX => "ALTER TABLE w.t ADD x int".into(),

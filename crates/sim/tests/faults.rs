@@ -1,6 +1,6 @@
 //! A full disk, flipped bits, a clock that jumps back; and that the checkers notice a promise that is not kept.
 //!
-//! `SEEDS=n` runs n seeds (default 3).
+//! `SEEDS=n` runs n seeds (default 3); `FLIPS=n` flips n bits for each (default 40).
 #![cfg(feature = "sim")]
 
 use engine::commitlog::SyncMode;
@@ -11,8 +11,11 @@ use std::collections::BTreeMap;
 
 const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(60) };
 
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
 fn seeds() -> std::ops::Range<u64> {
-    let setting = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = setting("FIRST_SEED").unwrap_or(0);
     first..first + setting("SEEDS").unwrap_or(3)
 }
@@ -70,7 +73,7 @@ fn flipped_bits_are_errors_and_never_wrong_data() {
         base.live(2, end);
         base.rounds = 0;
         let files: Vec<_> = base.disk.files().into_iter().filter(|(_, len)| *len > 0).collect();
-        for flip in 0..40 {
+        for flip in 0..setting("FLIPS").unwrap_or(40) {
             let mut story = base.fork(seed << 16 | flip);
             let (file, len) = files[story.any(files.len() as u64) as usize].clone();
             let (byte, bit) = (story.any(len), story.any(8) as u8);

@@ -1,0 +1,187 @@
+//! A client of one shard of one node: it writes, reads and counts, books what it is told, and has the history judge what it sees.
+//!
+//! It dies with its node; what it had begun then stays unknown.
+
+use super::history::PARTITIONS;
+use super::shared::Shared;
+use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
+use crate::reads::decode;
+use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use cql::{Error, Processor};
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A row: its values by the names of their columns; nulls are left out.
+pub type Row = BTreeMap<String, Vec<u8>>;
+
+/// No request may take longer: the longest time that one is allowed, and what a busy world may add.
+const LONGEST: Duration = Duration::from_millis(10_500);
+/// Pages of one read at most: more of them never end.
+const MOST_PAGES: usize = 500;
+
+/// Why a statement gave nothing.
+#[derive(Debug)]
+pub enum Failed {
+    /// The node refused before anything was asked of a replica.
+    Refused(String),
+    /// It may have been done.
+    Unknown(String),
+}
+
+impl Failed {
+    fn of(error: Error, text: &str) -> Failed {
+        match error {
+            Error::Unavailable { .. } => Failed::Refused(error.to_string()),
+            error => Failed::Unknown(format!("{text}: {error}")),
+        }
+    }
+
+    /// What the client was told.
+    pub fn why(self) -> String {
+        match self {
+            Failed::Refused(why) | Failed::Unknown(why) => why,
+        }
+    }
+}
+
+/// Executes a statement on this shard; rows of all pages.
+pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Result<Vec<Row>, Failed> {
+    let mut params = QueryParams { page_size: Some(page_size), consistency, ..QueryParams::default() };
+    let client = Rc::new(ClientState {
+        keyspace: RefCell::new(None),
+        role: RefCell::new(None),
+        address: None,
+        tablets_routing: Cell::new(false),
+        cancel: rt::sync::Cancel::new(),
+    });
+    let mut all = Vec::new();
+    for _ in 0..MOST_PAGES {
+        let Some(processor) = rt::shard::try_service::<Processor>() else {
+            return Err(Failed::Refused("the node does not serve".into()));
+        };
+        let began = rt::time::now();
+        let answer = processor.query(&client, text, &params).await;
+        let took = rt::time::now() - began;
+        let is_schema = text.starts_with("CREATE") || text.starts_with("DROP") || text.starts_with("ALTER");
+        if took > LONGEST && !is_schema {
+            return Err(Failed::Unknown(format!("LATE: {text} took {took:?}")));
+        }
+        let AnswerKind::Rows(rows) = answer.map_err(|error| Failed::of(error, text))?.kind else { return Ok(all) };
+        all.extend(decode(&rows));
+        match rows.paging_state {
+            Some(next) => params.paging_state = Some(next),
+            None => return Ok(all),
+        }
+    }
+    Err(Failed::Unknown(format!("ENDLESS: {text} has more than {MOST_PAGES} pages")))
+}
+
+/// Works until its node goes or is to stop.
+pub async fn run(shared: Rc<Shared>, node: usize) {
+    loop {
+        rt::time::sleep(Duration::from_millis(1 + rt::random::below(shared.plan.pause_millis))).await;
+        if shared.nodes[node].is_stopping() {
+            return;
+        }
+        if !shared.is_working() || !shared.nodes[node].is_ready() {
+            continue;
+        }
+        let done = match any(100) {
+            0..=44 => write(&shared, node).await,
+            45..=89 => read(&shared).await,
+            90..=94 => count(&shared).await,
+            _ => read_counter(&shared).await,
+        };
+        if let Err(why) = done {
+            shared.failed(node, why);
+        }
+    }
+}
+
+async fn write(shared: &Shared, node: usize) -> Result<(), String> {
+    let pk = any(PARTITIONS);
+    let mut changes = vec![Change::any(pk)];
+    if any(8) == 0 {
+        changes.push(Change::any((pk + 1 + any(PARTITIONS - 1)) % PARTITIONS));
+    }
+    let places: Vec<_> = changes.iter().flat_map(|change| change.places()).collect();
+    let (level, by_quorum) = write_level();
+    let number = shared.history.borrow_mut().begin(&places);
+    let text = write_text(&changes, number);
+    let done = execute(&text, shared.plan.canary.write_level(level), 1).await;
+    shared.tell(|| format!("{node}/{} {changes:?} at {level:?} -> {done:?}", rt::shard::this()));
+    let mut history = shared.history.borrow_mut();
+    match done {
+        Ok(_) => {
+            history.acknowledged(number, by_quorum);
+            Ok(())
+        }
+        Err(Failed::Refused(why)) => {
+            history.refused(number);
+            Err(why)
+        }
+        Err(Failed::Unknown(why)) => {
+            history.failed();
+            Err(why)
+        }
+    }
+}
+
+async fn read(shared: &Shared) -> Result<(), String> {
+    let read = Read::any(PARTITIONS);
+    let (level, meets_majority) = read_level();
+    let floors = shared.history.borrow().floors(read.pk);
+    let rows = execute(&read.text, shared.plan.canary.read_level(level), read.page).await.map_err(Failed::why)?;
+    let judged = read.shown(PARTITIONS, &rows).and_then(|shown| {
+        let mut history = shared.history.borrow_mut();
+        if meets_majority { history.check(&shown, &floors) } else { history.check_weak(&shown) }
+    });
+    if let Err(why) = judged {
+        shared.broken(format!("{why}\n    in {} at {level:?}, {} rows a page", read.text, read.page));
+    }
+    Ok(())
+}
+
+async fn count(shared: &Shared) -> Result<(), String> {
+    let k = any(COUNTERS);
+    shared.counters.borrow_mut().begin(k);
+    let text = format!("UPDATE c.n SET n = n + 1 WHERE k = {k}");
+    let done = execute(&text, shared.plan.canary.write_level(Consistency::Quorum), 1).await;
+    let mut counters = shared.counters.borrow_mut();
+    match done {
+        Ok(_) => {
+            counters.acknowledged(k);
+            Ok(())
+        }
+        Err(Failed::Refused(why)) => {
+            counters.refused(k);
+            Err(why)
+        }
+        Err(Failed::Unknown(why)) => Err(why),
+    }
+}
+
+async fn read_counter(shared: &Shared) -> Result<(), String> {
+    let k = any(COUNTERS);
+    let floor = shared.counters.borrow().floor(k);
+    let text = format!("SELECT n FROM c.n WHERE k = {k}");
+    let rows = execute(&text, Consistency::Quorum, 10).await.map_err(Failed::why)?;
+    let found = counter(&rows)?;
+    if let Err(why) = shared.counters.borrow_mut().check(k, found, floor) {
+        shared.broken(why);
+    }
+    Ok(())
+}
+
+/// The value of a counter; one that nobody has counted is zero.
+pub fn counter(rows: &[Row]) -> Result<i64, String> {
+    let Some(bytes) = rows.first().and_then(|row| row.get("n")) else { return Ok(0) };
+    bytes[..].try_into().map(i64::from_be_bytes).map_err(|_| format!("{bytes:?} is no counter"))
+}
+
+/// The value of a column of ints in the first row.
+pub fn first_int(rows: &[Row], name: &str) -> Option<i32> {
+    rows.first()?.get(name).and_then(|bytes| int(bytes).ok())
+}

@@ -1,0 +1,232 @@
+//! What goes wrong in a simulated cluster, chosen by the world's seed out of a regime: a list of faults with weights.
+
+use rand::Rng;
+use rt::sim::{Disk, Latency, World};
+use rt::time::Duration;
+
+/// Something that goes wrong, or is mended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Two nodes do not reach each other.
+    Cut,
+    /// One does not reach another, which reaches it.
+    CutOneWay,
+    /// A node is cut off from all others.
+    Isolate,
+    /// The network between a node and the others comes and goes for some seconds.
+    Flap,
+    /// Messages between two nodes are kept back, and all come later.
+    Hold,
+    /// Messages between two nodes take long.
+    SlowLink,
+    /// A node's disk is slow.
+    SlowDisk,
+    /// A node's clock jumps, by up to an hour in either direction.
+    WrongClock,
+    /// A process is killed: what it wrote stays.
+    Kill,
+    /// A node's power fails, and others see their connections end.
+    PowerLoss,
+    /// A node's power fails, and others see nothing.
+    SilentPowerLoss,
+    /// A node stops in order and starts again.
+    Restart,
+    /// All of the network is well again, and all disks are fast.
+    Mend,
+    /// All nodes that are down start.
+    Start,
+}
+
+/// Faults and how often they come.
+pub type Regime = &'static [(Fault, u32)];
+
+/// Only the network and the clocks: nothing that any node knows is ever lost.
+pub const NETWORK: Regime = &[
+    (Fault::Cut, 3),
+    (Fault::CutOneWay, 2),
+    (Fault::Isolate, 2),
+    (Fault::Flap, 1),
+    (Fault::Hold, 1),
+    (Fault::SlowLink, 1),
+    (Fault::WrongClock, 1),
+    (Fault::Mend, 6),
+];
+
+/// Processes die and start, disks are slow, and the network fails too. Nothing that was written is lost.
+pub const DEATHS: Regime = &[
+    (Fault::Cut, 1),
+    (Fault::CutOneWay, 1),
+    (Fault::Isolate, 1),
+    (Fault::Hold, 1),
+    (Fault::SlowDisk, 1),
+    (Fault::WrongClock, 1),
+    (Fault::Kill, 4),
+    (Fault::Restart, 2),
+    (Fault::Start, 5),
+    (Fault::Mend, 4),
+];
+
+/// As [`DEATHS`], and nodes lose their power with all that was not synced: only batch mode stands this.
+pub const POWER: Regime = &[
+    (Fault::Cut, 1),
+    (Fault::CutOneWay, 1),
+    (Fault::Isolate, 1),
+    (Fault::Flap, 1),
+    (Fault::SlowLink, 1),
+    (Fault::SlowDisk, 1),
+    (Fault::WrongClock, 1),
+    (Fault::Kill, 1),
+    (Fault::PowerLoss, 3),
+    (Fault::SilentPowerLoss, 2),
+    (Fault::Restart, 1),
+    (Fault::Start, 6),
+    (Fault::Mend, 4),
+];
+
+/// The longest time that a message takes on a slow link.
+const SLOW: Duration = Duration::from_millis(900);
+/// On any other.
+const USUAL: Duration = Duration::from_millis(10);
+/// How long a network comes and goes.
+const FLAPPING: Duration = Duration::from_secs(4);
+/// Clocks are wrong by less than this, in microseconds.
+const WRONG: i64 = 3_600_000_000;
+
+struct Flapping {
+    node: usize,
+    until: Duration,
+    /// When it changes next, and to what.
+    next: Duration,
+    whole: bool,
+}
+
+/// Who does it.
+pub struct Nemesis {
+    regime: Regime,
+    names: Vec<String>,
+    disks: Vec<Disk>,
+    flapping: Option<Flapping>,
+    /// Nodes that are to stop in order.
+    pub stopping: Vec<usize>,
+    /// What was done, with the time in milliseconds.
+    pub done: Vec<(u128, Fault, usize)>,
+}
+
+impl Nemesis {
+    /// For these nodes.
+    pub fn new(regime: Regime, names: Vec<String>, disks: Vec<Disk>) -> Nemesis {
+        Nemesis { regime, names, disks, flapping: None, stopping: Vec::new(), done: Vec::new() }
+    }
+
+    /// The disks of the nodes.
+    pub fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    fn others(&self, node: usize) -> impl Iterator<Item = &String> {
+        self.names.iter().enumerate().filter(move |(other, _)| *other != node).map(|(_, name)| name)
+    }
+
+    fn isolate(&self, world: &mut World, node: usize) {
+        self.others(node).for_each(|other| world.partition(&self.names[node], other));
+    }
+
+    fn connect(&self, world: &mut World, node: usize) {
+        self.others(node).for_each(|other| world.repair(&self.names[node], other));
+    }
+
+    /// Does one thing.
+    pub fn strike(&mut self, world: &mut World) {
+        let total: u32 = self.regime.iter().map(|(_, weight)| weight).sum();
+        let mut choice = world.rng().gen_range(0..total);
+        let fault = self.regime.iter().find(|(_, weight)| {
+            let hit = choice < *weight;
+            choice = choice.saturating_sub(*weight);
+            hit
+        });
+        let Some((fault, _)) = fault else { return };
+        let nodes = self.names.len();
+        let node = world.rng().gen_range(0..nodes);
+        let other = (node + world.rng().gen_range(1..nodes)) % nodes;
+        self.inflict(world, *fault, node, other);
+    }
+
+    /// Has one fault befall a node, or what is between two.
+    pub fn inflict(&mut self, world: &mut World, fault: Fault, node: usize, other: usize) {
+        let (own, far) = (self.names[node].clone(), self.names[other].clone());
+        self.done.push((world.elapsed().as_millis(), fault, node));
+        match fault {
+            Fault::Cut => world.partition(&own, &far),
+            Fault::CutOneWay => world.partition_oneway(&own, &far),
+            Fault::Isolate => self.isolate(world, node),
+            Fault::Flap => {
+                let now = world.elapsed();
+                self.flapping = Some(Flapping { node, until: now + FLAPPING, next: now, whole: true });
+            }
+            Fault::Hold => world.hold(&own, &far),
+            Fault::SlowLink => world.slow_link(&own, &far, SLOW),
+            Fault::SlowDisk => {
+                let (min, max) = (Duration::from_millis(1), Duration::from_millis(60));
+                self.disks[node].set_latency(Latency { min, max, slow_permille: 500 });
+            }
+            Fault::WrongClock => {
+                let wrong = world.rng().gen_range(-WRONG..WRONG);
+                world.set_clock_wrong(&own, wrong);
+            }
+            Fault::Kill => world.kill(&own),
+            Fault::PowerLoss => world.crash(&own),
+            Fault::SilentPowerLoss => {
+                self.isolate(world, node);
+                world.crash(&own);
+            }
+            Fault::Restart => self.stopping.push(node),
+            Fault::Mend => self.mend(world),
+            Fault::Start => self.start(world),
+        }
+    }
+
+    /// To be called often: what takes time goes on.
+    pub fn go_on(&mut self, world: &mut World) {
+        let now = world.elapsed();
+        let Some(flapping) = &mut self.flapping else { return };
+        if now < flapping.next {
+            return;
+        }
+        let node = flapping.node;
+        flapping.whole = !flapping.whole;
+        flapping.next = now + Duration::from_millis(world.rng().gen_range(20..700));
+        let (whole, over) = (flapping.whole, now >= flapping.until);
+        if over {
+            self.flapping = None;
+        }
+        if whole || over { self.connect(world, node) } else { self.isolate(world, node) }
+    }
+
+    fn start(&mut self, world: &mut World) {
+        for (node, name) in self.names.iter().enumerate() {
+            if !world.is_running(name) {
+                self.connect(world, node);
+                world.bounce(name);
+            }
+        }
+    }
+
+    fn mend(&mut self, world: &mut World) {
+        self.flapping = None;
+        for (node, name) in self.names.iter().enumerate() {
+            for other in self.others(node) {
+                world.release(name, other);
+                world.repair(name, other);
+                world.slow_link(name, other, USUAL);
+            }
+            self.disks[node].set_latency(Latency::default());
+        }
+    }
+
+    /// All is well from now on; clocks are right.
+    pub fn heal(&mut self, world: &mut World) {
+        self.mend(world);
+        self.start(world);
+        self.names.iter().for_each(|name| world.set_clock_wrong(name, 0));
+    }
+}

@@ -1,0 +1,400 @@
+//! A node of a simulated cluster: the real floors on every shard, clients beside them, and what the driver asks of it.
+
+use super::client::{self, Failed, counter, execute};
+use super::history::PARTITIONS;
+use super::shared::{Canary, Command, Report, Shared};
+use super::workload::{COUNTERS, Read, any, setup};
+use cluster::Coordinator;
+use cluster::hints::{Hints, HintsConfig};
+use cluster::internode::{Internode, NodeStatus};
+use cluster::metadata::{MetadataService, NodeInfo, Table};
+use cql::api::Consistency;
+use engine::Engine;
+use engine::commitlog::SyncMode;
+use model::HostId;
+use model::range::Slice;
+use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica};
+use rt::ShardId;
+use rt::sync::{Cancel, Deadline};
+use rt::time::Duration;
+use server::membership::ClusterConfig;
+use server::stack::{self, ReplicaConfig, StackConfig};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Memory of each shard, in bytes.
+const MEMORY: usize = 8 << 20;
+/// Tablets of each table.
+const TABLETS: u32 = 4;
+/// How often a node looks for what it is asked.
+const LOOK: Duration = Duration::from_millis(10);
+/// Tables that come and go, at most at a time.
+const MOST_TABLES: usize = 5;
+
+/// The data directory of every node, each on its own disk.
+pub const DIR: &str = "/node";
+
+/// The main future of each shard.
+pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
+    if shard != ShardId(0) {
+        let clients = spawn_clients(&shared, node);
+        while !shared.nodes[node].over.get() {
+            rt::time::sleep(LOOK).await;
+        }
+        drop(clients);
+        return;
+    }
+    match stack::start(config(&shared, node)).await {
+        Err(error) => {
+            shared.tell(|| format!("node {node} does not start: {error}"));
+            shared.broken(format!("node {node} does not start: {error}"));
+        }
+        Ok(stack) => {
+            shared.tell(|| format!("node {node} is {}", stack.info.host_id));
+            shared.nodes[node].up.set(true);
+            lead(&shared, node).await;
+            stack::stop().await;
+            drop(stack);
+        }
+    }
+    shared.nodes[node].over.set(true);
+}
+
+fn spawn_clients(shared: &Rc<Shared>, node: usize) -> Vec<rt::task::Task<()>> {
+    (0..shared.plan.clients).map(|_| rt::task::spawn(client::run(shared.clone(), node))).collect()
+}
+
+/// Shard 0, once the floors are there: makes the tables, works, and does what the driver asks for, until it is to stop.
+async fn lead(shared: &Rc<Shared>, node: usize) {
+    rt::task::spawn(watch(shared.clone(), node)).detach();
+    if shared.plan.canary == Canary::NoHints {
+        forget_hints().await;
+    }
+    let made = rt::task::spawn(make_tables(shared.clone(), node));
+    let clients = spawn_clients(shared, node);
+    let changes = rt::task::spawn(change_schema(shared.clone(), node));
+    let chores = rt::task::spawn(maintain(shared.clone(), node));
+    let state = &shared.nodes[node];
+    let mut seen = None;
+    while !state.is_stopping() {
+        look_at_others(shared, node, &mut seen);
+        rt::time::sleep(LOOK).await;
+        let metadata = rt::shard::service::<MetadataService>().current();
+        shared.knows(node, metadata.number, metadata.version);
+        if let Some(command) = state.command.take() {
+            let answer = obey(shared, command).await;
+            state.answer.replace(Some(answer));
+        }
+    }
+    for task in clients.into_iter().chain([made, changes, chores]) {
+        // A statement may wait for a majority for a minute: clients do not hold a server up for longer than it is patient.
+        if rt::time::timeout(Duration::from_secs(10), task).await.is_err() {
+            shared.tell(|| format!("node {node} stops without having answered everybody"));
+        }
+    }
+}
+
+/// Notes whether this node takes the others to be up, and tells whoever follows the story of changes.
+fn look_at_others(shared: &Shared, node: usize, seen: &mut Option<Vec<NodeStatus>>) {
+    let liveness = rt::shard::service::<Internode>().liveness();
+    let now: Vec<NodeStatus> = liveness.nodes.values().map(|other| other.status).collect();
+    let up = now.iter().filter(|status| **status == NodeStatus::Up).count();
+    shared.nodes[node].sees_all.set(up + 1 == shared.nodes.len());
+    if seen.as_ref() != Some(&now) {
+        shared.tell(|| {
+            let others = liveness.nodes.iter().map(|(host, other)| format!("{host} {:?}", other.status));
+            format!("node {node} sees {:?}", others.collect::<Vec<_>>())
+        });
+        *seen = Some(now);
+    }
+}
+
+/// As the server does: a log that fails ends the node. Here nothing is broken on purpose, so it must not.
+async fn watch(shared: Rc<Shared>, node: usize) {
+    let group = rt::shard::service::<MetadataService>().group().cloned();
+    if let Some(group) = group {
+        rt::task::spawn({
+            let shared = shared.clone();
+            async move {
+                let why = group.failure().await;
+                shared.broken(format!("the metadata group of node {node} has failed: {why}"));
+            }
+        })
+        .detach();
+    }
+    let why = rt::shard::call_all(|| async { rt::shard::service::<Engine>().failure().await.to_string() }).await;
+    shared.broken(format!("the log of node {node} has failed: {why:?}"));
+}
+
+/// Makes keyspace and tables; other nodes do the same at the same time. Only then do clients come.
+async fn make_tables(shared: Rc<Shared>, node: usize) {
+    // As operators do: tables are placed on the nodes that there are.
+    while rt::shard::service::<MetadataService>().current().topology.owners().count() < shared.nodes.len() {
+        rt::time::sleep(LOOK).await;
+        if shared.nodes[node].is_stopping() {
+            return;
+        }
+    }
+    for text in setup(shared.plan.copies, TABLETS) {
+        while let Err(why) = execute(&text, Consistency::One, 1).await {
+            shared.tell(|| format!("node {node}: {}", why.why()));
+            rt::time::sleep(Duration::from_millis(300)).await;
+            if shared.nodes[node].is_stopping() {
+                return;
+            }
+        }
+    }
+    shared.nodes[node].set_ready();
+}
+
+/// Has tables and columns come and go.
+async fn change_schema(shared: Rc<Shared>, node: usize) {
+    loop {
+        rt::time::sleep(Duration::from_millis(200 + rt::random::below(3000))).await;
+        if shared.nodes[node].is_stopping() {
+            return;
+        }
+        if !shared.plan.schema_changes || !shared.is_working() || !shared.nodes[node].is_ready() {
+            continue;
+        }
+        let done = match any(4) {
+            0 => change(if any(2) == 0 { "ALTER TABLE c.t ADD x int" } else { "ALTER TABLE c.t DROP x" }).await,
+            1 => drop_table(&shared).await,
+            _ if shared.schema.borrow().count() < MOST_TABLES => make_table(&shared).await,
+            _ => Ok(()),
+        };
+        if let Err(why) = done {
+            shared.failed(node, why.why());
+        }
+    }
+}
+
+async fn change(text: &str) -> Result<(), Failed> {
+    execute(text, Consistency::Quorum, 1).await.map(drop)
+}
+
+async fn drop_table(shared: &Shared) -> Result<(), Failed> {
+    let Some(name) = shared.schema.borrow_mut().begin_drop() else { return Ok(()) };
+    change(&format!("DROP TABLE c.{name}")).await?;
+    shared.schema.borrow_mut().dropped(&name);
+    Ok(())
+}
+
+async fn make_table(shared: &Shared) -> Result<(), Failed> {
+    let name = shared.schema.borrow_mut().begin_create();
+    change(&format!("CREATE TABLE c.{name} (k int PRIMARY KEY, v int)")).await?;
+    shared.schema.borrow_mut().created(&name);
+    // It is there for whoever made it, and on the nodes that answer.
+    if let Err(Failed::Unknown(why)) = change(&format!("INSERT INTO c.{name} (k, v) VALUES (1, 1)")).await
+        && why.contains("unconfigured")
+        && shared.schema.borrow().is_there(&name)
+    {
+        shared.broken(format!("table {name} was made, and then: {why}"));
+    }
+    Ok(())
+}
+
+/// Flushes and compacts now and then.
+async fn maintain(shared: Rc<Shared>, node: usize) {
+    while !shared.nodes[node].is_stopping() {
+        rt::time::sleep(Duration::from_millis(500 + rt::random::below(4000))).await;
+        if any(4) == 0 {
+            on_engines(|engine| async move {
+                let mut tables = engine.tables();
+                tables.sort();
+                for table in tables {
+                    // It may be dropped by now.
+                    let _ = engine.compact_major(table).await;
+                }
+            })
+            .await;
+        } else {
+            on_engines(|engine| async move {
+                let _ = engine.flush(None).await;
+            })
+            .await;
+        }
+    }
+}
+
+async fn on_engines<Fut: Future<Output = ()> + 'static>(work: impl Fn(Rc<Engine>) -> Fut + Copy + Send + 'static) {
+    rt::shard::call_all(move || async move {
+        if let Some(engine) = rt::shard::try_service::<Engine>() {
+            work(engine).await;
+        }
+    })
+    .await;
+}
+
+/// The canary: hints that keep nothing.
+async fn forget_hints() {
+    let shards = rt::shard::count() as u16;
+    rt::shard::call_all(move || async move {
+        let config = HintsConfig::new(Path::new(DIR).join("forgotten"), 0);
+        let hints = Hints::open(config, rt::shard::this().0, shards).await.expect("the disk works");
+        rt::shard::service::<Coordinator>().set_hints(hints);
+    })
+    .await;
+}
+
+async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
+    match command {
+        Command::Report => report().await,
+        Command::Read => read_all(shared, Consistency::Quorum).await,
+        Command::Repair => read_all(shared, Consistency::All).await,
+    }
+}
+
+/// Reads everything, and whether all that was promised is there.
+async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String> {
+    let promises = match level {
+        Consistency::All => shared.history.borrow().promises(),
+        _ => shared.history.borrow().floors(None),
+    };
+    for pk in (0..PARTITIONS).map(Some).chain([None]) {
+        let read = Read::whole(pk, 7);
+        let rows = execute(&read.text, level, read.page).await.map_err(Failed::why)?;
+        let shown = read.shown(PARTITIONS, &rows)?;
+        let floors = promises.iter().filter(|((own, _), _)| pk.is_none_or(|pk| pk == *own));
+        let floors = floors.map(|(place, floor)| (*place, *floor)).collect();
+        shared
+            .history
+            .borrow_mut()
+            .check(&shown, &floors)
+            .map_err(|why| format!("{why}, {} at {level:?}", read.text))?;
+    }
+    for k in 0..COUNTERS {
+        let floor = shared.counters.borrow().floor(k);
+        let rows = execute(&format!("SELECT n FROM c.n WHERE k = {k}"), level, 10).await.map_err(Failed::why)?;
+        shared.counters.borrow_mut().check(k, counter(&rows)?, floor)?;
+    }
+    Ok(Report::default())
+}
+
+/// What this node has and knows.
+async fn report() -> Result<Report, String> {
+    let shards = rt::shard::call_all(|| async {
+        let service = rt::shard::service::<MetadataService>();
+        let (metadata, host) = (service.current(), service.info().host_id);
+        let replica = rt::shard::service::<Replica>();
+        let mut copies = BTreeMap::new();
+        for table in metadata.tables().filter(|table| table.schema.keyspace == "c") {
+            for tablet in table.tablets.on_shard(host, rt::shard::this()) {
+                let rows = own_rows(&replica, table, tablet).await;
+                copies.insert((table.schema.name.clone(), tablet), rows);
+            }
+        }
+        let names = metadata.tables().map(|table| table.schema.name.clone());
+        let tables: Vec<String> = names.filter(|name| name.starts_with('u')).collect();
+        ((metadata.number, metadata.version), tables, copies)
+    });
+    let mut report = Report::default();
+    for (metadata, mut tables, copies) in shards.await {
+        report.metadata.push(metadata);
+        tables.sort();
+        report.tables = tables;
+        for (place, rows) in copies {
+            report.copies.insert(place, rows?);
+        }
+    }
+    crate::node::permits_returned().await?;
+    Ok(report)
+}
+
+/// The rows that this replica has of a tablet, each value with the time at which it was written.
+async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u8>, String> {
+    let mut columns = Vec::new();
+    let (mut keys, mut clustering) = (0, 0);
+    for column in &table.definition.columns {
+        match column.kind {
+            model::schema::ColumnKind::PartitionKey => {
+                columns.push(OutputColumn::PartitionKey(keys));
+                keys += 1;
+            }
+            model::schema::ColumnKind::Clustering => {
+                columns.push(OutputColumn::Clustering(clustering));
+                clustering += 1;
+            }
+            _ if column.ty == "counter" => columns.push(OutputColumn::Value(column.id)),
+            _ => columns.extend([OutputColumn::Value(column.id), OutputColumn::WriteTime(column.id)]),
+        }
+    }
+    let command = ReadCommand {
+        table: table.schema.id,
+        schema_version: table.schema.version,
+        ranges: smallvec::smallvec![table.tablets.range(tablet)],
+        slice: Rc::new(Slice::full()),
+        output: Rc::new(Output::new(columns, true, false)),
+        limits: Limits {
+            rows: u64::MAX,
+            per_partition: u64::MAX,
+            bytes: u64::MAX,
+            tombstones: u64::MAX,
+            paged: false,
+            unpaged_bytes: u64::MAX,
+        },
+        now: rt::time::wall_seconds() as i32,
+        resumed_rows: 0,
+        bypass_cache: false,
+        query: None,
+        first_page: true,
+        ends_with_rows: false,
+    };
+    let context = Context {
+        class: Class::Maintenance,
+        deadline: Deadline::after(Duration::from_secs(10)),
+        cancel: Cancel::new(),
+        trace: None,
+        metadata_number: 0,
+    };
+    let page = replica.read(&command, &context).await.map_err(|error| error.to_string())?;
+    Ok(page.body)
+}
+
+fn config(shared: &Shared, node: usize) -> StackConfig {
+    let address = shared.addresses[node];
+    let info = NodeInfo {
+        host_id: HostId::from_bytes([0; 16]),
+        cluster_name: "sim".into(),
+        shards: 0,
+        datacenter: "datacenter1".into(),
+        rack: format!("rack{}", node % 3),
+        rpc_address: address.ip(),
+        listen_address: address.ip(),
+        broadcast_address: address.ip(),
+        native_port: 9042,
+        shard_aware_port: 19042,
+        storage_port: address.port(),
+        release_version: "4.1.0".into(),
+        started_micros: rt::time::wall_micros(),
+    };
+    let sync = match (shared.plan.canary, shared.plan.sync) {
+        (Canary::LazyLog, _) => SyncMode::Periodic { period: Duration::from_secs(3600) },
+        (_, sync) => sync,
+    };
+    StackConfig {
+        data_dir: DIR.into(),
+        cluster: Some(ClusterConfig {
+            seeds: shared.addresses.clone().into(),
+            listen: ([0, 0, 0, 0], address.port()).into(),
+            internode: Default::default(),
+            tls: None,
+            settings: Default::default(),
+        }),
+        info,
+        memory_per_shard: MEMORY,
+        sync,
+        segment_size: 32 << 10,
+        log_size_limit: 256 << 10,
+        ignore_log_corruption: false,
+        auto_snapshot: false,
+        auto_compaction: true,
+        page_limits: Default::default(),
+        tombstone_warn_threshold: u64::MAX,
+        replica: ReplicaConfig::with_memory(MEMORY),
+        compaction_throughput: 0,
+        open_files: 0,
+        language: cql::Config::default(),
+    }
+}

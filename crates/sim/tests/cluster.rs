@@ -1,0 +1,140 @@
+//! Whole clusters on the simulated machine: networks that fail, nodes that die and lose their power, schema changes in between. What was
+//! acknowledged at QUORUM is read at QUORUM, whatever happened; nothing that was deleted comes back; in the end all nodes agree.
+//!
+//! `SEEDS=n` runs n seeds of each regime (default 1) from `FIRST_SEED=n` on, `SECONDS=n` so long (simulated; default 8). `TELL=1`
+//! prints every step.
+#![cfg(feature = "sim")]
+
+use engine::commitlog::SyncMode;
+use rt::sim::Unsynced;
+use rt::time::Duration;
+use sim::cluster::nemesis::{DEATHS, Fault, NETWORK, POWER, Regime};
+use sim::cluster::shared::{Canary, Plan};
+use sim::cluster::{Outcome, Simulation, rough_start, story};
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+/// From `first` on, unless `FIRST_SEED` says otherwise.
+fn seeds(first: u64) -> std::ops::Range<u64> {
+    let first = setting("FIRST_SEED").unwrap_or(first);
+    first..first + setting("SEEDS").unwrap_or(1)
+}
+
+fn time() -> Duration {
+    Duration::from_secs(setting("SECONDS").unwrap_or(8))
+}
+
+/// Clusters of different sizes, nodes of different sizes.
+fn plan(seed: u64, sync: SyncMode) -> Plan {
+    let shards = match seed % 4 {
+        0 => vec![2, 2, 2],
+        1 => vec![1, 2, 3],
+        2 => vec![2, 1, 2, 1],
+        _ => vec![1, 2, 1, 1, 2],
+    };
+    Plan { shards, sync, ..Plan::default() }
+}
+
+fn run(regime: Regime, sync: SyncMode, first: u64) {
+    for seed in seeds(first) {
+        let outcome = story(seed, plan(seed, sync), regime, time()).unwrap_or_else(|why| panic!("{why}"));
+        println!("seed {seed}: {outcome:?}");
+        let Outcome { writes, reads, .. } = outcome;
+        assert!(writes[0] > 50 && reads > 50, "seed {seed}: little was done: {outcome:?}");
+    }
+}
+
+const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(500) };
+
+#[test]
+fn a_network_that_fails_costs_no_promise() {
+    run(NETWORK, PERIODIC, 0);
+}
+
+#[test]
+fn processes_that_die_cost_no_promise() {
+    run(DEATHS, PERIODIC, 1);
+}
+
+#[test]
+fn power_losses_cost_no_promise_in_batch_mode() {
+    run(POWER, SyncMode::Batch, 3);
+}
+
+/// Whatever befalls nodes while they search each other, begin a cluster and join it, one cluster comes of it.
+#[test]
+fn a_cluster_forms_whatever_happens_meanwhile() {
+    for seed in seeds(0) {
+        let outcome = rough_start(seed, plan(seed, SyncMode::Batch), POWER, time());
+        println!("seed {seed}: {:?}", outcome.unwrap_or_else(|why| panic!("{why}")));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_cluster() {
+    let once = || story(4, plan(0, SyncMode::Batch), POWER, Duration::from_secs(5));
+    let first = once();
+    let second = std::thread::spawn(once).join().expect("ran");
+    assert_eq!(first, second);
+}
+
+/// A story with a mistake on purpose, until a seed shows it: what the checkers say then.
+fn found(canary: Canary, regime: Regime, sync: SyncMode, seeds: u64) -> String {
+    for seed in 0..seeds {
+        let plan = Plan { canary, schema_changes: false, ..plan(0, sync) };
+        if let Err(why) = story(seed, plan, regime, Duration::from_secs(12)) {
+            return why;
+        }
+    }
+    panic!("{canary:?} was not found in {seeds} seeds");
+}
+
+#[test]
+fn writes_that_a_majority_does_not_have_are_found() {
+    let why = found(Canary::WritesAtOne, NETWORK, PERIODIC, 5);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+#[test]
+fn reads_that_do_not_ask_a_majority_are_found() {
+    let why = found(Canary::ReadsAtOne, NETWORK, PERIODIC, 5);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+/// A node is cut off while others write.
+#[test]
+fn hints_that_are_not_kept_are_found() {
+    let isolate = |canary| {
+        let mut simulation = Simulation::new(2, Plan { canary, schema_changes: false, ..plan(0, PERIODIC) }, NETWORK);
+        simulation.form()?;
+        simulation.nemesis.inflict(&mut simulation.world, Fault::Isolate, 2, 0);
+        simulation.run_for(Duration::from_secs(4))?;
+        simulation.converge()
+    };
+    assert_eq!(isolate(Canary::None), Ok(()));
+    let why = isolate(Canary::NoHints).unwrap_err();
+    assert!(why.contains("replicas_converge is broken"), "{why}");
+}
+
+/// All nodes lose their power at once, with what they say they have synced and have not.
+#[test]
+fn a_log_that_is_not_synced_is_found() {
+    let lose = |canary| {
+        let mut simulation = Simulation::new(3, Plan { canary, ..plan(0, SyncMode::Batch) }, POWER);
+        simulation.set_unsynced(Unsynced::Lost);
+        simulation.form()?;
+        simulation.run_for(Duration::from_secs(3))?;
+        for node in 0..3 {
+            simulation.nemesis.inflict(&mut simulation.world, Fault::PowerLoss, node, (node + 1) % 3);
+        }
+        simulation.run_for(Duration::from_secs(1))?;
+        simulation.judge(false)
+    };
+    let fine = lose(Canary::None);
+    assert!(fine.is_ok(), "{fine:?}");
+    let why = lose(Canary::LazyLog).unwrap_err();
+    // A row that is older than what was acknowledged, or a deleted one that is back.
+    assert!(why.contains(" is broken: "), "{why}");
+}

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use cluster::coordinator::PageLimits;
 use cluster::metadata::NodeInfo;
-use cql::Processor;
 use cql::api::{ClientState, QueryParams};
+use cql::{Answer, Processor};
 use engine::commitlog::SyncMode;
 use model::HostId;
 use server::protocol::outbox::{Outbox, Reply};
-use server::protocol::{Frames, Next, Request, Version};
+use server::protocol::{Dialect, Frames, Next, Request, Version};
 use server::stack::{self, Stack, StackConfig};
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,6 +16,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// The node's memory, bytes.
+pub const MEMORY: usize = 512 << 20;
 /// The longest frame.
 const MAX_FRAME: usize = 16 << 20;
 
@@ -29,6 +31,11 @@ pub struct Harness {
 impl Harness {
     /// A node on `dir`.
     pub async fn start(dir: &Path) -> Harness {
+        Harness::start_with(dir, replica::ReplicaConfig::with_memory(MEMORY)).await
+    }
+
+    /// A node on `dir` whose replica is bounded so.
+    pub async fn start_with(dir: &Path, replica: replica::ReplicaConfig) -> Harness {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let info = NodeInfo {
             host_id: HostId::from_bytes([0; 16]),
@@ -46,9 +53,10 @@ impl Harness {
             started_micros: rt::time::wall_micros(),
         };
         let config = StackConfig {
+            cluster: None,
             data_dir: dir.into(),
             info,
-            memory_per_shard: 512 << 20,
+            memory_per_shard: MEMORY,
             sync: SyncMode::Periodic { period: Duration::from_secs(10) },
             segment_size: 32 << 20,
             log_size_limit: 1 << 30,
@@ -57,7 +65,9 @@ impl Harness {
             auto_compaction: false,
             page_limits: PageLimits::default(),
             tombstone_warn_threshold: 1000,
+            replica,
             compaction_throughput: 0,
+            open_files: 0,
             language: cql::Config::default(),
         };
         let stack = stack::start(config).await.expect("the node starts");
@@ -79,7 +89,7 @@ impl Harness {
 
     /// Prepares a statement.
     pub async fn prepare(&self, text: &str) -> [u8; 16] {
-        self.processor.prepare(&self.client, text).await.unwrap_or_else(|error| panic!("{text}: {error}")).id
+        self.processor.prepare(&self.client, text, None).await.unwrap_or_else(|error| panic!("{text}: {error}")).id
     }
 
     /// Bytes of the future of one request.
@@ -87,34 +97,52 @@ impl Harness {
         size_of_val(&self.processor.execute(&self.client, &[0; 16], &QueryParams::default()))
     }
 
-    /// One request from its frame's bytes to its answer's bytes in `out`.
+    /// One request from its frame's bytes to its answer's bytes in `out`. Gives the answer too.
     #[inline(never)]
-    pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) {
+    pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) -> Answer {
         let next = frames.borrow_mut().take_next();
         let Next::Frame(frame) = next else { panic!("a whole frame is there") };
         let mut reply = Reply::plain(Version::V4, frame.stream);
-        let Request::Execute { id, params } = Request::decode(frame, None, MAX_FRAME).expect("a good frame") else {
-            panic!("the harness executes prepared statements")
-        };
+        let request = Request::decode(frame, Dialect::default(), MAX_FRAME).expect("a good frame");
+        let Request::Execute { id, params, .. } = request else { panic!("the harness executes prepared statements") };
         reply.skip_metadata = params.skip_metadata;
         let answer = self.processor.execute(&self.client, &id, &params).await;
         let answer = answer.unwrap_or_else(|error| panic!("{error}"));
         out.borrow_mut().answer(&reply, &answer);
+        answer
     }
 }
 
 /// The frame of an EXECUTE with these values.
 pub fn execute_frame(stream: i16, id: &[u8; 16], values: &[&[u8]]) -> Bytes {
+    page_frame(stream, id, values, None, None)
+}
+
+/// The frame of an EXECUTE for one page.
+pub fn page_frame(
+    stream: i16,
+    id: &[u8; 16],
+    values: &[&[u8]],
+    page_size: Option<i32>,
+    paging_state: Option<&[u8]>,
+) -> Bytes {
     let mut body = Vec::new();
     body.extend_from_slice(&16u16.to_be_bytes());
     body.extend_from_slice(id);
     // LOCAL_ONE; values, skip metadata.
     body.extend_from_slice(&10u16.to_be_bytes());
-    body.push(0x01 | 0x02);
+    body.push(0x01 | 0x02 | u8::from(page_size.is_some()) << 2 | u8::from(paging_state.is_some()) << 3);
     body.extend_from_slice(&(values.len() as u16).to_be_bytes());
     for value in values {
         body.extend_from_slice(&(value.len() as i32).to_be_bytes());
         body.extend_from_slice(value);
+    }
+    if let Some(size) = page_size {
+        body.extend_from_slice(&size.to_be_bytes());
+    }
+    if let Some(state) = paging_state {
+        body.extend_from_slice(&(state.len() as i32).to_be_bytes());
+        body.extend_from_slice(state);
     }
     let mut frame = vec![4, 0];
     frame.extend_from_slice(&stream.to_be_bytes());

@@ -1,14 +1,24 @@
 //! The cost of a prepared point read and a prepared one-row write inside the server, from decoded frame to encoded answer.
 //!
-//!     hot-path read|write COUNT         prints allocations an operation as JSON; under callgrind, instructions come from
-//!                                       the difference of two counts (see `bench/hot-path/run`)
+//!     hot-path CASE COUNT               prints allocations an operation as JSON; under callgrind, instructions come from the
+//!                                       difference of two counts
+//!     hot-path page NAME=VALUE...       the same for pages of one partition; the names are the fields of `paging::Case`
+//!                                       (`bench/paging` runs them under callgrind)
 //!
-//! 32 requests are under way at a time, as when a connection delivers a batch. Rows have a bigint key and a 200 byte blob.
+//! Cases: `write`; `read`, of a row in the memtable; `cached`, of one in the cache of rows; `clustered`, of one in the cache of sstable
+//! pages, by partition and clustering key. 32 are under way at a time, as when a connection delivers a batch. A row has a bigint key
+//! and a 200 byte blob.
 
 use bench::harness::{Harness, execute_frame};
+use bench::paging::{self, Case};
+use engine::Engine;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
 
 #[global_allocator]
 static ALLOCATOR: bench::allocations::Counting = bench::allocations::Counting;
@@ -19,29 +29,50 @@ const BATCH: u64 = 32;
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let case = arguments.next().unwrap_or_else(|| "read".into());
+    if case == "page" {
+        return pages(arguments);
+    }
+    assert!(["write", "read", "cached", "clustered"].contains(&case.as_str()), "no such case: {case}");
     let count: u64 = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(10_000);
     let dir = std::env::temp_dir().join(format!("messina-hot-path-{}", std::process::id()));
+    let clustered = case == "clustered";
     rt::block_on(async {
         let harness = Harness::start(&dir).await;
         harness
             .run("CREATE KEYSPACE b WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
             .await;
-        harness.run("CREATE TABLE b.t (pk bigint PRIMARY KEY, v blob)").await;
-        let write = harness.prepare("INSERT INTO b.t (pk, v) VALUES (?, ?)").await;
-        let read = harness.prepare("SELECT v FROM b.t WHERE pk = ?").await;
+        let statements = match clustered {
+            false => [
+                "CREATE TABLE b.t (pk bigint PRIMARY KEY, v blob)",
+                "INSERT INTO b.t (pk, v) VALUES (?, ?)",
+                "SELECT v FROM b.t WHERE pk = ?",
+            ],
+            true => [
+                "CREATE TABLE b.t (pk bigint, ck bigint, v blob, PRIMARY KEY (pk, ck))",
+                "INSERT INTO b.t (pk, ck, v) VALUES (?, ?, ?)",
+                "SELECT v FROM b.t WHERE pk = ? AND ck = ?",
+            ],
+        };
+        harness.run(statements[0]).await;
+        let write = harness.prepare(statements[1]).await;
+        let read = harness.prepare(statements[2]).await;
         let value = [7u8; 200];
         let frames = RefCell::new(Frames::new(1 << 20));
         let out = RefCell::new(Outbox::default());
+        let mut workers = Workers::new(&harness, &frames, &out);
         let mut allocations = 0;
-        let batch = async |from: u64, reads: bool| {
+        let mut batch = async |from: u64, reads: bool| {
             for i in from..from + BATCH {
                 let pk = ((i * 7919) % ROWS).to_be_bytes();
-                let frame =
-                    if reads { execute_frame(1, &read, &[&pk]) } else { execute_frame(1, &write, &[&pk, &value]) };
+                let key: &[&[u8]] = if clustered { &[&pk, &pk] } else { &[&pk] };
+                let frame = match reads {
+                    true => execute_frame(1, &read, key),
+                    false => execute_frame(1, &write, &[key, &[&value[..]]].concat()),
+                };
                 frames.borrow_mut().push(&frame);
             }
             let before = bench::allocations::count();
-            futures_util::future::join_all((0..BATCH).map(|_| harness.serve(&frames, &out))).await;
+            workers.run(BATCH).await;
             let after = bench::allocations::count();
             out.borrow_mut().clear();
             after - before
@@ -49,16 +80,116 @@ fn main() {
         for from in (0..ROWS).step_by(BATCH as usize) {
             batch(from, false).await;
         }
+        if clustered || case == "cached" {
+            rt::shard::service::<Engine>().flush(None).await.expect("the memtable is flushed");
+            for from in (0..ROWS).step_by(BATCH as usize) {
+                batch(from, true).await;
+            }
+        }
+        let reads = case != "write";
         let began = std::time::Instant::now();
         for from in (0..count).step_by(BATCH as usize) {
-            allocations += batch(from, case == "read").await;
+            allocations += batch(from, reads).await;
         }
         let each = |total: f64| total / count as f64;
         println!(
-            "{{\"case\": \"{case}\", \"count\": {count}, \"allocations\": {:.1}, \"micros\": {:.3}}}",
+            "{{\"case\": \"{case}\", \"count\": {count}, \"allocations\": {:.1}, \"micros\": {:.3}, \"future_bytes\": {}}}",
             each(allocations as f64),
             each(began.elapsed().as_secs_f64() * 1e6),
+            harness.request_size(),
         );
     });
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Long-lived futures that serve one request after the other, as the workers of a connection do: what a request costs is in the
+/// figures, and not what it costs to make and move futures.
+struct Workers<'a> {
+    each: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
+    /// Requests that nobody took yet, and those that are not answered.
+    waiting: Rc<Cell<u64>>,
+    unanswered: Rc<Cell<u64>>,
+}
+
+impl<'a> Workers<'a> {
+    fn new(harness: &'a Harness, frames: &'a RefCell<Frames>, out: &'a RefCell<Outbox>) -> Self {
+        let (waiting, unanswered) = <(Rc<Cell<u64>>, Rc<Cell<u64>>)>::default();
+        let worker = |_| -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+            let (waiting, unanswered) = (waiting.clone(), unanswered.clone());
+            Box::pin(async move {
+                loop {
+                    poll_fn(|_| if waiting.get() > 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+                    waiting.set(waiting.get() - 1);
+                    harness.serve(frames, out).await;
+                    unanswered.set(unanswered.get() - 1);
+                }
+            })
+        };
+        Workers { each: (0..BATCH).map(worker).collect(), waiting, unanswered }
+    }
+
+    /// Serves the next `count` frames.
+    async fn run(&mut self, count: u64) {
+        self.waiting.set(count);
+        self.unanswered.set(count);
+        poll_fn(|cx| {
+            for worker in &mut self.each {
+                if worker.as_mut().poll(cx).is_pending() && self.unanswered.get() == 0 {
+                    return Poll::Ready(());
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// The case that the arguments describe, over a plain one.
+fn case_of(arguments: impl Iterator<Item = String>) -> Case {
+    let mut case = Case {
+        rows: 10_000,
+        value: 200,
+        sstables: 1,
+        tombstones: 0,
+        page_size: 100,
+        pages: 0,
+        queries: 1,
+        stateless: false,
+        reversed: false,
+    };
+    for argument in arguments {
+        let pair = argument.split_once('=').and_then(|(name, value)| Some((name, value.parse::<u32>().ok()?)));
+        match pair {
+            Some(("rows", n)) => case.rows = n,
+            Some(("value", n)) => case.value = n as usize,
+            Some(("sstables", n)) if n > 0 => case.sstables = n,
+            Some(("tombstones", n)) => case.tombstones = n,
+            Some(("page_size", n)) => case.page_size = n as i32,
+            Some(("pages", n)) => case.pages = n.into(),
+            Some(("queries", n)) => case.queries = n.into(),
+            Some(("stateless", n)) => case.stateless = n != 0,
+            Some(("reversed", n)) => case.reversed = n != 0,
+            _ => panic!("not understood: {argument}"),
+        }
+    }
+    case
+}
+
+fn pages(arguments: impl Iterator<Item = String>) {
+    let case = case_of(arguments);
+    let dir = std::env::temp_dir().join(format!("messina-hot-path-{}", std::process::id()));
+    let counted = rt::block_on(paging::measure(&dir, case));
+    println!(
+        "{{\"case\": \"page\", \"pages\": {}, \"rows\": {}, \"first_index_reads\": {}, \"later_index_reads\": {}, \
+         \"lookups\": {}, \"reused\": {}, \"allocations\": {}, \"nanos\": {}}}",
+        counted.pages,
+        counted.rows,
+        counted.first_index_reads,
+        counted.later_index_reads,
+        counted.lookups,
+        counted.reused,
+        counted.allocations,
+        counted.nanos,
+    );
     let _ = std::fs::remove_dir_all(&dir);
 }

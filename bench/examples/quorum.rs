@@ -1,0 +1,234 @@
+//! What clients of some nodes get of a cluster, moment by moment, at a rate that does not wait for answers (open loop).
+//!
+//!     quorum COORDINATORS RATE SECONDS        (`make bench-cluster` runs it)
+//!
+//! COORDINATORS are addresses with commas between them: only these are connected to, as by clients that know of no other node. Prepared
+//! point reads and writes at QUORUM take turns, RATE of both a second together, each at its time whatever became of those before. A request
+//! counts as good if it is answered without an error within 500 ms of the time at which it was due. Prints one line of JSON: the wall clock
+//! at the start in milliseconds, and for each tenth of a second how many became good, late or failed; `unsent` found all streams of its
+//! connection waiting.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Connections to each coordinator.
+const CONNECTIONS: usize = 4;
+/// Requests of a connection that may wait for their answers.
+const STREAMS: u16 = 16_384;
+const ROWS: u64 = 100_000;
+const BUCKET: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_millis(500);
+/// Answers are waited for so much longer.
+const LINGER: Duration = Duration::from_secs(2);
+const QUORUM: u16 = 4;
+
+/// What became of requests, by tenth of a second.
+struct Tally {
+    good: Vec<AtomicU64>,
+    late: Vec<AtomicU64>,
+    failed: Vec<AtomicU64>,
+    unsent: AtomicU64,
+}
+
+impl Tally {
+    fn new(span: Duration) -> Tally {
+        let buckets = (span.as_millis() / BUCKET.as_millis()) as usize + 1;
+        let zeros = || (0..buckets).map(|_| AtomicU64::new(0)).collect();
+        Tally { good: zeros(), late: zeros(), failed: zeros(), unsent: AtomicU64::new(0) }
+    }
+
+    fn count(list: &[AtomicU64], at: Duration) {
+        let bucket = (at.as_millis() / BUCKET.as_millis()) as usize;
+        if let Some(bucket) = list.get(bucket) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn show(list: &[AtomicU64]) -> String {
+    let numbers: Vec<String> = list.iter().map(|number| number.load(Ordering::Relaxed).to_string()).collect();
+    format!("[{}]", numbers.join(", "))
+}
+
+fn frame(stream: u16, opcode: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![4, 0];
+    out.extend(stream.to_be_bytes());
+    out.push(opcode);
+    out.extend((body.len() as u32).to_be_bytes());
+    out.extend(body);
+    out
+}
+
+/// Opcode, stream and body of the next frame; nothing at the end.
+fn receive(stream: &mut TcpStream) -> Option<(u8, u16, Vec<u8>)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).ok()?;
+    let mut body = vec![0; u32::from_be_bytes([head[5], head[6], head[7], head[8]]) as usize];
+    stream.read_exact(&mut body).ok()?;
+    Some((head[4], u16::from_be_bytes([head[2], head[3]]), body))
+}
+
+fn connect(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect((address, 9042)).expect("connected");
+    stream.set_nodelay(true).expect("no delay");
+    let mut body = vec![0, 1];
+    for text in ["CQL_VERSION", "3.0.0"] {
+        body.extend((text.len() as u16).to_be_bytes());
+        body.extend(text.as_bytes());
+    }
+    stream.write_all(&frame(0, 0x01, &body)).expect("sent");
+    assert_eq!(receive(&mut stream).map(|(opcode, ..)| opcode), Some(0x02), "READY");
+    stream
+}
+
+fn ask(stream: &mut TcpStream, opcode: u8, body: &[u8]) -> Vec<u8> {
+    stream.write_all(&frame(0, opcode, body)).expect("sent");
+    let (opcode, _, body) = receive(stream).expect("an answer");
+    assert_eq!(opcode, 0x08, "{}", String::from_utf8_lossy(&body));
+    body
+}
+
+fn query(stream: &mut TcpStream, text: &str) {
+    ask(stream, 0x07, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes(), &[0, 1, 0]].concat());
+}
+
+fn prepare(stream: &mut TcpStream, text: &str) -> Vec<u8> {
+    let body = ask(stream, 0x09, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat());
+    let len = u16::from_be_bytes([body[4], body[5]]) as usize;
+    body[4..6 + len].to_vec()
+}
+
+fn execute(id: &[u8], values: &[&[u8]]) -> Vec<u8> {
+    let mut body = id.to_vec();
+    body.extend(QUORUM.to_be_bytes());
+    body.push(1);
+    body.extend((values.len() as u16).to_be_bytes());
+    for value in values {
+        body.extend((value.len() as u32).to_be_bytes());
+        body.extend(*value);
+    }
+    body
+}
+
+/// One connection: its requests go out at their times from one thread, answers are taken by another.
+struct Lane {
+    /// When what waits under each stream was due, in nanoseconds since the start.
+    due: Vec<AtomicU64>,
+    free: Mutex<Vec<u16>>,
+    ended: AtomicBool,
+}
+
+fn answers(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant) {
+    while let Some((opcode, id, _)) = receive(&mut stream) {
+        let (now, due) = (start.elapsed(), Duration::from_nanos(lane.due[usize::from(id)].load(Ordering::Relaxed)));
+        let list = match opcode {
+            0x08 if now.saturating_sub(due) <= LATE => &tally.good,
+            0x08 => &tally.late,
+            _ => &tally.failed,
+        };
+        Tally::count(list, now);
+        lane.free.lock().expect("no panic").push(id);
+    }
+    lane.ended.store(true, Ordering::Relaxed);
+}
+
+/// Sends request `first`, and every `step`-th after it, at `interval` from one of all to the next.
+fn requests(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant, plan: &Plan, first: u64) {
+    let (read, write) = (&plan.read, &plan.write);
+    let mut number = first;
+    let mut out = Vec::new();
+    while plan.due(number) < plan.span && !lane.ended.load(Ordering::Relaxed) {
+        thread::sleep(plan.due(number).saturating_sub(start.elapsed()));
+        out.clear();
+        while plan.due(number) <= start.elapsed() && plan.due(number) < plan.span {
+            let due = plan.due(number);
+            let id = lane.free.lock().expect("no panic").pop();
+            let turn = number / plan.lanes;
+            number += plan.lanes;
+            let Some(id) = id else {
+                tally.unsent.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            lane.due[usize::from(id)].store(due.as_nanos() as u64, Ordering::Relaxed);
+            let key = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) % ROWS).to_be_bytes();
+            let body = if turn.is_multiple_of(2) { execute(read, &[&key]) } else { execute(write, &[&key, &[7; 200]]) };
+            out.extend(frame(id, 0x0A, &body));
+        }
+        if let Err(error) = stream.write_all(&out) {
+            assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+            return;
+        }
+    }
+}
+
+/// What is sent when.
+struct Plan {
+    read: Vec<u8>,
+    write: Vec<u8>,
+    rate: u64,
+    lanes: u64,
+    span: Duration,
+}
+
+impl Plan {
+    fn due(&self, number: u64) -> Duration {
+        Duration::from_nanos((u128::from(number) * 1_000_000_000 / u128::from(self.rate)) as u64)
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [coordinators, rate, seconds] = &arguments[..] else { panic!("quorum COORDINATORS RATE SECONDS") };
+    let coordinators: Vec<&str> = coordinators.split(',').collect();
+    let span = Duration::from_secs(seconds.parse().expect("a number of seconds"));
+    let mut admin = connect(coordinators[0]);
+    query(
+        &mut admin,
+        "CREATE KEYSPACE IF NOT EXISTS quorum WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}",
+    );
+    query(&mut admin, "CREATE TABLE IF NOT EXISTS quorum.t (pk bigint PRIMARY KEY, v blob)");
+    thread::sleep(Duration::from_secs(1));
+    let (mut read, mut write) = (Vec::new(), Vec::new());
+    for address in &coordinators {
+        let mut stream = connect(address);
+        read = prepare(&mut stream, "SELECT v FROM quorum.t WHERE pk = ?");
+        write = prepare(&mut stream, "INSERT INTO quorum.t (pk, v) VALUES (?, ?)");
+    }
+    let lanes = (coordinators.len() * CONNECTIONS) as u64;
+    let plan = Arc::new(Plan { read, write, rate: rate.parse().expect("a rate"), lanes, span });
+    let tally = Arc::new(Tally::new(span + LINGER));
+    let streams: Vec<TcpStream> = (0..lanes as usize).map(|n| connect(coordinators[n % coordinators.len()])).collect();
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    let start = Instant::now();
+    let mut writers = Vec::new();
+    for (first, stream) in streams.into_iter().enumerate() {
+        let lane = Arc::new(Lane {
+            due: (0..STREAMS).map(|_| AtomicU64::new(0)).collect(),
+            free: Mutex::new((0..STREAMS).collect()),
+            ended: AtomicBool::new(false),
+        });
+        let incoming = stream.try_clone().expect("a second handle");
+        let (own, all) = (lane.clone(), tally.clone());
+        // Ends with the process: what is not answered by then is not waited for.
+        thread::spawn(move || answers(incoming, &own, &all, start));
+        let (all, plan) = (tally.clone(), plan.clone());
+        writers.push(thread::spawn(move || requests(stream, &lane, &all, start, &plan, first as u64)));
+    }
+    for writer in writers {
+        writer.join().expect("no panic");
+    }
+    thread::sleep(LINGER);
+    println!(
+        "{{\"began_ms\": {began}, \"bucket_ms\": {}, \"rate\": {}, \"good\": {}, \"late\": {}, \"failed\": {}, \"unsent\": {}}}",
+        BUCKET.as_millis(),
+        plan.rate,
+        show(&tally.good),
+        show(&tally.late),
+        show(&tally.failed),
+        tally.unsent.load(Ordering::Relaxed),
+    );
+}

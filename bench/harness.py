@@ -1,0 +1,272 @@
+"""What the benchmarks of this directory share: where things are, how servers and load generators are started, how figures are kept and judged.
+
+The server has core 0 (one shard, no mailbox polling), the client core 1. `../shared/peers` gives Cassandra and `cqlload`. Each case is one
+line of JSON, printed and appended to bench/results/NAME.jsonl; the last line has every figure, its target and whether it holds.
+
+Environment: PEERS (default ../shared/peers), PEERS_HOME, BENCH_DIR (data of the nodes, default target/bench-data), MESSINA_BIN and
+HOT_PATH_BIN (binaries to measure instead of building them), BENCH_PRIORITY (of scheduling, default -15; 10 for a trial beside other work).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/protocol")]
+
+from launch import Node  # noqa: E402
+
+PEERS = pathlib.Path(os.environ.get("PEERS", ROOT.parent / "shared/peers"))
+PEERS_HOME = pathlib.Path(os.environ.get("PEERS_HOME", pathlib.Path.home() / ".cache/peers"))
+DATA = pathlib.Path(os.environ.get("BENCH_DIR", ROOT / "target/bench-data"))
+CASSANDRA = "127.0.0.11"
+PRIORITY = os.environ.get("BENCH_PRIORITY", "-15")
+KEPT = ["ops_per_s", "rows_per_s", "value_mb_per_s", "latency_us", "errors", "corrupt", "missing", "client_cpu_cores", "server_cpu_cores",
+        "other_cpu_cores", "server_rss_mib", "seconds"]
+WRONG = ("errors", "corrupt", "missing")
+COMPARE = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
+
+
+class Bench:
+    """One run of a benchmark: its cases and where they are written."""
+
+    def __init__(self, name, quick):
+        self.name = name
+        self.quick = quick
+        self.began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.cases = {}  # case -> figures
+        self.wrong = 0
+        self.results = ROOT / "bench/results" / f"{name}.jsonl"
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        DATA.mkdir(parents=True, exist_ok=True)
+
+    def say(self, text):
+        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+
+    def fail(self, text):
+        raise SystemExit(f"{self.name}: {text}")
+
+    def write(self, record):
+        line = json.dumps({"bench": self.name, "run": self.began, "quick": self.quick, **record})
+        print(line, flush=True)
+        with open(self.results, "a") as file:
+            file.write(line + "\n")
+
+    def emit(self, case, figures):
+        self.cases[case] = figures
+        self.write({"case": case, **figures})
+
+    def get(self, case, key):
+        """A figure of a case, `latency_us.p99` and the like included; None if there is none."""
+        value = self.cases.get(case, {})
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def short(self, quick, full):
+        return quick if self.quick else full
+
+    def cqlload(self, host, pid, command, *arguments):
+        """A run of cqlload on core 1, as ../shared/peers/load/suite starts it."""
+        done = subprocess.run(cqlload_command(host, pid, command, *arguments), capture_output=True, text=True)
+        return self.load_report(command, done.stdout, done.stderr)
+
+    def load_report(self, command, out, err):
+        """What a run of cqlload says."""
+        try:
+            report = json.loads(out[out.index("{"):])
+        except ValueError:
+            self.fail(f"cqlload {command} failed: {out[-1000:]} {err[-2000:]}")
+        figures = {key: report[key] for key in KEPT if key in report}
+        if report.get("error_kinds"):
+            figures["error_kinds"] = report["error_kinds"]
+        return figures
+
+    def count_wrong(self, figures):
+        self.wrong += sum(figures.get(key) or 0 for key in WRONG)
+
+    def summary(self, rows, repeat):
+        """The last line. Rows: name, value, how to compare, must, aim; without a target, for information. Gives whether each must holds."""
+        figures, holds = {}, True
+        for name, value, sign, must, aim in rows:
+            figure = {"value": value}
+            for kind, target in (("must", must), ("aim", aim)):
+                if target is not None:
+                    figure[kind] = f"{sign} {target}"
+                    figure[f"{kind}_holds"] = None if value is None else COMPARE[sign](value, target)
+            figures[name] = figure
+            if must is not None and not figure["must_holds"]:
+                holds = False
+        self.write({"case": "summary", "figures": figures, "holds": holds, "repeat": f"make {repeat}" + (" QUICK=1" if self.quick else "")})
+        return holds
+
+
+def preferred(*command):
+    """A command in a scheduling group of its own, with priority over background jobs where allowed."""
+    shell = f'(echo {PRIORITY} >/proc/$$/autogroup) 2>/dev/null; exec "$@"'
+    return ["setsid", "--wait", "bash", "-c", shell, "preferred", *map(str, command)]
+
+
+def cqlload_command(host, pid, command, *arguments):
+    load = PEERS_HOME / "cqlload/release/cqlload"
+    return preferred("taskset", "-c", "1", load, command, "--hosts", host, "--server-pid", pid, *arguments)
+
+
+# -- beginning ----------------------------------------------------------------------------------------------------------------
+
+def arguments(doc, parts, only_parts=False):
+    """The parser of the command line that every benchmark has. `--only` names a server, or parts."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK", "0") not in ("", "0"))
+    if only_parts:
+        parser.add_argument("--only", action="append", default=[], choices=parts)
+    else:
+        parser.add_argument("--only", choices=("messina", "cassandra"))
+    parser.add_argument("--skip", action="append", default=[], choices=parts)
+    return parser
+
+
+def begin(name, options):
+    if os.cpu_count() < 2:
+        raise SystemExit(f"{name}: needs two cores")
+
+    def end(*_):
+        # So that servers are stopped; a second signal must not end that.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(f"{name}: ended by SIGTERM")
+    signal.signal(signal.SIGTERM, end)
+    return Bench(name, options.quick)
+
+
+def install(*parts):
+    subprocess.run([str(ROOT / "tests/install"), *parts], check=True, stdout=sys.stderr)
+
+
+def build(variable, package, name):
+    """Builds a binary, unless the environment names one."""
+    if not os.environ.get(variable):
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", package, "--bin", name], cwd=ROOT, check=True)
+        os.environ[variable] = str(ROOT / f"target/release/{name}")
+
+
+def build_messina():
+    build("MESSINA_BIN", "messina", "messina")
+
+
+def build_hot_path():
+    build("HOT_PATH_BIN", "messina-bench", "hot-path")
+
+
+# -- the servers ----------------------------------------------------------------------------------------------------------------
+
+def messina_node(memory, data=None, shards=1, cpus="0", overprovisioned=False, **config):
+    return Node(shards=shards, memory=memory, data_dir=data, overprovisioned=overprovisioned, cpus=cpus, config={"idle_poll_time_us": "0us", **config},
+                prefix=["taskset", "-c", cpus] if cpus else [])
+
+
+def prefer(pid):
+    """Scheduling priority over background jobs, where allowed, as the peers' scripts give to Cassandra."""
+    try:
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text(PRIORITY)
+    except OSError:
+        pass
+
+
+def start(node):
+    node.start(timeout=120)
+    prefer(node.pid)
+
+
+def restart(node, memory=None):
+    node.stop()
+    node.memory = memory or node.memory
+    start(node)
+
+
+def total(text, name):
+    """The sum of a metric over its labels."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text if line.startswith((name + "{", name + " ")))
+
+
+def numbers(node, names):
+    """Metrics under short names."""
+    text = node.metrics().splitlines()
+    return {short: total(text, name) for short, name in names.items()}
+
+
+def grown(after, before):
+    return {key: after[key] - before[key] for key in before}
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_seconds(core):
+    """How long a core had nothing to do since the machine started. What interrupts and the kernel's own threads take on it is not idle."""
+    line = next(line for line in pathlib.Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} "))
+    idle, waiting = line.split()[4:6]
+    return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
+
+
+def cassandra(*words, prefix=()):
+    done = subprocess.run([*prefix, str(PEERS / "cassandra/cassandra"), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"cassandra {words[0]} failed: {done.stdout[-1000:]} {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def start_cassandra(*words):
+    """Starts it and gives its process."""
+    return json.loads(cassandra("start", *words).splitlines()[0])["pid"]
+
+
+# -- tools --------------------------------------------------------------------------------------------------------------------------
+
+def fresh(name):
+    """An empty directory for a node."""
+    path = DATA / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def fio(bench, seconds, *words, cpus=None):
+    """What `fio` reports of a job with direct I/O, and the way it reached the disk."""
+    last = None
+    for engine in ("io_uring", "libaio", "psync"):
+        command = preferred(*(["taskset", "-c", cpus] if cpus else []), "fio", "--name=job", "--direct=1", f"--ioengine={engine}", f"--runtime={seconds}",
+                            "--time_based", "--output-format=json", *words)
+        last = subprocess.run(command, capture_output=True, text=True)
+        if last.returncode == 0:
+            return json.loads(last.stdout[last.stdout.index("{"):])["jobs"][0], engine
+    bench.fail(f"fio failed: {last.stderr[-1000:]}")
+
+
+def callgrind(bench, *words):
+    """Instructions, and own report, of one run of hot-path."""
+    scratch = DATA / "callgrind.out"
+    environment = dict(os.environ, TMPDIR=str(DATA), MESSINA_NO_IO_URING="1")
+    done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}", os.environ["HOT_PATH_BIN"], *map(str, words)],
+                          capture_output=True, text=True, env=environment)
+    if done.returncode:
+        bench.fail(f"hot-path {words} failed: {done.stdout[-500:]} {done.stderr[-2000:]}")
+    counted = next(line.split(":")[1] for line in scratch.read_text().splitlines() if line.startswith(("summary:", "totals:")))
+    scratch.unlink()
+    return int(counted.split()[0]), json.loads(done.stdout.splitlines()[-1])
+
+
+def median(values):
+    return round(statistics.median(values), 4)
+
+
+def quotient(a, b, digits=4):
+    return None if a is None or not b else round(a / b, digits)

@@ -58,7 +58,7 @@ def free_address():
     for _ in range(100):
         address = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}.{random.randint(1, 250)}"
         try:
-            for port in (CQL_PORT, SHARD_AWARE_PORT, METRICS_PORT, ADMIN_PORT, 7000):
+            for port in (CQL_PORT, SHARD_AWARE_PORT, 9142, 19142, METRICS_PORT, ADMIN_PORT, 7000):
                 with socket.socket() as s:
                     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     s.bind((address, port))

@@ -1,60 +1,9 @@
 """Both cqlsh programs, run as users run them: what goes in on the command line, what comes out as text."""
 
-import csv
-import os
-import pathlib
-import random
 import re
-import subprocess
-import tempfile
 
 import pytest
-
-VENVS = pathlib.Path(os.environ.get("VENVS") or pathlib.Path(__file__).resolve().parents[2] / ".venv")
-REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
-
-
-class Shell:
-    def __init__(self, program, host):
-        self.program, self.host = program, host
-        self.keyspace = "shell_" + program.replace("-", "_")
-
-    def run(self, text, *arguments, fails=False):
-        """Runs statements from standard input; returns what was printed. Errors must be expected."""
-        command = [str(VENVS / self.program / "bin" / "cqlsh"), *arguments, "--request-timeout=60", "--connect-timeout=20", "--no-color",
-                   self.host, "9042"]
-        environment = dict(os.environ, HOME=tempfile.gettempdir(), CQL_HISTORY="/dev/null", PYTHONWARNINGS="ignore", COLUMNS="200")
-        done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=300,
-                              cwd=tempfile.gettempdir())
-        errors = "\n".join(line for line in done.stderr.splitlines() if line.strip() and not re.search(r"(?i)^warn|warning|may not be compatible", line))
-        if fails:
-            assert errors, f"no error from {text!r}: {done.stdout[-500:]}"
-            return errors
-        assert not errors and done.returncode == 0, f"{text[:300]!r} ended with {done.returncode}: {errors[:1500]}"
-        return done.stdout
-
-
-@pytest.fixture(scope="module", params=["cqlsh", "scylla-cqlsh"])
-def shell(request, host):
-    it = Shell(request.param, host)
-    it.run(f"DROP KEYSPACE IF EXISTS {it.keyspace}; CREATE KEYSPACE {it.keyspace} WITH replication = {REPLICATION};")
-    yield it
-    it.run(f"DROP KEYSPACE IF EXISTS {it.keyspace};")
-
-
-def table(output):
-    """The rows of a printed result as lists of stripped texts."""
-    lines = output.splitlines()
-    for n, line in enumerate(lines):
-        if re.fullmatch(r"[-+]+", line) and n:
-            head = [c.strip() for c in lines[n - 1].split("|")]
-            rows = []
-            for row in lines[n + 1 :]:
-                if not row.strip():
-                    break
-                rows.append([c.strip() for c in row.split("|")])
-            return head, rows
-    raise AssertionError(f"no table in {output!r}")
+from cqlshell import shell, table  # noqa: F401
 
 
 def test_first_session(shell):
@@ -192,44 +141,90 @@ def test_batch_and_quoting(shell):
     assert sorted(r[0] for r in table(output)[1]) == ["it's", "two"]
 
 
-DIALECT = {"escapechar": "\\", "doublequote": False}  # what COPY reads and writes
+def test_tracing_of_each_statement(shell):
+    """TRACING shows what each statement did; SHOW SESSION shows it again."""
+    output = shell.run(f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS traced_more (pk int, ck int, v int, PRIMARY KEY (pk, ck));
+        TRACING
+        TRACING ON
+        TRACING
+        BEGIN BATCH INSERT INTO traced_more (pk, ck, v) VALUES (1, 1, 1); UPDATE traced_more SET v = 2 WHERE pk = 2 AND ck = 2; APPLY BATCH;
+        DELETE FROM traced_more WHERE pk = 2;
+        SELECT count(*) FROM traced_more;
+        CREATE TABLE IF NOT EXISTS traced_more (pk int PRIMARY KEY);
+        PAGING 2
+        SELECT * FROM traced_more;
+        TRACING OFF
+""")
+    sessions = re.findall(r"Tracing session: ([0-9a-f-]{36})", output)
+    assert len(sessions) == len(set(sessions)) >= 4, output
+    again = shell.run(f"SHOW SESSION {sessions[0]}\n")
+    assert "Request complete" in again and "source_elapsed" in again
+    assert re.search(r"(?i)wasn.t found|not found", shell.run("SHOW SESSION 11111111-eaa2-11de-a572-001b779c76e3\n", fails=True))
 
 
-def write_csv(path, rows, seed):
-    rng = random.Random(seed)
-    with open(path, "w", newline="") as file:
-        out = csv.writer(file, **DIALECT)
-        for n in range(rows):
-            text = rng.choice(["plain", "with, comma", 'with "quotes"', "häß 漢", "", " spaces "])
-            out.writerow([n % 1000, n, f"{text} {n}" if text else "", rng.randrange(-10**12, 10**12), rng.choice(["True", "False"]), round(rng.uniform(-1e6, 1e6), 3),
-                          f"2024-{1 + n % 12:02}-{1 + n % 28:02}"])
+def test_settings_of_the_session(shell):
+    """Each setting says what it is, on and off, and is told on the command line as well."""
+    output = shell.run(f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS settings (pk int PRIMARY KEY, v text);
+        EXPAND
+        EXPAND ON
+        INSERT INTO settings (pk, v) VALUES (1, 'x');
+        SELECT * FROM settings;
+        EXPAND OFF
+        PAGING
+        PAGING OFF
+        PAGING
+        PAGING 17
+        CONSISTENCY LOCAL_QUORUM
+        INSERT INTO settings (pk, v) VALUES (2, 'y');
+        SELECT * FROM settings WHERE pk = 2;
+        CONSISTENCY ALL
+        SELECT * FROM settings WHERE pk = 1;
+        SERIAL CONSISTENCY LOCAL_SERIAL
+        SERIAL CONSISTENCY
+        SHOW VERSION
+""")
+    assert "@ Row 1" in output and "Page size: 17" in output and "Consistency level set to ALL." in output and "LOCAL_SERIAL" in output
+    assert "CQL spec" in output
+    assert shell.keyspace in shell.run("DESCRIBE TABLES;", "-k", shell.keyspace) or "settings" in shell.run("DESCRIBE TABLES;", "-k", shell.keyspace)
+    assert "(2 rows)" in shell.run("SELECT * FROM settings;", "-k", shell.keyspace, "--protocol-version=4")
 
 
-def read_rows(path):
-    with open(path, newline="") as file:
-        return sorted(tuple(row) for row in csv.reader(file, **DIALECT))
+def test_levels_that_cannot_be_met(shell):
+    shell.run(f"CREATE TABLE {shell.keyspace}.levels (key int PRIMARY KEY);")
+    for level in ("TWO", "THREE"):
+        assert re.search(r"(?i)unavailable|Cannot achieve|NoHostAvailable", shell.run(f"CONSISTENCY {level}; SELECT key FROM {shell.keyspace}.levels;", fails=True))
 
 
-@pytest.mark.parametrize("rows", [2000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_copy(shell, tmp_path, rows):
-    """A CSV in and out again, unchanged but for the order of the rows."""
-    source, target = tmp_path / "in.csv", tmp_path / "out.csv"
-    write_csv(source, rows, seed=rows)
-    columns = "pk, ck, name, number, flag, amount, day"
-    output = shell.run(f"USE {shell.keyspace}; DROP TABLE IF EXISTS copied; CREATE TABLE copied (pk int, ck int, name text, number bigint, flag boolean, amount double, "
-                       f"day date, PRIMARY KEY (pk, ck)); COPY copied ({columns}) FROM '{source}' WITH NULL = 'NULL';")
-    assert f"{rows} rows imported" in output, output[-1000:]
-    assert str(rows) in shell.run(f"SELECT count(*) FROM {shell.keyspace}.copied;")
-    output = shell.run(f"COPY {shell.keyspace}.copied ({columns}) TO '{target}' WITH NULL = 'NULL' AND FLOATPRECISION = 15 AND DOUBLEPRECISION = 15;")
-    assert f"{rows} rows exported" in output, output[-1000:]
-    before, after = read_rows(source), read_rows(target)
-    assert len(before) == len(after) == rows
-    different = [(a, b) for a, b in zip(before, after) if a[:5] + a[6:] != b[:5] + b[6:] or float(a[5]) != float(b[5])]
-    assert different == []
+def test_source_and_capture(shell, tmp_path):
+    """SOURCE goes on after an error; CAPTURE puts results into a file."""
+    inner, outer, captured = tmp_path / "inner.cql", tmp_path / "outer.cql", tmp_path / "captured.txt"
+    inner.write_text(f"USE {shell.keyspace};\nCREATE TABLE IF NOT EXISTS sourced (pk int PRIMARY KEY);\nINSERT INTO sourced (pk) VALUES (1);\nSELECT nothing FROM sourced;\nINSERT INTO sourced (pk) VALUES (2);\n")
+    outer.write_text(f"SOURCE '{inner}';\nSELECT count(*) FROM {shell.keyspace}.sourced;\n")
+    done = shell.start(f"SOURCE '{outer}'\nCAPTURE '{captured}'\nSELECT pk FROM {shell.keyspace}.sourced;\nCAPTURE OFF\nSELECT key FROM system.local;")
+    assert "code=2200" in done.stderr and table(done.stdout)[1] == [["2"]], (done.stdout, done.stderr)
+    assert "(2 rows)" in captured.read_text() and "(2 rows)" not in done.stdout
+    assert re.search(r"(?i)could not open|no such file", shell.run("SOURCE '/no/such/file'\n", fails=True))
 
 
-def test_copy_as_text_statements(shell, tmp_path):
-    source = tmp_path / "in.csv"
-    source.write_text("".join(f"{n},{n * 2}\n" for n in range(500)))
-    output = shell.run(f"USE {shell.keyspace}; CREATE TABLE plain (pk int PRIMARY KEY, v int); COPY plain (pk, v) FROM '{source}' WITH PREPAREDSTATEMENTS = false;")
-    assert "500 rows imported" in output
+def test_login(shell):
+    """Without authentication every user is let in, as the driver says nothing of a password; a LOGIN without a name is refused by the shell."""
+    assert "local" in shell.run("LOGIN somebody 'secret'\nSELECT key FROM system.local;")
+    assert "local" in shell.start("SELECT key FROM system.local;", "-u", "somebody", "-p", "secret").stdout
+    done = shell.start("LOGIN\nSELECT key FROM system.local;")
+    assert "local" in done.stdout and done.stderr
+
+
+def test_statements_of_every_shape(shell):
+    """Several statements on a line, one over many lines, comments of every kind, strings with everything in them, long ones."""
+    k, long = shell.keyspace, "x" * 60_000
+    output = shell.run(f"""USE {k}; CREATE TABLE shapes (pk int PRIMARY KEY, v text); INSERT INTO shapes (pk, v) VALUES (1, 'semi;colon'); -- a comment; with a semicolon
+        INSERT INTO shapes (pk, v) // another
+          VALUES (2,
+            'two
+lines and ''quotes''');
+        /* a long
+           comment; */ INSERT INTO shapes (pk, v) VALUES (3, $$dollar's text$$);
+        INSERT INTO shapes (pk, v) VALUES (4, '{long}');
+        SELECT v FROM shapes WHERE pk IN (1, 2, 3);
+        SELECT pk FROM shapes WHERE v = '{long}' ALLOW FILTERING;""")
+    assert "semi;colon" in output and "two\\nlines and 'quotes'" in output and "dollar's text" in output and "(1 rows)" in output

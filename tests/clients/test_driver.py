@@ -251,6 +251,19 @@ def test_token_aware_scan_by_ranges(db):
     assert sorted(seen) == list(range(1000))
 
 
+def test_scan_by_the_ranges_of_the_ring(db):
+    """As DSBulk and the Java driver split the ring: between the nodes' tokens, and where it closes, up to the least token, which means to the end."""
+    t = db.table("pk int PRIMARY KEY, v int")
+    insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)")
+    execute_concurrent_with_args(db.session, insert, [(pk, pk) for pk in range(1000)])
+    tokens, least = sorted(token.value for token in db.cluster.metadata.token_map.ring), -2**63
+    scan = db.prepare(f"SELECT pk FROM {t} WHERE token(pk) > ? AND token(pk) <= ?")
+    seen = [row.pk for low, high in zip([least, *tokens], [*tokens, least]) for row in db.session.execute(scan, (low, high))]
+    assert sorted(seen) == list(range(1000))
+    assert len(db.rows(f"SELECT pk FROM {t} WHERE token(pk) <= {least}")) == len(db.rows(f"SELECT pk FROM {t} WHERE token(pk) >= {least}")) == 1000
+    assert db.rows(f"SELECT pk FROM {t} WHERE token(pk) > 5 AND token(pk) <= 5") == db.rows(f"SELECT pk FROM {t} WHERE token(pk) > 5 AND token(pk) < 0") == []
+
+
 def test_tracing(db):
     t = db.table("pk int PRIMARY KEY, v int")
     insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)")

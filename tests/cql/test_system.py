@@ -159,3 +159,33 @@ def test_warnings(db):
     except Invalid:
         return  # Cassandra's fail threshold is below ScyllaDB's warn threshold
     assert future.warnings
+
+
+@pytest.mark.scylla
+@pytest.mark.node
+def test_snapshots_and_sizes(db, server):
+    t = db.table("pk int PRIMARY KEY, v text")
+    for pk in range(50):
+        db.execute(f"INSERT INTO {t} (pk, v) VALUES ({pk}, 'x')")
+    assert int(db.one("SELECT value FROM system.runtime_info WHERE group = 'memtable' AND item = 'entries'")) >= 50
+    status, answer = server.admin("POST", f"/storage_service/snapshots?tag=listed&kn={db.keyspace}&cf={t}")
+    assert status == 200, answer
+    rows = db.rows(f"SELECT snapshot_name, live, total FROM system.snapshots WHERE keyspace_name = '{db.keyspace}' AND table_name = '{t}' ALLOW FILTERING")
+    assert len(rows) == 1 and rows[0][0] == "listed" and rows[0][2] > 0
+    table_id = db.one("SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s", db.keyspace, t)
+    sizes = db.rows("SELECT last_token, missing_replicas, replicas FROM system.tablet_sizes WHERE table_id = %s", table_id)
+    assert [row[0] for row in sizes] == db.column("SELECT last_token FROM system.tablets WHERE table_id = %s", table_id)
+    host_id = db.one("SELECT host_id FROM system.local")
+    assert all(set(row[2]) == {host_id} and not row[1] for row in sizes)
+    on_disk = sum(row[2][host_id] for row in sizes)
+    node, load, allocated = db.rows("SELECT node, storage_load, tablets_allocated FROM system.load_per_node")[0]
+    assert node == host_id and load >= on_disk > 0 and allocated >= len(sizes)
+    assert int(db.one("SELECT value FROM system.runtime_info WHERE group = 'generic' AND item = 'load'")) > 0
+    server.admin("DELETE", f"/storage_service/snapshots?tag=listed&kn={db.keyspace}")
+    assert db.rows("SELECT * FROM system.snapshots WHERE snapshot_name = 'listed' ALLOW FILTERING") == []
+
+
+@pytest.mark.scylla
+def test_tables_of_the_process(db):
+    assert db.rows("SELECT name, is_running, protocol FROM system.protocol_servers") == [("native", True, "cql")]
+    assert db.one("SELECT compatible_version FROM system.versions") == db.one("SELECT release_version FROM system.local")

@@ -1,11 +1,14 @@
-//! A Rust application on the `scylla` driver, checked against a running node: every type, paging, batches, and that
-//! requests routed by the driver's shard and tablet awareness never hop between the shards of the node.
+//! A Rust application on the `scylla` driver, checked against a running node: every type, paging, batches, structs, traces,
+//! keyspaces, compression, and that requests routed by the driver's shard and tablet awareness never hop between the shards of the node.
 //!
 //!     rust-client HOST [--metrics HOST:PORT]
 //!
 //! Prints `ok NAME` or `FAILED NAME: why` for each check and ends with status 1 if one failed. Without `--metrics` the
-//! routing check is left out, and says so.
+//! routing check is left out, and says so. It prints `restart?` when the node may be restarted, and reads a line: `done`, or
+//! anything else if the node will not be.
 
+mod changes;
+mod requests;
 mod routing;
 mod types;
 
@@ -158,9 +161,18 @@ async fn run(host: &str, metrics: Option<&str>) -> Result<usize, Error> {
     report("batches", batches(&session).await);
     report("unset_and_null", unset_and_null(&session).await);
     report("errors", errors(&session).await);
+    report("structs", requests::structs(&session).await);
+    report("extras", requests::extras(&session, host).await);
+    report("keyspaces", requests::keyspaces(&session, host).await);
+    report("metadata", requests::metadata(&session).await);
+    report("schema_change", changes::schema_change(&session).await);
     match metrics {
         Some(address) => report("no_hop_after_first_request", routing::no_hops(host, address).await),
         None => println!("not run: no_hop_after_first_request (no --metrics)"),
+    }
+    match changes::restart(&session).await.transpose() {
+        Some(result) => report("restart", result),
+        None => println!("not run: restart (the node is not ours)"),
     }
     Ok(failed)
 }

@@ -1,0 +1,99 @@
+"""Applications in Go, Java, Node.js and Rust, each on the drivers of its language: the programs of go/, java/, java3/, node/ and rust/.
+
+Each creates a schema, sends and reads every type, pages, batches, uses prepared and unprepared statements, and lives through
+schema changes and a restart of its node. They say `ok NAME` or `FAILED NAME: why` for each check; `restart?` asks for the restart.
+`tests/install go-clients java-clients node-client rust-client` builds them.
+"""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import threading
+
+import pytest
+from launch import Node
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILT = pathlib.Path(os.environ.get("MESSINA_CACHE", pathlib.Path.home() / ".cache/messina")) / "clients"
+PROGRAM_TAKES = 180
+
+COMMON = {"types", "paging", "batches", "null_and_unset", "schema_change", "metadata", "errors", "concurrency", "counters", "restart"}
+GO = COMMON | {"maps", "host_selection", "extras", "keyspaces", "large"}
+JAVA = COMMON | {"named_values", "tracing", "streams", "extras", "keyspaces", "codecs", "mapping", "builder"}
+JAVA_3 = {"mapping", "paging", "ranges", "batches", "builders", "metadata", "errors"}
+NODE = COMMON | {"mapped", "streams", "extras", "keyspaces", "encodings"}
+RUST = {"types", "paging", "batches", "unset_and_null", "errors", "structs", "extras", "keyspaces", "metadata", "schema_change", "restart"}
+
+
+def java(driver, program="Client"):
+    # Small and quick to start rather than fast in the long run.
+    flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m"]
+    return ["java", *flags, "-cp", f"{BUILT}/java-{driver}/classes:{BUILT}/java-{driver}/lib/*", program]
+
+
+def program(name, command, checks, *options, full=False):
+    return pytest.param(command, options, checks, id="-".join((name, *options)).replace("---", "-"), marks=[pytest.mark.long] if full else [])
+
+
+PROGRAMS = [
+    program("go-gocql1", [f"{BUILT}/go-client-1"], GO),
+    program("go-gocql1", [f"{BUILT}/go-client-1"], GO, "--protocol", "3", full=True),
+    program("go-gocql1", [f"{BUILT}/go-client-1"], GO, "--compression", "snappy", full=True),
+    program("go-gocql2", [f"{BUILT}/go-client-2"], GO),
+    program("go-gocql2", [f"{BUILT}/go-client-2"], GO, "--protocol", "4", full=True),
+    program("go-gocql2", [f"{BUILT}/go-client-2"], GO, "--compression", "lz4", full=True),
+    program("java-apache", java("apache"), JAVA),
+    program("java-apache", java("apache"), JAVA, "--protocol", "V4", full=True),
+    program("java-apache", java("apache"), JAVA, "--compression", "lz4", full=True),
+    program("java-scylla", java("scylla"), JAVA),
+    program("java-scylla", java("scylla"), JAVA, "--protocol", "V4", full=True),
+    program("java-3", java("3", "Client3"), JAVA_3),
+    program("java-3", java("3", "Client3"), JAVA_3, "--protocol", "V3", full=True),
+    program("java-3", java("3", "Client3"), JAVA_3, "--compression", "LZ4", full=True),
+    program("node", ["node", str(HERE / "node/client.js")], NODE),
+    program("node", ["node", str(HERE / "node/client.js")], NODE, "--protocol", "3", full=True),
+    program("rust", [str(BUILT.parent / "target-clients/release/rust-client")], RUST, full=True),
+]
+
+
+@pytest.fixture(scope="module")
+def own(request):
+    """The node that the programs may have restarted; None when the server is not ours."""
+    if request.config.getoption("--host") or request.config.getoption("--peer"):
+        yield None
+        return
+    node = Node(shards=request.config.getoption("--shards"))
+    try:
+        node.start()
+        yield node
+        assert node.alive(), node.log_tail()
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize("command, options, checks", PROGRAMS)
+def test_program(own, request, command, options, checks):
+    address = own.address if own else request.getfixturevalue("host")
+    environment = dict(os.environ, NODE_PATH=str(BUILT / "node/node_modules"))
+    said = []
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([*command, address, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        guard = threading.Timer(PROGRAM_TAKES, process.kill)
+        guard.start()
+        try:
+            for line in process.stdout:
+                said.append(line.rstrip())
+                if said[-1] == "restart?":
+                    if own:
+                        own.restart(kill=len(options) == 0)
+                    print("done" if own else "no", file=process.stdin, flush=True)
+            code = process.wait()
+        finally:
+            guard.cancel()
+            process.kill()
+            process.wait()
+        errors.seek(0)
+        report = "\n".join(said)[-4000:] + "\n" + errors.read()[-2000:]
+    assert code == 0, f"ended with {code}:\n{report}"
+    assert {line.split()[1] for line in said if line.startswith("ok ")} == checks, report

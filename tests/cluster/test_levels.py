@@ -1,0 +1,89 @@
+"""Every consistency level with none, one and two of three nodes dead: success, or Unavailable with exact numbers."""
+
+import cassandra
+import pytest
+from cassandra import ConsistencyLevel as Level
+from cassandra.query import SimpleStatement
+from cluster.trio import NODES, eventually, rest
+
+# How many replicas of three a level asks for.
+WRITES = {Level.ANY: 0, Level.ONE: 1, Level.LOCAL_ONE: 1, Level.TWO: 2, Level.QUORUM: 2, Level.LOCAL_QUORUM: 2, Level.EACH_QUORUM: 2, Level.THREE: 3, Level.ALL: 3}
+READS = {level: needed for level, needed in WRITES.items() if level != Level.ANY}
+
+
+def name(level):
+    return Level.value_to_name[level]
+
+
+def at(level, text):
+    return SimpleStatement(text, consistency_level=level)
+
+
+def check(session, statement, level, needed, alive):
+    if needed <= alive:
+        return session.execute(statement)
+    with pytest.raises(cassandra.Unavailable) as refused:
+        session.execute(statement)
+    error = refused.value
+    assert (error.consistency, error.required_replicas, error.alive_replicas) == (level, needed, alive), f"{name(level)} with {alive} alive: {error}"
+    return None
+
+
+def ask_all(session, alive):
+    for level, needed in WRITES.items():
+        check(session, at(level, f"INSERT INTO ks.t (k, v) VALUES ({level}, {alive})"), level, needed, alive)
+        batch = f"BEGIN UNLOGGED BATCH INSERT INTO ks.t (k, v) VALUES ({level}, {alive}); INSERT INTO ks.t (k, v) VALUES ({100 + level}, {alive}); APPLY BATCH"
+        check(session, at(level, batch), level, needed, alive)
+        if level != Level.ANY:
+            check(session, at(level, f"UPDATE ks.c SET n = n + 1 WHERE k = {level}"), level, needed, alive)
+    for level, needed in READS.items():
+        rows = check(session, at(level, f"SELECT v FROM ks.t WHERE k = {level}"), level, needed, alive)
+        assert rows is None or rows.one().v == alive, f"{name(level)}: a write that reached {alive} of {alive} live nodes is read"
+        rows = check(session, at(level, "SELECT count(*) FROM ks.t"), level, needed, alive)
+        assert rows is None or rows.one().count >= len(READS)
+        check(session, at(level, f"SELECT v FROM ks.t WHERE k IN ({level}, {100 + level})"), level, needed, alive)
+
+
+def test_every_level_with_dead_nodes(trio):
+    session = trio.sessions[0]
+    trio.keyspace()
+    session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+    session.execute("CREATE TABLE ks.c (k int PRIMARY KEY, n counter)")
+    ask_all(session, alive=3)
+    for dead in (2, 1):
+        trio.kill(dead)
+        trio.wait_down(dead)
+        ask_all(session, alive=dead)
+    with pytest.raises(cassandra.InvalidRequest, match="only supported for writes"):
+        session.execute(at(Level.ANY, "SELECT v FROM ks.t WHERE k = 1"))
+
+    # They come back, and what they missed comes to them: hints.
+    for n in (1, 2):
+        trio.nodes[n].start()
+    for n in (1, 2):
+        trio.wait_up(n)
+    expected = {level: next(alive for alive in (1, 2, 3) if WRITES[level] <= alive) for level in WRITES}
+    for n in range(NODES):
+        for level in WRITES:
+            # Read at ONE, each node answers for itself if it has a copy and is near.
+            eventually(lambda: trio.sessions[n].execute(at(Level.ONE, f"SELECT v FROM ks.t WHERE k = {level}")).one().v == expected[level])  # noqa: B023
+    assert all(session.execute(at(Level.ALL, f"SELECT v FROM ks.t WHERE k = {level}")).one().v == expected[level] for level in WRITES)
+
+
+def test_one_copy_on_a_dead_node(trio):
+    """With one copy of everything, ANY is kept as a hint where all else is refused."""
+    session = trio.sessions[0]
+    trio.keyspace("single", factor=1)
+    session.execute("CREATE TABLE single.t (k int PRIMARY KEY, v int)")
+    third = trio.nodes[2]
+    key = next(k for k in range(1000) if rest(trio.nodes[0], f"/storage_service/natural_endpoints/single?cf=t&key={k}") == [third.address])
+    trio.kill(2)
+    trio.wait_down(2)
+    for level in (Level.ONE, Level.LOCAL_ONE, Level.QUORUM, Level.LOCAL_QUORUM, Level.EACH_QUORUM, Level.ALL):
+        check(session, at(level, f"INSERT INTO single.t (k, v) VALUES ({key}, 1)"), level, 1, 0)
+    check(session, at(Level.TWO, f"INSERT INTO single.t (k, v) VALUES ({key}, 1)"), Level.TWO, 2, 0)
+    check(session, at(Level.ONE, f"SELECT v FROM single.t WHERE k = {key}"), Level.ONE, 1, 0)
+    session.execute(at(Level.ANY, f"INSERT INTO single.t (k, v) VALUES ({key}, 7)"))
+    third.start()
+    trio.wait_up(2)
+    eventually(lambda: session.execute(at(Level.ONE, f"SELECT v FROM single.t WHERE k = {key}")).one().v == 7)

@@ -1,0 +1,58 @@
+"""`make cluster`: three nodes from their files, the same again at the next start, Ctrl-C."""
+
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import urllib.request
+
+from database import connect
+from launch import answers_options, binary
+
+RUN = pathlib.Path(__file__).resolve().parents[2] / "tools/cluster/run"
+
+
+def free_net():
+    return f"127.{random.randint(64, 250)}.{random.randint(1, 250)}"
+
+
+class Running:
+    def __init__(self, data, net):
+        self.net = net
+        self.process = subprocess.Popen([RUN, "--data", data, "--net", net], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env={**os.environ, "MESSINA_BIN": str(binary())})
+        self.said = []
+        for line in self.process.stdout:
+            self.said.append(line)
+            if "Ctrl-C" in line:
+                return
+        raise AssertionError("".join(self.said))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        self.said += self.process.stdout.readlines()
+        assert self.process.wait(60) == 0, "".join(self.said)
+
+
+def test_three_nodes_from_their_files(tmp_path):
+    net = free_net()
+    for start in range(2):
+        running = Running(tmp_path, net)
+        try:
+            assert re.search(r"one cluster after [0-9.]+ s", running.said[0]) and f"cqlsh {net}.1" in "".join(running.said)
+            cluster, session = connect(f"{net}.{start + 1}")
+            assert {row.rack for row in session.execute("SELECT rack FROM system.cluster_status")} == {"rack1", "rack2", "rack3"}
+            if start == 0:
+                session.execute("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
+                session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+                session.execute("INSERT INTO ks.t (k, v) VALUES (1, 1)")
+            assert session.execute("SELECT v FROM ks.t WHERE k = 1").one().v == 1
+            cluster.shutdown()
+            for n in (1, 2, 3):
+                with urllib.request.urlopen(f"http://{net}.{n}:9180/metrics", timeout=10) as answer:
+                    assert b"scylla_gossip_live" in answer.read()
+        finally:
+            running.stop()
+        assert not any(answers_options(f"{net}.{n}", timeout=0.5) for n in (1, 2, 3))

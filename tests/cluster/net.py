@@ -38,7 +38,8 @@ class Net:
     """`count` namespaces; node n has the address `addresses[n]`, and what runs outside reaches all of them whatever is cut between them."""
 
     def __init__(self, count):
-        self.name = f"m{os.getpid() % 100000:05d}"
+        # No name twice: the kernel takes a namespace and its devices away some time after it was told to.
+        self.name = f"m{random.randrange(1 << 24):06x}"
         subnet = f"10.{random.randint(128, 250)}.{random.randint(0, 250)}"
         self.addresses = [f"{subnet}.{n + 1}" for n in range(count)]
         self.spaces = [f"{self.name}n{n}" for n in range(count)]
@@ -90,5 +91,6 @@ class Net:
     def close(self):
         if shutil.which("ip"):
             for space in self.spaces:
+                subprocess.run(["ip", "link", "del", f"{space}o"], capture_output=True)
                 subprocess.run(["ip", "netns", "del", space], capture_output=True)
             subprocess.run(["ip", "link", "del", self.name], capture_output=True)

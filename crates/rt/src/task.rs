@@ -359,7 +359,8 @@ mod tests {
             spawn(async { spin(Duration::from_millis(2)) }).await.expect("ran");
             yield_now().await;
             let stalled = crate::metrics::snapshot();
-            assert_eq!(stalled.stalls - before, 1);
+            // More, where the thread loses its CPU in the midst of another poll.
+            assert!(stalled.stalls > before);
             assert!(stalled.longest_poll >= Duration::from_millis(2));
             let other = spawn(async {
                 let mut polls = 0;
@@ -377,48 +378,77 @@ mod tests {
         });
     }
 
+    /// The governor by itself, with costs that are given and not measured.
+    #[test]
+    fn shares_are_what_was_set() {
+        let (slow, quick) = (Duration::from_micros(100), Duration::from_micros(50));
+        for permille in [50, 200, 500] {
+            let governor = Governor::new(permille);
+            let (mut background, mut all) = (Duration::ZERO, Duration::ZERO);
+            while all < Duration::from_secs(1) {
+                if governor.in_debt() {
+                    governor.foreground_ran(quick);
+                    all += quick;
+                } else {
+                    // A poll that did background work is accounted as one.
+                    governor.background_ran(slow);
+                    governor.foreground_ran(slow);
+                    (background, all) = (background + slow, all + slow);
+                }
+            }
+            let part = background.as_secs_f64() / all.as_secs_f64() * 1000.0;
+            assert!((part - f64::from(permille)).abs() < 3.0, "of a share of {permille} it got {part:.1}");
+        }
+    }
+
+    /// On a shard, where time is measured. A thread that loses its CPU in the midst of a poll is charged for it, so what is judged holds
+    /// however often that happens.
     #[test]
     fn background_keeps_to_its_share() {
+        const ROUNDS: usize = 4000;
+        /// Polls of others between the end of a debt and the next poll of background work: a turn of them, and those that are in the queue.
+        const UNTIL_SEEN: usize = 12;
         crate::block_on(async {
-            let stop = crate::sync::Cancel::new();
+            let before = crate::metrics::snapshot();
+            let done = Rc::new(Cell::new(false));
+            let polls: Rc<RefCell<Vec<Duration>>> = Rc::default();
             let slow = {
-                let stop = stop.clone();
+                let (done, polls) = (done.clone(), polls.clone());
                 spawn(background(async move {
-                    while !stop.is_cancelled() {
+                    while !done.get() {
+                        let started = Instant::now();
                         spin(Duration::from_micros(100));
+                        polls.borrow_mut().push(started.elapsed().min(MAX_DEBT));
                         yield_now().await;
                     }
                 }))
             };
             let busy: Vec<_> = (0..2)
                 .map(|_| {
-                    let stop = stop.clone();
-                    spawn(async move {
-                        while !stop.is_cancelled() {
+                    spawn(async {
+                        for _ in 0..ROUNDS {
                             spin(Duration::from_micros(50));
                             yield_now().await;
                         }
                     })
                 })
                 .collect();
-            // A thread that loses its CPU in the midst of a poll is charged for it: one quiet window is enough.
-            let mut parts = Vec::new();
-            for _ in 0..20 {
-                let before = crate::metrics::snapshot();
-                crate::time::sleep(Duration::from_millis(100)).await;
-                let after = crate::metrics::snapshot();
-                let background = (after.background - before.background).as_secs_f64();
-                parts.push(background / (after.busy - before.busy).as_secs_f64());
-                if parts.last().is_some_and(|part| (0.12..0.28).contains(part)) {
-                    break;
-                }
-            }
-            assert!(parts.iter().any(|part| (0.12..0.28).contains(part)), "of a share of 0.2 it got {parts:.2?}");
-            stop.cancel();
             for task in busy {
                 task.await.expect("not aborted");
             }
+            let (polls, own) = (polls.borrow().clone(), crate::metrics::snapshot().background - before.background);
+            done.set(true);
             slow.await.expect("not aborted");
+            // Turns are counted when they have ended.
+            crate::time::sleep(Duration::from_millis(1)).await;
+            let after = crate::metrics::snapshot();
+            // It runs without debts only, and a quarter of what others take pays for a fifth of all.
+            let charged = polls.iter().sum::<Duration>();
+            let others = (after.busy - before.busy).saturating_sub(after.background - before.background);
+            assert!(charged <= others / 4 + MAX_DEBT, "{charged:?} beside {others:?} of others");
+            // A poll of others takes 50 us and more, so debts are paid after so many of them at the latest.
+            let due = polls.len() * UNTIL_SEEN + (own.as_micros() / 50) as usize * 4;
+            assert!(due >= 2 * ROUNDS, "{} polls of {own:?} in all, while others had {}", polls.len(), 2 * ROUNDS);
         });
     }
 }

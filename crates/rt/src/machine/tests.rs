@@ -43,14 +43,15 @@ fn calls_reach_their_shard_and_come_back() {
             assert_eq!((there, on, same), (i + 1, to, to.0 == 0));
         }
         assert_eq!(shard::call_all(|| async { shard::this().0 }).await, [0, 1]);
-        let calls = (0..5000u64).map(|i| shard::call(ShardId(1), move || async move { i * 2 }));
+        // Fewer than what a mailbox holds: beyond that, they go as the other shard takes them, be it one by one.
+        let calls = (0..4000u64).map(|i| shard::call(ShardId(1), move || async move { i * 2 }));
         let before = crate::metrics::snapshot();
         let doubled = futures_util::future::join_all(calls).await;
         assert!(doubled.iter().enumerate().all(|(i, &d)| d == i as u64 * 2));
         let after = crate::metrics::snapshot();
-        assert_eq!(after.hops_sent - before.hops_sent, 5000);
+        assert_eq!(after.hops_sent - before.hops_sent, 4000);
         let batches = after.mail_batches_sent - before.mail_batches_sent;
-        assert!(batches < 100, "5000 calls went in {batches} batches");
+        assert!(batches < 100, "4000 calls went in {batches} batches");
     });
 }
 
@@ -189,6 +190,7 @@ fn an_idle_machine_sleeps() {
 #[test]
 fn time_uuids_increase() {
     on_machine(1, MachineConfig::default(), || async {
+        let began = time::wall_seconds();
         let mut last = crate::random::time_uuid();
         for _ in 0..1000 {
             let next = crate::random::time_uuid();
@@ -198,7 +200,7 @@ fn time_uuids_increase() {
             last = next;
         }
         let (seconds, _) = last.get_timestamp().expect("version 1").to_unix();
-        assert!((seconds as i64 - time::wall_seconds()).abs() <= 1);
+        assert!((began - 1..=time::wall_seconds() + 1).contains(&(seconds as i64)), "{seconds}, from {began} on");
         assert_eq!(crate::random::uuid_v4().get_version_num(), 4);
         assert!((0..1000).all(|_| crate::random::below(7) < 7));
     });

@@ -71,6 +71,10 @@ TABLE = [
     ("INSERT INTO t (pk, ck, v) VALUES (1, 1, fromJson('\"x\"'))", 0x1400, "fromJson"),
     ("SELECT * FROM t WHERE pk = fromJson('1.5')", 0x1400, "fromJson"),
     # 0x1500 write failure
+    ("INSERT INTO system.local (key) VALUES ('x')", 0x1500, "this virtual table doesn't allow updates"),
+    ("INSERT INTO system.one_row (\"system$dummy\") VALUES ('Y')", 0x1500, "this virtual table doesn't allow updates"),
+    ((BATCH, batch(1, ["DELETE FROM system.peers WHERE peer = '127.0.0.1'"])), 0x1500, "this virtual table doesn't allow updates"),
+    ((BATCH, batch(1, ["UPDATE system.config SET value = '1' WHERE name = 'no_such_setting'"])), 0x1500, "this virtual table doesn't allow updates"),
     ("UPDATE system.config SET value = '1' WHERE name = 'no_such_setting'", 0x1500, "no such option"),
     ("UPDATE system.config SET value = '1' WHERE name = 'cluster_name'", 0x1500, "not live"),
     ("UPDATE system.config SET value = 'soon' WHERE name = 'read_request_timeout_in_ms'", 0x1500, "cannot parse"),
@@ -83,7 +87,6 @@ TABLE = [
     ("CREATE TABLE t2 (pk int PRIMARY KEY) WITH comment = 'a' AND comment = 'b'", 0x2000, "comment"),
     # 0x2100 unauthorized: what nobody may do
     ("DROP TABLE system.local", 0x2100, "system"),
-    ("INSERT INTO system.local (key) VALUES ('x')", 0x2100, "system"),
     ("ALTER KEYSPACE system_schema WITH durable_writes = true", 0x2100, "system_schema"),
     ("TRUNCATE system.peers", 0x2100, "system"),
     # 0x2200 invalid

@@ -146,7 +146,7 @@ def test_use_is_per_connection(db, host, name):
 def test_system_keyspaces_are_closed(db, text):
     import cassandra
 
-    db.refused((cassandra.Unauthorized, Invalid), text)
+    db.refused((cassandra.Unauthorized, cassandra.WriteFailure, Invalid), text)
 
 
 def test_drop_while_it_is_written(db, name):

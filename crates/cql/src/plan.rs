@@ -44,6 +44,8 @@ pub enum Plan {
     Modify(Box<Modify>),
     /// A change of a setting in `system.config`.
     Configure(Box<Modify>),
+    /// A write to another virtual table, or a batch with one to any: refused when it is executed, as ScyllaDB's replicas do.
+    Unwritable(Box<Modify>),
     /// BEGIN BATCH.
     Batch(BatchPlan),
     /// USE.
@@ -54,6 +56,19 @@ pub enum Plan {
     Describe(ast::Describe),
     /// A change of the schema.
     Schema(Statement),
+}
+
+impl Plan {
+    /// The tables that it reads or writes, with their keyspaces; none for statements about something else.
+    pub fn table_names(&self) -> Vec<String> {
+        let schemas: Vec<&TableSchema> = match self {
+            Plan::Select(select) => vec![&select.schema],
+            Plan::Modify(modify) | Plan::Configure(modify) | Plan::Unwritable(modify) => vec![&modify.schema],
+            Plan::Batch(batch) => batch.statements.iter().map(|modify| &*modify.schema).collect(),
+            Plan::Use(_) | Plan::Truncate(..) | Plan::Describe(_) | Plan::Schema(_) => Vec::new(),
+        };
+        schemas.into_iter().map(|schema| format!("{}.{}", schema.keyspace, schema.name)).collect()
+    }
 }
 
 /// A planned BATCH.
@@ -189,14 +204,17 @@ impl Planner<'_> {
             let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
             return Ok(Plan::Configure(Box::new(modify)));
         }
-        self.modification(statement).map(Box::new).map(Plan::Modify)
+        let (modify, is_virtual) = self.modification(statement)?;
+        let modify = Box::new(modify);
+        Ok(if is_virtual { Plan::Unwritable(modify) } else { Plan::Modify(modify) })
     }
 
-    fn modification(&mut self, statement: &Modification) -> Result<Modify, Error> {
+    /// A planned modification, and whether its table is virtual.
+    fn modification(&mut self, statement: &Modification) -> Result<(Modify, bool), Error> {
         let found = find(self.metadata, self.keyspace, modify::plan::table_of(statement))?;
-        names::check_modifiable(&found.schema.keyspace)?;
         self.depends_on(&found);
-        modify::plan::plan(&found.schema, statement, &mut self.variables)
+        let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
+        Ok((modify, found.virtual_table.is_some()))
     }
 
     fn batch(&mut self, statement: &ast::Batch) -> Result<Plan, Error> {
@@ -210,15 +228,22 @@ impl Planner<'_> {
         }
         let attributes = Attributes::plan(&statement.attributes, &mut self.variables)?;
         let mut statements = Vec::with_capacity(statement.statements.len());
+        let mut first_virtual = None;
         for inner in &statement.statements {
-            let modify = self.modification(inner)?;
+            let (modify, is_virtual) = self.modification(inner)?;
             if attributes.timestamp.is_some() && modify.attributes.timestamp.is_some() {
                 return Err(Error::invalid("Timestamp must be set either on BATCH or individual statements"));
             }
             if modify.attributes.timeout.is_some() {
                 return Err(Error::invalid("Timeout must be set on BATCH, not on individual statements"));
             }
+            if is_virtual {
+                first_virtual.get_or_insert(statements.len());
+            }
             statements.push(modify);
+        }
+        if let Some(place) = first_virtual {
+            return Ok(Plan::Unwritable(Box::new(statements.swap_remove(place))));
         }
         let each = statements.iter().map(|modify| modify.counter);
         crate::batch::check_counters(kind, attributes.timestamp.is_some(), each)?;

@@ -14,6 +14,7 @@ use crate::plan::{BatchPlan, Plan, Planned, bind, plan};
 use crate::prepared::{Cache, CacheNumbers, Kept, StatementId, id_of};
 use crate::request::{Config, Request};
 use crate::schema::{is_schema_statement, names};
+use crate::slow_log::{self, SlowLog, SlowLogSettings, SlowRequest};
 use crate::statistics::{StatementNumbers, Statistics};
 use crate::syntax::{Statement, parse};
 use crate::term::Env;
@@ -37,6 +38,19 @@ pub struct Processor {
     prepared: RefCell<Cache>,
     queries: RefCell<Cache>,
     statistics: Statistics,
+    slow_log: SlowLog,
+}
+
+/// A request that is answered, as it is written down.
+struct Finished<'a> {
+    client: &'a ClientState,
+    params: &'a QueryParams,
+    command: &'static str,
+    request: &'static str,
+    /// The statement; those of a batch one after the other.
+    text: &'a str,
+    /// What was executed; nothing if it could not be planned.
+    planned: &'a [Rc<Planned>],
 }
 
 impl Processor {
@@ -52,7 +66,7 @@ impl Processor {
         let prepared = RefCell::new(Cache::new(config.prepared_statements_cache_size));
         let queries = RefCell::new(Cache::new(QUERY_CACHE_SIZE));
         let config = RefCell::new(Rc::new(config));
-        Processor { coordinator, config, prepared, queries, statistics }
+        Processor { coordinator, config, prepared, queries, statistics, slow_log: SlowLog::default() }
     }
 
     /// The limits that hold now.
@@ -64,6 +78,16 @@ impl Processor {
     pub fn set_config(&self, mut config: Config) {
         config.guardrails.violations = self.statistics.violations.clone();
         *self.config.borrow_mut() = Rc::new(config);
+    }
+
+    /// Which requests of this shard are logged as slow.
+    pub fn slow_log(&self) -> SlowLogSettings {
+        self.slow_log.settings()
+    }
+
+    /// Logs others as slow from the next request on.
+    pub fn set_slow_log(&self, settings: SlowLogSettings) {
+        self.slow_log.set(settings);
     }
 
     /// The statements that are prepared on this shard, in numbers.
@@ -80,15 +104,21 @@ impl Processor {
     #[inline]
     pub async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
-        let trace = trace_of(params);
-        if let Some(trace) = &trace {
-            trace.event("Parsing a statement");
+        let trace = self.trace_of(params);
+        let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, params));
+        if let Some(steps) = &steps {
+            steps.event("Parsing a statement");
         }
-        let answer = match self.plan_of_query(&metadata, client, text) {
-            Ok(planned) => self.run(&planned, client, params, metadata, trace.clone()).await,
-            Err(error) => Err(error),
+        let planned = self.plan_of_query(&metadata, client, text);
+        let answer = match &planned {
+            Ok(planned) => self.run(planned, client, params, metadata, steps).await,
+            Err(error) => Err(error.clone()),
         };
-        self.finish_trace(trace, client, params, "QUERY", "Execute CQL3 query", text);
+        if let Some(trace) = trace {
+            let planned = planned.as_ref().map_or(&[][..], std::slice::from_ref);
+            let (command, request) = ("QUERY", "Execute CQL3 query");
+            self.finished(trace, Finished { client, params, command, request, text, planned });
+        }
         answer
     }
 
@@ -170,12 +200,13 @@ impl Processor {
             // It goes by columns that it may have been told before they changed: it shall prepare the statement again.
             return Err(Error::Unprepared(*id));
         }
-        if params.trace.is_none() {
+        let Some(trace) = self.trace_of(params) else {
             return self.run(&planned, client, params, metadata, None).await;
-        }
-        let trace = trace_of(params);
-        let answer = self.run(&planned, client, params, metadata, trace.clone()).await;
-        self.finish_trace(trace, client, params, "EXECUTE", "Execute CQL3 prepared query", &kept.text);
+        };
+        let answer = self.run(&planned, client, params, metadata, self.steps_of(&trace, params)).await;
+        let (text, planned) = (&*kept.text, std::slice::from_ref(&planned));
+        let (command, request) = ("EXECUTE", "Execute CQL3 prepared query");
+        self.finished(trace, Finished { client, params, command, request, text, planned });
         answer
     }
 
@@ -200,23 +231,46 @@ impl Processor {
         let role = client.role.borrow().clone();
         let mut parts = Vec::with_capacity(planned.len());
         for ((planned, _), values) in planned.iter().zip(&bound) {
-            let Plan::Modify(modify) = &planned.plan else {
-                return Err(Error::invalid(
-                    "Invalid statement in batch: only UPDATE, INSERT and DELETE statements are allowed.",
-                ));
+            let modify = match &planned.plan {
+                Plan::Modify(modify) => modify,
+                Plan::Configure(modify) | Plan::Unwritable(modify) => {
+                    return Err(system::not_writable(&modify.schema, batch.params.consistency));
+                }
+                _ => {
+                    return Err(Error::invalid(
+                        "Invalid statement in batch: only UPDATE, INSERT and DELETE statements are allowed.",
+                    ));
+                }
             };
             let table = Resource::Table { keyspace: &modify.schema.keyspace, table: &modify.schema.name };
             authorize(role.as_deref(), Permission::Modify, table)?;
             parts.push(Part { modify, env: Env { values, variables: &planned.variables.columns } });
         }
-        let trace = trace_of(&batch.params);
+        let trace = self.trace_of(&batch.params);
+        let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, &batch.params));
         self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
         let config = self.config();
-        let request = self.request(&config, &metadata, client, &batch.params, trace.clone());
+        let request = self.request(&config, &metadata, client, &batch.params, steps);
         let whole = Whole { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;
-        self.finish_trace(trace, client, &batch.params, "BATCH", "Execute batch of CQL3 queries", "");
+        if let Some(trace) = trace {
+            let text = self.text_of(batch);
+            let planned: Vec<Rc<Planned>> = planned.iter().map(|(planned, _)| planned.clone()).collect();
+            let (params, text, planned) = (&batch.params, &*text, &planned[..]);
+            let (command, request) = ("BATCH", "Execute batch of CQL3 queries");
+            self.finished(trace, Finished { client, params, command, request, text, planned });
+        }
         answer
+    }
+
+    /// The statements of a batch, one after the other.
+    fn text_of(&self, batch: &Batch) -> String {
+        let prepared = self.prepared.borrow();
+        let text = |statement: &BatchStatement| match statement {
+            BatchStatement::Query(text, _) => text.clone(),
+            BatchStatement::Prepared(id, _) => prepared.get(id).map_or(String::new(), |kept| kept.text.to_string()),
+        };
+        batch.statements.iter().map(text).collect::<Vec<_>>().join("; ")
     }
 
     fn prepare_here(
@@ -298,6 +352,12 @@ impl Processor {
                 Box::pin(system::config::update(modify, env, &request)).await?;
                 Ok(Answer::new(AnswerKind::Void))
             }
+            Plan::Unwritable(modify) => {
+                self.statistics.modification(modify, params);
+                allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
+                request.check_write_level()?;
+                Err(system::not_writable(&modify.schema, params.consistency))
+            }
             Plan::Batch(batch) => {
                 self.statistics.batch(batch.kind, params, batch.statements.iter().map(|modify| modify.verb));
                 Box::pin(run_batch(batch, env, &request)).await
@@ -332,17 +392,28 @@ impl Processor {
         Ok(Answer::new(AnswerKind::SetKeyspace(keyspace.to_owned())))
     }
 
-    /// Writes a trace down, after the request.
-    fn finish_trace(
-        &self,
-        trace: Option<Rc<Trace>>,
-        client: &ClientState,
-        params: &QueryParams,
-        command: &'static str,
-        request: &str,
-        text: &str,
-    ) {
-        if trace.is_none() {
+    /// Where the time of a request is taken: it is traced, or slow ones are logged.
+    #[inline]
+    fn trace_of(&self, params: &QueryParams) -> Option<Rc<Trace>> {
+        match params.trace {
+            Some(id) => Some(Rc::new(Trace::new(id))),
+            None if self.slow_log.settings().enabled => Some(Rc::new(Trace::new(rt::random::time_uuid()))),
+            None => None,
+        }
+    }
+
+    /// Where the steps of a request are recorded: nowhere if only its time is wanted.
+    fn steps_of(&self, trace: &Rc<Trace>, params: &QueryParams) -> Option<Rc<Trace>> {
+        let wanted = params.trace.is_some() || !self.slow_log.settings().fast;
+        wanted.then(|| trace.clone())
+    }
+
+    /// Writes down, after a request, the trace that was asked for, and if it was slow, that and a record of it.
+    fn finished(&self, trace: Rc<Trace>, finished: Finished<'_>) {
+        let Finished { client, params, command, request, text, planned } = finished;
+        let duration = trace.elapsed_micros();
+        let admitted = self.slow_log.admit(duration);
+        if params.trace.is_none() && admitted.is_none() {
             return;
         }
         let mut parameters = vec![
@@ -355,7 +426,32 @@ impl Processor {
         if let Some(size) = params.page_size {
             parameters.push(("page_size".to_owned(), size.to_string()));
         }
-        self.save_trace(trace, client, parameters, command, request);
+        let Some(admitted) = admitted else {
+            return self.save_trace(Some(trace), client, parameters, command, request);
+        };
+        let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
+        let mut tables: Vec<String> = planned.iter().flat_map(|planned| planned.plan.table_names()).collect();
+        tables.sort();
+        tables.dedup();
+        let slow = SlowRequest {
+            session: trace.id,
+            started_at: session.started_at,
+            duration,
+            command: text.to_owned(),
+            parameters: session.parameters.clone(),
+            client: session.client,
+            node: session.coordinator,
+            tables,
+            username: client.role.borrow().clone(),
+        };
+        let (coordinator, ttl) = (self.coordinator.clone(), self.slow_log.settings().ttl_seconds);
+        let trace_ttl = params.trace.is_none().then_some(ttl);
+        rt::task::spawn(async move {
+            trace_store::save(&coordinator, &trace, session, trace_ttl).await;
+            slow_log::save(&coordinator, slow, ttl).await;
+            drop(admitted);
+        })
+        .detach();
     }
 
     fn save_trace(
@@ -367,22 +463,30 @@ impl Processor {
         request: &str,
     ) {
         let Some(trace) = trace else { return };
-        let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
-        let elapsed = i64::from(trace.elapsed_micros()) / 1000;
-        let session = trace_store::Session {
-            client: client.address.map(|address| address.ip()),
-            coordinator: service.info().broadcast_address,
-            command,
-            request: request.to_owned(),
-            parameters,
-            started_at: rt::time::wall_micros() / 1000 - elapsed,
-        };
-        rt::task::spawn(trace_store::save(self.coordinator.clone(), trace, session)).detach();
+        let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
+        let coordinator = self.coordinator.clone();
+        rt::task::spawn(async move { trace_store::save(&coordinator, &trace, session, None).await }).detach();
     }
 }
 
-fn trace_of(params: &QueryParams) -> Option<Rc<Trace>> {
-    params.trace.map(|id| Rc::new(Trace::new(id)))
+/// What a trace that ends now was about; nothing on a shard without metadata.
+fn session_of(
+    trace: &Trace,
+    client: &ClientState,
+    parameters: Vec<(String, String)>,
+    command: &'static str,
+    request: &str,
+) -> Option<trace_store::Session> {
+    let service = rt::shard::try_service::<MetadataService>()?;
+    let elapsed = i64::from(trace.elapsed_micros()) / 1000;
+    Some(trace_store::Session {
+        client: client.address.map(|address| address.ip()),
+        coordinator: service.info().broadcast_address,
+        command,
+        request: request.to_owned(),
+        parameters,
+        started_at: rt::time::wall_micros() / 1000 - elapsed,
+    })
 }
 
 /// Whether a plan speaks of data, so that it is worth keeping.

@@ -7,24 +7,23 @@ use cluster::coordinator::{Consistency, RequestOptions, WriteKind};
 use cluster::metadata::Table;
 use model::key::{Clustering, DecoratedKey};
 use model::mutation::{Mutation, MutationBuilder};
-use model::row::{Cell, Marker, build};
+use model::row::{Cell, Marker, Row, build};
 use model::time::{Seconds, Tombstone, expiry};
 use replica::{Class, Context, Trace};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use smallvec::smallvec;
 use std::net::IpAddr;
-use std::rc::Rc;
 use uuid::Uuid;
 
 /// The keyspace of traces.
-const KEYSPACE: &str = "system_traces";
+pub(crate) const KEYSPACE: &str = "system_traces";
 
 /// How long the writing of a trace may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The entries of a map, serialised.
-type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+/// The entries of a map, serialised; of a set, with empty values.
+pub(crate) type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What a session was about.
 #[derive(Clone, Debug)]
@@ -43,8 +42,8 @@ pub struct Session {
     pub started_at: i64,
 }
 
-/// Writes a finished trace.
-pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Session) {
+/// Writes a finished trace. It lives for `ttl` seconds, or as long as its tables say.
+pub async fn save(coordinator: &Coordinator, trace: &Trace, session: Session, ttl: Option<i32>) {
     let duration = trace.elapsed_micros() as i32;
     let metadata = coordinator.metadata();
     let (Some(sessions), Some(events)) = (metadata.table(KEYSPACE, "sessions"), metadata.table(KEYSPACE, "events"))
@@ -54,7 +53,9 @@ pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Sessi
     let source = address(session.coordinator);
     let mut mutation = MutationBuilder::new(events.schema.id, events.schema.version, trace.id.as_bytes());
     let timestamp = coordinator.timestamp();
-    for event in trace.take_events() {
+    let steps = trace.take_events();
+    let has_steps = !steps.is_empty();
+    for event in steps {
         let id: Uuid = rt::random::time_uuid();
         let values = [
             ("activity", event.activity.into_bytes()),
@@ -62,13 +63,12 @@ pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Sessi
             ("source_elapsed", (event.elapsed_micros as i32).to_be_bytes().to_vec()),
             ("thread", format!("shard {}", event.shard).into_bytes()),
         ];
-        let row = row(events, timestamp, &values, None);
+        let row = row(events, timestamp, &values, Vec::new(), ttl);
         mutation.row(Clustering::from_components([&id.as_bytes()[..]]), row);
     }
     let events_mutation = mutation.finish(&events.schema);
 
-    let parameters: Entries =
-        session.parameters.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
+    let parameters = entries(session.parameters);
     let mut values = vec![
         ("command", session.command.as_bytes().to_vec()),
         ("coordinator", source),
@@ -80,16 +80,23 @@ pub async fn save(coordinator: Rc<Coordinator>, trace: Rc<Trace>, session: Sessi
         values.push(("client", address(client)));
     }
     let mut mutation = MutationBuilder::new(sessions.schema.id, sessions.schema.version, trace.id.as_bytes());
-    mutation.row(Clustering::EMPTY, row(sessions, timestamp, &values, Some(("parameters", parameters))));
+    mutation.row(Clustering::EMPTY, row(sessions, timestamp, &values, vec![("parameters", parameters)], ttl));
     let session_mutation = mutation.finish(&sessions.schema);
 
     // The session comes last: clients wait for its duration before they read the events.
-    for mutation in [events_mutation, session_mutation] {
-        write(&coordinator, mutation).await;
+    if has_steps {
+        write(coordinator, events_mutation).await;
     }
+    write(coordinator, session_mutation).await;
 }
 
-async fn write(coordinator: &Coordinator, mutation: Mutation) {
+/// Texts as the entries of a map.
+pub(crate) fn entries(texts: Vec<(String, String)>) -> Entries {
+    texts.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect()
+}
+
+/// Writes a mutation as the node's own work.
+pub(crate) async fn write(coordinator: &Coordinator, mutation: Mutation) {
     let key: DecoratedKey = mutation.decorated_key();
     let context = Context {
         class: Class::System,
@@ -104,28 +111,29 @@ async fn write(coordinator: &Coordinator, mutation: Mutation) {
     }
 }
 
-/// A row of values and, if given, a map of texts, with the table's default TTL.
-fn row(table: &Table, timestamp: i64, values: &[(&str, Vec<u8>)], map: Option<(&str, Entries)>) -> model::row::Row {
-    let ttl = table.schema.options.default_time_to_live;
+/// A row of values and of collections of texts, with this TTL or the table's default one.
+pub(crate) fn row(
+    table: &Table,
+    timestamp: i64,
+    values: &[(&str, Vec<u8>)],
+    mut collections: Vec<(&str, Entries)>,
+    ttl: Option<i32>,
+) -> Row {
+    let ttl = ttl.unwrap_or(table.schema.options.default_time_to_live);
     let (expires, _) = expiry(rt::time::wall_seconds(), ttl);
-    let frozen;
     let mut cells = Vec::new();
     for (name, value) in values {
         if let Some(column) = table.schema.column_named(name) {
             cells.push(lasting(Cell::live(column.id, timestamp, value), ttl, expires));
         }
     }
-    if let Some((name, mut entries)) = map
-        && let Some(column) = table.schema.column_named(name)
-    {
+    for (name, entries) in &mut collections {
         entries.sort();
-        frozen = entries;
-        if column.ty.is_multi_cell() {
-            cells.extend(
-                frozen
-                    .iter()
-                    .map(|(key, value)| lasting(Cell::live(column.id, timestamp, value).at(key), ttl, expires)),
-            );
+        if let Some(column) = table.schema.column_named(name)
+            && column.ty.is_multi_cell()
+        {
+            let cell = |(key, value)| lasting(Cell::live(column.id, timestamp, value).at(key), ttl, expires);
+            cells.extend(entries.iter().map(|(key, value)| (&key[..], &value[..])).map(cell));
         }
     }
     let marker = if ttl > 0 { Marker::expiring(timestamp, ttl, expires) } else { Marker::new(timestamp) };
@@ -136,7 +144,8 @@ fn lasting(cell: Cell<'_>, ttl: i32, expires: Seconds) -> Cell<'_> {
     if ttl > 0 { cell.with_ttl(ttl, expires) } else { cell }
 }
 
-fn address(ip: IpAddr) -> Vec<u8> {
+/// An address as a value.
+pub(crate) fn address(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),

@@ -25,7 +25,8 @@ pub fn ops() -> Vec<Op> {
     let replication = OptionMap::from([("class".to_owned(), "org.apache.cassandra.locator.LocalStrategy".to_owned())]);
     let keyspace =
         KeyspaceDefinition { name: TRACES.into(), replication, durable_writes: true, tablets: OptionMap::new() };
-    vec![Op::PutKeyspace(keyspace), Op::PutTable(Box::new(sessions())), Op::PutTable(Box::new(events()))]
+    let tables = [sessions(), events(), node_slow_log(), node_slow_log_time_idx()];
+    std::iter::once(Op::PutKeyspace(keyspace)).chain(tables.map(|table| Op::PutTable(Box::new(table)))).collect()
 }
 
 /// One row per traced request.
@@ -75,6 +76,49 @@ fn events() -> TableDefinition {
     )
 }
 
+/// One row per request that took longer than `/storage_service/slow_query` allows.
+fn node_slow_log() -> TableDefinition {
+    let columns = vec![
+        key(ColumnKind::PartitionKey, "start_time", "timeuuid"),
+        key(ColumnKind::Clustering, "node_ip", "inet"),
+        key(ColumnKind::Clustering, "shard", "int"),
+        regular(0, "command", "text"),
+        regular(1, "date", "timestamp"),
+        regular(2, "duration", "int"),
+        regular(3, "session_id", "uuid"),
+        regular(4, "source_ip", "inet"),
+        regular(5, "username", "text"),
+        regular(6, "parameters", "map<text, text>"),
+        regular(7, "table_names", "set<text>"),
+    ];
+    table(
+        "node_slow_log",
+        0xbfcc4e62_5b63_3aa1_a1c3_6f5e47f3325c,
+        0x510e1090_0001_4001_8001_000000000001,
+        "slow requests",
+        columns,
+    )
+}
+
+/// The same by the minute in which they began.
+fn node_slow_log_time_idx() -> TableDefinition {
+    let columns = vec![
+        key(ColumnKind::PartitionKey, "minute", "timestamp"),
+        key(ColumnKind::Clustering, "started_at", "timestamp"),
+        key(ColumnKind::Clustering, "session_id", "uuid"),
+        regular(0, "node_ip", "inet"),
+        regular(1, "shard", "int"),
+        regular(2, "start_time", "timeuuid"),
+    ];
+    table(
+        "node_slow_log_time_idx",
+        0xf9706768_aa1e_3d87_9e5c_51a3927c2870,
+        0x510e1d80_0001_4001_8001_000000000001,
+        "slow requests by time",
+        columns,
+    )
+}
+
 fn table(name: &str, id: u128, version: u128, comment: &str, columns: Vec<ColumnDefinition>) -> TableDefinition {
     TableDefinition {
         id: TableId(Uuid::from_u128(id)),
@@ -114,10 +158,12 @@ mod tests {
     #[test]
     fn the_built_in_tables_are_sound() {
         let metadata = Metadata::empty().with(&ops()).unwrap();
-        let sessions = &metadata.table(TRACES, "sessions").unwrap().schema;
-        let events = &metadata.table(TRACES, "events").unwrap().schema;
-        assert_eq!((sessions.regulars.len(), events.regulars.len()), (11, 7));
-        for schema in [sessions, events] {
+        for (name, keys, regulars) in
+            [("sessions", 1, 11), ("events", 2, 7), ("node_slow_log", 3, 8), ("node_slow_log_time_idx", 3, 3)]
+        {
+            let schema = &metadata.table(TRACES, name).unwrap().schema;
+            let columns = (schema.partition_key.len() + schema.clustering.len(), schema.regulars.len());
+            assert_eq!(columns, (keys, regulars), "{name}");
             let ids = schema.regulars.iter().filter(|column| !column.ty.is_multi_cell()).map(|column| column.id);
             assert!(ids.is_sorted(), "simple columns have ids in order of name");
         }

@@ -78,6 +78,9 @@ pub(super) fn alter(
     if let Some(options) = properties.map("replication")? {
         let hosts = placement::hosts(metadata, node);
         let altered = replication(name, &hosts, options, Some(&definition.replication))?;
+        if is_enabled(&definition.tablets) {
+            check_step(&definition.replication, &altered, &hosts)?;
+        }
         if hosts.len() > 1 && !keyspace.tables.is_empty() {
             check_change(&definition.replication, &altered, &hosts)?;
         }
@@ -238,23 +241,31 @@ fn check_others(properties: &Properties) -> Result<(), Error> {
     properties.check_known(&["replication", "durable_writes", "tablets", "storage", "consistency"], &[])
 }
 
+/// Whether no more than one datacenter gets no more than one copy more or less. Keyspaces that ask for no tablets are spared, as in ScyllaDB;
+/// so are changes to and from SimpleStrategy, which never has tablets there.
+fn check_step(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
+    let racks = placement::racks(hosts);
+    let of = |options| Replication::of(options, racks.keys().copied());
+    let (Ok(Replication::ByDatacenter(before)), Ok(Replication::ByDatacenter(after))) = (of(before), of(after)) else {
+        return Ok(());
+    };
+    let datacenters: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let factor = |factors: &BTreeMap<String, u32>, name: &String| factors.get(name).copied().unwrap_or(0);
+    let mut steps = datacenters.into_iter().map(|name| factor(&before, name).abs_diff(factor(&after, name)));
+    match steps.try_fold(0u32, u32::checked_add) {
+        Some(0 | 1) => Ok(()),
+        _ => Err(Error::invalid("Only one DC's RF can be changed at a time and not by more than 1")),
+    }
+}
+
 /// Whether the tables of a keyspace can follow a change of its replication. Copies that come need their data, and that cannot be brought
 /// to them yet; what only says the same in other words can be altered.
 fn check_change(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
     let racks = placement::racks(hosts);
     let of = |options| Replication::of(options, racks.keys().copied());
     let after = of(after).map_err(|error| Error::Configuration(error.to_string()))?;
-    let before = of(before);
-    if before.as_ref() == Ok(&after) {
+    if of(before).as_ref() == Ok(&after) {
         return Ok(());
-    }
-    if let (Ok(Replication::ByDatacenter(before)), Replication::ByDatacenter(after)) = (&before, &after) {
-        let datacenters: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        let factor = |factors: &BTreeMap<String, u32>, name: &String| factors.get(name).copied().unwrap_or(0);
-        let steps = datacenters.into_iter().map(|name| factor(before, name).abs_diff(factor(after, name)));
-        if steps.sum::<u32>() > 1 {
-            return Err(Error::invalid("Only one DC's RF can be changed at a time and not by more than 1"));
-        }
     }
     let nodes = allocator::nodes_by_datacenter(hosts);
     after.check(&nodes).map_err(|error| Error::Configuration(error.to_string()))?;

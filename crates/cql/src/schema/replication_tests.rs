@@ -37,9 +37,14 @@ fn replication_of_tables_can_be_said_otherwise_and_not_changed() {
         let alter = |options: &str| {
             format!("ALTER KEYSPACE two WITH replication = {{'class': 'NetworkTopologyStrategy', {options}}}")
         };
-        assert_eq!(answer(&mut world, &alter("'a': 3, 'b': 2")), "ok 1", "it has no tables");
-        world.run("CREATE TABLE two.t (k int PRIMARY KEY)").unwrap();
         let one_step = "Only one DC's RF can be changed at a time and not by more than 1";
+        // It has no tables yet.
+        for (options, expected) in
+            [("'a': 3, 'b': 2", one_step), ("'a': 3, 'b': 1", "ok 1"), ("'a': 3, 'b': 2", "ok 1")]
+        {
+            assert_eq!(answer(&mut world, &alter(options)), expected, "{options}");
+        }
+        world.run("CREATE TABLE two.t (k int PRIMARY KEY)").unwrap();
         let not_yet = "changing how many copies there are of the tables of a keyspace is not supported yet";
         let unknown = "Unrecognized strategy option {c} passed to org.apache.cassandra.locator.NetworkTopologyStrategy for keyspace two";
         for (options, expected) in [
@@ -54,6 +59,39 @@ fn replication_of_tables_can_be_said_otherwise_and_not_changed() {
             ("'a': 'many'", "Replication factor must be numeric and non-negative, found 'many'"),
         ] {
             assert_eq!(answer(&mut world, &alter(options)), expected, "{options}");
+        }
+    });
+}
+
+#[test]
+fn a_factor_changes_by_one_at_a_time_also_without_tables() {
+    rt::block_on(async {
+        let mut world = World::new();
+        let one_step = "Only one DC's RF can be changed at a time and not by more than 1";
+        let network = |factor: &str| format!("{{'class': 'NetworkTopologyStrategy', {factor}}}");
+        let simple = |factor: u32| format!("{{'class': 'SimpleStrategy', 'replication_factor': {factor}}}");
+        world.run(&format!("CREATE KEYSPACE one WITH replication = {}", network("'datacenter1': 1"))).unwrap();
+        world.run(&format!("CREATE KEYSPACE simple WITH replication = {}", simple(1))).unwrap();
+        let without = "tablets = {'enabled': false}";
+        world
+            .run(&format!("CREATE KEYSPACE free WITH replication = {} AND {without}", network("'datacenter1': 1")))
+            .unwrap();
+        for (keyspace, replication, expected) in [
+            ("one", network("'datacenter1': 3"), one_step),
+            // It speaks for datacenters that have no factor yet.
+            ("one", network("'replication_factor': 3"), "ok 1"),
+            ("one", network("'datacenter1': 4294967295"), one_step),
+            ("one", network("'datacenter1': 2"), "ok 1"),
+            ("one", network("'datacenter1': 2"), "ok 1"),
+            ("one", network("'datacenter1': 3"), "ok 1"),
+            ("one", network("'datacenter1': 1"), one_step),
+            ("one", network("'datacenter1': 0"), one_step),
+            ("free", network("'datacenter1': 3"), "ok 1"),
+            ("simple", simple(3), "ok 1"),
+            ("simple", network("'datacenter1': 1"), "ok 1"),
+        ] {
+            let text = format!("ALTER KEYSPACE {keyspace} WITH replication = {replication}");
+            assert_eq!(answer(&mut world, &text), expected, "{text}");
         }
     });
 }

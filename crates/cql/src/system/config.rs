@@ -1,8 +1,8 @@
 //! `system.config`: the node's settings by the names of the configuration file, and the changing of those that can be changed.
 
-use super::Knowledge;
 use super::rows::{Rows, text};
-use crate::error::{Error, WriteType};
+use super::{Knowledge, write_failure};
+use crate::error::Error;
 use crate::modify::operation::Change;
 use crate::modify::{Deletion, Modify};
 use crate::request::Request;
@@ -84,16 +84,7 @@ pub fn is_config(keyspace: &str, table: &str) -> bool {
 /// Executes `UPDATE system.config SET value = ... WHERE name = ...`, and what else writes to the table, which is refused.
 pub async fn update(modify: &Modify, env: Env<'_>, request: &Request<'_>) -> Result<(), Error> {
     request.check_write_level()?;
-    let refused = |why: &str| Error::WriteFailure {
-        target: "system.config".to_owned(),
-        consistency: request.params.consistency,
-        received: 0,
-        required: 1,
-        failures: 1,
-        nodes: Vec::new(),
-        kind: WriteType::Simple,
-        why: why.to_owned(),
-    };
+    let refused = |why: &str| write_failure(&modify.schema, request.params.consistency, why);
     if modify.deletion != Deletion::None {
         return Err(refused("option value is required"));
     }

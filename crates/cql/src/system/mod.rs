@@ -8,6 +8,7 @@
 mod clients;
 mod compactions;
 pub mod config;
+mod large;
 mod numbers;
 mod peers;
 mod ring;
@@ -22,19 +23,22 @@ mod tests;
 pub use clients::{ClientInfo, ClientList, Encryption};
 pub use compactions::{CompactionDone, CompactionHistory};
 pub use config::{Setting, SettingRefused, Settings, SettingsTable};
+pub use large::{LargeFound, LargeThing, LargeThings};
 pub use numbers::{
     RuntimeNumber, RuntimeNumbers, SnapshotList, SnapshotsFound, TableSnapshot, TabletSize, TabletSizes,
 };
 pub use ring::tokens_of;
 pub use sizes::{TableSize, TableSizes};
 
+use crate::api::Consistency;
+use crate::error::{Error, WriteType};
 use crate::restrictions::Partitions;
 use crate::source::{Generated, VirtualTable};
 use cluster::MetadataService;
 use cluster::internode::Internode;
 use cluster::metadata::{Keyspace, Metadata, NodeInfo};
 use cluster::topology::view::{NodeView, view};
-use model::schema::TableSchema;
+use model::TableSchema;
 use rows::Rows;
 use std::rc::Rc;
 
@@ -81,6 +85,8 @@ enum Generator {
     ClusterStatus,
     /// Of the compactions of all shards.
     Compactions,
+    /// Of what is large in the sstables of all shards.
+    Large(large::Kind),
     /// Of the data of all shards.
     Sizes,
     /// Of the snapshots on disk.
@@ -100,6 +106,7 @@ impl Generator {
             Generator::Clients => clients::fill(rows).await,
             Generator::ClusterStatus => peers::cluster_status(known, rows).await,
             Generator::Compactions => compactions::fill(rows).await,
+            Generator::Large(kind) => large::fill(kind, known, rows).await,
             Generator::Sizes => sizes::fill(known, rows).await,
             Generator::Snapshots => numbers::snapshots(rows).await,
             Generator::TabletSizes => numbers::tablet_sizes(known, rows).await,
@@ -173,6 +180,25 @@ fn registry() -> Rc<Registry> {
 /// Whether the keyspace is one of virtual tables.
 pub fn is_virtual(keyspace: &str) -> bool {
     KEYSPACES.contains(&keyspace)
+}
+
+/// A write to a virtual table failed, for this reason: to clients the table's only replica is this node.
+fn write_failure(schema: &TableSchema, consistency: Consistency, why: &str) -> Error {
+    Error::WriteFailure {
+        target: format!("{}.{}", schema.keyspace, schema.name),
+        consistency,
+        received: 0,
+        required: 1,
+        failures: 1,
+        nodes: Vec::new(),
+        kind: WriteType::Simple,
+        why: why.to_owned(),
+    }
+}
+
+/// What is answered to writes to virtual tables, and to batches with them. The reason is ScyllaDB's.
+pub fn not_writable(schema: &TableSchema, consistency: Consistency) -> Error {
+    write_failure(schema, consistency, "this virtual table doesn't allow updates")
 }
 
 /// The virtual table of a name.

@@ -3,7 +3,7 @@
 //! Layouts follow Cassandra 4 and ScyllaDB together: a client finds the columns that it knows from either. Ids come from the name, so
 //! they are the same on every node and in every run.
 
-use super::{Generator, config, peers, ring, schema_tables, status};
+use super::{Generator, config, large, peers, ring, schema_tables, status};
 use crate::schema::{Identity, table_definition};
 use crate::syntax::{self, Statement};
 use cluster::Metadata;
@@ -124,7 +124,7 @@ const TABLES: &[Entry] = &[
          compaction_time timestamp, dead_rows bigint, range_tombstones bigint, rows bigint, \
          PRIMARY KEY ((keyspace_name, table_name), sstable_name, partition_size, partition_key)",
         "partitions larger than specified threshold",
-        EMPTY,
+        Generator::Large(large::Kind::Partitions),
     ),
     (
         "system",
@@ -132,7 +132,7 @@ const TABLES: &[Entry] = &[
         "keyspace_name text, table_name text, sstable_name text, row_size bigint, partition_key text, clustering_key text, \
          compaction_time timestamp, PRIMARY KEY ((keyspace_name, table_name), sstable_name, row_size, partition_key, clustering_key)",
         "rows larger than specified threshold",
-        EMPTY,
+        Generator::Large(large::Kind::Rows),
     ),
     (
         "system",
@@ -141,7 +141,7 @@ const TABLES: &[Entry] = &[
          column_name text, collection_elements bigint, compaction_time timestamp, \
          PRIMARY KEY ((keyspace_name, table_name), sstable_name, cell_size, partition_key, clustering_key, column_name)",
         "cells larger than specified threshold",
-        EMPTY,
+        Generator::Large(large::Kind::Cells),
     ),
     (
         "system",

@@ -1,0 +1,140 @@
+//! Slow requests written down: `system_traces.node_slow_log`, and by the minute `node_slow_log_time_idx`, where ScyllaDB's users look.
+//!
+//! Off at first, and then it costs a request one look at a flag. While it is on, every request is traced, or in the fast form only timed;
+//! those that took long enough are written with their trace when they are answered, as the node's own work.
+//! Invariant: no more than [`MAX_PENDING`] records of a shard wait to be written; what comes on top is not logged.
+
+use crate::trace_store::{KEYSPACE, address, entries, row, write};
+use cluster::Coordinator;
+use model::key::Clustering;
+use model::mutation::MutationBuilder;
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// Records that may wait to be written on a shard.
+const MAX_PENDING: usize = 1000;
+const MILLIS_PER_MINUTE: i64 = 60_000;
+
+/// Which requests are logged. Set while the node runs, gone after a restart, as in ScyllaDB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlowLogSettings {
+    /// Whether any are.
+    pub enabled: bool,
+    /// Those that take at least so many microseconds.
+    pub threshold_micros: u32,
+    /// How long they stay in the log, in seconds.
+    pub ttl_seconds: i32,
+    /// Their steps are not recorded.
+    pub fast: bool,
+}
+
+impl Default for SlowLogSettings {
+    fn default() -> Self {
+        SlowLogSettings { enabled: false, threshold_micros: 500_000, ttl_seconds: 86_400, fast: false }
+    }
+}
+
+/// The log of a shard.
+#[derive(Default)]
+pub(crate) struct SlowLog {
+    settings: Cell<SlowLogSettings>,
+    /// Shared with the records that wait.
+    pending: Rc<()>,
+}
+
+impl SlowLog {
+    #[inline]
+    pub fn settings(&self) -> SlowLogSettings {
+        self.settings.get()
+    }
+
+    pub fn set(&self, settings: SlowLogSettings) {
+        self.settings.set(settings);
+    }
+
+    /// The right to log a request that took so long, if it is to be logged and there is room. Kept until it is written.
+    pub fn admit(&self, took_micros: u32) -> Option<Rc<()>> {
+        let settings = self.settings.get();
+        let slow = settings.enabled && took_micros >= settings.threshold_micros;
+        (slow && Rc::strong_count(&self.pending) <= MAX_PENDING).then(|| self.pending.clone())
+    }
+}
+
+/// A slow request.
+pub(crate) struct SlowRequest {
+    /// Its trace; the id holds the time at which it began.
+    pub session: Uuid,
+    /// When it began, in milliseconds since the epoch.
+    pub started_at: i64,
+    /// Microseconds.
+    pub duration: u32,
+    /// The statement; those of a batch one after the other.
+    pub command: String,
+    /// As in its session.
+    pub parameters: Vec<(String, String)>,
+    /// Its client.
+    pub client: Option<IpAddr>,
+    /// This node.
+    pub node: IpAddr,
+    /// The tables it is about, with their keyspaces.
+    pub tables: Vec<String>,
+    /// Whose it is.
+    pub username: Option<String>,
+}
+
+/// Writes a record that lives for `ttl` seconds.
+pub(crate) async fn save(coordinator: &Coordinator, request: SlowRequest, ttl: i32) {
+    let metadata = coordinator.metadata();
+    let table = |name| metadata.table(KEYSPACE, name);
+    let (Some(log), Some(index)) = (table("node_slow_log"), table("node_slow_log_time_idx")) else { return };
+    let timestamp = coordinator.timestamp();
+    let session = request.session.as_bytes().to_vec();
+    let node = address(request.node);
+    let shard = i32::from(rt::shard::this().0).to_be_bytes().to_vec();
+    let started_at = request.started_at.to_be_bytes().to_vec();
+
+    let mut values = vec![
+        ("command", request.command.into_bytes()),
+        ("date", started_at.clone()),
+        ("duration", i32::try_from(request.duration).unwrap_or(i32::MAX).to_be_bytes().to_vec()),
+        ("session_id", session.clone()),
+    ];
+    values.extend(request.client.map(|client| ("source_ip", address(client))));
+    values.extend(request.username.map(|name| ("username", name.into_bytes())));
+    let tables = request.tables.into_iter().map(|name| (name.into_bytes(), Vec::new())).collect();
+    let collections = vec![("parameters", entries(request.parameters)), ("table_names", tables)];
+    let mut mutation = MutationBuilder::new(log.schema.id, log.schema.version, &session);
+    let key = Clustering::from_components([&node[..], &shard[..]]);
+    mutation.row(key, row(log, timestamp, &values, collections, Some(ttl)));
+    let record = mutation.finish(&log.schema);
+
+    let minute = request.started_at.div_euclid(MILLIS_PER_MINUTE) * MILLIS_PER_MINUTE;
+    let key = Clustering::from_components([&started_at[..], &session[..]]);
+    let values = [("node_ip", node), ("shard", shard), ("start_time", session)];
+    let mut mutation = MutationBuilder::new(index.schema.id, index.schema.version, &minute.to_be_bytes());
+    mutation.row(key, row(index, timestamp, &values, Vec::new(), Some(ttl)));
+    let entry = mutation.finish(&index.schema);
+
+    // The index comes last: what it names is there.
+    write(coordinator, record).await;
+    write(coordinator, entry).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slow_requests_are_admitted_and_not_too_many() {
+        let log = SlowLog::default();
+        assert!(log.admit(u32::MAX).is_none(), "it is off");
+        log.set(SlowLogSettings { enabled: true, threshold_micros: 10, ..SlowLogSettings::default() });
+        assert!(log.admit(9).is_none());
+        let mut admitted: Vec<_> = (0..MAX_PENDING).map(|_| log.admit(10).expect("there is room")).collect();
+        assert!(log.admit(11).is_none(), "no room");
+        admitted.pop();
+        assert!(log.admit(11).is_some());
+    }
+}

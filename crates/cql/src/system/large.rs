@@ -1,0 +1,97 @@
+//! `system.large_partitions`, `large_rows` and `large_cells`: what was found large when the sstables of this node were written. A row goes with its
+//! sstable.
+
+use super::Knowledge;
+use super::rows::{Rows, text};
+use model::id::TableId;
+use model::types::Value;
+use std::collections::BTreeMap;
+
+/// Something large in an sstable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargeFound {
+    /// The table.
+    pub table: TableId,
+    /// The name of the sstable's Data.db.
+    pub sstable: String,
+    /// When it was written, in milliseconds since 1970.
+    pub written_at: i64,
+    /// Bytes before compression.
+    pub size: u64,
+    /// The partition key as text.
+    pub partition_key: String,
+    /// What it is.
+    pub what: LargeThing,
+}
+
+/// What is large. Keys are texts; that of the static row is empty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum LargeThing {
+    Partition { rows: u64, range_tombstones: u64 },
+    Row { clustering_key: String },
+    Cell { clustering_key: String, column: String, elements: u64 },
+}
+
+/// A service that whoever starts the node installs on each shard: what is large in its sstables.
+pub struct LargeThings(pub Box<dyn Fn() -> Vec<LargeFound>>);
+
+/// One of the three tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Partitions,
+    Rows,
+    Cells,
+}
+
+pub(super) async fn fill(kind: Kind, known: &Knowledge, rows: &mut Rows) {
+    let lists = rt::shard::call_all(|| async {
+        rt::shard::try_service::<LargeThings>().map(|things| (things.0)()).unwrap_or_default()
+    });
+    add(kind, known, lists.await.into_iter().flatten(), rows);
+}
+
+/// Those of a kind. Keys that were cut may be the same: one row stands for them.
+fn add(kind: Kind, known: &Knowledge, found: impl Iterator<Item = LargeFound>, rows: &mut Rows) {
+    let mut unique = BTreeMap::new();
+    for large in found {
+        let names = match &large.what {
+            LargeThing::Partition { .. } if kind == Kind::Partitions => (String::new(), String::new()),
+            LargeThing::Row { clustering_key } if kind == Kind::Rows => (clustering_key.clone(), String::new()),
+            LargeThing::Cell { clustering_key, column, .. } if kind == Kind::Cells => {
+                (clustering_key.clone(), column.clone())
+            }
+            _ => continue,
+        };
+        unique.insert((large.table, large.sstable.clone(), large.size, large.partition_key.clone(), names), large);
+    }
+    for large in unique.into_values() {
+        let Some(table) = known.metadata.table_by_id(large.table) else { continue };
+        let size = Value::Bigint(large.size.cast_signed());
+        let number = |number: u64| Value::Bigint(number.cast_signed());
+        let mut row = vec![
+            ("keyspace_name", text(&table.schema.keyspace)),
+            ("table_name", text(&table.schema.name)),
+            ("sstable_name", text(large.sstable)),
+            ("partition_key", text(large.partition_key)),
+            ("compaction_time", Value::Timestamp(large.written_at)),
+        ];
+        match large.what {
+            LargeThing::Partition { rows, range_tombstones } => row.extend([
+                ("partition_size", size),
+                ("rows", number(rows)),
+                ("range_tombstones", number(range_tombstones)),
+            ]),
+            LargeThing::Row { clustering_key } => {
+                row.extend([("row_size", size), ("clustering_key", text(clustering_key))])
+            }
+            LargeThing::Cell { clustering_key, column, elements } => row.extend([
+                ("cell_size", size),
+                ("clustering_key", text(clustering_key)),
+                ("column_name", text(column)),
+                ("collection_elements", number(elements)),
+            ]),
+        }
+        rows.add(&row);
+    }
+}

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn host(n: u128) -> HostId {
     HostId(Uuid::from_u128(n))

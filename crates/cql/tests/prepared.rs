@@ -405,12 +405,12 @@ fn an_altered_type_is_planned_anew() {
 async fn trace_of(session: &Session, trace: uuid::Uuid) -> (String, usize) {
     let sessions =
         format!("SELECT command, duration, parameters['query'] FROM system_traces.sessions WHERE session_id = {trace}");
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if let [row] = &session.rows(&sessions).await[..] {
             let events = format!("SELECT activity FROM system_traces.events WHERE session_id = {trace}");
             return (row.clone(), session.rows(&events).await.len());
         }
-        rt::task::yield_now().await;
+        rt::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     panic!("the trace was not written");
 }

@@ -68,7 +68,7 @@ async fn sstables(root: &Path) -> Vec<Rc<Sstable>> {
 /// Waits until nothing is left to compact.
 async fn settle(engine: &Engine) {
     let mut calm = 0;
-    for _ in 0..3000 {
+    for _ in 0..30_000 {
         let metrics = engine.metrics();
         let busy = metrics.compactions_running + metrics.compactions_pending + metrics.flushes_running > 0;
         calm = if busy { 0 } else { calm + 1 };

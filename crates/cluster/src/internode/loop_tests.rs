@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn small() -> InternodeConfig {
     InternodeConfig {
@@ -27,6 +27,8 @@ fn small() -> InternodeConfig {
         in_flight: 50,
         queued_bytes: 256 << 10,
         waiting: 30,
+        // The machine may stand still for a while.
+        silence: SOON,
         ..InternodeConfig::default()
     }
 }
@@ -191,7 +193,7 @@ fn who_goes_away_takes_the_work_with_him() {
         until(|| dropped.get() == 1).await;
         assert_eq!(channel.wire.counters.cancelled.get(), 1);
         // The deadline ends it on both sides.
-        assert_eq!(call(Duration::from_millis(20)).await, Ok(Err(CallError::Timeout)));
+        assert_eq!(call(Duration::from_secs(1)).await, Ok(Err(CallError::Timeout)));
         until(|| dropped.get() == 2).await;
         assert_eq!(counters.serving.get(), 0);
         // And so does the end of the connection.
@@ -215,7 +217,7 @@ fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
                 let (channel, results) = (channel.clone(), results.clone());
                 spawn(async move {
                     let body = Bytes::from(vec![1; 60_000]);
-                    let result = channel.call(Verb::Replica, body, Deadline::after(Duration::from_millis(100))).await;
+                    let result = channel.call(Verb::Replica, body, Deadline::after(Duration::from_secs(2))).await;
                     results.borrow_mut().push(result);
                 })
             })

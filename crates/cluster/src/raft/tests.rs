@@ -102,7 +102,7 @@ async fn start(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
 }
 
 fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(10))
+    Deadline::after(Duration::from_secs(60))
 }
 
 #[test]

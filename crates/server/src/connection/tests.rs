@@ -184,7 +184,7 @@ impl Client {
     }
 
     pub async fn receive(&mut self) -> Frame {
-        timeout(Duration::from_secs(20), self.receive_or_end()).await.expect("in time").expect("an answer, not the end")
+        timeout(Duration::from_secs(60), self.receive_or_end()).await.expect("in time").expect("an answer, not the end")
     }
 
     pub async fn receive_or_end(&mut self) -> Option<Frame> {
@@ -394,7 +394,7 @@ fn slow_statements_do_not_hold_up_others_and_end_with_their_client() {
         assert_eq!(client.receive().await.opcode, Opcode::Result as u8);
         drop(client);
         for _ in 0..2 {
-            timeout(Duration::from_secs(20), world.fake.gone.notified()).await.expect("cancelled");
+            timeout(Duration::from_secs(60), world.fake.gone.notified()).await.expect("cancelled");
             if world.fake.cancelled.get() == 2 {
                 break;
             }

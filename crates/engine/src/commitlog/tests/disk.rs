@@ -30,13 +30,13 @@ async fn append(log: &Rc<Commitlog>, slot: u32, number: u64, len: usize) -> Posi
 
 /// Waits for something that the tasks of the log do.
 async fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if condition() {
             return;
         }
         rt::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("not within 5 s: {what}");
+    panic!("not within a minute: {what}");
 }
 
 /// Stops as a crash does, once the next segment is ready.

@@ -5,22 +5,17 @@ mod support;
 use cluster::coordinator::Consistency::{self, *};
 use cluster::coordinator::{Partitions, WriteKind};
 use cluster::hints::{HintsSettings, KeptFor};
-use cluster::{CoordinatorError, PageRequest};
+use cluster::{CoordinatorError, PageRequest, Query};
+use model::CqlType;
+use model::aggregate::{Accumulator, AggregateKind};
 use model::range::PartitionRange;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use replica::{Output, ReplicaError};
+use replica::{Output, OutputColumn, Reduction, ReplicaError};
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster};
-
-/// Lets the tasks run that carry writes to replicas which nobody waits for.
-async fn settle() {
-    for _ in 0..200 {
-        rt::task::yield_now().await;
-    }
-}
+use support::{Change, Cluster, Fault, IMPATIENCE, PATIENCE, Shape, key, rows, with_cluster};
 
 #[test]
 fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
@@ -29,7 +24,7 @@ fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
         {
             let (k, v) = (n as i32, 10 * n as i32);
             cluster.write(n % 3, Change::of(&cluster, k, 5).row(1, v).done(), level).await.expect("all live");
-            settle().await;
+            cluster.settle().await;
             for node in 0..3 {
                 assert_eq!(cluster.own(node, k).await, [(1, i64::from(v))], "{level:?} on node {node}");
                 let read = if level == Any { One } else { level };
@@ -75,7 +70,7 @@ fn who_was_down_gets_what_it_missed_from_the_first_read() {
         cluster.write(0, Change::of(&cluster, 2, 5).row(1, 1).done(), Quorum).await.expect("two live");
         cluster.write(0, Change::of(&cluster, 2, 6).delete_partition().done(), Quorum).await.expect("two live");
         cluster.set_alive(2, true);
-        settle().await;
+        cluster.settle().await;
         assert_eq!(cluster.own(2, 1).await, [(1, 1), (2, 2), (3, 3)], "it knows nothing of it");
         let expected = vec![(1, 10), (3, 3), (4, 40)];
         assert_eq!(cluster.read(2, 1, Quorum).await, Ok(expected.clone()));
@@ -110,6 +105,7 @@ fn errors_say_what_came() {
     with_cluster("errors", Shape::default(), |cluster| async move {
         let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
         cluster.write(0, change(1), All).await.expect("all live");
+        cluster.set_patience(IMPATIENCE);
         cluster.break_node(2, Fault::LosesRequests);
         let timeout = |received, data_present| {
             Err(CoordinatorError::Timeout { consistency: All, required: 3, received, data_present })
@@ -119,6 +115,7 @@ fn errors_say_what_came() {
         cluster.write(0, change(3), Quorum).await.expect("two answer");
         cluster.break_node(2, Fault::LosesAnswers);
         assert_eq!(cluster.write(0, change(4), All).await, timeout(2, false));
+        cluster.set_patience(PATIENCE);
         assert_eq!(cluster.own(2, 1).await, [(1, 1)], "it is written all the same");
         let broken = ReplicaError::Storage("the disk is gone".into());
         cluster.break_node(2, Fault::Fails(broken.clone()));
@@ -195,7 +192,7 @@ fn hints_bring_what_was_missed() {
         for k in 0..20 {
             cluster.write(0, Change::of(&cluster, k, 5).row(1, k).done(), Quorum).await.expect("two live");
         }
-        settle().await;
+        cluster.settle().await;
         while hints.metrics().written < 20 {
             rt::task::yield_now().await;
         }
@@ -236,12 +233,16 @@ fn hints_are_kept_for_whom_the_operator_says() {
         for (n, (kept_for, nodes)) in cases.into_iter().enumerate() {
             hints.set(HintsSettings { kept_for, ..HintsSettings::default() });
             cluster.write(0, Change::of(&cluster, n as i32, 5).row(1, 1).done(), One).await.expect("one lives");
-            settle().await;
+            cluster.settle().await;
             let expected: Vec<_> = nodes.into_iter().map(|node: usize| cluster.nodes[node].host).collect();
             while hints.targets().len() < expected.len() {
                 rt::task::yield_now().await;
             }
             assert_eq!(hints.targets(), expected);
+        }
+        // What was kept last may still be on its way to the disk.
+        while hints.metrics().written < 3 {
+            rt::task::yield_now().await;
         }
         // A window that is over: nothing more is kept.
         let written = hints.metrics().written;
@@ -312,13 +313,13 @@ fn counters_count_once_wherever() {
         for node in 0..3 {
             add(node, 10, Quorum).await.expect("all live");
         }
-        settle().await;
+        cluster.settle().await;
         assert_eq!(cluster.read(0, 1, All).await, Ok(vec![(1, 30)]));
         cluster.set_alive(2, false);
         add(0, 5, Quorum).await.expect("two live");
         cluster.set_alive(2, true);
         add(2, 7, One).await.expect("it lives again");
-        settle().await;
+        cluster.settle().await;
         for node in 0..3 {
             assert_eq!(cluster.read(node, 1, All).await, Ok(vec![(1, 42)]), "from node {node}");
         }
@@ -456,17 +457,79 @@ fn rows_are_counted_by_their_owners_in_one_request_for_each_tablet() {
         }
         let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
         query.output = Rc::new(Output::new(Vec::new(), false, false));
-        let page = PageRequest { size: Some(1 << 40), counts: true, ..PageRequest::default() };
         // What differs is brought together first.
-        assert_eq!(
-            cluster.page(0, &query, &page, All).await.map(|read| (read.rows, read.next.is_some())),
-            Ok((400, false))
-        );
+        assert_eq!(cluster.reduce(0, &query, All).await.map(|read| (read.rows, read.next)), Ok((400, None)));
         let before: u64 = cluster.wire.sent.borrow().values().sum();
-        let read = cluster.page(0, &query, &page, Quorum).await.expect("all live");
+        let read = cluster.reduce(0, &query, Quorum).await.expect("all live");
         assert_eq!((read.rows, read.body.len(), read.next), (400, 0, None));
         let sent = cluster.wire.sent.borrow().values().sum::<u64>() - before;
         assert_eq!(sent, 4, "one other replica for each of four tablets");
+    });
+}
+
+/// What a query's aggregates of `v` come to: count, min, max, sum.
+async fn aggregates(cluster: &Cluster, query: &Query, level: Consistency) -> Result<Vec<i64>, CoordinatorError> {
+    let reduced = cluster.reduce(0, query, level).await?;
+    let mut parts = replica::reduce::values(&reduced.body).peekable();
+    let mut whole = AGGREGATES.map(|kind| Accumulator::new(kind, &CqlType::Int));
+    while parts.peek().is_some() {
+        for aggregate in &mut whole {
+            aggregate.add_part(parts.next().expect("rows of parts are whole")).expect("a part");
+        }
+    }
+    let number = |bytes: Vec<u8>| match &bytes[..] {
+        [_, _, _, _] => i64::from(i32::from_be_bytes(bytes.try_into().expect("four bytes"))),
+        _ => i64::from_be_bytes(bytes.try_into().expect("eight bytes")),
+    };
+    let finished = whole.map(|aggregate| aggregate.finish().expect("it fits").map_or(0, number));
+    Ok(finished.to_vec())
+}
+
+const AGGREGATES: [AggregateKind; 4] =
+    [AggregateKind::Count, AggregateKind::Min, AggregateKind::Max, AggregateKind::Sum];
+
+/// Owners send what their rows come to, and not the rows; where they differ it is that of the rows brought together.
+#[test]
+fn owners_compute_aggregates_of_their_rows() {
+    with_cluster("reduced", Shape::default(), |cluster| async move {
+        for k in 0..200 {
+            cluster.put(k as usize % 3, Change::of(&cluster, k, 5).row(1, k).row(2, -k).done()).await;
+            cluster.put((k as usize + 1) % 3, Change::of(&cluster, k, 5).row(1, k).row(2, -k).done()).await;
+        }
+        // One replica alone knows of these.
+        cluster.put(0, Change::of(&cluster, 7, 6).row(1, 5000).done()).await;
+        cluster.put(1, Change::of(&cluster, 199, 6).delete(2).done()).await;
+        cluster.put(2, Change::of(&cluster, 8, 6).delete_partition().done()).await;
+        let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        let column = cluster.schema().regulars[0].id;
+        let reductions = AGGREGATES.map(|kind| Reduction { kind, column: Some(0) }).to_vec();
+        query.output = Rc::new(Output::new(vec![OutputColumn::Value(column)], false, false).reduced(reductions));
+        let expected = Ok(vec![397, -198, 5000, 5000 - 7 + 199]);
+        assert_eq!(aggregates(&cluster, &query, All).await, expected);
+        for level in [One, Two, Quorum, All, EachQuorum, LocalOne] {
+            let before: u64 = cluster.wire.sent.borrow().values().sum();
+            assert_eq!(aggregates(&cluster, &query, level).await, expected, "{level:?}");
+            let sent = cluster.wire.sent.borrow().values().sum::<u64>() - before;
+            assert_eq!(
+                sent,
+                4 * (match level {
+                    One | LocalOne => 0,
+                    All => 2,
+                    _ => 1,
+                }),
+                "{level:?}: none for its rows"
+            );
+        }
+        let bytes = cluster.reduce(0, &query, Quorum).await.expect("all live").body.len();
+        assert!(bytes < 4 * 64, "{bytes} bytes of four tablets");
+        query.partitions = Partitions::Keys(smallvec![key(7), key(3)]);
+        assert_eq!(aggregates(&cluster, &query, Quorum).await, Ok(vec![4, -7, 5000, 5000 - 7]));
+        query.partitions = Partitions::Keys(smallvec![key(8)]);
+        assert_eq!(aggregates(&cluster, &query, Quorum).await, Ok(vec![0; 4]));
+        cluster.set_alive(1, false);
+        cluster.set_alive(2, false);
+        let unavailable = CoordinatorError::Unavailable { consistency: Quorum, required: 2, alive: 1 };
+        assert_eq!(aggregates(&cluster, &query, Quorum).await, Err(unavailable));
     });
 }
 

@@ -1,6 +1,7 @@
 //! Every error a client can get, with its protocol code: chosen here and nowhere else.
 
 use crate::api::Consistency;
+use model::total::TotalError;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -130,6 +131,12 @@ impl Error {
     /// Something that Messina does not have yet.
     pub fn not_supported(what: &str) -> Error {
         Error::Invalid(format!("{what} is not supported yet"))
+    }
+}
+
+impl From<TotalError> for Error {
+    fn from(error: TotalError) -> Error {
+        Error::invalid(error.to_string())
     }
 }
 

@@ -250,7 +250,7 @@ impl Processor {
         let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, &batch.params));
         self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
         let config = self.config();
-        let request = self.request(&config, &metadata, client, &batch.params, steps);
+        let request = self.request(&config, metadata, client, &batch.params, steps);
         let whole = Whole { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;
         if let Some(trace) = trace {
@@ -312,12 +312,13 @@ impl Processor {
     fn request<'a>(
         &'a self,
         config: &'a Config,
-        metadata: &'a Rc<Metadata>,
+        metadata: Rc<Metadata>,
         client: &'a ClientState,
         params: &'a QueryParams,
         trace: Option<Rc<Trace>>,
     ) -> Request<'a> {
-        Request { coordinator: &self.coordinator, metadata, config, client, params, trace }
+        let held = RefCell::new(Some(metadata));
+        Request { coordinator: &self.coordinator, held, config, client, params, trace }
     }
 
     #[inline]
@@ -332,7 +333,7 @@ impl Processor {
         let values = bind(&params.values, &planned.variables.columns)?;
         let env = Env { values: &values, variables: &planned.variables.columns };
         let config = self.config();
-        let request = self.request(&config, &metadata, client, params, trace);
+        let request = self.request(&config, metadata, client, params, trace);
         match &planned.plan {
             Plan::Select(select) => {
                 self.statistics.select(select, params);
@@ -362,7 +363,7 @@ impl Processor {
                 self.statistics.batch(batch.kind, params, batch.statements.iter().map(|modify| modify.verb));
                 Box::pin(run_batch(batch, env, &request)).await
             }
-            Plan::Use(keyspace) => self.use_keyspace(client, keyspace, &metadata),
+            Plan::Use(keyspace) => self.use_keyspace(client, keyspace, &request.metadata()),
             Plan::Truncate(statement, attributes) => {
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;

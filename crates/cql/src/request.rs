@@ -10,6 +10,7 @@ use model::TableSchema;
 use replica::{Class, Context, Trace};
 use rt::sync::Deadline;
 use rt::time::Duration;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// How long requests may take, and other limits of the language.
@@ -64,8 +65,8 @@ impl Default for Config {
 pub struct Request<'a> {
     /// The shard's coordinator.
     pub coordinator: &'a Coordinator,
-    /// The metadata it is planned and routed by.
-    pub metadata: &'a Rc<Metadata>,
+    /// The metadata it is planned and routed by, as long as it holds on to them.
+    pub held: RefCell<Option<Rc<Metadata>>>,
     /// The limits.
     pub config: &'a Config,
     /// Whose it is.
@@ -77,6 +78,16 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// The metadata it is planned and routed by; the newest if it has let go of them.
+    pub fn metadata(&self) -> Rc<Metadata> {
+        self.held.borrow().clone().unwrap_or_else(|| self.coordinator.metadata())
+    }
+
+    /// Lets go of the metadata: what takes more than a page must not keep old ones in use, for whom others may wait.
+    pub fn let_go_of_metadata(&self) {
+        self.held.take();
+    }
+
     /// The options for the coordinator, with this much time.
     pub fn options(&self, timeout: Duration) -> RequestOptions {
         RequestOptions {
@@ -85,7 +96,7 @@ impl Request<'_> {
                 deadline: Deadline::after(timeout),
                 cancel: self.client.cancel.clone(),
                 trace: self.trace.clone(),
-                metadata_number: self.metadata.number,
+                metadata_number: self.metadata().number,
             },
             consistency: self.params.consistency,
         }

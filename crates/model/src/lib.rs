@@ -3,8 +3,9 @@
 //! Everything above speaks in these words. Data is bytes first: a [`row::Row`] and a [`mutation::Mutation`] are contiguous
 //! buffers that the commitlog, the wire, the memtable and the readers understand in place. Column ids never change meaning
 //! within a table, so bytes written under one schema version are read under any other.
-//! Reading order: types, token, key, schema, row, counter, mutation, fragment, merge, compact.
+//! Reading order: types, token, key, schema, row, counter, mutation, fragment, merge, compact, total, aggregate.
 
+pub mod aggregate;
 pub mod compact;
 pub mod counter;
 pub mod fragment;
@@ -18,6 +19,7 @@ pub mod row;
 pub mod schema;
 pub mod time;
 pub mod token;
+pub mod total;
 pub mod types;
 
 pub use id::{ColumnId, HostId, QueryId, SchemaVersion, TableId};

@@ -4,7 +4,7 @@
 //! shard. A read is admitted ([`permit`]), streams merged fragments out of the engine and turns them into a page of rows
 //! ([`page`]); the reader is kept for the next page ([`querier`]). The replica knows no network, no other replica, no consistency
 //! level.
-//! Reading order: request, output, page, digest, permit, querier, read, fragments, write, counter, wire, trace.
+//! Reading order: request, output, reduce, page, digest, permit, querier, read, fragments, write, counter, wire, trace.
 
 mod counter;
 pub mod digest;
@@ -15,6 +15,7 @@ pub mod page;
 pub mod permit;
 pub mod querier;
 pub mod read;
+pub mod reduce;
 pub mod request;
 pub mod trace;
 pub mod wire;
@@ -26,6 +27,7 @@ pub use fragments::FragmentPage;
 pub use output::{Output, OutputColumn};
 pub use page::{Page, PageEnd, Position, Region};
 pub use read::{Replica, ReplicaConfig, ReplicaMetrics};
+pub use reduce::Reduction;
 pub use request::{Class, Context, Limits, ReadCommand};
 pub use trace::Trace;
 pub use wire::command::region_from_code;

@@ -1,5 +1,6 @@
 //! What a read emits of each row, and the writing of it: values go once, from the source's bytes into the result.
 
+use crate::reduce::Reduction;
 use model::compact::LiveCells;
 use model::counter;
 use model::id::{ColumnId, SchemaVersion};
@@ -40,21 +41,28 @@ pub struct Output {
     pub static_only_rows: bool,
     /// Whether each live partition gives exactly one row, of key and static columns (`DISTINCT`).
     pub distinct: bool,
+    /// If there are any, they come to one row that is emitted instead of all rows of a page.
+    pub reductions: Vec<Reduction>,
     /// The columns as the schema version last read with has them: a prepared statement binds once, not per request.
     bound: RefCell<Option<(SchemaVersion, Rc<Binding>)>>,
 }
 
 impl PartialEq for Output {
     fn eq(&self, other: &Self) -> bool {
-        (&self.columns, self.static_only_rows, self.distinct)
-            == (&other.columns, other.static_only_rows, other.distinct)
+        (&self.columns, self.static_only_rows, self.distinct, &self.reductions)
+            == (&other.columns, other.static_only_rows, other.distinct, &other.reductions)
     }
 }
 
 impl Output {
     /// An output of these columns.
     pub fn new(columns: Vec<OutputColumn>, static_only_rows: bool, distinct: bool) -> Self {
-        Output { columns, static_only_rows, distinct, bound: RefCell::new(None) }
+        Output { columns, static_only_rows, distinct, reductions: Vec::new(), bound: RefCell::new(None) }
+    }
+
+    /// The same with its rows reduced to what these come to.
+    pub fn reduced(&self, reductions: Vec<Reduction>) -> Self {
+        Output { reductions, ..Output::new(self.columns.clone(), self.static_only_rows, self.distinct) }
     }
 
     pub(crate) fn bind(&self, schema: &TableSchema) -> Rc<Binding> {

@@ -6,6 +6,7 @@
 use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::output::{Binding, Output};
+use crate::reduce::Reducer;
 use crate::request::Limits;
 use bytes::Bytes;
 use engine::PartitionHead;
@@ -115,6 +116,8 @@ pub struct PageBuilder<'a> {
     schema: &'a TableSchema,
     output: &'a Output,
     binding: Rc<Binding>,
+    /// Set if the rows are only reduced.
+    reducer: Option<Reducer>,
     limits: Limits,
     now: Seconds,
     resumed: Option<(Bytes, u64)>,
@@ -152,6 +155,7 @@ impl<'a> PageBuilder<'a> {
             schema,
             output,
             binding: output.bind(schema),
+            reducer: Reducer::new(output, schema),
             limits,
             now,
             resumed,
@@ -259,7 +263,10 @@ impl<'a> PageBuilder<'a> {
     }
 
     /// The page, when the stream has ended or `push` said stop.
-    pub fn finish(self) -> Page {
+    pub fn finish(mut self) -> Page {
+        if let Some(reducer) = self.reducer.filter(|_| self.page.rows > 0) {
+            reducer.finish(&mut self.page.body);
+        }
         self.page
     }
 
@@ -371,10 +378,15 @@ impl<'a> PageBuilder<'a> {
         let static_cells = live_cells(fixed, self.cover.static_row(), self.now);
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);
-        if self.page.body.capacity() == 0 {
-            self.page.body.reserve(FIRST_BODY);
+        if let Some(reducer) = &mut self.reducer {
+            self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut reducer.row);
+            reducer.take_row().map_err(|error| ReplicaError::Rejected(error.to_string()))?;
+        } else {
+            if self.page.body.capacity() == 0 {
+                self.page.body.reserve(FIRST_BODY);
+            }
+            self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.page.body);
         }
-        self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.page.body);
         if self.limits.paged
             && self.page.body.len() > LARGE_BODY
             && (self.page.body.capacity() as u64) < self.limits.bytes

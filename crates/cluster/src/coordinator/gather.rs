@@ -409,7 +409,7 @@ fn data_command(command: &ReadCommand) -> ReadCommand {
     whole.limits.paged = true;
     whole.limits.bytes = whole.limits.bytes.min(MAX_DATA_BYTES);
     (whole.query, whole.first_page) = (None, true);
-    if whole.output.distinct {
+    if whole.output.distinct || !whole.output.reductions.is_empty() {
         let (columns, static_only) = (whole.output.columns.clone(), whole.output.static_only_rows);
         whole.output = Rc::new(replica::Output::new(columns, static_only, false));
     }

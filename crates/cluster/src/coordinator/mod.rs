@@ -16,6 +16,7 @@ mod paging;
 mod peers;
 mod read;
 mod reconcile;
+mod reduce;
 mod replicate;
 mod resume;
 mod speculation;

@@ -61,12 +61,10 @@ pub struct PageRequest {
     pub state: Option<Box<PagingState>>,
     /// What may be spent on finding a first row; none: what the settings say.
     pub budget: Option<PageBudget>,
-    /// The rows are only counted: as many tablets as may be are asked at once from the beginning, for each answers with next to nothing.
-    pub counts: bool,
 }
 
 /// A page.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct QueryPage {
     /// How many rows.
     pub rows: u64,
@@ -174,7 +172,7 @@ impl Coordinator {
                 let shard = self.owner_of_tablet(&query.table, tablet);
                 self.call_read(shard, command, &options.context).await?
             } else {
-                let window = window.get_or_insert_with(|| Box::new(Window::new(query, page.counts)));
+                let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
                 let first = (tablet, command.ranges[0].clone());
                 let asked = self.gather_window(query, first, &mut targets, window, command, options);
                 let gathered = Box::pin(asked).await?;

@@ -16,16 +16,14 @@ pub(super) struct Window {
 }
 
 /// Tablets of a scan that are asked at the same time at most: each may answer with a whole page.
-const WIDEST: usize = 32;
+pub(super) const WIDEST: usize = 32;
 /// Partitions that are asked for at the same time to begin with: they have few rows each, mostly.
 const KEYS_AT_FIRST: usize = 8;
 
 impl Window {
-    /// `counts`: nothing is thrown away of what many tablets answer, since rows are only counted.
-    pub fn new(query: &Query, counts: bool) -> Window {
+    pub fn new(query: &Query) -> Window {
         Window {
             width: match query.partitions {
-                _ if counts => WIDEST,
                 Partitions::Keys(_) => KEYS_AT_FIRST,
                 Partitions::Range(_) => 1,
             },

@@ -13,9 +13,12 @@ pub const INTERNODE_V1: &str = "INTERNODE_V1";
 /// Tablets move by stages that are part of the metadata, with barriers and a fence.
 pub const TABLET_TRANSITIONS: &str = "TABLET_TRANSITIONS";
 
+/// Owners compute aggregates of their rows: what is asked of them says so behind what release 0.1.0 reads.
+pub const AGGREGATES_BY_OWNERS: &str = "AGGREGATES_BY_OWNERS";
+
 /// What this release can do.
 pub fn supported() -> Vec<String> {
-    [RAFT_METADATA, INTERNODE_V1, TABLET_TRANSITIONS].map(str::to_owned).to_vec()
+    [RAFT_METADATA, INTERNODE_V1, TABLET_TRANSITIONS, AGGREGATES_BY_OWNERS].map(str::to_owned).to_vec()
 }
 
 /// What is enabled and a node with these features lacks: it must not join, nor start.

@@ -29,7 +29,7 @@ use replica::{Class, Context, Output, OutputColumn, Replica, ReplicaConfig, Repl
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
-use std::cell::RefCell;
+use std::cell::{self, RefCell};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -42,6 +42,11 @@ const VALUE: ColumnId = ColumnId(0);
 
 /// The stack of a test's thread: futures of unoptimised builds are large.
 const STACK: usize = 16 << 20;
+
+/// How long a request may take that is to succeed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one is waited for that cannot: the replicas that are well have answered by then.
+pub const IMPATIENCE: Duration = Duration::from_secs(2);
 
 /// How a node treats what is sent to it.
 #[derive(Clone, Debug)]
@@ -63,6 +68,23 @@ pub struct Wire {
     pub faults: RefCell<BTreeMap<HostId, Fault>>,
     /// How many requests were sent to each.
     pub sent: RefCell<BTreeMap<HostId, u64>>,
+    under_way: Rc<cell::Cell<usize>>,
+}
+
+/// A request that has not been answered yet.
+struct UnderWay(Rc<cell::Cell<usize>>);
+
+impl UnderWay {
+    fn new(count: &Rc<cell::Cell<usize>>) -> UnderWay {
+        count.set(count.get() + 1);
+        UnderWay(count.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 struct End(Rc<Wire>);
@@ -77,7 +99,9 @@ impl Transport for End {
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
         let replica = self.0.replicas.borrow()[&to.host].clone();
         let fault = self.0.faults.borrow().get(&to.host).cloned();
+        let under_way = UnderWay::new(&self.0.under_way);
         Box::pin(async move {
+            let _under_way = under_way;
             match fault {
                 None => Ok(replica.serve(request).await),
                 Some(Fault::Refused) => Err(Unreached::Down("connection refused".into())),
@@ -107,6 +131,7 @@ pub struct Cluster {
     pub wire: Rc<Wire>,
     directory: PathBuf,
     views: RefCell<Vec<NodeView>>,
+    patience: cell::Cell<Duration>,
 }
 
 /// What a test's table is like.
@@ -230,7 +255,7 @@ impl Cluster {
             wire.replicas.borrow_mut().insert(node.host, node.replica.clone());
             nodes.push(node);
         }
-        Cluster { nodes, wire, directory, views: RefCell::new(views) }
+        Cluster { nodes, wire, directory, views: RefCell::new(views), patience: cell::Cell::new(PATIENCE) }
     }
 
     /// All other nodes learn that a node has died, or lives again.
@@ -257,6 +282,30 @@ impl Cluster {
     pub async fn change_all(&self, ops: Vec<Op>) {
         for node in 0..self.nodes.len() {
             self.change(node, ops.clone()).await;
+        }
+    }
+
+    /// Requests give up after this time from now on: what cannot come need not be waited for as long as what may be slow.
+    pub fn set_patience(&self, patience: Duration) {
+        self.patience.set(patience);
+    }
+
+    fn options(&self, consistency: Consistency) -> RequestOptions {
+        let mut options = within(consistency);
+        options.context.deadline = Deadline::after(self.patience.get());
+        options
+    }
+
+    /// Waits until nothing is under way between nodes: writes go on to replicas which nobody waits for.
+    pub async fn settle(&self) {
+        loop {
+            for _ in 0..200 {
+                rt::task::yield_now().await;
+            }
+            if self.wire.under_way.get() == 0 {
+                return;
+            }
+            rt::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
@@ -291,7 +340,7 @@ impl Cluster {
         consistency: Consistency,
     ) -> Result<(), CoordinatorError> {
         let key = mutation.decorated_key();
-        self.nodes[node].coordinator.write(smallvec![(mutation, key)], kind, &within(consistency)).await
+        self.nodes[node].coordinator.write(smallvec![(mutation, key)], kind, &self.options(consistency)).await
     }
 
     /// Gives a change to one replica and nobody else.
@@ -315,7 +364,17 @@ impl Cluster {
         // Each node has its own snapshot of the metadata.
         let metadata = self.nodes[node].coordinator.metadata();
         let query = Query { table: metadata.table_by_id(table_id()).expect("it is there").clone(), ..query.clone() };
-        self.nodes[node].coordinator.read(&query, page, &within(consistency)).await
+        self.nodes[node].coordinator.read(&query, page, &self.options(consistency)).await
+    }
+
+    /// What a node reduces a query's rows to.
+    pub async fn reduce(
+        &self,
+        node: usize,
+        query: &Query,
+        consistency: Consistency,
+    ) -> Result<QueryPage, CoordinatorError> {
+        self.nodes[node].coordinator.reduce(query, &self.options(consistency)).await
     }
 
     /// The rows of a partition as a node reads them at this level: clustering keys and values.
@@ -409,12 +468,12 @@ async fn start_node(path: PathBuf, view: &NodeView, ops: Vec<Op>, wire: &Rc<Wire
     Node { host, coordinator, replica, engine, metadata }
 }
 
-/// Options with a short time: nothing in these tests is slow but what never comes.
+/// Options with time enough for a machine that does other things as well.
 pub fn within(consistency: Consistency) -> RequestOptions {
     RequestOptions {
         context: Context {
             class: Class::User,
-            deadline: Deadline::after(Duration::from_millis(500)),
+            deadline: Deadline::after(PATIENCE),
             cancel: Cancel::new(),
             trace: None,
             metadata_number: 1,

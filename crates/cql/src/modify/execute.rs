@@ -74,7 +74,7 @@ impl Modify {
             self.fill(&mut mutation, &key, &rows, env, &stamp, &prior)?;
             if one && request.client.tablets_routing.get() && self.partition.key_variables().is_some() {
                 hint = request
-                    .metadata
+                    .metadata()
                     .table_by_id(self.schema.id)
                     .and_then(|t| request.coordinator.tablet_hint(t, key.token));
             }

@@ -46,7 +46,7 @@ pub async fn read_first(
     options: &RequestOptions,
 ) -> Result<Prior, Error> {
     let schema = &modify.schema;
-    let table = request.metadata.table_by_id(schema.id);
+    let table = request.metadata().table_by_id(schema.id).cloned();
     let table = table.ok_or_else(|| Error::invalid(format!("unconfigured table {}", schema.name)))?;
     let mut prior = Prior::default();
     let mut options = options.clone();

@@ -2,39 +2,23 @@
 
 use super::selector::{Row, Selector};
 use crate::error::Error;
-use crate::term::numbers::{Total, is_number};
+use crate::term::numbers::is_number;
 use bytes::Bytes;
 use model::CqlType;
-use model::types::compare;
-use std::cmp::Ordering;
+use model::aggregate::Accumulator;
 
-/// What is computed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// `count(*)`, or of values that are not null.
-    Count,
-    /// The least value.
-    Min,
-    /// The greatest value.
-    Max,
-    /// The sum, of the values' own type.
-    Sum,
-    /// The mean, of the values' own type.
-    Avg,
-}
+pub use model::aggregate::AggregateKind as Kind;
 
-impl Kind {
-    /// The aggregate of a function's name.
-    pub fn of_name(name: &str) -> Option<Kind> {
-        Some(match name {
-            "count" => Kind::Count,
-            "min" => Kind::Min,
-            "max" => Kind::Max,
-            "sum" => Kind::Sum,
-            "avg" => Kind::Avg,
-            _ => return None,
-        })
-    }
+/// The aggregate of a function's name.
+pub fn kind_of_name(name: &str) -> Option<Kind> {
+    Some(match name {
+        "count" => Kind::Count,
+        "min" => Kind::Min,
+        "max" => Kind::Max,
+        "sum" => Kind::Sum,
+        "avg" => Kind::Avg,
+        _ => return None,
+    })
 }
 
 /// An aggregate of an expression.
@@ -70,55 +54,39 @@ impl Aggregate {
 /// An aggregate on its way over the rows of a group.
 pub struct State<'a> {
     aggregate: &'a Aggregate,
-    count: i64,
-    best: Option<Bytes>,
-    total: Option<Total>,
+    values: Accumulator,
 }
 
 impl<'a> State<'a> {
     /// Before the first row.
     pub fn new(aggregate: &'a Aggregate) -> Self {
-        let adds = matches!(aggregate.kind, Kind::Sum | Kind::Avg);
-        State { aggregate, count: 0, best: None, total: adds.then(|| Total::new(&aggregate.ty)) }
+        State { aggregate, values: Accumulator::new(aggregate.kind, &aggregate.ty) }
     }
 
     /// So many rows of which nothing is looked at.
     pub fn add_rows(&mut self, rows: u64) {
-        self.count += rows as i64;
+        self.values.add_rows(rows);
     }
 
     /// One row.
     pub fn add(&mut self, row: Row<'_>) -> Result<(), Error> {
         let Some(argument) = &self.aggregate.argument else {
-            self.count += 1;
+            self.values.add_rows(1);
             return Ok(());
         };
-        let Some(value) = argument.evaluate(row)? else { return Ok(()) };
-        self.count += 1;
-        match self.aggregate.kind {
-            Kind::Count => {}
-            Kind::Min | Kind::Max => {
-                let wanted = if self.aggregate.kind == Kind::Min { Ordering::Less } else { Ordering::Greater };
-                if self.best.as_ref().is_none_or(|best| compare(&self.aggregate.ty, &value, best) == wanted) {
-                    self.best = Some(value);
-                }
-            }
-            Kind::Sum | Kind::Avg => {
-                if let Some(total) = &mut self.total {
-                    total.add(&value)?;
-                }
-            }
+        match argument.evaluate(row)? {
+            Some(value) => Ok(self.values.add(&value)?),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What replicas made of some of the rows.
+    pub fn add_part(&mut self, part: Option<&[u8]>) -> Result<(), Error> {
+        Ok(self.values.add_part(part)?)
     }
 
     /// The result.
     pub fn finish(self) -> Result<Option<Bytes>, Error> {
-        match (self.aggregate.kind, self.total) {
-            (Kind::Sum, Some(total)) => total.sum(),
-            (Kind::Avg, Some(total)) => total.mean(),
-            (Kind::Min | Kind::Max, _) => Ok(self.best),
-            _ => Ok(Some(Bytes::copy_from_slice(&self.count.to_be_bytes()))),
-        }
+        Ok(self.values.finish()?.map(Bytes::from))
     }
 }

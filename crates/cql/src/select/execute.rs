@@ -18,9 +18,6 @@ use std::rc::Rc;
 /// `select_internal_page_size`: rows a page where rows are aggregated or filtered and the client named no page size.
 const INTERNAL_PAGE_ROWS: u64 = 10_000;
 
-/// Rows a page at most where rows are only counted: an answer has only their number.
-const COUNTED_ROWS: u64 = 1 << 40;
-
 /// Rows a page at least where rows are grouped, however few groups the client wants at once.
 const LEAST_GROUPED_ROWS: u64 = 100;
 
@@ -95,7 +92,8 @@ impl Select {
                         if request.client.tablets_routing.get()
                             && self.restrictions.partition.key_variables().is_some() =>
                     {
-                        let table = request.metadata.table_by_id(self.schema.id);
+                        let metadata = request.metadata();
+                        let table = metadata.table_by_id(self.schema.id);
                         table.and_then(|table| request.coordinator.tablet_hint(table, key.token))
                     }
                     _ => None,
@@ -104,10 +102,10 @@ impl Select {
             }
             Partitions::Range(range) => (Targets::Range(range), None),
         };
-        let table = request.metadata.table_by_id(self.schema.id);
+        let table = request.metadata().table_by_id(self.schema.id).cloned();
         let table = table.ok_or_else(|| Error::invalid(format!("unconfigured table {}", self.schema.name)))?;
         let mut query = Query {
-            table: table.clone(),
+            table,
             partitions,
             slice,
             output: self.output.clone(),
@@ -235,19 +233,27 @@ impl Select {
     /// All rows at once, read page by page: for aggregates and for orders across partitions.
     async fn whole(
         &self,
-        query: Query,
+        mut query: Query,
         mut emitter: Emitter<'_>,
         request: &Request<'_>,
         options: &RequestOptions,
     ) -> Result<Answer, Error> {
+        request.let_go_of_metadata();
+        let reduced = self.reduced.clone().filter(|_| request.coordinator.can_reduce(&query.table));
+        if emitter.only_counts() || reduced.is_some() {
+            query.output = reduced.unwrap_or(query.output);
+            let page = request.coordinator.reduce(&query, options).await;
+            let page = page.map_err(|error| read_error(error, &self.schema))?;
+            emitter.take_reduced(page.rows, &page.body)?;
+            emitter.finish()?;
+            let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
+            return Ok(self.answer(rows, page.info, request));
+        }
         let mut state = None;
         let mut info = PageInfo::default();
-        // Each owner counts its tablets in one go, and all do at the same time.
-        let counts = emitter.only_counts();
-        let size = Some(if counts { COUNTED_ROWS } else { INTERNAL_PAGE_ROWS });
         loop {
-            let wanted = PageRequest { size, state, counts, ..PageRequest::default() };
-            let page = request.coordinator.read(&query, &wanted, options).await;
+            let wanted = PageRequest { size: Some(INTERNAL_PAGE_ROWS), state, ..PageRequest::default() };
+            let page = request.coordinator.read_anew(&mut query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
             info = info.then(page.info);
             push_all(page.body, page.rows, self, &mut emitter).await?;
@@ -266,7 +272,7 @@ impl Select {
     #[allow(clippy::too_many_arguments)]
     async fn grouped(
         &self,
-        query: Query,
+        mut query: Query,
         mut emitter: Emitter<'_>,
         page_size: Option<u64>,
         mut state: Option<Box<PagingState>>,
@@ -282,11 +288,12 @@ impl Select {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
         });
         emitter.most_groups = page_size.unwrap_or(u64::MAX);
+        request.let_go_of_metadata();
         let mut id = state.as_ref().map(|state| state.query);
         let mut info = PageInfo::default();
         loop {
             let wanted = PageRequest { size: Some(size), state, ..PageRequest::default() };
-            let page = request.coordinator.read(&query, &wanted, options).await;
+            let page = request.coordinator.read_anew(&mut query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
             info = info.then(page.info);
             id = page.next.as_ref().map(|state| state.query).or(id);
@@ -324,7 +331,7 @@ impl Select {
     #[allow(clippy::too_many_arguments)]
     async fn filtered(
         &self,
-        query: Query,
+        mut query: Query,
         mut emitter: Emitter<'_>,
         page_size: Option<u64>,
         mut state: Option<Box<PagingState>>,
@@ -338,13 +345,12 @@ impl Select {
         }
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
+        request.let_go_of_metadata();
         let mut info = PageInfo::default();
         loop {
             let size = Some(page_size.unwrap_or(INTERNAL_PAGE_ROWS));
-            let page = request
-                .coordinator
-                .read(&query, &PageRequest { size, state, budget: Some(budget), counts: false }, options)
-                .await;
+            let wanted = PageRequest { size, state, budget: Some(budget) };
+            let page = request.coordinator.read_anew(&mut query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
             info = info.then(page.info);
             push_all(page.body, page.rows, self, &mut emitter).await?;
@@ -381,10 +387,6 @@ const ROWS_PER_LOOK: usize = 64;
 
 /// False if a row was not taken, because a page of groups is full.
 async fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
-    if emitter.only_counts() {
-        emitter.count(rows);
-        return Ok(true);
-    }
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();
     for n in 1.. {

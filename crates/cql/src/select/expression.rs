@@ -1,6 +1,6 @@
 //! The expressions of a selection: planned into selectors, with the output columns and aggregates that they need.
 
-use super::aggregate::{Aggregate, Kind};
+use super::aggregate::{Aggregate, Kind, kind_of_name};
 use super::selector::{CellTime, Selector};
 use crate::error::Error;
 use crate::restrictions::analyse::output_of;
@@ -259,7 +259,7 @@ impl<'s> Columns<'s, '_, '_> {
 
     fn call(&mut self, call: &FunctionCall<SelectExpr>) -> Result<(Selector, CqlType), Error> {
         let system = call.name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system");
-        if system && let Some(kind) = Kind::of_name(&call.name.name) {
+        if system && let Some(kind) = kind_of_name(&call.name.name) {
             let [argument] = &call.arguments[..] else {
                 return Err(Error::invalid(format!(
                     "Invalid number of arguments in call to function {}: 1 required but {} provided",

@@ -41,6 +41,8 @@ pub struct Select {
     pub filter_slots: Vec<SmallVec<[usize; 1]>>,
     /// What is emitted of each row.
     pub output: Rc<Output>,
+    /// The same for owners that compute the aggregates themselves, if these are of nothing but columns of all rows.
+    pub reduced: Option<Rc<Output>>,
     /// What the client gets of it.
     pub shape: Shape,
     /// What is wanted of each partition, if that does not depend on values.

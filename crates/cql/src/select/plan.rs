@@ -1,5 +1,6 @@
 //! Planning of SELECT.
 
+use super::aggregate::Aggregate;
 use super::expression::{Columns, Item, slot_of};
 use super::group::{self, Grouping};
 use super::selector::Selector;
@@ -16,7 +17,7 @@ use model::CqlType;
 use model::range::{RowRange, Slice};
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::types::Value;
-use replica::{Output, OutputColumn};
+use replica::{Output, OutputColumn, Reduction};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -126,13 +127,18 @@ pub fn plan(
         name: item.name,
         ty: item.ty,
     };
+    let output = Output::new(output, whole_partitions, statement.distinct);
+    let plain = restrictions.filters.is_empty() && grouping.is_none() && per_partition_limit.is_none();
+    let reductions = if plain { reductions(&shape, &output) } else { None };
+    let reduced = reductions.map(|reductions| Rc::new(output.reduced(reductions)));
     let metadata = ResultMetadata { columns: items.into_iter().map(spec).collect(), ..Default::default() };
     Ok(Select {
         schema: schema.clone(),
         virtual_table,
         restrictions,
         filter_slots,
-        output: Rc::new(Output::new(output, whole_partitions, statement.distinct)),
+        output: Rc::new(output),
+        reduced,
         shape,
         slice,
         static_row,
@@ -147,6 +153,28 @@ pub fn plan(
         bypass_cache: statement.bypass_cache,
         metadata: Rc::new(metadata),
     })
+}
+
+/// The aggregates as owners compute them; none if they must have the rows, or a row is shown beside the aggregates.
+fn reductions(shape: &Shape, output: &Output) -> Option<Vec<Reduction>> {
+    let Shape::Aggregate(aggregates, selectors) = shape else { return None };
+    if selectors.iter().any(Selector::has_column) {
+        return None;
+    }
+    let reduction = |aggregate: &Aggregate| {
+        let column = match &aggregate.argument {
+            None => None,
+            Some(argument) => {
+                let slot = argument.as_slot()?;
+                if matches!(output.columns[slot], OutputColumn::Elements(_) | OutputColumn::CellTimes(_)) {
+                    return None;
+                }
+                Some(u16::try_from(slot).ok()?)
+            }
+        };
+        Some(Reduction { kind: aggregate.kind, column })
+    };
+    aggregates.iter().map(reduction).collect()
 }
 
 /// The chosen expressions as one, of SELECT JSON. A name with capitals keeps its quotes, so that INSERT JSON reads it back.

@@ -9,6 +9,7 @@ use crate::term::Env;
 use bytes::Bytes;
 use model::types::compare;
 use replica::output::write_value;
+use replica::reduce::values;
 use std::cmp::Ordering;
 
 /// The output columns of one row.
@@ -112,9 +113,20 @@ impl<'a> Emitter<'a> {
         self.body.len() + self.unsorted_bytes
     }
 
-    /// Rows of which nothing is looked at.
-    pub fn count(&mut self, rows: u64) {
-        self.aggregates.iter_mut().for_each(|aggregate| aggregate.add_rows(rows));
+    /// What owners made of rows: their number, which is all where rows are only counted, and the parts of aggregates.
+    pub fn take_reduced(&mut self, rows: u64, parts: &[u8]) -> Result<(), Error> {
+        if self.only_counts() {
+            self.aggregates.iter_mut().for_each(|aggregate| aggregate.add_rows(rows));
+            return Ok(());
+        }
+        let mut parts = values(parts).peekable();
+        while parts.peek().is_some() {
+            for aggregate in &mut self.aggregates {
+                let part = parts.next().ok_or_else(|| Error::Server("an owner's aggregates are not whole".into()))?;
+                aggregate.add_part(part)?;
+            }
+        }
+        Ok(())
     }
 
     /// One row; false if it was not taken, because the page has as many groups as it may.

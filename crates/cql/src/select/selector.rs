@@ -69,6 +69,17 @@ impl Selector {
         }
     }
 
+    /// Whether a column of a row is part of it, outside of aggregates.
+    pub fn has_column(&self) -> bool {
+        match self {
+            Selector::Slot(_) | Selector::CellTime(_) => true,
+            Selector::Aggregate(_) | Selector::Term(_) => false,
+            Selector::Call(_, arguments) => arguments.iter().any(Selector::has_column),
+            Selector::Field(inner, _) | Selector::Element(inner, ..) | Selector::Slice(inner, ..) => inner.has_column(),
+            Selector::Json(members) => members.iter().any(|(_, _, member)| member.has_column()),
+        }
+    }
+
     /// The expression's value for a row.
     pub fn evaluate(&self, row: Row<'_>) -> Result<Option<Bytes>, Error> {
         Ok(match self {

@@ -2,11 +2,12 @@
 //! ScyllaDB's `set_intersection`.
 
 use super::function::{Argument, Found, Function, full_name};
-use super::numbers::{Total, is_number};
+use super::numbers::is_number;
 use crate::error::Error;
 use crate::syntax::QualifiedName;
 use bytes::Bytes;
 use model::CqlType;
+use model::total::Total;
 use model::types::{ValueError, collection, compare};
 use std::cmp::Ordering;
 
@@ -121,7 +122,8 @@ impl Fold {
                     for element in elements()? {
                         total.add(element.map_err(wrong)?)?;
                     }
-                    if self == Fold::Sum { total.sum()? } else { total.mean()? }
+                    let result = if self == Fold::Sum { total.sum()? } else { total.mean()? };
+                    result.map(Bytes::from)
                 }
             },
             _ => None,

@@ -6,7 +6,7 @@ use super::collections::{self, Fold};
 use super::math::Math;
 use super::numbers::NUMBERS;
 use crate::error::Error;
-use crate::select::aggregate::Kind;
+use crate::select::aggregate::kind_of_name;
 use crate::syntax::QualifiedName;
 use model::CqlType;
 use model::types;
@@ -92,7 +92,7 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
     } else {
         Vec::new()
     };
-    if known.is_empty() && Kind::of_name(&name.name).is_some() {
+    if known.is_empty() && kind_of_name(&name.name).is_some() {
         return Err(Error::invalid(format!("Aggregation function {} is not allowed here", full_name(name))));
     }
     if known.is_empty() {

@@ -79,6 +79,11 @@ impl<'a> Reader<'a> {
         (len == reader.rest.len()).then_some(reader)
     }
 
+    /// Whether there is nothing more in the body: what a later release appends is not there.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, tail) = self.rest.split_first_chunk::<N>()?;
         self.rest = tail;

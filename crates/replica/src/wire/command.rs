@@ -3,7 +3,9 @@
 use super::codec::{Reader, Writer};
 use crate::output::{Output, OutputColumn};
 use crate::page::{Page, PageEnd, Position, Region};
+use crate::reduce::Reduction;
 use crate::request::{Limits, ReadCommand};
+use model::aggregate::AggregateKind;
 use model::id::{ColumnId, QueryId, SchemaVersion, TableId};
 use model::key::{Clustering, ClusteringCut, DecoratedKey, RingCut};
 use model::range::{PartitionRange, Resume, RowRange, Slice};
@@ -36,6 +38,13 @@ pub(super) fn write(command: &ReadCommand, out: &mut Writer) {
     out.option(command.query.as_ref(), |out, id| out.raw(id.as_bytes()));
     out.bool(command.first_page);
     out.bool(command.ends_with_rows);
+    // Release 0.1.0 ends here, and sends nothing more unless it is wanted.
+    if !command.output.reductions.is_empty() {
+        out.list(&command.output.reductions, |out, reduction| {
+            out.u8(reduction.kind as u8);
+            out.option(reduction.column, |out, column| out.u16(column));
+        });
+    }
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
@@ -45,7 +54,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
         reader.list(|reader| Some(PartitionRange { start: read_ring_cut(reader)?, end: read_ring_cut(reader)? }))?;
     let slice = Rc::new(read_slice(reader)?);
     let columns = reader.list(|reader| column_from_code(reader.u8()?, reader.u16()?))?;
-    let output = Rc::new(Output::new(columns, reader.bool()?, reader.bool()?));
+    let mut output = Output::new(columns, reader.bool()?, reader.bool()?);
     let limits = Limits {
         rows: reader.u64()?,
         per_partition: reader.u64()?,
@@ -54,19 +63,29 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
         unpaged_bytes: reader.u64()?,
         paged: reader.bool()?,
     };
+    let now = reader.u32()? as i32;
+    let resumed_rows = reader.u64()?;
+    let bypass_cache = reader.bool()?;
+    let query = reader.option(|reader| reader.array().map(QueryId::from_bytes))?;
+    let (first_page, ends_with_rows) = (reader.bool()?, reader.bool()?);
+    if !reader.is_at_end() {
+        output.reductions = reader.list(|reader| {
+            Some(Reduction { kind: AggregateKind::from_code(reader.u8()?)?, column: reader.option(Reader::u16)? })
+        })?;
+    }
     Some(ReadCommand {
         table,
         schema_version,
         ranges: ranges.into(),
         slice,
-        output,
+        output: Rc::new(output),
         limits,
-        now: reader.u32()? as i32,
-        resumed_rows: reader.u64()?,
-        bypass_cache: reader.bool()?,
-        query: reader.option(|reader| reader.array().map(QueryId::from_bytes))?,
-        first_page: reader.bool()?,
-        ends_with_rows: reader.bool()?,
+        now,
+        resumed_rows,
+        bypass_cache,
+        query,
+        first_page,
+        ends_with_rows,
     })
 }
 

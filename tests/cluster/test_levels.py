@@ -87,3 +87,37 @@ def test_one_copy_on_a_dead_node(trio):
     third.start()
     trio.wait_up(2)
     eventually(lambda: session.execute(at(Level.ONE, f"SELECT v FROM single.t WHERE k = {key}")).one().v == 7)
+
+
+def test_hints_are_set_while_the_node_runs(trio):
+    """`hinted_handoff_enabled` by CQL: what is missed is kept, or is not, from the next write on."""
+    session, first = trio.sessions[0], trio.nodes[0]
+    trio.keyspace("hinted")
+    session.execute("CREATE TABLE hinted.t (k int PRIMARY KEY, v int)")
+    trio.kill(2)
+    trio.wait_down(2)
+
+    def write(value):
+        before = first.metric("scylla_hints_manager_written")
+        for k in range(10):
+            session.execute(at(Level.QUORUM, f"INSERT INTO hinted.t (k, v) VALUES ({k}, {value})"))
+        return before
+
+    def enable(value):
+        session.execute(f"UPDATE system.config SET value = '{value}' WHERE name = 'hinted_handoff_enabled'")
+
+    try:
+        before = write(1)
+        eventually(lambda: first.metric("scylla_hints_manager_written") == before + 10)
+        enable("false")
+        before = write(2)
+        enable("datacenter1")
+        after = write(3)
+        eventually(lambda: first.metric("scylla_hints_manager_written") == after + 10)
+        assert after == before, "nothing was kept while it was off"
+    finally:
+        enable("true")
+        trio.nodes[2].start()
+        trio.wait_up(2)
+    for k in range(10):
+        eventually(lambda: session.execute(at(Level.ALL, f"SELECT v FROM hinted.t WHERE k = {k}")).one().v == 3)  # noqa: B023

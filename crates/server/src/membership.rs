@@ -174,10 +174,15 @@ pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
 }
 
 /// Tells the cluster how this node is now, and looks after the cluster whenever this node leads. A node that joins becomes a full member before
-/// this returns; one that comes back tells it as soon as a majority is there.
+/// this returns; one that comes back tells it as soon as a majority is there. One that comes back elsewhere may have been copied: it must not
+/// serve clients with what it has on its own, so this returns when the cluster has taken it for the node that it says it is.
 pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
+    let known = known_elsewhere();
+    if let Some(known) = known {
+        tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
+    }
     let told = rt::task::spawn(tell_of_itself(wire.internode.clone()));
-    if joins {
+    if joins || known.is_some() {
         told.await.map_err(|_| StartError("the node is stopping".into()))?;
     } else {
         told.detach();
@@ -214,6 +219,15 @@ async fn tell_of_itself(internode: Rc<Internode>) {
             return;
         }
     }
+}
+
+/// Where the cluster knows this node to be, if that is elsewhere and there are others.
+fn known_elsewhere() -> Option<SocketAddr> {
+    let service = rt::shard::service::<MetadataService>();
+    let (topology, info) = (service.current().topology.clone(), service.info().clone());
+    let known = topology.node(info.host_id)?;
+    let is_elsewhere = known.internode() != own_node(&info, known.state).internode();
+    (is_elsewhere && topology.members().count() > 1).then(|| known.internode())
 }
 
 /// Tells the others where this node is now, if that is elsewhere than before: until they know, they cannot tell it anything, so it cannot

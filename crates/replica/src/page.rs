@@ -428,6 +428,8 @@ impl<'a> PageBuilder<'a> {
 mod tests {
     use super::*;
     use crate::output::OutputColumn;
+    use crate::reduce::Reduction;
+    use model::aggregate::AggregateKind;
     use model::id::{ColumnId, SchemaVersion, TableId};
     use model::options::TableOptions;
     use model::row::{Cell, Marker, RowBuilder};
@@ -494,6 +496,62 @@ mod tests {
         assert!(page.examined_bytes >= 5 * 4);
         let last = page.last.expect("a page that goes on says where");
         assert_eq!((&last.key[..], last.region), (&[0, 0, 0, 5][..], Region::End));
+    }
+
+    /// A page of reduced rows ends where one of the rows would, and has one row of parts; without rows it has none.
+    #[test]
+    fn rows_are_reduced_to_one_row_of_parts() {
+        let schema = schema();
+        let columns = vec![OutputColumn::Value(ColumnId(0)), OutputColumn::PartitionKey(0)];
+        let reductions = [
+            (AggregateKind::Count, None),
+            (AggregateKind::Count, Some(0)),
+            (AggregateKind::Min, Some(0)),
+            (AggregateKind::Max, Some(1)),
+            (AggregateKind::Sum, Some(0)),
+            // There is no such column.
+            (AggregateKind::Max, Some(7)),
+        ];
+        let reductions = reductions.map(|(kind, column)| Reduction { kind, column }).to_vec();
+        let output = Output::new(columns, false, false).reduced(reductions);
+        let limits =
+            Limits { rows: 3, per_partition: 10, bytes: 1, tombstones: 9, unpaged_bytes: 1 << 20, paged: true };
+        for (values, rows, end) in [
+            (&[Some(4), None, Some(-9), Some(1)][..], 3, PageEnd::Rows),
+            (&[Some(4), None], 2, PageEnd::Exhausted),
+            (&[], 0, PageEnd::Exhausted),
+        ] {
+            let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+            for (n, value) in values.iter().take(3).enumerate() {
+                let key = DecoratedKey::new(Bytes::copy_from_slice(&(n as i32).to_be_bytes()));
+                builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
+                let mut row = RowBuilder::new(Some(Marker::new(10)), Tombstone::LIVE);
+                if let Some(value) = value {
+                    row.push(&Cell::live(ColumnId(0), 5, &i32::to_be_bytes(*value)));
+                }
+                builder.push(Fragment::Row { key: Clustering::EMPTY, row: row.finish() }).expect("taken");
+            }
+            let page = builder.finish();
+            assert_eq!((page.rows, page.end), (rows, end));
+            let present: Vec<i32> = values.iter().take(3).flatten().copied().collect();
+            let parts: Vec<Option<Vec<u8>>> =
+                crate::reduce::values(&page.body).map(|part| part.map(<[u8]>::to_vec)).collect();
+            if rows == 0 {
+                assert!(parts.is_empty());
+                continue;
+            }
+            let count = present.len() as i64;
+            let sum = [&count.to_be_bytes()[..], &present.iter().map(|v| i128::from(*v)).sum::<i128>().to_be_bytes()];
+            let expected = [
+                Some((rows as i64).to_be_bytes().to_vec()),
+                Some(count.to_be_bytes().to_vec()),
+                present.iter().min().map(|least| least.to_be_bytes().to_vec()),
+                Some((rows as i32 - 1).to_be_bytes().to_vec()),
+                Some(sum.concat()),
+                None,
+            ];
+            assert_eq!(parts, expected);
+        }
     }
 
     #[test]

@@ -90,3 +90,16 @@ fn type_of(column: OutputColumn, schema: &TableSchema) -> Option<CqlType> {
         OutputColumn::Elements(_) | OutputColumn::CellTimes(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_end_where_the_bytes_do() {
+        let row = [&[0, 0, 0, 1, 7][..], &[255; 4], &[0; 4]].concat();
+        assert_eq!(values(&row).collect::<Vec<_>>(), [Some(&[7][..]), None, Some(&[][..])]);
+        assert_eq!(values(&row[..4]).count() + values(&row[..3]).count(), 0);
+        assert_eq!(values(&[0x7f, 255, 255, 255, 1]).count(), 0);
+    }
+}

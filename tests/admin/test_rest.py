@@ -210,6 +210,34 @@ def test_memory_of_sstables(rest, filled):
     assert [rest.get(f"/column_family/metrics/{part}/{filled.keyspace}:without_sstables") for part in parts[:3]] == [0, 0, 0]
 
 
+def test_slow_requests(rest, filled):
+    path = "/storage_service/slow_query"
+    usual = {"enable": False, "fast": False, "ttl": 86400, "threshold": 500000}
+    assert rest.get(path) == usual
+    for query, why in {"enable=perhaps": "enable", "fast=1": "fast", "ttl=-1": "ttl", "ttl=700000000": "ttl", "threshold=x": "threshold", "threshold=4294967296": "threshold"}.items():
+        rest.refused("POST", f"{path}?{query}", 400, why)
+    assert rest.get(path) == usual
+    rest.ask("POST", f"{path}?threshold=0&ttl=1000")
+    assert rest.get(path) == usual | {"ttl": 1000, "threshold": 0}
+    rest.ask("POST", f"{path}?enable=True")
+    assert rest.get(path)["enable"] is True
+    prepared = filled.prepare("INSERT INTO u (pk, v) VALUES (?, 'slow')")
+    for pk in range(5):
+        filled.session.execute(prepared, (pk,))
+    rest.ask("POST", f"{path}?enable=false&threshold=500000&ttl=86400")
+    assert rest.get(path) == usual
+    select = "SELECT command, duration, source_ip, table_names, parameters, session_id, start_time FROM system_traces.node_slow_log"
+    end = time.monotonic() + 20
+    while len(found := [row for row in filled.rows(select) if "'slow'" in row[0]]) < 5:
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    assert len(found) == 5 and all(row[1] > 0 and row[2].startswith("127.") and set(row[3]) == {f"{filled.keyspace}.u"} for row in found), found
+    assert all(row[4]["query"] == row[0] and row[4]["consistency_level"] for row in found)
+    assert {str(row[5]) for row in found} <= {str(session) for session in filled.column("SELECT session_id FROM system_traces.sessions")}
+    by_minute = {str(start) for start in filled.column("SELECT start_time FROM system_traces.node_slow_log_time_idx")}
+    assert {str(row[6]) for row in found} <= by_minute
+
+
 def test_log_levels(rest):
     names = rest.get("/system/logger")
     assert {"root", "server", "engine"} <= set(names)

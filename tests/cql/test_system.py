@@ -162,6 +162,61 @@ def test_warnings(db):
 
 
 @pytest.mark.scylla
+def test_settings_that_are_only_shown(db):
+    import json
+
+    from cassandra import WriteFailure
+
+    shown = {name: (kind, json.loads(value)) for name, kind, value in db.rows("SELECT name, type, value FROM system.config")}
+    for name, kind, of in (("num_tokens", "integer", int), ("workdir", "string", str), ("commitlog_directory", "string", str), ("endpoint_snitch", "string", str),
+                           ("developer_mode", "bool", bool), ("experimental_features", "string list", list), ("sstable_format", "string", str),
+                           ("tablets_mode_for_new_keyspaces", "string", str), ("live_updatable_config_params_changeable_via_cql", "bool", bool)):
+        assert shown[name][0] == kind and isinstance(shown[name][1], of), name
+    assert shown["num_tokens"][1] == len(db.one("SELECT tokens FROM system.local"))
+    db.refused(WriteFailure, "UPDATE system.config SET value = '1' WHERE name = 'num_tokens'", match="not live")
+
+
+@pytest.fixture
+def low_limits(db):
+    """Collections of more than 3 elements and partitions of more than 10 rows are large."""
+    changed = {"compaction_collection_elements_count_warning_threshold": "3", "compaction_rows_count_warning_threshold": "10"}
+    before = {name: db.one("SELECT value FROM system.config WHERE name = %s", name) for name in changed}
+    for name, value in changed.items():
+        db.execute("UPDATE system.config SET value = %s WHERE name = %s", value, name)
+    yield
+    for name, value in before.items():
+        db.execute("UPDATE system.config SET value = %s WHERE name = %s", value, name)
+
+
+@pytest.mark.scylla
+@pytest.mark.node
+def test_large_things(db, server, low_limits):
+    t = db.table("pk text, ck int, m map<int, text>, v text, PRIMARY KEY (pk, ck)")
+    for ck in range(12):
+        db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES ('many', {ck}, 'x')")
+    for pk, entries in (("few", 3), ("more", 4)):
+        db.execute(f"INSERT INTO {t} (pk, ck, m) VALUES ('{pk}', 7, {{{', '.join(f'{n}: {chr(39)}x{chr(39)}' for n in range(entries))}}})")
+    where = f"WHERE keyspace_name = '{db.keyspace}' AND table_name = '{t}'"
+    tables = {"large_partitions": "partition_key, rows, range_tombstones", "large_rows": "partition_key", "large_cells": "partition_key, clustering_key, column_name, collection_elements"}
+
+    def found():
+        return {name: db.rows(f"SELECT {columns} FROM system.{name} {where}") for name, columns in tables.items()}
+
+    nothing = dict.fromkeys(tables, [])
+    assert found() == nothing, "nothing is written yet"
+    server.flush(db.keyspace)
+    large = {"large_partitions": [("many", 12, 0)], "large_rows": [], "large_cells": [("more", "7", "m", 4)]}
+    assert found() == large
+    (name, size, at), = db.rows(f"SELECT sstable_name, partition_size, compaction_time FROM system.large_partitions {where}")
+    assert name.startswith("me-") and name.endswith("-big-Data.db") and size > 12 and at is not None
+    status, answer = server.admin("POST", f"/storage_service/keyspace_compaction/{db.keyspace}?cf={t}")
+    assert status == 200, answer
+    assert found() == large
+    db.execute(f"TRUNCATE {t}")
+    assert found() == nothing, "what is large went with its sstable"
+
+
+@pytest.mark.scylla
 @pytest.mark.node
 def test_snapshots_and_sizes(db, server):
     t = db.table("pk int PRIMARY KEY, v text")

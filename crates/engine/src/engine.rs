@@ -25,7 +25,7 @@ use rt::ShardId;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Gate};
 use rt::time::Duration;
-use sstable::{OpenFiles, PageCache};
+use sstable::{LargeLimits, OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -57,6 +57,8 @@ pub struct Engine {
     slots: RefCell<Vec<Option<(TableId, u32)>>>,
     counters: Counters,
     compactions: Compactions,
+    /// What counts as large in the sstables that are written from now on.
+    large: Cell<LargeLimits>,
     max_timestamp: Cell<i64>,
     /// What is known of tables' sstables while the node starts.
     prepared: RefCell<HashMap<TableId, Prepared>>,
@@ -86,6 +88,7 @@ impl Engine {
             slots: RefCell::default(),
             counters: Counters::default(),
             compactions: Compactions::default(),
+            large: Cell::default(),
             max_timestamp: Cell::new(i64::MIN),
             prepared: RefCell::default(),
             stop: Cancel::new(),
@@ -176,6 +179,16 @@ impl Engine {
             self.compactions.wake();
         }
         Ok(())
+    }
+
+    /// What counts as large in the sstables that are written from now on.
+    pub fn set_large_limits(&self, limits: LargeLimits) {
+        self.large.set(limits);
+    }
+
+    /// What counts as large now.
+    pub(crate) fn large_limits(&self) -> LargeLimits {
+        self.large.get()
     }
 
     /// Takes over a newer version of a table's schema. Unknown tables are ignored.

@@ -172,6 +172,7 @@ impl Engine {
             compression: crate::flush::compression_of(&schema.options.compression),
             bloom_fp_chance: schema.options.bloom_filter_fp_chance,
             min_index_interval: schema.options.min_index_interval.max(1) as u32,
+            large: self.large_limits(),
             ..WriterOptions::new(self.config().host_id)
         }
     }

@@ -6,6 +6,7 @@ use crate::sstable_set::Attached;
 use crate::tablet::Tablet;
 use model::TableId;
 use serde::{Deserialize, Serialize};
+use sstable::{Component, LargeData};
 
 /// Levels above count as this one.
 const MAX_LEVEL: usize = 31;
@@ -178,6 +179,24 @@ impl Engine {
             tablet.sstables().iter().for_each(|own| details.inside(own));
         }
         Ok(details)
+    }
+
+    /// What is large in the sstables of this shard, with their tables and the names of their Data.db.
+    pub fn large_data(&self) -> Vec<(TableId, String, LargeData)> {
+        let mut found = Vec::new();
+        for table in self.all_tables() {
+            let id = table.schema().id;
+            for tablet in table.tablets().iter() {
+                for own in tablet.sstables().iter() {
+                    if let Some(large) = own.sstable.large() {
+                        let path = own.sstable.place().path(Component::Data);
+                        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                        found.push((id, name, large.clone()));
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// Bytes on disk of each tablet of this shard: table, tablet, bytes.

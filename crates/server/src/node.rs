@@ -303,6 +303,7 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
             let transport = server.transport.clone();
             rt::shard::install(Rc::new(ClientList(Box::new(move || transport.clients()))));
             crate::admin::system_tables::install(&config.data_dir);
+            rt::shard::service::<Engine>().set_large_limits(stack::large_limits(&config));
             rt::shard::install(Rc::new(SettingsTable(live::settings(config))));
             rt::task::spawn(watch_log()).detach();
         }

@@ -11,10 +11,10 @@ use cluster::metadata::{MetadataLog, MetadataService, NodeInfo, PagingKeyPolicy,
 use cql::Processor;
 use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
-use cql::system::{CompactionDone, CompactionHistory, TableSize, TableSizes};
+use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
 use engine::datadir::DataDir;
-use engine::{CompactionRecord, Engine, EngineConfig};
+use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
@@ -113,6 +113,17 @@ pub fn cluster_settings(config: &Config) -> ClusterSettings {
         hints_directory: config.hints_directory.clone(),
         hints: hints_settings(config),
         change_timeout: config.group0_raft_op_timeout_in_ms.0,
+    }
+}
+
+/// What counts as large in sstables, with this configuration.
+pub fn large_limits(config: &Config) -> LargeLimits {
+    LargeLimits {
+        partition_bytes: config.compaction_large_partition_warning_threshold_mb.0,
+        partition_rows: config.compaction_rows_count_warning_threshold,
+        row_bytes: config.compaction_large_row_warning_threshold_mb.0,
+        cell_bytes: config.compaction_large_cell_warning_threshold_mb.0,
+        collection_elements: config.compaction_collection_elements_count_warning_threshold,
     }
 }
 
@@ -249,6 +260,7 @@ fn serve_shard(config: &StackConfig, timestamps: Arc<AtomicI64>) {
     engine.start();
     rt::shard::install(table_sizes(engine.clone()));
     rt::shard::install(compaction_history(engine.clone()));
+    rt::shard::install(large_things(engine.clone()));
     rt::shard::install(local_sources::service(engine.clone()));
     let replica_config = ReplicaConfig {
         memory: config.memory_per_shard,
@@ -291,6 +303,27 @@ fn compaction_history(engine: Rc<Engine>) -> Rc<CompactionHistory> {
         engine.compaction_history().into_iter().map(done).collect()
     };
     Rc::new(CompactionHistory(Box::new(list)))
+}
+
+/// What `system.large_partitions` and the like say of this shard.
+fn large_things(engine: Rc<Engine>) -> Rc<LargeThings> {
+    let list = move || {
+        let mut things = Vec::new();
+        for (table, sstable, LargeData { written_at, list }) in engine.large_data() {
+            things.extend(list.into_iter().map(|Large { size, partition_key, what }| {
+                let what = match what {
+                    LargeKind::Partition { rows, range_tombstones } => LargeThing::Partition { rows, range_tombstones },
+                    LargeKind::Row { clustering_key } => LargeThing::Row { clustering_key },
+                    LargeKind::Cell { clustering_key, column, elements } => {
+                        LargeThing::Cell { clustering_key, column, elements }
+                    }
+                };
+                LargeFound { table, sstable: sstable.clone(), written_at, size, partition_key, what }
+            }));
+        }
+        things
+    };
+    Rc::new(LargeThings(Box::new(list)))
 }
 
 /// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.

@@ -177,6 +177,8 @@ pub enum Component {
     Digest,
     /// Checksums of every component but Data: see [`crate::checksums`].
     Checksums,
+    /// What is large in it, if anything is: see [`crate::large`].
+    LargeData,
     /// The list of components; its presence under this name seals the sstable.
     Toc,
     /// The list before sealing.
@@ -185,7 +187,7 @@ pub enum Component {
 
 impl Component {
     /// All of them.
-    pub const ALL: [Component; 11] = [
+    pub const ALL: [Component; 12] = [
         Component::Data,
         Component::Index,
         Component::Summary,
@@ -195,6 +197,7 @@ impl Component {
         Component::Crc,
         Component::Digest,
         Component::Checksums,
+        Component::LargeData,
         Component::Toc,
         Component::TemporaryToc,
     ];
@@ -211,6 +214,7 @@ impl Component {
             Component::Crc => "CRC.db",
             Component::Digest => "Digest.crc32",
             Component::Checksums => "Checksums.db",
+            Component::LargeData => "LargeData.db",
             Component::Toc => "TOC.txt",
             Component::TemporaryToc => "TOC.txt.tmp",
         }

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::filter::Filter;
 use crate::generation::{Component, Generation, Place, Version};
 use crate::input::{Fault, Input};
+use crate::large::LargeData;
 use crate::open_files::LazyFile;
 use crate::reader::{ReadOptions, Reader};
 use crate::statistics::Statistics;
@@ -67,6 +68,7 @@ pub struct Sstable {
     bloom_fp_chance: f64,
     small_bytes: u64,
     components: Vec<String>,
+    large: Option<Box<LargeData>>,
     layout: RefCell<Option<(Rc<TableSchema>, Rc<Layout>)>>,
 }
 
@@ -201,6 +203,7 @@ impl Sstable {
         }
         let summary = Self::read_summary(&mut small, index_length).await?;
         let digest = Self::read_digest(&mut small)?;
+        let large = Self::read_large(&mut small).await?;
         let small_bytes = small.bytes;
         let page_sums = checksums.map(|checksums| checksums.index_pages);
         Ok(Rc::new(Sstable {
@@ -222,6 +225,7 @@ impl Sstable {
             bloom_fp_chance: statistics.bloom_fp_chance,
             small_bytes,
             components: listed,
+            large: large.map(Box::new),
             layout: RefCell::new(None),
         }))
     }
@@ -264,6 +268,18 @@ impl Sstable {
         let parsed = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
         let path = small.place.path(Component::Digest);
         parsed.map(Some).ok_or_else(|| Error::corrupt(&path, 0, "not a checksum"))
+    }
+
+    /// What is large in it. The component is rare, so it is read by itself.
+    async fn read_large(small: &mut Small<'_>) -> Result<Option<LargeData>, Error> {
+        let component = Component::LargeData;
+        if !small.listed.iter().any(|name| name == component.name()) {
+            return Ok(None);
+        }
+        let path = small.place.path(component);
+        small.found.small.push((component, rt::fs::read(&path).await));
+        let Some(bytes) = small.read(component)? else { return Ok(None) };
+        LargeData::read(&bytes).map(Some).map_err(|fault| fault.at(&path, 0))
     }
 
     /// The summary; files from elsewhere may lack it, then it is made from the index.
@@ -336,6 +352,11 @@ impl Sstable {
     /// The names of its components, as its TOC lists them.
     pub fn components(&self) -> &[String] {
         &self.components
+    }
+
+    /// What is large in it.
+    pub fn large(&self) -> Option<&LargeData> {
+        self.large.as_deref()
     }
 
     /// A number that no other sstable has that is open with the same cache.

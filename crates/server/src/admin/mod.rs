@@ -9,6 +9,7 @@ pub mod operations;
 pub mod process;
 pub mod rest;
 pub mod ring;
+pub mod slow_query;
 pub mod snapshots;
 pub mod system_tables;
 pub mod table_stats;

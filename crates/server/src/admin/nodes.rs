@@ -19,7 +19,7 @@ use uuid::Uuid;
 type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The snitch that places nodes as their configuration says.
-const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
+pub(crate) const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 /// The version of what nodes do not say.
 const UNREACHABLE: &str = "UNREACHABLE";
 

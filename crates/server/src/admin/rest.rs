@@ -81,6 +81,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(super::nodes::routes())
         .merge(super::process::routes())
         .merge(super::ring::routes())
+        .merge(super::slow_query::routes())
         .merge(super::tables::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

@@ -133,6 +133,16 @@ settings! {
         auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.
         compaction_throughput_mb_per_sec ["compaction_throughput"]: MiB = Size(0);
+        /// A larger partition is logged when its sstable is written, and listed in `system.large_partitions`.
+        compaction_large_partition_warning_threshold_mb: MiB = Size(1000 << 20);
+        /// A partition of more rows is listed there as well.
+        compaction_rows_count_warning_threshold: u64 = 100_000;
+        /// A larger row is logged, and listed in `system.large_rows`.
+        compaction_large_row_warning_threshold_mb: MiB = Size(10 << 20);
+        /// A larger cell or collection is logged, and listed in `system.large_cells`.
+        compaction_large_cell_warning_threshold_mb: MiB = Size(1 << 20);
+        /// A collection of more elements is listed there as well.
+        compaction_collection_elements_count_warning_threshold: u64 = 10_000;
         /// The most files of sstables that all shards together keep open: they are opened when they are read, two for each sstable. 0: half
         /// of what the process may have open (`RLIMIT_NOFILE`).
         sstable_open_files_limit: u64 = 0;

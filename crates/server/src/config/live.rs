@@ -3,13 +3,15 @@
 //! Every shard has its own copy, as a service of the language's. A change reaches all shards before it is answered; it is gone
 //! after a restart, as in ScyllaDB.
 
+use super::fixed;
 use super::keys::{Config, KEYS, Key};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
-use crate::stack::{hints_settings, language, page_limits};
+use crate::stack::{hints_settings, language, large_limits, page_limits};
 use cluster::{Coordinator, MetadataService};
 use cql::Processor;
 use cql::system::{Setting, SettingRefused, Settings};
+use engine::Engine;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -47,7 +49,16 @@ const LIVE: &[(&str, Carry)] = &[
     ("max_hint_window_in_ms", carry_hints),
     ("hinted_handoff_throttle_in_kb", carry_hints),
     ("group0_raft_op_timeout_in_ms", carry_change_timeout),
+    ("compaction_large_partition_warning_threshold_mb", carry_large_limits),
+    ("compaction_large_row_warning_threshold_mb", carry_large_limits),
+    ("compaction_large_cell_warning_threshold_mb", carry_large_limits),
+    ("compaction_rows_count_warning_threshold", carry_large_limits),
+    ("compaction_collection_elements_count_warning_threshold", carry_large_limits),
 ];
+
+fn carry_large_limits(config: &Config) {
+    rt::shard::service::<Engine>().set_large_limits(large_limits(config));
+}
 
 fn carry_hints(config: &Config) {
     if let Some(hints) = rt::shard::service::<Coordinator>().hints() {
@@ -84,28 +95,19 @@ fn shown(key: &Key, config: &Config) -> Setting {
     }
 }
 
-/// Where sstables are, under ScyllaDB's name: it follows from `data_dir` and cannot be set by itself.
-fn data_file_directories(config: &Config) -> Setting {
-    let path = config.data_dir.join("data");
-    let path = std::path::absolute(&path).unwrap_or(path);
-    Setting {
-        name: "data_file_directories",
-        source: config.sources.of("data_dir").map_or(DEFAULT, Source::name),
-        kind: "string list",
-        value: serde_json::json!([path]).to_string(),
-    }
-}
-
 impl Settings for Live {
     fn list(&self) -> Vec<Setting> {
         let config = self.0.borrow();
-        KEYS.iter().map(|key| shown(key, &config)).chain([data_file_directories(&config)]).collect()
+        KEYS.iter().map(|key| shown(key, &config)).chain(fixed::settings(&config)).collect()
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused> {
-        let key = KEYS.iter().find(|key| key.name == name).ok_or(SettingRefused::Unknown)?;
-        let (_, carry) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
         let mut config = self.0.borrow_mut();
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            let fixed = fixed::settings(&config).iter().any(|setting| setting.name == name);
+            return Err(if fixed { SettingRefused::NotLive } else { SettingRefused::Unknown });
+        };
+        let (_, carry) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
         (key.set)(&mut config, &Raw::Scalar(value.to_owned())).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
         config.sources.set(key.name, Source::Cql);
         carry(&config);
@@ -144,17 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_sstables_is_shown_whole() {
-        let list = settings(Config { data_dir: "/var/db".into(), ..Config::default() }).list();
-        let shown = list.iter().find(|setting| setting.name == "data_file_directories");
-        assert_eq!(shown.map(|setting| setting.value.as_str()), Some(r#"["/var/db/data"]"#));
-    }
-
-    #[test]
     fn only_what_is_live_is_changed() {
         let settings = settings(Config::default());
         assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));
-        assert_eq!(settings.set("api_port", "1"), Err(SettingRefused::NotLive));
+        for name in ["api_port", "num_tokens", "tablets_mode_for_new_keyspaces"] {
+            assert_eq!(settings.set(name, "1"), Err(SettingRefused::NotLive), "{name}");
+        }
         assert!(matches!(settings.set("query_tombstone_page_limit", "many"), Err(SettingRefused::Wrong(_))));
         let unchanged = settings.list().into_iter().find(|setting| setting.name == "query_tombstone_page_limit");
         assert_eq!(unchanged.map(|setting| (setting.source, setting.value)), Some(("default", "10000".to_owned())));

@@ -3,11 +3,12 @@
 //! [`keys`] is the one table of all keys: fields, defaults and documentation come from it, and so do the command line and
 //! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`internode`], [`guardrail`] and [`seeds`] read values, [`file`] reads the file, [`legacy`] lists the keys of
 //! other products that are understood and have no effect, [`source`] remembers who set what, [`live`] is what can be changed
-//! while the node runs. A later source wins: default, file, command line.
+//! while the node runs, [`fixed`] what is only shown. A later source wins: default, file, command line.
 //! Invariant: a wrong value is an error that names key and value; an unknown key is a warning, never an error.
 
 pub mod encryption;
 pub mod file;
+mod fixed;
 pub mod guardrail;
 mod handoff;
 pub mod internode;

@@ -32,4 +32,5 @@ mod tests;
 pub use accept::{ClientPort, Listeners, Spread};
 pub use client::Connection;
 pub use service::Service;
+pub(crate) use startup::IGNORED_BITS;
 pub use transport::{Limits, NodeFacts, Server, Transport};

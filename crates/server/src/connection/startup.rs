@@ -8,7 +8,7 @@ use cql::Error;
 use cql::system::{CQL_VERSION, PARTITIONER};
 
 /// How many leading token bits the sharding formula of unaware drivers ignores.
-const IGNORED_BITS: u32 = 12;
+pub(crate) const IGNORED_BITS: u32 = 12;
 
 /// The options of SUPPORTED, as this shard's connections get them in `version`.
 pub(super) fn supported(transport: &Transport, version: Version) -> Vec<(&'static str, Vec<String>)> {

@@ -87,6 +87,11 @@ pub fn key_texts(schema: &TableSchema, key: &[u8]) -> Vec<String> {
     }
 }
 
+/// The columns of a clustering key as text, as those of partition keys are.
+pub fn clustering_key_texts(schema: &TableSchema, key: &Clustering) -> Vec<String> {
+    key.components().zip(&schema.clustering).map(|(bytes, column)| plain(&column.ty, bytes)).collect()
+}
+
 /// The clustering columns as JSON values; those that a prefix does not have are stars, unless there are to be none (`all`).
 pub fn clustering_texts(schema: &TableSchema, prefix: &Clustering, all: bool) -> Vec<String> {
     let mut components = prefix.components();

@@ -20,6 +20,7 @@ use crate::data::{self, marker, row};
 use crate::error::Error;
 use crate::filter::FilterBuilder;
 use crate::generation::{Component, Generation, Place};
+use crate::large::{Finder, LargeLimits};
 use crate::statistics::collector::{Collector, Minima};
 use crate::statistics::header::Header;
 use crate::statistics::sketch::Sketch;
@@ -56,6 +57,8 @@ pub struct WriterOptions {
     pub class: IoClass,
     /// Content bytes of a partition per block of its promoted index.
     pub promoted_index_block: usize,
+    /// What counts as large.
+    pub large: LargeLimits,
 }
 
 impl WriterOptions {
@@ -70,6 +73,7 @@ impl WriterOptions {
             level: 0,
             class: IoClass::Background,
             promoted_index_block: 64 << 10,
+            large: LargeLimits::default(),
         }
     }
 }
@@ -89,6 +93,7 @@ pub struct Writer {
     sketch: Sketch,
     collector: Collector,
     blocks: Blocks,
+    large: Finder,
     /// Chosen when enough fragments are there.
     form: Option<(Header, Layout)>,
     held_back: Vec<Fragment>,
@@ -112,6 +117,8 @@ struct Partition {
     /// Where the unfiltered before this one began.
     previous: u64,
     open: Tombstone,
+    rows: u64,
+    range_tombstones: u64,
 }
 
 impl Writer {
@@ -138,6 +145,7 @@ impl Writer {
             sketch: Sketch::default(),
             collector: Collector::new(schema.order.clone()),
             blocks: Blocks::new(options.promoted_index_block),
+            large: Finder::new(options.large, schema.clone()),
             form: None,
             held_back: Vec::new(),
             held_back_weight: 0,
@@ -233,8 +241,17 @@ impl Writer {
         data::partition::write(&key, tombstone, self.data.content());
         self.collector.start_partition(tombstone);
         self.blocks.start();
-        self.partition =
-            Some(Partition { key, tombstone, start, header: None, previous: start, open: Tombstone::LIVE });
+        let open = Tombstone::LIVE;
+        self.partition = Some(Partition {
+            key,
+            tombstone,
+            start,
+            header: None,
+            previous: start,
+            open,
+            rows: 0,
+            range_tombstones: 0,
+        });
     }
 
     /// Writes the static row, which every partition has if the table has static columns.
@@ -243,6 +260,7 @@ impl Writer {
             unreachable!("a static row stands in a partition")
         };
         assert!(partition.header.is_none(), "a static row comes first");
+        let start = self.data.position();
         let out = self.data.content();
         if !layout.statics.targets.is_empty() {
             let mut written = false;
@@ -259,6 +277,9 @@ impl Writer {
         let end = self.data.position();
         if let Some(partition) = &mut self.partition {
             partition.header = Some(end - partition.start);
+            if let Some(row) = row {
+                self.large.row(&partition.key, None, row, end - start);
+            }
         }
         Ok(())
     }
@@ -285,8 +306,11 @@ impl Writer {
             Err(why) => return Err(self.refused(why)),
         }
         partition.previous = start;
+        partition.rows += 1;
         self.collector.row_at(key);
-        let within = (start - partition.start, self.data.position() - partition.start);
+        let end = self.data.position();
+        self.large.row(&partition.key, Some(key), row, end - start);
+        let within = (start - partition.start, end - partition.start);
         self.blocks.unfiltered(marker::CLUSTERING, key, within, partition.open, &layout.clustering);
         Ok(())
     }
@@ -307,6 +331,7 @@ impl Writer {
             Err(i) => return Err(self.refused(format!("clustering value {i} has a wrong length"))),
         };
         partition.previous = start;
+        partition.range_tombstones += u64::from(!to.is_live());
         self.collector.marker_at(at, from, to);
         let within = (start - partition.start, self.data.position() - partition.start);
         self.blocks.unfiltered(kind, &at.prefix, within, to, &layout.clustering);
@@ -321,7 +346,8 @@ impl Writer {
             unreachable!("a partition began")
         };
         assert!(partition.open.is_live(), "no range deletion is open at the end of a partition");
-        let Partition { key, tombstone, start, header, .. } = partition;
+        let Partition { key, tombstone, start, header, rows, range_tombstones, .. } = partition;
+        self.large.partition(&key, end - start, rows, range_tombstones);
         let promoted = self.blocks.finish(end - start, header.unwrap_or(0), tombstone, &layout.clustering);
         let position = self.index.position();
         self.entry.clear();

@@ -4,9 +4,11 @@ use super::Writer;
 use crate::checksums::Checksums;
 use crate::error::Error;
 use crate::generation::{Component, Generation, Place};
+use crate::large::{Large, LargeData, LargeKind};
 use crate::statistics::Statistics;
 use crate::statistics::stats::LogInterval;
 use bytes::Bytes;
+use model::TableSchema;
 use model::key::DecoratedKey;
 use rt::fs::{IoClass, OpenOptions};
 use std::io;
@@ -90,10 +92,48 @@ pub(crate) async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) 
     file.sync_all().await
 }
 
+/// Tells the operator what is large.
+fn warn(data: &LargeData, schema: &TableSchema, place: &Place) {
+    let (keyspace, table, generation) = (&schema.keyspace, &schema.name, place.generation);
+    for Large { size, partition_key, what } in &data.list {
+        match what {
+            LargeKind::Partition { rows, .. } => tracing::warn!(
+                %generation,
+                "large partition {keyspace}/{table}:{partition_key} ({size} bytes, {rows} rows)"
+            ),
+            LargeKind::Row { clustering_key } => {
+                tracing::warn!(%generation, "large row {keyspace}/{table}:{partition_key} {clustering_key} ({size} bytes)");
+            }
+            LargeKind::Cell { clustering_key, column, elements: 0 } => tracing::warn!(
+                %generation,
+                "large cell {keyspace}/{table}:{partition_key} {clustering_key} {column} ({size} bytes)"
+            ),
+            LargeKind::Cell { clustering_key, column, elements } => tracing::warn!(
+                %generation,
+                "large collection {keyspace}/{table}:{partition_key} {clustering_key} {column} ({size} bytes, {elements} elements)"
+            ),
+        }
+    }
+}
+
 /// Writes and syncs all that is left to write.
 pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Result<Unsealed, Error> {
     let Writer {
-        place, options, data, index, summary, filter, sketch, collector, form, first, last, partitions, ..
+        place,
+        schema,
+        options,
+        data,
+        index,
+        summary,
+        filter,
+        sketch,
+        collector,
+        large,
+        form,
+        first,
+        last,
+        partitions,
+        ..
     } = writer;
     let (Some((header, _)), Some(first), Some(last)) = (form, first, last) else {
         unreachable!("an sstable without partitions is not finished")
@@ -120,6 +160,10 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     ];
     if let Some(filter) = filter {
         files.push((Component::Filter, filter.finish().write()));
+    }
+    if let Some(large) = large.finish() {
+        warn(&large, &schema, &place);
+        files.push((Component::LargeData, large.write()));
     }
     let names = files.iter().map(|(component, _)| *component);
     let listed = [Component::Data, Component::Index].into_iter().chain(names);

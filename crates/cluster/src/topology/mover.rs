@@ -19,7 +19,7 @@ use futures_util::future::LocalBoxFuture;
 use model::id::TableId;
 use rt::sync::Deadline;
 use rt::task::Task;
-use rt::time::Duration;
+use rt::time::{Duration, Instant};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,6 +28,8 @@ use uuid::Uuid;
 
 /// How often it is looked whether there is something to do.
 const LOOK: Duration = Duration::from_millis(200);
+/// How often the same is said: that tablets do not get on, or that one's data cannot be copied.
+const TELL: Duration = Duration::from_secs(60);
 /// How long a barrier may take before it is begun anew.
 const BARRIER: Duration = Duration::from_secs(30);
 
@@ -85,16 +87,19 @@ pub struct Mover {
     internode: Option<Rc<Internode>>,
     /// By session.
     copies: RefCell<BTreeMap<Uuid, Copy>>,
+    /// When it was last said of a tablet that its data could not be copied.
+    told: RefCell<BTreeMap<(TableId, u32), Instant>>,
 }
 
 impl Mover {
     /// A mover; to other nodes it is connected by `internode`.
     pub fn new(internode: Option<Rc<Internode>>) -> Rc<Mover> {
-        Rc::new(Mover { internode, copies: RefCell::default() })
+        Rc::new(Mover { internode, copies: RefCell::default(), told: RefCell::default() })
     }
 
     /// Moves tablets whenever this node leads, until it stops. On shard 0.
     pub async fn keep_moving(self: Rc<Self>) {
+        let mut told: Option<Instant> = None;
         while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
             let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
             if !service.is_leader() {
@@ -107,7 +112,10 @@ impl Mover {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
-                        tracing::info!(%error, "tablets do not get on; trying again");
+                        if told.is_none_or(|told| told.elapsed() >= TELL) {
+                            tracing::warn!(%error, "tablets do not get on; trying again");
+                            told = Some(rt::time::now());
+                        }
                         break;
                     }
                 }
@@ -141,7 +149,18 @@ impl Mover {
 
     /// Copies under sessions that have ended are ended.
     fn forget_copies(&self, metadata: &Metadata) {
+        self.told.borrow_mut().retain(|_, told| told.elapsed() < TELL);
         self.copies.borrow_mut().retain(|session, _| metadata.session_is_open(*session));
+    }
+
+    /// Whether to say that a tablet's data could not be copied: once in a while, for it is tried several times a second.
+    fn is_to_tell(&self, table: TableId, tablet: u32) -> bool {
+        let mut told = self.told.borrow_mut();
+        let lately = told.get(&(table, tablet)).is_some_and(|told| told.elapsed() < TELL);
+        if !lately {
+            told.insert((table, tablet), rt::time::now());
+        }
+        !lately
     }
 
     /// Whether what a stage is for is done. What is to be copied is begun here.
@@ -160,7 +179,16 @@ impl Mover {
                 None => return false,
                 Some(Ok(())) => return true,
                 Some(Err(why)) => {
-                    tracing::debug!(%table, tablet, why, "a tablet could not be copied; trying again");
+                    if self.is_to_tell(*table, *tablet) {
+                        let (keyspace, name) = (&known.schema.keyspace, &known.schema.name);
+                        tracing::warn!(
+                            keyspace,
+                            table = name,
+                            tablet,
+                            why,
+                            "a tablet could not be copied; trying again"
+                        );
+                    }
                     copies.remove(&session);
                     return false;
                 }

@@ -118,3 +118,11 @@ fn follow_what_is_there() {
         assert_eq!(end, Some(Op::EndTransition { table: TABLE, tablet: 0, moved }));
     }
 }
+
+#[test]
+fn a_tablet_that_cannot_be_copied_is_told_of_once_in_a_while() {
+    let mover = Mover::new(None);
+    let told: Vec<bool> = (0..5).map(|_| mover.is_to_tell(TABLE, 0)).collect();
+    assert_eq!(told, [true, false, false, false, false]);
+    assert!(mover.is_to_tell(TABLE, 1), "another one");
+}

@@ -10,7 +10,7 @@ use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Stage;
 use rt::time::Duration;
 use std::rc::Rc;
-use support::{Change, Cluster, Shape, table_id, with_cluster};
+use support::{Change, Cluster, IMPATIENCE, PATIENCE, Shape, table_id, with_cluster};
 
 const TABLETS: u32 = 4;
 
@@ -42,12 +42,6 @@ fn ended(moved: bool) -> Vec<Op> {
 
 fn number(cluster: &Cluster, node: usize) -> u64 {
     cluster.nodes[node].coordinator.metadata().number
-}
-
-async fn settle() {
-    for _ in 0..200 {
-        rt::task::yield_now().await;
-    }
 }
 
 /// Which nodes have a partition by themselves.
@@ -86,7 +80,7 @@ fn each_stage_writes_and_reads_where_it_should() {
             cluster.change_all(at(&cluster, stage)).await;
             let k = n as i32;
             cluster.write(0, Change::of(&cluster, k, 5).row(1, 1).done(), All).await.expect("all live");
-            settle().await;
+            cluster.settle().await;
             assert_eq!(holders(&cluster, k).await, written, "{stage:?}");
             assert_eq!(asked(&cluster, k).await, read, "{stage:?}");
         }
@@ -114,7 +108,7 @@ fn a_move_that_is_given_up_leaves_nothing_behind() {
             let k = 10 + round;
             assert_eq!(holders(&cluster, 10).await, if round == 0 { vec![] } else { vec![0, 1, 2] });
             cluster.write(0, Change::of(&cluster, k, 5).row(1, 1).done(), All).await.expect("all live");
-            settle().await;
+            cluster.settle().await;
             assert_eq!(holders(&cluster, k).await, [0, 1, 2, 3]);
             if round == 1 {
                 cluster.nodes[3].engine.flush(None).await.expect("the disk works");
@@ -172,15 +166,17 @@ fn a_coordinator_that_is_behind_is_refused_and_tries_again_when_it_knows_more() 
         for (n, level) in levels.into_iter().enumerate() {
             let k = n as i32;
             behind(&cluster).await;
+            cluster.set_patience(IMPATIENCE);
             let refused = cluster.write(0, Change::of(&cluster, k, 5).row(1, 1).done(), level).await;
             assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
             assert_eq!(holders(&cluster, k).await, [0], "only the node itself took it");
             let refused = cluster.read(0, k, level).await;
             assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
+            cluster.set_patience(PATIENCE);
             let learns = catches_up(&cluster);
             cluster.write(0, Change::of(&cluster, k, 6).row(1, 2).done(), level).await.expect("it has caught up");
             learns.await.expect("it learns");
-            settle().await;
+            cluster.settle().await;
             assert_eq!(holders(&cluster, k).await, [0, 1, 2]);
             behind(&cluster).await;
             let learns = catches_up(&cluster);
@@ -226,7 +222,7 @@ fn counters_count_once_when_the_coordinator_is_behind() {
             let add = Change::of(&cluster, 1, 5).add(1, 10).done();
             cluster.write_as(0, add, WriteKind::Counter, All).await.expect("it has caught up");
             learns.await.expect("it learns");
-            settle().await;
+            cluster.settle().await;
             assert_eq!(cluster.read(2, 1, All).await, Ok(vec![(1, 10 * n)]));
         }
     });

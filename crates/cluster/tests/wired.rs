@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 const SHARDS: usize = 2;
 /// Polls of what must come about soon.
-const POLLS: u32 = 2000;
+const POLLS: u32 = 12_000;
 
 struct Kept(RefCell<Option<Running>>);
 
@@ -127,7 +127,9 @@ async fn start(directory: &Path, n: u128) -> Up {
     let machine = Machine::start(config, |_| async { rt::shard::stopping().cancelled().await }).expect("started");
     let liveness = LivenessConfig {
         interval: Duration::from_millis(50),
-        timeout: Duration::from_secs(1),
+        timeout: Duration::from_secs(2),
+        // A machine that does other things as well may stand still for a while.
+        down_after: Duration::from_secs(5),
         ..LivenessConfig::default()
     };
     let internode_config = InternodeConfig { liveness, ..InternodeConfig::default() };
@@ -157,7 +159,7 @@ impl Up {
             let schema = metadata.table_by_id(table_id()).expect("it is there").schema.clone();
             let mutation = Change::with(schema, k, timestamp).row(1, timestamp as i32).done();
             let key = mutation.decorated_key();
-            coordinator.write(smallvec![(mutation, key)], WriteKind::Simple, &options(level)).await
+            coordinator.write(smallvec![(mutation, key)], WriteKind::Simple, &support::within(level)).await
         });
         write.await.expect("ran")
     }
@@ -166,7 +168,7 @@ impl Up {
         let read = self.machine.call(ShardId(shard), move || async move {
             let coordinator = rt::shard::service::<Coordinator>();
             let query = support::query_on(&coordinator, Partitions::Keys(smallvec![key(k)]));
-            let page = coordinator.read(&query, &PageRequest::default(), &options(level)).await?;
+            let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
             Ok(rows(&page).into_iter().map(|(_, _, v)| v).collect())
         });
         read.await.expect("ran")
@@ -177,7 +179,7 @@ impl Up {
         let scan = self.machine.call(ShardId(0), move || async move {
             let coordinator = rt::shard::service::<Coordinator>();
             let query = support::query_on(&coordinator, Partitions::Range(PartitionRange::FULL));
-            let page = coordinator.read(&query, &PageRequest::default(), &options(level)).await?;
+            let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
             Ok(rows(&page).len())
         });
         scan.await.expect("ran")
@@ -218,13 +220,6 @@ impl Up {
         self.machine.stop();
         self.machine.join().expect("joined");
     }
-}
-
-/// Time enough for a machine that does other things as well.
-fn options(level: Consistency) -> cluster::RequestOptions {
-    let mut options = support::within(level);
-    options.context.deadline = rt::sync::Deadline::after(Duration::from_secs(10));
-    options
 }
 
 #[test]

@@ -8,7 +8,7 @@ use model::key::Clustering;
 use model::row::{Cell, State};
 use model::schema::{ColumnKind, TableSchema};
 use model::types::CqlType;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -86,6 +86,8 @@ pub(crate) struct Binding {
     by_column: Vec<Option<u16>>,
     /// Whether any of them has multiple cells.
     complex: bool,
+    /// Whether all are parts of the key or values of one cell, shown as they are stored.
+    plain: bool,
     /// Whether the values are counters: what is stored of them is not what is shown.
     counters: bool,
 }
@@ -119,7 +121,12 @@ impl Binding {
             }
             slots.push(slot);
         }
-        Binding { slots, by_column, complex, counters: schema.is_counter() }
+        let counters = schema.is_counter();
+        let shows = |slot: &Slot| {
+            matches!(slot.column, OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) | OutputColumn::Value(_))
+        };
+        let plain = !complex && !counters && slots.iter().all(shows);
+        Binding { slots, by_column, complex, plain, counters }
     }
 
     /// Appends one row: `clustering` is `None` in a row that stands for a partition alone.
@@ -127,14 +134,17 @@ impl Binding {
         &self,
         key_components: &[&[u8]],
         clustering: Option<&Clustering>,
-        static_cells: LiveCells<'a>,
+        static_cells: Option<LiveCells<'a>>,
         cells: Option<LiveCells<'a>>,
         now: i32,
         out: &mut Vec<u8>,
     ) {
+        if self.plain {
+            return self.write_plain_row(key_components, clustering, [static_cells, cells], out);
+        }
         let mut found: SmallVec<[Found<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
         found.resize_with(self.slots.len(), Found::default);
-        for cell in static_cells.chain(cells.into_iter().flatten()) {
+        for cell in static_cells.into_iter().chain(cells).flatten() {
             let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
             while let Some(i) = want {
                 let slot = &self.slots[i as usize];
@@ -196,6 +206,35 @@ impl Binding {
                     end_value(start, out);
                 }
             }
+        }
+    }
+
+    /// `write_row` of what most queries ask for, where a slot needs no more than the bytes of a value.
+    fn write_plain_row<'a>(
+        &self,
+        key_components: &[&[u8]],
+        clustering: Option<&Clustering>,
+        cells: [Option<LiveCells<'a>>; 2],
+        out: &mut Vec<u8>,
+    ) {
+        let mut values: SmallVec<[Option<&'a [u8]>; 16]> = smallvec![None; self.slots.len()];
+        for cells in cells {
+            let Some(cells) = cells else { continue };
+            for cell in cells {
+                let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
+                while let Some(i) = want {
+                    values[i as usize] = Some(cell.value);
+                    want = self.slots[i as usize].next;
+                }
+            }
+        }
+        for (slot, value) in self.slots.iter().zip(values) {
+            let value = match slot.column {
+                OutputColumn::PartitionKey(i) => key_components.get(i as usize).copied(),
+                OutputColumn::Clustering(i) => clustering.and_then(|key| key.components().nth(i as usize)),
+                _ => value,
+            };
+            write_value(value, out);
         }
     }
 }

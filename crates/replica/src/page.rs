@@ -138,9 +138,9 @@ pub struct PageBuilder<'a> {
     digester: Option<&'a mut Digester>,
     /// Whether the digest has the partition's static row.
     digested_static: bool,
+    /// Whether the page's last position is in this partition.
+    marked: bool,
 }
-
-const NO_CELLS: Row = Row(Bytes::from_static(&[0]));
 
 impl<'a> PageBuilder<'a> {
     /// A page for this output. `resumed` names the partition in which the previous page ended, and the rows it returned of it.
@@ -179,6 +179,7 @@ impl<'a> PageBuilder<'a> {
             due: false,
             digester: None,
             digested_static: false,
+            marked: false,
         }
     }
 
@@ -295,6 +296,7 @@ impl<'a> PageBuilder<'a> {
         self.dead_static_row = None;
         self.inside = true;
         self.digested_static = false;
+        self.marked = false;
         // A page never ends before the rows, since the next one would begin with the same tombstone again; but it may end after them.
         self.due = !tombstone.is_live() && {
             self.page.tombstones += 1;
@@ -323,10 +325,15 @@ impl<'a> PageBuilder<'a> {
     }
 
     fn mark(&mut self, region: Region, prefix: Clustering, weight: i8) {
-        if let Some(key) = &self.key {
-            self.page.last = Some(Position { key: key.key.clone(), region, prefix, weight });
-            self.page.rows_in_last = self.rows_in_partition;
+        match (&mut self.page.last, &self.key) {
+            (Some(last), _) if self.marked => (last.region, last.prefix, last.weight) = (region, prefix, weight),
+            (last, Some(key)) => {
+                *last = Some(Position { key: key.key.clone(), region, prefix, weight });
+                self.marked = true;
+            }
+            (_, None) => return,
         }
+        self.page.rows_in_last = self.rows_in_partition;
     }
 
     fn tombstone(&mut self, prefix: Clustering, weight: i8) -> Flow {
@@ -373,9 +380,7 @@ impl<'a> PageBuilder<'a> {
             split = split_partition_key(&key.key, columns).unwrap_or_default();
             &split
         };
-        let nothing = NO_CELLS;
-        let fixed = self.static_row.as_ref().unwrap_or(&nothing);
-        let static_cells = live_cells(fixed, self.cover.static_row(), self.now);
+        let static_cells = self.static_row.as_ref().map(|row| live_cells(row, self.cover.static_row(), self.now));
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);
         if let Some(reducer) = &mut self.reducer {

@@ -3,6 +3,7 @@
 #![recursion_limit = "256"]
 
 use cluster::coordinator::PageLimits;
+use cluster::internode::{InternodeConfig, LivenessConfig};
 use cluster::metadata::{MetadataService, NodeInfo};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
@@ -20,7 +21,7 @@ use rt::time::Duration;
 use rt::{Machine, MachineConfig, MachineHandle, ShardId};
 use server::membership::{ClusterConfig, ClusterSettings};
 use server::stack::{self, StackConfig};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -90,12 +91,18 @@ async fn rows(text: &str, consistency: Consistency) -> Result<Vec<(i32, i32, i64
 }
 
 fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig {
+    // A machine that does other things as well may stand still for a while.
+    let liveness = LivenessConfig {
+        timeout: Duration::from_secs(5),
+        down_after: Duration::from_secs(10),
+        ..LivenessConfig::default()
+    };
     StackConfig {
         data_dir: path.to_owned(),
         cluster: Some(ClusterConfig {
             seeds: seeds.to_vec().into(),
             listen: address,
-            internode: Default::default(),
+            internode: InternodeConfig { liveness, ..InternodeConfig::default() },
             tls: None,
             settings: ClusterSettings::default(),
         }),
@@ -126,7 +133,12 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
         replica: ReplicaConfig::with_memory(32 << 20),
         compaction_throughput: 0,
         open_files: 0,
-        language: cql::Config::default(),
+        language: cql::Config {
+            read_timeout: PATIENCE,
+            range_timeout: PATIENCE,
+            write_timeout: PATIENCE,
+            ..cql::Config::default()
+        },
     }
 }
 
@@ -199,10 +211,10 @@ impl Up {
     }
 }
 
-fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind((IpAddr::from([127, 0, 0, 1]), 0)).expect("a port")).collect();
-    held.iter().map(|listener| listener.local_addr().expect("known")).collect()
+/// Addresses of this process alone, at a port that the system gives nobody who only wants any.
+fn addresses(count: u8) -> Vec<SocketAddr> {
+    let process = (std::process::id() as u16).to_be_bytes();
+    (0..count).map(|n| (IpAddr::from([127, 100 + n, process[0], process[1].max(1)]), 7000).into()).collect()
 }
 
 /// A table's tablet, where it is, and a node that has none of it.
@@ -231,7 +243,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
     let directory = std::env::temp_dir().join(format!("messina-moving-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     rt::block_on(async {
-        let addresses = free_addresses(4);
+        let addresses = addresses(4);
         let copies = Arc::new(AtomicBool::new(false));
         let starts = addresses.iter().enumerate().map(|(n, address)| {
             let (path, seeds) = (directory.join(n.to_string()), addresses.clone());

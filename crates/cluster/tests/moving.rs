@@ -4,10 +4,14 @@ mod support;
 
 use cluster::CoordinatorError;
 use cluster::coordinator::Consistency::{self, *};
-use cluster::coordinator::WriteKind;
+use cluster::coordinator::{WriteKind, answer};
 use cluster::metadata::{Op, TransitionDefinition};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Stage;
+use futures_util::FutureExt;
+use replica::ReplicaError;
+use replica::wire::{Answer, Header, Request, decode_response, encode_request};
+use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
 use support::{Change, Cluster, IMPATIENCE, PATIENCE, Shape, table_id, with_cluster};
@@ -209,6 +213,94 @@ fn a_write_that_was_refused_goes_where_the_copies_are_by_then() {
         learns.await.expect("it learns");
         assert_eq!(holders(&cluster, 1).await, [0, 1, 3]);
         assert_eq!(cluster.read(0, 1, All).await, Ok(vec![(1, 1)]));
+    });
+}
+
+/// A node without a copy is left out of a move, as one that is down: it works on with what it knew when the fence went up, and is of no account.
+#[test]
+fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_learns() {
+    let copies = |cluster: &Cluster, stage: Stage| {
+        let transition = |tablet| TransitionDefinition {
+            table: table_id(),
+            tablet,
+            kind: "migration".into(),
+            stage: stage.name().into(),
+            new_replicas: replicas(cluster, &[0, 3]),
+            session: None,
+        };
+        (0..TABLETS).map(|tablet| Op::PutTransition(Box::new(transition(tablet)))).collect::<Vec<_>>()
+    };
+    let replication = &[("class", "NetworkTopologyStrategy"), ("dc1", "2")];
+    let shape = Shape { copies: &[0, 1], replication, ..four() };
+    with_cluster("left_out", shape, move |cluster| async move {
+        let mut missed: Vec<Vec<Op>> = Vec::new();
+        let stages = [
+            Stage::AllowWriteBothReadOld,
+            Stage::WriteBothReadOld,
+            Stage::WriteBothReadNew,
+            Stage::UseNew,
+            Stage::Cleanup,
+            Stage::EndMigration,
+        ];
+        let steps = stages.into_iter().map(|stage| copies(&cluster, stage)).chain([ended(true)]);
+        for (at, step) in steps.enumerate() {
+            // The fence goes first: it refuses what is routed by metadata from before the stage that ends with this step.
+            let fence = vec![Op::Fence(number(&cluster, 0))];
+            for node in [0, 1, 3] {
+                cluster.change(node, fence.clone()).await;
+                cluster.change(node, step.clone()).await;
+            }
+            missed.extend([fence, step]);
+            let k = at as i32;
+            let change = Change::of(&cluster, k, 5).row(1, 1).done();
+            let level = match at {
+                0 => {
+                    cluster.write(2, change, All).await.expect("it is one stage behind, and goes by what still holds");
+                    continue;
+                }
+                1 => One,
+                4 => All,
+                _ => continue,
+            };
+            cluster.set_patience(IMPATIENCE);
+            let refused = cluster.write(2, change, level).await;
+            assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
+            let refused = cluster.read(2, 0, level).await;
+            assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
+            assert!(holders(&cluster, k).await.is_empty());
+            cluster.set_patience(PATIENCE);
+        }
+        for change in missed {
+            cluster.change(2, change).await;
+        }
+        cluster.write(2, Change::of(&cluster, 9, 5).row(1, 2).done(), All).await.expect("it has learned");
+        assert_eq!(holders(&cluster, 9).await, [0, 3]);
+    });
+}
+
+/// What a replica has let in is waited for by who waits for the metadata to go out of use under which it was, wherever it came from.
+#[test]
+fn who_answers_holds_on_to_the_metadata() {
+    with_cluster("held", four(), |cluster| async move {
+        let (replica, metadata) = (&cluster.nodes[1].replica, &cluster.nodes[1].metadata);
+        let before = number(&cluster, 1);
+        let request = |k| {
+            let mut context = support::within(One).context;
+            context.metadata_number = before;
+            encode_request(&Header::of(&context), &Request::Write(Change::of(&cluster, k, 5).row(1, 1).done()))
+        };
+        let mut answering = std::pin::pin!(answer(replica, metadata, request(1)));
+        assert!(answering.as_mut().now_or_never().is_none(), "it is being written");
+        let fence = before + 1;
+        cluster.change(1, vec![Op::Fence(fence)]).await;
+        let soon = Deadline::after(Duration::from_millis(100));
+        assert!(!metadata.wait_until_unused(fence, soon).await, "it has been let in under earlier metadata");
+        let written = decode_response(answering.await.expect("it was let in")).expect("understood");
+        assert!(matches!(written.result, Ok(Answer::Written)), "{:?}", written.result);
+        assert!(metadata.wait_until_unused(fence, Deadline::after(PATIENCE)).await);
+        let refused = decode_response(answer(replica, metadata, request(2)).await.expect("asked")).expect("understood");
+        assert!(matches!(refused.result, Err(ReplicaError::Stale(_))), "{:?}", refused.result);
+        assert_eq!((holders(&cluster, 1).await, holders(&cluster, 2).await), (vec![1], vec![]));
     });
 }
 

@@ -1,5 +1,5 @@
 //! Four nodes in one process, with all their floors but the ports for clients: a tablet moves from one to another while clients write, also
-//! over the restart of the node that leads, and a move that cannot be finished is given up.
+//! over the restart of the node that leads, and while a node without a copy is down; a move that cannot be finished is given up.
 #![recursion_limit = "256"]
 
 use cluster::coordinator::PageLimits;
@@ -198,6 +198,15 @@ impl Up {
         (self.path, self.address)
     }
 
+    /// Waits until this node has a tablet, or none of it.
+    async fn holds(&self, table: TableId, tablet: u32, expected: bool) {
+        let begun = Instant::now();
+        while self.bytes_of(table, tablet).await.is_some() != expected {
+            assert!(begun.elapsed() < PATIENCE, "node {} has a copy: {}", self.host, !expected);
+            rt::time::sleep(PAUSE).await;
+        }
+    }
+
     /// Bytes of sstables that the shards of this node have of a tablet; none: none of them has it.
     async fn bytes_of(&self, table: TableId, tablet: u32) -> Option<u64> {
         self.on(move || async move {
@@ -211,10 +220,42 @@ impl Up {
     }
 }
 
-/// Addresses of this process alone, at a port that the system gives nobody who only wants any.
-fn addresses(count: u8) -> Vec<SocketAddr> {
+/// Addresses of this process alone, at a port that the system gives nobody who only wants any. Each test has its own, from `first` on.
+fn addresses(first: u8) -> Vec<SocketAddr> {
     let process = (std::process::id() as u16).to_be_bytes();
-    (0..count).map(|n| (IpAddr::from([127, 100 + n, process[0], process[1].max(1)]), 7000).into()).collect()
+    (0..4).map(|n| (IpAddr::from([127, first + n, process[0], process[1].max(1)]), 7000).into()).collect()
+}
+
+/// Starts four nodes, and returns when they are one cluster.
+async fn start_four(directory: &Path, addresses: &[SocketAddr], copies: &Arc<AtomicBool>) -> Vec<Up> {
+    let starts = addresses.iter().enumerate().map(|(n, address)| {
+        let (path, seeds) = (directory.join(n.to_string()), addresses.to_vec());
+        start(path, *address, seeds, copies.clone())
+    });
+    let nodes = futures_util::future::join_all(starts).await;
+    for node in &nodes {
+        node.sees("a cluster of four", |metadata| {
+            let normal = metadata.topology.members().filter(|node| node.state == NodeState::Normal);
+            normal.count() == 4 && metadata.topology.has_feature("TABLET_TRANSITIONS")
+        })
+        .await;
+    }
+    nodes
+}
+
+/// Makes a table of so many tablets with this many copies each.
+async fn make_table(nodes: &[Up], tablets: u32, factor: u32) {
+    let made = format!("CREATE KEYSPACE ks WITH replication = {{'class': 'NetworkTopologyStrategy', 'dc1': {factor}}}");
+    nodes[0].ask(&made, Consistency::One).await.expect("made");
+    let made = format!("CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH tablets = {{'max_tablet_count': {tablets}}}");
+    nodes[0].ask(&made, Consistency::One).await.expect("made");
+    for node in nodes {
+        node.sees("the table", |metadata| metadata.table("ks", "t").is_some()).await;
+    }
+}
+
+fn insert(k: i32) -> String {
+    format!("INSERT INTO ks.t (k, v) VALUES ({k}, {k})")
 }
 
 /// A table's tablet, where it is, and a node that has none of it.
@@ -243,28 +284,10 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
     let directory = std::env::temp_dir().join(format!("messina-moving-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     rt::block_on(async {
-        let addresses = addresses(4);
+        let addresses = addresses(100);
         let copies = Arc::new(AtomicBool::new(false));
-        let starts = addresses.iter().enumerate().map(|(n, address)| {
-            let (path, seeds) = (directory.join(n.to_string()), addresses.clone());
-            start(path, *address, seeds, copies.clone())
-        });
-        let mut nodes = futures_util::future::join_all(starts).await;
-        for node in &nodes {
-            node.sees("a cluster of four", |metadata| {
-                let normal = metadata.topology.members().filter(|node| node.state == NodeState::Normal);
-                normal.count() == 4 && metadata.topology.has_feature("TABLET_TRANSITIONS")
-            })
-            .await;
-        }
-        let made = "CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}";
-        nodes[0].ask(made, Consistency::One).await.expect("made");
-        let made = "CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH tablets = {'max_tablet_count': 2}";
-        nodes[0].ask(made, Consistency::One).await.expect("made");
-        for node in &nodes {
-            node.sees("the table", |metadata| metadata.table("ks", "t").is_some()).await;
-        }
-        let insert = |k: i32| format!("INSERT INTO ks.t (k, v) VALUES ({k}, {k})");
+        let mut nodes = start_four(&directory, &addresses, &copies).await;
+        make_table(&nodes, 2, 3).await;
         for k in 0..ROWS / 3 {
             nodes[k as usize % 4].ask(&insert(k), Consistency::Quorum).await.expect("written");
         }
@@ -333,6 +356,59 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
             let has = node.bytes_of(table, 0).await.is_some();
             assert_eq!(has, node.host != leaving.host, "node {}", node.host);
         }
+        for node in nodes {
+            node.stop().await;
+        }
+    });
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
+/// A node that is down holds up the tablets that it has a copy of, and no others; when it is back it knows what went on without it.
+#[test]
+fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
+    let directory = std::env::temp_dir().join(format!("messina-moving-without-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    rt::block_on(async {
+        let addresses = addresses(110);
+        let copies = Arc::new(AtomicBool::new(true));
+        let mut nodes = start_four(&directory, &addresses, &copies).await;
+        make_table(&nodes, 1, 2).await;
+        for k in 0..ROWS / 2 {
+            nodes[k as usize % 4].ask(&insert(k), Consistency::All).await.expect("written");
+        }
+        let hosts: Vec<HostId> = nodes.iter().map(|node| node.host).collect();
+        let (table, old, target) = tablet_to_move(&nodes[0], hosts).await;
+        let new: Replicas = [old[0], TabletReplica { host: target, shard: 1 }].into_iter().collect();
+        // Two nodes have a copy and a third one gets one: the fourth has nothing to do with it.
+        let concerned = |host: HostId| host == target || old.iter().any(|replica| replica.host == host);
+        let down = nodes.iter().position(|node| !concerned(node.host)).expect("one of four");
+        let (path, address) = nodes.remove(down).stop().await;
+
+        let begun = new.clone();
+        let begin = move || mover::begin(table, 0, TransitionKind::Migration, begun);
+        nodes[0].on(begin).await.expect("it may move");
+        let moved = new.clone();
+        let is_moved = move |metadata: &cluster::Metadata| {
+            let known = metadata.table_by_id(table);
+            known.is_some_and(|known| known.tablets.replicas(0) == &moved[..] && known.tablets.transition(0).is_none())
+        };
+        for node in &nodes {
+            node.sees("the end of the move", is_moved.clone()).await;
+            node.holds(table, 0, new.iter().any(|replica| replica.host == node.host)).await;
+        }
+
+        // It comes back with what it knew, and is told.
+        nodes.push(start(path, address, addresses.clone(), copies.clone()).await);
+        nodes[3].sees("the end of the move", is_moved).await;
+        for k in ROWS / 2..ROWS {
+            let written = Instant::now();
+            // The others may not have seen yet that the node is back.
+            while let Err(why) = nodes[k as usize % 4].ask(&insert(k), Consistency::All).await {
+                assert!(written.elapsed() < PATIENCE, "{why}");
+                rt::time::sleep(PAUSE).await;
+            }
+        }
+        check_rows(&nodes, ROWS).await;
         for node in nodes {
             node.stop().await;
         }

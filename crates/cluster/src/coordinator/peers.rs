@@ -59,16 +59,23 @@ pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<M
     crate::truncate::serve(internode);
     internode.serve(Verb::Replica, move |_, request: Bytes| {
         let (replica, metadata) = (replica.clone(), metadata.clone());
-        async move {
-            let header = header_of(&request).map_err(Refusal::malformed)?;
-            let deadline = Deadline::after(Duration::from_micros(header.time_left_micros));
-            // A request can be ahead of the metadata here: a table that is not known yet must not be told to be gone.
-            if !metadata.wait_for_number(header.metadata_number, deadline).await {
-                return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
-            }
-            Ok(replica.serve(request).await)
-        }
+        async move { answer(&replica, &metadata, request).await }
     });
+}
+
+/// Answers one such request, once this shard knows the metadata by which it was routed.
+///
+/// Until it is answered it holds the metadata that this shard had when it was let in: who waits for these to go out of use waits for what
+/// was let in under them, wherever it came from. Dropping the future stops the work at its next yield.
+pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Bytes) -> Result<Bytes, Refusal> {
+    let header = header_of(&request).map_err(Refusal::malformed)?;
+    let deadline = Deadline::after(Duration::from_micros(header.time_left_micros));
+    // A request can be ahead of the metadata here: a table that is not known yet must not be told to be gone.
+    if !metadata.wait_for_number(header.metadata_number, deadline).await {
+        return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
+    }
+    let _held = metadata.current();
+    Ok(replica.serve(request).await)
 }
 
 impl Coordinator {

@@ -8,6 +8,7 @@ use crate::metadata::MetadataService;
 use bytes::Bytes;
 use model::id::HostId;
 use rt::sync::Deadline;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -23,13 +24,21 @@ fn nodes_text(count: usize) -> String {
     if count == 1 { "a node".into() } else { format!("{count} nodes") }
 }
 
-/// Waits until all members have followed to the metadata of `number` and use none before it. On shard 0.
-pub async fn barrier(internode: Option<&Rc<Internode>>, number: u64, until: Deadline) -> Result<(), NotFollowed> {
+/// Waits until all members but these have followed to the metadata of `number` and use none before it. On shard 0.
+///
+/// Who leaves members out must not rely on what these do: they may live, and work with what was true before.
+pub async fn barrier(
+    internode: Option<&Rc<Internode>>,
+    number: u64,
+    without: &BTreeSet<HostId>,
+    until: Deadline,
+) -> Result<(), NotFollowed> {
     let service = rt::shard::service::<MetadataService>();
     let own = service.info().host_id;
     let members: Vec<HostId> = service.current().topology.members().map(|node| node.host).collect();
+    let members = members.into_iter().filter(|host| !without.contains(host));
     drop(service);
-    let asked = members.into_iter().map(|host| async move {
+    let asked = members.map(|host| async move {
         let followed =
             if host == own { here(number, until).await } else { there(internode, host, number, until).await };
         followed.err().map(|why| (host, why))

@@ -16,9 +16,15 @@ pub const TABLET_TRANSITIONS: &str = "TABLET_TRANSITIONS";
 /// Owners compute aggregates of their rows: what is asked of them says so behind what release 0.1.0 reads.
 pub const AGGREGATES_BY_OWNERS: &str = "AGGREGATES_BY_OWNERS";
 
+/// Who answers a request holds on to the metadata under which it was let in, so tablets can move while a node without a copy is down. Release
+/// 0.1.0 lets go at once.
+pub const ANSWERS_HOLD_METADATA: &str = "ANSWERS_HOLD_METADATA";
+
 /// What this release can do.
 pub fn supported() -> Vec<String> {
-    [RAFT_METADATA, INTERNODE_V1, TABLET_TRANSITIONS, AGGREGATES_BY_OWNERS].map(str::to_owned).to_vec()
+    [RAFT_METADATA, INTERNODE_V1, TABLET_TRANSITIONS, AGGREGATES_BY_OWNERS, ANSWERS_HOLD_METADATA]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 /// What is enabled and a node with these features lacks: it must not join, nor start.

@@ -3,25 +3,46 @@
 //! A stage is over when every node follows it (a [`barrier`](super::barrier)) and what it is for is done. The change that begins the next one
 //! raises the fence with it: what was routed before the stage that is over is refused from then on, wherever it was held up. So nobody is
 //! ever more than one stage behind or ahead of another. All that is known is in the metadata: a leader that takes over goes on where the one
-//! before was, and one that was replaced and does not know it does no harm, for its changes fit no more.
+//! before was, and one that was replaced and does not know it does no harm: what it has found out stays true, for nodes follow and never go
+//! back, and its change does nothing where the tablet has gone on since, or the fence was raised by another.
+//!
+//! # While a member is down
+//!
+//! It cannot follow, and must not hold up tablets that it has nothing to do with. Those of which neither an old nor a new copy is on a member
+//! that is down go on without it, with the fence before the stage: the fence is agreed upon alone, and a second barrier over all others begins
+//! the next stage no sooner than each of their shards
+//!
+//! * refuses what was routed before the stage that is over, for the fence comes with the metadata that they follow to, and
+//! * is done with what of that it had let in, for who answers ([`answer`](crate::coordinator::answer)) holds on to the metadata for as long as
+//!   it works (all nodes do once [`ANSWERS_HOLD_METADATA`] is enabled; until then nobody is left out).
+//!
+//! All copies of such a tablet are on nodes that were asked. So it does not matter what the member that is down believes, nor whether it is
+//! down: this node may be wrong about that, and the member work on behind a partition with clients of its own, or come back at any moment with
+//! what it last knew. By anything older than the stage that is over it can neither read nor write a copy, hence reach no level, until it has
+//! learned what is true; and a barrier would not have had it do more. It holds no copy by itself either: who has had one has followed to the
+//! end of the move that took it away, since up to there the tablet was one of its own. A copy that restarts knows the fence before it serves:
+//! what a node has followed to is on its disk (`raft::store`).
+//!
+//! For a tablet of which the member has a copy this does not hold: it would not refuse itself. Such a tablet waits until it is back, or has
+//! left.
 //!
 //! Copying data is somebody else's work ([`Streamer`]). It is tried until it succeeds, under the session of its stage, or until the move
 //! is given up.
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
-use super::features::TABLET_TRANSITIONS;
+use super::features::{ANSWERS_HOLD_METADATA, TABLET_TRANSITIONS};
 use crate::internode::Internode;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
-use model::id::TableId;
+use model::id::{HostId, TableId};
 use rt::sync::Deadline;
 use rt::task::Task;
 use rt::time::{Duration, Instant};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use thiserror::Error;
 use uuid::Uuid;
@@ -137,14 +158,31 @@ impl Mover {
         if ready.is_empty() {
             return Ok(false);
         }
-        barrier(self.internode.as_ref(), number, until).await?;
-        change(move |metadata, _| {
-            let steps: Vec<Op> = ready.iter().filter_map(|seen| step(metadata, seen)).collect();
-            let fence = (!steps.is_empty()).then_some(Op::Fence(number));
-            Ok::<_, String>((fence.into_iter().chain(steps).collect(), ()))
-        })
-        .await?;
+        let (down, ready) = self.without_those_down(ready)?;
+        barrier(self.internode.as_ref(), number, &down, until).await?;
+        if !down.is_empty() {
+            change(move |_, _| Ok::<_, String>((vec![Op::Fence(number)], ()))).await?;
+            let fenced = rt::shard::service::<MetadataService>().current().number;
+            barrier(self.internode.as_ref(), fenced, &down, until).await?;
+        }
+        change(move |metadata, _| Ok::<_, String>((steps(metadata, number, &ready), ()))).await?;
         Ok(true)
+    }
+
+    /// The members that are down, as this node sees it, and the tablets that can go on without them; an error if none can.
+    fn without_those_down(&self, ready: Vec<Seen>) -> Result<(BTreeSet<HostId>, Vec<Seen>), NotFollowed> {
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let liveness = self.internode.as_ref().map(|internode| internode.liveness());
+        let Some(liveness) = liveness.filter(|_| metadata.topology.has_feature(ANSWERS_HOLD_METADATA)) else {
+            return Ok((BTreeSet::new(), ready));
+        };
+        let members = metadata.topology.members().map(|node| node.host);
+        let down: BTreeSet<HostId> = members.filter(|host| liveness.is_down(*host)).collect();
+        let ready: Vec<Seen> = ready.into_iter().filter(|seen| !has_copy_on(&metadata, seen, &down)).collect();
+        match ready.is_empty() {
+            true => Err(NotFollowed(down.into_iter().map(|host| (host, "it is down".into())).collect())),
+            false => Ok((down, ready)),
+        }
     }
 
     /// Copies under sessions that have ended are ended.
@@ -206,12 +244,29 @@ impl Mover {
     }
 }
 
+/// Whether any of these nodes has a copy of a tablet, or is to have one.
+fn has_copy_on(metadata: &Metadata, (table, tablet, moving): &Seen, nodes: &BTreeSet<HostId>) -> bool {
+    let old = metadata.table_by_id(*table).map_or(&[][..], |known| known.tablets.replicas(*tablet));
+    old.iter().chain(&moving.new_replicas).any(|replica| nodes.contains(&replica.host))
+}
+
 /// Whether all of these are on nodes that serve.
 fn all_are_there(metadata: &Metadata, replicas: &[TabletReplica]) -> bool {
     let is_there = |replica: &TabletReplica| {
         metadata.topology.node(replica.host).is_some_and(|node| node.state == NodeState::Normal)
     };
     replicas.iter().all(is_there)
+}
+
+/// What brings tablets, seen in the metadata of `number`, to their next stages, and raises the fence. Nothing if another leader has raised it
+/// further meanwhile: a tablet may have come to an end and begun anew, and look as it was seen.
+fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
+    if metadata.topology.fence() > number {
+        return Vec::new();
+    }
+    let steps: Vec<Op> = ready.iter().filter_map(|seen| step(metadata, seen)).collect();
+    let fence = (!steps.is_empty()).then_some(Op::Fence(number));
+    fence.into_iter().chain(steps).collect()
 }
 
 /// What brings a tablet to its next stage; nothing if it is not where it was seen any more.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::metadata::{KeyspaceDefinition, TableDefinition, TabletsDefinition};
 use crate::topology::node::tests::node;
-use model::id::{HostId, SchemaVersion};
+use model::id::SchemaVersion;
 use model::options::TableOptions;
 
 const TABLE: TableId = TableId(Uuid::from_u128(7));
@@ -117,6 +117,35 @@ fn follow_what_is_there() {
         let end = step(&last, &seen(&last));
         assert_eq!(end, Some(Op::EndTransition { table: TABLE, tablet: 0, moved }));
     }
+}
+
+/// Tablets that have a copy on a node that is down, or are to get one, wait for it.
+#[test]
+fn who_must_be_there() {
+    let metadata = metadata().with(&[begun(0, Stage::Streaming, &[replica(1, 0), replica(3, 0)])]).unwrap();
+    let (table, tablet, moving) = metadata.transitions().next().expect("one moves");
+    let seen = (table.schema.id, tablet, moving.clone());
+    for (host, expected) in [(1, true), (2, true), (3, true), (4, false)] {
+        let down = BTreeSet::from([replica(host, 0).host]);
+        assert_eq!(has_copy_on(&metadata, &seen, &down), expected, "node {host}");
+    }
+    assert!(!has_copy_on(&metadata, &seen, &BTreeSet::new()));
+}
+
+/// Who looked before another leader raised the fence may have seen a move that is over, though its tablet looks the same again.
+#[test]
+fn a_leader_that_was_overtaken_does_nothing() {
+    let looked = 7;
+    let metadata = metadata().with(&[begun(0, Stage::UseNew, &[replica(1, 0), replica(3, 0)])]).unwrap();
+    let (table, tablet, moving) = metadata.transitions().next().expect("one moves");
+    let ready = [(table.schema.id, tablet, moving.clone())];
+    for (fence, expected) in [(looked - 1, 2), (looked, 2), (looked + 1, 0)] {
+        let fenced = metadata.with(&[Op::Fence(fence)]).unwrap();
+        let steps = steps(&fenced, looked, &ready);
+        assert_eq!(steps.len(), expected, "{steps:?}");
+        assert!(steps.first().is_none_or(|first| *first == Op::Fence(looked)));
+    }
+    assert!(steps(&metadata, looked, &[]).is_empty());
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod sequential;
 
 pub use directory::{
     DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, hard_link, lock_file, metadata, read,
-    read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir, write_durably,
+    read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir, write_durably, write_durably_with_room,
 };
 pub use file::{File, OpenOptions, open};
 pub(crate) use io::Io;

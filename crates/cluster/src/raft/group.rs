@@ -35,7 +35,7 @@ const QUESTION: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a node alone may take to know that it leads.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Space on the disk below which no snapshot is begun.
+/// Space on the disk below which no snapshot is begun or taken, in bytes.
 const LEAST_SPACE: u64 = 16 << 20;
 
 /// A command that was decided.
@@ -252,6 +252,11 @@ impl Group {
     }
 
     pub(super) async fn stand(&self) {
+        // Who could not write its own vote down would end, and who leads has to write first of all.
+        if let Err(error) = self.log.reserve(0).await {
+            tracing::warn!(host = %self.host, %error, "this node cannot stand for election");
+            return;
+        }
         // The group has ended if it fails, which others are told.
         let _ = self.raft.trigger().elect().await;
     }
@@ -287,12 +292,8 @@ impl Group {
                 Err(error) => Answer::Failed(error.to_string()),
             },
             request => {
-                let appends = matches!(request, Request::Append { .. });
-                if appends {
-                    // A full disk must not end the group here: the leader tries again later.
-                    self.log.reserve(message.len() as u64 * 2).await.map_err(|error| error.to_string())?;
-                }
-                let from_leader = appends || matches!(request, Request::Snapshot { .. });
+                self.make_room_for(&request, message.len() as u64).await?;
+                let from_leader = matches!(request, Request::Append { .. } | Request::Snapshot { .. });
                 let answer = network::answer(&self.raft, request).await;
                 let refused = matches!(answer, Answer::HigherVote(_) | Answer::Failed(_));
                 if from_leader && !refused {
@@ -304,6 +305,19 @@ impl Group {
         };
         tracing::trace!(%from, ?answer, "asked for the metadata group");
         Ok(encode(&answer).into())
+    }
+
+    /// Refuses what there is no room for: a full disk must not end the group here, and the other node tries again later. `len`: the
+    /// length of the message.
+    async fn make_room_for(&self, request: &Request, len: u64) -> Result<(), String> {
+        if let Request::Snapshot { offset, .. } = request
+            && let Ok((_, free)) = rt::fs::disk_space(&self.dir).await
+            && free < LEAST_SPACE.saturating_add(*offset).saturating_add(len)
+        {
+            return Err(format!("no room for a snapshot: {free} bytes are free"));
+        }
+        let entries = if matches!(request, Request::Append { .. }) { len * 2 } else { 0 };
+        self.log.reserve(entries).await.map_err(|error| error.to_string())
     }
 
     /// Decides a command that another node proposes.

@@ -9,6 +9,8 @@
 //!
 //! Invariants: what a call returned `Ok` for is there after any crash; a torn tail is cut off at open; damage to what was durable is an
 //! error. A failed fsync ends the log: every later call fails, and the node must stop. The log must never look into a body.
+//!
+//! Once room was reserved the log has some on the device beyond its end, after a purge too: votes and marks can be written down on a full disk.
 
 mod format;
 
@@ -113,6 +115,11 @@ fn entry(index: u64, body: &Bytes) -> Record {
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_path_buf();
     move |error| JournalError::Io { path, error }
+}
+
+/// Up to where space is reserved for a log that ends at `end` and is to take `bytes` more.
+fn room(end: u64, bytes: u64) -> u64 {
+    (end + bytes + RESERVE / 4).next_multiple_of(RESERVE)
 }
 
 fn is_full(error: &io::Error) -> bool {
@@ -248,11 +255,10 @@ impl RaftLog {
             state.check()?;
             (state.file.clone(), state.tail.at, state.reserved)
         };
-        let wanted = end + bytes + RESERVE / 4;
-        if wanted <= reserved {
+        if end + bytes + RESERVE / 4 <= reserved {
             return Ok(());
         }
-        let reserved = wanted.next_multiple_of(RESERVE);
+        let reserved = room(end, bytes);
         file.allocate(reserved).await.map_err(io_error(file.path()))?;
         self.state.borrow_mut().reserved = reserved;
         Ok(())
@@ -273,8 +279,10 @@ impl RaftLog {
         let next = number + 1;
         let (bytes, tail) = log_bytes(next, &content);
         let path = log_path(&self.dir, next);
+        // With less room than the log has now a vote could fail that was no problem before.
+        let reserved = room(tail.at, 0);
         let armed = FailOnDrop { log: self, why: Some("a purge was interrupted".into()) };
-        if let Err(error) = fs::write_durably(&path, &bytes).await {
+        if let Err(error) = fs::write_durably_with_room(&path, &bytes, reserved).await {
             if is_full(&error) && !fs::exists(&path).await {
                 armed.finish(None);
                 tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
@@ -294,7 +302,7 @@ impl RaftLog {
         armed.finish(None);
         {
             let mut state = self.state.borrow_mut();
-            (state.tail, state.file, state.reserved, state.content) = (tail, file, 0, content);
+            (state.tail, state.file, state.reserved, state.content) = (tail, file, reserved, content);
         }
         remove_if_there(&log_path(&self.dir, number)).await
     }

@@ -181,6 +181,12 @@ pub async fn read_and_measure(
 /// Puts `data` at `path` so that, after a crash at any moment, either all of the old or all of the new contents is there;
 /// when this returns, the new is durable.
 pub async fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
+    write_durably_with_room(path, data, 0).await
+}
+
+/// As [`write_durably`], with the first `room` bytes of the file reserved on the device: what is written to it later, up to there, needs
+/// no free space.
+pub async fn write_durably_with_room(path: &Path, data: &[u8], room: u64) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
@@ -190,8 +196,16 @@ pub async fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
     let temporary = parent.join(name);
     let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
     let file = open(&temporary, &options).await?;
-    file.write_at(0, data.to_vec(), IoClass::Foreground).await?;
-    file.sync_all().await?;
+    let written = async {
+        file.allocate(room).await?;
+        file.write_at(0, data.to_vec(), IoClass::Foreground).await?;
+        file.sync_all().await
+    };
+    if let Err(error) = written.await {
+        // On a full disk what it takes up is missing elsewhere. What cannot be removed either is written over by the next try.
+        let _ = remove_file(&temporary).await;
+        return Err(error);
+    }
     rename(&temporary, path).await?;
     sync_dir(&parent).await
 }

@@ -166,12 +166,12 @@ impl Disk {
         self.state.borrow_mut().latency = latency;
     }
 
-    /// Total size in bytes. Below what is used, every write that grows a file fails with ENOSPC.
+    /// Total size in bytes. Below what is used or reserved, every write that grows a file beyond what it has reserved fails with ENOSPC.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.borrow_mut().capacity = bytes;
     }
 
-    /// Lets `bytes` more be written before the disk is full.
+    /// Lets `bytes` more be written before the disk is full, besides what is reserved.
     pub fn set_free(&self, bytes: u64) {
         let mut state = self.state.borrow_mut();
         state.capacity = state.used() + bytes;

@@ -265,6 +265,24 @@ fn a_missing_sync_is_found() {
 }
 
 #[test]
+fn what_is_reserved_can_be_written_when_the_disk_is_full() {
+    let disk = Disk::new(4);
+    let other = disk.clone();
+    block_on(4, &disk, async move {
+        let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };
+        let file = fs::open(Path::new("/r"), &options).await.expect("open");
+        file.allocate(8000).await.expect("there is room");
+        assert_eq!(file.len().await.expect("len"), 0, "the length stays");
+        other.set_free(0);
+        file.write_at(0, vec![1u8; 5000], IoClass::Log).await.expect("reserved");
+        assert!(file.allocate(8001).await.is_err() && file.write_at(8000, vec![1u8; 1], IoClass::Log).await.is_err());
+        assert_eq!(fs::disk_space(Path::new("/")).await.expect("space").1, 0);
+        file.set_len(5000).await.expect("cut");
+        assert_eq!(fs::disk_space(Path::new("/")).await.expect("space").1, 3000, "what was reserved is given back");
+    });
+}
+
+#[test]
 fn faults_reach_the_program() {
     let disk = Disk::new(3);
     let other = disk.clone();

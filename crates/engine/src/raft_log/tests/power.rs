@@ -98,3 +98,37 @@ fn a_failed_fsync_ends_the_log_and_a_full_disk_is_told_before() {
         assert!(log.entries(0, 9).len() >= 2);
     });
 }
+
+#[test]
+fn votes_and_marks_are_written_down_on_a_full_disk_also_after_a_purge() {
+    let disk = Disk::new(2);
+    let fill = disk.clone();
+    rt::sim::block_on(2, &disk, async {
+        let dir = Path::new(DIR);
+        fs::create_dir_all(dir).await.expect("made");
+        for part in ["/", "/node"] {
+            fs::sync_dir(Path::new(part)).await.expect("synced");
+        }
+        let log = RaftLog::open(dir).await.expect("opened");
+        log.reserve(0).await.expect("there is space");
+        disk.set_free(0);
+        log.save_vote(body(1, 1)).await.expect("reserved");
+        log.append(1, &[body(1, 1), body(1, 2)]).await.expect("reserved");
+        disk.set_free(1 << 30);
+        log.purge(1, Bytes::from_static(b"id")).await.expect("purged");
+        disk.set_free(0);
+        log.save_vote(body(2, 2)).await.expect("reserved by the purge");
+        log.save_committed(2).await.expect("reserved by the purge");
+        log.purge(2, Bytes::from_static(b"id")).await.expect("put off");
+        assert_eq!(log.purged().map(|(index, _)| index), Some(1), "there is no room for another log");
+        log.save_vote(body(3, 3)).await.expect("the room is still there");
+    });
+    // A loss of power takes what was reserved: the log opens nevertheless.
+    fill.lose_power();
+    fill.set_free(0);
+    rt::sim::block_on(2, &fill, async {
+        let log = RaftLog::open(Path::new(DIR)).await.expect("opened");
+        assert_eq!((log.vote(), log.committed()), (Some(body(3, 3)), Some(2)));
+        log.reserve(0).await.expect_err("the disk is full");
+    });
+}

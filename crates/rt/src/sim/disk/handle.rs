@@ -55,7 +55,7 @@ impl SimFile {
             state.fault_of(Fault::Write, self.inode)?;
             let free = state.free();
             let inode = state.inode(self.inode);
-            let growth = (offset + data.len() as u64).saturating_sub(inode.seen.len() as u64);
+            let growth = (offset + data.len() as u64).saturating_sub(inode.room());
             let fits = data.len() - (growth.saturating_sub(free) as usize).min(data.len());
             if fits > 0 {
                 inode.write(offset as usize, &data[..fits]);
@@ -72,7 +72,7 @@ impl SimFile {
         self.disk.change(self.boot, now, |state| {
             let free = state.free();
             let inode = state.inode(self.inode);
-            if len.saturating_sub(inode.seen.len() as u64) > free {
+            if len.saturating_sub(inode.room()) > free {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
             }
             inode.set_len(len as usize);
@@ -81,13 +81,15 @@ impl SimFile {
         })
     }
 
-    /// Reserving space only checks that there is some.
+    /// Reserves room for the first `len` bytes: all of it or nothing.
     pub fn allocate(&self, now: i64, len: u64) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
             let free = state.free();
-            if len.saturating_sub(state.inode(self.inode).seen.len() as u64) > free {
+            let inode = state.inode(self.inode);
+            if len.saturating_sub(inode.room()) > free {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
             }
+            inode.reserved = inode.reserved.max(len);
             Ok(())
         })
     }

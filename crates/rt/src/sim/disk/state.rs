@@ -20,6 +20,8 @@ pub(super) struct Inode {
     pub durable: Vec<u8>,
     pub dirty: BTreeSet<usize>,
     pub mtime_micros: i64,
+    /// Its first so many bytes have room on the device, written or not.
+    pub reserved: u64,
     pub open: usize,
     /// Some name of it was removed, so it may be garbage once closed.
     pub unlinked: bool,
@@ -37,6 +39,11 @@ impl Inode {
         self.mark(offset, end);
     }
 
+    /// The room that it takes on the device.
+    pub fn room(&self) -> u64 {
+        self.reserved.max(self.seen.len() as u64)
+    }
+
     pub fn mark(&mut self, from: usize, to: usize) {
         if from < to {
             self.dirty.extend(from / SECTOR..=(to - 1) / SECTOR);
@@ -45,6 +52,10 @@ impl Inode {
 
     pub fn set_len(&mut self, len: usize) {
         let before = self.seen.len();
+        if len <= before {
+            // As on Linux: what was reserved behind the end goes with what is cut off, also if that is nothing.
+            self.reserved = 0;
+        }
         self.seen.resize(len, 0);
         self.mark(before.min(len), before.max(len));
     }
@@ -65,7 +76,7 @@ impl Inode {
         }
     }
 
-    /// Power loss: the sectors that `survives` says reach the device, the others do not.
+    /// Power loss: the sectors that `survives` says reach the device, the others do not; nor does what was reserved.
     pub fn lose(&mut self, mut survives: impl FnMut() -> bool) {
         let grew = self.seen.len() > self.durable.len();
         if !self.dirty.is_empty() && !grew && self.seen.len() < self.durable.len() && survives() {
@@ -82,6 +93,7 @@ impl Inode {
             }
         }
         self.seen = self.durable.clone();
+        self.reserved = 0;
     }
 }
 
@@ -117,7 +129,7 @@ impl State {
     }
 
     pub fn used(&self) -> u64 {
-        self.inodes.values().map(|inode| inode.seen.len() as u64).sum()
+        self.inodes.values().map(Inode::room).sum()
     }
 
     pub fn free(&self) -> u64 {

@@ -2,8 +2,9 @@
 //!
 //! It dies with its node; what it had begun then stays unknown.
 
+use super::emptied;
 use super::history::PARTITIONS;
-use super::shared::Shared;
+use super::shared::{Canary, Shared};
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
 use crate::reads::decode;
 use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
@@ -89,8 +90,9 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
             continue;
         }
         let done = match any(100) {
+            _ if shared.plan.truncating && any(4) == 0 => emptied::work(&shared).await,
             0..=44 => write(&shared, node).await,
-            45..=89 => read(&shared).await,
+            45..=89 => read(&shared, node).await,
             90..=94 => count(&shared).await,
             _ => read_counter(&shared).await,
         };
@@ -102,20 +104,24 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
 
 async fn write(shared: &Shared, node: usize) -> Result<(), String> {
     let pk = any(PARTITIONS);
-    let mut changes = vec![Change::any(pk)];
+    let expiring = shared.plan.expiring;
+    let mut changes = vec![Change::any(pk, expiring)];
     if any(8) == 0 {
-        changes.push(Change::any((pk + 1 + any(PARTITIONS - 1)) % PARTITIONS));
+        changes.push(Change::any((pk + 1 + any(PARTITIONS - 1)) % PARTITIONS, expiring));
     }
     let places: Vec<_> = changes.iter().flat_map(|change| change.places()).collect();
-    let (level, by_quorum) = write_level();
-    let number = shared.history.borrow_mut().begin(&places);
+    let (level, by) = write_level(shared.plan.own_datacenter(node));
+    let number = shared.history.borrow_mut().begin(&places, rt::time::wall_seconds());
+    if shared.plan.canary == Canary::NoExpiry {
+        changes.iter_mut().for_each(Change::make_lasting);
+    }
     let text = write_text(&changes, number);
     let done = execute(&text, shared.plan.canary.write_level(level), 1).await;
     shared.tell(|| format!("{node}/{} {changes:?} at {level:?} -> {done:?}", rt::shard::this()));
     let mut history = shared.history.borrow_mut();
     match done {
         Ok(_) => {
-            history.acknowledged(number, by_quorum);
+            history.acknowledged(number, by);
             Ok(())
         }
         Err(Failed::Refused(why)) => {
@@ -129,15 +135,14 @@ async fn write(shared: &Shared, node: usize) -> Result<(), String> {
     }
 }
 
-async fn read(shared: &Shared) -> Result<(), String> {
+async fn read(shared: &Shared, node: usize) -> Result<(), String> {
     let read = Read::any(PARTITIONS);
-    let (level, meets_majority) = read_level();
-    let floors = shared.history.borrow().floors(read.pk);
+    let (level, by) = read_level(shared.plan.own_datacenter(node));
+    let floors = shared.history.borrow().floors(by, rt::time::wall_seconds()).of(read.pk);
     let rows = execute(&read.text, shared.plan.canary.read_level(level), read.page).await.map_err(Failed::why)?;
-    let judged = read.shown(PARTITIONS, &rows).and_then(|shown| {
-        let mut history = shared.history.borrow_mut();
-        if meets_majority { history.check(&shown, &floors) } else { history.check_weak(&shown) }
-    });
+    let judged = read
+        .shown(PARTITIONS, &rows)
+        .and_then(|shown| shared.history.borrow_mut().check(&shown, &floors, by, rt::time::wall_seconds()));
     if let Err(why) = judged {
         shared.broken(format!("{why}\n    in {} at {level:?}, {} rows a page", read.text, read.page));
     }

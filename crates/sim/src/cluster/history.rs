@@ -5,6 +5,9 @@
 //! a quorum's read has shown. A read at QUORUM that begins after that must show the floor or a later write. A write that failed, or whose
 //! client died, may show up at any time or never; one that was refused as `Unavailable` never.
 //!
+//! There is a floor for each [`Majority`], since a majority of one datacenter need not meet that of another. A write with a TTL is a deletion
+//! once its time is over, by clocks that are right.
+//!
 //! Checkers: `reads_are_merged`, `no_resurrection` and, once all is well again, `acked_writes_survive`.
 
 use std::collections::BTreeMap;
@@ -19,6 +22,26 @@ pub const ROWS: i32 = 6;
 /// A row, or the static column, of a partition.
 pub type Place = (i32, i32);
 
+/// Of which replicas a majority knows of a write: 0 is all of them, n those of the n-th datacenter.
+pub type Majority = usize;
+/// How many there can be.
+const MAJORITIES: usize = 3;
+/// Every one of them.
+pub const EVERY: &[Majority] = &[0, 1, 2];
+/// Seconds by which an expiry may be early or late: time is read in whole seconds, and a statement takes its time.
+const EXPIRY: i64 = 2;
+
+/// What a write does to a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// It has a value from then on.
+    Put,
+    /// It has a value for so many seconds.
+    PutFor(i32),
+    /// It is empty.
+    Empty,
+}
+
 /// What is known of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Known {
@@ -28,25 +51,63 @@ enum Known {
     Never,
 }
 
-/// What a write does to a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Write {
     puts: bool,
+    /// When its value is over, in seconds of the wall clock.
+    expires: Option<i64>,
     known: Known,
+}
+
+impl Write {
+    /// Whether a reader who has this may see nothing at this time.
+    fn may_be_empty(&self, now: i64) -> bool {
+        self.known == Known::Maybe && (!self.puts || self.expires.is_some_and(|at| at - EXPIRY <= now))
+    }
+
+    /// Whether nobody can see its value from this time on.
+    fn is_over(&self, now: i64) -> bool {
+        self.expires.is_some_and(|at| at + EXPIRY < now)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Row {
     /// By their numbers.
     writes: BTreeMap<i32, Write>,
-    /// What a read at QUORUM that begins now shows at least.
-    floor: i32,
+    /// What a read that begins now and asks this majority shows at least.
+    floors: [i32; MAJORITIES],
     /// What must be there in the end: acknowledged at any level.
     promised: i32,
 }
 
-/// What one read may not fall below: the floors when it began.
-pub type Floors = BTreeMap<Place, i32>;
+impl Row {
+    fn floor(&self, of: &[Majority]) -> i32 {
+        of.iter().map(|of| self.floors[*of]).max().unwrap_or(0)
+    }
+
+    fn raise(&mut self, of: &[Majority], number: i32) {
+        for of in of {
+            self.floors[*of] = self.floors[*of].max(number);
+        }
+    }
+}
+
+/// What one read may not fall below.
+#[derive(Clone, Debug, Default)]
+pub struct Floors {
+    rows: BTreeMap<Place, i32>,
+    /// When the read began, in seconds of the wall clock.
+    began: i64,
+}
+
+impl Floors {
+    /// Those of one partition, or of all.
+    pub fn of(&self, pk: Option<i32>) -> Floors {
+        let wanted = self.rows.iter().filter(|((own, _), _)| pk.is_none_or(|pk| pk == *own));
+        Floors { rows: wanted.map(|(place, floor)| (*place, *floor)).collect(), began: self.began }
+    }
+}
 
 /// What a read has shown: each place that it covered with the number of the write there, or nothing.
 pub type Shown = Vec<(Place, Option<i32>)>;
@@ -68,11 +129,15 @@ impl History {
         (0..PARTITIONS).flat_map(|pk| (STATIC..ROWS).map(move |ck| (pk, ck)))
     }
 
-    /// A write begins: gives its number. A place is given a value (its number) or is emptied.
-    pub fn begin(&mut self, places: &[(Place, bool)]) -> i32 {
+    /// A write begins, now, in seconds of the wall clock: gives its number, which is the value that places are given.
+    pub fn begin(&mut self, places: &[(Place, Effect)], now: i64) -> i32 {
         self.last += 1;
-        for (place, puts) in places {
-            let write = Write { puts: *puts, known: Known::Maybe };
+        for (place, effect) in places {
+            let expires = match effect {
+                Effect::PutFor(seconds) => Some(now + i64::from(*seconds)),
+                Effect::Put | Effect::Empty => None,
+            };
+            let write = Write { puts: *effect != Effect::Empty, expires, known: Known::Maybe };
             self.rows.entry(*place).or_default().writes.insert(self.last, write);
         }
         self.last
@@ -82,14 +147,12 @@ impl History {
         self.rows.values_mut().filter(move |row| row.writes.contains_key(&number))
     }
 
-    /// It was acknowledged; `by_quorum`: a majority of the replicas has it.
-    pub fn acknowledged(&mut self, number: i32, by_quorum: bool) {
+    /// It was acknowledged: these majorities have it.
+    pub fn acknowledged(&mut self, number: i32, by: &[Majority]) {
         self.counts[0] += 1;
         for row in self.touched(number) {
             row.promised = row.promised.max(number);
-            if by_quorum {
-                row.floor = row.floor.max(number);
-            }
+            row.raise(by, number);
         }
     }
 
@@ -108,41 +171,34 @@ impl History {
         }
     }
 
-    /// A read at QUORUM of a partition, or of all, begins.
-    pub fn floors(&self, pk: Option<i32>) -> Floors {
-        let wanted = self.rows.iter().filter(|((own, _), _)| pk.is_none_or(|pk| pk == *own));
-        wanted.map(|(place, row)| (*place, row.floor)).collect()
+    /// A read begins that meets these majorities, now, in seconds of the wall clock.
+    pub fn floors(&self, by: &[Majority], now: i64) -> Floors {
+        Floors { rows: self.rows.iter().map(|(place, row)| (*place, row.floor(by))).collect(), began: now }
     }
 
     /// What must be there once all is well: what was acknowledged at any level too.
-    pub fn promises(&self) -> Floors {
-        self.rows.iter().map(|(place, row)| (*place, row.floor.max(row.promised))).collect()
+    pub fn promises(&self, now: i64) -> Floors {
+        let promise = |row: &Row| row.floor(EVERY).max(row.promised);
+        Floors { rows: self.rows.iter().map(|(place, row)| (*place, promise(row))).collect(), began: now }
     }
 
-    /// What a read at QUORUM has shown, having begun when the floors were these; later ones must show it too.
-    pub fn check(&mut self, shown: &Shown, floors: &Floors) -> Result<(), String> {
+    /// What a read has shown that ends now, having begun when the floors were these; later ones of the majorities that it met must show it
+    /// too. One that met none may be old, but somebody must have written what it shows.
+    pub fn check(&mut self, shown: &Shown, floors: &Floors, by: &[Majority], now: i64) -> Result<(), String> {
         self.reads += 1;
         for (place, number) in shown {
             let row = self.rows.entry(*place).or_default();
-            let known = row.check(*place, *number, floors.get(place).copied().unwrap_or(0))?;
-            row.floor = row.floor.max(known);
-        }
-        Ok(())
-    }
-
-    /// What a read of fewer replicas has shown: it may be old, but somebody must have written it.
-    pub fn check_weak(&mut self, shown: &Shown) -> Result<(), String> {
-        self.reads += 1;
-        for (place, number) in shown {
-            self.rows.entry(*place).or_default().check(*place, *number, 0)?;
+            let floor = floors.rows.get(place).copied().unwrap_or(0);
+            let known = row.check(*place, *number, floor, (floors.began, now))?;
+            row.raise(by, known);
         }
         Ok(())
     }
 }
 
 impl Row {
-    /// The least write that a reader of this knows; an error if there can be no such reader.
-    fn check(&self, place: Place, shown: Option<i32>, floor: i32) -> Result<i32, String> {
+    /// The least write that a reader of this knows, who read from one second to another; an error if there can be no such reader.
+    fn check(&self, place: Place, shown: Option<i32>, floor: i32, (began, ended): (i64, i64)) -> Result<i32, String> {
         let known = |number: i32| self.writes.get(&number).filter(|write| write.known == Known::Maybe);
         match shown {
             Some(number) if !known(number).is_some_and(|write| write.puts) => {
@@ -150,16 +206,18 @@ impl Row {
                 let why = if refused { "refused as not done" } else { "never begun" };
                 Err(format!("no_resurrection is broken: {place:?} shows write {number}, which was {why}"))
             }
+            Some(number) if known(number).is_some_and(|write| write.is_over(began)) => {
+                Err(format!("no_resurrection is broken: {place:?} shows write {number}, which has expired"))
+            }
             Some(number) if number < floor => {
-                let hidden = known(floor).is_some_and(|write| !write.puts);
+                let hidden = known(floor).is_some_and(|write| write.may_be_empty(ended));
                 let promise = if hidden { "no_resurrection" } else { "reads_are_merged" };
                 Err(format!("{promise} is broken: {place:?} shows write {number}, and a majority has write {floor}"))
             }
             Some(number) => Ok(number),
             None => {
-                // Whoever sees nothing knows the floor itself, if that is a deletion, or one that is later.
-                let mut deletions =
-                    self.writes.range(floor..).filter(|(_, write)| write.known == Known::Maybe && !write.puts);
+                // Whoever sees nothing knows the floor itself, if that is a deletion or has expired, or one that is later.
+                let mut deletions = self.writes.range(floor..).filter(|(_, write)| write.may_be_empty(ended));
                 match deletions.next() {
                     _ if floor == 0 => Ok(0),
                     Some((number, _)) => Ok(*number),
@@ -174,23 +232,25 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use super::Effect::{Empty, Put, PutFor};
     use super::*;
 
     const PLACE: Place = (1, 2);
+    const ALL: &[Majority] = &[0];
 
     fn read(history: &mut History, floors: &Floors, shown: Option<i32>) -> Result<(), String> {
-        history.check(&vec![(PLACE, shown)], floors)
+        history.check(&vec![(PLACE, shown)], floors, ALL, 0)
     }
 
     #[test]
     fn what_a_majority_has_is_shown_from_then_on() {
         let mut history = History::default();
-        let (old, new) = (history.begin(&[(PLACE, true)]), history.begin(&[(PLACE, true)]));
-        let before = history.floors(None);
+        let (old, new) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
+        let before = history.floors(ALL, 0);
         assert_eq!(read(&mut history, &before, None), Ok(()), "nobody has been told of anything");
-        history.acknowledged(new, true);
+        history.acknowledged(new, ALL);
         assert_eq!(read(&mut history, &before, Some(old)), Ok(()), "it began before");
-        let floors = history.floors(Some(PLACE.0));
+        let floors = history.floors(ALL, 0).of(Some(PLACE.0));
         let stale = read(&mut history, &floors, Some(old)).unwrap_err();
         assert!(stale.starts_with("reads_are_merged is broken"), "{stale}");
         let lost = read(&mut history, &floors, None).unwrap_err();
@@ -201,10 +261,10 @@ mod tests {
     #[test]
     fn what_was_read_is_there_for_later_reads() {
         let mut history = History::default();
-        let (first, second) = (history.begin(&[(PLACE, true)]), history.begin(&[(PLACE, true)]));
-        let floors = history.floors(None);
+        let (first, second) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
+        let floors = history.floors(ALL, 0);
         assert_eq!(read(&mut history, &floors, Some(second)), Ok(()));
-        let later = history.floors(None);
+        let later = history.floors(ALL, 0);
         assert!(read(&mut history, &later, Some(first)).is_err());
         assert_eq!(read(&mut history, &floors, Some(first)), Ok(()), "one that ran beside it may be behind");
     }
@@ -212,11 +272,11 @@ mod tests {
     #[test]
     fn what_is_deleted_stays_away() {
         let mut history = History::default();
-        let put = history.begin(&[(PLACE, true)]);
-        let deletion = history.begin(&[(PLACE, false)]);
-        let again = history.begin(&[(PLACE, true)]);
-        history.acknowledged(deletion, true);
-        let floors = history.floors(None);
+        let put = history.begin(&[(PLACE, Put)], 0);
+        let deletion = history.begin(&[(PLACE, Empty)], 0);
+        let again = history.begin(&[(PLACE, Put)], 0);
+        history.acknowledged(deletion, ALL);
+        let floors = history.floors(ALL, 0);
         let back = read(&mut history, &floors, Some(put)).unwrap_err();
         assert!(back.starts_with("no_resurrection is broken"), "{back}");
         assert_eq!(read(&mut history, &floors, None), Ok(()));
@@ -229,11 +289,45 @@ mod tests {
     #[test]
     fn a_write_at_one_is_promised_in_the_end_only() {
         let mut history = History::default();
-        let write = history.begin(&[(PLACE, true)]);
-        history.acknowledged(write, false);
-        let floors = history.floors(None);
+        let write = history.begin(&[(PLACE, Put)], 0);
+        history.acknowledged(write, &[]);
+        let floors = history.floors(ALL, 0);
         assert_eq!(read(&mut history, &floors, None), Ok(()));
-        let promises = history.promises();
+        let promises = history.promises(0);
         assert!(read(&mut history, &promises, None).is_err());
+    }
+
+    #[test]
+    fn a_majority_of_one_datacenter_is_none_of_another() {
+        let mut history = History::default();
+        let write = history.begin(&[(PLACE, Put)], 0);
+        history.acknowledged(write, &[1]);
+        for (majority, must) in [(0, false), (1, true), (2, false)] {
+            let floors = history.floors(&[majority], 0);
+            assert_eq!(read(&mut history, &floors, None).is_err(), must, "majority {majority}");
+        }
+        let floors = history.floors(EVERY, 0);
+        assert!(read(&mut history, &floors, None).is_err(), "who asks everybody meets all of them");
+    }
+
+    #[test]
+    fn what_has_a_time_to_live_is_there_until_then_and_not_after() {
+        let mut history = History::default();
+        let old = history.begin(&[(PLACE, Put)], 100);
+        let write = history.begin(&[(PLACE, PutFor(10))], 100);
+        history.acknowledged(write, ALL);
+        for (second, shown, fine) in [
+            (101, Some(write), true),
+            (101, None, false),
+            (110, Some(write), true),
+            (110, None, true),
+            (113, Some(write), false),
+            (113, None, true),
+            (113, Some(old), false),
+        ] {
+            let floors = history.floors(ALL, second);
+            let judged = history.check(&vec![(PLACE, shown)], &floors, ALL, second);
+            assert_eq!(judged.is_ok(), fine, "{shown:?} at {second}: {judged:?}");
+        }
     }
 }

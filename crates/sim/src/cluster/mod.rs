@@ -8,11 +8,14 @@
 
 pub mod client;
 pub mod counters;
+pub mod emptied;
 pub mod history;
+pub mod moves;
 pub mod nemesis;
 pub mod node;
 pub mod schema_book;
 pub mod shared;
+pub mod truncations;
 pub mod workload;
 
 use nemesis::{Nemesis, Regime};
@@ -34,6 +37,8 @@ const SETTLED: Duration = Duration::from_secs(6);
 const HINTS: Duration = Duration::from_secs(25);
 /// How long a node may take over what the driver asks it.
 const ANSWER: Duration = Duration::from_secs(60);
+/// Tablets that are on the move get to their ends within this time.
+const ARRIVED: Duration = Duration::from_secs(60);
 /// A node that is to stop in order has this time.
 const STOPPING: Duration = Duration::from_secs(30);
 
@@ -48,6 +53,10 @@ pub struct Outcome {
     pub reads: u64,
     /// Schema changes that were acknowledged.
     pub schema_changes: u64,
+    /// TRUNCATEs that were acknowledged.
+    pub truncations: u64,
+    /// Tablets whose data was copied to another node.
+    pub copied: u64,
 }
 
 /// One cluster's story.
@@ -80,7 +89,8 @@ impl Simulation {
                 node::run(shared.clone(), n, shard)
             });
         }
-        let nemesis = Nemesis::new(regime, names.clone(), disks);
+        let datacenters = (0..names.len()).map(|node| shared.plan.datacenter(node)).collect();
+        let nemesis = Nemesis::new(regime, names.clone(), datacenters, disks);
         Simulation { world, shared, nemesis, names, stopping: Vec::new() }
     }
 
@@ -104,6 +114,11 @@ impl Simulation {
             } else {
                 // As a process that is told to end before it was up: it leaves at once.
                 self.world.bounce(name);
+            }
+        }
+        for node in std::mem::take(&mut self.nemesis.filling) {
+            if self.world.is_running(&self.names[node]) && self.shared.nodes[node].up.get() {
+                self.nemesis.fill(&mut self.world, node);
             }
         }
         let (world, names) = (&mut self.world, &self.names);
@@ -202,6 +217,9 @@ impl Simulation {
         self.shared.set_working(false);
         // Whatever was begun has ended.
         self.run_for(Duration::from_secs(12))?;
+        self.run_until(ARRIVED, "tablets on the move arrive", |simulation| {
+            simulation.shared.nodes.iter().all(|node| !node.moving.get())
+        })?;
         self.ask(0, Command::Read).map_err(|why| format!("acked_writes_survive: {why}"))?;
         if hints_suffice {
             self.run_for(HINTS)?;
@@ -218,13 +236,16 @@ impl Simulation {
             writes: history.counts,
             reads: history.reads,
             schema_changes: self.shared.schema.borrow().made,
+            truncations: self.shared.truncations.borrow().done,
+            copied: self.shared.copied.get(),
         })
     }
 
     /// Mends everything, and waits until all nodes see that.
     fn heal(&mut self) -> Result<(), String> {
         self.nemesis.heal(&mut self.world);
-        let is_up = |node: &shared::NodeState| node.is_ready() && node.sees_all.get();
+        // One that is still stopping is gone in a moment.
+        let is_up = |node: &shared::NodeState| node.is_ready() && !node.is_stopping() && node.sees_all.get();
         let all = |simulation: &mut Simulation| simulation.shared.nodes.iter().all(is_up);
         self.run_until(CALM, "all nodes are up again, and see that all are", all)?;
         self.run_for(SETTLED)

@@ -19,8 +19,12 @@ pub enum Fault {
     Hold,
     /// Messages between two nodes take long.
     SlowLink,
+    /// Datacenters do not reach each other.
+    CutDatacenters,
     /// A node's disk is slow.
     SlowDisk,
+    /// A node's disk has room for little more, until it is mended.
+    FullDisk,
     /// A node's clock jumps, by up to an hour in either direction.
     WrongClock,
     /// A process is killed: what it wrote stays.
@@ -31,7 +35,7 @@ pub enum Fault {
     SilentPowerLoss,
     /// A node stops in order and starts again.
     Restart,
-    /// All of the network is well again, and all disks are fast.
+    /// All of the network is well again, and all disks are fast and have room.
     Mend,
     /// All nodes that are down start.
     Start,
@@ -83,12 +87,61 @@ pub const POWER: Regime = &[
     (Fault::Mend, 4),
 ];
 
+/// The disks of nodes that run are full for a while.
+pub const FULL: Regime = &[
+    (Fault::FullDisk, 5),
+    (Fault::Cut, 1),
+    (Fault::Isolate, 1),
+    (Fault::SlowDisk, 1),
+    (Fault::Kill, 1),
+    (Fault::Start, 3),
+    (Fault::Mend, 3),
+];
+
+/// As [`DEATHS`], with clocks that are right: for what depends on the time.
+pub const EXPIRY: Regime = &[
+    (Fault::Cut, 2),
+    (Fault::CutOneWay, 1),
+    (Fault::Isolate, 1),
+    (Fault::SlowLink, 1),
+    (Fault::SlowDisk, 1),
+    (Fault::Kill, 3),
+    (Fault::Restart, 1),
+    (Fault::Start, 5),
+    (Fault::Mend, 4),
+];
+
+/// Two datacenters that lose each other, and nodes that die.
+pub const DATACENTERS: Regime = &[
+    (Fault::CutDatacenters, 4),
+    (Fault::Cut, 1),
+    (Fault::Isolate, 1),
+    (Fault::SlowLink, 1),
+    (Fault::Kill, 2),
+    (Fault::Start, 4),
+    (Fault::Mend, 5),
+];
+
+/// Long times of peace, in which what needs all nodes can be done.
+pub const PEACE: Regime = &[
+    (Fault::Cut, 1),
+    (Fault::SlowLink, 1),
+    (Fault::SlowDisk, 1),
+    (Fault::Kill, 1),
+    (Fault::Start, 4),
+    (Fault::Mend, 8),
+];
+
 /// The longest time that a message takes on a slow link.
 const SLOW: Duration = Duration::from_millis(900);
 /// On any other.
 const USUAL: Duration = Duration::from_millis(10);
 /// How long a network comes and goes.
 const FLAPPING: Duration = Duration::from_secs(4);
+/// What is left of a disk that becomes full, in bytes, at most.
+const LEFT: u64 = 200_000;
+/// The size of a disk that is not full, in bytes.
+const ROOMY: u64 = 1 << 40;
 /// Clocks are wrong by less than this, in microseconds.
 const WRONG: i64 = 3_600_000_000;
 
@@ -104,18 +157,23 @@ struct Flapping {
 pub struct Nemesis {
     regime: Regime,
     names: Vec<String>,
+    /// The datacenter of each.
+    datacenters: Vec<usize>,
     disks: Vec<Disk>,
     flapping: Option<Flapping>,
     /// Nodes that are to stop in order.
     pub stopping: Vec<usize>,
+    /// Nodes whose disks become full, if they serve: one that cannot start breaks no promise.
+    pub filling: Vec<usize>,
     /// What was done, with the time in milliseconds.
     pub done: Vec<(u128, Fault, usize)>,
 }
 
 impl Nemesis {
     /// For these nodes.
-    pub fn new(regime: Regime, names: Vec<String>, disks: Vec<Disk>) -> Nemesis {
-        Nemesis { regime, names, disks, flapping: None, stopping: Vec::new(), done: Vec::new() }
+    pub fn new(regime: Regime, names: Vec<String>, datacenters: Vec<usize>, disks: Vec<Disk>) -> Nemesis {
+        let (stopping, filling) = (Vec::new(), Vec::new());
+        Nemesis { regime, names, datacenters, disks, flapping: None, stopping, filling, done: Vec::new() }
     }
 
     /// The disks of the nodes.
@@ -125,6 +183,19 @@ impl Nemesis {
 
     fn others(&self, node: usize) -> impl Iterator<Item = &String> {
         self.names.iter().enumerate().filter(move |(other, _)| *other != node).map(|(_, name)| name)
+    }
+
+    fn cut_datacenters(&self, world: &mut World) {
+        for (node, own) in self.datacenters.iter().enumerate() {
+            for (other, _) in self.datacenters.iter().enumerate().filter(|(_, far)| own < *far) {
+                world.partition(&self.names[node], &self.names[other]);
+            }
+        }
+    }
+
+    /// A node's disk has room for little more.
+    pub fn fill(&self, world: &mut World, node: usize) {
+        self.disks[node].set_free(world.rng().gen_range(0..LEFT));
     }
 
     fn isolate(&self, world: &mut World, node: usize) {
@@ -165,6 +236,8 @@ impl Nemesis {
             }
             Fault::Hold => world.hold(&own, &far),
             Fault::SlowLink => world.slow_link(&own, &far, SLOW),
+            Fault::CutDatacenters => self.cut_datacenters(world),
+            Fault::FullDisk => self.filling.push(node),
             Fault::SlowDisk => {
                 let (min, max) = (Duration::from_millis(1), Duration::from_millis(60));
                 self.disks[node].set_latency(Latency { min, max, slow_permille: 500 });
@@ -206,6 +279,7 @@ impl Nemesis {
         for (node, name) in self.names.iter().enumerate() {
             if !world.is_running(name) {
                 self.connect(world, node);
+                self.disks[node].set_capacity(ROOMY);
                 world.bounce(name);
             }
         }
@@ -213,6 +287,7 @@ impl Nemesis {
 
     fn mend(&mut self, world: &mut World) {
         self.flapping = None;
+        self.filling.clear();
         for (node, name) in self.names.iter().enumerate() {
             for other in self.others(node) {
                 world.release(name, other);
@@ -220,6 +295,7 @@ impl Nemesis {
                 world.slow_link(name, other, USUAL);
             }
             self.disks[node].set_latency(Latency::default());
+            self.disks[node].set_capacity(ROOMY);
         }
     }
 

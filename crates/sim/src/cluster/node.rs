@@ -1,8 +1,11 @@
 //! A node of a simulated cluster: the real floors on every shard, clients beside them, and what the driver asks of it.
 
 use super::client::{self, Failed, counter, execute};
-use super::history::PARTITIONS;
+use super::emptied;
+use super::history::{EVERY, PARTITIONS};
+use super::moves;
 use super::shared::{Canary, Command, Report, Shared};
+use super::truncations::KEYS;
 use super::workload::{COUNTERS, Read, any, setup};
 use cluster::Coordinator;
 use cluster::hints::{Hints, HintsConfig};
@@ -54,6 +57,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
             shared.tell(|| format!("node {node} is {}", stack.info.host_id));
             shared.nodes[node].up.set(true);
             lead(&shared, node).await;
+            moves::stop();
             stack::stop().await;
             drop(stack);
         }
@@ -68,6 +72,7 @@ fn spawn_clients(shared: &Rc<Shared>, node: usize) -> Vec<rt::task::Task<()>> {
 /// Shard 0, once the floors are there: makes the tables, works, and does what the driver asks for, until it is to stop.
 async fn lead(shared: &Rc<Shared>, node: usize) {
     rt::task::spawn(watch(shared.clone(), node)).detach();
+    moves::serve(shared);
     if shared.plan.canary == Canary::NoHints {
         forget_hints().await;
     }
@@ -75,6 +80,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
     let clients = spawn_clients(shared, node);
     let changes = rt::task::spawn(change_schema(shared.clone(), node));
     let chores = rt::task::spawn(maintain(shared.clone(), node));
+    let moves = rt::task::spawn(moves::run(shared.clone(), node));
     let state = &shared.nodes[node];
     let mut seen = None;
     while !state.is_stopping() {
@@ -82,12 +88,13 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         rt::time::sleep(LOOK).await;
         let metadata = rt::shard::service::<MetadataService>().current();
         shared.knows(node, metadata.number, metadata.version);
+        state.moving.set(moves::is_moving());
         if let Some(command) = state.command.take() {
             let answer = obey(shared, command).await;
             state.answer.replace(Some(answer));
         }
     }
-    for task in clients.into_iter().chain([made, changes, chores]) {
+    for task in clients.into_iter().chain([made, changes, chores, moves]) {
         // A statement may wait for a majority for a minute: clients do not hold a server up for longer than it is patient.
         if rt::time::timeout(Duration::from_secs(10), task).await.is_err() {
             shared.tell(|| format!("node {node} stops without having answered everybody"));
@@ -136,7 +143,7 @@ async fn make_tables(shared: Rc<Shared>, node: usize) {
             return;
         }
     }
-    for text in setup(shared.plan.copies, TABLETS) {
+    for text in setup(&shared.plan, TABLETS) {
         while let Err(why) = execute(&text, Consistency::One, 1).await {
             shared.tell(|| format!("node {node}: {}", why.why()));
             rt::time::sleep(Duration::from_millis(300)).await;
@@ -248,20 +255,19 @@ async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
 
 /// Reads everything, and whether all that was promised is there.
 async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String> {
-    let promises = match level {
-        Consistency::All => shared.history.borrow().promises(),
-        _ => shared.history.borrow().floors(None),
+    let began = rt::time::wall_seconds();
+    let (promises, by) = match level {
+        Consistency::All => (shared.history.borrow().promises(began), EVERY),
+        _ => (shared.history.borrow().floors(&EVERY[..1], began), &EVERY[..1]),
     };
     for pk in (0..PARTITIONS).map(Some).chain([None]) {
         let read = Read::whole(pk, 7);
         let rows = execute(&read.text, level, read.page).await.map_err(Failed::why)?;
         let shown = read.shown(PARTITIONS, &rows)?;
-        let floors = promises.iter().filter(|((own, _), _)| pk.is_none_or(|pk| pk == *own));
-        let floors = floors.map(|(place, floor)| (*place, *floor)).collect();
         shared
             .history
             .borrow_mut()
-            .check(&shown, &floors)
+            .check(&shown, &promises.of(pk), by, rt::time::wall_seconds())
             .map_err(|why| format!("{why}, {} at {level:?}", read.text))?;
     }
     for k in 0..COUNTERS {
@@ -269,7 +275,23 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
         let rows = execute(&format!("SELECT n FROM c.n WHERE k = {k}"), level, 10).await.map_err(Failed::why)?;
         shared.counters.borrow_mut().check(k, counter(&rows)?, floor)?;
     }
+    for key in 0..KEYS {
+        emptied::read(shared, key, level).await?;
+    }
+    // Of the tables that come and go nothing is promised, but copies agree once they were read.
+    for name in coming_and_going() {
+        execute(&format!("SELECT k, v FROM c.{name}"), level, 10).await.map_err(Failed::why)?;
+    }
     Ok(Report::default())
+}
+
+/// The tables that come and go, as this node knows them.
+fn coming_and_going() -> Vec<String> {
+    let metadata = rt::shard::service::<MetadataService>().current();
+    let own = metadata.tables().filter(|table| table.schema.keyspace == "c" && table.schema.name.starts_with('u'));
+    let mut names: Vec<String> = own.map(|table| table.schema.name.clone()).collect();
+    names.sort();
+    names
 }
 
 /// What this node has and knows.
@@ -285,14 +307,11 @@ async fn report() -> Result<Report, String> {
                 copies.insert((table.schema.name.clone(), tablet), rows);
             }
         }
-        let names = metadata.tables().map(|table| table.schema.name.clone());
-        let tables: Vec<String> = names.filter(|name| name.starts_with('u')).collect();
-        ((metadata.number, metadata.version), tables, copies)
+        ((metadata.number, metadata.version), coming_and_going(), copies)
     });
     let mut report = Report::default();
-    for (metadata, mut tables, copies) in shards.await {
+    for (metadata, tables, copies) in shards.await {
         report.metadata.push(metadata);
-        tables.sort();
         report.tables = tables;
         for (place, rows) in copies {
             report.copies.insert(place, rows?);
@@ -358,7 +377,7 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         host_id: HostId::from_bytes([0; 16]),
         cluster_name: "sim".into(),
         shards: 0,
-        datacenter: "datacenter1".into(),
+        datacenter: format!("datacenter{}", shared.plan.datacenter(node) + 1),
         rack: format!("rack{}", node % 3),
         rpc_address: address.ip(),
         listen_address: address.ip(),
@@ -395,6 +414,6 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         replica: ReplicaConfig::with_memory(MEMORY),
         compaction_throughput: 0,
         open_files: 0,
-        language: cql::Config::default(),
+        language: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
     }
 }

@@ -3,6 +3,7 @@
 use super::counters::Counters;
 use super::history::History;
 use super::schema_book::SchemaBook;
+use super::truncations::Truncations;
 use cql::api::Consistency;
 use engine::commitlog::SyncMode;
 use rt::time::Duration;
@@ -26,12 +27,24 @@ pub enum Canary {
     NoHints,
     /// What is acknowledged in batch mode is not on the disk yet.
     LazyLog,
+    /// A write at EACH_QUORUM is acknowledged by one datacenter.
+    OneDatacenter,
+    /// What has a time to live is written without.
+    NoExpiry,
+    /// A TRUNCATE is acknowledged and not done.
+    NoTruncate,
+    /// A tablet moves without its data.
+    NoCopy,
 }
 
 impl Canary {
     /// The level at which a write is carried out that is booked at `level`.
     pub fn write_level(self, level: Consistency) -> Consistency {
-        if self == Canary::WritesAtOne { Consistency::One } else { level }
+        match (self, level) {
+            (Canary::WritesAtOne, _) => Consistency::One,
+            (Canary::OneDatacenter, Consistency::EachQuorum) => Consistency::LocalQuorum,
+            (_, level) => level,
+        }
     }
 
     /// The level at which a read is carried out that is judged at `level`.
@@ -47,8 +60,16 @@ pub struct Plan {
     pub shards: Vec<usize>,
     /// When writes are acknowledged.
     pub sync: SyncMode,
-    /// Copies of each tablet.
+    /// Copies of each tablet; every node has one where there are several datacenters.
     pub copies: usize,
+    /// How many datacenters the nodes are in: the first has one node more than the others, if they are odd.
+    pub datacenters: usize,
+    /// Whether some values have a time to live.
+    pub expiring: bool,
+    /// Whether a table is emptied now and then.
+    pub truncating: bool,
+    /// Whether tablets move between nodes.
+    pub moving: bool,
     /// Clients of each shard.
     pub clients: usize,
     /// A client pauses for less than this between two requests, in milliseconds.
@@ -65,11 +86,27 @@ impl Default for Plan {
             shards: vec![2, 2, 2],
             sync: SyncMode::Periodic { period: Duration::from_millis(500) },
             copies: 3,
+            datacenters: 1,
+            expiring: false,
+            truncating: false,
+            moving: false,
             clients: 1,
             pause_millis: 60,
             schema_changes: true,
             canary: Canary::None,
         }
+    }
+}
+
+impl Plan {
+    /// In which datacenter a node is.
+    pub fn datacenter(&self, node: usize) -> usize {
+        node % self.datacenters
+    }
+
+    /// The same, if there are several.
+    pub fn own_datacenter(&self, node: usize) -> Option<usize> {
+        (self.datacenters > 1).then(|| self.datacenter(node))
     }
 }
 
@@ -106,6 +143,8 @@ pub struct NodeState {
     pub up: Cell<bool>,
     /// It takes all others to be up.
     pub sees_all: Cell<bool>,
+    /// It knows of tablets that are on the move.
+    pub moving: Cell<bool>,
     /// How many statements failed there.
     pub failures: Cell<u64>,
     pub(super) command: Cell<Option<Command>>,
@@ -157,12 +196,16 @@ pub struct Shared {
     pub history: RefCell<History>,
     /// Of the counters.
     pub counters: RefCell<Counters>,
+    /// Of the table that is emptied.
+    pub truncations: RefCell<Truncations>,
     /// Of the tables that come and go.
     pub schema: RefCell<SchemaBook>,
     /// The version of the metadata under each number, whoever said so first.
     decided: RefCell<BTreeMap<u64, Uuid>>,
     /// Promises that were broken.
     broken: RefCell<Vec<String>>,
+    /// Tablets whose data was copied.
+    pub copied: Cell<u64>,
     /// Statements that failed, by what they were told, shortened.
     pub failures: RefCell<BTreeMap<String, u64>>,
     working: Cell<bool>,
@@ -178,9 +221,11 @@ impl Shared {
             addresses,
             history: RefCell::default(),
             counters: RefCell::default(),
+            truncations: RefCell::default(),
             schema: RefCell::default(),
             decided: RefCell::default(),
             broken: RefCell::default(),
+            copied: Cell::new(0),
             failures: RefCell::default(),
             working: Cell::new(false),
             telling: std::env::var_os("TELL").is_some(),

@@ -1,6 +1,7 @@
 //! Seeded statements on a cluster's tables: what each does to which place, how it reads in CQL, and what its rows say.
 
-use super::history::{Place, ROWS, STATIC, Shown};
+use super::history::{EVERY, Effect, Majority, Place, ROWS, STATIC, Shown};
+use super::shared::Plan;
 use cql::api::Consistency;
 use std::collections::BTreeMap;
 
@@ -8,20 +9,31 @@ use std::collections::BTreeMap;
 pub const COUNTERS: i32 = 3;
 /// Timestamps of writes are their numbers on top of this, in microseconds: the moment at which simulated worlds begin.
 const FIRST_TIMESTAMP: i64 = 1_767_225_600_000_000;
+/// The longest time to live, in seconds.
+const LONGEST_LIFE: i32 = 6;
 /// Column `filler` is shorter.
 const LONGEST_FILLER: i32 = 400;
 
 /// The statements that make keyspace and tables, each harmless when it is there already.
-pub fn setup(copies: usize, tablets: u32) -> Vec<String> {
+pub fn setup(plan: &Plan, tablets: u32) -> Vec<String> {
+    let copies = match plan.datacenters {
+        1 => format!("'replication_factor': {}", plan.copies),
+        _ => {
+            let copies = |n| (0..plan.shards.len()).filter(|node| plan.datacenter(*node) == n).count();
+            let each = (0..plan.datacenters).map(|n| format!("'datacenter{}': {}", n + 1, copies(n)));
+            each.collect::<Vec<_>>().join(", ")
+        }
+    };
     vec![
         format!(
-            "CREATE KEYSPACE IF NOT EXISTS c WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': {copies}}} \
+            "CREATE KEYSPACE IF NOT EXISTS c WITH replication = {{'class': 'NetworkTopologyStrategy', {copies}}} \
              AND tablets = {{'initial': {tablets}}}"
         ),
         "CREATE TABLE IF NOT EXISTS c.t (pk int, ck int, s int static, v int, filler text, PRIMARY KEY (pk, ck)) \
          WITH speculative_retry = '10ms'"
             .into(),
         "CREATE TABLE IF NOT EXISTS c.n (k int PRIMARY KEY, n counter)".into(),
+        "CREATE TABLE IF NOT EXISTS c.e (k int PRIMARY KEY, v int)".into(),
     ]
 }
 
@@ -39,10 +51,14 @@ fn one_in(n: i32) -> bool {
 pub enum Change {
     /// INSERT of a row.
     Insert(i32, i32),
+    /// INSERT of a row, with a time to live in seconds.
+    InsertFor(i32, i32, i32),
     /// UPDATE of a row.
     Update(i32, i32),
     /// The static column.
     Static(i32),
+    /// The static column, with a time to live in seconds.
+    StaticFor(i32, i32),
     /// DELETE of a row.
     DeleteRow(i32, i32),
     /// DELETE of the static column.
@@ -54,10 +70,13 @@ pub enum Change {
 }
 
 impl Change {
-    /// Any change of a partition.
-    pub fn any(pk: i32) -> Change {
+    /// Any change of a partition; some expire, if they may.
+    pub fn any(pk: i32, expiring: bool) -> Change {
         let ck = any(ROWS);
+        let seconds = if expiring && any(2) == 0 { any(LONGEST_LIFE) + 1 } else { 0 };
         match any(100) {
+            0..=39 if seconds > 0 => Change::InsertFor(pk, ck, seconds),
+            65..=74 if seconds > 0 => Change::StaticFor(pk, seconds),
             0..=39 => Change::Insert(pk, ck),
             40..=64 => Change::Update(pk, ck),
             65..=74 => Change::Static(pk),
@@ -68,27 +87,45 @@ impl Change {
         }
     }
 
-    /// The places that it gives a value (true) or empties.
-    pub fn places(self) -> Vec<(Place, bool)> {
+    /// The places that it gives a value or empties.
+    pub fn places(self) -> Vec<(Place, Effect)> {
+        let empty = |pk, rows: std::ops::Range<i32>| rows.map(|ck| ((pk, ck), Effect::Empty)).collect();
         match self {
-            Change::Insert(pk, ck) | Change::Update(pk, ck) => vec![((pk, ck), true)],
-            Change::Static(pk) => vec![((pk, STATIC), true)],
-            Change::DeleteRow(pk, ck) => vec![((pk, ck), false)],
-            Change::DeleteStatic(pk) => vec![((pk, STATIC), false)],
-            Change::DeleteRange(pk, from, to) => (from..to.min(ROWS)).map(|ck| ((pk, ck), false)).collect(),
-            Change::DeletePartition(pk) => (STATIC..ROWS).map(|ck| ((pk, ck), false)).collect(),
+            Change::Insert(pk, ck) | Change::Update(pk, ck) => vec![((pk, ck), Effect::Put)],
+            Change::InsertFor(pk, ck, seconds) => vec![((pk, ck), Effect::PutFor(seconds))],
+            Change::Static(pk) => vec![((pk, STATIC), Effect::Put)],
+            Change::StaticFor(pk, seconds) => vec![((pk, STATIC), Effect::PutFor(seconds))],
+            Change::DeleteRow(pk, ck) => empty(pk, ck..ck + 1),
+            Change::DeleteStatic(pk) => empty(pk, STATIC..STATIC + 1),
+            Change::DeleteRange(pk, from, to) => empty(pk, from..to.min(ROWS)),
+            Change::DeletePartition(pk) => empty(pk, STATIC..ROWS),
         }
+    }
+
+    /// The same without a time to live.
+    pub fn make_lasting(&mut self) {
+        *self = match *self {
+            Change::InsertFor(pk, ck, _) => Change::Insert(pk, ck),
+            Change::StaticFor(pk, _) => Change::Static(pk),
+            other => other,
+        };
     }
 
     /// The statement of the write with this number, without a timestamp.
     fn text(self, number: i32, using: &str) -> String {
         let set = |what: &str, pk, and: &str| format!("UPDATE c.t{using} SET {what} = {number} WHERE pk = {pk}{and}");
+        let for_a_while = |seconds| match using {
+            "" => format!(" USING TTL {seconds}"),
+            using => format!("{using} AND TTL {seconds}"),
+        };
         match self {
             Change::Insert(pk, ck) => {
                 // Of many lengths, so that records and rows straddle pages.
                 let filler = "x".repeat((number.wrapping_mul(97) % LONGEST_FILLER) as usize);
                 format!("INSERT INTO c.t (pk, ck, v, filler) VALUES ({pk}, {ck}, {number}, '{filler}'){using}")
             }
+            Change::InsertFor(pk, ck, seconds) => Change::Insert(pk, ck).text(number, &for_a_while(seconds)),
+            Change::StaticFor(pk, seconds) => Change::Static(pk).text(number, &for_a_while(seconds)),
             Change::Update(pk, ck) => set("v", pk, &format!(" AND ck = {ck}")),
             Change::Static(pk) => set("s", pk, ""),
             Change::DeleteRow(pk, ck) => format!("DELETE FROM c.t{using} WHERE pk = {pk} AND ck = {ck}"),
@@ -101,9 +138,14 @@ impl Change {
     }
 }
 
+/// The timestamp of the write with this number, in microseconds.
+pub fn timestamp(number: i32) -> i64 {
+    FIRST_TIMESTAMP + i64::from(number)
+}
+
 /// The statement of a write of several changes.
 pub fn write_text(changes: &[Change], number: i32) -> String {
-    let using = format!(" USING TIMESTAMP {}", FIRST_TIMESTAMP + i64::from(number));
+    let using = format!(" USING TIMESTAMP {}", timestamp(number));
     match changes {
         [change] => change.text(number, &using),
         several => {
@@ -198,25 +240,31 @@ pub fn int(bytes: &[u8]) -> Result<i32, String> {
     bytes.try_into().map(i32::from_be_bytes).map_err(|_| format!("{bytes:?} is no int"))
 }
 
-/// Any level for a write, and whether a majority has it once it is acknowledged.
-pub fn write_level() -> (Consistency, bool) {
-    match any(20) {
-        0..=12 => (Consistency::Quorum, true),
-        13..=14 => (Consistency::LocalQuorum, true),
-        15 => (Consistency::EachQuorum, true),
-        16 => (Consistency::All, true),
-        17 => (Consistency::Two, true),
-        18 => (Consistency::LocalOne, false),
-        _ => (Consistency::One, false),
+/// Any level for a write by a client of a datacenter, and the majorities that have it once it is acknowledged. No datacenter: there is only one.
+pub fn write_level(datacenter: Option<usize>) -> (Consistency, &'static [Majority]) {
+    match (any(20), datacenter) {
+        (0..=12, None) => (Consistency::Quorum, EVERY),
+        (13..=14, None) => (Consistency::LocalQuorum, EVERY),
+        (15, None) => (Consistency::EachQuorum, EVERY),
+        (17, None) => (Consistency::Two, EVERY),
+        (0..=5, Some(_)) => (Consistency::Quorum, &EVERY[..1]),
+        (6..=11, Some(own)) => (Consistency::LocalQuorum, &EVERY[own + 1..own + 2]),
+        (12..=15, Some(_)) => (Consistency::EachQuorum, EVERY),
+        (17, Some(_)) => (Consistency::Two, &[]),
+        (16, _) => (Consistency::All, EVERY),
+        (18, _) => (Consistency::LocalOne, &[]),
+        _ => (Consistency::One, &[]),
     }
 }
 
-/// Any level for a read, and whether it meets every majority.
-pub fn read_level() -> (Consistency, bool) {
-    match any(20) {
-        0..=13 => (Consistency::Quorum, true),
-        14..=15 => (Consistency::LocalQuorum, true),
-        16 => (Consistency::All, true),
-        _ => (Consistency::One, false),
+/// Any level for a read by a client of a datacenter, and the majorities that it meets.
+pub fn read_level(datacenter: Option<usize>) -> (Consistency, &'static [Majority]) {
+    match (any(20), datacenter) {
+        (0..=13, None) => (Consistency::Quorum, EVERY),
+        (14..=15, None) => (Consistency::LocalQuorum, EVERY),
+        (0..=5, Some(_)) => (Consistency::Quorum, &EVERY[..1]),
+        (6..=15, Some(own)) => (Consistency::LocalQuorum, &EVERY[own + 1..own + 2]),
+        (16, _) => (Consistency::All, EVERY),
+        _ => (Consistency::One, &[]),
     }
 }

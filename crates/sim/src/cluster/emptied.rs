@@ -1,0 +1,71 @@
+//! What clients do with the table that is emptied now and then.
+
+use super::client::{Failed, Row, execute, first_int};
+use super::shared::{Canary, Shared};
+use super::truncations::KEYS;
+use super::workload::{any, timestamp};
+use cql::api::Consistency;
+
+/// Writes, reads or empties it.
+pub async fn work(shared: &Shared) -> Result<(), String> {
+    match any(12) {
+        0 => truncate(shared).await,
+        1..=6 => write(shared).await,
+        _ => read(shared, any(KEYS), Consistency::Quorum).await,
+    }
+}
+
+fn seconds() -> i64 {
+    rt::time::wall_seconds()
+}
+
+async fn write(shared: &Shared) -> Result<(), String> {
+    let key = any(KEYS);
+    let number = shared.truncations.borrow_mut().write(key, seconds());
+    let text = format!("INSERT INTO c.e (k, v) VALUES ({key}, {number}) USING TIMESTAMP {}", timestamp(number));
+    let done = execute(&text, Consistency::Quorum, 1).await;
+    shared.tell(|| format!("{text} -> {done:?}"));
+    let mut book = shared.truncations.borrow_mut();
+    match done {
+        Ok(_) => book.written(number, seconds()),
+        Err(Failed::Refused(why)) => {
+            book.not_written(number);
+            return Err(why);
+        }
+        Err(Failed::Unknown(why)) => return Err(why),
+    }
+    Ok(())
+}
+
+async fn truncate(shared: &Shared) -> Result<(), String> {
+    let number = shared.truncations.borrow_mut().begin(seconds());
+    let done = match shared.plan.canary {
+        Canary::NoTruncate => Ok(Vec::new()),
+        _ => execute("TRUNCATE c.e", Consistency::Quorum, 1).await,
+    };
+    shared.tell(|| format!("TRUNCATE {number} -> {done:?}"));
+    let mut book = shared.truncations.borrow_mut();
+    match done {
+        Ok(_) => book.acknowledged(number, seconds()),
+        Err(why) => {
+            let why = why.why();
+            match why.contains("all nodes must be up") {
+                true => book.refused(number),
+                false => book.failed(number, seconds()),
+            }
+            return Err(why);
+        }
+    }
+    Ok(())
+}
+
+/// Reads one key, and has what it shows judged.
+pub async fn read(shared: &Shared, key: i32, level: Consistency) -> Result<(), String> {
+    let reading = shared.truncations.borrow_mut().read(seconds());
+    let rows: Vec<Row> =
+        execute(&format!("SELECT v FROM c.e WHERE k = {key}"), level, 10).await.map_err(Failed::why)?;
+    if let Err(why) = shared.truncations.borrow().check(reading, key, first_int(&rows, "v")) {
+        shared.broken(why);
+    }
+    Ok(())
+}

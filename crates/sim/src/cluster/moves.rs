@@ -1,0 +1,194 @@
+//! Tablets that move between nodes while all else goes on. The copy is a simulated one: the copy that leaves is asked for all it has, and
+//! what is pending is given it as writes, over the same network as everything.
+
+use super::shared::{Canary, Shared};
+use super::workload::any;
+use cluster::internode::{Internode, Peer, Verb};
+use cluster::metadata::MetadataService;
+use cluster::tablets::TabletReplica;
+use cluster::tablets::transition::{Replicas, TransitionKind};
+use cluster::topology::NodeState;
+use cluster::topology::mover::{self, Copying, Streamer, Streaming};
+use model::fragment::Fragment;
+use model::id::HostId;
+use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
+use model::range::Slice;
+use model::schema::TableSchema;
+use replica::wire::{Answer, Header, Request, decode_response, encode_request};
+use replica::{Class, Context, Limits, Output, ReadCommand, Replica};
+use rt::ShardId;
+use rt::sync::{Cancel, Deadline};
+use rt::time::Duration;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// How long a node may take over a step of a copy.
+const STEP: Duration = Duration::from_secs(3);
+/// Tables whose tablets move.
+const TABLES: [&str; 2] = ["t", "n"];
+
+/// Copies a tablet.
+struct ByWrites(Rc<Shared>);
+
+impl Streamer for ByWrites {
+    fn copy(&self, what: Copying) -> Pin<Box<dyn Future<Output = Result<(), String>>>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            if shared.plan.canary != Canary::NoCopy {
+                copy(&what).await?;
+            }
+            shared.copied.set(shared.copied.get() + 1);
+            Ok(())
+        })
+    }
+}
+
+async fn copy(what: &Copying) -> Result<(), String> {
+    let metadata = rt::shard::service::<MetadataService>().current();
+    let table = metadata.table_by_id(what.table).ok_or("the table is gone")?;
+    let moving = table.tablets.transition(what.tablet).ok_or("the tablet does not move any more")?;
+    // With another one's data a majority could lose what it has.
+    let leaving = what.from.iter().find(|replica| !moving.new_replicas.contains(replica));
+    let leaving = *leaving.ok_or("no copy leaves")?;
+    let schema = &table.schema;
+    let everything = ReadCommand {
+        table: what.table,
+        schema_version: schema.version,
+        ranges: smallvec::smallvec![table.tablets.range(what.tablet)],
+        slice: Rc::new(Slice::full()),
+        output: Rc::new(Output::new(Vec::new(), false, false)),
+        limits: Limits {
+            rows: u64::MAX,
+            per_partition: u64::MAX,
+            bytes: u64::MAX,
+            tombstones: u64::MAX,
+            paged: false,
+            unpaged_bytes: u64::MAX,
+        },
+        now: rt::time::wall_seconds() as i32,
+        resumed_rows: 0,
+        bypass_cache: false,
+        query: None,
+        first_page: true,
+        ends_with_rows: false,
+    };
+    let Answer::Fragments(part) = ask(leaving, Request::Fragments(everything), metadata.number).await? else {
+        return Err("a read was answered otherwise".into());
+    };
+    if part.last.is_some() {
+        return Err("the tablet is too large for one part".into());
+    }
+    for mutation in mutations(schema, &part.fragments) {
+        for pending in &what.to {
+            ask(*pending, Request::Write(mutation.clone()), metadata.number).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A mutation for each partition.
+fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
+    let (mut all, mut own, mut open) = (Vec::new(), None::<MutationBuilder>, None);
+    for fragment in fragments {
+        match (fragment, own.as_mut()) {
+            (Fragment::PartitionStart { key, tombstone }, _) => {
+                let mut builder = MutationBuilder::new(schema.id, schema.version, &key.key);
+                if !tombstone.is_live() {
+                    builder.delete_partition(*tombstone);
+                }
+                own = Some(builder);
+            }
+            (Fragment::Static(row), Some(own)) => own.static_row(schema, row.clone()),
+            (Fragment::Row { key, row }, Some(own)) => own.row(key.clone(), row.clone()),
+            (Fragment::Change { at, tombstone }, Some(own)) => {
+                if let Some((start, tombstone)) = open.take() {
+                    own.delete_range(RangeTombstone { start, end: at.clone(), tombstone });
+                }
+                open = (!tombstone.is_live()).then(|| (at.clone(), *tombstone));
+            }
+            (Fragment::PartitionEnd, _) => {
+                all.extend(own.take().filter(|own| !own.is_empty()).map(|own| own.finish(schema)));
+            }
+            (_, None) => {}
+        }
+    }
+    all
+}
+
+async fn ask(to: TabletReplica, request: Request, metadata_number: u64) -> Result<Answer, String> {
+    let context = Context {
+        class: Class::Maintenance,
+        deadline: Deadline::after(STEP),
+        cancel: Cancel::new(),
+        trace: None,
+        metadata_number,
+    };
+    let bytes = encode_request(&Header::of(&context), &request);
+    let answer = if to.host == rt::shard::service::<MetadataService>().info().host_id {
+        rt::shard::call(ShardId(to.shard), move || async move { rt::shard::service::<Replica>().serve(bytes).await })
+            .await
+    } else {
+        let internode = rt::shard::service::<Internode>();
+        let peer = Peer { host: to.host, shard: to.shard };
+        internode.call(peer, Verb::Replica, bytes, context.deadline).await.map_err(|error| error.to_string())?
+    };
+    let response = decode_response(answer).map_err(|error| error.to_string())?;
+    response.result.map_err(|error| error.to_string())
+}
+
+/// Tablets can be copied from now on. On shard 0.
+pub fn serve(shared: &Rc<Shared>) {
+    rt::shard::install(Rc::new(Streaming(Rc::new(ByWrites(shared.clone())))));
+}
+
+/// No more. On shard 0.
+pub fn stop() {
+    rt::shard::uninstall::<Streaming>();
+}
+
+/// Whether a tablet is on the move, as far as this node knows.
+pub fn is_moving() -> bool {
+    rt::shard::service::<MetadataService>().current().transitions().next().is_some()
+}
+
+/// Has tablets move, and some of them go back, while clients work and until the node is to stop. On shard 0.
+pub async fn run(shared: Rc<Shared>, node: usize) {
+    loop {
+        rt::time::sleep(Duration::from_millis(100 + rt::random::below(2000))).await;
+        if shared.nodes[node].is_stopping() {
+            return;
+        }
+        if !shared.plan.moving || !shared.is_working() || !shared.nodes[node].is_ready() {
+            continue;
+        }
+        let done = if any(5) == 0 { give_up_one().await } else { begin_one().await };
+        shared.tell(|| format!("node {node} has a tablet moved: {done:?}"));
+    }
+}
+
+/// Others may have begun to move it meanwhile: what is refused does no harm.
+async fn begin_one() -> Result<(), String> {
+    let metadata = rt::shard::service::<MetadataService>().current();
+    let table = metadata.table("c", TABLES[any(TABLES.len() as i32) as usize]).ok_or("no table")?;
+    let tablet = any(table.tablets.count() as i32) as u32;
+    let old = table.tablets.replicas(tablet);
+    let members = metadata.topology.members().filter(|node| node.state == NodeState::Normal);
+    let others: Vec<(HostId, u16)> = members
+        .filter(|node| old.iter().all(|replica| replica.host != node.host))
+        .map(|node| (node.host, node.shards))
+        .collect();
+    let (host, shards) = *others.get(any(others.len() as i32) as usize).ok_or("all nodes have a copy")?;
+    let leaving = any(old.len() as i32) as usize;
+    let mut new = Replicas::from_slice(old);
+    new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
+    let begun = mover::begin(table.schema.id, tablet, TransitionKind::Migration, new).await;
+    begun.map_err(|error| error.to_string())
+}
+
+async fn give_up_one() -> Result<(), String> {
+    let metadata = rt::shard::service::<MetadataService>().current();
+    let moving: Vec<_> = metadata.transitions().map(|(table, tablet, _)| (table.schema.id, tablet)).collect();
+    let (table, tablet) = *moving.get(any(moving.len() as i32) as usize).ok_or("nothing moves")?;
+    mover::give_up(table, tablet).await.map_err(|error| error.to_string())
+}

@@ -2,9 +2,9 @@
 //!
 //! On the command line it is one word: `enabled=true,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
 
-use super::setting::{BadValue, Raw, Setting};
+use super::map::{self, MapSetting};
+use super::setting::Setting;
 use rt::tls::TlsFiles;
-use std::fmt::Write;
 use std::path::PathBuf;
 
 /// How connections of clients are encrypted.
@@ -24,9 +24,6 @@ pub struct ClientEncryption {
     pub others: Vec<String>,
 }
 
-/// Options without which a node would be less safe than its operator thinks: they are refused.
-const REFUSED: &[&str] = &["certificate_revocation_list", "keystore", "keystore_password", "truststore_password"];
-
 impl ClientEncryption {
     /// The files to use; `None` if nothing is encrypted. The error is for the operator.
     pub fn files(&self) -> Result<Option<TlsFiles>, String> {
@@ -36,11 +33,7 @@ impl ClientEncryption {
         let needed = |file: &Option<PathBuf>, name: &str| {
             file.clone().ok_or_else(|| format!("client_encryption_options: enabled needs {name}"))
         };
-        if let Some(refused) = self.others.iter().find(|name| REFUSED.contains(&name.as_str())) {
-            return Err(format!(
-                "client_encryption_options: {refused} is not supported; certificates and keys are PEM files"
-            ));
-        }
+        map::refuse("client_encryption_options", &self.others)?;
         let truststore = match self.require_client_auth {
             true => Some(needed(&self.truststore, "truststore for require_client_auth")?),
             false => None,
@@ -56,83 +49,37 @@ impl ClientEncryption {
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.others.iter().map(|name| format!("client_encryption_options: {name} has no effect"))
     }
+}
+
+impl MapSetting for ClientEncryption {
+    const WANTED: &'static str = "a map of enabled, certificate, keyfile, truststore and require_client_auth";
 
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
-        let path = || (!value.is_empty()).then(|| PathBuf::from(value));
         match name {
             "enabled" => self.enabled = bool::from_word(value)?,
-            "certificate" => self.certificate = path(),
-            "keyfile" => self.keyfile = path(),
-            "truststore" => self.truststore = path(),
+            "certificate" => self.certificate = map::path(value),
+            "keyfile" => self.keyfile = map::path(value),
+            "truststore" => self.truststore = map::path(value),
             "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
             other => self.others.push(other.to_owned()),
         }
         Some(())
     }
 
-    fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
-        let mut encryption = ClientEncryption::default();
-        for (name, value) in pairs {
-            encryption.set(name.trim(), value.trim())?;
-        }
-        Some(encryption)
-    }
-
-    /// What is set, of what is known here.
-    fn pairs(&self) -> Vec<(&'static str, String)> {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let switch = |on: bool| on.then(|| "true".to_owned());
+    fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)> {
         [
-            ("enabled", switch(self.enabled)),
-            ("certificate", path(&self.certificate)),
-            ("keyfile", path(&self.keyfile)),
-            ("truststore", path(&self.truststore)),
-            ("require_client_auth", switch(self.require_client_auth)),
+            ("enabled", map::switch(self.enabled)),
+            ("certificate", map::shown(self.certificate.as_deref())),
+            ("keyfile", map::shown(self.keyfile.as_deref())),
+            ("truststore", map::shown(self.truststore.as_deref())),
+            ("require_client_auth", map::switch(self.require_client_auth)),
         ]
-        .into_iter()
-        .filter_map(|(name, value)| value.map(|value| (name, value)))
-        .collect()
-    }
-}
-
-impl Setting for ClientEncryption {
-    const WANTED: &'static str = "a map of enabled, certificate, keyfile, truststore and require_client_auth";
-    const KIND: &'static str = "map";
-
-    fn from_word(word: &str) -> Option<Self> {
-        let pairs = word.split(',').filter(|pair| !pair.trim().is_empty()).map(|pair| pair.split_once('='));
-        ClientEncryption::of(pairs.collect::<Option<Vec<_>>>()?)
-    }
-
-    fn show(&self) -> String {
-        let mut out = String::new();
-        for (name, value) in self.pairs() {
-            let comma = if out.is_empty() { "" } else { "," };
-            let _ = write!(out, "{comma}{name}={value}");
-        }
-        out
-    }
-
-    fn json(&self) -> String {
-        let pairs = self.pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-        serde_json::Value::Object(pairs.collect()).to_string()
-    }
-
-    fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
-        match raw {
-            Raw::Null => Ok(None),
-            Raw::Map(pairs) => {
-                let read = ClientEncryption::of(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-                read.map(Some).ok_or_else(|| Self::bad("a map with another value".to_owned()))
-            }
-            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
-            Raw::List(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::config::setting::Raw;
     use super::*;
 
     fn map(pairs: &[(&str, &str)]) -> Raw {
@@ -169,7 +116,7 @@ mod tests {
         };
         assert!(with("priority_string").files().is_ok());
         assert_eq!(with("priority_string").warnings().count(), 1);
-        for name in REFUSED {
+        for name in map::REFUSED {
             assert!(with(name).files().is_err_and(|why| why.contains(name)));
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! On the command line the map is one word: `internode_encryption=all,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
 
-use super::setting::{BadValue, Raw, Setting};
+use super::map::{self, MapSetting};
+use super::setting::Setting;
 use cluster::internode::Between;
 use rt::tls::PeerFiles;
-use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Between which nodes bodies are compressed.
@@ -56,9 +56,6 @@ pub struct ServerEncryption {
     pub others: Vec<String>,
 }
 
-/// Options without which a node would be less safe than its operator thinks: they are refused.
-const REFUSED: &[&str] = &["certificate_revocation_list", "keystore", "keystore_password", "truststore_password"];
-
 impl ServerEncryption {
     /// The files to use; `None` if nothing is encrypted. The error is for the operator.
     pub fn files(&self) -> Result<Option<PeerFiles>, String> {
@@ -68,11 +65,7 @@ impl ServerEncryption {
         if self.between == Between::None {
             return Ok(None);
         }
-        if let Some(refused) = self.others.iter().find(|name| REFUSED.contains(&name.as_str())) {
-            return Err(format!(
-                "server_encryption_options: {refused} is not supported; certificates and keys are PEM files"
-            ));
-        }
+        map::refuse("server_encryption_options", &self.others)?;
         let needed = |file: &Option<PathBuf>, name: &str| {
             file.clone().ok_or_else(|| format!("server_encryption_options: internode_encryption needs {name}"))
         };
@@ -93,85 +86,40 @@ impl ServerEncryption {
         let others = self.others.iter().map(|name| format!("server_encryption_options: {name} has no effect"));
         open.into_iter().chain(others)
     }
+}
+
+impl MapSetting for ServerEncryption {
+    const WANTED: &'static str = "a map of internode_encryption (none, rack, dc or all), certificate, keyfile, truststore and require_client_auth";
 
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
-        let path = || (!value.is_empty()).then(|| PathBuf::from(value));
         match name {
             "enabled" => self.enabled = Some(bool::from_word(value)?),
             "internode_encryption" => self.between = named(ENCRYPTION, value)?,
-            "certificate" => self.certificate = path(),
-            "keyfile" => self.keyfile = path(),
-            "truststore" => self.truststore = path(),
+            "certificate" => self.certificate = map::path(value),
+            "keyfile" => self.keyfile = map::path(value),
+            "truststore" => self.truststore = map::path(value),
             "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
             other => self.others.push(other.to_owned()),
         }
         Some(())
     }
 
-    fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
-        let mut encryption = ServerEncryption::default();
-        for (name, value) in pairs {
-            encryption.set(name.trim(), value.trim())?;
-        }
-        Some(encryption)
-    }
-
-    /// What is set, of what is known here.
-    fn pairs(&self) -> Vec<(&'static str, String)> {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)> {
         let between = (self.between != Between::None).then(|| name(ENCRYPTION, self.between).to_owned());
         [
             ("enabled", self.enabled.map(|enabled| enabled.to_string())),
             ("internode_encryption", between),
-            ("certificate", path(&self.certificate)),
-            ("keyfile", path(&self.keyfile)),
-            ("truststore", path(&self.truststore)),
-            ("require_client_auth", self.require_client_auth.then(|| "true".to_owned())),
+            ("certificate", map::shown(self.certificate.as_deref())),
+            ("keyfile", map::shown(self.keyfile.as_deref())),
+            ("truststore", map::shown(self.truststore.as_deref())),
+            ("require_client_auth", map::switch(self.require_client_auth)),
         ]
-        .into_iter()
-        .filter_map(|(name, value)| value.map(|value| (name, value)))
-        .collect()
-    }
-}
-
-impl Setting for ServerEncryption {
-    const WANTED: &'static str = "a map of internode_encryption (none, rack, dc or all), certificate, keyfile, truststore and require_client_auth";
-    const KIND: &'static str = "map";
-
-    fn from_word(word: &str) -> Option<Self> {
-        let pairs = word.split(',').filter(|pair| !pair.trim().is_empty()).map(|pair| pair.split_once('='));
-        ServerEncryption::of(pairs.collect::<Option<Vec<_>>>()?)
-    }
-
-    fn show(&self) -> String {
-        let mut out = String::new();
-        for (name, value) in self.pairs() {
-            let comma = if out.is_empty() { "" } else { "," };
-            let _ = write!(out, "{comma}{name}={value}");
-        }
-        out
-    }
-
-    fn json(&self) -> String {
-        let pairs = self.pairs().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-        serde_json::Value::Object(pairs.collect()).to_string()
-    }
-
-    fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
-        match raw {
-            Raw::Null => Ok(None),
-            Raw::Map(pairs) => {
-                let read = ServerEncryption::of(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-                read.map(Some).ok_or_else(|| Self::bad("a map with another value".to_owned()))
-            }
-            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
-            Raw::List(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::config::setting::Raw;
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Option<ServerEncryption> {
@@ -221,7 +169,7 @@ mod tests {
         assert_eq!(open.warnings().count(), 2);
         assert!(with(&[("enabled", "true")]).files().is_err_and(|why| why.contains("contradicts")));
         assert!(with(&[("enabled", "true"), ("internode_encryption", "all")]).files().is_ok());
-        for name in REFUSED {
+        for name in map::REFUSED {
             assert!(with(&[("internode_encryption", "all"), (name, "x")]).files().is_err_and(|why| why.contains(name)));
         }
     }

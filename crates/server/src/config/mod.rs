@@ -15,6 +15,7 @@ pub mod internode;
 pub mod keys;
 pub mod legacy;
 pub mod live;
+mod map;
 pub mod reference;
 pub mod seeds;
 pub mod setting;

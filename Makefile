@@ -1,6 +1,6 @@
 # Everything one does with Messina from a checkout. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run cluster build test test-clients test-spark soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster
+.PHONY: help run cluster build test test-clients test-spark soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster
 
 MEMORY ?= 2G
 
@@ -48,6 +48,9 @@ bench-storage: ## writes with compaction, reads from disk, compaction, memory (M
 
 bench-cluster: ## three nodes beside a three-node Cassandra 5: CPU, throughput, a node killed or stopped, forming, DDL; figures as JSON (QUICK=1)
 	bench/cluster
+
+bench-paging-cluster: ## stateful beside stateless paging on three nodes, and beside three of Cassandra 5; figures and ratios as JSON (QUICK=1)
+	bench/paging-cluster
 
 bench-protocol: ## version 5 and TLS beside version 4, parsing, very many prepared statements; figures as JSON (QUICK=1)
 	bench/protocol

@@ -79,8 +79,8 @@ impl MapSetting for ClientEncryption {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::setting::Raw;
     use super::*;
+    use crate::config::setting::Raw;
 
     fn map(pairs: &[(&str, &str)]) -> Raw {
         Raw::Map(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())

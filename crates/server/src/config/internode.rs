@@ -119,8 +119,8 @@ impl MapSetting for ServerEncryption {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::setting::Raw;
     use super::*;
+    use crate::config::setting::Raw;
 
     fn read(pairs: &[(&str, &str)]) -> Option<ServerEncryption> {
         let map = Raw::Map(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect());

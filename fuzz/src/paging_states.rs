@@ -3,10 +3,11 @@
 
 use crate::damage;
 use bytes::Bytes;
-use cluster::coordinator::{Binding, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
+use cluster::coordinator::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 use cluster::metadata::{PagingKey, PagingKeys};
-use model::id::{QueryId, TableId};
+use model::id::{HostId, QueryId, TableId};
 use model::key::Clustering;
+use model::token::Token;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -51,6 +52,11 @@ fn state(n: u8) -> PagingState {
             weight: 0,
         },
         rows_in_last: u64::from(n),
+        replicas: Some(Box::new(LastReplicas {
+            before: Token(-1),
+            last: Token(i64::from(n)),
+            hosts: (0..n % 4).map(|host| HostId::from_bytes([host; 16])).collect(),
+        })),
         language: Bytes::from_static(&[b'F', 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, b'k']),
     }
 }

@@ -59,7 +59,7 @@ pub async fn save(coordinator: &Coordinator, trace: &Trace, session: Session, tt
         let id: Uuid = rt::random::time_uuid();
         let values = [
             ("activity", event.activity.into_bytes()),
-            ("source", source.clone()),
+            ("source", event.node.map_or_else(|| source.clone(), address)),
             ("source_elapsed", (event.elapsed_micros as i32).to_be_bytes().to_vec()),
             ("thread", format!("shard {}", event.shard).into_bytes()),
         ];

@@ -2,10 +2,12 @@
 //!
 //! It ends where a page of the same command would: the same rules decide, so that a replica is never asked for more than a page is worth.
 //! Everything up to its last position is in it; limits per partition would leave holes, so a command with one is refused.
+//! Its reader is kept as that of a page is, but apart: where the next page has to be reconciled too, it goes on.
 
 use crate::error::ReplicaError;
-use crate::page::{Flow, PageBuilder, Position, Region};
+use crate::page::{Flow, PageBuilder, PageEnd, Position, Region};
 use crate::querier;
+use crate::querier::cache::Purpose;
 use crate::read::{Replica, storage_error};
 use crate::request::{Context, ReadCommand};
 use bytes::Bytes;
@@ -56,8 +58,10 @@ impl Replica {
         let first = command.ranges.first();
         let first = first.ok_or_else(|| ReplicaError::Rejected("a read names no partitions".into()))?;
         context.trace("Reading data for reconciliation");
-        let mut permit = self.permit(context).await?;
-        let mut reader = self.open(command, context, first)?;
+        let (mut permit, mut reader) = match self.find(command, Purpose::Parts, context) {
+            None => (self.permit(context).await?, self.open(command, context, first)?),
+            Some(found) => self.go_on(found, command, context, first).await?,
+        };
         let schema = reader.schema().clone();
         let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
         let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, resumed);
@@ -82,12 +86,20 @@ impl Replica {
                         Flow::Continue => {}
                         Flow::SkipPartition => reader.skip_partition(),
                         Flow::Stop => {
-                            part.last = builder.finish().last;
+                            let head = builder.head();
+                            let page = builder.finish();
+                            part.last = page.last;
+                            if page.end != PageEnd::Rows || !command.ends_with_rows {
+                                let last = part.last.as_ref();
+                                self.keep(reader, head, permit, command, Purpose::Parts, context, range, last);
+                            }
                             return Ok(part);
                         }
                     }
                     if bytes >= MAX_BYTES && place.is_some() {
                         part.last = place;
+                        let (head, last) = (builder.head(), part.last.as_ref());
+                        self.keep(reader, head, permit, command, Purpose::Parts, context, range, last);
                         return Ok(part);
                     }
                 }

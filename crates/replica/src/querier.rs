@@ -11,7 +11,7 @@
 pub mod cache;
 pub(crate) mod keep;
 
-use crate::page::{Page, Position, Region};
+use crate::page::{Position, Region};
 use crate::permit::Permit;
 use crate::request::{Class, ReadCommand};
 use bytes::Bytes;
@@ -110,7 +110,8 @@ impl Mismatch {
 }
 
 impl Querier {
-    /// Makes a querier of a read whose page ended on a limit within `range`. None if no page could go on with it.
+    /// Makes a querier of a read whose page ended at `last` within `range`, and not because there was no more. None if no page could go on
+    /// with it.
     pub fn new(
         reader: engine::Reader,
         head: Option<engine::PartitionHead>,
@@ -118,9 +119,9 @@ impl Querier {
         command: &ReadCommand,
         class: Class,
         range: &PartitionRange,
-        page: &Page,
+        last: Option<&Position>,
     ) -> Option<Querier> {
-        let stop = Stop::of(page.last.as_ref()?, reader.schema())?;
+        let stop = Stop::of(last?, reader.schema())?;
         let singular = range.singular_key().is_some();
         if singular && stop.at.is_none() {
             return None;

@@ -3,9 +3,9 @@
 use crate::counter::Turns;
 use crate::digest::{Digest, Digester};
 use crate::error::ReplicaError;
-use crate::page::{Flow, Page, PageBuilder, PageEnd};
+use crate::page::{Flow, Page, PageBuilder, PageEnd, Position};
 use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
-use crate::querier::cache::CacheCounters;
+use crate::querier::cache::{CacheCounters, Purpose};
 use crate::querier::keep::{Found, Queriers};
 use crate::querier::{self, Querier};
 use crate::request::{Class, Context, ReadCommand};
@@ -198,24 +198,9 @@ impl Replica {
         let Some((mut range, mut ranges)) = command.ranges.split_first() else {
             return Err(ReplicaError::Rejected("a read names no partitions".into()));
         };
-        let found = match self.config.querier_cache && querier::continues(command) {
-            true => self.queriers.find(command, context, self.engine.schema(command.table).as_deref()),
-            false => None,
-        };
-        let (mut permit, mut reader) = match found {
+        let (mut permit, mut reader) = match self.find(command, Purpose::Pages, context) {
             None => (self.permit(context).await?, self.open(command, context, range)?),
-            Some(Found { querier, cut, advance }) => {
-                let Querier { reader, permit, .. } = querier;
-                let mut resumed = reader.resume(&self.engine, command.table, range, &command.slice, cut.as_ref());
-                if let Resumed::Waits(reader) = resumed {
-                    // Boxed: it is rare, and a first page should not carry it.
-                    resumed = Box::pin(self.read_on(reader, cut.as_ref(), command, range)).await?;
-                }
-                match self.queriers.resumed(resumed, advance, context) {
-                    Some(reader) => (permit, reader),
-                    None => (permit, self.open(command, context, range)?),
-                }
-            }
+            Some(found) => self.go_on(found, command, context, range).await?,
         };
         let schema = reader.schema().clone();
         let last_rows = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
@@ -240,8 +225,8 @@ impl Replica {
             PageEnd::Rows => !command.ends_with_rows,
             PageEnd::Bytes | PageEnd::Tombstones => true,
         };
-        if goes_on && command.query.is_some() && self.config.querier_cache {
-            self.keep(reader, head, permit, command, context, range, &page);
+        if goes_on {
+            self.keep(reader, head, permit, command, Purpose::Pages, context, range, page.last.as_ref());
         }
         self.account(&page, command, context);
         Ok(page)
@@ -319,6 +304,35 @@ impl Replica {
         permits.acquire().await
     }
 
+    /// The querier that the page before left for this purpose, if it fits.
+    #[inline]
+    pub(crate) fn find(&self, command: &ReadCommand, purpose: Purpose, context: &Context) -> Option<Found> {
+        match self.config.querier_cache && querier::continues(command) {
+            true => self.queriers.find(command, purpose, context, self.engine.schema(command.table).as_deref()),
+            false => None,
+        }
+    }
+
+    /// Goes on with a querier; with its permit alone where its reader turns out to be of no use.
+    pub(crate) async fn go_on(
+        &self,
+        found: Found,
+        command: &ReadCommand,
+        context: &Context,
+        range: &PartitionRange,
+    ) -> Result<(Permit, Reader), ReplicaError> {
+        let Found { querier: Querier { reader, permit, .. }, cut, advance } = found;
+        let mut resumed = reader.resume(&self.engine, command.table, range, &command.slice, cut.as_ref());
+        if let Resumed::Waits(reader) = resumed {
+            // Boxed: it is rare, and a first page should not carry it.
+            resumed = Box::pin(self.read_on(reader, cut.as_ref(), command, range)).await?;
+        }
+        match self.queriers.resumed(resumed, advance, context) {
+            Some(reader) => Ok((permit, reader)),
+            None => Ok((permit, self.open(command, context, range)?)),
+        }
+    }
+
     /// Goes on with a reader that has to read on for it.
     async fn read_on(
         &self,
@@ -336,21 +350,25 @@ impl Replica {
         }
     }
 
-    /// Keeps a reader for the next page, unless reads wait for its permit.
+    /// Keeps a reader that stopped at `last` for the next page, unless reads wait for its permit or the query has no more pages.
     #[allow(clippy::too_many_arguments)]
-    fn keep(
+    pub(crate) fn keep(
         &self,
         reader: Reader,
         head: Option<PartitionHead>,
         permit: Permit,
         command: &ReadCommand,
+        purpose: Purpose,
         context: &Context,
         range: &PartitionRange,
-        page: &Page,
+        last: Option<&Position>,
     ) {
+        if command.query.is_none() || !self.config.querier_cache {
+            return;
+        }
         let wanted = self.permits[context.class as usize].has_waiting();
-        if let Some(querier) = Querier::new(reader, head, permit, command, context.class, range, page) {
-            self.queriers.keep(querier, wanted, command, context, range);
+        if let Some(querier) = Querier::new(reader, head, permit, command, context.class, range, last) {
+            self.queriers.keep(querier, wanted, command, purpose, context, range);
         }
     }
 

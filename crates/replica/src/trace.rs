@@ -1,6 +1,7 @@
 //! The record of one traced request's steps, gathered where they happen and written when the request is answered.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use uuid::Uuid;
 
 /// A step.
@@ -8,6 +9,8 @@ use uuid::Uuid;
 pub struct TraceEvent {
     /// Microseconds since the request came in.
     pub elapsed_micros: u32,
+    /// The node where it happened, if that was another one than the request's own. Who absorbs a step knows; it does not travel.
+    pub node: Option<IpAddr>,
     /// The shard where it happened.
     pub shard: u16,
     /// What happened.
@@ -31,14 +34,13 @@ impl Trace {
 
     /// Records a step.
     pub fn event(&self, activity: impl Into<String>) {
-        let event =
-            TraceEvent { elapsed_micros: self.elapsed_micros(), shard: rt::shard::this().0, activity: activity.into() };
-        self.events.borrow_mut().push(event);
+        let (elapsed_micros, shard) = (self.elapsed_micros(), rt::shard::this().0);
+        self.events.borrow_mut().push(TraceEvent { elapsed_micros, node: None, shard, activity: activity.into() });
     }
 
-    /// Adds steps that were recorded at another shard, `at` microseconds into this trace.
-    pub fn absorb(&self, at: u32, events: impl IntoIterator<Item = TraceEvent>) {
-        let later = |event: TraceEvent| TraceEvent { elapsed_micros: event.elapsed_micros + at, ..event };
+    /// Adds steps that were recorded at another shard, perhaps one of another node, `at` microseconds into this trace.
+    pub fn absorb(&self, at: u32, node: Option<IpAddr>, events: impl IntoIterator<Item = TraceEvent>) {
+        let later = |event: TraceEvent| TraceEvent { elapsed_micros: event.elapsed_micros + at, node, ..event };
         self.events.borrow_mut().extend(events.into_iter().map(later));
     }
 

@@ -230,7 +230,10 @@ fn decode_response_inner(bytes: Bytes) -> Option<Response> {
     };
     let count = reader.u32()?;
     let events = (0..count)
-        .map(|_| Some(TraceEvent { elapsed_micros: reader.u32()?, shard: reader.u16()?, activity: reader.text()? }))
+        .map(|_| {
+            let (elapsed_micros, shard, activity) = (reader.u32()?, reader.u16()?, reader.text()?);
+            Some(TraceEvent { elapsed_micros, node: None, shard, activity })
+        })
         .collect::<Option<_>>()?;
     Some(Response { result, events })
 }

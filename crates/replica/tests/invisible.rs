@@ -1,4 +1,5 @@
-//! `querier_cache_is_invisible`: whatever is kept between pages, the pages are the same: rows, positions, and what was counted.
+//! `querier_cache_is_invisible`: whatever is kept between pages, the pages are the same: rows, positions, and what was counted. So are
+//! the data behind them, for reconciliation.
 //!
 //! Four replicas serve the same engine: without the cache, with room for one reader, with one that forgets at once, and with
 //! room for all. They are asked for the same pages while the data changes in between.
@@ -154,6 +155,15 @@ async fn run(
         }
         for (i, page) in pages.iter().enumerate() {
             prop_assert_eq!(page, &pages[0], "replica {} of query {:?}, turn {}", i, queries[number], turn);
+        }
+        if !command.output.distinct && command.limits.per_partition == u64::MAX {
+            let mut parts = Vec::new();
+            for replica in &replicas {
+                parts.push(replica.read_fragments(&command, &context()).await.unwrap());
+            }
+            for (i, part) in parts.iter().enumerate() {
+                prop_assert_eq!(part, &parts[0], "replica {} of query {:?}, turn {}", i, queries[number], turn);
+            }
         }
         prop_assert!(turn < 3000, "pages go on and on");
         places[number] = pages.pop();

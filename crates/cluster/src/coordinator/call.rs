@@ -55,7 +55,7 @@ impl Coordinator {
         let answer = serve_on(shard, bytes, context).await;
         let response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         if let (Some(trace), Some(began)) = (&context.trace, began) {
-            trace.absorb(began, response.events);
+            trace.absorb(began, None, response.events);
         }
         response.result
     }

@@ -195,7 +195,7 @@ impl Far {
         let response = decode_response(answered.map_err(Miss::Unreached)?);
         let response = response.map_err(|error| Miss::Refused(ReplicaError::Storage(error.to_string())))?;
         if let (Some(trace), Some(traced)) = (&context.trace, traced) {
-            trace.absorb(traced, response.events);
+            trace.absorb(traced, self.nodes.borrow().address(to.host), response.events);
         }
         response.result.map_err(Miss::Refused)
     }
@@ -212,7 +212,7 @@ impl Far {
         let answer = serve_on(shard, bytes, context).await;
         let response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         if let (Some(trace), Some(began)) = (&context.trace, began) {
-            trace.absorb(began, response.events);
+            trace.absorb(began, None, response.events);
         }
         response.result
     }

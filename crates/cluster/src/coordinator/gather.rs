@@ -5,10 +5,13 @@
 //! less), and the page is made of the merged data.
 //! A replica that fails is replaced by the next one. One that is slow gets company: another replica is asked as well, as the table's
 //! `speculative_retry` says.
+//! Those that read the page before are asked first, whoever coordinates: each of them, whether it gave rows, a digest or data, may have kept
+//! its reader. That is all that it is about: any other replica gives the same answer.
 
 use super::error::Attempt;
 use super::far::{Message, Miss};
 use super::nodes::Nodes;
+use super::paging::LastReplicas;
 use super::reconcile::{self, Merged};
 use super::replicate::factors;
 use super::tally::{Standing, Tally};
@@ -18,6 +21,7 @@ use crate::tablets::TabletReplica;
 use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
+use model::id::HostId;
 use replica::wire::{Answer, Request};
 use replica::{Digest, FragmentPage, Page, ReadCommand, ReplicaError};
 use rt::time::Duration;
@@ -32,6 +36,8 @@ pub(super) struct Gathered {
     pub page: Page,
     /// No limit was reached, and yet there is more behind its end: it has to be asked for.
     pub goes_on: bool,
+    /// Who agreed.
+    pub by: LastReplicas,
 }
 
 /// What a replica is asked for.
@@ -96,7 +102,7 @@ impl Gathering {
         CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why }
     }
 
-    fn answered(&mut self) -> SmallVec<[TabletReplica; 3]> {
+    fn answered(&self) -> SmallVec<[TabletReplica; 3]> {
         let rows = self.rows.iter().map(|(replica, ..)| *replica);
         rows.chain(self.digests.iter().map(|(replica, ..)| *replica)).collect()
     }
@@ -109,6 +115,7 @@ impl Coordinator {
         table: &Table,
         tablet: u32,
         command: ReadCommand,
+        kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<Gathered, CoordinatorError> {
         loop {
@@ -118,7 +125,7 @@ impl Coordinator {
             let same = |known: &&Rc<Table>| known.tablets.count() == table.tablets.count();
             let table = metadata.table_by_id(table.schema.id).filter(same).map_or(table, |known| known);
             let routed = options.routed_by(number);
-            match self.gather_by(&metadata, table, tablet, &command, &routed).await {
+            match self.gather_by(&metadata, table, tablet, &command, kept, &routed).await {
                 Ok(gathered) => return Ok(gathered),
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Outdated) => {}
@@ -134,6 +141,7 @@ impl Coordinator {
         table: &Table,
         tablet: u32,
         command: &ReadCommand,
+        kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<Gathered, Attempt> {
         let nodes = self.nodes_by(metadata);
@@ -150,7 +158,9 @@ impl Coordinator {
         let mut targets: SmallVec<[TabletReplica; 4]> = SmallVec::new();
         let mut spare = VecDeque::new();
         let mut planned = tally.clone();
-        for replica in nodes.by_proximity(replicas, &self.far.latencies.borrow()) {
+        let (before, last) = (table.tablets.first_token(tablet), table.tablets.last_token(tablet));
+        let kept = kept.filter(|kept| kept.have_read(before, last)).map_or(&[][..], |kept| &kept.hosts);
+        for replica in nodes.by_proximity(replicas, &self.far.latencies.borrow(), kept) {
             let datacenter = nodes.datacenter(replica.host);
             if planned.needs(datacenter) {
                 planned.answered(datacenter);
@@ -170,6 +180,11 @@ impl Coordinator {
             invalid: None,
             outdated: false,
         };
+        trace_targets(&targets, kept, options);
+        let by = |replicas: SmallVec<[TabletReplica; 3]>| {
+            let hosts = replicas.iter().map(|replica| replica.host).collect();
+            LastReplicas { before, last, hosts }
+        };
         let limit = options.context.deadline;
         let first = limit.limit(self.ask_for_page(table, command, &targets, &mut gathering, options)).await;
         match first {
@@ -180,6 +195,7 @@ impl Coordinator {
         let order = reconcile::order_of(&table.schema, command.slice.reversed);
         let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
         if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
+            let answered = gathering.answered();
             let others = gathering.digests.iter().map(|(_, page, _)| page);
             let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
             let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
@@ -187,13 +203,13 @@ impl Coordinator {
             if let Some(first) = first {
                 (page.end, page.last, page.rows_in_last) = first;
             }
-            return Ok(Gathered { page, goes_on: false });
+            return Ok(Gathered { page, goes_on: false, by: by(answered) });
         }
         count(&self.counters.digest_mismatches);
         options.context.trace("Digest mismatch: reconciling the replicas' data");
         let answered = gathering.answered();
         match limit.limit(self.reconcile(table, command, &answered, &mut gathering, options)).await {
-            Ok(Ok(gathered)) => Ok(gathered),
+            Ok(Ok((page, goes_on, sources))) => Ok(Gathered { page, goes_on, by: by(sources) }),
             Ok(Err(Some(error))) => Err(error.into()),
             Ok(Err(None)) => Err(self.too_few(&mut gathering)),
             Err(_) => Err(self.late(&mut gathering).into()),
@@ -313,7 +329,7 @@ impl Coordinator {
         }
     }
 
-    /// Merges what these replicas have, repairs them, and makes the page.
+    /// Merges what these replicas have, repairs them, and makes the page: whether more has to be asked for, and who gave the data.
     async fn reconcile(
         &self,
         table: &Table,
@@ -321,7 +337,7 @@ impl Coordinator {
         replicas: &[TabletReplica],
         gathering: &mut Gathering,
         options: &RequestOptions,
-    ) -> Result<Gathered, Option<CoordinatorError>> {
+    ) -> Result<(Page, bool, SmallVec<[TabletReplica; 3]>), Option<CoordinatorError>> {
         let whole = data_command(command);
         let message = Message::new(Request::Fragments(whole));
         let mut asked: Asked = FuturesUnordered::new();
@@ -334,7 +350,7 @@ impl Coordinator {
             gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
         }
         let mut parts: Vec<FragmentPage> = Vec::new();
-        let mut sources: Vec<TabletReplica> = Vec::new();
+        let mut sources: SmallVec<[TabletReplica; 3]> = SmallVec::new();
         while let Some((replica, _, answer)) = asked.next().await {
             match answer {
                 Ok(Answer::Fragments(part)) => {
@@ -363,7 +379,7 @@ impl Coordinator {
         let page = reconcile::page_of(&table.schema, &command.output, command.limits, command.now, resumed, &merged);
         let (page, goes_on) =
             page.map_err(|error| Some(CoordinatorError::of(error, gathering.consistency, gathering.tally.required())))?;
-        Ok(Gathered { page, goes_on })
+        Ok((page, goes_on, sources))
     }
 
     /// Gives replicas what they lack, and waits until as many as the level asks for have everything.
@@ -402,13 +418,22 @@ impl Coordinator {
     }
 }
 
+fn trace_targets(targets: &[TabletReplica], kept: &[HostId], options: &RequestOptions) {
+    let Some(trace) = &options.context.trace else { return };
+    let described = targets.iter().enumerate().map(|(at, replica)| {
+        let part = if at == 0 { "rows" } else { "a digest" };
+        let before = if kept.contains(&replica.host) { ", as for the page before" } else { "" };
+        format!("{part} of node {}{before}", replica.host)
+    });
+    trace.event(format!("Asking for {}", described.collect::<Vec<_>>().join("; ")));
+}
+
 /// The command for the data behind a page: without limits that would leave holes, and never for everything at once.
 fn data_command(command: &ReadCommand) -> ReadCommand {
     let mut whole = command.clone();
     whole.limits.per_partition = u64::MAX;
     whole.limits.paged = true;
     whole.limits.bytes = whole.limits.bytes.min(MAX_DATA_BYTES);
-    (whole.query, whole.first_page) = (None, true);
     if whole.output.distinct || !whole.output.reductions.is_empty() {
         let (columns, static_only) = (whole.output.columns.clone(), whole.output.static_only_rows);
         whole.output = Rc::new(replica::Output::new(columns, static_only, false));

@@ -31,7 +31,7 @@ pub use error::CoordinatorError;
 pub use far::{Transport, Unreached};
 pub use nodes::{NodeView, Nodes};
 pub use page_info::{PageBudget, PageInfo, PageStop};
-pub use paging::{Binding, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
+pub use paging::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 pub use peers::{answer, serve_replica};
 pub use read::{PageRequest, Partitions, Query, QueryPage};
 pub use timestamp::TimestampClock;

@@ -163,33 +163,47 @@ impl Nodes {
 
     /// How far a node is: this one, the same rack, the same datacenter, elsewhere.
     fn distance(&self, host: HostId) -> u8 {
-        let Some((own, datacenter, rack)) = self.own else { return 3 };
+        let Some((own, datacenter, rack)) = self.own else { return ELSEWHERE };
         match self.known.get(&host) {
             _ if host == own => 0,
             Some(known) if known.datacenter == datacenter && known.rack == rack => 1,
             Some(known) if known.datacenter == datacenter => 2,
-            _ => 3,
+            _ => ELSEWHERE,
         }
     }
 
     /// Puts the copies that live in the order in which to ask them: near ones first; of equally far ones those that answer slowly last. The
-    /// order is otherwise that of the tablet, so that the pages of a query ask the same copies.
-    pub fn by_proximity(&self, replicas: &[TabletReplica], latencies: &Latencies) -> SmallVec<[TabletReplica; 4]> {
+    /// order is otherwise that of the tablet, so that the pages of a query ask the same copies. `kept`: nodes that may have kept their readers
+    /// for this page come before others of their datacenters, unless they are very slow. Another datacenter is too far for that.
+    pub fn by_proximity(
+        &self,
+        replicas: &[TabletReplica],
+        latencies: &Latencies,
+        kept: &[HostId],
+    ) -> SmallVec<[TabletReplica; 4]> {
         let mut alive: SmallVec<[TabletReplica; 4]> =
             replicas.iter().copied().filter(|replica| self.is_alive(replica.host)).collect();
         let of = |host: HostId| latencies.of(host);
         let best = alive.iter().filter_map(|replica| of(replica.host)).min();
-        let is_slow = |host| best.zip(of(host)).is_some_and(|(best, own)| own > best * 3 + SLOW_MARGIN);
+        let is_slower = |host, margin| best.zip(of(host)).is_some_and(|(best, own)| own > best * 3 + margin);
         alive.sort_by_key(|replica| {
             let distance = self.distance(replica.host);
-            (distance, distance > 0 && is_slow(replica.host))
+            let is_slow = distance > 0 && is_slower(replica.host, SLOW_MARGIN);
+            let has_kept = kept.contains(&replica.host) && !(is_slow && is_slower(replica.host, KEPT_MARGIN));
+            (distance == ELSEWHERE, !has_kept, distance, is_slow)
         });
         alive
     }
 }
 
+/// The distance of a node of another datacenter.
+const ELSEWHERE: u8 = 3;
+
 /// A node is slow only if its answers take at least this much longer than the fastest one's.
 const SLOW_MARGIN: Duration = Duration::from_millis(2);
+/// A node that may have kept a reader is left for another one only if its answers take at least this much longer: to read on from the disk
+/// elsewhere takes time as well. One that does not answer at all is beyond that after its first time-out.
+const KEPT_MARGIN: Duration = Duration::from_millis(200);
 
 /// How long nodes took to answer lately.
 #[derive(Clone, Debug, Default)]
@@ -249,8 +263,13 @@ mod tests {
     }
 
     fn order(nodes: &Nodes, latencies: &Latencies) -> Vec<u128> {
+        order_with(nodes, latencies, &[])
+    }
+
+    fn order_with(nodes: &Nodes, latencies: &Latencies, kept: &[u8]) -> Vec<u128> {
+        let kept: Vec<_> = kept.iter().copied().map(host).collect();
         let replicas: Vec<_> = (2..=7).rev().chain([1]).map(replica).collect();
-        nodes.by_proximity(&replicas, latencies).iter().map(|replica| replica.host.0.as_u128()).collect()
+        nodes.by_proximity(&replicas, latencies, &kept).iter().map(|replica| replica.host.0.as_u128()).collect()
     }
 
     #[test]
@@ -269,6 +288,22 @@ mod tests {
             latencies.add(host(4), Duration::from_millis(1));
         }
         assert_eq!(order(&nodes(), &latencies), [1, 3, 4, 2, 5], "it has recovered");
+    }
+
+    #[test]
+    fn those_that_have_kept_their_readers_come_first_in_their_datacenter() {
+        let mut latencies = Latencies::default();
+        let order = |latencies: &Latencies, kept: &[u8]| order_with(&nodes(), latencies, kept);
+        assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5]);
+        assert_eq!(order(&latencies, &[2, 1]), [1, 2, 3, 4, 5], "near ones first among them, too");
+        assert_eq!(order(&latencies, &[5]), [1, 3, 4, 2, 5], "it is in another datacenter");
+        assert_eq!(order(&latencies, &[6, 7]), [1, 3, 4, 2, 5], "they are dead, or gone");
+        for (n, millis) in [(2, 1), (3, 1), (4, 30)] {
+            latencies.add(host(n), Duration::from_millis(millis));
+        }
+        assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5], "it is slow, and worth to be waited for");
+        latencies.add(host(4), Duration::from_secs(5));
+        assert_eq!(order(&latencies, &[4, 2]), [2, 1, 3, 4, 5], "too slow");
     }
 
     #[test]

@@ -13,7 +13,8 @@
 //! u32 length, partition key; u32 length, clustering prefix
 //! then any number of fields: u8 kind, u32 length, bytes; a kind that is not known is passed over
 //!     1: what the language adds for itself
-//!     2 and 3: kept for the replicas of the last page and the decision about read repair
+//!     2: who read the last page, where it ended: i64 the token before the first and i64 the last token of their tablet, host ids of 16 bytes
+//!     3: kept for a decision about read repair; today every read repairs what it finds, and there is nothing to decide
 //! ```
 //!
 //! What a state is bound to is not in it, only in its signature: a state of another table, role or statement does not verify.
@@ -22,10 +23,12 @@ use super::{Coordinator, CoordinatorError};
 use crate::metadata::PagingKeys;
 use bytes::Bytes;
 use hmac::Mac;
-use model::id::{QueryId, TableId};
+use model::id::{HostId, QueryId, TableId};
 use model::key::{Clustering, MAX_KEY_BYTES};
+use model::token::Token;
 use replica::{Position, Region, region_from_code};
 use rt::time::Duration;
+use smallvec::SmallVec;
 use thiserror::Error;
 
 const VERSION: u8 = 2;
@@ -36,6 +39,8 @@ const HEAD: usize = 1 + 4 + TAG;
 pub const MAX_STATE_BYTES: usize = 256 << 10;
 /// The field of the language.
 const LANGUAGE: u8 = 1;
+/// The field of the replicas.
+const REPLICAS: u8 = 2;
 
 /// A hash of all that decides which rows a statement has and in which order: the same for a literal and an equal bound value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,8 +68,38 @@ pub struct PagingState {
     pub position: Position,
     /// Rows returned of its partition.
     pub rows_in_last: u64,
+    /// Who read the page; none where this node alone has copies.
+    pub replicas: Option<Box<LastReplicas>>,
     /// What the language adds for itself; empty for nothing.
     pub language: Bytes,
+}
+
+/// The replicas that read the last part of a page. They may have kept their readers, so they are asked first for what comes next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LastReplicas {
+    /// The token before the first one of the tablet that they read.
+    pub before: Token,
+    /// Its last token.
+    pub last: Token,
+    /// Their nodes.
+    pub hosts: SmallVec<[HostId; 3]>,
+}
+
+impl LastReplicas {
+    /// Whether they have read any of the tokens behind `before` up to `last`.
+    pub fn have_read(&self, before: Token, last: Token) -> bool {
+        self.before < last && before < self.last
+    }
+
+    fn parse(bytes: &[u8]) -> Option<LastReplicas> {
+        let mut rest = bytes;
+        let (before, last) = (i64::from_le_bytes(take(&mut rest)?), i64::from_le_bytes(take(&mut rest)?));
+        let mut hosts = SmallVec::new();
+        while !rest.is_empty() {
+            hosts.push(HostId::from_bytes(take(&mut rest)?));
+        }
+        Some(LastReplicas { before: Token(before), last: Token(last), hosts })
+    }
 }
 
 /// Why a paging state is refused. Traced; the client learns only that it is.
@@ -92,13 +127,14 @@ impl PagingState {
     pub fn of_language(language: Bytes) -> PagingState {
         let position = Position { key: Bytes::new(), region: Region::Start, prefix: Clustering::EMPTY, weight: 0 };
         let query = QueryId::from_bytes([0; 16]);
-        PagingState { query, remaining: u64::MAX, position, rows_in_last: 0, language }
+        PagingState { query, remaining: u64::MAX, position, rows_in_last: 0, replicas: None, language }
     }
 
     /// The blob for the client, signed with the newest key. `now` in seconds since the epoch.
     pub fn seal(&self, keys: &PagingKeys, binding: &Binding, now: i64) -> Bytes {
         let (key, mac) = keys.newest().expect("the metadata has a key from the first start on");
-        let lengths = self.position.key.len() + self.position.prefix.0.len() + self.language.len();
+        let replicas = self.replicas.as_ref().map_or(0, |replicas| 21 + 16 * replicas.hosts.len());
+        let lengths = self.position.key.len() + self.position.prefix.0.len() + self.language.len() + replicas;
         let mut out = Vec::with_capacity(HEAD + 64 + lengths);
         out.push(VERSION);
         out.extend_from_slice(&key.to_le_bytes());
@@ -148,6 +184,13 @@ impl PagingState {
             out.extend_from_slice(&(self.language.len() as u32).to_le_bytes());
             out.extend_from_slice(&self.language);
         }
+        if let Some(replicas) = &self.replicas {
+            out.push(REPLICAS);
+            out.extend_from_slice(&(16 + 16 * replicas.hosts.len() as u32).to_le_bytes());
+            out.extend_from_slice(&replicas.before.0.to_le_bytes());
+            out.extend_from_slice(&replicas.last.0.to_le_bytes());
+            replicas.hosts.iter().for_each(|host| out.extend_from_slice(host.as_bytes()));
+        }
     }
 
     /// Reads a body, and when it was given out. It is authentic, and checked nevertheless.
@@ -166,16 +209,18 @@ impl PagingState {
         if key.len() > MAX_KEY_BYTES {
             return None;
         }
-        let mut language = Bytes::new();
+        let (mut language, mut replicas) = (Bytes::new(), None);
         while !rest.is_empty() {
             let [kind] = take(&mut rest)?;
             let field = blob(body, &mut rest)?;
-            if kind == LANGUAGE {
-                language = field;
+            match kind {
+                LANGUAGE => language = field,
+                REPLICAS => replicas = Some(Box::new(LastReplicas::parse(&field)?)),
+                _ => {}
             }
         }
         let position = Position { key, region: region_from_code(region)?, prefix: Clustering(prefix), weight };
-        Some((PagingState { query, remaining, position, rows_in_last, language }, issued))
+        Some((PagingState { query, remaining, position, rows_in_last, replicas, language }, issued))
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::error::Failure;
 use super::page_info::{PageBudget, PageInfo, PageStop};
-use super::paging::PagingState;
+use super::paging::{LastReplicas, PagingState};
 use super::resume::{Start, is_well_formed, resumed};
 use super::targets::Targets;
 use super::window::Window;
@@ -145,6 +145,8 @@ impl Coordinator {
             None => paged.then(|| QueryId(rt::random::uuid_v4())),
         };
         let mut window = None;
+        // Who has read the last part, and before the first one: who has read the page before.
+        let mut read_by: Option<Box<LastReplicas>> = page.state.as_ref().and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = targets.next() {
             let command = ReadCommand {
                 table: query.table.schema.id,
@@ -174,9 +176,11 @@ impl Coordinator {
             } else {
                 let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
                 let first = (tablet, command.ranges[0].clone());
-                let asked = self.gather_window(query, first, &mut targets, window, command, options);
+                let kept = read_by.as_deref();
+                let asked = self.gather_window(query, first, &mut targets, window, command, kept, options);
                 let gathered = Box::pin(asked).await?;
                 goes_on = gathered.goes_on;
+                read_by = Some(Box::new(gathered.by));
                 gathered.page
             };
             out.rows += part.rows;
@@ -245,7 +249,8 @@ impl Coordinator {
             let left = if remaining == u64::MAX { remaining } else { remaining - out.rows };
             if left > 0 {
                 let language = bytes::Bytes::new();
-                let state = PagingState { query, remaining: left, position, rows_in_last, language };
+                let replicas = read_by;
+                let state = PagingState { query, remaining: left, position, rows_in_last, replicas, language };
                 out.next = Some(Box::new(state));
             }
         }

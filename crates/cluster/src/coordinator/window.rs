@@ -2,6 +2,7 @@
 //! partitions by their keys. Answers are used in order; what comes behind the end of the page is thrown away.
 
 use super::gather::Gathered;
+use super::paging::LastReplicas;
 use super::read::{Partitions, Query};
 use super::targets::Targets;
 use super::{Coordinator, CoordinatorError, RequestOptions};
@@ -33,7 +34,8 @@ impl Window {
 
 impl Coordinator {
     /// Reads `first` and as many of the targets after it as the window is wide, as one page. Targets whose answers are not in it are given
-    /// back.
+    /// back. `kept` have read the page before.
+    #[allow(clippy::too_many_arguments)]
     pub(super) async fn gather_window(
         &self,
         query: &Query,
@@ -41,6 +43,7 @@ impl Coordinator {
         targets: &mut Targets<'_>,
         window: &mut Window,
         command: ReadCommand,
+        kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<Gathered, CoordinatorError> {
         let mut batch = vec![first];
@@ -51,19 +54,19 @@ impl Coordinator {
         window.width = (window.width * 2).min(WIDEST);
         let limits = command.limits;
         if let [(tablet, _)] = &batch[..] {
-            return self.gather(&query.table, *tablet, command, options).await;
+            return self.gather(&query.table, *tablet, command, kept, options).await;
         }
         let asked = batch.iter().map(|(tablet, range)| {
             let command = ReadCommand { ranges: smallvec![range.clone()], ..command.clone() };
-            Box::pin(self.gather(&query.table, *tablet, command, options))
+            Box::pin(self.gather(&query.table, *tablet, command, kept, options))
         });
         let mut answers = stream::iter(asked.collect::<Vec<_>>()).buffered(batch.len());
-        let mut whole: Option<Page> = None;
+        let mut whole: Option<(Page, LastReplicas)> = None;
         for (_, range) in &batch {
             let Some(answer) = answers.next().await else { break };
-            let Gathered { page, goes_on } = answer?;
-            let rows = whole.as_ref().map_or(0, |whole| whole.rows);
-            let bytes = whole.as_ref().map_or(0, |whole| whole.body.len() as u64);
+            let Gathered { page, goes_on, by } = answer?;
+            let rows = whole.as_ref().map_or(0, |(whole, _)| whole.rows);
+            let bytes = whole.as_ref().map_or(0, |(whole, _)| whole.body.len() as u64);
             if rows > 0 && (rows + page.rows > limits.rows || bytes > limits.bytes) {
                 targets.give_back(range);
                 break;
@@ -71,19 +74,19 @@ impl Coordinator {
             let ends = goes_on || page.end != PageEnd::Exhausted;
             let joined = match whole.take() {
                 None => page,
-                Some(before) => joined(before, page),
+                Some((before, _)) => joined(before, page),
             };
             if joined.rows >= limits.rows {
                 // Each of them alone has fewer rows than were wanted.
-                return Ok(Gathered { page: Page { end: PageEnd::Rows, ..joined }, goes_on: false });
+                return Ok(Gathered { page: Page { end: PageEnd::Rows, ..joined }, goes_on: false, by });
             }
             if ends {
-                return Ok(Gathered { page: joined, goes_on });
+                return Ok(Gathered { page: joined, goes_on, by });
             }
-            whole = Some(joined);
+            whole = Some((joined, by));
         }
-        let page = whole.ok_or_else(|| CoordinatorError::Invalid("no tablet was asked".into()))?;
-        Ok(Gathered { page, goes_on: false })
+        let (page, by) = whole.ok_or_else(|| CoordinatorError::Invalid("no tablet was asked".into()))?;
+        Ok(Gathered { page, goes_on: false, by })
     }
 }
 

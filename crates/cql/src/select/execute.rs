@@ -290,13 +290,16 @@ impl Select {
         emitter.most_groups = page_size.unwrap_or(u64::MAX);
         request.let_go_of_metadata();
         let mut id = state.as_ref().map(|state| state.query);
+        let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
         let mut info = PageInfo::default();
         loop {
             let wanted = PageRequest { size: Some(size), state, ..PageRequest::default() };
             let page = request.coordinator.read_anew(&mut query, &wanted, options).await;
             let page = page.map_err(|error| read_error(error, &self.schema))?;
             info = info.then(page.info);
-            id = page.next.as_ref().map(|state| state.query).or(id);
+            if let Some(next) = &page.next {
+                (id, replicas) = (Some(next.query), next.replicas.clone());
+            }
             let taken = push_all(page.body, page.rows, self, &mut emitter).await?;
             self.check_size(&emitter, request)?;
             state = page.next;
@@ -318,6 +321,7 @@ impl Select {
                     position: grouping.position(&emitter.last),
                     // Its rows are not counted there; but a partition that had none would show its static row alone.
                     rows_in_last: 1,
+                    replicas,
                     language: FilteredState { remaining, partition }.encode(),
                 })?);
             }

@@ -2,6 +2,7 @@
 //!
 //! A querier is found by its query's id and by where its range ends: the start of a range moves as pages are read, the end does
 //! not, and ranges that a query reads side by side (the keys of an IN list, the tablets of a scan) end in different places.
+//! Readers of pages and readers of data for reconciliation stand side by side, and are never found for each other: they end in different places.
 //! Finding one takes it out. What is kept is bounded by time, by memory, and by the permits that kept queriers hold.
 //! What goes is handed to the caller, who drops it outside of any borrow.
 
@@ -53,11 +54,22 @@ impl CacheCounters {
     }
 }
 
+/// What a querier reads for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Pages, and digests of them.
+    Pages,
+    /// Data for reconciliation.
+    Parts,
+}
+
 /// Which querier.
 #[derive(Clone, Debug)]
 pub struct CacheKey {
     /// The query.
     pub query: QueryId,
+    /// What for.
+    pub purpose: Purpose,
     /// Where its range ends.
     pub end: RingCut,
     /// Whose work it is.
@@ -117,9 +129,9 @@ impl<Q> QuerierCache<Q> {
     }
 
     /// Takes out the querier of a query whose range ends there.
-    pub fn take(&mut self, query: QueryId, end: &RingCut) -> Option<Q> {
+    pub fn take(&mut self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Q> {
         self.counters.lookups += 1;
-        let taken = self.find(query, end).and_then(|place| self.remove(place));
+        let taken = self.find(query, purpose, end).and_then(|place| self.remove(place));
         if taken.is_none() {
             self.counters.misses += 1;
         }
@@ -142,12 +154,12 @@ impl<Q> QuerierCache<Q> {
         self.counters.resource_based_evictions += 1;
     }
 
-    /// Keeps a querier; returns those that have to go for it, which may be itself. One of the same query and range, which an
+    /// Keeps a querier; returns those that have to go for it, which may be itself. One of the same query, purpose and range, which an
     /// abandoned page left, goes too.
     #[must_use]
     pub fn insert(&mut self, key: CacheKey, memory: usize, querier: Q, now: Instant) -> SmallVec<[Q; 1]> {
         let mut gone = SmallVec::new();
-        gone.extend(self.find(key.query, &key.end).and_then(|same| self.remove(same)));
+        gone.extend(self.find(key.query, key.purpose, &key.end).and_then(|same| self.remove(same)));
         let expires = now + self.limits.ttl;
         let (query, class) = (key.query, key.class as usize);
         let older = self.lists[class].newest;
@@ -228,8 +240,9 @@ impl<Q> QuerierCache<Q> {
         CacheCounters { population, memory: self.memory as u64, ..self.counters }
     }
 
-    fn find(&self, query: QueryId, end: &RingCut) -> Option<Place> {
-        self.places.get(&query)?.iter().copied().find(|place| self.entry(*place).key.end == *end)
+    fn find(&self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Place> {
+        let is_it = |key: &CacheKey| key.purpose == purpose && key.end == *end;
+        self.places.get(&query)?.iter().copied().find(|place| is_it(&self.entry(*place).key))
     }
 
     fn entry(&self, place: Place) -> &Entry<Q> {
@@ -284,7 +297,7 @@ mod tests {
 
     fn key(query: u8, range: u8, class: Class) -> CacheKey {
         let query = QueryId::from_bytes([query; 16]);
-        CacheKey { query, end: end(range), class, table: TableId::from_bytes([range; 16]) }
+        CacheKey { query, purpose: Purpose::Pages, end: end(range), class, table: TableId::from_bytes([range; 16]) }
     }
 
     fn query(n: u8) -> QueryId {
@@ -299,15 +312,28 @@ mod tests {
             assert!(cache.insert(key(query, range, Class::User), 10, i as u32, now).is_empty());
         }
         assert_eq!(cache.counters().population, 3);
-        assert_eq!(cache.take(query(1), &end(2)), Some(1));
-        assert_eq!(cache.take(query(1), &end(2)), None);
-        assert_eq!(cache.take(query(1), &end(3)), None);
-        assert_eq!(cache.take(query(3), &end(1)), None);
-        assert_eq!(cache.take(query(1), &end(1)), Some(0));
-        assert_eq!(cache.take(query(2), &end(1)), Some(2));
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(2)), Some(1));
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(2)), None);
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(3)), None);
+        assert_eq!(cache.take(query(3), Purpose::Pages, &end(1)), None);
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(0));
+        assert_eq!(cache.take(query(2), Purpose::Pages, &end(1)), Some(2));
         let counters = cache.counters();
         assert_eq!((counters.lookups, counters.misses, counters.population, counters.memory), (6, 3, 0, 0));
         assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn readers_for_pages_and_for_reconciliation_do_not_meet() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        let parts = CacheKey { purpose: Purpose::Parts, ..key(1, 1, Class::User) };
+        assert!(cache.insert(key(1, 1, Class::User), 10, 1, now).is_empty());
+        assert!(cache.insert(parts, 10, 2, now).is_empty());
+        assert_eq!(cache.counters().population, 2);
+        assert_eq!(cache.take(query(1), Purpose::Parts, &end(1)), Some(2));
+        assert_eq!(cache.take(query(1), Purpose::Parts, &end(1)), None);
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(1));
     }
 
     #[test]
@@ -317,7 +343,7 @@ mod tests {
         assert!(cache.insert(key(1, 1, Class::User), 10, 7, now).is_empty());
         assert_eq!(cache.insert(key(1, 1, Class::User), 10, 8, now).as_slice(), [7]);
         assert_eq!((cache.counters().population, cache.counters().memory), (1, 10));
-        assert_eq!(cache.take(query(1), &end(1)), Some(8));
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(8));
     }
 
     #[test]
@@ -366,7 +392,7 @@ mod tests {
             assert!(cache.insert(key(query, table, Class::User), 1, u32::from(query), now).is_empty());
         }
         assert_eq!(cache.evict_table(Some(TableId::from_bytes([2; 16]))), vec![2, 1]);
-        assert_eq!(cache.take(query(1), &end(1)), Some(1));
+        assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(1));
         assert_eq!(cache.evict_table(None), Vec::<u32>::new());
     }
 }

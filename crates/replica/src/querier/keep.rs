@@ -2,7 +2,7 @@
 //!
 //! One timer for all: it sleeps until the oldest querier is due, and ends when nothing is left.
 
-use super::cache::{CacheCounters, CacheKey, CacheLimits, QuerierCache};
+use super::cache::{CacheCounters, CacheKey, CacheLimits, Purpose, QuerierCache};
 use super::{Plan, Querier};
 use crate::read::ReplicaConfig;
 use crate::request::{Class, Context, ReadCommand};
@@ -50,9 +50,15 @@ impl Queriers {
     }
 
     /// Looks for the querier that the page before left, and whether it fits.
-    pub fn find(&self, command: &ReadCommand, context: &Context, schema: Option<&TableSchema>) -> Option<Found> {
+    pub fn find(
+        &self,
+        command: &ReadCommand,
+        purpose: Purpose,
+        context: &Context,
+        schema: Option<&TableSchema>,
+    ) -> Option<Found> {
         let (query, range) = (command.query?, command.ranges.first()?);
-        let Some(querier) = self.cache.borrow_mut().take(query, &range.end) else {
+        let Some(querier) = self.cache.borrow_mut().take(query, purpose, &range.end) else {
             context.trace("Querier cache: miss");
             return None;
         };
@@ -103,6 +109,7 @@ impl Queriers {
         mut querier: Querier,
         wanted: bool,
         command: &ReadCommand,
+        purpose: Purpose,
         context: &Context,
         range: &PartitionRange,
     ) {
@@ -114,7 +121,7 @@ impl Queriers {
         }
         let memory = querier.memory_bytes();
         querier.permit.set_memory(memory);
-        let key = CacheKey { query, end: range.end.clone(), class: context.class, table: command.table };
+        let key = CacheKey { query, purpose, end: range.end.clone(), class: context.class, table: command.table };
         let gone = self.cache.borrow_mut().insert(key, memory, querier, rt::time::coarse_now());
         drop(gone);
         context.trace("Querier cache: kept for the next page");

@@ -26,8 +26,14 @@ fn state() -> PagingState {
             weight: -1,
         },
         rows_in_last: 1 << 40,
+        replicas: Some(Box::new(replicas(3))),
         language: Bytes::from_static(b"more"),
     }
+}
+
+fn replicas(count: u8) -> LastReplicas {
+    let hosts = (0..count).map(|n| HostId::from_bytes([n; 16])).collect();
+    LastReplicas { before: Token(-5), last: Token(i64::MAX), hosts }
 }
 
 fn binding() -> Binding {
@@ -42,7 +48,7 @@ fn open(bytes: &Bytes, binding: &Binding) -> Result<PagingState, Refused> {
 fn comes_back() {
     let sealed = state().seal(&keys(&[1, 2]), &binding(), NOW);
     assert_eq!(open(&sealed, &binding()), Ok(state()));
-    let plain = PagingState { language: Bytes::new(), ..state() };
+    let plain = PagingState { language: Bytes::new(), replicas: None, ..state() };
     assert_eq!(open(&plain.seal(&keys(&[1, 2]), &binding(), NOW), &binding()), Ok(plain));
 }
 
@@ -115,10 +121,48 @@ fn keys_rotate() {
 fn fields_of_a_later_release_are_passed_over() {
     let mut body = Vec::new();
     state().write_body(NOW, &mut body);
-    body.extend_from_slice(&[2, 3, 0, 0, 0, 7, 7, 7]);
+    body.extend_from_slice(&[9, 3, 0, 0, 0, 7, 7, 7]);
     assert_eq!(PagingState::parse(&body.clone().into()), Some((state(), NOW)));
-    body.extend_from_slice(&[3, 1, 0, 0, 0]);
+    body.extend_from_slice(&[10, 1, 0, 0, 0]);
     assert_eq!(PagingState::parse(&body.into()), None, "a field without its bytes");
+}
+
+/// What releases gave out before they named replicas is good; so is, for them, what this one gives out: the field is behind all others.
+#[test]
+fn a_state_without_replicas_is_good() {
+    let write = |state: PagingState| {
+        let mut body = Vec::new();
+        state.write_body(NOW, &mut body);
+        body
+    };
+    let before = write(PagingState { replicas: None, ..state() });
+    assert_eq!(PagingState::parse(&before.clone().into()).map(|(state, _)| state.replicas), Some(None));
+    let now = write(PagingState { replicas: Some(Box::new(replicas(1))), ..state() });
+    let field = now.strip_prefix(&before[..]).expect("it begins the same");
+    assert_eq!((field[0], &field[1..5], field.len()), (2, &[32, 0, 0, 0][..], 5 + 8 + 8 + 16));
+}
+
+#[test]
+fn replicas_are_whole() {
+    let body = |field: &[u8]| {
+        let mut body = Vec::new();
+        PagingState { replicas: None, ..state() }.write_body(NOW, &mut body);
+        body.extend_from_slice(&[&[2, field.len() as u8, 0, 0, 0], field].concat());
+        PagingState::parse(&body.into()).map(|(state, _)| state.replicas.map_or(0, |replicas| replicas.hosts.len()))
+    };
+    for (len, hosts) in [(0, None), (15, None), (16, Some(0)), (31, None), (32, Some(1)), (33, None), (64, Some(3))] {
+        assert_eq!(body(&vec![7; len]), hosts, "{len} bytes");
+    }
+}
+
+#[test]
+fn who_has_read_a_tablet_has_read_its_parts_and_what_it_became_part_of() {
+    let read = LastReplicas { before: Token(0), last: Token(100), hosts: Default::default() };
+    for (before, last, expected) in
+        [(0, 100, true), (0, 50, true), (50, 100, true), (-100, 100, true), (-100, 0, false), (100, 200, false)]
+    {
+        assert_eq!(read.have_read(Token(before), Token(last)), expected, "({before}, {last}]");
+    }
 }
 
 proptest! {

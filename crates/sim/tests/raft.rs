@@ -186,6 +186,10 @@ struct Cluster {
     lengths: RefCell<HashMap<usize, usize>>,
     /// Clients make no changes any more.
     quiet: Cell<bool>,
+    /// A client pauses for less than this between two changes, in milliseconds.
+    pause: Cell<u64>,
+    /// A disk may be full: changes may be refused for that.
+    full: Cell<bool>,
 }
 
 impl Cluster {
@@ -197,6 +201,8 @@ impl Cluster {
             groups: RefCell::default(),
             lengths: RefCell::default(),
             quiet: Cell::new(false),
+            pause: Cell::new(120),
+            full: Cell::new(false),
         })
     }
 
@@ -244,6 +250,9 @@ impl Cluster {
     /// Has all nodes in the group, and all of them vote.
     async fn gather(self: Rc<Self>, group: Rc<Group>) {
         let all: BTreeSet<HostId> = (0..self.nodes).map(host).collect();
+        while self.net.inboxes.borrow().len() < self.nodes {
+            rt::time::sleep(Duration::from_millis(20)).await;
+        }
         while group.voters() != all {
             for other in &all {
                 // It is tried again.
@@ -260,7 +269,7 @@ impl Cluster {
     async fn client(self: Rc<Self>, node: usize, group: Rc<Group>, ledger: Rc<Ledger>) {
         let history = self.history.clone();
         loop {
-            rt::time::sleep(Duration::from_millis(5 + rt::random::below(120))).await;
+            rt::time::sleep(Duration::from_millis(self.pause.get() / 20 + rt::random::below(self.pause.get()))).await;
             self.lengths.borrow_mut().insert(node, ledger.list.borrow().len());
             history.terms.borrow_mut().insert(group.term());
             if self.quiet.get() {
@@ -286,21 +295,22 @@ impl Cluster {
                 Ok(proposed) => assert_eq!(proposed.outcome, Outcome::Stale),
                 Err(GroupError::Unknown(_)) => history.count(2),
                 Err(GroupError::NoMajority { .. }) => history.count(3),
+                Err(GroupError::NoSpace(_)) if self.full.get() => history.count(3),
                 Err(error) => panic!("node {node}: {error}"),
             }
         }
     }
 }
 
-fn start(world: &mut World, cluster: &Rc<Cluster>) -> Vec<Disk> {
-    (0..cluster.nodes)
-        .map(|node| {
-            let disk = Disk::new(world.seed() * 10 + node as u64);
-            let shared = cluster.clone();
-            world.node(&name(node), 1, &disk, move |_| shared.clone().run(node));
-            disk
-        })
-        .collect()
+fn start(world: &mut World, cluster: &Rc<Cluster>) {
+    (0..cluster.nodes).for_each(|node| drop(start_one(world, cluster, node)));
+}
+
+fn start_one(world: &mut World, cluster: &Rc<Cluster>, node: usize) -> Disk {
+    let disk = Disk::new(world.seed() * 10 + node as u64);
+    let shared = cluster.clone();
+    world.node(&name(node), 1, &disk, move |_| shared.clone().run(node));
+    disk
 }
 
 /// Runs until all nodes are there and vote.
@@ -464,5 +474,105 @@ fn a_lost_leader_is_replaced() {
         drop(lengths);
         cluster.groups.borrow_mut().clear();
         cluster.net.inboxes.borrow_mut().clear();
+    }
+}
+
+/// Commands after which a snapshot has been made.
+const MANY: usize = 400;
+
+/// A node that is to decide alone for now, in a hurry.
+fn begin(seed: u64) -> (World, Rc<Cluster>, Disk) {
+    let mut world = World::new(seed);
+    let cluster = Cluster::new(2);
+    cluster.pause.set(2);
+    let disk = start_one(&mut world, &cluster, 0);
+    (world, cluster, disk)
+}
+
+fn run_until(world: &mut World, what: &str, is_so: impl Fn(&World) -> bool) {
+    let until = world.elapsed() + Duration::from_secs(60);
+    while !is_so(world) {
+        world.run_for(Duration::from_millis(1));
+        assert!(world.elapsed() < until, "not within a minute: {what} (seed {})", world.seed());
+    }
+}
+
+/// It has decided more than a log keeps: who joins now gets a snapshot.
+fn much_is_decided(world: &mut World, cluster: &Cluster) {
+    run_until(world, "a node alone decides", |_| cluster.history.acknowledged.get() >= MANY);
+    cluster.pause.set(120);
+}
+
+/// Both nodes have, and go on to get, the same.
+fn agree(mut world: World, cluster: &Cluster) {
+    let before = cluster.history.acknowledged.get();
+    gathered(&mut world, cluster);
+    world.run_for(Duration::from_secs(3));
+    assert!(cluster.history.acknowledged.get() > before, "nothing goes on (seed {})", world.seed());
+    cluster.quiet.set(true);
+    world.run_for(Duration::from_secs(2));
+    let applied = cluster.history.applied.borrow().len();
+    let lengths = cluster.lengths.borrow();
+    assert_eq!((lengths[&0], lengths[&1]), (applied, applied), "schema_agrees (seed {})", world.seed());
+    drop(lengths);
+    cluster.groups.borrow_mut().clear();
+    cluster.net.inboxes.borrow_mut().clear();
+}
+
+/// The power of a node goes at each write while it takes a snapshot: the log that it replaces is there until the snapshot is.
+#[test]
+fn a_snapshot_is_there_before_what_it_replaces_goes() {
+    for at in 1.. {
+        let (mut world, cluster, _) = begin(at);
+        much_is_decided(&mut world, &cluster);
+        let disk = start_one(&mut world, &cluster, 1);
+        disk.power_loss_at_write(at);
+        let has_all = || cluster.lengths.borrow().get(&1).is_some_and(|length| *length >= MANY);
+        run_until(&mut world, "the node learns or dies", |world| has_all() || !world.is_running(&name(1)));
+        let has_died = !world.is_running(&name(1));
+        if has_died {
+            cluster.groups.borrow_mut().remove(&1);
+            world.bounce(&name(1));
+        }
+        disk.no_power_loss();
+        agree(world, &cluster);
+        if !has_died {
+            assert!(at > 12, "a snapshot was taken in {at} writes");
+            return;
+        }
+    }
+}
+
+/// The disk fills up while a snapshot is being written: the group lives on, and the snapshot is made when there is room again.
+#[test]
+fn a_disk_that_fills_up_during_a_snapshot_ends_nothing() {
+    for node in 0..2 {
+        let (mut world, cluster, mut disk) = begin(20 + node as u64);
+        if node == 1 {
+            much_is_decided(&mut world, &cluster);
+            disk = start_one(&mut world, &cluster, 1);
+        }
+        let snapshot = format!("{DIR}/snapshot");
+        let temporary = format!("{snapshot}.tmp");
+        let writes_one = || disk.files().iter().any(|(path, _)| path == Path::new(&temporary));
+        // The first of all is what a history begins with.
+        let begun = || node == 1 || cluster.history.acknowledged.get() > 0;
+        let (min, max) = (Duration::from_millis(2), Duration::from_millis(5));
+        disk.set_latency(rt::sim::Latency { min, max, slow_permille: 1000 });
+        run_until(&mut world, "a snapshot is written", |_| begun() && writes_one());
+        cluster.full.set(true);
+        disk.set_free(0);
+        world.run_for(Duration::from_secs(5));
+        assert!(!writes_one(), "node {node}: what cannot be written is taken away");
+        let before = disk.contents(&snapshot);
+        disk.set_capacity(1 << 40);
+        disk.set_latency(Default::default());
+        run_until(&mut world, "a snapshot is made", |_| disk.contents(&snapshot) != before);
+        cluster.full.set(false);
+        cluster.pause.set(120);
+        if node == 0 {
+            start_one(&mut world, &cluster, 1);
+        }
+        agree(world, &cluster);
     }
 }

@@ -3,6 +3,7 @@
 use super::election::{self, HEARTBEAT, MOST_PATIENCE, PATIENCE};
 use super::machine::{Applied, Applier, Machine, Outcome};
 use super::network::{self, Answer, Connector, Link, Request, Transport};
+use super::saved::Saved;
 use super::store::Store;
 use super::stored::{Opened, Position, decode, encode};
 use super::{Command, Member, Types};
@@ -77,6 +78,7 @@ pub struct Group {
     dir: PathBuf,
     machine: Rc<dyn Machine>,
     applied: Rc<Applied>,
+    saved: Rc<Saved>,
     link: Rc<Link>,
     alone: Rc<Cell<bool>>,
     /// When a leader last gave a sign of life.
@@ -111,8 +113,9 @@ impl Group {
         machine: Rc<dyn Machine>,
     ) -> Result<Rc<Group>, String> {
         let (link, alone) = (Rc::new(Link::default()), Rc::new(Cell::new(opened.alone)));
-        let store = Store::new(opened.log.clone(), opened.host, alone.clone());
-        let applier = Applier::new(&opened, machine.clone());
+        let saved = Rc::new(Saved::new(opened.saved));
+        let store = Store::new(opened.log.clone(), saved.clone(), opened.host, alone.clone());
+        let applier = Applier::new(&opened, saved.clone(), machine.clone());
         let applied = applier.applied();
         let config = Arc::new(config(name).validate().map_err(|error| error.to_string())?);
         let member = Member::from(opened.host);
@@ -124,6 +127,7 @@ impl Group {
             dir,
             machine,
             applied,
+            saved,
             link,
             alone,
             heard: Cell::new(None),
@@ -160,6 +164,7 @@ impl Group {
         if let Some(watcher) = self.watcher.take() {
             watcher.abort();
         }
+        self.saved.stop();
         // It only fails if the group's task is gone already.
         let _ = self.raft.shutdown().await;
     }

@@ -1,7 +1,9 @@
 //! openraft's state machine on what the group's commands are for.
 
+use super::saved::Saved;
 use super::stored::{Opened, SnapshotFile, SnapshotHead, decode, encode};
 use super::{Entry, LogId, Member, Membership, StorageError, Types};
+use engine::journal::JournalError;
 use engine::raft_log::RaftLog;
 use futures_util::future::LocalBoxFuture;
 use openraft::storage::{RaftStateMachine, Snapshot};
@@ -44,6 +46,7 @@ pub trait Machine: 'static {
 pub(super) struct Applier {
     machine: Rc<dyn Machine>,
     log: Rc<RaftLog>,
+    saved: Rc<Saved>,
     applied: Rc<Applied>,
 }
 
@@ -56,17 +59,33 @@ pub(super) struct Applied {
 }
 
 impl Applier {
-    pub fn new(opened: &Opened, machine: Rc<dyn Machine>) -> Applier {
+    pub fn new(opened: &Opened, saved: Rc<Saved>, machine: Rc<dyn Machine>) -> Applier {
         let applied = Applied {
             last: Cell::new(opened.applied),
             membership: RefCell::new(opened.membership.clone()),
             since_snapshot: Cell::new(opened.since_snapshot),
         };
-        Applier { machine, log: opened.log.clone(), applied: Rc::new(applied) }
+        Applier { machine, log: opened.log.clone(), saved, applied: Rc::new(applied) }
     }
 
     pub fn applied(&self) -> Rc<Applied> {
         self.applied.clone()
+    }
+
+    /// Saves a snapshot of the leader's, once the disk has room for it: until then nothing that comes after it can be applied.
+    async fn save(&self, file: &SnapshotFile) -> Result<(), JournalError> {
+        let bytes = encode(file);
+        loop {
+            match self.log.save_snapshot(&bytes).await {
+                Err(error) if error.is_full() => {
+                    tracing::warn!(%error, "no room for the leader's snapshot of the metadata; it will be tried again");
+                    if !self.saved.pause().await {
+                        return Err(error);
+                    }
+                }
+                done => return done,
+            }
+        }
     }
 }
 
@@ -78,20 +97,28 @@ fn snapshot_of(file: SnapshotFile) -> Snapshot<Types> {
 pub(super) struct Builder {
     file: SnapshotFile,
     log: Rc<RaftLog>,
+    saved: Rc<Saved>,
     applied: Rc<Applied>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
-        let saved = self.log.save_snapshot(&encode(&self.file)).await;
-        saved.map_err(|error| {
-            StorageError::from(StorageIOError::write_snapshot(
-                Some(self.file.head.meta().signature()),
-                AnyError::new(&error),
-            ))
-        })?;
-        self.applied.since_snapshot.set(0);
-        Ok(snapshot_of(self.file.clone()))
+        match self.log.save_snapshot(&encode(&self.file)).await {
+            Ok(()) => {
+                self.applied.since_snapshot.set(0);
+                self.saved.reaches(self.file.head.meta().last_log_id);
+                Ok(snapshot_of(self.file.clone()))
+            }
+            // One of nothing changes nothing: the log stays as long as it is, and a later command begins another.
+            Err(error) if error.is_full() => {
+                tracing::warn!(%error, "no room for a snapshot of the metadata; it will be tried again");
+                Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: Box::default() })
+            }
+            Err(error) => {
+                let (signature, error) = (self.file.head.meta().signature(), AnyError::new(&error));
+                Err(StorageError::from(StorageIOError::write_snapshot(Some(signature), error)))
+            }
+        }
     }
 }
 
@@ -126,7 +153,7 @@ impl RaftStateMachine<Types> for Applier {
     async fn get_snapshot_builder(&mut self) -> Builder {
         let head = SnapshotHead::of(self.applied.last.get(), &self.applied.membership.borrow());
         let file = SnapshotFile { head, body: self.machine.snapshot() };
-        Builder { file, log: self.log.clone(), applied: self.applied.clone() }
+        Builder { file, log: self.log.clone(), saved: self.saved.clone(), applied: self.applied.clone() }
     }
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<Cursor<Vec<u8>>>, StorageError> {
@@ -142,7 +169,11 @@ impl RaftStateMachine<Types> for Applier {
             |error: AnyError| StorageError::from(StorageIOError::write_snapshot(Some(meta.signature()), error));
         let head = SnapshotHead::of(meta.last_log_id, &meta.last_membership);
         let file = SnapshotFile { head, body: snapshot.into_inner() };
-        self.log.save_snapshot(&encode(&file)).await.map_err(|error| failed(AnyError::new(&error)))?;
+        if let Err(error) = self.save(&file).await {
+            self.saved.fails(error.to_string());
+            return Err(failed(AnyError::new(&error)));
+        }
+        self.saved.reaches(meta.last_log_id);
         self.machine.install(file.body).await.map_err(|why| failed(AnyError::error(why)))?;
         self.applied.last.set(meta.last_log_id);
         *self.applied.membership.borrow_mut() = meta.last_membership.clone();

@@ -2,7 +2,7 @@
 //!
 //! The group orders opaque commands and hands them to a [`Machine`] on every node, in the same order; it knows nothing of what they
 //! say. Reading order: [`Machine`] and [`Transport`] are what it is given, [`Group`] what it gives; `stored` is what it writes down and
-//! sends, `store` and `machine` join openraft to the engine's log and to the machine, `network` to the other nodes; `election` decides
+//! sends, `store` and `machine` join openraft to the engine's log and to the machine (`saved` keeps them in order), `network` to the other nodes; `election` decides
 //! when a node stands for election. A node alone is a group of one voter: it leads from its first moment on and waits for nobody.
 //!
 //! Invariants: a command was written down by a majority of the voters before it is applied anywhere (`raft_safety`); an error of the
@@ -13,6 +13,7 @@ mod group;
 mod machine;
 mod network;
 mod runtime;
+mod saved;
 mod store;
 mod stored;
 mod transport;

@@ -1,5 +1,6 @@
 //! openraft's log on the engine's.
 
+use super::saved::Saved;
 use super::stored::{Ballot, Members, Opened, Position, Record, decode, encode};
 use super::{Entry, LogId, StorageError, Types, Vote};
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use std::rc::Rc;
 #[derive(Clone)]
 pub(super) struct Store {
     log: Rc<RaftLog>,
+    saved: Rc<Saved>,
     host: HostId,
     /// This node alone decides: what it has written down is committed.
     alone: Rc<Cell<bool>>,
@@ -26,8 +28,8 @@ fn unreadable(why: String) -> StorageError {
 }
 
 impl Store {
-    pub fn new(log: Rc<RaftLog>, host: HostId, alone: Rc<Cell<bool>>) -> Store {
-        Store { log, host, alone }
+    pub fn new(log: Rc<RaftLog>, saved: Rc<Saved>, host: HostId, alone: Rc<Cell<bool>>) -> Store {
+        Store { log, saved, host, alone }
     }
 }
 
@@ -133,6 +135,8 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError> {
+        let saved = self.saved.has(log_id).await;
+        saved.map_err(|why| StorageError::from(StorageIOError::write_logs(AnyError::error(why))))?;
         let own = self.log.entries(log_id.index, log_id.index.saturating_add(1));
         if let Some(bytes) = own.first() {
             let own = LogId::from(decode::<Record>(bytes).map_err(unreadable)?.at);

@@ -199,6 +199,8 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 pub struct Opened {
     pub(super) log: Rc<RaftLog>,
     pub(super) host: HostId,
+    /// Up to where the latest snapshot goes.
+    pub(super) saved: Option<LogId>,
     pub(super) applied: Option<LogId>,
     pub(super) membership: Membership,
     /// This node alone decides.
@@ -230,6 +232,7 @@ where
         None => None,
     };
     let mut applied = snapshot.as_ref().and_then(|snapshot| snapshot.head.last).map(LogId::from);
+    let saved = applied;
     let mut membership = snapshot.as_ref().map(|snapshot| snapshot.head.membership()).unwrap_or_default();
     let mut records: Vec<Record> = Vec::new();
     let from = applied.map_or(0, |applied| applied.index + 1);
@@ -264,7 +267,7 @@ where
     if alone {
         lead(dir, &log, host, applied).await?;
     }
-    Ok(Opened { log: Rc::new(log), host, applied, membership, alone, since_snapshot, snapshot, commands })
+    Ok(Opened { log: Rc::new(log), host, saved, applied, membership, alone, since_snapshot, snapshot, commands })
 }
 
 /// Opens the log of a node in `dir` that is yet to be added to a group, or was.

@@ -117,6 +117,10 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
         if log.state.borrow().failed.is_some() || log.state.borrow().closing {
             break;
         }
+        if result.is_ok() {
+            // Nothing failed for lack of space any more, whatever it was: who finds no segment ready from now on waits for one.
+            log.state.borrow_mut().no_space_for_segment = false;
+        }
         match result {
             Ok(true) => {}
             Ok(false) => log.signals.keep.notified().await,

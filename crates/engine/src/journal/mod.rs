@@ -96,6 +96,18 @@ pub enum JournalError {
     },
 }
 
+impl JournalError {
+    /// Whether the disk (or a quota) is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, JournalError::Io { error, .. } if is_full(error))
+    }
+}
+
+/// Whether the disk (or a quota) is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// An open journal.
 pub struct Journal {
     dir: PathBuf,

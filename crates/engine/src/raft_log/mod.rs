@@ -14,7 +14,7 @@
 
 mod format;
 
-use crate::journal::{JournalError, MAX_BODY};
+use crate::journal::{JournalError, MAX_BODY, is_full};
 use bytes::Bytes;
 use format::{Bad, Kind, Record, Scan, Tail};
 use rt::fs::{self, File, IoClass, OpenOptions};
@@ -120,10 +120,6 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
 /// Up to where space is reserved for a log that ends at `end` and is to take `bytes` more.
 fn room(end: u64, bytes: u64) -> u64 {
     (end + bytes + RESERVE / 4).next_multiple_of(RESERVE)
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl RaftLog {

@@ -285,6 +285,39 @@ fn a_full_disk_refuses_appends_until_there_is_space() {
     }
 }
 
+/// It is a manifest that does not fit: the next segment is ready all the time.
+#[test]
+fn a_disk_that_has_room_again_is_not_taken_for_a_full_one() {
+    let disk = Disk::new(9);
+    rt::sim::block_on(9, &disk, async {
+        directories().await;
+        let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");
+        let schema = schema(1, 1);
+        let mut last = Position::MIN;
+        while log.metrics().segments < 3 {
+            let mutation = mutation(&schema, 1, 500);
+            let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation };
+            last = log.append_wait(&[entry]).await.expect("appended").position;
+            log.acknowledged(last).await.expect("acknowledged");
+        }
+        let until = async |is_full: bool| {
+            let mut waited = 0;
+            while log.state.borrow().next.is_none() || log.state.borrow().no_space_for_segment != is_full {
+                rt::time::sleep(Duration::from_millis(1)).await;
+                waited += 1;
+                assert!(waited < 10_000, "the log never says that the disk is full: {is_full}");
+            }
+        };
+        until(false).await;
+        disk.set_free(0);
+        log.clean(SlotId(0), last);
+        until(true).await;
+        disk.set_free(1 << 30);
+        until(false).await;
+        log.close().await.expect("closed");
+    });
+}
+
 #[test]
 fn a_full_disk_can_be_relieved_by_flushes() {
     let disk = Disk::new(7);

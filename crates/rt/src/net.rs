@@ -1,12 +1,12 @@
-//! TCP sockets: the kernel's in production, turmoil's under feature `sim`.
+//! TCP sockets: the kernel's in production, the simulated network's under feature `sim`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-#[cfg(not(feature = "sim"))]
-pub use tokio::net::{TcpListener, TcpStream, tcp};
 #[cfg(feature = "sim")]
-pub use turmoil::net::{TcpListener, TcpStream, tcp};
+pub use crate::sim::net::{TcpListener, TcpStream};
+#[cfg(not(feature = "sim"))]
+pub use tokio::net::{TcpListener, TcpStream};
 
 pub use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, split,

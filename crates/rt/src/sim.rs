@@ -11,6 +11,7 @@ compile_error!("feature `sim` needs RUSTFLAGS=\"--cfg tokio_unstable\" and its o
 
 mod disk;
 mod names;
+pub(crate) mod net;
 mod single;
 mod trace;
 mod world;

@@ -19,6 +19,9 @@ pub enum Global {
     Truncate,
 }
 
+/// Seconds after which what has a time to live is over, from when its statement began: both take some seconds only.
+const OVER: i64 = 60;
+
 /// What the table is like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
@@ -60,6 +63,8 @@ pub struct Book {
     under_way: BTreeMap<i32, (Change, i64)>,
     global: Option<Global>,
     numbers: u64,
+    /// Nothing expires from this second on.
+    lasting_from: i64,
     /// The node is dead since then, and nothing synced what the kernel still had to write.
     dead_since: Option<i64>,
 }
@@ -75,6 +80,7 @@ impl Book {
             under_way: BTreeMap::new(),
             global: None,
             numbers: 0,
+            lasting_from: i64::MIN,
             dead_since: None,
         }
     }
@@ -92,8 +98,16 @@ impl Book {
         &self.trails[&pk].back().expect("a trail has a point").states
     }
 
+    /// Whether something may expire after second `now`.
+    pub fn may_expire(&self, now: i64) -> bool {
+        now < self.lasting_from
+    }
+
     /// A statement on a partition begins in second `now`.
     pub fn begin(&mut self, pk: i32, change: &Change, now: i64) {
+        if change.expires() {
+            self.lasting_from = self.lasting_from.max(now + OVER);
+        }
         assert!(self.under_way.insert(pk, (change.clone(), now)).is_none(), "one statement at a time");
     }
 

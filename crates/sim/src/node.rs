@@ -362,7 +362,7 @@ impl Life {
         let begun = rt::time::wall_micros();
         match step {
             Step::Wait(millis) => rt::time::sleep(Duration::from_millis(millis)).await,
-            Step::Read(pk) => match read_partition(rng, pk).await {
+            Step::Read(pk) => match read_partition(rng, pk, &shared.book).await {
                 Ok((found, now)) => {
                     if let Err(why) = shared.book.borrow().check(pk, &found, now) {
                         shared.note(Progress::Broken(why));

@@ -8,7 +8,7 @@
 use engine::commitlog::SyncMode;
 use rt::sim::Unsynced;
 use rt::time::Duration;
-use sim::cluster::nemesis::{DATACENTERS, DEATHS, EXPIRY, FULL, Fault, NETWORK, PEACE, POWER, Regime};
+use sim::cluster::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, Fault, NETWORK, PEACE, POWER, Regime};
 use sim::cluster::shared::{Canary, Plan};
 use sim::cluster::{Outcome, Simulation, rough_start, story};
 
@@ -58,6 +58,11 @@ fn a_network_that_fails_costs_no_promise() {
 }
 
 #[test]
+fn connections_that_end_at_any_byte_cost_no_promise() {
+    run(CUTS, PERIODIC, 0);
+}
+
+#[test]
 fn processes_that_die_cost_no_promise() {
     run(DEATHS, PERIODIC, 1);
 }
@@ -91,6 +96,11 @@ fn with_room(seed: u64) -> Plan {
 #[test]
 fn tablets_that_move_cost_no_promise() {
     run_with(DEATHS, 0, with_room);
+}
+
+#[test]
+fn tablets_that_move_while_the_network_fails_cost_no_promise() {
+    run_with(NETWORK, 0, with_room);
 }
 
 /// Three nodes here, two there, a copy on each.
@@ -163,6 +173,13 @@ fn values_that_do_not_expire_are_found() {
 fn what_is_not_truncated_is_found() {
     let why = found_in(Canary::NoTruncate, PEACE, Plan { truncating: true, ..plan(0, PERIODIC) }, 2);
     assert!(why.contains("which was truncated"), "{why}");
+}
+
+/// An update whose answer was lost on its way has been done.
+#[test]
+fn counts_that_are_sent_again_are_found() {
+    let why = found_in(Canary::CountsAgain, CUTS, plan(2, PERIODIC), 5);
+    assert!(why.contains("a counter counts twice"), "{why}");
 }
 
 #[test]

@@ -91,7 +91,8 @@ pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLo
     let output = Cell::new(None);
     disk.start_machine();
     runtime(seed).block_on(async {
-        let world = Place { node: "single".into(), trace: Trace::default(), skew: Rc::default() };
+        let world =
+            Place { node: "single".into(), trace: Trace::default(), skew: Rc::default(), cuts: Default::default() };
         let ctx = context(derive(seed, &[1]), ShardId(0), mailboxes(1), disk, world, EPOCH_NANOS);
         let mut shard = ShardFuture::new(ctx.clone(), life.clone());
         let main = async {

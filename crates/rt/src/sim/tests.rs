@@ -365,6 +365,68 @@ fn drops_at_a_crash_see_simulated_time() {
 }
 
 /// Counts up in a file, durably, and traces each number once it is safe.
+/// Sends a hundred bytes to node "server" and says what came of it and of the answer: what arrived there, whether the client met the end.
+fn cut_run(from: &str, to: &str, after: u64) -> (Vec<usize>, usize, bool) {
+    const SENT: usize = 100;
+    let mut world = World::new(after);
+    let arrived: Rc<RefCell<Vec<usize>>> = Rc::default();
+    let inside = arrived.clone();
+    world.node("server", 1, &Disk::new(1), move |_| {
+        let arrived = inside.clone();
+        async move {
+            let listener = crate::net::listen(([0, 0, 0, 0], PORT).into(), Default::default()).await.expect("listen");
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("accepted");
+                let (mut bytes, mut n) = ([0; SENT], 0);
+                while let Ok(more @ 1..) = stream.read(&mut bytes[n..]).await {
+                    n += more;
+                }
+                arrived.borrow_mut().push(n);
+                if n == SENT {
+                    stream.write_all(&bytes).await.expect("written");
+                }
+            }
+        }
+    });
+    let address = SocketAddr::new(world.lookup("server"), PORT);
+    let came: Rc<Cell<(usize, bool)>> = Rc::default();
+    let seen = came.clone();
+    world.client("client", move || {
+        let seen = seen.clone();
+        async move {
+            time::sleep(Duration::from_millis(5)).await;
+            let mut stream = crate::net::connect(address).await.expect("connected");
+            stream.write_all(&[7; SENT]).await.expect("taken");
+            let (mut bytes, mut n) = ([0; SENT], 0);
+            let failed = loop {
+                match stream.read(&mut bytes[n..]).await {
+                    Ok(0) => break false,
+                    Ok(more) => n += more,
+                    Err(_) => break true,
+                }
+            };
+            seen.set((n, failed));
+        }
+    });
+    world.cut_connection_after(from, to, after);
+    world.run(Duration::from_secs(5));
+    // The end of a connection takes its time to the server.
+    for _ in 0..50 {
+        world.step();
+    }
+    let (n, failed) = came.get();
+    (arrived.take(), n, failed)
+}
+
+#[test]
+fn a_connection_ends_at_any_byte_in_either_direction() {
+    for after in [0, 1, 37, 99] {
+        assert_eq!(cut_run("client", "server", after), (vec![after as usize], 0, true), "the request after {after}");
+        assert_eq!(cut_run("server", "client", after), (vec![100], after as usize, false), "the answer after {after}");
+    }
+    assert_eq!(cut_run("client", "server", 101), (vec![100], 100, false), "never");
+}
+
 async fn counter_node(shard: ShardId, safe: Rc<Cell<u64>>) {
     if shard.0 != 0 {
         // The work of shard 0 goes through here and back.

@@ -3,6 +3,7 @@
 //! Every poll of every task goes in by itself (node, shard, place in the source, simulated time); product and test code add
 //! lines of their own. Two runs of a seed must end with the same hash.
 
+use super::net::Cuts;
 use crate::ctx;
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hasher};
@@ -64,6 +65,8 @@ pub(crate) struct Place {
     pub trace: Trace,
     /// By how much the node's wall clock is wrong, in nanoseconds.
     pub skew: Rc<Cell<i64>>,
+    /// Connections of the world that are to end.
+    pub cuts: Cuts,
 }
 
 /// Adds a line to the trace of the running shard's world, with node, shard and simulated time. Does nothing elsewhere.

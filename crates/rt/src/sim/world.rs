@@ -3,6 +3,7 @@
 //! turmoil gives network and time; each shard is one task of its node's runtime there. The world advances in steps of one
 //! simulated millisecond; between steps the test decides what goes wrong.
 
+use super::net::Cuts;
 use super::single::context;
 use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
 use crate::ctx;
@@ -43,6 +44,7 @@ pub struct World {
     seed: u64,
     rng: SmallRng,
     trace: Trace,
+    cuts: Cuts,
     nodes: BTreeMap<String, Node>,
     now: Rc<Cell<Duration>>,
     ahead: Duration,
@@ -83,6 +85,7 @@ impl World {
             seed,
             rng: SmallRng::seed_from_u64(derive(seed, &[2])),
             trace: Trace::default(),
+            cuts: Cuts::default(),
             nodes: BTreeMap::new(),
             now: Rc::default(),
             ahead: Duration::ZERO,
@@ -143,6 +146,7 @@ impl World {
             shards,
             disk: disk.clone(),
             trace: self.trace.clone(),
+            cuts: self.cuts.clone(),
             ended,
             stop,
             skew,
@@ -277,6 +281,17 @@ impl World {
         self.sim.release(a, b);
     }
 
+    /// Ends the connection on which one more byte goes from one node to another after `bytes` others: those arrive, that one and what follows
+    /// does not, and both sides see that it is over. In place of an earlier such wish for the two.
+    pub fn cut_connection_after(&mut self, from: &str, to: &str, bytes: u64) {
+        self.cuts.set(self.lookup(from), self.lookup(to), bytes);
+    }
+
+    /// Takes back what [`World::cut_connection_after`] has not done yet.
+    pub fn cut_no_more(&mut self) {
+        self.cuts.clear();
+    }
+
     /// Has messages between two nodes take up to `longest` from now on; those on their way are not slower.
     pub fn slow_link(&mut self, a: &str, b: &str, longest: Duration) {
         self.trace.line(&format!("{} slow link {a} {b}", self.sim.elapsed().as_millis()));
@@ -332,6 +347,7 @@ struct Boot {
     shards: usize,
     disk: Disk,
     trace: Trace,
+    cuts: Cuts,
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
@@ -354,7 +370,12 @@ impl Boot {
         let mut shards = Vec::with_capacity(self.shards);
         for index in 0..self.shards {
             let shard = ShardId(index as u16);
-            let place = Place { node: self.name.clone(), trace: self.trace.clone(), skew: self.skew.clone() };
+            let place = Place {
+                node: self.name.clone(),
+                trace: self.trace.clone(),
+                skew: self.skew.clone(),
+                cuts: self.cuts.clone(),
+            };
             let seed = derive(self.seed, &[self.boots.get(), index as u64]);
             let ctx = context(seed, shard, mailboxes.clone(), &self.disk, place, epoch);
             let (life_of_main, nudge) = (life.clone(), mailboxes.clone());

@@ -19,6 +19,8 @@ pub type Row = BTreeMap<String, Vec<u8>>;
 
 /// No request may take longer: the longest time that one is allowed, and what a busy world may add.
 const LONGEST: Duration = Duration::from_millis(10_500);
+/// How often the canary counts what was not acknowledged again.
+const MOST_COUNTS: usize = 20;
 /// Pages of one read at most: more of them never end.
 const MOST_PAGES: usize = 500;
 
@@ -116,7 +118,12 @@ async fn write(shared: &Shared, node: usize) -> Result<(), String> {
         changes.iter_mut().for_each(Change::make_lasting);
     }
     let text = write_text(&changes, number);
-    let done = execute(&text, shared.plan.canary.write_level(level), 1).await;
+    let level = shared.plan.canary.write_level(level);
+    let mut done = execute(&text, level, 1).await;
+    // As drivers do with what may be done twice. Whatever became of the first, nothing is known of it.
+    if matches!(done, Err(Failed::Unknown(_))) && !expiring && any(3) == 0 {
+        done = execute(&text, level, 1).await.map_err(|again| Failed::Unknown(again.why()));
+    }
     shared.tell(|| format!("{node}/{} {changes:?} at {level:?} -> {done:?}", rt::shard::this()));
     let mut history = shared.history.borrow_mut();
     match done {
@@ -153,7 +160,15 @@ async fn count(shared: &Shared) -> Result<(), String> {
     let k = any(COUNTERS);
     shared.counters.borrow_mut().begin(k);
     let text = format!("UPDATE c.n SET n = n + 1 WHERE k = {k}");
-    let done = execute(&text, shared.plan.canary.write_level(Consistency::Quorum), 1).await;
+    let level = shared.plan.canary.write_level(Consistency::Quorum);
+    let mut done = execute(&text, level, 1).await;
+    if shared.plan.canary == Canary::CountsAgain {
+        for _ in 0..MOST_COUNTS {
+            if matches!(done, Err(Failed::Unknown(_))) {
+                done = execute(&text, level, 1).await;
+            }
+        }
+    }
     let mut counters = shared.counters.borrow_mut();
     match done {
         Ok(_) => {

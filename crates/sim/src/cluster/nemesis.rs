@@ -15,6 +15,8 @@ pub enum Fault {
     Isolate,
     /// The network between a node and the others comes and goes for some seconds.
     Flap,
+    /// Connections of a node end for some seconds, each in the middle of what goes over it, in one direction or the other.
+    Snip,
     /// Messages between two nodes are kept back, and all come later.
     Hold,
     /// Messages between two nodes take long.
@@ -55,6 +57,17 @@ pub const NETWORK: Regime = &[
     (Fault::WrongClock, 1),
     (Fault::Mend, 6),
 ];
+
+/// Connections that end at any byte: requests that arrive in part, answers that are lost after what was asked was done. Nodes stay, and so does
+/// all they know.
+pub const CUTS: Regime =
+    &[(Fault::Snip, 6), (Fault::SlowLink, 1), (Fault::Hold, 1), (Fault::WrongClock, 1), (Fault::Mend, 2)];
+
+/// Whether no node loses anything that it knew: hints alone make copies the same then.
+pub fn loses_nothing(regime: Regime) -> bool {
+    use Fault::{FullDisk, Kill, PowerLoss, Restart, SilentPowerLoss};
+    regime.iter().all(|(fault, _)| !matches!(fault, FullDisk | Kill | PowerLoss | Restart | SilentPowerLoss))
+}
 
 /// Processes die and start, disks are slow, and the network fails too. Nothing that was written is lost.
 pub const DEATHS: Regime = &[
@@ -138,6 +151,10 @@ const SLOW: Duration = Duration::from_millis(900);
 const USUAL: Duration = Duration::from_millis(10);
 /// How long a network comes and goes.
 const FLAPPING: Duration = Duration::from_secs(4);
+/// How long connections of a node end again and again.
+const SNIPPING: Duration = Duration::from_secs(2);
+/// A connection ends before it has carried so many bytes more.
+const SNIPPED_WITHIN: u64 = 3000;
 /// What is left of a disk that becomes full, in bytes, at most.
 const LEFT: u64 = 200_000;
 /// The size of a disk that is not full, in bytes.
@@ -153,6 +170,12 @@ struct Flapping {
     whole: bool,
 }
 
+struct Snipping {
+    node: usize,
+    until: Duration,
+    next: Duration,
+}
+
 /// Who does it.
 pub struct Nemesis {
     regime: Regime,
@@ -161,6 +184,7 @@ pub struct Nemesis {
     datacenters: Vec<usize>,
     disks: Vec<Disk>,
     flapping: Option<Flapping>,
+    snipping: Option<Snipping>,
     /// Nodes that are to stop in order.
     pub stopping: Vec<usize>,
     /// Nodes whose disks become full, if they serve: one that cannot start breaks no promise.
@@ -173,7 +197,17 @@ impl Nemesis {
     /// For these nodes.
     pub fn new(regime: Regime, names: Vec<String>, datacenters: Vec<usize>, disks: Vec<Disk>) -> Nemesis {
         let (stopping, filling) = (Vec::new(), Vec::new());
-        Nemesis { regime, names, datacenters, disks, flapping: None, stopping, filling, done: Vec::new() }
+        Nemesis {
+            regime,
+            names,
+            datacenters,
+            disks,
+            flapping: None,
+            snipping: None,
+            stopping,
+            filling,
+            done: Vec::new(),
+        }
     }
 
     /// The disks of the nodes.
@@ -234,6 +268,10 @@ impl Nemesis {
                 let now = world.elapsed();
                 self.flapping = Some(Flapping { node, until: now + FLAPPING, next: now, whole: true });
             }
+            Fault::Snip => {
+                let now = world.elapsed();
+                self.snipping = Some(Snipping { node, until: now + SNIPPING, next: now });
+            }
             Fault::Hold => world.hold(&own, &far),
             Fault::SlowLink => world.slow_link(&own, &far, SLOW),
             Fault::CutDatacenters => self.cut_datacenters(world),
@@ -260,6 +298,27 @@ impl Nemesis {
 
     /// To be called often: what takes time goes on.
     pub fn go_on(&mut self, world: &mut World) {
+        self.flap(world);
+        self.snip(world);
+    }
+
+    fn snip(&mut self, world: &mut World) {
+        let now = world.elapsed();
+        let Some(snipping) = self.snipping.as_mut().filter(|snipping| snipping.next <= now) else { return };
+        if snipping.until <= now {
+            self.snipping = None;
+            return world.cut_no_more();
+        }
+        snipping.next = now + Duration::from_millis(world.rng().gen_range(5..150));
+        let node = snipping.node;
+        let other = (node + world.rng().gen_range(1..self.names.len())) % self.names.len();
+        let (own, far) = (&self.names[node], &self.names[other]);
+        let (from, to) = if world.rng().gen_bool(0.5) { (own, far) } else { (far, own) };
+        let bytes = world.rng().gen_range(0..SNIPPED_WITHIN);
+        world.cut_connection_after(from, to, bytes);
+    }
+
+    fn flap(&mut self, world: &mut World) {
         let now = world.elapsed();
         let Some(flapping) = &mut self.flapping else { return };
         if now < flapping.next {
@@ -286,7 +345,8 @@ impl Nemesis {
     }
 
     fn mend(&mut self, world: &mut World) {
-        self.flapping = None;
+        (self.flapping, self.snipping) = (None, None);
+        world.cut_no_more();
         self.filling.clear();
         for (node, name) in self.names.iter().enumerate() {
             for other in self.others(node) {

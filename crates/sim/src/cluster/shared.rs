@@ -35,6 +35,8 @@ pub enum Canary {
     NoTruncate,
     /// A tablet moves without its data.
     NoCopy,
+    /// What was not acknowledged of counters is counted again, as if it had not been done.
+    CountsAgain,
 }
 
 impl Canary {

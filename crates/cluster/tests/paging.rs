@@ -8,6 +8,7 @@ use cluster::{PageRequest, Query};
 use model::range::{PartitionRange, Slice};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
+use replica::Output;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -178,6 +179,32 @@ fn readers_at_other_positions_are_dropped() {
         assert_eq!(queriers(&cluster, &[1]).2, 1);
         // After page 4 it looked for both of its readers, of which one was not kept since page 1.
         assert!(queriers(&cluster, &[2]).2 >= 2);
+    });
+}
+
+/// An aggregate of all rows reads its pages by itself, several tablets side by side: each goes on with its own reader on each replica.
+#[test]
+fn pages_of_an_aggregate_go_on_too() {
+    with_cluster("aggregate", Shape::default(), |cluster| async move {
+        fill(&cluster, 8, 20).await;
+        for k in 0..8 {
+            let dead = (0..20).step_by(2).fold(Change::of(&cluster, k, 6), |change, c| change.delete(c)).done();
+            for node in 0..3 {
+                cluster.put(node, dead.clone()).await;
+            }
+        }
+        let limits = PageLimits { tombstones: 3, tombstones_are_set: true, ..PageLimits::default() };
+        cluster.nodes.iter().for_each(|node| node.coordinator.set_page_limits(limits));
+        let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        query.output = Rc::new(Output::new(Vec::new(), false, false));
+        for level in [One, Quorum, All] {
+            let before = queriers(&cluster, &[0, 1, 2]);
+            assert_eq!(cluster.reduce(1, &query, level).await.map(|page| page.rows), Ok(80), "{level:?}");
+            let after = queriers(&cluster, &[0, 1, 2]);
+            let (lookups, reused) = (after.0 - before.0, after.1 - before.1);
+            assert!(lookups >= 20 && reused * 10 >= lookups * 9, "{level:?}: {reused} of {lookups}");
+        }
+        assert_eq!(kept(&cluster), 0);
     });
 }
 

@@ -2,6 +2,7 @@
 //! over the restart of the node that leads, and while a node without a copy is down; a move that cannot be finished is given up.
 #![recursion_limit = "256"]
 
+use bytes::Bytes;
 use cluster::coordinator::PageLimits;
 use cluster::internode::{InternodeConfig, LivenessConfig};
 use cluster::metadata::{MetadataService, NodeInfo};
@@ -10,13 +11,13 @@ use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
 use cluster::topology::NodeState;
 use cluster::topology::mover::{self, Copying, Streamer, Streaming};
 use cql::Processor;
-use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use cql::api::{AnswerKind, ClientState, Consistency, QueryParams, Rows};
 use engine::Engine;
 use engine::commitlog::SyncMode;
 use futures_util::future::LocalBoxFuture;
 use model::HostId;
 use model::id::TableId;
-use replica::ReplicaConfig;
+use replica::{Replica, ReplicaConfig};
 use rt::time::Duration;
 use rt::{Machine, MachineConfig, MachineHandle, ShardId};
 use server::membership::{ClusterConfig, ClusterSettings};
@@ -71,7 +72,10 @@ fn client() -> Rc<ClientState> {
 }
 
 async fn ask(text: &str, consistency: Consistency) -> Result<AnswerKind, String> {
-    let params = QueryParams { consistency, ..QueryParams::default() };
+    ask_with(text, QueryParams { consistency, ..QueryParams::default() }).await
+}
+
+async fn ask_with(text: &str, params: QueryParams) -> Result<AnswerKind, String> {
     let processor = rt::shard::service::<Processor>();
     let answer = processor.query(&client(), text, &params).await;
     answer.map(|answer| answer.kind).map_err(|error| format!("{text}: {error}"))
@@ -80,6 +84,10 @@ async fn ask(text: &str, consistency: Consistency) -> Result<AnswerKind, String>
 /// Rows of two ints and a bigint.
 async fn rows(text: &str, consistency: Consistency) -> Result<Vec<(i32, i32, i64)>, String> {
     let AnswerKind::Rows(rows) = ask(text, consistency).await? else { return Err(format!("{text}: no rows")) };
+    Ok(values(&rows))
+}
+
+fn values(rows: &Rows) -> Vec<(i32, i32, i64)> {
     let mut rest = &rows.body[..];
     let mut value = || {
         let (len, tail) = rest.split_at(4);
@@ -87,7 +95,26 @@ async fn rows(text: &str, consistency: Consistency) -> Result<Vec<(i32, i32, i64
         rest = tail;
         value.iter().fold(0i64, |number, byte| number << 8 | i64::from(*byte))
     };
-    Ok((0..rows.count).map(|_| (value() as i32, value() as i32, value())).collect())
+    (0..rows.count).map(|_| (value() as i32, value() as i32, value())).collect()
+}
+
+/// The next page of the keys of the table, at ALL; how it goes on.
+async fn page(state: Option<Bytes>) -> Result<(Vec<i32>, Option<Bytes>), String> {
+    let text = "SELECT k, v, writetime(v) FROM ks.t";
+    let params = QueryParams {
+        consistency: Consistency::All,
+        page_size: Some(ROWS / 10),
+        paging_state: state,
+        ..QueryParams::default()
+    };
+    let AnswerKind::Rows(rows) = ask_with(text, params).await? else { return Err(format!("{text}: no rows")) };
+    Ok((values(&rows).into_iter().map(|(k, ..)| k).collect(), rows.paging_state))
+}
+
+/// Readers that the shards of a node keep for next pages of clients.
+async fn readers() -> u64 {
+    let populations = rt::shard::call_all(|| async { rt::shard::service::<Replica>().metrics().queriers.population });
+    populations.await.into_iter().sum()
 }
 
 fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig {
@@ -130,7 +157,8 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
         auto_compaction: true,
         page_limits: PageLimits::default(),
         tombstone_warn_threshold: u64::MAX,
-        replica: ReplicaConfig::with_memory(32 << 20),
+        // Nothing goes by time.
+        replica: ReplicaConfig { querier_cache_ttl: 10 * PATIENCE, ..ReplicaConfig::with_memory(32 << 20) },
         compaction_throughput: 0,
         open_files: 0,
         language: cql::Config {
@@ -363,7 +391,8 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
     let _ = std::fs::remove_dir_all(&directory);
 }
 
-/// A node that is down holds up the tablets that it has a copy of, and no others; when it is back it knows what went on without it.
+/// A node that is down holds up the tablets that it has a copy of, and no others; when it is back it knows what went on without it. A query
+/// that has read some pages meanwhile goes on, and the copy that has left keeps no reader of it.
 #[test]
 fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
     let directory = std::env::temp_dir().join(format!("messina-moving-without-{}", std::process::id()));
@@ -384,6 +413,10 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
         let down = nodes.iter().position(|node| !concerned(node.host)).expect("one of four");
         let (path, address) = nodes.remove(down).stop().await;
 
+        let (mut found, mut state) = nodes[1].on(|| page(None)).await.expect("those with copies live");
+        for node in nodes.iter().filter(|node| old.iter().any(|replica| replica.host == node.host)) {
+            assert_eq!(node.on(readers).await, 1, "each of the replicas keeps a reader");
+        }
         let begun = new.clone();
         let begin = move || mover::begin(table, 0, TransitionKind::Migration, begun);
         nodes[0].on(begin).await.expect("it may move");
@@ -396,6 +429,17 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
             node.sees("the end of the move", is_moved.clone()).await;
             node.holds(table, 0, new.iter().any(|replica| replica.host == node.host)).await;
         }
+
+        for node in nodes.iter().filter(|node| new.iter().all(|replica| replica.host != node.host)) {
+            assert_eq!(node.on(readers).await, 0, "it has no copy any more");
+        }
+        while state.is_some() {
+            let (keys, next) = nodes[found.len() % 3].on(move || page(state)).await.expect("those with copies live");
+            found.extend(keys);
+            state = next;
+        }
+        found.sort_unstable();
+        assert_eq!(found, (0..ROWS / 2).collect::<Vec<_>>(), "each row once, though a replica has left");
 
         // It comes back with what it knew, and is told.
         nodes.push(start(path, address, addresses.clone(), copies.clone()).await);

@@ -478,7 +478,7 @@ fn a_lost_leader_is_replaced() {
 }
 
 /// Commands after which a snapshot has been made.
-const MANY: usize = 400;
+const MANY: usize = 340;
 
 /// A node that is to decide alone for now, in a hurry.
 fn begin(seed: u64) -> (World, Rc<Cluster>, Disk) {

@@ -4,7 +4,7 @@
 //! A crash between the two would leave a log whose beginning is nowhere: the node would carry out what follows on a state that lacks it.
 
 use super::LogId;
-use rt::sync::{Cancel, Notify};
+use rt::sync::{Cancel, Notify, Semaphore, SemaphorePermit};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 
@@ -13,6 +13,8 @@ const NO_ROOM: Duration = Duration::from_secs(1);
 
 /// The latest snapshot on the disk.
 pub(super) struct Saved {
+    /// One snapshot at a time.
+    turn: Semaphore,
     upto: Cell<Option<LogId>>,
     failed: RefCell<Option<String>>,
     changed: Notify,
@@ -22,7 +24,19 @@ pub(super) struct Saved {
 impl Saved {
     /// A snapshot of the entries up to this one is there.
     pub fn new(upto: Option<LogId>) -> Saved {
-        Saved { upto: Cell::new(upto), failed: RefCell::default(), changed: Notify::new(), stop: Cancel::new() }
+        Saved {
+            turn: Semaphore::new(1),
+            upto: Cell::new(upto),
+            failed: RefCell::default(),
+            changed: Notify::new(),
+            stop: Cancel::new(),
+        }
+    }
+
+    /// The right to save a snapshot of the entries up to this one; none if there is one as good: the log may be cut to its measure by now.
+    pub async fn turn(&self, upto: Option<LogId>) -> Option<SemaphorePermit<'_>> {
+        let turn = self.turn.acquire().await.ok()?;
+        (self.upto.get() < upto).then_some(turn)
     }
 
     /// There is one of the entries up to this one now.

@@ -185,3 +185,28 @@ async fn join(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     let group = Group::start(opened, dir.to_path_buf(), "test", ledger.clone()).await.expect("started");
     (group, ledger)
 }
+
+/// A node's own snapshot is still to be written when it gets a later one of the leader, to whose measure the log is cut.
+#[test]
+fn a_snapshot_never_gives_way_to_an_earlier_one() {
+    use openraft::storage::RaftStateMachine;
+    use openraft::{CommittedLeaderId, RaftSnapshotBuilder, SnapshotMeta};
+    let scratch = Scratch::new("order");
+    rt::block_on(async {
+        let empty = stored::encode(&Vec::<Vec<u8>>::new());
+        let opened = stored::open(&scratch.0, host(1), async || Ok(empty)).await.expect("opened");
+        let saved = Rc::new(saved::Saved::new(opened.saved));
+        let mut applier = machine::Applier::new(&opened, saved, Rc::new(Ledger::default()));
+        let at = |index| LogId::new(CommittedLeaderId::new(1, host(2).into()), index);
+        let entry = Entry { log_id: at(2), payload: openraft::EntryPayload::Blank };
+        applier.apply([entry]).await.expect("applied");
+        let mut builder = applier.get_snapshot_builder().await;
+        let meta = SnapshotMeta { last_log_id: Some(at(9)), ..SnapshotMeta::default() };
+        let body = stored::encode(&vec![vec![7u8]]);
+        applier.install_snapshot(&meta, Box::new(std::io::Cursor::new(body))).await.expect("installed");
+        let built = builder.build_snapshot().await.expect("nothing to do");
+        assert_eq!(built.meta.last_log_id, None, "there is a later one");
+        let there = applier.get_current_snapshot().await.expect("read").expect("there is one");
+        assert_eq!(there.meta.last_log_id, Some(at(9)));
+    });
+}

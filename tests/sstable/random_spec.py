@@ -160,9 +160,14 @@ def counters(rng):
     return ";\n".join(out) + ";\n"
 
 
-def column_name(rng, prefix, i):
-    """Quoted, and sorted otherwise as bytes than as letters."""
-    return '"' + rng.choice(["", "A", "z", "\u00e9", "\U0001f600", " ", "a b", "\uffee"]) + prefix + str(i) + '"'
+def column(rng, prefix, i, odd):
+    """Its name and type. An odd name is quoted, and sorted otherwise as bytes than as letters."""
+    start = rng.choice(["", "A", "z", "\u00e9", "\U0001f600", " ", "a b", "\uffee"]) if odd else ""
+    type_ = column_type(rng)
+    if not isinstance(type_, str) and not start.isascii():
+        # Cassandra's writer cannot merge rows with a column of many cells whose name begins so: it counts it among those of one cell.
+        start = "z" + start
+    return (f'"{start}{prefix}{i}"' if odd else f"{prefix}{i}"), type_
 
 
 TIMESTAMPS = [9223372036854775807, -9223372036854775807, 0, 2**53 + 1, 1442880000000000, 1442879999999999]
@@ -179,8 +184,8 @@ def spec(seed, version):
     cks = [(f"c{i}", rng.choice(KEYS) if rng.random() < 0.85 else frozen_key(rng)) for i in range(rng.choice([0, 1, 2, 3]))]
     count = rng.choice([0, 2, 5, 5, 8, 70])
     odd = rng.random() < 0.3
-    regulars = [(column_name(rng, "r", i) if odd else f"r{i}", column_type(rng)) for i in range(count)]
-    statics = [(column_name(rng, "s", i) if odd else f"s{i}", column_type(rng)) for i in range(rng.choice([0, 0, 1, 3, 66]) if cks else 0)]
+    regulars = [column(rng, "r", i, odd) for i in range(count)]
+    statics = [column(rng, "s", i, odd) for i in range(rng.choice([0, 0, 1, 3, 66]) if cks else 0)]
     columns = [f"{n} {name(ty)}" for n, ty in pks + cks] + [f"{n} {name(ty)}" for n, ty in regulars] + [f"{n} {name(ty)} STATIC" for n, ty in statics]
     key = "(" + ", ".join(n for n, _ in pks) + ")"
     table = f"CREATE TABLE {t} (" + ", ".join(columns) + f", PRIMARY KEY ({key}" + "".join(", " + n for n, _ in cks) + "))"

@@ -4,6 +4,7 @@
 
 use super::emptied;
 use super::history::PARTITIONS;
+use super::pages;
 use super::shared::{Canary, Shared};
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
 use crate::reads::decode;
@@ -93,6 +94,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         }
         let done = match any(100) {
             _ if shared.plan.truncating && any(4) == 0 => emptied::work(&shared).await,
+            _ if shared.plan.paging && any(2) == 0 => pages::work(&shared).await,
             0..=44 => write(&shared, node).await,
             45..=89 => read(&shared, node).await,
             90..=94 => count(&shared).await,

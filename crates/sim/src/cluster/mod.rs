@@ -13,6 +13,7 @@ pub mod history;
 pub mod moves;
 pub mod nemesis;
 pub mod node;
+pub mod pages;
 pub mod schema_book;
 pub mod shared;
 pub mod truncations;

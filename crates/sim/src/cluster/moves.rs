@@ -1,7 +1,7 @@
 //! Tablets that move between nodes while all else goes on. The copy is a simulated one: the copy that leaves is asked for all it has, and
 //! what is pending is given it as writes, over the same network as everything.
 
-use super::shared::{Canary, Shared};
+use super::shared::{Canary, Plan, Shared};
 use super::workload::any;
 use cluster::internode::{Internode, Peer, Verb};
 use cluster::metadata::MetadataService;
@@ -25,8 +25,8 @@ use std::rc::Rc;
 
 /// How long a node may take over a step of a copy.
 const STEP: Duration = Duration::from_secs(3);
-/// Tables whose tablets move.
-const TABLES: [&str; 2] = ["t", "n"];
+/// Tables whose tablets move; the last one is there only where queries go from page to page over all nodes.
+const TABLES: [&str; 3] = ["t", "n", "p"];
 
 /// Copies a tablet.
 struct ByWrites(Rc<Shared>);
@@ -162,15 +162,16 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if !shared.plan.moving || !shared.is_working() || !shared.nodes[node].is_ready() {
             continue;
         }
-        let done = if any(5) == 0 { give_up_one().await } else { begin_one().await };
+        let done = if any(5) == 0 { give_up_one().await } else { begin_one(&shared.plan).await };
         shared.tell(|| format!("node {node} has a tablet moved: {done:?}"));
     }
 }
 
 /// Others may have begun to move it meanwhile: what is refused does no harm.
-async fn begin_one() -> Result<(), String> {
+async fn begin_one(plan: &Plan) -> Result<(), String> {
     let metadata = rt::shard::service::<MetadataService>().current();
-    let table = metadata.table("c", TABLES[any(TABLES.len() as i32) as usize]).ok_or("no table")?;
+    let tables = if plan.paging { &TABLES[..] } else { &TABLES[..2] };
+    let table = metadata.table("c", tables[any(tables.len() as i32) as usize]).ok_or("no table")?;
     let tablet = any(table.tablets.count() as i32) as u32;
     let old = table.tablets.replicas(tablet);
     let members = metadata.topology.members().filter(|node| node.state == NodeState::Normal);

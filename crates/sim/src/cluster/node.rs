@@ -4,6 +4,7 @@ use super::client::{self, Failed, counter, execute};
 use super::emptied;
 use super::history::{EVERY, PARTITIONS};
 use super::moves;
+use super::pages;
 use super::shared::{Canary, Command, Report, Shared};
 use super::truncations::KEYS;
 use super::workload::{COUNTERS, Read, any, setup};
@@ -278,6 +279,9 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
     for key in 0..KEYS {
         emptied::read(shared, key, level).await?;
     }
+    if shared.plan.paging {
+        pages::read_all(level).await?;
+    }
     // Of the tables that come and go nothing is promised, but copies agree once they were read.
     for name in coming_and_going() {
         execute(&format!("SELECT k, v FROM c.{name}"), level, 10).await.map_err(Failed::why)?;
@@ -409,7 +413,7 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         ignore_log_corruption: false,
         auto_snapshot: false,
         auto_compaction: true,
-        page_limits: Default::default(),
+        page_limits: if shared.plan.paging { pages::limits() } else { Default::default() },
         tombstone_warn_threshold: u64::MAX,
         replica: ReplicaConfig::with_memory(MEMORY),
         compaction_throughput: 0,

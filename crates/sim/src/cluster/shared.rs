@@ -2,6 +2,7 @@
 
 use super::counters::Counters;
 use super::history::History;
+use super::pages::Pages;
 use super::schema_book::SchemaBook;
 use super::truncations::Truncations;
 use cql::api::Consistency;
@@ -72,6 +73,8 @@ pub struct Plan {
     pub truncating: bool,
     /// Whether tablets move between nodes.
     pub moving: bool,
+    /// Whether queries go from page to page over all nodes.
+    pub paging: bool,
     /// Clients of each shard.
     pub clients: usize,
     /// A client pauses for less than this between two requests, in milliseconds.
@@ -92,6 +95,7 @@ impl Default for Plan {
             expiring: false,
             truncating: false,
             moving: false,
+            paging: false,
             clients: 1,
             pause_millis: 60,
             schema_changes: true,
@@ -200,6 +204,8 @@ pub struct Shared {
     pub counters: RefCell<Counters>,
     /// Of the table that is emptied.
     pub truncations: RefCell<Truncations>,
+    /// Of the queries that go from page to page over all nodes.
+    pub pages: RefCell<Pages>,
     /// Of the tables that come and go.
     pub schema: RefCell<SchemaBook>,
     /// The version of the metadata under each number, whoever said so first.
@@ -224,6 +230,7 @@ impl Shared {
             history: RefCell::default(),
             counters: RefCell::default(),
             truncations: RefCell::default(),
+            pages: RefCell::default(),
             schema: RefCell::default(),
             decided: RefCell::default(),
             broken: RefCell::default(),

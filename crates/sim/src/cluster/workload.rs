@@ -24,7 +24,7 @@ pub fn setup(plan: &Plan, tablets: u32) -> Vec<String> {
             each.collect::<Vec<_>>().join(", ")
         }
     };
-    vec![
+    let mut statements = vec![
         format!(
             "CREATE KEYSPACE IF NOT EXISTS c WITH replication = {{'class': 'NetworkTopologyStrategy', {copies}}} \
              AND tablets = {{'initial': {tablets}}}"
@@ -34,7 +34,11 @@ pub fn setup(plan: &Plan, tablets: u32) -> Vec<String> {
             .into(),
         "CREATE TABLE IF NOT EXISTS c.n (k int PRIMARY KEY, n counter)".into(),
         "CREATE TABLE IF NOT EXISTS c.e (k int PRIMARY KEY, v int)".into(),
-    ]
+    ];
+    if plan.paging {
+        statements.push(super::pages::TABLE.into());
+    }
+    statements
 }
 
 /// Any number below `n`, by the world's seed.

@@ -1,0 +1,240 @@
+//! `pages_are_exact`: queries that go from page to page over clients of all nodes, beside writes and whatever befalls the cluster.
+//!
+//! A table has rows that are written once and stay, and others that come and go. Whichever client finds time begins a query or reads the next
+//! page of one that another client, of any node, has left: with the state that the last page gave out. A page that fails is asked for again
+//! with the same state, by somebody else. In the end of a query each row that stayed was seen exactly once, and all that was seen came in order.
+
+use super::client::Failed;
+use super::shared::Shared;
+use super::workload::{any, int};
+use crate::reads::decode;
+use bytes::Bytes;
+use cluster::coordinator::PageLimits;
+use cql::Processor;
+use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// The statement that makes the table.
+pub const TABLE: &str =
+    "CREATE TABLE IF NOT EXISTS c.p (pk int, ck int, v int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '10ms'";
+/// Its partitions.
+const PARTITIONS: i32 = 3;
+/// Rows of each: those of even numbers stay.
+const ROWS: i32 = 40;
+/// Queries that are under way at a time, at most.
+const MOST_QUERIES: usize = 6;
+/// A page has at most so many rows.
+const LARGEST_PAGE: i32 = 9;
+
+/// Pages end on tombstones as well, which replicas do not have in common.
+pub fn limits() -> PageLimits {
+    PageLimits { tombstones: 4, tombstones_are_set: true, ..PageLimits::default() }
+}
+
+/// A row's place.
+type Place = (i32, i32);
+
+/// What is known of the table, and the queries under way that no client has at hand.
+#[derive(Default)]
+pub struct Pages {
+    stay: BTreeSet<Place>,
+    waiting: Vec<Reading>,
+    /// Queries that have come to their ends.
+    pub done: u64,
+    /// Pages that were read for them.
+    pub pages: u64,
+}
+
+/// A query under way.
+#[derive(Clone, Debug)]
+struct Reading {
+    /// Of one partition; none: of all.
+    pk: Option<i32>,
+    /// Against the table's order.
+    backward: bool,
+    size: i32,
+    /// The rows that were there for good when it began.
+    stay: BTreeSet<Place>,
+    seen: Vec<Place>,
+    state: Option<Bytes>,
+}
+
+impl Reading {
+    fn any(stay: &BTreeSet<Place>) -> Reading {
+        let pk = (any(2) == 0).then(|| any(PARTITIONS));
+        let inside = |place: &&Place| pk.is_none_or(|pk| pk == place.0);
+        Reading {
+            pk,
+            backward: pk.is_some() && any(2) == 0,
+            size: 1 + any(LARGEST_PAGE),
+            stay: stay.iter().filter(inside).copied().collect(),
+            seen: Vec::new(),
+            state: None,
+        }
+    }
+
+    fn text(&self) -> String {
+        let order = if self.backward { " ORDER BY ck DESC" } else { "" };
+        let filter = self.pk.map_or(String::new(), |pk| format!(" WHERE pk = {pk}{order}"));
+        format!("SELECT pk, ck FROM c.p{filter}")
+    }
+
+    /// Takes in the rows of a page: each behind the one before.
+    fn see(&mut self, rows: &[Place]) -> Result<(), String> {
+        for row in rows {
+            if let Some(last) = self.seen.last() {
+                let is_behind = match last.0 == row.0 {
+                    true => (last.1 < row.1) != self.backward && last.1 != row.1,
+                    // A partition comes in one piece.
+                    false => self.pk.is_none() && self.seen.iter().all(|seen| seen.0 != row.0),
+                };
+                if !is_behind {
+                    return Err(format!("row {row:?} comes after {last:?}"));
+                }
+            }
+            self.seen.push(*row);
+        }
+        Ok(())
+    }
+
+    /// Whether all is there, when it has ended.
+    fn check(&self) -> Result<(), String> {
+        let seen: BTreeSet<Place> = self.seen.iter().copied().collect();
+        match self.stay.difference(&seen).next() {
+            Some(missing) => Err(format!("row {missing:?} is missing")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes, or reads a page.
+pub async fn work(shared: &Shared) -> Result<(), String> {
+    match any(6) {
+        0 => write_to_stay(shared).await,
+        1 => come_or_go().await,
+        _ => read(shared).await,
+    }
+}
+
+async fn write_to_stay(shared: &Shared) -> Result<(), String> {
+    let place = (any(PARTITIONS), any(ROWS / 2) * 2);
+    let text = format!("INSERT INTO c.p (pk, ck, v) VALUES ({}, {}, 0)", place.0, place.1);
+    execute(&text, Consistency::Quorum, None, 1).await?;
+    shared.pages.borrow_mut().stay.insert(place);
+    Ok(())
+}
+
+async fn come_or_go() -> Result<(), String> {
+    let (pk, ck) = (any(PARTITIONS), any(ROWS / 2) * 2 + 1);
+    let level = if any(2) == 0 { Consistency::One } else { Consistency::Quorum };
+    let text = match any(4) {
+        0 => format!("DELETE FROM c.p WHERE pk = {pk} AND ck = {ck}"),
+        1 => format!("DELETE FROM c.p WHERE pk = {pk} AND ck > {} AND ck < {}", ck - 1, ck + 1),
+        _ => format!("INSERT INTO c.p (pk, ck, v) VALUES ({pk}, {ck}, 1)"),
+    };
+    execute(&text, level, None, 1).await.map(drop)
+}
+
+async fn read(shared: &Shared) -> Result<(), String> {
+    let mut reading = {
+        let mut pages = shared.pages.borrow_mut();
+        let at = any(MOST_QUERIES as i32) as usize;
+        if at < pages.waiting.len() { pages.waiting.swap_remove(at) } else { Reading::any(&pages.stay) }
+    };
+    let text = reading.text();
+    let page = execute(&text, Consistency::Quorum, reading.state.clone(), reading.size).await;
+    let (rows, next) = match page {
+        Ok(page) => page,
+        Err(why) => {
+            if why.contains("paging state") {
+                shared.broken(format!("pages_are_exact is broken: {why}"));
+            }
+            shared.pages.borrow_mut().waiting.push(reading);
+            return Err(why);
+        }
+    };
+    let last = next.is_none();
+    reading.state = next;
+    let seen = reading.see(&rows).and_then(|()| if last { reading.check() } else { Ok(()) });
+    if let Err(why) = seen {
+        shared.broken(format!(
+            "pages_are_exact is broken: {why}\n    in {text}, {} rows a page: {reading:?}",
+            reading.size
+        ));
+    }
+    let mut pages = shared.pages.borrow_mut();
+    pages.pages += 1;
+    match last {
+        true => pages.done += 1,
+        false => pages.waiting.push(reading),
+    }
+    Ok(())
+}
+
+/// Reads all of the table at a level, so that those who answer have the same.
+pub async fn read_all(level: Consistency) -> Result<(), String> {
+    let mut state = None;
+    loop {
+        let (_, next) = execute("SELECT pk, ck FROM c.p", level, state, LARGEST_PAGE).await?;
+        state = next;
+        if state.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Executes a statement on this shard; the rows' places, and how it goes on.
+async fn execute(
+    text: &str,
+    consistency: Consistency,
+    paging_state: Option<Bytes>,
+    size: i32,
+) -> Result<(Vec<Place>, Option<Bytes>), String> {
+    let params = QueryParams { page_size: Some(size), consistency, paging_state, ..QueryParams::default() };
+    let client = Rc::new(ClientState {
+        keyspace: RefCell::new(None),
+        role: RefCell::new(None),
+        address: None,
+        tablets_routing: Cell::new(false),
+        cancel: rt::sync::Cancel::new(),
+    });
+    let Some(processor) = rt::shard::try_service::<Processor>() else {
+        return Err(Failed::Refused("the node does not serve".into()).why());
+    };
+    let answer = processor.query(&client, text, &params).await.map_err(|error| format!("{text}: {error}"))?;
+    let AnswerKind::Rows(rows) = answer.kind else { return Ok((Vec::new(), None)) };
+    let place = |row: &super::client::Row| -> Result<Place, String> {
+        let value = |name: &str| row.get(name).ok_or_else(|| format!("{text}: a row without {name}"));
+        Ok((int(value("pk")?)?, int(value("ck")?)?))
+    };
+    let places = decode(&rows).iter().map(place).collect::<Result<_, _>>()?;
+    Ok((places, rows.paging_state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(pk: Option<i32>, backward: bool, stay: &[Place]) -> Reading {
+        Reading { pk, backward, size: 1, stay: stay.iter().copied().collect(), seen: Vec::new(), state: None }
+    }
+
+    #[test]
+    fn what_comes_twice_or_out_of_order_or_not_at_all_is_found() {
+        let see = |mut reading: Reading, pages: &[&[Place]]| {
+            pages.iter().try_for_each(|rows| reading.see(rows)).and_then(|()| reading.check())
+        };
+        let one = |backward| reading(Some(1), backward, &[(1, 2), (1, 4)]);
+        assert_eq!(see(one(false), &[&[(1, 2)], &[(1, 3), (1, 4)]]), Ok(()));
+        assert_eq!(see(one(true), &[&[(1, 4), (1, 2)], &[]]), Ok(()));
+        assert!(see(one(false), &[&[(1, 2)], &[(1, 2), (1, 4)]]).is_err(), "twice");
+        assert!(see(one(true), &[&[(1, 2)], &[(1, 4)]]).is_err(), "out of order");
+        assert!(see(one(false), &[&[(1, 2)], &[(1, 3)]]).is_err(), "lost");
+        assert!(see(one(false), &[&[(1, 2), (1, 4)], &[(2, 6)]]).is_err(), "not asked for");
+        let all = || reading(None, false, &[(1, 2), (2, 0)]);
+        assert_eq!(see(all(), &[&[(2, 0), (2, 1)], &[(1, 2)]]), Ok(()));
+        assert!(see(all(), &[&[(2, 0)], &[(1, 2), (2, 1)]]).is_err(), "a partition in two pieces");
+    }
+}

@@ -110,6 +110,19 @@ fn pages_go_on_where_the_readers_are_whoever_coordinates() {
 }
 
 #[test]
+fn where_no_readers_are_kept_each_coordinator_asks_the_nearest() {
+    let shape = Shape { keeps_readers: false, ..Shape::default() };
+    with_cluster("stateless", shape, |cluster| async move {
+        fill(&cluster, 2, 20).await;
+        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let found = pages(&cluster, &query, 4, One, async |number| number % 3).await;
+        assert_eq!(found.len(), 20);
+        assert_eq!(reads(&cluster), [2, 2, 2], "each reads for itself");
+        assert_eq!((queriers(&cluster, &[0, 1, 2]), kept(&cluster)), ((0, 0, 0), 0));
+    });
+}
+
+#[test]
 fn replicas_that_are_gone_are_replaced() {
     let shape = Shape { speculative_retry: "5ms", ..Shape::default() };
     with_cluster("gone", shape, |cluster| async move {

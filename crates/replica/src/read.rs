@@ -148,6 +148,11 @@ impl Replica {
         &self.engine
     }
 
+    /// Whether readers are kept for the next page.
+    pub fn keeps_readers(&self) -> bool {
+        self.config.querier_cache
+    }
+
     /// What it has done so far.
     pub fn metrics(&self) -> ReplicaMetrics {
         ReplicaMetrics {

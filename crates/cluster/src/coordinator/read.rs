@@ -145,8 +145,9 @@ impl Coordinator {
             None => paged.then(|| QueryId(rt::random::uuid_v4())),
         };
         let mut window = None;
-        // Who has read the last part, and before the first one: who has read the page before.
-        let mut read_by: Option<Box<LastReplicas>> = page.state.as_ref().and_then(|state| state.replicas.clone());
+        // Who has read the last part, and before the first one: who has read the page before. Of no interest where no readers are kept.
+        let before = page.state.as_ref().filter(|_| !here && self.replica.keeps_readers());
+        let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = targets.next() {
             let command = ReadCommand {
                 table: query.table.schema.id,
@@ -180,7 +181,7 @@ impl Coordinator {
                 let asked = self.gather_window(query, first, &mut targets, window, command, kept, options);
                 let gathered = Box::pin(asked).await?;
                 goes_on = gathered.goes_on;
-                read_by = Some(Box::new(gathered.by));
+                read_by = self.replica.keeps_readers().then(|| Box::new(gathered.by));
                 gathered.page
             };
             out.rows += part.rows;

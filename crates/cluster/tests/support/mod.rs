@@ -146,6 +146,8 @@ pub struct Shape {
     pub speculative_retry: &'static str,
     /// Shards of each node; tablets are spread over them.
     pub shards: u16,
+    /// Whether readers are kept for the next page.
+    pub keeps_readers: bool,
 }
 
 impl Default for Shape {
@@ -157,6 +159,7 @@ impl Default for Shape {
             counter: false,
             speculative_retry: "NONE",
             shards: 1,
+            keeps_readers: true,
         }
     }
 }
@@ -250,7 +253,8 @@ impl Cluster {
         for view in &views {
             let path = directory.join(view.host.to_string());
             std::fs::create_dir_all(&path).expect("a directory can be made");
-            let node = start_node(path, view, ops(shape, &hosts), &wire).await;
+            let config = ReplicaConfig { querier_cache: shape.keeps_readers, ..ReplicaConfig::with_memory(32 << 20) };
+            let node = start_node(path, view, ops(shape, &hosts), &wire, config).await;
             node.coordinator.set_nodes(Nodes::new(view.host, &views));
             wire.replicas.borrow_mut().insert(node.host, node.replica.clone());
             nodes.push(node);
@@ -431,7 +435,13 @@ impl Cluster {
     }
 }
 
-async fn start_node(path: PathBuf, view: &NodeView, ops: Vec<Op>, wire: &Rc<Wire>) -> Node {
+async fn start_node(
+    path: PathBuf,
+    view: &NodeView,
+    ops: Vec<Op>,
+    wire: &Rc<Wire>,
+    replica_config: ReplicaConfig,
+) -> Node {
     let host = view.host;
     let mut config = EngineConfig::new(path.clone(), ShardId(0), host, 32 << 20);
     config.auto_compaction = false;
@@ -461,7 +471,7 @@ async fn start_node(path: PathBuf, view: &NodeView, ops: Vec<Op>, wire: &Rc<Wire
     engine.start();
     let made: Result<(), cluster::metadata::ChangeError<String>> = change(move |_, _| Ok((ops.clone(), ()))).await;
     made.expect("the table can be made");
-    let replica = Replica::new(engine.clone(), ReplicaConfig::with_memory(32 << 20));
+    let replica = Replica::new(engine.clone(), replica_config);
     let clock = TimestampClock::above(i64::MIN);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, PageLimits::default());
     coordinator.set_transport(Rc::new(End(wire.clone())));

@@ -3,7 +3,7 @@
 //! [`Simulation`] drives one: nodes find each other, clients work while the [`nemesis`] strikes, then all is mended and the checkers
 //! look at what is left. [`history`], [`counters`] and [`schema_book`] are what the clients were told; [`node`] is what runs on a node.
 //!
-//! Checkers: `reads_are_merged` and `no_resurrection` at each read, `raft_safety` all the time, `acked_writes_survive`,
+//! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read, `raft_safety` all the time, `acked_writes_survive`,
 //! `schema_agrees` and `replicas_converge` in the end.
 
 pub mod client;

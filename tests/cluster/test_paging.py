@@ -1,6 +1,7 @@
 """Stateful paging over three nodes: pages go on where their readers are kept, and are exact whoever coordinates, dies, or has missed what."""
 
 import random
+import signal
 
 import pytest
 from cassandra import ConsistencyLevel as Level
@@ -97,7 +98,6 @@ def test_pages_go_on_where_their_readers_are(three):
                 assert len(whole) == len(set(whole)) == 4 * ROWS
                 assert all([ck for own, ck in whole if own == pk] == list(range(ROWS)) for pk in range(4))
                 done = grown(three, before)
-                print(policy, Level.value_to_name[level], done)
                 assert done["lookups"] >= 200 and done["reused"] == done["lookups"] - done["misses"] - done["drops"]
                 # On a machine that is busy a node may seem slow now and then: then another one reads on.
                 assert done["reused"] / done["lookups"] > 0.8, done
@@ -144,6 +144,29 @@ def test_nodes_that_die_between_pages_cost_no_row(three):
             found = pages(driver, statement, between=strike)
         assert len(found) == len(set(found)) and sorted(found) == expected, f"node {dead} died"
         three.wait_up(dead)
+
+
+def test_a_node_that_stands_still_is_replaced_by_another(three):
+    """It has read the first page, and answers nothing from then on, and nobody knows: the next page waits for it a moment, those after it do not."""
+    three.keyspace()
+    three.sessions[0].execute("CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '20ms'")
+    for ck in range(100):
+        three.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL))
+    for level in (Level.ONE, Level.QUORUM):
+        statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=7, consistency_level=level)
+        result = three.sessions[2].execute(statement)
+        rows, coordinator = [row.ck for row in result.current_rows], 0
+        three.nodes[2].process.send_signal(signal.SIGSTOP)
+        try:
+            while result.paging_state:
+                result = three.sessions[coordinator].execute(statement, paging_state=result.paging_state)
+                rows += [row.ck for row in result.current_rows]
+                coordinator = 1 - coordinator
+        finally:
+            three.nodes[2].process.send_signal(signal.SIGCONT)
+        assert rows == list(range(100)), Level.value_to_name[level]
+        three.wait_up(2)
+        eventually(lambda: three.sessions[2].execute("SELECT key FROM system.local").one())
 
 
 class Model:
@@ -223,6 +246,8 @@ def test_replicas_that_differ_are_read_page_by_page_as_one(three):
                 (f"SELECT {columns} FROM ks.t WHERE pk IN (3, 0, 9)", None),
                 (f"SELECT {columns} FROM ks.t PER PARTITION LIMIT 3", model.seen(every, per_partition=3)),
                 (f"SELECT {columns} FROM ks.t LIMIT 25", model.seen(every)[:25]),
+                (f"SELECT {columns} FROM ks.t WHERE ck > 20 ALLOW FILTERING", [row for row in model.seen(every) if row[1] is not None and row[1] > 20]),
+                ("SELECT count(*) FROM ks.t", [(len(model.seen(every)),)]),
                 (f"SELECT {columns} FROM ks.t", model.seen(every)),
             ]
             for text, expected in cases:

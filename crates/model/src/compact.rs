@@ -197,9 +197,11 @@ impl Compactor {
         }
         let kept_deletion =
             if cover.deletes(deletion.timestamp) || self.purgeable(deletion) { Tombstone::LIVE } else { deletion };
-        let kept_marker = marker.filter(|marker| {
-            let expired = Tombstone::new(marker.timestamp, marker.expiry.saturating_sub(marker.ttl));
-            !all.deletes(marker.timestamp) && (marker.is_live(self.rules.now) || !self.purgeable(expired))
+        // It dies with its cells: who began to read before they expired may still be at it, and sees all of them or nothing.
+        let kept_marker = marker.map(|marker| marker.settled(now)).filter(|marker| {
+            let is_purgeable =
+                marker.dead_since().is_some_and(|since| self.purgeable(Tombstone::new(marker.timestamp, since)));
+            !all.deletes(marker.timestamp) && !is_purgeable
         });
         let mut builder = RowBuilder::new(kept_marker, kept_deletion);
         let mut empty = kept_marker.is_none() && kept_deletion.is_live();

@@ -66,6 +66,19 @@ impl Marker {
         self.ttl == 0 || (self.ttl != DEAD_MARKER_TTL && self.expiry > now)
     }
 
+    /// Since when it is dead, if it is one that only says so.
+    pub fn dead_since(&self) -> Option<Seconds> {
+        (self.ttl == DEAD_MARKER_TTL).then_some(self.expiry)
+    }
+
+    /// A marker that has expired by `now` as a dead one, as old as what was written.
+    pub fn settled(self, now: Seconds) -> Marker {
+        if self.is_live(now) || self.dead_since().is_some() {
+            return self;
+        }
+        Marker { ttl: DEAD_MARKER_TTL, expiry: self.expiry.saturating_sub(self.ttl), ..self }
+    }
+
     fn rank(&self) -> (Timestamp, bool, bool, Seconds, i32) {
         (self.timestamp, self.ttl == DEAD_MARKER_TTL, self.ttl != 0, self.expiry, -self.ttl)
     }

@@ -193,3 +193,39 @@ proptest! {
         prop_assert_eq!(visible(&keep(keep(all)), now), seen);
     }
 }
+
+/// One partition with one row of a marker and a cell.
+fn single(marker: Marker, cell: Cell<'_>) -> Vec<Fragment> {
+    let row = row::build(&schema(), Some(marker), Tombstone::LIVE, vec![cell]);
+    vec![
+        Fragment::PartitionStart { key: DecoratedKey::new(Bytes::from_static(b"k")), tombstone: Tombstone::LIVE },
+        Fragment::Row { key: Clustering::from_components([&[1u8][..]]), row },
+        Fragment::PartitionEnd,
+    ]
+}
+
+/// A reader began in the second before a row expired, and meets what a compaction made of it since.
+#[test]
+fn what_expires_together_goes_together_also_for_those_who_read_before() {
+    let cell = Cell::live(ColumnId(0), 1, b"v").with_ttl(3, 11);
+    let rows = single(Marker::expiring(1, 3, 11), cell);
+    assert_eq!(visible(&rows, 10).len(), 1);
+    assert_eq!(visible(&compacted(rows.clone(), 10, i32::MIN, i64::MIN), 10), visible(&rows, 10));
+    assert!(visible(&compacted(rows, 11, i32::MIN, i64::MIN), 10).is_empty(), "a row without its value");
+}
+
+/// As views of other servers have them, and as compaction makes them.
+#[test]
+fn a_dead_marker_stays_until_it_is_old_enough() {
+    for marker in [Marker::expiring(1, model::time::DEAD_MARKER_TTL, 8), Marker::expiring(1, 3, 11)] {
+        let rows = single(marker, Cell::dead(ColumnId(0), 1, 8));
+        let kept = |gc_before| {
+            compacted(rows.clone(), 12, gc_before, i64::MAX).iter().any(|f| matches!(f, Fragment::Row { .. }))
+        };
+        assert!(kept(8) && !kept(9), "{marker:?}");
+        let Some(Fragment::Row { row, .. }) = compacted(rows, 12, 8, i64::MAX).into_iter().nth(1) else {
+            panic!("no row")
+        };
+        assert_eq!(row.parts().0, Some(Marker::expiring(1, model::time::DEAD_MARKER_TTL, 8)));
+    }
+}

@@ -1,19 +1,31 @@
 //! TRUNCATE: every shard of every node drops what it holds of a table.
 //!
-//! All nodes must be up: one that is not would bring back what it has. Before anything is dropped every node delivers the hints that it
-//! keeps, so that none brings back what is gone; where nothing else has copies the table is emptied here and nobody is asked.
+//! Where nobody else has copies the table is emptied here and nobody is asked. Else an epoch of the table begins, by a change of the metadata:
+//! each shard makes void what it has before it shows them, and refuses from then on what was routed by earlier ones, so nothing that is still
+//! on its way (a write, a repair, a hint) brings anything back; whoever is refused tries again by newer metadata, and finds the table empty. It
+//! is acknowledged when all nodes have followed. All must be up: one that is not would follow before it serves again, but nobody could say when.
+//!
+//! # Where not all nodes know of epochs
+//!
+//! Until [`TRUNCATE_BY_EPOCH`] is enabled each node is asked to deliver its hints, so that none brings back what is gone, and then to drop the
+//! data. What runs beside it can be brought back by a replica that has not dropped yet.
 //!
 //! A request between nodes is `u8 version (1), u32 length, u8 step, 16 bytes table, u64 number of the metadata`; the answer is empty.
 
 use crate::coordinator::Coordinator;
 use crate::internode::{Internode, Peer, Refusal, Verb};
-use crate::metadata::{Metadata, MetadataService, Table};
+use crate::metadata::{Metadata, MetadataService, Op, change};
+use crate::topology::barrier::barrier;
+use crate::topology::features::TRUNCATE_BY_EPOCH;
 use bytes::Bytes;
 use engine::Engine;
 use model::id::{HostId, TableId};
 use replica::Replica;
+use rt::ShardId;
 use rt::sync::Deadline;
 use rt::time::Duration;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 const VERSION: u8 = 1;
 const BODY: usize = 1 + 16 + 8;
@@ -47,11 +59,11 @@ pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
     }
 }
 
-/// Empties a table on every node. `own` is this one. The error says what stands in the way.
-pub async fn everywhere(metadata: &Metadata, table: &Table, own: HostId, timeout: Duration) -> Result<(), String> {
-    let id = table.schema.id;
-    if table.tablets.is_only_on(own) {
-        return truncate(id, timeout).await;
+/// Empties a table of this metadata, which nobody else on this shard may hold on behalf of the statement, on every node. `own` is this one. The
+/// error says what stands in the way; if nodes did not follow in time, they do so later.
+pub async fn everywhere(metadata: Rc<Metadata>, table: TableId, own: HostId, timeout: Duration) -> Result<(), String> {
+    if metadata.table_by_id(table).is_none_or(|known| known.tablets.is_only_on(own)) {
+        return truncate(table, timeout).await;
     }
     let Some(internode) = rt::shard::try_service::<Internode>() else {
         return Err("other nodes have copies, and there is no way to them".into());
@@ -61,15 +73,20 @@ pub async fn everywhere(metadata: &Metadata, table: &Table, own: HostId, timeout
         return Err(format!("node {down} is down: all nodes must be up"));
     }
     let deadline = Deadline::after(timeout);
+    if metadata.topology.has_feature(TRUNCATE_BY_EPOCH) {
+        // The barrier waits until nobody uses them.
+        drop(metadata);
+        return rt::shard::call(ShardId(0), move || begin_epoch(table, deadline)).await;
+    }
     for step in [Step::Deliver, Step::Drop] {
         let asked = nodes.iter().map(|host| {
             let (host, internode, number) = (*host, internode.clone(), metadata.number);
             async move {
                 let failed = |why: &dyn std::fmt::Display| format!("node {host}: {why}");
                 if host == own {
-                    return here(step, id, deadline).await.map_err(|why| failed(&why));
+                    return here(step, table, deadline).await.map_err(|why| failed(&why));
                 }
-                let body = encode(step, id, number);
+                let body = encode(step, table, number);
                 let answer = internode.call(Peer { host, shard: 0 }, Verb::Truncate, body, deadline).await;
                 answer.map(|_| ()).map_err(|why| failed(&why))
             }
@@ -77,6 +94,22 @@ pub async fn everywhere(metadata: &Metadata, table: &Table, own: HostId, timeout
         futures_util::future::join_all(asked).await.into_iter().collect::<Result<(), String>>()?;
     }
     Ok(())
+}
+
+/// Begins the next epoch of a table and waits until all members have followed. On shard 0.
+async fn begin_epoch(table: TableId, deadline: Deadline) -> Result<(), String> {
+    let changed = change(move |metadata, _| match metadata.table_by_id(table) {
+        Some(_) => {
+            let epoch = metadata.number + 1;
+            Ok((vec![Op::Truncate { table, epoch }], epoch))
+        }
+        None => Err("the table is gone".to_owned()),
+    });
+    let changed = deadline.limit(changed).await;
+    let changed = changed.map_err(|_| "the metadata could not be changed in time; they may change yet".to_owned())?;
+    let epoch = changed.map_err(|error| error.to_string())?;
+    let internode = rt::shard::try_service::<Internode>();
+    barrier(internode.as_ref(), epoch, &BTreeSet::new(), deadline).await.map_err(|error| error.to_string())
 }
 
 /// Does on behalf of other nodes what they ask for.

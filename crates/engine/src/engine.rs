@@ -60,6 +60,8 @@ pub struct Engine {
     /// What counts as large in the sstables that are written from now on.
     large: Cell<LargeLimits>,
     max_timestamp: Cell<i64>,
+    /// The newest epoch that any table has had.
+    newest_epoch: Cell<u64>,
     /// What is known of tables' sstables while the node starts.
     prepared: RefCell<HashMap<TableId, Prepared>>,
     /// Where this run's log begins.
@@ -90,6 +92,7 @@ impl Engine {
             compactions: Compactions::default(),
             large: Cell::default(),
             max_timestamp: Cell::new(i64::MIN),
+            newest_epoch: Cell::new(0),
             prepared: RefCell::default(),
             stop: Cancel::new(),
             loops: Gate::new(),
@@ -319,6 +322,15 @@ impl Engine {
         let table = self.table(table)?;
         let tablet = table.tablets().iter().find(|own| own.id == tablet)?.clone();
         Some((table, tablet))
+    }
+
+    /// Whether all that earlier runs logged has come back, and compaction runs.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.get()
+    }
+
+    pub(crate) fn epochs_up_to(&self) -> &Cell<u64> {
+        &self.newest_epoch
     }
 
     pub(crate) fn config(&self) -> &EngineConfig {

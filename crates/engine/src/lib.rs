@@ -4,7 +4,7 @@
 //! synchronous step; memtables become sstables by flush, sstables become fewer by compaction; a [`Reader`] merges what is in
 //! memory with what is on disk into one stream of fragments. Whatever was acknowledged survives, and nothing deleted returns.
 //! The crate knows no nodes, queries or CQL.
-//! Reading order: engine, table, tablet, memtable, write, reader, flush, pressure, compaction, replay, truncate, snapshot.
+//! Reading order: engine, table, tablet, memtable, write, reader, flush, pressure, compaction, replay, truncate, epoch, snapshot.
 
 pub mod commitlog;
 pub mod config;
@@ -22,6 +22,7 @@ pub mod upload;
 mod carry;
 mod compaction;
 mod drop_table;
+mod epoch;
 mod flush;
 mod marks;
 mod memtable;

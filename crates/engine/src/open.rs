@@ -156,13 +156,18 @@ impl Engine {
         if table.has_directory.get() {
             return Ok(());
         }
-        let dir = &table.dir;
+        self.make_directories(&table.dir).await?;
+        table.has_directory.set(true);
+        Ok(())
+    }
+
+    /// The same for a table that may not be open.
+    pub(crate) async fn make_directories(&self, dir: &Path) -> Result<(), EngineError> {
         rt::fs::create_dir_all(dir).await.map_err(EngineError::io(dir))?;
         let above = dir.ancestors().skip(1).take_while(|above| above.starts_with(&self.config().data_dir));
         for above in above {
             rt::fs::sync_dir(above).await.map_err(EngineError::io(above))?;
         }
-        table.has_directory.set(true);
         Ok(())
     }
 

@@ -34,6 +34,12 @@ pub(crate) struct Table {
     compactions: RefCell<Cancel>,
     /// Flushes and compactions are inside; closed by drop.
     pub work: Gate,
+    /// See [`crate::epoch`].
+    pub epoch: Cell<u64>,
+    /// Writes are inside that were let in and wait for room.
+    pub waiting_writes: RefCell<Gate>,
+    /// It was truncated before what earlier runs logged came back.
+    pub old_logs_are_void: Cell<bool>,
     /// What replay must skip, by the shard that said so.
     marks: RefCell<Vec<(ShardId, Marks)>>,
     /// One change of the marks at a time.
@@ -69,6 +75,9 @@ impl Table {
             auto_compaction: Cell::new(true),
             compactions: RefCell::default(),
             work: Gate::new(),
+            epoch: Cell::new(0),
+            waiting_writes: RefCell::default(),
+            old_logs_are_void: Cell::new(false),
             marks: RefCell::new(marks),
             marks_turn: Semaphore::new(1),
             shard,
@@ -137,7 +146,7 @@ impl Table {
 
     /// Whether a record of an earlier log was truncated, or is known to be done with.
     pub fn marks_skip(&self, tablet: u32, position: Position) -> bool {
-        self.marks.borrow().iter().any(|(_, marks)| marks.skip(tablet, position))
+        self.old_logs_are_void.get() || self.marks.borrow().iter().any(|(_, marks)| marks.skip(tablet, position))
     }
 
     /// This shard's marks.

@@ -2,7 +2,7 @@
 //!
 //! That moment is the writing of the marks file (see [`crate::marks`]): it names the log position below which nothing is
 //! replayed and the sstables that are void. Before it nothing has changed; after it a restart finishes the work. Writes that come
-//! in meanwhile go to fresh memtables and stay.
+//! in meanwhile go to fresh memtables and stay. In a cluster those stay that belong to the epoch that begins (see [`crate::epoch`]).
 
 use crate::commitlog::Position;
 use crate::engine::Engine;
@@ -11,6 +11,7 @@ use crate::marks::Marks;
 use crate::memtable::Interval;
 use crate::table::Table;
 use model::TableId;
+use model::schema::TableSchema;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
@@ -28,20 +29,33 @@ impl Engine {
     /// `auto_snapshot`, a snapshot is taken first.
     pub async fn truncate(&self, id: TableId) -> Result<TruncateRecord, EngineError> {
         let table = self.table_or_error(id)?;
-        self.detached(|engine| async move { engine.truncate_table(&table).await }).await
+        self.detached(|engine| async move { engine.truncate_table(&table, None).await }).await
     }
 
-    async fn truncate_table(&self, table: &Rc<Table>) -> Result<TruncateRecord, EngineError> {
+    /// The same, and no later than the data go [`Engine::epoch`] says that only requests of this epoch are to be let in; writes that were let
+    /// in before are gone with the data. May be called again when it failed, as long as nothing of the epoch was let in.
+    pub async fn truncate_at(&self, id: TableId, epoch: u64) -> Result<TruncateRecord, EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(move |engine| async move { engine.truncate_table(&table, Some(epoch)).await }).await
+    }
+
+    async fn truncate_table(&self, table: &Rc<Table>, epoch: Option<u64>) -> Result<TruncateRecord, EngineError> {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        if !self.has_data(table) {
+        if self.has_data(table) && self.config().auto_snapshot {
+            self.snapshot_table(table, &snapshot_name(&table.schema())).await?;
+        }
+        if let Some(epoch) = epoch {
+            self.raise_epoch(table, epoch);
+            self.waiting_writes_are_done(table).await;
+        }
+        if !self.is_started() {
+            // What earlier runs logged is still to come, from any shard.
+            table.old_logs_are_void.set(true);
+        } else if !self.has_data(table) {
             // What the log may have of it was flushed and is covered, or was truncated, and that is on record.
             return Ok(TruncateRecord { at_micros: rt::time::wall_micros(), below: self.log().position() });
-        }
-        if self.config().auto_snapshot {
-            let name = format!("truncated-{}-{}", rt::time::wall_micros() / 1000, table.schema().name);
-            self.snapshot_table(table, &name).await?;
         }
         let tablets = table.tablets();
         // Flushes that run are waited for, so that none attaches afterwards what is void.
@@ -108,4 +122,9 @@ impl Engine {
         table.set_own_marks(marks);
         Ok(())
     }
+}
+
+/// The name of the snapshot that a truncation takes.
+pub(crate) fn snapshot_name(schema: &TableSchema) -> String {
+    format!("truncated-{}-{}", rt::time::wall_micros() / 1000, schema.name)
 }

@@ -30,20 +30,23 @@ impl Engine {
 
     /// Applies a mutation as soon as memory and log have room, and returns when it is durable by the log's sync mode.
     pub async fn apply_durably(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<(), ApplyError> {
+        let applied = match self.pool().is_free().then(|| self.apply(mutation, key)) {
+            None | Some(Err(ApplyError::Log(LogError::Busy))) => self.apply_when_there_is_room(mutation, key).await?,
+            Some(other) => other?,
+        };
+        self.acknowledged(applied.position).await
+    }
+
+    async fn apply_when_there_is_room(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<Applied, ApplyError> {
+        let _waiting = self.wait_inside(std::iter::once(mutation.table()));
         if !self.pool().is_free() {
             self.pool().admit().await.map_err(|_| ApplyError::NoRoom)?;
         }
-        let applied = match self.apply(mutation, key) {
-            Err(ApplyError::Log(LogError::Busy)) => {
-                let (table, tablet) = self.place(mutation, key)?;
-                let schema = table.schema();
-                let entry = Entry { schema: &schema, slot: tablet.slot, mutation: mutation.as_bytes() };
-                let appended = self.log().append_wait(&[entry]).await.map_err(refused)?;
-                self.merge(&table, &tablet, mutation, key, appended)
-            }
-            other => other?,
-        };
-        self.acknowledged(applied.position).await
+        let (table, tablet) = self.place(mutation, key)?;
+        let schema = table.schema();
+        let entry = Entry { schema: &schema, slot: tablet.slot, mutation: mutation.as_bytes() };
+        let appended = self.log().append_wait(&[entry]).await.map_err(refused)?;
+        Ok(self.merge(&table, &tablet, mutation, key, appended))
     }
 
     /// Applies several mutations as one record of the log: after a crash all of them are there or none.
@@ -51,7 +54,10 @@ impl Engine {
         if mutations.is_empty() {
             return Ok(());
         }
+        let tables = || mutations.iter().map(|(mutation, _)| mutation.table());
+        let mut waiting = Vec::new();
         if !self.pool().is_free() {
+            waiting = self.wait_inside(tables());
             self.pool().admit().await.map_err(|_| ApplyError::NoRoom)?;
         }
         let mut places = Vec::with_capacity(mutations.len());
@@ -68,10 +74,18 @@ impl Engine {
                 mutation: mutation.as_bytes(),
             })
             .collect();
-        let appended = self.log().append_wait(&entries).await.map_err(refused)?;
+        let appended = match self.log().append_group(&entries) {
+            Err(LogError::Busy) => {
+                waiting.extend(self.wait_inside(tables()));
+                self.log().append_wait(&entries).await
+            }
+            other => other,
+        };
+        let appended = appended.map_err(refused)?;
         for ((_, table, tablet), (mutation, key)) in places.iter().zip(mutations) {
             self.merge(table, tablet, mutation, key, appended);
         }
+        drop(waiting);
         self.acknowledged(appended.position).await
     }
 

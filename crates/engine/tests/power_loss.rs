@@ -9,6 +9,7 @@
 
 mod support;
 
+use engine::Engine;
 use engine::commitlog::SyncMode;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
@@ -172,6 +173,99 @@ fn lose_power_everywhere(seed: u64, mode: SyncMode, len: usize) {
             assert_eq!(found, again, "{context}: after a compaction");
             engine.stop().await;
         });
+    }
+}
+
+/// The epoch that the workload below begins.
+const EPOCH: u64 = 5;
+
+/// What the cluster has agreed upon, and how far the node is.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Truncating {
+    #[default]
+    NotYet,
+    Agreed,
+    Begun,
+}
+
+/// Opens the engine as a node does whose metadata know of the epoch.
+async fn open_in_epoch(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
+    let config = || {
+        let mut config = config(dir, 16 << 20);
+        config.log.mode = SyncMode::Batch;
+        config
+    };
+    let first = Engine::open(config()).await.unwrap();
+    first.catch_up_with_epoch(schema, EPOCH).await.unwrap();
+    first.stop().await;
+    let engine = open(config(), schema, &tablets(2)).await;
+    engine.set_epoch(schema.id, EPOCH);
+    engine
+}
+
+/// The power goes at every write of a truncation by epoch, of what comes before and after it, and of the recovery from that: once the epoch was
+/// agreed upon nothing older is seen, and what was acknowledged since it began is there.
+#[test]
+fn an_epoch_begins_once_whenever_the_power_goes() {
+    let (dir, old, new) = (Path::new("/data"), 0..6, 10..14);
+    let row = |k| Change::Insert { k, c: 0, value: "v".into() };
+    for seed in 1..=1 {
+        let schema = schema(0, |_| {});
+        let work = async |state: &RefCell<(Truncating, Vec<i32>)>| {
+            let mut config = config(dir, 16 << 20);
+            config.log.mode = SyncMode::Batch;
+            let engine = open(config, &schema, &tablets(2)).await;
+            for k in old.clone() {
+                engine.apply_durably(&row(k).mutation(&schema, 9), &key(k)).await.unwrap();
+                if k % 3 == 1 {
+                    engine.flush(None).await.unwrap();
+                }
+            }
+            state.borrow_mut().0 = Truncating::Agreed;
+            engine.truncate_at(schema.id, EPOCH).await.unwrap();
+            engine.begin_epoch(&schema, EPOCH).await.unwrap();
+            state.borrow_mut().0 = Truncating::Begun;
+            for k in new.clone() {
+                engine.apply_durably(&row(k).mutation(&schema, 1), &key(k)).await.unwrap();
+                state.borrow_mut().1.push(k);
+                if k % 2 == 0 {
+                    engine.flush(None).await.unwrap();
+                }
+            }
+            engine.stop().await;
+        };
+        let whole = Disk::new(seed);
+        rt::sim::block_on(seed, &whole, work(&RefCell::default()));
+        let writes = whole.writes();
+        let mut cut = [0; 3];
+        for n in 1..=writes {
+            let disk = Disk::new(seed);
+            disk.power_loss_at_write(n);
+            let state = RefCell::default();
+            let _: Result<(), PowerLost> = rt::sim::run(seed, &disk, work(&state));
+            disk.no_power_loss();
+            let (truncating, acked) = state.into_inner();
+            cut[truncating as usize] += 1;
+            if truncating == Truncating::NotYet {
+                continue;
+            }
+            if n.is_multiple_of(2) {
+                disk.power_loss_at_write(1 + n % 17);
+                let _: Result<(), PowerLost> = rt::sim::run(seed + n, &disk, async {
+                    open_in_epoch(dir, &schema).await.stop().await;
+                });
+                disk.no_power_loss();
+            }
+            rt::sim::block_on(seed + n, &disk, async {
+                let engine = open_in_epoch(dir, &schema).await;
+                let found = read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await;
+                let context = format!("seed {seed}, power loss at write {n} of {writes}: {found:?}");
+                assert!(found.keys().all(|k| new.contains(k)), "{context}");
+                assert!(acked.iter().all(|k| found.contains_key(k)), "{context}, acknowledged {acked:?}");
+                engine.stop().await;
+            });
+        }
+        assert!(cut.iter().all(|cut| *cut > 3), "{cut:?}");
     }
 }
 

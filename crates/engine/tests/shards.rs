@@ -25,7 +25,7 @@ fn route(key: &DecoratedKey, shards: usize) -> ShardId {
     owner(tablet.id, shards)
 }
 
-async fn add_table(dir: PathBuf, shards: usize) {
+async fn add_table(dir: PathBuf, shards: usize, epoch: u64) {
     let shard = rt::shard::this();
     let schema = schema(0, |_| {});
     let mut config = config(&dir, 32 << 20);
@@ -34,6 +34,9 @@ async fn add_table(dir: PathBuf, shards: usize) {
     config.log.dir = dir.join("commitlog").join(shard.to_string());
     let engine = Engine::open(config).await.unwrap();
     rt::shard::install(engine.clone());
+    if shard == ShardId(0) {
+        engine.catch_up_with_epoch(&schema, epoch).await.unwrap();
+    }
     let own: Vec<TabletRange> =
         tablets(TABLETS).into_iter().filter(|tablet| owner(tablet.id, shards) == shard).collect();
     engine.add_table(schema, own).await.unwrap();
@@ -50,6 +53,20 @@ fn run<T: Send + 'static, F>(dir: PathBuf, shards: usize, crash: bool, f: impl F
 where
     F: Future<Output = T> + 'static,
 {
+    run_in_epoch(dir, shards, 0, crash, f)
+}
+
+/// The same, of a table that the metadata say to be in this epoch.
+fn run_in_epoch<T: Send + 'static, F>(
+    dir: PathBuf,
+    shards: usize,
+    epoch: u64,
+    crash: bool,
+    f: impl FnOnce() -> F + Send + 'static,
+) -> T
+where
+    F: Future<Output = T> + 'static,
+{
     let config = MachineConfig { shards, overprovisioned: true, ..MachineConfig::default() };
     let machine = Machine::start(config, |_| async { rt::shard::stopping().cancelled().await }).unwrap();
     let done = machine.call(ShardId(0), move || async move {
@@ -57,7 +74,7 @@ where
         let old = commitlog::find_old(&dir.join("commitlog")).await.unwrap();
         for shard in 0..shards as u16 {
             let dir = dir.clone();
-            rt::shard::call(ShardId(shard), move || add_table(dir, shards)).await;
+            rt::shard::call(ShardId(shard), move || add_table(dir, shards, epoch)).await;
         }
         let logs = old.clone();
         rt::shard::call_all(move || replay_part(logs.clone(), shards)).await;
@@ -141,5 +158,33 @@ fn a_restart_with_another_number_of_shards_finds_everything() {
         });
         assert_eq!(found_before, before.seen(), "at the start of run {run_number} with {shards} shards");
         assert_eq!(found_after, naive.seen(), "at the end of run {run_number} with {shards} shards");
+    }
+}
+
+/// One of three shards has truncated its part when the node dies; what the others had logged and flushed is void, whoever owns it afterwards.
+#[test]
+fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
+    let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
+    for after in [1, 2, 3, 5] {
+        let scratch = Scratch::new(&format!("shards-epoch-{after}"));
+        run(scratch.0.clone(), 3, true, move || async move {
+            for k in 0..60 {
+                write_on_owner(k, 1, insert(k, "old"), 3).await;
+                if k == 30 {
+                    rt::shard::call_all(|| async { rt::shard::service::<Engine>().flush(None).await.unwrap() }).await;
+                }
+            }
+            let table = schema(0, |_| {}).id;
+            let truncated = move || async move { rt::shard::service::<Engine>().truncate_at(table, 8).await.map(drop) };
+            rt::shard::call(ShardId(1), truncated).await.unwrap();
+        });
+        let left = run_in_epoch(scratch.0.clone(), after, 8, true, move || async move {
+            let left = read_all().await;
+            write_on_owner(1, 0, insert(1, "new"), after).await;
+            left
+        });
+        assert_eq!(left, Seen::new(), "with {after} shards");
+        let found = run_in_epoch(scratch.0.clone(), 3, 8, false, read_all);
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), [1], "with {after} shards in between");
     }
 }

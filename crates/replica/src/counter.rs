@@ -115,6 +115,8 @@ impl Replica {
             None => HashMap::default(),
         };
         let mutation = new_state(&schema, mutation.parts(), mutation, &counted, host, now)?;
+        // What was read may have been truncated meanwhile: its sum must not come back with the new state.
+        self.check_fence(context, || vec![mutation.table()])?;
         context.trace("Appending to the commitlog and the memtable");
         self.engine.apply_durably(&mutation, key).await.map_err(apply_error)?;
         Ok(mutation)

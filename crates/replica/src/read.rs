@@ -134,13 +134,25 @@ impl Replica {
         self.fence.set(self.fence.get().max(number));
     }
 
-    /// Refuses what was routed by metadata below the fence.
+    /// Refuses what was routed by metadata below the fence, or from before a table that it is for was truncated.
     #[inline]
-    pub(crate) fn check_fence(&self, context: &Context) -> Result<(), ReplicaError> {
-        match context.metadata_number < self.fence.get() {
-            true => Err(ReplicaError::stale(context.metadata_number, self.fence.get())),
+    pub(crate) fn check_fence(
+        &self,
+        context: &Context,
+        tables: impl FnOnce() -> Vec<TableId>,
+    ) -> Result<(), ReplicaError> {
+        let number = context.metadata_number;
+        match number < self.fence.get() || number < self.engine.newest_epoch() {
+            true => self.check_closely(number, tables()),
             false => Ok(()),
         }
+    }
+
+    #[cold]
+    fn check_closely(&self, number: u64, tables: Vec<TableId>) -> Result<(), ReplicaError> {
+        let epochs = tables.into_iter().map(|table| self.engine.epoch(table));
+        let fence = epochs.fold(self.fence.get(), u64::max);
+        if number < fence { Err(ReplicaError::stale(number, fence)) } else { Ok(()) }
     }
 
     /// The engine below.

@@ -16,6 +16,7 @@ use crate::request::{Class, Context, ReadCommand};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use codec::{Reader, Writer};
+use model::TableId;
 use model::mutation::Mutation;
 use model::row::Malformed;
 use uuid::Uuid;
@@ -40,6 +41,19 @@ pub enum Request {
     ReadAndDigest(ReadCommand),
     /// The data behind a page, for reconciliation.
     Fragments(ReadCommand),
+}
+
+impl Request {
+    /// The tables that it is for, some of them more than once.
+    pub(crate) fn tables(&self) -> Vec<TableId> {
+        match self {
+            Request::Read(read) | Request::Digest(read) | Request::ReadAndDigest(read) | Request::Fragments(read) => {
+                vec![read.table]
+            }
+            Request::Write(mutation) | Request::Count(mutation) => vec![mutation.table()],
+            Request::WriteGroup(mutations) => mutations.iter().map(Mutation::table).collect(),
+        }
+    }
 }
 
 /// What goes with it on the wire: see [`Context`].

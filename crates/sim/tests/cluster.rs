@@ -82,10 +82,23 @@ fn what_expires_does_so_everywhere() {
     run_with(EXPIRY, 0, |seed| Plan { expiring: true, ..plan(seed, PERIODIC) });
 }
 
+fn truncating(seed: u64) -> Plan {
+    Plan { truncating: true, ..plan(seed, PERIODIC) }
+}
+
 #[test]
-#[ignore = "a read that runs beside TRUNCATE repairs a replica that has dropped from one that has not yet: nothing fences it"]
 fn what_is_truncated_is_gone_and_what_comes_after_is_there() {
-    run_with(PEACE, 0, |seed| Plan { truncating: true, ..plan(seed, PERIODIC) });
+    run_with(PEACE, 0, truncating);
+}
+
+#[test]
+fn processes_that_die_bring_nothing_back_that_was_truncated() {
+    run_with(DEATHS, 0, truncating);
+}
+
+#[test]
+fn a_network_that_fails_brings_nothing_back_that_was_truncated() {
+    run_with(NETWORK, 0, truncating);
 }
 
 /// Each table's tablets have three copies on five nodes, or on four.

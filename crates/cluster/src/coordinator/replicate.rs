@@ -140,7 +140,8 @@ impl Coordinator {
         self.route(metadata, mutations, None, options).await
     }
 
-    /// Sends mutations to their replicas, except to the one that has them, by metadata as new as it takes, and waits for the level.
+    /// Sends mutations to their replicas, except to the one that has them, by metadata as new as it takes, and waits for the level. Those that
+    /// one has already are of its data by this metadata: where these have been truncated since, they are not sent any more.
     async fn route(
         &self,
         mut metadata: Rc<Metadata>,
@@ -148,6 +149,7 @@ impl Coordinator {
         done: Option<TabletReplica>,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
+        let made = metadata.number;
         loop {
             let number = metadata.number;
             let nodes = self.nodes_by(&metadata);
@@ -160,6 +162,11 @@ impl Coordinator {
             drop(metadata);
             self.newer_than(number, options).await?;
             metadata = self.metadata();
+            let table = |mutation: &Mutation| metadata.table_by_id(mutation.table());
+            let is_void = |mutation: &Mutation| table(mutation).is_some_and(|table| table.epoch > made);
+            if done.is_some() && mutations.iter().any(|(mutation, _)| is_void(mutation)) {
+                return Ok(());
+            }
         }
     }
 
@@ -437,7 +444,7 @@ async fn carry(
     let down_for = round.nodes.down_for(replica.host, rt::time::now());
     let mut kept = true;
     for mutation in mutations {
-        if let Err(refused) = hints.store(replica.host, mutation, down_for).await {
+        if let Err(refused) = hints.store(replica.host, mutation, context.metadata_number, down_for).await {
             tracing::debug!(target_node = %replica.host, %refused, "a hint was not kept");
             kept = false;
         }

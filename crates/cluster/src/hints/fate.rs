@@ -11,13 +11,17 @@ use model::id::HostId;
 pub enum Fate {
     /// Write it to these replicas: the target where it still is one, else all that there are now.
     Send(Replicas),
-    /// The table is gone, or it is so old that what it deletes may have been forgotten elsewhere: it must not come back.
+    /// The table is gone, or was truncated since, or it is so old that what it deletes may have been forgotten elsewhere: it must not come
+    /// back.
     Drop,
 }
 
 /// What to do with a hint for a node at this time (microseconds since the epoch), by the newest metadata.
 pub fn decide(hint: &Hint, target: HostId, metadata: &Metadata, now: i64) -> Fate {
     let Some(table) = metadata.table_by_id(hint.mutation.table()) else { return Fate::Drop };
+    if hint.number < table.epoch {
+        return Fate::Drop;
+    }
     let grace = i64::from(table.schema.options.gc_grace_seconds) * 1_000_000;
     if now.saturating_sub(hint.written) > grace {
         return Fate::Drop;

@@ -3,7 +3,8 @@
 //! ```text
 //! "MSNHINTS", u8 version (1), u32 length of what follows in the header (16), 16 bytes target
 //! record*     u32 length of the body, u32 CRC32 of the body
-//!             body: u8 version (1), i64 microseconds when it was stored, mutation
+//!             body: u8 version (2), i64 microseconds when it was stored, u64 number of the metadata that it was routed by, mutation
+//!             version 1: without the number
 //! ```
 //!
 //! Numbers are little-endian. A record that ends beyond the file is one that a crash cut off: the file ends before it. A record whose
@@ -15,6 +16,8 @@ use model::mutation::Mutation;
 
 const MAGIC: &[u8; 8] = b"MSNHINTS";
 const VERSION: u8 = 1;
+/// The version of records that this release writes; it reads those before it.
+const RECORD_VERSION: u8 = 2;
 const HEAD: usize = 8 + 1 + 4;
 const RECORD_HEAD: usize = 4 + 4;
 
@@ -23,6 +26,8 @@ const RECORD_HEAD: usize = 4 + 4;
 pub struct Hint {
     /// When it was stored: microseconds since the epoch.
     pub written: i64,
+    /// The number of the metadata that it was routed by; 0 if it is not known.
+    pub number: u64,
     /// The write.
     pub mutation: Mutation,
 }
@@ -39,12 +44,13 @@ pub fn header(target: HostId) -> Vec<u8> {
 /// A record.
 pub fn encode(hint: &Hint) -> Vec<u8> {
     let mutation = hint.mutation.as_bytes();
-    let len = 1 + 8 + mutation.len();
+    let len = 1 + 8 + 8 + mutation.len();
     let mut out = Vec::with_capacity(RECORD_HEAD + len);
     out.extend_from_slice(&(len as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
-    out.push(VERSION);
+    out.push(RECORD_VERSION);
     out.extend_from_slice(&hint.written.to_le_bytes());
+    out.extend_from_slice(&hint.number.to_le_bytes());
     out.extend_from_slice(mutation);
     let crc = crc32fast::hash(&out[RECORD_HEAD..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -112,16 +118,26 @@ impl Iterator for Records {
             self.damage = Some("a checksum is wrong");
             return None;
         }
-        let known = body.first() == Some(&VERSION) && body.len() > 9;
-        let parsed = if known { Mutation::parse(body.slice(9..)).ok() } else { None };
-        let Some(mutation) = parsed else {
+        let Some(hint) = parse(&body) else {
             self.damage = Some("a record cannot be understood");
             return None;
         };
         self.at = end;
-        let written = i64::from_le_bytes(body[1..9].try_into().expect("eight bytes"));
-        Some(Hint { written, mutation })
+        Some(hint)
     }
+}
+
+/// The hint of a record's body.
+fn parse(body: &Bytes) -> Option<Hint> {
+    let (version, rest) = body.split_first()?;
+    let (written, rest) = rest.split_first_chunk()?;
+    let (number, begin) = match *version {
+        1 => (0, 1 + 8),
+        RECORD_VERSION => (u64::from_le_bytes(*rest.first_chunk()?), 1 + 8 + 8),
+        _ => return None,
+    };
+    let mutation = Mutation::parse(body.slice(begin..)).ok()?;
+    Some(Hint { written: i64::from_le_bytes(*written), number, mutation })
 }
 
 #[cfg(test)]
@@ -137,7 +153,7 @@ mod tests {
     }
 
     fn hints() -> Vec<Hint> {
-        (0..3).map(|n| Hint { written: 1_000 + i64::from(n), mutation: mutation(n) }).collect()
+        (0..3).map(|n| Hint { written: 1_000 + i64::from(n), number: 7, mutation: mutation(n) }).collect()
     }
 
     #[test]
@@ -185,8 +201,20 @@ mod tests {
         assert_eq!(header(HostId(Uuid::from_u128(5))), expected);
         let hint = &hints()[0];
         let record = encode(hint);
-        assert_eq!(record[..4], (9 + hint.mutation.as_bytes().len() as u32).to_le_bytes());
-        assert_eq!(record[8..17], [1, 0xe8, 3, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(record[17..], hint.mutation.as_bytes()[..]);
+        assert_eq!(record[..4], (17 + hint.mutation.as_bytes().len() as u32).to_le_bytes());
+        assert_eq!(record[8..25], [2, 0xe8, 3, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(record[25..], hint.mutation.as_bytes()[..]);
+    }
+
+    #[test]
+    fn records_of_earlier_releases_are_read() {
+        let hint = &hints()[0];
+        let body = [&[1, 0xe8, 3, 0, 0, 0, 0, 0, 0][..], hint.mutation.as_bytes()].concat();
+        let mut old = header(HostId(Uuid::from_u128(5)));
+        old.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        old.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        old.extend_from_slice(&body);
+        let read: Vec<Hint> = open(&old.into()).expect("a file of hints").collect();
+        assert_eq!(read, [Hint { number: 0, ..hint.clone() }]);
     }
 }

@@ -179,9 +179,16 @@ impl Hints {
         self.piles.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
 
-    /// Keeps a write for a node. `down_for`: how long that has not answered, if it is known to be down.
-    pub async fn store(&self, target: HostId, mutation: &Mutation, down_for: Option<Duration>) -> Result<(), Refused> {
-        let stored = self.try_store(target, mutation, down_for).await;
+    /// Keeps a write for a node that was routed by the metadata of a number. `down_for`: how long that has not answered, if it is known to be
+    /// down.
+    pub async fn store(
+        &self,
+        target: HostId,
+        mutation: &Mutation,
+        number: u64,
+        down_for: Option<Duration>,
+    ) -> Result<(), Refused> {
+        let stored = self.try_store(target, mutation, number, down_for).await;
         self.count(|metrics| match &stored {
             Ok(()) => metrics.written += 1,
             Err(_) => metrics.refused += 1,
@@ -189,11 +196,17 @@ impl Hints {
         stored
     }
 
-    async fn try_store(&self, target: HostId, mutation: &Mutation, down_for: Option<Duration>) -> Result<(), Refused> {
+    async fn try_store(
+        &self,
+        target: HostId,
+        mutation: &Mutation,
+        number: u64,
+        down_for: Option<Duration>,
+    ) -> Result<(), Refused> {
         if down_for.is_some_and(|time| time > self.settings.borrow().window) {
             return Err(Refused::TooLongDown);
         }
-        let record = format::encode(&Hint { written: rt::time::wall_micros(), mutation: mutation.clone() });
+        let record = format::encode(&Hint { written: rt::time::wall_micros(), number, mutation: mutation.clone() });
         if self.bytes.get() + record.len() as u64 > self.config.max_bytes {
             return Err(Refused::Full);
         }

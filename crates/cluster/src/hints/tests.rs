@@ -58,7 +58,7 @@ fn target() -> HostId {
 
 async fn fill(hints: &Hints, count: i32) {
     for n in 0..count {
-        hints.store(target(), &mutation(n), None).await.expect("there is room");
+        hints.store(target(), &mutation(n), 1, None).await.expect("there is room");
     }
 }
 
@@ -123,10 +123,10 @@ fn bounds_hold() {
         let config = HintsConfig { max_bytes: 1000, ..scratch.config() };
         let hints = Hints::open(config, 0, 1).await.expect("opens");
         let down_for = Some(Duration::from_secs(4 * 3600));
-        let refused = hints.store(target(), &mutation(1), down_for).await;
+        let refused = hints.store(target(), &mutation(1), 1, down_for).await;
         assert!(matches!(refused, Err(Refused::TooLongDown)), "{refused:?}");
         let mut kept = 0;
-        while hints.store(target(), &mutation(kept), Some(Duration::from_secs(1))).await.is_ok() {
+        while hints.store(target(), &mutation(kept), 1, Some(Duration::from_secs(1))).await.is_ok() {
             kept += 1;
         }
         assert!(kept > 3 && hints.metrics().bytes <= 1000 + 29, "{kept} hints in {:?}", hints.metrics());
@@ -134,7 +134,7 @@ fn bounds_hold() {
         let (done, seen) = replay(&hints, |_| Delivered::Dropped).await;
         assert!(done);
         assert_eq!((seen.len() as i32, hints.metrics().dropped as i32), (kept, kept));
-        assert!(hints.store(target(), &mutation(1), None).await.is_ok(), "there is room again");
+        assert!(hints.store(target(), &mutation(1), 1, None).await.is_ok(), "there is room again");
     });
 }
 
@@ -144,7 +144,7 @@ fn stores_at_the_same_time_are_all_kept() {
         let scratch = Scratch::new("together");
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         let all: Vec<Mutation> = (0..50).map(mutation).collect();
-        let stores = all.iter().map(|mutation| hints.store(target(), mutation, None));
+        let stores = all.iter().map(|mutation| hints.store(target(), mutation, 1, None));
         for stored in futures_util::future::join_all(stores).await {
             stored.expect("there is room");
         }

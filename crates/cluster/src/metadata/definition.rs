@@ -173,6 +173,14 @@ pub enum Op {
     },
     /// Nobody works with metadata of a number below this any more: what is still on its way by such is refused.
     Fence(u64),
+    /// The data of a table from before an epoch are void, and what was routed by metadata from before it is refused. Only where
+    /// [`TRUNCATE_BY_EPOCH`](crate::topology::features::TRUNCATE_BY_EPOCH) is enabled.
+    Truncate {
+        /// The table.
+        table: TableId,
+        /// The number of the metadata that this change leads to; in a snapshot, of those that the last such change led to.
+        epoch: u64,
+    },
 }
 
 /// A change from one version of the metadata to the next; all of it or nothing.
@@ -184,4 +192,34 @@ pub struct Change {
     pub new: Uuid,
     /// Its steps, in order.
     pub ops: Vec<Op>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::{decode, encode};
+
+    /// Steps as releases have written them down: a line of a name and of bytes for each. What was written is read for ever.
+    const GOLDEN: &str = include_str!("../../tests/golden/metadata-steps.txt");
+
+    #[test]
+    fn steps_that_were_written_down_are_read_and_written_the_same() {
+        let table = TableId(Uuid::from_u128(0x0102_0304));
+        let known = [
+            ("end-transition", Op::EndTransition { table, tablet: 300, moved: true }),
+            ("fence", Op::Fence(1_000)),
+            ("truncate", Op::Truncate { table, epoch: 1_001 }),
+        ];
+        let lines: Vec<String> = known
+            .iter()
+            .map(|(name, op)| {
+                let hex: String = encode(op).iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("{name} {hex}")
+            })
+            .collect();
+        assert_eq!(lines, GOLDEN.lines().collect::<Vec<_>>());
+        for (_, op) in known {
+            assert_eq!(decode::<Op>(&encode(&op)), Ok(op));
+        }
+    }
 }

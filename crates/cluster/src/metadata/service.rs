@@ -1,16 +1,17 @@
 //! One shard's copy of the metadata, and how it follows the changes that the group decides.
 
-use super::definition::Change;
+use super::definition::{Change, Op};
 use super::recovery::{Gone, MetadataLog, OpenError, Recovered, snapshot_of};
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use super::{builtin, decode};
 use crate::raft::{Group, Machine, Outcome};
 use crate::topology::Topology;
-use engine::{Engine, TabletRange};
+use engine::{Engine, EngineError, TabletRange};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use model::id::{HostId, TableId};
+use model::schema::TableSchema;
 use replica::Replica;
 use rt::ShardId;
 use rt::sync::Deadline;
@@ -30,6 +31,9 @@ const HISTORY: usize = 1024;
 
 /// How long a change may take unless somebody says otherwise.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// After how long it is tried again to make the data of a table void.
+const TRUNCATE_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether what is waited for has come about.
 const LOOK: Duration = Duration::from_millis(1);
@@ -125,6 +129,10 @@ impl MetadataService {
                     let ranges =
                         (0..table.tablets.count()).map(|id| TabletRange { id, range: table.tablets.range(id) });
                     let tablets: Vec<TabletRange> = ranges.collect();
+                    if table.epoch > 0 {
+                        let done = engine.catch_up_with_epoch(&table.schema, table.epoch).await;
+                        done.map_err(|error| error.to_string())?;
+                    }
                     engine.reshard(table.schema.clone(), &tablets).await.map_err(|error| error.to_string())
                 }
             };
@@ -302,7 +310,9 @@ impl MetadataService {
                     false => table.tablets.on_shard(host, own).collect(),
                 };
                 let ranges = on_shard.into_iter().map(|id| TabletRange { id, range: table.tablets.range(id) });
-                engine.add_table(table.schema.clone(), ranges.collect()).await.map_err(|error| error.to_string())
+                let added = engine.add_table(table.schema.clone(), ranges.collect()).await;
+                engine.set_epoch(table.schema.id, table.epoch);
+                added.map_err(|error| error.to_string())
             }
         };
         side_by_side(fresh, add).await?;
@@ -351,6 +361,44 @@ impl MetadataService {
     }
 }
 
+/// A table whose epoch begins, and its epoch.
+type Begins = (Rc<TableSchema>, u64);
+
+/// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata that say so: what the tables hold is void,
+/// durably, and what was routed by earlier metadata is refused from here on. It is tried until it is done or the node stops: nobody may go on
+/// with what others have truncated. On shard 0.
+async fn begin_epochs(engine: &Engine, begins: Vec<Begins>) -> Result<(), String> {
+    for (schema, epoch) in begins {
+        while let Err(why) = begin_epoch(engine, &schema, epoch).await {
+            tracing::error!(
+                keyspace = schema.keyspace,
+                table = schema.name,
+                why,
+                "a table cannot be truncated; trying again"
+            );
+            if rt::shard::stopping().unless(rt::time::sleep(TRUNCATE_AGAIN)).await.is_none() {
+                return Err(why);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64) -> Result<(), String> {
+    let id = schema.id;
+    let truncated = rt::shard::call_all(move || async move {
+        let done = rt::shard::service::<MetadataService>().engine.truncate_at(id, epoch).await;
+        forget_queriers(id);
+        match done {
+            // It comes with the metadata.
+            Ok(_) | Err(EngineError::NoSuchTable(_)) => Ok(()),
+            Err(error) => Err(format!("shard {}: {error}", rt::shard::this().0)),
+        }
+    });
+    truncated.await.into_iter().collect::<Result<(), String>>()?;
+    engine.begin_epoch(schema, epoch).await.map_err(|error| error.to_string())
+}
+
 /// The machine of the group: the metadata on all shards of this node. Shard 0 knows what it was before.
 struct AllShards;
 
@@ -364,6 +412,13 @@ impl AllShards {
         let before = service.current();
         if change.previous != before.version {
             return Outcome::Stale;
+        }
+        let begins = change.ops.iter().filter_map(|op| match op {
+            Op::Truncate { table, epoch } => Some((before.table_by_id(*table)?.schema.clone(), *epoch)),
+            _ => None,
+        });
+        if let Err(why) = begin_epochs(&service.engine, begins.collect()).await {
+            return Outcome::Failed(why);
         }
         let applied = rt::shard::call_all(move || {
             let bytes = bytes.clone();
@@ -387,6 +442,10 @@ impl AllShards {
     async fn take_over(snapshot: Vec<u8>) -> Result<(), String> {
         let service = rt::shard::service::<MetadataService>();
         let before = service.current();
+        let after = Recovered::of_snapshot(snapshot.clone()).metadata().map_err(|error| error.to_string())?;
+        let known = |table: &Table| before.table_by_id(table.schema.id).map_or(0, |known| known.epoch);
+        let begins = after.tables().filter(|table| table.epoch > known(table));
+        begin_epochs(&service.engine, begins.map(|table| (table.schema.clone(), table.epoch)).collect()).await?;
         let taken = rt::shard::call_all(move || {
             let snapshot = snapshot.clone();
             async move { rt::shard::service::<MetadataService>().take_over(snapshot).await }

@@ -60,6 +60,8 @@ pub struct Table {
     pub definition: Rc<TableDefinition>,
     /// Where its tablets are.
     pub tablets: Rc<TabletMap>,
+    /// Since which number of the metadata its data count: the last TRUNCATE led to that. 0: since it was made.
+    pub epoch: u64,
 }
 
 /// A snapshot.
@@ -193,6 +195,7 @@ impl Metadata {
                 let id = table.schema.id;
                 let moving = table.tablets.transitions().map(|(tablet, moving)| moving.written(id, tablet));
                 ops.extend(moving.map(|definition| Op::PutTransition(Box::new(definition))));
+                ops.extend((table.epoch > 0).then_some(Op::Truncate { table: id, epoch: table.epoch }));
             }
         }
         ops
@@ -235,11 +238,11 @@ impl Metadata {
             })?,
             Op::PutTable(definition) => {
                 let schema = Rc::new(self.resolve_table(definition)?);
-                let tablets = match self.tables.get(definition.id) {
-                    Some(table) => table.tablets.clone(),
-                    None => Rc::new(TabletMap::new(vec![SmallVec::new()]).expect("one tablet")),
+                let (tablets, epoch) = match self.tables.get(definition.id) {
+                    Some(table) => (table.tablets.clone(), table.epoch),
+                    None => (Rc::new(TabletMap::new(vec![SmallVec::new()]).expect("one tablet")), 0),
                 };
-                self.put_table(Table { schema, definition: Rc::new((**definition).clone()), tablets })?;
+                self.put_table(Table { schema, definition: Rc::new((**definition).clone()), tablets, epoch })?;
             }
             Op::PutTablets(definition) => {
                 let table = self.tables.get(definition.table);
@@ -262,6 +265,12 @@ impl Metadata {
                 self.edit_tablet(*table, *tablet, |tablets| tablets.end_transition(*tablet, *moved))?;
             }
             Op::Fence(number) => self.topology.raise_fence(*number),
+            Op::Truncate { table, epoch } => {
+                let known = self.tables.get(*table).cloned();
+                let known = known.ok_or_else(|| MetadataError::Broken(format!("no table {table}")))?;
+                let epoch = known.epoch.max(*epoch);
+                self.show(Rc::new(Table { epoch, ..(*known).clone() }))?;
+            }
             Op::DropTable { keyspace, name } => {
                 let mut dropped = None;
                 self.edit(keyspace, |keyspace| dropped = keyspace.tables.remove(name))?;

@@ -37,12 +37,14 @@ impl Touched {
                 Op::PutKeyspace(_) | Op::PutType(_) | Op::DropType { .. } => {}
                 Op::PutPagingKey(_) | Op::DropPagingKey(_) => {}
                 Op::PutNode(_) | Op::RemoveNode(_) | Op::EnableFeatures(_) | Op::Fence(_) => {}
+                // Its schema and its tablets are as before.
+                Op::Truncate { .. } => {}
             }
         }
         touched
     }
 
-    /// What differs from one metadata to another, however that came about.
+    /// What differs of schemas and tablets from one metadata to another, however that came about.
     pub fn between(before: &Metadata, after: &Metadata) -> Touched {
         let same = |table: &&Rc<Table>| {
             before

@@ -20,11 +20,20 @@ pub const AGGREGATES_BY_OWNERS: &str = "AGGREGATES_BY_OWNERS";
 /// 0.1.0 lets go at once.
 pub const ANSWERS_HOLD_METADATA: &str = "ANSWERS_HOLD_METADATA";
 
+/// A TRUNCATE begins an epoch of its table: it is a change of the metadata, and replicas refuse what was routed by earlier ones.
+pub const TRUNCATE_BY_EPOCH: &str = "TRUNCATE_BY_EPOCH";
+
 /// What this release can do.
 pub fn supported() -> Vec<String> {
-    [RAFT_METADATA, INTERNODE_V1, TABLET_TRANSITIONS, AGGREGATES_BY_OWNERS, ANSWERS_HOLD_METADATA]
-        .map(str::to_owned)
-        .to_vec()
+    let features = [
+        RAFT_METADATA,
+        INTERNODE_V1,
+        TABLET_TRANSITIONS,
+        AGGREGATES_BY_OWNERS,
+        ANSWERS_HOLD_METADATA,
+        TRUNCATE_BY_EPOCH,
+    ];
+    features.map(str::to_owned).to_vec()
 }
 
 /// What is enabled and a node with these features lacks: it must not join, nor start.

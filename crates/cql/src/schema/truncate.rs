@@ -21,8 +21,8 @@ pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Optio
     }
     let service = rt::shard::service::<cluster::MetadataService>();
     let metadata = service.current();
-    let (table, own) = (names::table(&metadata, &keyspace, name)?, service.info().host_id);
-    match cluster::truncate::everywhere(&metadata, table, own, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
+    let (table, own) = (names::table(&metadata, &keyspace, name)?.schema.id, service.info().host_id);
+    match cluster::truncate::everywhere(metadata, table, own, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
         Ok(()) => Ok(Answer::new(AnswerKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),
     }

@@ -2,7 +2,7 @@
 
 use super::error::LogError;
 use super::manifest::{self, Manifest, segment_of_name};
-use super::position::{sequence_of, shard_of_segment};
+use super::position::{Position, segment_id, sequence_of, shard_of_segment};
 use rt::ShardId;
 use rt::fs;
 use std::io;
@@ -71,6 +71,17 @@ pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
     }
     runs.sort_by_key(|run| (run.shard, run.run));
     Ok(OldLogs { runs })
+}
+
+/// For each shard with a directory below `root`, a position behind all that it has logged and before all that it will log in runs that are
+/// begun later.
+pub async fn ends(root: &Path) -> Result<Vec<(ShardId, Position)>, LogError> {
+    let mut ends = Vec::new();
+    for (shard, dir) in shard_dirs(root).await? {
+        let next = segment_id(shard, highest_sequence(&dir).await? + 1);
+        ends.push((shard, Position { segment: next, offset: 0 }));
+    }
+    Ok(ends)
 }
 
 async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {

@@ -36,13 +36,15 @@ impl Replica {
         Response { result, events }
     }
 
-    /// Does what a request asks for, unless it was routed by metadata below the fence. What is read is given out only if the fence has not
-    /// passed it meanwhile: the data may have left while they were read.
+    /// Does what a request asks for, unless it was routed by metadata below the fence, or by such as do not know of a TRUNCATE of its table.
+    /// What is read is given out only if that still holds: the data may have left while they were read.
     pub async fn perform(&self, request: &Request, context: &Context) -> Result<Answer, ReplicaError> {
-        self.check_fence(context)?;
+        self.check_fence(context, || request.tables())?;
         let answer = self.carry_out(request, context).await?;
         match answer {
-            Answer::Page(_) | Answer::Digested(..) | Answer::Fragments(_) => self.check_fence(context)?,
+            Answer::Page(_) | Answer::Digested(..) | Answer::Fragments(_) => {
+                self.check_fence(context, || request.tables())?;
+            }
             Answer::Written | Answer::Counted(_) => {}
         }
         Ok(answer)

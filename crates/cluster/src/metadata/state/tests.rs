@@ -81,3 +81,21 @@ fn load_and_touched_tables_follow_every_change() {
     }
     assert_eq!(metadata.table_count(), 0);
 }
+
+#[test]
+fn an_epoch_outlives_changes_of_the_table_and_snapshots() {
+    let (host, id) = (HostId(Uuid::from_u128(9)), TableId(Uuid::from_u128(1)));
+    let mut metadata = Metadata::empty().with(&[keyspace("a"), table("a", 0, 1), tablets(0, host, &[0, 1])]).unwrap();
+    let epoch = |metadata: &Metadata| metadata.table_by_id(id).expect("it is there").epoch;
+    assert_eq!(epoch(&metadata), 0);
+    for op in [Op::Truncate { table: id, epoch: 7 }, table("a", 0, 2), tablets(0, host, &[1, 1])] {
+        metadata = metadata.with(&[op]).unwrap();
+        assert_eq!(epoch(&metadata), 7);
+    }
+    assert_eq!(epoch(&metadata.with(&[Op::Truncate { table: id, epoch: 5 }]).unwrap()), 7, "it never goes back");
+    let by_name = metadata.table("a", "t0").expect("it is there");
+    assert_eq!(by_name.epoch, 7);
+    assert_eq!(epoch(&Metadata::empty().with(&metadata.as_ops(|_| false)).unwrap()), 7);
+    let unknown = Op::Truncate { table: TableId(Uuid::from_u128(99)), epoch: 8 };
+    assert!(matches!(metadata.with(&[unknown]), Err(MetadataError::Broken(_))));
+}

@@ -146,7 +146,8 @@ impl Coordinator {
         };
         let mut window = None;
         // Who has read the last part, and before the first one: who has read the page before. Of no interest where no readers are kept.
-        let before = page.state.as_ref().filter(|_| !here && self.replica.keeps_readers());
+        let keeps_readers = !here && id.is_some() && self.replica.keeps_readers();
+        let before = page.state.as_ref().filter(|_| keeps_readers);
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = targets.next() {
             let command = ReadCommand {
@@ -181,7 +182,7 @@ impl Coordinator {
                 let asked = self.gather_window(query, first, &mut targets, window, command, kept, options);
                 let gathered = Box::pin(asked).await?;
                 goes_on = gathered.goes_on;
-                read_by = self.replica.keeps_readers().then(|| Box::new(gathered.by));
+                read_by = keeps_readers.then(|| Box::new(gathered.by));
                 gathered.page
             };
             out.rows += part.rows;

@@ -191,10 +191,13 @@ pub struct MutationBuilder {
     rows: Vec<(Clustering, Row)>,
 }
 
+/// Room for what a mutation usually changes, bytes.
+const USUAL_ROWS: usize = 512;
+
 impl MutationBuilder {
     /// A mutation of the partition with this key.
     pub fn new(table: TableId, version: SchemaVersion, key: &[u8]) -> Self {
-        let mut out = Vec::with_capacity(HEADER + key.len() + 256);
+        let mut out = Vec::with_capacity(HEADER + key.len() + USUAL_ROWS);
         out.push(FORMAT);
         out.extend_from_slice(table.as_bytes());
         out.extend_from_slice(version.as_bytes());

@@ -345,6 +345,12 @@ pub struct RowBuilder {
     out: Vec<u8>,
 }
 
+/// Flags, a marker that expires, a deletion: what stands before the cells, at most.
+const MAX_HEAD: usize = 1 + (8 + 4 + 8) + (8 + 8);
+
+/// Column, state, timestamp, TTL and expiry, lengths of path and value, at most.
+const MAX_CELL_HEAD: usize = 2 + 1 + 8 + (4 + 8) + 4 + 4;
+
 impl RowBuilder {
     /// A row with this marker and deletion.
     pub fn new(marker: Option<Marker>, deletion: Tombstone) -> Self {
@@ -435,7 +441,11 @@ impl RowBuilder {
 pub fn build(schema: &TableSchema, marker: Option<Marker>, deletion: Tombstone, mut cells: Vec<Cell<'_>>) -> Row {
     cells.sort_by(|a, b| cell_order(schema, a, b).then_with(|| reconcile(b, a)));
     cells.dedup_by(|later, kept| cell_order(schema, kept, later) == Ordering::Equal);
-    let mut builder = RowBuilder::new(marker, deletion);
+    // Room for all of it at once.
+    let bytes =
+        cells.iter().map(|cell| MAX_CELL_HEAD + cell.path.map_or(0, <[u8]>::len) + cell.value.len()).sum::<usize>();
+    let mut builder = RowBuilder { out: Vec::with_capacity(MAX_HEAD + bytes) };
+    builder.start(marker, deletion);
     for cell in &cells {
         builder.push(cell);
     }

@@ -15,19 +15,15 @@ pub async fn work(shared: &Shared) -> Result<(), String> {
     }
 }
 
-fn seconds() -> i64 {
-    rt::time::wall_seconds()
-}
-
 async fn write(shared: &Shared) -> Result<(), String> {
     let key = any(KEYS);
-    let number = shared.truncations.borrow_mut().write(key, seconds());
+    let number = shared.truncations.borrow_mut().write(key, shared.seconds());
     let text = format!("INSERT INTO c.e (k, v) VALUES ({key}, {number}) USING TIMESTAMP {}", timestamp(number));
     let done = execute(&text, Consistency::Quorum, 1).await;
     shared.tell(|| format!("{text} -> {done:?}"));
     let mut book = shared.truncations.borrow_mut();
     match done {
-        Ok(_) => book.written(number, seconds()),
+        Ok(_) => book.written(number, shared.seconds()),
         Err(Failed::Refused(why)) => {
             book.not_written(number);
             return Err(why);
@@ -38,7 +34,8 @@ async fn write(shared: &Shared) -> Result<(), String> {
 }
 
 async fn truncate(shared: &Shared) -> Result<(), String> {
-    let number = shared.truncations.borrow_mut().begin(seconds());
+    let number = shared.truncations.borrow_mut().begin(shared.seconds());
+    shared.tell(|| format!("TRUNCATE {number} begins"));
     let done = match shared.plan.canary {
         Canary::NoTruncate => Ok(Vec::new()),
         _ => execute("TRUNCATE c.e", Consistency::Quorum, 1).await,
@@ -46,12 +43,12 @@ async fn truncate(shared: &Shared) -> Result<(), String> {
     shared.tell(|| format!("TRUNCATE {number} -> {done:?}"));
     let mut book = shared.truncations.borrow_mut();
     match done {
-        Ok(_) => book.acknowledged(number, seconds()),
+        Ok(_) => book.acknowledged(number, shared.seconds()),
         Err(why) => {
             let why = why.why();
             match why.contains("all nodes must be up") {
                 true => book.refused(number),
-                false => book.failed(number, seconds()),
+                false => book.failed(number, shared.seconds()),
             }
             return Err(why);
         }
@@ -61,7 +58,7 @@ async fn truncate(shared: &Shared) -> Result<(), String> {
 
 /// Reads one key, and has what it shows judged.
 pub async fn read(shared: &Shared, key: i32, level: Consistency) -> Result<(), String> {
-    let reading = shared.truncations.borrow_mut().read(seconds());
+    let reading = shared.truncations.borrow_mut().read(shared.seconds());
     let rows: Vec<Row> =
         execute(&format!("SELECT v FROM c.e WHERE k = {key}"), level, 10).await.map_err(Failed::why)?;
     if let Err(why) = shared.truncations.borrow().check(reading, key, first_int(&rows, "v")) {

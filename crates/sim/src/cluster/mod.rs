@@ -102,6 +102,7 @@ impl Simulation {
 
     /// One millisecond.
     fn step(&mut self) -> Result<(), String> {
+        self.shared.set_seconds(self.world.elapsed().as_secs() as i64);
         self.world.step();
         self.nemesis.go_on(&mut self.world);
         for node in std::mem::take(&mut self.nemesis.stopping) {

@@ -217,6 +217,7 @@ pub struct Shared {
     /// Statements that failed, by what they were told, shortened.
     pub failures: RefCell<BTreeMap<String, u64>>,
     working: Cell<bool>,
+    seconds: Cell<i64>,
     telling: bool,
 }
 
@@ -237,6 +238,7 @@ impl Shared {
             copied: Cell::new(0),
             failures: RefCell::default(),
             working: Cell::new(false),
+            seconds: Cell::new(0),
             telling: std::env::var_os("TELL").is_some(),
         })
     }
@@ -249,6 +251,16 @@ impl Shared {
     /// Whether clients work.
     pub fn is_working(&self) -> bool {
         self.working.get()
+    }
+
+    /// The driver's clock, which is never wrong, says so many seconds since the story began.
+    pub fn set_seconds(&self, seconds: i64) {
+        self.seconds.set(seconds);
+    }
+
+    /// What it said last.
+    pub fn seconds(&self) -> i64 {
+        self.seconds.get()
     }
 
     /// A promise was broken.

@@ -104,9 +104,9 @@ pub(super) struct Builder {
 
 impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
-        let nothing = || Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: Box::default() });
+        let nothing = || Snapshot { meta: SnapshotMeta::default(), snapshot: Box::default() };
         // The leader's may have come in between.
-        let Some(_turn) = self.saved.turn(self.file.head.meta().last_log_id).await else { return nothing() };
+        let Some(_turn) = self.saved.turn(self.file.head.meta().last_log_id).await else { return Ok(nothing()) };
         match self.log.save_snapshot(&encode(&self.file)).await {
             Ok(()) => {
                 self.applied.since_snapshot.set(0);
@@ -116,7 +116,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
             // One of nothing changes nothing: the log stays as long as it is, and a later command begins another.
             Err(error) if error.is_full() => {
                 tracing::warn!(%error, "no room for a snapshot of the metadata; it will be tried again");
-                nothing()
+                Ok(nothing())
             }
             Err(error) => {
                 let (signature, error) = (self.file.head.meta().signature(), AnyError::new(&error));

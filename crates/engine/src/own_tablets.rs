@@ -37,8 +37,7 @@ impl Engine {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-            let _paused = table.pause_compactions();
-            table.stop_compactions().await;
+            let _voiding = table.without_compactions().await;
             let Some(gone) = table.tablets().iter().find(|own| own.id == tablet).cloned() else { return Ok(()) };
             // A flush that runs is waited for: none attaches afterwards what nobody would remove.
             let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;

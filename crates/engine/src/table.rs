@@ -51,6 +51,8 @@ pub(crate) struct Table {
     pub missing: RefCell<Option<Rc<Corrupt>>>,
     /// How many want no compaction to start by itself.
     paused: Cell<u32>,
+    /// How many make data void: no compaction may start at all, also if it is asked for.
+    voiding: Cell<u32>,
     /// The compaction work that runs now, for whoever has to wait for its end.
     pub compacting: RefCell<Gate>,
     /// Readers opened, mutations applied, memtables flushed since the table was opened here.
@@ -84,6 +86,7 @@ impl Table {
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),
+            voiding: Cell::new(0),
             compacting: RefCell::default(),
             done: Done::default(),
         })
@@ -164,7 +167,7 @@ impl Table {
 
     /// Whether compactions may start without being asked.
     pub fn may_compact_by_itself(&self) -> bool {
-        self.auto_compaction.get() && self.paused.get() == 0
+        self.auto_compaction.get() && self.paused.get() == 0 && !self.is_voiding()
     }
 
     /// No compaction starts by itself as long as the guard lives.
@@ -173,11 +176,33 @@ impl Table {
         Paused(self.clone())
     }
 
+    /// Whether data are being made void: what is compacted meanwhile would come back as the compaction's output.
+    pub fn is_voiding(&self) -> bool {
+        self.voiding.get() > 0
+    }
+
+    /// No compaction starts as long as the guard lives. Those that run are stopped, and have ended when it is there.
+    pub async fn without_compactions(self: &Rc<Self>) -> Voiding {
+        self.voiding.set(self.voiding.get() + 1);
+        let guard = Voiding(self.clone());
+        self.stop_compactions().await;
+        guard
+    }
+
     /// Stops the compactions that run and waits for their end. Those started later are not affected.
     pub async fn stop_compactions(&self) {
         self.compactions.replace(Cancel::new()).cancel();
         let running = self.compacting.replace(Gate::new());
         running.close().await;
+    }
+}
+
+/// See [`Table::without_compactions`].
+pub(crate) struct Voiding(Rc<Table>);
+
+impl Drop for Voiding {
+    fn drop(&mut self) {
+        self.0.voiding.set(self.0.voiding.get() - 1);
     }
 }
 

@@ -41,8 +41,7 @@ impl Engine {
 
     async fn truncate_table(&self, table: &Rc<Table>, epoch: Option<u64>) -> Result<TruncateRecord, EngineError> {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-        let _paused = table.pause_compactions();
-        table.stop_compactions().await;
+        let _voiding = table.without_compactions().await;
         if self.has_data(table) && self.config().auto_snapshot {
             self.snapshot_table(table, &snapshot_name(&table.schema())).await?;
         }

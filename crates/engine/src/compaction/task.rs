@@ -73,7 +73,7 @@ impl Engine {
         plan: &Plan,
         cancel: &Cancel,
     ) -> Result<(), EngineError> {
-        if self.stopping().is_cancelled() {
+        if self.stopping().is_cancelled() || table.is_voiding() {
             return Err(EngineError::Cancelled);
         }
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };

@@ -18,7 +18,8 @@ const PAGES_PER_PAUSE: u64 = 8;
 /// For less than this.
 const LONGEST_PAUSE_MILLIS: u64 = 6;
 
-fn client() -> Rc<ClientState> {
+/// A client of nobody in particular, who is in no keyspace.
+pub(crate) fn client() -> Rc<ClientState> {
     Rc::new(ClientState {
         keyspace: RefCell::new(None),
         role: RefCell::new(None),

@@ -7,11 +7,10 @@ use super::history::PARTITIONS;
 use super::pages;
 use super::shared::{Canary, Shared};
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
-use crate::reads::decode;
-use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use crate::reads::{client, decode};
+use cql::api::{AnswerKind, Consistency, QueryParams};
 use cql::{Error, Processor};
 use rt::time::Duration;
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -53,13 +52,7 @@ impl Failed {
 /// Executes a statement on this shard; rows of all pages.
 pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Result<Vec<Row>, Failed> {
     let mut params = QueryParams { page_size: Some(page_size), consistency, ..QueryParams::default() };
-    let client = Rc::new(ClientState {
-        keyspace: RefCell::new(None),
-        role: RefCell::new(None),
-        address: None,
-        tablets_routing: Cell::new(false),
-        cancel: rt::sync::Cancel::new(),
-    });
+    let client = client();
     let mut all = Vec::new();
     for _ in 0..MOST_PAGES {
         let Some(processor) = rt::shard::try_service::<Processor>() else {

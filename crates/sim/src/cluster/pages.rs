@@ -7,14 +7,12 @@
 use super::client::Failed;
 use super::shared::Shared;
 use super::workload::{any, int};
-use crate::reads::decode;
+use crate::reads::{client, decode};
 use bytes::Bytes;
 use cluster::coordinator::PageLimits;
 use cql::Processor;
-use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
-use std::cell::{Cell, RefCell};
+use cql::api::{AnswerKind, Consistency, QueryParams};
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 /// The statement that makes the table.
 pub const TABLE: &str =
@@ -193,13 +191,7 @@ async fn execute(
     size: i32,
 ) -> Result<(Vec<Place>, Option<Bytes>), String> {
     let params = QueryParams { page_size: Some(size), consistency, paging_state, ..QueryParams::default() };
-    let client = Rc::new(ClientState {
-        keyspace: RefCell::new(None),
-        role: RefCell::new(None),
-        address: None,
-        tablets_routing: Cell::new(false),
-        cancel: rt::sync::Cancel::new(),
-    });
+    let client = client();
     let Some(processor) = rt::shard::try_service::<Processor>() else {
         return Err(Failed::Refused("the node does not serve".into()).why());
     };

@@ -124,6 +124,15 @@ impl TabletMap {
         self.transitions.get(&tablet).map_or(replicas, |moving| moving.read_set(replicas))
     }
 
+    /// The other copies that are read, before or after this stage of a tablet's move; none: no others are.
+    #[inline]
+    pub fn other_read_set(&self, tablet: u32) -> Option<Replicas> {
+        if self.transitions.is_empty() {
+            return None;
+        }
+        self.transitions.get(&tablet)?.other_read_set(self.replicas(tablet))
+    }
+
     /// The copies of a tablet that writes go to; none: [`TabletMap::replicas`], for the tablet is not on the move.
     #[inline]
     pub fn moving_write_set(&self, tablet: u32) -> Option<WriteSet> {

@@ -1,8 +1,8 @@
 //! Reading from several replicas: the rows from one, digests of them from as many others as the level asks for.
 //!
 //! Where the digests agree the rows are the answer, up to where the first of the replicas stopped. Where they do not, those who answered are
-//! asked for the data itself; it is merged, each gets what it lacks before the answer goes out (so a later read at this level never sees
-//! less), and the page is made of the merged data.
+//! asked for the data itself; it is merged, each gets what it lacks before the answer goes out ([`super::repair`]), and the page is made of
+//! the merged data.
 //! A replica that fails is replaced by the next one. One that is slow gets company: another replica is asked as well, as the table's
 //! `speculative_retry` says.
 //! Those that read the page before are asked first, whoever coordinates: each of them, whether it gave rows, a digest or data, may have kept
@@ -13,11 +13,13 @@ use super::far::{Message, Miss};
 use super::nodes::Nodes;
 use super::paging::LastReplicas;
 use super::reconcile::{self, Merged};
+use super::repair::OtherSet;
 use super::replicate::factors;
 use super::tally::{Standing, Tally};
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
+use crate::tablets::transition::Replicas;
 use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
@@ -51,12 +53,12 @@ enum Part {
 type Asked = FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)>>;
 
 /// A read on its way.
-struct Gathering {
-    nodes: Rc<Nodes>,
-    tally: Tally,
+pub(super) struct Gathering {
+    pub nodes: Rc<Nodes>,
+    pub tally: Tally,
     consistency: Consistency,
     /// Replicas that may be asked if others fail.
-    spare: VecDeque<TabletReplica>,
+    pub spare: VecDeque<TabletReplica>,
     rows: Option<(TabletReplica, Page, Option<Digest>)>,
     digests: SmallVec<[(TabletReplica, Page, Digest); 2]>,
     failed: Vec<(Option<IpAddr>, String)>,
@@ -75,6 +77,16 @@ impl Gathering {
 
     fn fail(&mut self, replica: TabletReplica, miss: Miss) {
         self.tally.failed(self.nodes.datacenter(replica.host));
+        self.note(replica, miss);
+    }
+
+    /// Answers that do not count any more.
+    fn withdraw(&mut self, replicas: &[TabletReplica]) {
+        replicas.iter().for_each(|replica| self.tally.withdrawn(self.nodes.datacenter(replica.host)));
+    }
+
+    /// Remembers why a replica did not do what it was asked.
+    pub fn note(&mut self, replica: TabletReplica, miss: Miss) {
         match miss {
             Miss::Refused(ReplicaError::NoSuchTable) => self.invalid = Some(CoordinatorError::NoSuchTable),
             Miss::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
@@ -146,6 +158,8 @@ impl Coordinator {
     ) -> Result<Gathered, Attempt> {
         let nodes = self.nodes_by(metadata);
         let replicas = table.tablets.read_set(tablet);
+        let ordered = staying_first(replicas, table.tablets.other_read_set(tablet));
+        let replicas = ordered.as_deref().unwrap_or(replicas);
         let copies: SmallVec<[_; 4]> = replicas.iter().map(|replica| nodes.candidate(*replica, false)).collect();
         let factors = factors(metadata, &nodes, &table.schema.keyspace, replicas);
         let consistency = options.consistency;
@@ -193,13 +207,17 @@ impl Coordinator {
             Err(_) => return Err(self.late(&mut gathering).into()),
         }
         let order = reconcile::order_of(&table.schema, command.slice.reversed);
-        let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
+        let Some((_, page, digest)) = &gathering.rows else {
+            return Err(gathering.error(false).into());
+        };
         if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
             let answered = gathering.answered();
             let others = gathering.digests.iter().map(|(_, page, _)| page);
             let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
             let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
-            let Some((_, mut page, _)) = gathering.rows.take() else { return Err(gathering.error(false).into()) };
+            let Some((_, mut page, _)) = gathering.rows.take() else {
+                return Err(gathering.error(false).into());
+            };
             if let Some(first) = first {
                 (page.end, page.last, page.rows_in_last) = first;
             }
@@ -208,7 +226,10 @@ impl Coordinator {
         count(&self.counters.digest_mismatches);
         options.context.trace("Digest mismatch: reconciling the replicas' data");
         let answered = gathering.answered();
-        match limit.limit(self.reconcile(table, command, &answered, &mut gathering, options)).await {
+        let other = OtherSet::of(metadata, &gathering.nodes, table, tablet, options);
+        // Boxed, for it is seldom: what reads have with them is small.
+        let reconciled = Box::pin(self.reconcile(table, command, answered, other, &mut gathering, options));
+        match limit.limit(reconciled).await {
             Ok(Ok((page, goes_on, sources))) => Ok(Gathered { page, goes_on, by: by(sources) }),
             Ok(Err(Some(error))) => Err(error.into()),
             Ok(Err(None)) => Err(self.too_few(&mut gathering)),
@@ -281,7 +302,9 @@ impl Coordinator {
                 }
                 continue;
             };
-            let Some((replica, part, answer)) = next else { return Err(()) };
+            let Some((replica, part, answer)) = next else {
+                return Err(());
+            };
             let datacenter = gathering.nodes.datacenter(replica.host);
             match (part, answer) {
                 (Part::Rows, Ok(Answer::Page(page))) => {
@@ -311,7 +334,9 @@ impl Coordinator {
                         ask(&asked, replica, part);
                     } else if rows_asked == 0 && gathering.rows.is_none() {
                         // Enough digests may have come, but nobody is left to give the rows, save those who gave digests.
-                        let Some((replica, ..)) = gathering.digests.pop() else { return Err(()) };
+                        let Some((replica, ..)) = gathering.digests.pop() else {
+                            return Err(());
+                        };
                         gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
                         rows_asked = 1;
                         ask(&asked, replica, Part::Rows);
@@ -334,10 +359,45 @@ impl Coordinator {
         &self,
         table: &Table,
         command: &ReadCommand,
-        replicas: &[TabletReplica],
+        mut replicas: SmallVec<[TabletReplica; 3]>,
+        other: Option<OtherSet>,
         gathering: &mut Gathering,
         options: &RequestOptions,
     ) -> Result<(Page, bool, SmallVec<[TabletReplica; 3]>), Option<CoordinatorError>> {
+        gathering.withdraw(&replicas);
+        let (merged, sources) = loop {
+            let (mut merged, sources) = self.merged(table, command, &replicas, gathering, options).await?;
+            let missed = self.repair(&sources, &mut merged, other.as_ref(), gathering, options).await;
+            match gathering.tally.standing() {
+                Standing::Reached => break (merged, sources),
+                Standing::OutOfReach => return Err(None),
+                Standing::Open => {}
+            }
+            // Once more, with others in the place of those that it did not reach.
+            let others: Replicas = missed.iter().map_while(|_| gathering.next_spare()).collect();
+            if others.is_empty() {
+                return Err(None);
+            }
+            replicas = sources.into_iter().filter(|source| !missed.contains(source)).collect();
+            gathering.withdraw(&replicas);
+            replicas.extend(others);
+        };
+        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
+        let page = reconcile::page_of(&table.schema, &command.output, command.limits, command.now, resumed, &merged);
+        let (page, goes_on) =
+            page.map_err(|error| Some(CoordinatorError::of(error, gathering.consistency, gathering.tally.required())))?;
+        Ok((page, goes_on, sources))
+    }
+
+    /// What these replicas have, brought together, and who gave it: others, where some of them fail. None of them counts before.
+    async fn merged(
+        &self,
+        table: &Table,
+        command: &ReadCommand,
+        replicas: &[TabletReplica],
+        gathering: &mut Gathering,
+        options: &RequestOptions,
+    ) -> Result<(Merged, SmallVec<[TabletReplica; 3]>), Option<CoordinatorError>> {
         let whole = data_command(command);
         let message = Message::new(Request::Fragments(whole));
         let mut asked: Asked = FuturesUnordered::new();
@@ -346,9 +406,6 @@ impl Coordinator {
             asked.push(Box::pin(async move { (replica, Part::Data, far.ask(replica, &message, &context).await) }));
         };
         replicas.iter().for_each(|replica| ask(&asked, *replica));
-        for replica in replicas {
-            gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
-        }
         let mut parts: Vec<FragmentPage> = Vec::new();
         let mut sources: SmallVec<[TabletReplica; 3]> = SmallVec::new();
         while let Some((replica, _, answer)) = asked.next().await {
@@ -373,53 +430,21 @@ impl Coordinator {
         if gathering.tally.standing() != Standing::Reached {
             return Err(None);
         }
-        let mut merged = reconcile::merge(&table.schema, command.slice.reversed, command.now, parts);
-        self.repair(&sources, &mut merged, gathering, options).await.map_err(|()| None)?;
-        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
-        let page = reconcile::page_of(&table.schema, &command.output, command.limits, command.now, resumed, &merged);
-        let (page, goes_on) =
-            page.map_err(|error| Some(CoordinatorError::of(error, gathering.consistency, gathering.tally.required())))?;
-        Ok((page, goes_on, sources))
-    }
-
-    /// Gives replicas what they lack, and waits until as many as the level asks for have everything.
-    async fn repair(
-        &self,
-        sources: &[TabletReplica],
-        merged: &mut Merged,
-        gathering: &mut Gathering,
-        options: &RequestOptions,
-    ) -> Result<(), ()> {
-        let repairs = std::mem::take(&mut merged.repairs);
-        let behind: Vec<_> = sources.iter().zip(repairs).filter(|(_, repairs)| !repairs.is_empty()).collect();
-        let writes = behind.into_iter().map(|(replica, repairs)| {
-            count(&self.counters.read_repairs);
-            let (far, context, replica) = (self.far.clone(), options.context.clone(), *replica);
-            // Tasks of their own: what is begun is finished, also if the client goes.
-            let task = rt::task::spawn(async move {
-                for repair in repairs {
-                    let message = Message::new(Request::Write(repair));
-                    far.ask(replica, &message, &context).await?;
-                }
-                Ok::<(), Miss>(())
-            });
-            async move { (replica, task.await) }
-        });
-        for (replica, written) in futures_util::future::join_all(writes).await {
-            let miss = match written {
-                Ok(Ok(())) => continue,
-                Ok(Err(miss)) => miss,
-                Err(_) => Miss::Refused(ReplicaError::Cancelled),
-            };
-            gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
-            gathering.fail(replica, miss);
-        }
-        if gathering.tally.standing() == Standing::Reached { Ok(()) } else { Err(()) }
+        Ok((reconcile::merge(&table.schema, command.slice.reversed, command.now, parts), sources))
     }
 }
 
+/// The copies of a tablet that are read just now, in the order in which to ask equally near ones: those last that are not in the other set.
+fn staying_first(read: &[TabletReplica], other: Option<Replicas>) -> Option<Replicas> {
+    let other = other?;
+    let (stay, go): (Replicas, Replicas) = read.iter().copied().partition(|copy| other.contains(copy));
+    Some(stay.into_iter().chain(go).collect())
+}
+
 fn trace_targets(targets: &[TabletReplica], kept: &[HostId], options: &RequestOptions) {
-    let Some(trace) = &options.context.trace else { return };
+    let Some(trace) = &options.context.trace else {
+        return;
+    };
     let described = targets.iter().enumerate().map(|(at, replica)| {
         let part = if at == 0 { "rows" } else { "a digest" };
         let before = if kept.contains(&replica.host) { ", as for the page before" } else { "" };

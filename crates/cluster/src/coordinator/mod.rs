@@ -17,6 +17,7 @@ mod peers;
 mod read;
 mod reconcile;
 mod reduce;
+mod repair;
 mod replicate;
 mod resume;
 mod speculation;

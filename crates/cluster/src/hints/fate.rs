@@ -2,14 +2,13 @@
 
 use super::format::Hint;
 use crate::metadata::Metadata;
-use crate::tablets::TabletReplica;
 use crate::tablets::transition::Replicas;
 use model::id::HostId;
 
 /// What to do with a hint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Write it to these replicas: the target where it still is one, else all that there are now.
+    /// Write it to these replicas: the target where it still is one, and copies that are being made; else all that there are now.
     Send(Replicas),
     /// The table is gone, or was truncated since, or it is so old that what it deletes may have been forgotten elsewhere: it must not come
     /// back.
@@ -27,8 +26,13 @@ pub fn decide(hint: &Hint, target: HostId, metadata: &Metadata, now: i64) -> Fat
         return Fate::Drop;
     }
     let tablet = table.tablets.tablet_of(hint.mutation.decorated_key().token);
-    let moving = table.tablets.moving_write_set(tablet).map(|set| set.replicas);
-    let all = moving.unwrap_or_else(|| table.tablets.replicas(tablet).into());
-    let own: Option<TabletReplica> = all.iter().find(|replica| replica.host == target).copied();
-    Fate::Send(own.map_or(all, |own| Replicas::from_slice(&[own])))
+    let moving = table.tablets.moving_write_set(tablet);
+    let (all, pending) = match moving {
+        Some(set) => (set.replicas, set.pending),
+        None => (table.tablets.replicas(tablet).into(), 0),
+    };
+    let Some(own) = all.iter().find(|replica| replica.host == target).copied() else { return Fate::Send(all) };
+    // A copy that is being made may have been given already what the target had before this.
+    let being_made = all[all.len() - pending..].iter().copied().filter(|copy| *copy != own);
+    Fate::Send(std::iter::once(own).chain(being_made).collect())
 }

@@ -221,6 +221,15 @@ impl Transition {
         }
     }
 
+    /// The copies that reads do not use now and will use soon, or did: what reads show must hold there as well. None: nobody reads elsewhere.
+    pub fn other_read_set(&self, old: &[TabletReplica]) -> Option<Replicas> {
+        match (self.stage.writes(), self.stage.reads()) {
+            (Set::Both, Set::New) => Some(old.into()),
+            (Set::Both, _) => Some(self.new_replicas.clone()),
+            _ => None,
+        }
+    }
+
     /// The copies that writes go to.
     pub fn write_set(&self, old: &[TabletReplica]) -> WriteSet {
         match self.stage.writes() {
@@ -277,6 +286,9 @@ mod tests {
             let written = moving.write_set(&old);
             assert_eq!(&written.replicas[..], set(writes), "{line}");
             assert_eq!(written.pending, usize::from(writes == "both"), "{line}");
+            let other = moving.other_read_set(&old);
+            let expected = (writes == "both").then(|| set(if reads == "old" { "new" } else { "old" }));
+            assert_eq!(other.as_deref(), expected, "{line}");
         }
         assert_eq!(Stage::ALL.len(), cases.lines().count(), "every stage is in the table");
     }

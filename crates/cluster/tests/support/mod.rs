@@ -24,7 +24,7 @@ use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
-use replica::wire::{Response, encode_response};
+use replica::wire::{Request, Response, decode_request, encode_response};
 use replica::{Class, Context, Output, OutputColumn, Replica, ReplicaConfig, ReplicaError};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -59,6 +59,8 @@ pub enum Fault {
     LosesAnswers,
     /// It says no.
     Fails(ReplicaError),
+    /// It says no to writes.
+    FailsWrites(ReplicaError),
 }
 
 /// The wire between the nodes.
@@ -105,7 +107,10 @@ impl Transport for End {
             match fault {
                 None => Ok(replica.serve(request).await),
                 Some(Fault::Refused) => Err(Unreached::Down("connection refused".into())),
-                Some(Fault::Fails(error)) => Ok(encode_response(&Response { result: Err(error), events: Vec::new() })),
+                Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await),
+                Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
+                    Ok(encode_response(&Response { result: Err(error), events: Vec::new() }))
+                }
                 Some(fault) => {
                     if matches!(fault, Fault::LosesAnswers) {
                         replica.serve(request).await;
@@ -116,6 +121,10 @@ impl Transport for End {
             }
         })
     }
+}
+
+fn is_write(request: &Bytes) -> bool {
+    matches!(decode_request(request.clone()), Ok((_, Request::Write(_) | Request::WriteGroup(_))))
 }
 
 pub struct Node {

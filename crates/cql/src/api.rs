@@ -152,7 +152,7 @@ pub type MetadataId = [u8; 16];
 #[derive(Debug, Default)]
 pub struct ResultMetadata {
     /// The columns in order.
-    pub columns: Vec<ColumnSpec>,
+    pub columns: Box<[ColumnSpec]>,
     /// The protocol's form of them, filled by the server at first use.
     pub encoded: OnceCell<Bytes>,
     /// [`ResultMetadata::id`], once somebody asked for it.

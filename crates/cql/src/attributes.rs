@@ -12,11 +12,11 @@ use rt::time::Duration;
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Attributes {
     /// Microseconds.
-    pub timestamp: Option<Term>,
+    pub timestamp: Option<Box<Term>>,
     /// Seconds.
-    pub ttl: Option<Term>,
+    pub ttl: Option<Box<Term>>,
     /// How long the request may take.
-    pub timeout: Option<Term>,
+    pub timeout: Option<Box<Term>>,
 }
 
 /// How far ahead of the clock a client's timestamp may be, in microseconds.
@@ -26,7 +26,7 @@ impl Attributes {
     /// The clause's terms.
     pub fn plan(attributes: &ast::Attributes, variables: &mut Variables<'_>) -> Result<Attributes, Error> {
         let mut of = |term: &Option<ast::Term>, name: &str, ty: CqlType| {
-            term.as_ref().map(|term| prepare(variables, term, name, &ty)).transpose()
+            term.as_ref().map(|term| prepare(variables, term, name, &ty).map(Box::new)).transpose()
         };
         if attributes.service_level.is_some() {
             return Err(Error::not_supported("USING SERVICE LEVEL"));

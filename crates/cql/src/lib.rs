@@ -3,7 +3,7 @@
 //! [`syntax`] turns text into a statement; [`plan`] works out, once, everything of it that does not depend on values; a plan is
 //! executed by [`select`], [`modify`], [`batch`], [`schema`] or [`describe`]. [`processor`] is the door, and keeps plans. It
 //! knows nothing of sockets or frames: [`api`] is the border to the server above.
-//! Reading order: api, error, guardrails, syntax, term, restrictions, select, modify, batch, plan, prepared, processor.
+//! Reading order: api, error, guardrails, syntax, term, restrictions, select, modify, batch, plan, footprint, prepared, processor.
 
 pub mod api;
 pub mod attributes;
@@ -12,6 +12,7 @@ pub mod batch;
 pub mod describe;
 pub mod dialect;
 pub mod error;
+mod footprint;
 pub mod fragments;
 pub mod guardrails;
 pub mod modify;

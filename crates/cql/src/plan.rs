@@ -29,11 +29,11 @@ pub struct Planned {
     /// The bind variables.
     pub variables: Rc<ResultMetadata>,
     /// For each partition key column in order, the variable that is bound to it; empty unless all are.
-    pub partition_key_markers: Vec<u16>,
+    pub partition_key_markers: Box<[u16]>,
     /// The columns of the result.
     pub result: Rc<ResultMetadata>,
     /// The tables and the versions of their schemas that the plan was made with.
-    tables: SmallVec<[(TableId, SchemaVersion); 1]>,
+    pub(crate) tables: SmallVec<[(TableId, SchemaVersion); 1]>,
 }
 
 /// What a statement does.
@@ -47,15 +47,15 @@ pub enum Plan {
     /// A write to another virtual table, or a batch with one to any: refused when it is executed, as ScyllaDB's replicas do.
     Unwritable(Box<Modify>),
     /// BEGIN BATCH.
-    Batch(BatchPlan),
+    Batch(Box<BatchPlan>),
     /// USE.
-    Use(String),
+    Use(Box<str>),
     /// TRUNCATE, with its timeout.
-    Truncate(ast::Truncate, Attributes),
+    Truncate(Box<(ast::Truncate, Attributes)>),
     /// DESCRIBE.
-    Describe(ast::Describe),
+    Describe(Box<ast::Describe>),
     /// A change of the schema.
-    Schema(Statement),
+    Schema(Box<Statement>),
 }
 
 impl Plan {
@@ -65,7 +65,7 @@ impl Plan {
             Plan::Select(select) => vec![&select.schema],
             Plan::Modify(modify) | Plan::Configure(modify) | Plan::Unwritable(modify) => vec![&modify.schema],
             Plan::Batch(batch) => batch.statements.iter().map(|modify| &*modify.schema).collect(),
-            Plan::Use(_) | Plan::Truncate(..) | Plan::Describe(_) | Plan::Schema(_) => Vec::new(),
+            Plan::Use(_) | Plan::Truncate(_) | Plan::Describe(_) | Plan::Schema(_) => Vec::new(),
         };
         schemas.into_iter().map(|schema| format!("{}.{}", schema.keyspace, schema.name)).collect()
     }
@@ -78,7 +78,7 @@ pub struct BatchPlan {
     /// Its USING clause.
     pub attributes: Attributes,
     /// Its statements.
-    pub statements: Vec<Modify>,
+    pub statements: Box<[Modify]>,
 }
 
 impl Planned {
@@ -138,7 +138,7 @@ pub fn plan(
     let partition_key_markers = match &plan {
         Plan::Select(select) => key_of(&select.restrictions.partition),
         Plan::Modify(modify) if modify.json.is_none() => key_of(&modify.partition),
-        _ => Vec::new(),
+        _ => Box::default(),
     };
     let result = match &plan {
         Plan::Select(select) => select.metadata.clone(),
@@ -178,14 +178,14 @@ impl Planner<'_> {
             Statement::Update(statement) => self.modification_plan(&Modification::Update(statement))?,
             Statement::Delete(statement) => self.modification_plan(&Modification::Delete(statement))?,
             Statement::Batch(statement) => self.batch(&statement)?,
-            Statement::Use(name) => Plan::Use(name.into_string()),
+            Statement::Use(name) => Plan::Use(name.into_string().into()),
             Statement::Truncate(statement) => {
                 let attributes = Attributes::plan(&statement.attributes, &mut self.variables)?;
-                Plan::Truncate(statement, attributes)
+                Plan::Truncate(Box::new((statement, attributes)))
             }
-            Statement::Describe(statement) => Plan::Describe(statement),
+            Statement::Describe(statement) => Plan::Describe(Box::new(statement)),
             Statement::Later(later) => return Err(Error::not_supported(&later.to_string())),
-            other => Plan::Schema(other),
+            other => Plan::Schema(Box::new(other)),
         })
     }
 
@@ -247,7 +247,7 @@ impl Planner<'_> {
         }
         let each = statements.iter().map(|modify| modify.counter);
         crate::batch::check_counters(kind, attributes.timestamp.is_some(), each)?;
-        Ok(Plan::Batch(BatchPlan { kind, attributes, statements }))
+        Ok(Plan::Batch(Box::new(BatchPlan { kind, attributes, statements: statements.into() })))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Statements kept on a shard: their texts under their ids, with the plans made of them.
 //!
 //! The id is the MD5 of keyspace and text (and of the dialect, if it is not the default one), so it is the same on every shard and node and after a restart. When the cache is full,
-//! those that were not used for the longest time go, a part of them at once, so that finding them costs little each time.
+//! those that were not used for the longest time go, a part of them at once, so that finding them costs little each time. What one weighs is
+//! what it and its plan take in memory (`footprint`).
 
 use crate::api::ClientState;
 use crate::dialect::Dialect;
-use crate::plan::Planned;
+use crate::footprint::Footprint;
+use crate::plan::{Plan, Planned};
 use md5::{Digest, Md5};
 use rt::hash::HashMap;
 use std::cell::{Cell, RefCell};
@@ -14,8 +16,10 @@ use std::rc::{Rc, Weak};
 /// A statement's id.
 pub type StatementId = [u8; 16];
 
-/// What a plan is taken to weigh beside its text, in bytes.
-const PLAN_WEIGHT: usize = 2048;
+/// What a statement takes in the map of its cache: a place and its mark, of which between half and seven eighths are taken.
+const PLACE: usize = (size_of::<(StatementId, Rc<Kept>)>() + 1) * 3 / 2;
+/// How much longer than a text its tree is taken to be, where a plan keeps that.
+const TREE_BY_TEXT: usize = 4;
 
 /// The id of a text prepared in a session with this keyspace under this dialect.
 pub fn id_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> StatementId {
@@ -31,15 +35,30 @@ pub fn id_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> StatementI
 /// A kept statement.
 pub struct Kept {
     /// The session's keyspace when it was prepared.
-    pub keyspace: Option<Rc<str>>,
+    pub keyspace: Option<Box<str>>,
     /// Its text.
-    pub text: Rc<str>,
+    pub text: Box<str>,
     /// How it is understood.
     pub dialect: Dialect,
     plan: RefCell<Option<Rc<Planned>>>,
-    /// The connections that were told the columns of the plan; empty unless these have changed since others were told of them.
-    told: RefCell<HashMap<*const ClientState, Weak<ClientState>>>,
+    /// The connections that were told the columns of the plan; none unless these have changed since others were told of them.
+    told: RefCell<Option<Box<Told>>>,
     used: Cell<u64>,
+    /// Bytes.
+    weight: Cell<usize>,
+}
+
+type Told = HashMap<*const ClientState, Weak<ClientState>>;
+
+impl Footprint for Kept {
+    fn footprint(&self) -> usize {
+        let plan = self.plan.borrow();
+        let tree = match plan.as_ref().map(|planned| &planned.plan) {
+            Some(Plan::Truncate(_) | Plan::Describe(_) | Plan::Schema(_)) => self.text.len() * TREE_BY_TEXT,
+            _ => 0,
+        };
+        self.keyspace.footprint() + self.text.footprint() + plan.footprint() + tree
+    }
 }
 
 impl Kept {
@@ -50,21 +69,24 @@ impl Kept {
     }
 
     /// Keeps a new plan. Whoever got the columns of the one before is told when they are others now.
-    pub fn set_plan(&self, plan: Rc<Planned>) {
+    fn set_plan(self: &Rc<Self>, plan: Rc<Planned>) {
         let mut kept = self.plan.borrow_mut();
         if let Some(before) = &*kept {
             let others = before.result.id() != plan.result.id();
             plan.result.altered.set(others || before.result.altered.get());
             if others {
-                self.told.borrow_mut().clear();
+                *self.told.borrow_mut() = None;
             }
         }
         *kept = Some(plan);
+        drop(kept);
+        self.weigh();
     }
 
     /// Notes that a connection is told the columns of the plan. Says whether it had been.
     pub fn tell(&self, client: &Rc<ClientState>) -> bool {
         let mut told = self.told.borrow_mut();
+        let told = told.get_or_insert_default();
         let known = told.contains_key(&Rc::as_ptr(client));
         if !known {
             told.retain(|_, one| one.strong_count() > 0);
@@ -73,8 +95,8 @@ impl Kept {
         known
     }
 
-    fn weight(&self) -> usize {
-        self.text.len() * 4 + PLAN_WEIGHT
+    fn weigh(self: &Rc<Self>) {
+        self.weight.set(PLACE + self.footprint());
     }
 }
 
@@ -126,25 +148,38 @@ impl Cache {
     ) -> Rc<Kept> {
         self.clock.set(self.clock.get() + 1);
         let kept = Rc::new(Kept {
-            keyspace: keyspace.map(Rc::from),
+            keyspace: keyspace.map(Box::from),
             text: text.into(),
             dialect,
             plan: RefCell::new(plan),
             told: RefCell::default(),
             used: Cell::new(self.clock.get()),
+            weight: Cell::default(),
         });
-        self.weight += kept.weight();
+        kept.weigh();
+        self.weight += kept.weight.get();
         if let Some(before) = self.kept.insert(id, kept.clone()) {
-            self.weight -= before.weight();
+            self.weight -= before.weight.get();
         }
-        if self.weight > self.limit {
-            self.evict();
-        }
+        self.evict();
         kept
     }
 
-    /// Drops the least recently used until an eighth of the limit is free; the newest always stays.
+    /// Gives a new plan to a statement that was found here under this id. Perhaps it had to go since.
+    pub fn set_plan(&mut self, id: &StatementId, kept: &Rc<Kept>, plan: Rc<Planned>) {
+        let before = kept.weight.get();
+        kept.set_plan(plan);
+        if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
+            self.weight = self.weight - before + kept.weight.get();
+            self.evict();
+        }
+    }
+
+    /// Drops the least recently used of too many until an eighth of the limit is free; the newest always stays.
     fn evict(&mut self) {
+        if self.weight <= self.limit {
+            return;
+        }
         let mut by_age: Vec<(u64, StatementId)> = self.kept.iter().map(|(id, kept)| (kept.used.get(), *id)).collect();
         by_age.sort_unstable();
         by_age.pop();
@@ -153,7 +188,7 @@ impl Cache {
                 break;
             }
             if let Some(kept) = self.kept.remove(&id) {
-                self.weight -= kept.weight();
+                self.weight -= kept.weight.get();
                 self.evicted += 1;
             }
         }
@@ -178,6 +213,8 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::ResultMetadata;
+    use smallvec::SmallVec;
 
     #[test]
     fn ids_are_those_of_keyspace_and_text() {
@@ -200,7 +237,8 @@ mod tests {
 
     #[test]
     fn the_least_used_go_first() {
-        let mut cache = Cache::new(8 * (PLAN_WEIGHT + 4));
+        let one = Cache::new(0).insert([0; 16], None, "x", Dialect::default(), None).weight.get();
+        let mut cache = Cache::new(8 * one);
         for n in 0..8u8 {
             cache.insert([n; 16], None, "x", Dialect::default(), None);
         }
@@ -215,11 +253,32 @@ mod tests {
     }
 
     #[test]
+    fn a_new_plan_weighs_what_it_is() {
+        let planned = |bytes: usize| {
+            let (variables, result) = <(Rc<ResultMetadata>, Rc<ResultMetadata>)>::default();
+            let plan = Plan::Use("x".repeat(bytes).into());
+            Rc::new(Planned { plan, variables, partition_key_markers: Box::default(), result, tables: SmallVec::new() })
+        };
+        let mut cache = Cache::new(64 << 10);
+        let insert = |cache: &mut Cache, n| cache.insert([n; 16], None, "x", Dialect::default(), Some(planned(1024)));
+        let (first, second) = (insert(&mut cache, 1), insert(&mut cache, 2));
+        let before = cache.weight;
+        cache.set_plan(&[2; 16], &second, planned(32 << 10));
+        assert_eq!(cache.weight, before + (31 << 10));
+        cache.set_plan(&[2; 16], &second, planned(64 << 10));
+        assert!(cache.get(&[1; 16]).is_none(), "it had to make room");
+        let before = cache.weight;
+        cache.set_plan(&[1; 16], &first, planned(32 << 10));
+        assert_eq!(cache.weight, before, "it weighs here no more");
+    }
+
+    #[test]
     fn the_same_id_again_weighs_once() {
         let mut cache = Cache::new(1 << 20);
         for _ in 0..10 {
             cache.insert([1; 16], Some("ks"), "SELECT", Dialect::default(), None);
         }
-        assert_eq!(cache.weight, PLAN_WEIGHT + 24);
+        let one = Cache::new(0).insert([1; 16], Some("ks"), "SELECT", Dialect::default(), None);
+        assert_eq!(cache.weight, one.weight.get());
     }
 }

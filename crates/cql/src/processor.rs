@@ -177,7 +177,7 @@ impl Processor {
         Ok(Prepared {
             id,
             markers: planned.variables.clone(),
-            partition_key_markers: planned.partition_key_markers.clone(),
+            partition_key_markers: planned.partition_key_markers.to_vec(),
             result: planned.result.clone(),
             // Statements with a condition are refused before they get here.
             conditional: false,
@@ -195,7 +195,7 @@ impl Processor {
     ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
-        let planned = self.current(&kept, &metadata)?;
+        let planned = self.current(&self.prepared, id, &kept, &metadata)?;
         if planned.result.altered.get() && params.skip_metadata && !kept.tell(client) {
             // It goes by columns that it may have been told before they changed: it shall prepare the statement again.
             return Err(Error::Unprepared(*id));
@@ -220,7 +220,7 @@ impl Processor {
                 BatchStatement::Query(text, values) => (self.plan_of_query(&metadata, client, text)?, values),
                 BatchStatement::Prepared(id, values) => {
                     let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
-                    (self.current(&kept, &metadata)?, values)
+                    (self.current(&self.prepared, id, &kept, &metadata)?, values)
                 }
             });
         }
@@ -283,7 +283,7 @@ impl Processor {
         let metadata = self.coordinator.metadata();
         let kept = self.prepared.borrow().get(&id);
         if let Some(kept) = kept {
-            return self.current(&kept, &metadata);
+            return self.current(&self.prepared, &id, &kept, &metadata);
         }
         let planned = Rc::new(plan_text(&metadata, keyspace, text, dialect)?);
         self.prepared.borrow_mut().insert(id, keyspace, text, dialect, Some(planned.clone()));
@@ -300,7 +300,7 @@ impl Processor {
         let id = id_of(keyspace, text, dialect);
         let kept = self.queries.borrow().get(&id);
         if let Some(kept) = kept {
-            return self.current(&kept, metadata);
+            return self.current(&self.queries, &id, &kept, metadata);
         }
         let planned = Rc::new(plan_text(metadata, keyspace, text, dialect)?);
         if is_data(&planned.plan) {
@@ -364,7 +364,8 @@ impl Processor {
                 Box::pin(run_batch(batch, env, &request)).await
             }
             Plan::Use(keyspace) => self.use_keyspace(client, keyspace, &request.metadata()),
-            Plan::Truncate(statement, attributes) => {
+            Plan::Truncate(truncate) => {
+                let (statement, attributes) = &**truncate;
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
                 let timeout = attributes.timeout(env, config.truncate_timeout)?;
@@ -502,21 +503,32 @@ fn plan_text(metadata: &Metadata, keyspace: Option<&str>, text: &str, dialect: D
 }
 
 impl Processor {
-    /// The plan of a kept statement, made anew if its tables have changed.
+    /// The plan of a statement kept in this cache under this id, made anew if its tables have changed.
     #[inline]
-    fn current(&self, kept: &Kept, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
+    fn current(
+        &self,
+        cache: &RefCell<Cache>,
+        id: &StatementId,
+        kept: &Rc<Kept>,
+        metadata: &Metadata,
+    ) -> Result<Rc<Planned>, Error> {
         match kept.plan() {
             Some(planned) if planned.is_current(metadata) => Ok(planned),
-            _ => self.planned_anew(kept, metadata),
+            _ => planned_anew(cache, id, kept, metadata),
         }
     }
+}
 
-    #[cold]
-    fn planned_anew(&self, kept: &Kept, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
-        let planned = Rc::new(plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect)?);
-        kept.set_plan(planned.clone());
-        Ok(planned)
-    }
+#[cold]
+fn planned_anew(
+    cache: &RefCell<Cache>,
+    id: &StatementId,
+    kept: &Rc<Kept>,
+    metadata: &Metadata,
+) -> Result<Rc<Planned>, Error> {
+    let planned = Rc::new(plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect)?);
+    cache.borrow_mut().set_plan(id, kept, planned.clone());
+    Ok(planned)
 }
 
 #[inline]

@@ -56,13 +56,26 @@ impl PartialEq for Output {
 
 impl Output {
     /// An output of these columns.
-    pub fn new(columns: Vec<OutputColumn>, static_only_rows: bool, distinct: bool) -> Self {
+    pub fn new(mut columns: Vec<OutputColumn>, static_only_rows: bool, distinct: bool) -> Self {
+        columns.shrink_to_fit();
         Output { columns, static_only_rows, distinct, reductions: Vec::new(), bound: RefCell::new(None) }
     }
 
     /// The same with its rows reduced to what these come to.
     pub fn reduced(&self, reductions: Vec<Reduction>) -> Self {
         Output { reductions, ..Output::new(self.columns.clone(), self.static_only_rows, self.distinct) }
+    }
+
+    /// The bytes of each allocation behind it, as they are once it is bound to a schema.
+    pub fn allocations(&self) -> [usize; 5] {
+        let ids = self.columns.iter().filter_map(|column| column_id(*column)).map(|id| usize::from(id.0) + 1).max();
+        [
+            self.columns.capacity() * size_of::<OutputColumn>(),
+            self.reductions.capacity() * size_of::<Reduction>(),
+            size_of::<Binding>() + 2 * size_of::<usize>(),
+            self.columns.len() * size_of::<Slot>(),
+            ids.unwrap_or_default() * size_of::<Option<u16>>(),
+        ]
     }
 
     pub(crate) fn bind(&self, schema: &TableSchema) -> Rc<Binding> {

@@ -57,9 +57,9 @@ pub struct Modify {
     /// The rows.
     pub clustering: Clustering,
     /// Operations on regular columns, by column.
-    pub operations: Vec<Operation>,
+    pub operations: Box<[Operation]>,
     /// Operations on static columns, by column.
-    pub statics: Vec<Operation>,
+    pub statics: Box<[Operation]>,
     /// Whether each operation makes one cell and no column has two.
     pub simple: bool,
     /// Whether the table is one of counters.
@@ -73,14 +73,14 @@ pub struct Modify {
     /// Of INSERT JSON: where the values come from.
     pub json: Option<Box<JsonInsert>>,
     /// What must be read first, if anything.
-    pub read_first: Option<ReadFirst>,
+    pub read_first: Option<Box<ReadFirst>>,
 }
 
 /// The lists whose elements a statement must know.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReadFirst {
     /// The columns, in the order in which the output has them after the clustering columns.
-    pub columns: Vec<ColumnId>,
+    pub columns: Box<[ColumnId]>,
     /// Whether they are static.
     pub statics: bool,
     /// The clustering columns, then the elements of each column.

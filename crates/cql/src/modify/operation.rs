@@ -38,11 +38,11 @@ pub enum Change {
     /// All elements of a list that are equal to one of these; reads first.
     Discard(Term),
     /// The value at a list's index; reads first.
-    SetIndex(Term, Term),
+    SetIndex(Box<Term>, Term),
     /// The element at a list's index is deleted; reads first.
     DeleteIndex(Term),
     /// The value under a map's key.
-    SetKey(Term, Term),
+    SetKey(Box<Term>, Term),
     /// A map's entry or a set's element is deleted.
     DeleteKey(Term),
     /// A field of a user type, by its place.
@@ -133,11 +133,11 @@ impl Operation {
             }
             AssignmentOp::SetElement { key, value } => match &column.ty {
                 CqlType::List { elem, .. } if multi_cell => Change::SetIndex(
-                    prepare(variables, key, &format!("idx({name})"), &CqlType::Int)?,
+                    Box::new(prepare(variables, key, &format!("idx({name})"), &CqlType::Int)?),
                     prepare(variables, value, &format!("value({name})"), elem)?,
                 ),
                 CqlType::Map { key: key_type, value: value_type, .. } if multi_cell => Change::SetKey(
-                    prepare(variables, key, &format!("key({name})"), key_type)?,
+                    Box::new(prepare(variables, key, &format!("key({name})"), key_type)?),
                     prepare(variables, value, &format!("value({name})"), value_type)?,
                 ),
                 ty if ty.is_collection() && !multi_cell => {

@@ -6,12 +6,13 @@ use super::{Deletion, Modify, ReadFirst, Verb};
 use crate::api::ColumnSpec;
 use crate::attributes::Attributes;
 use crate::error::Error;
-use crate::restrictions::{Clustering, Op, Partition, Purpose, Restrictions, analyse};
+use crate::restrictions::{Clustering, Op, Ops, Partition, Purpose, Restrictions, analyse};
 use crate::syntax::ast::{self, DeleteTarget, InsertSource, Modification};
 use crate::term::{Term, Variables, prepare};
 use model::schema::{Column, ColumnKind};
 use model::{CqlType, TableSchema};
 use replica::{Output, OutputColumn};
+use smallvec::smallvec;
 use std::rc::Rc;
 
 /// The table's name in a modification.
@@ -69,8 +70,8 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
             return insert_json(schema, statement, value, *default_unset, variables);
         }
     };
-    let mut partition: Vec<Vec<Op>> = schema.partition_key.iter().map(|_| Vec::new()).collect();
-    let mut clustering: Vec<Vec<Op>> = schema.clustering.iter().map(|_| Vec::new()).collect();
+    let mut partition: Box<[Ops]> = schema.partition_key.iter().map(|_| Ops::new()).collect();
+    let mut clustering: Box<[Ops]> = schema.clustering.iter().map(|_| Ops::new()).collect();
     let mut operations = Vec::new();
     for (i, name) in columns.iter().enumerate() {
         if columns[..i].contains(name) {
@@ -89,7 +90,7 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
             ColumnKind::Static | ColumnKind::Regular => operations.push((column, Operation::set(column, term))),
         }
     }
-    let missing = |ops: &[Vec<Op>], columns: &[Column]| {
+    let missing = |ops: &[Ops], columns: &[Column]| {
         let names: Vec<&str> =
             ops.iter().zip(columns).filter(|(ops, _)| ops.is_empty()).map(|(_, column)| column.name.as_str()).collect();
         if names.is_empty() { None } else { Some(names.join(", ")) }
@@ -98,9 +99,9 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
         return Err(Error::invalid(format!("Missing mandatory PRIMARY KEY part {names}")));
     }
     let only_statics = !operations.is_empty() && operations.iter().all(|(column, _)| column.kind == ColumnKind::Static);
-    let no_clustering = clustering.iter().all(Vec::is_empty);
+    let no_clustering = clustering.iter().all(|ops| ops.is_empty());
     let statics_alone = only_statics && no_clustering && !schema.clustering.is_empty();
-    let gap = clustering.iter().position(Vec::is_empty);
+    let gap = clustering.iter().position(|ops| ops.is_empty());
     let after_gap = gap.and_then(|gap| (gap..clustering.len()).find(|i| !clustering[*i].is_empty()));
     if let (Some(gap), Some(given)) = (gap, after_gap) {
         return Err(Error::invalid(format!(
@@ -114,7 +115,7 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     let clustering = if clustering.is_empty() || statics_alone {
         Clustering::All
     } else {
-        Clustering::Columns { prefix: clustering, slice: Vec::new() }
+        Clustering::Columns { prefix: clustering, slice: Box::default() }
     };
     let mut modify = assemble(
         Verb::Insert,
@@ -145,17 +146,17 @@ fn insert_json(
         let number = u16::try_from(variables.count() + i);
         let term = Term::Variable(number.map_err(|_| Error::invalid("A statement with too many variables"))?);
         match column.kind {
-            ColumnKind::PartitionKey => partition.push(vec![Op::Eq(term)]),
-            ColumnKind::Clustering => clustering.push(vec![Op::Eq(term)]),
+            ColumnKind::PartitionKey => partition.push(smallvec![Op::Eq(term)]),
+            ColumnKind::Clustering => clustering.push(smallvec![Op::Eq(term)]),
             ColumnKind::Static | ColumnKind::Regular => operations.push((column, Operation::set(column, term))),
         }
     }
     let clustering = if clustering.is_empty() {
         Clustering::All
     } else {
-        Clustering::Columns { prefix: clustering, slice: Vec::new() }
+        Clustering::Columns { prefix: clustering.into(), slice: Box::default() }
     };
-    let partition = Partition::Keys(partition);
+    let partition = Partition::Keys(partition.into());
     let mut modify =
         assemble(Verb::Insert, schema, partition, clustering, operations, &statement.attributes, variables)?;
     modify.marker = true;
@@ -302,8 +303,8 @@ fn assemble(
         schema: schema.clone(),
         partition,
         clustering,
-        operations: regulars,
-        statics,
+        operations: regulars.into(),
+        statics: statics.into(),
         simple,
         counter: schema.is_counter(),
         marker: false,
@@ -314,7 +315,7 @@ fn assemble(
     })
 }
 
-fn read_first(schema: &TableSchema, operations: &[(&Column, Operation)]) -> Result<Option<ReadFirst>, Error> {
+fn read_first(schema: &TableSchema, operations: &[(&Column, Operation)]) -> Result<Option<Box<ReadFirst>>, Error> {
     let mut columns: Vec<&Column> = Vec::new();
     for (column, operation) in operations {
         if operation.change.reads_first() && columns.iter().all(|other| other.id != column.id) {
@@ -332,5 +333,5 @@ fn read_first(schema: &TableSchema, operations: &[(&Column, Operation)]) -> Resu
         .chain(columns.iter().map(|column| OutputColumn::Elements(column.id)))
         .collect();
     let output = Rc::new(Output::new(output, statics, false));
-    Ok(Some(ReadFirst { columns: columns.iter().map(|column| column.id).collect(), statics, output }))
+    Ok(Some(Box::new(ReadFirst { columns: columns.iter().map(|column| column.id).collect(), statics, output })))
 }

@@ -2,7 +2,7 @@
 
 use super::filter::Test;
 use super::relation::{Restriction, restriction};
-use super::{Clustering, Filter, Op, Partition, Restrictions};
+use super::{Clustering, Filter, Op, Ops, Partition, Restrictions};
 use crate::error::Error;
 use crate::restrictions::clustering::Tuple;
 use crate::syntax::ast::{CompareOp, Relation};
@@ -44,8 +44,8 @@ pub fn analyse(
     let mut sorted = Sorted {
         schema,
         purpose,
-        partition: schema.partition_key.iter().map(|_| Vec::new()).collect(),
-        clustering: schema.clustering.iter().map(|_| Vec::new()).collect(),
+        partition: schema.partition_key.iter().map(|_| Ops::new()).collect(),
+        clustering: schema.clustering.iter().map(|_| Ops::new()).collect(),
         tuples: Vec::new(),
         token: Vec::new(),
         filters: Vec::new(),
@@ -66,8 +66,8 @@ pub fn analyse(
 struct Sorted<'s> {
     schema: &'s TableSchema,
     purpose: Purpose,
-    partition: Vec<Vec<Op>>,
-    clustering: Vec<Vec<Op>>,
+    partition: Box<[Ops]>,
+    clustering: Box<[Ops]>,
     tuples: Vec<(usize, Tuple)>,
     token: Vec<Op>,
     filters: Vec<Filter>,
@@ -154,7 +154,7 @@ impl Sorted<'_> {
         if !self.filters.is_empty() {
             self.needs_filtering()?;
         }
-        Ok(Restrictions { partition, clustering, filters: self.filters })
+        Ok(Restrictions { partition, clustering, filters: self.filters.into() })
     }
 
     fn partition(&mut self) -> Result<Partition, Error> {
@@ -171,7 +171,7 @@ impl Sorted<'_> {
                     names(&mut schema.partition_key.iter())
                 )));
             }
-            return Ok(Partition::Token(std::mem::take(&mut self.token)));
+            return Ok(Partition::Token(std::mem::take(&mut self.token).into()));
         }
         if columns.iter().all(|ops| ops.iter().any(Op::is_values)) {
             return Ok(Partition::Keys(columns));
@@ -208,11 +208,11 @@ impl Sorted<'_> {
             }
             return self.tuples();
         }
-        if columns.iter().all(Vec::is_empty) {
+        if columns.iter().all(|ops| ops.is_empty()) {
             return Ok(Clustering::All);
         }
         let mut prefix = Vec::new();
-        let mut slice = Vec::new();
+        let mut slice = Ops::new();
         let mut gap: Option<&Column> = None;
         for (ops, column) in columns.into_iter().zip(&schema.clustering) {
             if ops.is_empty() {
@@ -240,7 +240,10 @@ impl Sorted<'_> {
                 gap = Some(column);
             }
         }
-        Ok(if prefix.is_empty() && slice.is_empty() { Clustering::All } else { Clustering::Columns { prefix, slice } })
+        if prefix.is_empty() && slice.is_empty() {
+            return Ok(Clustering::All);
+        }
+        Ok(Clustering::Columns { prefix: prefix.into(), slice: slice.into_iter().collect() })
     }
 
     fn tuples(&mut self) -> Result<Clustering, Error> {
@@ -292,6 +295,6 @@ impl Sorted<'_> {
             }
             out.push(tuple);
         }
-        Ok(if out.is_empty() { Clustering::All } else { Clustering::Tuples(out) })
+        Ok(if out.is_empty() { Clustering::All } else { Clustering::Tuples(out.into()) })
     }
 }

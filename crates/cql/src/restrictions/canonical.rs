@@ -7,7 +7,7 @@
 
 use super::clustering::Tuple;
 use super::filter::Test;
-use super::{Clustering, Filter, InList, Op, Partition, Restrictions};
+use super::{Clustering, Filter, InList, Op, Ops, Partition, Restrictions};
 use crate::error::Error;
 use crate::syntax::ast::CompareOp;
 use crate::term::{Env, Term, Val};
@@ -61,7 +61,7 @@ impl Form {
 
     fn term(&mut self, term: &Term, env: Env<'_>) -> Result<(), Error> {
         match term {
-            Term::Folded(_, call) => return self.term(call, env),
+            Term::Folded(folded) => return self.term(&folded.1, env),
             Term::Call(function, arguments) => {
                 self.letter(b'c');
                 self.bytes(function.signature().as_bytes());
@@ -155,7 +155,7 @@ impl Form {
         Ok(())
     }
 
-    fn columns(&mut self, columns: &[Vec<Op>], env: Env<'_>) -> Result<(), Error> {
+    fn columns(&mut self, columns: &[Ops], env: Env<'_>) -> Result<(), Error> {
         self.number(columns.len());
         columns.iter().try_for_each(|ops| self.ops(ops, env))
     }
@@ -321,17 +321,18 @@ mod tests {
     use bytes::Bytes;
     use model::CqlType;
     use sha2::{Digest, Sha256};
+    use smallvec::smallvec;
 
     fn bytes(n: i32) -> Bytes {
         Bytes::copy_from_slice(&n.to_be_bytes())
     }
 
     fn restrictions(key: Term, lower: Term) -> Restrictions {
-        let slice = vec![Op::Lower(lower, false)];
+        let slice = Box::new([Op::Lower(lower, false)]);
         Restrictions {
-            partition: Partition::Keys(vec![vec![Op::Eq(key)]]),
-            clustering: Clustering::Columns { prefix: Vec::new(), slice },
-            filters: Vec::new(),
+            partition: Partition::Keys(Box::new([smallvec![Op::Eq(key)]])),
+            clustering: Clustering::Columns { prefix: Box::default(), slice },
+            filters: Box::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The rows of a statement: full keys, prefixes, and ranges, also of several columns in mixed order.
 
-use super::{MAX_CLUSTERING_PREFIXES, Op, bound, check_length, combinations, null, values};
+use super::{MAX_CLUSTERING_PREFIXES, Op, Ops, bound, check_length, combinations, null, values};
 use crate::error::Error;
 use crate::term::{Env, Term};
 use bytes::Bytes;
@@ -20,12 +20,12 @@ pub enum Clustering {
     /// Column by column.
     Columns {
         /// Values of the first columns.
-        prefix: Vec<Vec<Op>>,
+        prefix: Box<[Ops]>,
         /// Bounds of the column after them.
-        slice: Vec<Op>,
+        slice: Box<[Op]>,
     },
     /// Of several columns at once; each must hold.
-    Tuples(Vec<Tuple>),
+    Tuples(Box<[Tuple]>),
 }
 
 /// A relation of the first clustering columns at once.
@@ -124,7 +124,7 @@ impl Clustering {
     }
 }
 
-fn by_column(prefix: &[Vec<Op>], slice: &[Op], schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Rows, Error> {
+fn by_column(prefix: &[Ops], slice: &[Op], schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Rows, Error> {
     let mut components: SmallVec<[SmallVec<[Bytes; 1]>; 4]> = SmallVec::new();
     for (ops, column) in prefix.iter().zip(&schema.clustering) {
         let mut values = values(ops, &column.ty, &column.name, env, write)?;

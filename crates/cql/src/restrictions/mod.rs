@@ -38,7 +38,7 @@ pub struct Restrictions {
     /// The rows.
     pub clustering: Clustering,
     /// What is tested of each row.
-    pub filters: Vec<Filter>,
+    pub filters: Box<[Filter]>,
 }
 
 /// One relation of a key column.
@@ -53,6 +53,9 @@ pub enum Op {
     /// `<` or `<=`.
     Upper(Term, bool),
 }
+
+/// All relations of a key column; most have one.
+pub type Ops = SmallVec<[Op; 1]>;
 
 impl Op {
     /// Whether it names values, rather than bounding them.

@@ -1,6 +1,6 @@
 //! The partitions of a statement: named by their keys, or a range of tokens.
 
-use super::{MAX_PARTITION_KEYS, Op, check_length, combinations, null, unset, values};
+use super::{MAX_PARTITION_KEYS, Op, Ops, check_length, combinations, null, unset, values};
 use crate::error::Error;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
@@ -16,9 +16,9 @@ pub enum Partition {
     /// None, or only such as need filtering: all partitions are read.
     All,
     /// Values of every column, in the order of the key.
-    Keys(Vec<Vec<Op>>),
+    Keys(Box<[Ops]>),
     /// Bounds of the token; at least one.
-    Token(Vec<Op>),
+    Token(Box<[Op]>),
 }
 
 /// The partitions of one request.
@@ -46,7 +46,7 @@ impl Partition {
     }
 
     /// The variables that make up the key, if each column is equal to exactly one variable.
-    pub fn key_variables(&self) -> Option<Vec<u16>> {
+    pub fn key_variables(&self) -> Option<Box<[u16]>> {
         let Partition::Keys(columns) = self else { return None };
         columns
             .iter()
@@ -59,7 +59,7 @@ impl Partition {
 }
 
 fn keys(
-    columns: &[Vec<Op>],
+    columns: &[Ops],
     schema: &TableSchema,
     env: Env<'_>,
     write: bool,

@@ -10,6 +10,7 @@ use model::options::TableOptions;
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::{ColumnId, CqlType, SchemaVersion, TableId};
 use proptest::prelude::*;
+use smallvec::smallvec;
 
 const COLUMNS: usize = 3;
 const VALUES: i32 = 3;
@@ -127,14 +128,14 @@ proptest! {
         bounds in proptest::collection::vec((any::<bool>(), 0..VALUES, any::<bool>()), 0..4),
     ) {
         let sliced = prefix.len() < COLUMNS && !bounds.is_empty();
-        let slice: Vec<Op> = bounds
+        let slice: Box<[Op]> = bounds
             .iter()
             .filter(|_| sliced)
             .map(|(lower, value, inclusive)| {
                 if *lower { Op::Lower(term(*value), *inclusive) } else { Op::Upper(term(*value), *inclusive) }
             })
             .collect();
-        let ops = prefix.iter().map(|values| vec![Op::In(super::InList::Terms(terms(values)))]).collect();
+        let ops = prefix.iter().map(|values| smallvec![Op::In(super::InList::Terms(terms(values)))]).collect();
         let clustering = Clustering::Columns { prefix: ops, slice };
         check(&schema(&descending), &clustering, |row| {
             let in_prefix = prefix.iter().zip(row).all(|(values, value)| values.contains(value));

@@ -22,7 +22,7 @@ const INTERNAL_PAGE_ROWS: u64 = 10_000;
 const LEAST_GROUPED_ROWS: u64 = 100;
 
 /// A limit's value; none if there is none.
-fn limit(term: &Option<Term>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
+fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
     let Some(term) = term else { return Ok(None) };
     let value = match term.evaluate(env)? {
         Val::Unset => return Ok(None),

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::restrictions::analyse::output_of;
 use crate::restrictions::clustering::Tuple;
 use crate::restrictions::filter::Test;
-use crate::restrictions::{Clustering, Op, Partition, Restrictions};
+use crate::restrictions::{Clustering, Op, Ops, Partition, Restrictions};
 use crate::syntax::Name;
 use crate::syntax::ast::CompareOp;
 use model::key::{self, encode_partition_key};
@@ -20,11 +20,11 @@ use replica::{OutputColumn, Position, Region};
 #[derive(Clone, PartialEq, Debug)]
 pub struct Grouping {
     /// The output columns whose values the rows of a group have in common.
-    pub slots: Vec<usize>,
+    pub slots: Box<[usize]>,
     /// Those that are the partition key.
-    pub partition: Vec<usize>,
+    pub partition: Box<[usize]>,
     /// Those that are the clustering key; none of a SELECT DISTINCT.
-    pub clustering: Vec<usize>,
+    pub clustering: Box<[usize]>,
 }
 
 impl Grouping {
@@ -88,7 +88,7 @@ pub(super) fn columns<'s>(
 /// Whether a column of the primary key is equal to one value.
 fn is_fixed(column: &Column, restrictions: &Restrictions) -> bool {
     let position = column.position as usize;
-    let has_eq = |ops: Option<&Vec<Op>>| ops.is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))));
+    let has_eq = |ops: Option<&Ops>| ops.is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))));
     let by_key = match column.kind {
         ColumnKind::PartitionKey => {
             matches!(&restrictions.partition, Partition::Keys(columns) if has_eq(columns.get(position)))

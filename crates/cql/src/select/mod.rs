@@ -38,7 +38,7 @@ pub struct Select {
     /// Which partitions and rows, and what is tested of them.
     pub restrictions: Restrictions,
     /// For each filter, the output columns that it tests.
-    pub filter_slots: Vec<SmallVec<[usize; 1]>>,
+    pub filter_slots: Box<[SmallVec<[usize; 1]>]>,
     /// What is emitted of each row.
     pub output: Rc<Output>,
     /// The same for owners that compute the aggregates themselves, if these are of nothing but columns of all rows.
@@ -52,15 +52,15 @@ pub struct Select {
     /// Whether rows come in the opposite order.
     pub reversed: bool,
     /// The order among several partitions, if it is asked for.
-    pub sort: Vec<SortKey>,
+    pub sort: Box<[SortKey]>,
     /// GROUP BY.
-    pub grouping: Option<Grouping>,
+    pub grouping: Option<Box<Grouping>>,
     /// For a PER PARTITION LIMIT of filtered rows or of groups: the output columns that are the partition key.
-    pub key_slots: Vec<usize>,
+    pub key_slots: Box<[usize]>,
     /// LIMIT.
-    pub limit: Option<Term>,
+    pub limit: Option<Box<Term>>,
     /// PER PARTITION LIMIT.
-    pub per_partition_limit: Option<Term>,
+    pub per_partition_limit: Option<Box<Term>>,
     /// USING.
     pub attributes: Attributes,
     /// ALLOW FILTERING.
@@ -76,9 +76,9 @@ pub enum Shape {
     /// They are the same.
     Plain,
     /// Expressions of each row.
-    Rows(Vec<Selector>),
+    Rows(Box<[Selector]>),
     /// One row of all rows, or of each group: aggregates, and expressions of them and of the first row.
-    Aggregate(Vec<Aggregate>, Vec<Selector>),
+    Aggregate(Box<[Aggregate]>, Box<[Selector]>),
 }
 
 /// A column of an order.

@@ -58,7 +58,7 @@ pub fn plan(
     let order = order(schema, &statement.order_by, &restrictions)?;
     let groups = group::columns(schema, &statement.group_by, &restrictions, statement.distinct)?;
     let optional = |term: &Option<ast::Term>, name: &str, variables: &mut Variables<'_>| {
-        term.as_ref().map(|term| prepare(variables, term, name, &CqlType::Int)).transpose()
+        term.as_ref().map(|term| prepare(variables, term, name, &CqlType::Int).map(Box::new)).transpose()
     };
     let per_partition_limit = optional(&statement.per_partition_limit, "[per_partition_limit]", variables)?;
     if per_partition_limit.is_some() && statement.distinct {
@@ -75,7 +75,7 @@ pub fn plan(
         let columns = std::iter::once(filter.column).chain(filter.rest.iter().map(|(column, _)| *column));
         columns.map(&mut slot).collect::<SmallVec<[usize; 1]>>()
     };
-    let filter_slots: Vec<_> = restrictions.filters.iter().map(slots_of).collect();
+    let filter_slots: Box<[_]> = restrictions.filters.iter().map(slots_of).collect();
     let several = matches!(&restrictions.partition, Partition::Keys(columns)
         if columns.iter().any(|ops| !ops.iter().any(|op| matches!(op, Op::Eq(_)))));
     let mut sort = Vec::new();
@@ -86,8 +86,8 @@ pub fn plan(
         }
     }
     let mut partition_slots =
-        || -> Vec<usize> { schema.partition_key.iter().map(|column| slot(output_of(column))).collect() };
-    let mut key_slots = Vec::new();
+        || -> Box<[usize]> { schema.partition_key.iter().map(|column| slot(output_of(column))).collect() };
+    let mut key_slots = Box::default();
     if per_partition_limit.is_some() && (!restrictions.filters.is_empty() || !groups.is_empty()) {
         key_slots = partition_slots();
     }
@@ -98,14 +98,14 @@ pub fn plan(
         let clustering: &[Column] = if statement.distinct { &[] } else { &schema.clustering };
         let clustering = clustering.iter().map(|column| slot(output_of(column))).collect();
         let slots = groups.iter().map(|column| slot(output_of(column))).collect();
-        Some(Grouping { slots, partition, clustering })
+        Some(Box::new(Grouping { slots, partition, clustering }))
     };
     let reversed = order.first().is_some_and(|(column, descending)| column.descending != *descending);
 
     let straight = |items: &[Item]| items.iter().map(|item| item.selector.as_slot()).collect::<Option<Vec<usize>>>();
     let extra = !filter_slots.is_empty() || !sort.is_empty();
     let mut shape = if !aggregates.is_empty() || grouping.is_some() {
-        Shape::Aggregate(aggregates, items.iter().map(|item| item.selector.clone()).collect())
+        Shape::Aggregate(aggregates.into(), items.iter().map(|item| item.selector.clone()).collect())
     } else {
         Shape::Rows(items.iter().map(|item| item.selector.clone()).collect())
     };
@@ -143,7 +143,7 @@ pub fn plan(
         slice,
         static_row,
         reversed,
-        sort,
+        sort: sort.into(),
         grouping,
         key_slots,
         limit,

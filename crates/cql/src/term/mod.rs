@@ -25,7 +25,7 @@ use std::borrow::Cow;
 pub use typing::prepare;
 pub use variables::Variables;
 
-/// A term ready to be evaluated.
+/// A term ready to be evaluated. Plans keep many: what is rare in one lies behind a pointer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Term {
     /// `null`.
@@ -37,19 +37,19 @@ pub enum Term {
     /// A list.
     List(Vec<Term>),
     /// A set of elements of this type.
-    Set(CqlType, Vec<Term>),
+    Set(Box<CqlType>, Vec<Term>),
     /// A map with keys of this type.
-    Map(CqlType, Vec<(Term, Term)>),
+    Map(Box<CqlType>, Vec<(Term, Term)>),
     /// A vector of elements of this type.
-    Vector(CqlType, Vec<Term>),
+    Vector(Box<CqlType>, Vec<Term>),
     /// A tuple or a value of a user type, field by field.
     Tuple(Vec<Term>),
     /// A field of a tuple.
     TupleField(Box<Term>, usize),
     /// A function call.
-    Call(Function, Vec<Term>),
+    Call(Box<Function>, Vec<Term>),
     /// A constant that was computed from function calls, with what it was computed from.
-    Folded(Option<Bytes>, Box<Term>),
+    Folded(Box<(Option<Bytes>, Term)>),
 }
 
 /// What a term evaluates to.
@@ -184,7 +184,7 @@ impl Term {
                     None => Val::Null,
                 });
             }
-            Term::Folded(value, _) => return Ok(value.as_ref().map_or(Val::Null, Val::Shared)),
+            Term::Folded(folded) => return Ok(folded.0.as_ref().map_or(Val::Null, Val::Shared)),
             Term::Null | Term::Constant(_) | Term::Variable(_) => return self.evaluate(env),
         };
         Ok(Val::Owned(bytes.into()))
@@ -224,7 +224,7 @@ impl Term {
         }
         let value = self.evaluate_set(Env::EMPTY)?;
         if self.has_call() {
-            return Ok(Term::Folded(value, Box::new(self)));
+            return Ok(Term::Folded(Box::new((value, self))));
         }
         Ok(value.map_or(Term::Null, Term::Constant))
     }

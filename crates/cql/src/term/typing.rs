@@ -29,15 +29,15 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                     )));
                 }
                 let elements = elements("vector", variables, terms, name, elem)?;
-                Term::Vector((**elem).clone(), elements).folded()
+                Term::Vector(Box::new((**elem).clone()), elements).folded()
             }
             _ => Err(wrong_literal("list", name, ty)),
         },
         ast::Term::Set(terms) => match ty {
-            CqlType::Map { key, .. } if terms.is_empty() => Term::Map((**key).clone(), Vec::new()).folded(),
+            CqlType::Map { key, .. } if terms.is_empty() => Term::Map(Box::new((**key).clone()), Vec::new()).folded(),
             CqlType::Set { elem, .. } => {
                 let elements = elements("set", variables, terms, name, elem)?;
-                Term::Set((**elem).clone(), elements).folded()
+                Term::Set(Box::new((**elem).clone()), elements).folded()
             }
             _ => Err(wrong_literal("set", name, ty)),
         },
@@ -56,7 +56,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                     let k = prepare(variables, k, &format!("key({name})"), key)?;
                     out.push((k, prepare(variables, v, &format!("value({name})"), value)?));
                 }
-                Term::Map((**key).clone(), out).folded()
+                Term::Map(Box::new((**key).clone()), out).folded()
             }
             _ => Err(wrong_literal("map", name, ty)),
         },
@@ -93,7 +93,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                 return Err(Error::invalid("fromJson() accepts 1 argument only"));
             };
             let text = prepare(variables, text, "arg0(system.fromjson)", &CqlType::Text)?;
-            Term::Call(Function::FromJson(ty.clone()), vec![text]).folded()
+            Term::Call(Box::new(Function::FromJson(ty.clone())), vec![text]).folded()
         }
         ast::Term::Call(call) => {
             let (term, result) = prepare_call(variables, call)?;
@@ -138,7 +138,7 @@ pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term
     for (i, (term, ty)) in call.arguments.iter().zip(&found.parameters).enumerate() {
         terms.push(prepare(variables, term, &format!("arg{i}({})", function::full_name(&call.name)), ty)?);
     }
-    Ok((Term::Call(found.function, terms), found.result))
+    Ok((Term::Call(Box::new(found.function), terms), found.result))
 }
 
 /// The type that a term has by itself; none if that depends on where it stands.

@@ -90,7 +90,7 @@ impl<'a> Variables<'a> {
     }
 
     /// The variables, all with their types.
-    pub fn finish(self) -> Result<Vec<ColumnSpec>, Error> {
+    pub fn finish(self) -> Result<Box<[ColumnSpec]>, Error> {
         let untyped = || Error::invalid("Cannot tell the type of a bind marker");
         self.specs.into_iter().map(|spec| spec.ok_or_else(untyped)).collect()
     }

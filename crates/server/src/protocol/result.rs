@@ -129,7 +129,8 @@ fn encoded(metadata: &ResultMetadata) -> &Bytes {
             write::string(&mut out, &column.name);
             wire::write_option(&column.ty, &mut out);
         }
-        Bytes::from(out)
+        // What is kept has no room to spare.
+        Bytes::from(out.into_boxed_slice())
     })
 }
 

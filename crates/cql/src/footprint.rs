@@ -1,0 +1,336 @@
+//! What kept statements take in memory: their parts, one by one, each allocation as allocators round it.
+//!
+//! What a plan gets when it is used first (its columns in the protocol's form, an output bound to its schema, the count of those who
+//! share a constant) counts from the beginning, so that the figure holds for as long as the plan is kept. Schemas, and the types that
+//! come from them, belong to their tables and do not count.
+
+use crate::api::{ColumnSpec, ResultMetadata};
+use crate::attributes::Attributes;
+use crate::modify::json::JsonInsert;
+use crate::modify::operation::{Change, Operation};
+use crate::modify::{Modify, ReadFirst};
+use crate::plan::{BatchPlan, Plan, Planned};
+use crate::restrictions::clustering::Tuple;
+use crate::restrictions::filter::Test;
+use crate::restrictions::{Clustering, Filter, InList, Op, Partition, Restrictions};
+use crate::select::aggregate::Aggregate;
+use crate::select::group::Grouping;
+use crate::select::selector::{CellTime, Selector};
+use crate::select::{Select, Shape, SortKey};
+use crate::syntax::ast;
+use crate::term::Term;
+use crate::term::function::Function;
+use bytes::Bytes;
+use model::range::{RowRange, Slice};
+use model::types::wire;
+use model::{ColumnId, CqlType, SchemaVersion, TableId};
+use replica::{Output, OutputColumn};
+use smallvec::{Array, SmallVec};
+use std::rc::Rc;
+
+/// The counts in front of what an `Rc` points to.
+const COUNTS: usize = 2 * size_of::<usize>();
+/// What a `Bytes` that is cloned keeps beside its bytes.
+const SHARED: usize = 3 * size_of::<usize>();
+
+/// What an allocation of so many bytes takes: allocators have four sizes for each power of two, at least 16 bytes apart.
+fn allocation(bytes: usize) -> usize {
+    let step = (bytes.next_power_of_two() / 8).max(16);
+    bytes.next_multiple_of(step)
+}
+
+/// Something with memory of its own behind it.
+pub(crate) trait Footprint {
+    /// Bytes of that memory, without those of the value itself.
+    fn footprint(&self) -> usize;
+}
+
+macro_rules! nothing_behind {
+    ($($ty:ty)*) => {
+        $(impl Footprint for $ty {
+            fn footprint(&self) -> usize {
+                0
+            }
+        })*
+    };
+}
+
+nothing_behind!(str usize u16 ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
+
+macro_rules! sum_of_fields {
+    ($($ty:ty { $($field:ident)* })*) => {
+        $(impl Footprint for $ty {
+            fn footprint(&self) -> usize {
+                0 $(+ self.$field.footprint())*
+            }
+        })*
+    };
+}
+
+sum_of_fields! {
+    Attributes { timestamp ttl timeout }
+    Restrictions { partition clustering filters }
+    Filter { name test rest }
+    ColumnSpec { name }
+    Aggregate { argument }
+    CellTime { path }
+    Grouping { slots partition clustering }
+    Select {
+        restrictions filter_slots output reduced shape slice sort grouping key_slots limit per_partition_limit attributes metadata
+    }
+    Operation { change }
+    ReadFirst { columns output }
+    JsonInsert { text columns }
+    Modify { partition clustering operations statics attributes json read_first }
+    BatchPlan { attributes statements }
+}
+
+impl<T: Footprint> Footprint for [T] {
+    fn footprint(&self) -> usize {
+        self.iter().map(Footprint::footprint).sum()
+    }
+}
+
+impl<T: Footprint> Footprint for Option<T> {
+    fn footprint(&self) -> usize {
+        self.as_ref().map_or(0, Footprint::footprint)
+    }
+}
+
+impl<T: Footprint + ?Sized> Footprint for Box<T> {
+    fn footprint(&self) -> usize {
+        allocation(size_of_val(&**self)) + (**self).footprint()
+    }
+}
+
+/// As if nobody else had it.
+impl<T: Footprint + ?Sized> Footprint for Rc<T> {
+    fn footprint(&self) -> usize {
+        allocation(COUNTS + size_of_val(&**self)) + (**self).footprint()
+    }
+}
+
+impl<T: Footprint> Footprint for Vec<T> {
+    fn footprint(&self) -> usize {
+        allocation(self.capacity() * size_of::<T>()) + self[..].footprint()
+    }
+}
+
+impl<A: Array<Item: Footprint>> Footprint for SmallVec<A> {
+    fn footprint(&self) -> usize {
+        let apart = if self.spilled() { allocation(self.capacity() * size_of::<A::Item>()) } else { 0 };
+        apart + self[..].footprint()
+    }
+}
+
+impl Footprint for String {
+    fn footprint(&self) -> usize {
+        allocation(self.capacity())
+    }
+}
+
+impl Footprint for Bytes {
+    fn footprint(&self) -> usize {
+        if self.is_empty() { 0 } else { allocation(self.len()) + allocation(SHARED) }
+    }
+}
+
+impl<A: Footprint, B: Footprint> Footprint for (A, B) {
+    fn footprint(&self) -> usize {
+        self.0.footprint() + self.1.footprint()
+    }
+}
+
+impl<A: Footprint, B: Footprint, C: Footprint> Footprint for (A, B, C) {
+    fn footprint(&self) -> usize {
+        self.0.footprint() + self.1.footprint() + self.2.footprint()
+    }
+}
+
+impl Footprint for Function {
+    fn footprint(&self) -> usize {
+        if let Function::Token(types) = self { types.footprint() } else { 0 }
+    }
+}
+
+impl Footprint for Term {
+    fn footprint(&self) -> usize {
+        match self {
+            Term::Null | Term::Variable(_) => 0,
+            Term::Constant(bytes) => bytes.footprint(),
+            Term::List(terms) | Term::Tuple(terms) => terms.footprint(),
+            Term::Set(ty, terms) | Term::Vector(ty, terms) => ty.footprint() + terms.footprint(),
+            Term::Map(ty, pairs) => ty.footprint() + pairs.footprint(),
+            Term::TupleField(tuple, _) => tuple.footprint(),
+            Term::Call(function, terms) => function.footprint() + terms.footprint(),
+            Term::Folded(folded) => folded.footprint(),
+        }
+    }
+}
+
+impl Footprint for InList {
+    fn footprint(&self) -> usize {
+        match self {
+            InList::Terms(terms) => terms.footprint(),
+            InList::List(term) => term.footprint(),
+        }
+    }
+}
+
+impl Footprint for Op {
+    fn footprint(&self) -> usize {
+        match self {
+            Op::Eq(term) | Op::Lower(term, _) | Op::Upper(term, _) => term.footprint(),
+            Op::In(list) => list.footprint(),
+        }
+    }
+}
+
+impl Footprint for Partition {
+    fn footprint(&self) -> usize {
+        match self {
+            Partition::All => 0,
+            Partition::Keys(columns) => columns.footprint(),
+            Partition::Token(ops) => ops.footprint(),
+        }
+    }
+}
+
+impl Footprint for Tuple {
+    fn footprint(&self) -> usize {
+        match self {
+            Tuple::Eq(terms) | Tuple::Lower(terms, _) | Tuple::Upper(terms, _) => terms.footprint(),
+            Tuple::In(tuples) => tuples.footprint(),
+            Tuple::InList(term, _) => term.footprint(),
+        }
+    }
+}
+
+impl Footprint for Clustering {
+    fn footprint(&self) -> usize {
+        match self {
+            Clustering::All => 0,
+            Clustering::Columns { prefix, slice } => prefix.footprint() + slice.footprint(),
+            Clustering::Tuples(tuples) => tuples.footprint(),
+        }
+    }
+}
+
+impl Footprint for Test {
+    fn footprint(&self) -> usize {
+        match self {
+            Test::Compare(_, term) | Test::Contains(term) | Test::ContainsKey(term) => term.footprint(),
+            Test::In(list, _) => list.footprint(),
+            Test::Element(key, _, value) => key.footprint() + value.footprint(),
+            Test::Tuple(tuple, _) => tuple.footprint(),
+        }
+    }
+}
+
+impl Footprint for Change {
+    fn footprint(&self) -> usize {
+        match self {
+            Change::Delete | Change::DeleteField(_) => 0,
+            Change::Set(term)
+            | Change::Append(term)
+            | Change::Prepend(term)
+            | Change::Add(term)
+            | Change::Remove(term)
+            | Change::Discard(term)
+            | Change::DeleteIndex(term)
+            | Change::DeleteKey(term)
+            | Change::SetField(_, term)
+            | Change::Count(term, _) => term.footprint(),
+            Change::SetIndex(place, term) | Change::SetKey(place, term) => place.footprint() + term.footprint(),
+        }
+    }
+}
+
+impl Footprint for Selector {
+    fn footprint(&self) -> usize {
+        match self {
+            Selector::Slot(_) | Selector::Aggregate(_) => 0,
+            Selector::Term(term) => term.footprint(),
+            Selector::Call(function, arguments) => function.footprint() + arguments.footprint(),
+            Selector::Field(inner, _) => inner.footprint(),
+            Selector::Element(inner, _, key) => inner.footprint() + key.footprint(),
+            Selector::Slice(inner, _, from, to) => inner.footprint() + from.footprint() + to.footprint(),
+            Selector::CellTime(wanted) => wanted.footprint(),
+            Selector::Json(members) => members.footprint(),
+        }
+    }
+}
+
+impl Footprint for Shape {
+    fn footprint(&self) -> usize {
+        match self {
+            Shape::Plain => 0,
+            Shape::Rows(selectors) => selectors.footprint(),
+            Shape::Aggregate(aggregates, selectors) => aggregates.footprint() + selectors.footprint(),
+        }
+    }
+}
+
+impl Footprint for Output {
+    fn footprint(&self) -> usize {
+        self.allocations().into_iter().map(allocation).sum()
+    }
+}
+
+/// One that depends on no values is of whole partitions: its bounds are empty.
+impl Footprint for Slice {
+    fn footprint(&self) -> usize {
+        allocation(self.rows.capacity() * size_of::<RowRange>())
+    }
+}
+
+/// Of one table's columns, as nearly all are.
+impl Footprint for ResultMetadata {
+    fn footprint(&self) -> usize {
+        let Some(first) = self.columns.first() else { return 0 };
+        let names = first.keyspace.footprint() + first.table.footprint();
+        let mut encoded = Vec::new();
+        self.columns.iter().for_each(|column| wire::write_option(&column.ty, &mut encoded));
+        // Its flags and the names, each behind its length.
+        let lengths: usize = self.columns.iter().map(|column| 2 + column.name.len()).sum();
+        let encoded = encoded.len() + 8 + first.keyspace.len() + first.table.len() + lengths;
+        self.columns.footprint() + names + allocation(encoded)
+    }
+}
+
+impl Footprint for Plan {
+    fn footprint(&self) -> usize {
+        match self {
+            Plan::Select(select) => select.footprint(),
+            Plan::Modify(modify) | Plan::Configure(modify) | Plan::Unwritable(modify) => modify.footprint(),
+            Plan::Batch(batch) => batch.footprint(),
+            Plan::Use(keyspace) => keyspace.footprint(),
+            Plan::Truncate(truncate) => allocation(size_of_val(&**truncate)) + truncate.1.footprint(),
+            Plan::Describe(describe) => allocation(size_of_val::<ast::Describe>(describe)),
+            Plan::Schema(statement) => allocation(size_of_val::<ast::Statement>(statement)),
+        }
+    }
+}
+
+impl Footprint for Planned {
+    fn footprint(&self) -> usize {
+        // The columns of a SELECT belong to it.
+        let result = if let Plan::Select(_) = self.plan { 0 } else { self.result.footprint() };
+        self.plan.footprint()
+            + self.variables.footprint()
+            + result
+            + self.partition_key_markers.footprint()
+            + self.tables.footprint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_are_rounded_up() {
+        let rounded = [0, 1, 16, 17, 64, 65, 128, 129, 600, 1024, 1025].map(allocation);
+        assert_eq!(rounded, [0, 16, 16, 32, 64, 80, 128, 160, 640, 1024, 1280]);
+    }
+}

@@ -1,0 +1,137 @@
+//! What prepared statements are counted to take in memory is what they take.
+
+mod support;
+
+use bytes::Bytes;
+use cql::QueryParams;
+use cql::api::{BoundValue, BoundValues, ResultMetadata};
+use mimalloc::MiMalloc;
+use model::CqlType;
+use model::types::wire;
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use support::{Session, with_node};
+
+struct Counting;
+
+thread_local! {
+    /// Bytes allocated and not yet freed by this thread.
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+fn count(grown: i64) {
+    let _ = LIVE.try_with(|live| live.set(live.get() + grown));
+}
+
+/// What an allocation of the process's allocator takes.
+#[allow(unsafe_code)]
+fn taken(ptr: *mut u8) -> i64 {
+    // SAFETY: it comes from mimalloc, and was not freed.
+    unsafe { libmimalloc_sys::mi_usable_size(ptr.cast()) as i64 }
+}
+
+// SAFETY: everything is passed on to mimalloc.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller vouches.
+        let ptr = unsafe { MiMalloc.alloc(layout) };
+        count(taken(ptr));
+        ptr
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-taken(ptr));
+        // SAFETY: as the caller vouches.
+        unsafe { MiMalloc.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(-taken(ptr));
+        // SAFETY: as the caller vouches.
+        let ptr = unsafe { MiMalloc.realloc(ptr, layout, size) };
+        count(taken(ptr));
+        ptr
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How many statements of each kind are measured together.
+const EACH: usize = 100;
+/// Statements that are kept before: the map that they are in doubles at 1,792 and then not until there are 3,584.
+const BEFORE: usize = 1800;
+
+/// The columns in the protocol's form, as the server keeps them: as long as its own.
+fn encode(metadata: &ResultMetadata) {
+    let mut out = vec![0; 4];
+    for (i, column) in metadata.columns.iter().enumerate() {
+        let names = [&*column.keyspace, &*column.table, &column.name];
+        for name in &names[if i == 0 { 0 } else { 2 }..] {
+            out.extend([0; 2]);
+            out.extend(name.as_bytes());
+        }
+        wire::write_option(&column.ty, &mut out);
+    }
+    metadata.encoded.set(Bytes::from(out.into_boxed_slice())).expect("it is fresh");
+}
+
+async fn prepare(session: &Session, text: &str) {
+    let prepared = session.processor.prepare(&session.client, text, None).await;
+    let prepared = prepared.unwrap_or_else(|error| panic!("{text}: {error}"));
+    encode(&prepared.markers);
+    if !std::rc::Rc::ptr_eq(&prepared.markers, &prepared.result) {
+        encode(&prepared.result);
+    }
+    // Reads are bound to their tables when they are executed first.
+    if text.starts_with("SELECT") {
+        let one = |ty: &CqlType| match ty {
+            CqlType::Int => vec![0, 0, 0, 1],
+            CqlType::Timestamp => vec![1; 8],
+            _ => vec![1],
+        };
+        let values = prepared.markers.columns.iter().map(|column| BoundValue::Value(one(&column.ty).into())).collect();
+        let params = QueryParams { values: BoundValues::Positional(values), ..QueryParams::default() };
+        let answer = session.processor.execute(&session.client, &prepared.id, &params).await;
+        answer.unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+#[test]
+fn statements_weigh_what_they_take() {
+    with_node("statement_memory", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE simple (pk int PRIMARY KEY, v int)").await;
+        session
+            .ok("CREATE TABLE wide (p text, q int, c int, d timestamp, s text static, v blob, l list<int>, m map<text, int>, \
+                 PRIMARY KEY ((p, q), c, d))")
+            .await;
+        for n in 0..BEFORE {
+            prepare(&session, &format!("SELECT v FROM simple WHERE pk = 1 LIMIT {}", n + 1)).await;
+        }
+        for text in [
+            "SELECT v FROM simple WHERE pk = #",
+            "SELECT v AS v# FROM simple WHERE pk = ?",
+            "SELECT * FROM wide WHERE p = 'p#' AND q = 1",
+            "SELECT c, v FROM wide WHERE p = ? AND q = ? AND c > # AND c <= ? ORDER BY c DESC LIMIT ?",
+            "SELECT p, q, v, writetime(v), m['#'] FROM wide WHERE c = # AND v = 0x00 ALLOW FILTERING",
+            "SELECT p, q, count(*), max(c) FROM wide WHERE token(p, q) > # GROUP BY p, q",
+            "SELECT v FROM wide WHERE p IN ('a#', 'b#', 'c#') AND q = 1 AND (c, d) > (#, '2026-11-22')",
+            "INSERT INTO simple (pk, v) VALUES (?, #)",
+            "INSERT INTO wide (p, q, c, d, s, v, l, m) VALUES (?, ?, ?, ?, ?, ?, [1, #, ?], {'a': #}) USING TTL 600",
+            "INSERT INTO wide JSON '{\"p\": \"p#\"}'",
+            "UPDATE wide USING TIMESTAMP 1# SET v = ?, l = l + [#], m['x#'] = ? WHERE p = ? AND q = ? AND c = ? AND d = ?",
+            "DELETE m['x#'], v FROM wide WHERE p = ? AND q = ? AND c = 1 AND d = '2026-11-22'",
+            "BEGIN BATCH INSERT INTO simple (pk, v) VALUES (#, ?); UPDATE simple SET v = # WHERE pk = ?; APPLY BATCH",
+        ] {
+            let counted = || session.processor.prepared_statements().bytes as f64 / EACH as f64;
+            let (live, weight) = (LIVE.get(), counted());
+            for n in 0..EACH {
+                prepare(&session, &text.replace('#', &(100_000 + n).to_string())).await;
+            }
+            let (taken, counted) = ((LIVE.get() - live) as f64 / EACH as f64, counted() - weight);
+            assert!((0.85..1.25).contains(&(counted / taken)), "{counted} bytes counted, {taken} taken: {text}");
+        }
+    });
+}

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use cluster::internode::{
     self, AddressBook, Between, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener,
-    InternodeMetrics, Peer, PeerAddress, Refusal, RejectionCode, Running, Verb,
+    InternodeMetrics, LivenessConfig, Peer, PeerAddress, Refusal, RejectionCode, Running, Verb,
 };
 use model::HostId;
 use rt::net::{AsyncReadExt, AsyncWriteExt};
@@ -207,6 +207,25 @@ fn garbage_on_the_port_is_closed_and_the_port_goes_on() {
         assert_eq!(b.call_at(a.address).await, Ok(a.host));
         a.stop().await;
         b.stop().await;
+    });
+}
+
+/// A node stands still: connections to it open, and nothing comes. Who waits for one is told as soon as the node is known to be down, not when the
+/// attempts have taken all of his time.
+#[test]
+fn who_waits_for_a_connection_is_told_that_the_node_is_down() {
+    rt::block_on(async {
+        let still = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let ms = Duration::from_millis;
+        let liveness = LivenessConfig { timeout: ms(100), down_after: ms(500), ..LivenessConfig::default() };
+        let config = InternodeConfig { handshake_timeout: SOON, liveness, ..InternodeConfig::default() };
+        let a = start(1, 1, "C", config, None).await;
+        let address = still.local_addr().expect("known");
+        let peer = PeerAddress { address, shards: 1, datacenter: "dc1".into(), rack: "r1".into() };
+        a.knows(&[(host(2), peer)]).await;
+        let answer = a.call(0, Peer { host: host(2), shard: 0 }, Bytes::new()).await;
+        assert_eq!(answer, Err(CallError::Down(host(2))));
+        a.stop().await;
     });
 }
 

@@ -8,6 +8,7 @@ use super::error::CallError;
 use super::frame::Frames;
 use super::metrics::{Level, count};
 use super::wire::{End, Wire, drive};
+use model::HostId;
 use rt::net::AsyncWriteExt;
 use rt::sync::{Deadline, Notify};
 use rt::time::{Duration, Instant};
@@ -155,15 +156,23 @@ impl Link {
         .detach();
     }
 
-    /// Gives up the connection, and what is known of the way.
+    /// Gives up the connection, and what is known of the way. Who waits for it begins another attempt.
     pub fn reset(&self, why: &Arc<str>) {
+        self.give_up(why, State::Idle);
+    }
+
+    /// The same, but who waits for it is told that the node is down: a further attempt would only take the rest of his time.
+    pub fn end(&self, why: &Arc<str>, host: HostId) {
+        self.give_up(why, State::Failed { until: rt::time::now(), error: CallError::Down(host) });
+    }
+
+    fn give_up(&self, why: &Arc<str>, after: State) {
         self.generation.set(self.generation.get() + 1);
         self.failures.set(0);
-        let before = self.state.replace(State::Idle);
+        let before = self.state.replace(after);
         if let State::Up(channel) = before {
             channel.close(why);
         }
-        // Who waits for an attempt that counts no more is told, or begins another.
         self.changed.notify_waiters();
     }
 

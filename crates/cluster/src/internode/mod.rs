@@ -209,7 +209,8 @@ impl Internode {
         let before = self.book.replace(Rc::new(book));
         let moved = before.moved(&self.book.borrow());
         if !moved.is_empty() {
-            self.close_links("the node has moved or left", |host| moved.contains(&host));
+            let why: Arc<str> = "the node has moved or left".into();
+            self.take_links(|host| moved.contains(&host)).iter().for_each(|link| link.reset(&why));
         }
     }
 
@@ -258,7 +259,8 @@ impl Internode {
                 let of_host = |target: &Target| matches!(target, Target::Host(peer, _) if peer.host == event.host);
                 self.links.borrow().iter().filter(|(target, _)| of_host(target)).for_each(|(_, link)| link.forgive());
             } else {
-                self.close_links("the node is down", |host| host == event.host);
+                let why: Arc<str> = "the node is down".into();
+                self.take_links(|host| host == event.host).iter().for_each(|link| link.end(&why, event.host));
             }
             let subscribers = self.subscribers.borrow().clone();
             subscribers.iter().for_each(|subscriber| subscriber(*event));
@@ -269,17 +271,17 @@ impl Internode {
         }
     }
 
-    fn close_links(&self, why: &str, which: impl Fn(HostId) -> bool) {
-        let why: Arc<str> = why.into();
-        let mut closed = Vec::new();
+    /// Forgets the ways to some nodes, and says which they were.
+    fn take_links(&self, which: impl Fn(HostId) -> bool) -> Vec<Rc<Link>> {
+        let mut taken = Vec::new();
         self.links.borrow_mut().retain(|target, link| match target {
             Target::Host(peer, _) if which(peer.host) => {
-                closed.push(link.clone());
+                taken.push(link.clone());
                 false
             }
             _ => true,
         });
-        closed.iter().for_each(|link| link.reset(&why));
+        taken
     }
 
     /// Gives up the connection for a verb if nothing has come over it for `time`, although something should.

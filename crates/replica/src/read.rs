@@ -324,10 +324,14 @@ impl Replica {
     /// The querier that the page before left for this purpose, if it fits.
     #[inline]
     pub(crate) fn find(&self, command: &ReadCommand, purpose: Purpose, context: &Context) -> Option<Found> {
-        match self.config.querier_cache && querier::continues(command) {
-            true => self.queriers.find(command, purpose, context, self.engine.schema(command.table).as_deref()),
-            false => None,
+        if !self.config.querier_cache || command.first_page {
+            return None;
         }
+        if querier::continues(command) {
+            return self.queriers.find(command, purpose, context, self.engine.schema(command.table).as_deref());
+        }
+        self.queriers.give_up_ahead(command, purpose);
+        None
     }
 
     /// Goes on with a querier; with its permit alone where its reader turns out to be of no use.

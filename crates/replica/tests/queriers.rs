@@ -153,6 +153,31 @@ fn a_first_page_looks_for_nothing_and_an_unpaged_read_leaves_nothing() {
     });
 }
 
+/// A coordinator asks several ranges side by side, and throws away what does not fit into the page. What that left is of no use to the page that
+/// reads the range from its beginning, and would not be found by any other.
+#[test]
+fn what_was_read_ahead_is_given_up_where_the_query_gets_there() {
+    rt::block_on(async {
+        let (_scratch, engine) = with_data("ahead").await;
+        let replica = Replica::new(engine, config());
+        let scan = Query { range: PartitionRange::FULL, ..Query::of_key(1, 1, 3) };
+        for query in [Query::of_key(1, 1, 3), scan] {
+            first_page(&replica, &query).await;
+            let elsewhere = Query { id: 2, ..query.clone() };
+            first_page(&replica, &elsewhere).await;
+            assert_eq!(replica.metrics().queriers.population, 2);
+            let all = Query { limits: limits(100), ..query.clone() };
+            let late = ReadCommand { first_page: false, ..all.command(1, None).unwrap() };
+            let (page, words) = traced(&replica, &late).await;
+            assert_eq!((page.end, words.len()), (PageEnd::Exhausted, 0));
+            let queriers = replica.metrics().queriers;
+            assert_eq!((queriers.population, queriers.lookups), (1, 0), "the one of the other query");
+            replica.forget_queriers(None);
+        }
+        assert_eq!(replica.metrics().permits[0].count, 0);
+    });
+}
+
 #[test]
 fn time_evicts() {
     rt::block_on(async {

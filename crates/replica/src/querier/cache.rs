@@ -138,6 +138,12 @@ impl<Q> QuerierCache<Q> {
         taken
     }
 
+    /// Takes out what no page will ask for any more, if it is there. Nobody looked for it, so it counts nowhere.
+    #[must_use]
+    pub fn discard(&mut self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Q> {
+        self.find(query, purpose, end).and_then(|place| self.remove(place))
+    }
+
     /// Counts that the querier last taken could not be used.
     pub fn count_drop(&mut self, other_class: bool) {
         self.counters.drops += 1;
@@ -159,7 +165,7 @@ impl<Q> QuerierCache<Q> {
     #[must_use]
     pub fn insert(&mut self, key: CacheKey, memory: usize, querier: Q, now: Instant) -> SmallVec<[Q; 1]> {
         let mut gone = SmallVec::new();
-        gone.extend(self.find(key.query, key.purpose, &key.end).and_then(|same| self.remove(same)));
+        gone.extend(self.discard(key.query, key.purpose, &key.end));
         let expires = now + self.limits.ttl;
         let (query, class) = (key.query, key.class as usize);
         let older = self.lists[class].newest;

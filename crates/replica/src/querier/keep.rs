@@ -130,6 +130,14 @@ impl Queriers {
         }
     }
 
+    /// Gives up what an earlier page of a query left of a range that is now read from its beginning: it had been read ahead, and the page
+    /// ended before it.
+    pub fn give_up_ahead(&self, command: &ReadCommand, purpose: Purpose) {
+        let (Some(query), Some(range)) = (command.query, command.ranges.first()) else { return };
+        let gone = self.cache.borrow_mut().discard(query, purpose, &range.end);
+        drop(gone);
+    }
+
     /// Gives up the longest unused querier of a class; false if there is none.
     pub fn give_up_one(&self, class: Class) -> bool {
         let gone = self.cache.borrow_mut().evict_for_permit(class);

@@ -15,6 +15,7 @@ use super::paging::LastReplicas;
 use super::reconcile::{self, Merged};
 use super::repair::OtherSet;
 use super::replicate::factors;
+use super::steps::{self, Part};
 use super::tally::{Standing, Tally};
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::{Metadata, Table};
@@ -23,7 +24,6 @@ use crate::tablets::transition::Replicas;
 use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
-use model::id::HostId;
 use replica::wire::{Answer, Request};
 use replica::{Digest, FragmentPage, Page, ReadCommand, ReplicaError};
 use rt::time::Duration;
@@ -40,14 +40,6 @@ pub(super) struct Gathered {
     pub goes_on: bool,
     /// Who agreed.
     pub by: LastReplicas,
-}
-
-/// What a replica is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
-    Rows,
-    Digest,
-    Data,
 }
 
 type Asked = FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)>>;
@@ -194,7 +186,7 @@ impl Coordinator {
             invalid: None,
             outdated: false,
         };
-        trace_targets(&targets, kept, options);
+        steps::asked(&targets, kept, options);
         let by = |replicas: SmallVec<[TabletReplica; 3]>| {
             let hosts = replicas.iter().map(|replica| replica.host).collect();
             LastReplicas { before, last, hosts }
@@ -207,17 +199,14 @@ impl Coordinator {
             Err(_) => return Err(self.late(&mut gathering).into()),
         }
         let order = reconcile::order_of(&table.schema, command.slice.reversed);
-        let Some((_, page, digest)) = &gathering.rows else {
-            return Err(gathering.error(false).into());
-        };
+        let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
         if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
             let answered = gathering.answered();
             let others = gathering.digests.iter().map(|(_, page, _)| page);
             let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
             let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
-            let Some((_, mut page, _)) = gathering.rows.take() else {
-                return Err(gathering.error(false).into());
-            };
+            steps::agreed(&answered, options);
+            let Some((_, mut page, _)) = gathering.rows.take() else { return Err(gathering.error(false).into()) };
             if let Some(first) = first {
                 (page.end, page.last, page.rows_in_last) = first;
             }
@@ -230,7 +219,10 @@ impl Coordinator {
         // Boxed, for it is seldom: what reads have with them is small.
         let reconciled = Box::pin(self.reconcile(table, command, answered, other, &mut gathering, options));
         match limit.limit(reconciled).await {
-            Ok(Ok((page, goes_on, sources))) => Ok(Gathered { page, goes_on, by: by(sources) }),
+            Ok(Ok((page, goes_on, sources))) => {
+                steps::merged(&sources, options);
+                Ok(Gathered { page, goes_on, by: by(sources) })
+            }
             Ok(Err(Some(error))) => Err(error.into()),
             Ok(Err(None)) => Err(self.too_few(&mut gathering)),
             Err(_) => Err(self.late(&mut gathering).into()),
@@ -295,16 +287,14 @@ impl Coordinator {
                 patience = None;
                 if let Some(replica) = gathering.spare.pop_front() {
                     count(&self.counters.speculative_reads);
-                    options.context.trace("A replica is slow: asking another as well");
                     let part = if gathering.rows.is_none() { Part::Rows } else { Part::Digest };
+                    steps::asked_as_well(part, replica, options);
                     rows_asked += usize::from(part == Part::Rows);
                     ask(&asked, replica, part);
                 }
                 continue;
             };
-            let Some((replica, part, answer)) = next else {
-                return Err(());
-            };
+            let Some((replica, part, answer)) = next else { return Err(()) };
             let datacenter = gathering.nodes.datacenter(replica.host);
             match (part, answer) {
                 (Part::Rows, Ok(Answer::Page(page))) => {
@@ -325,19 +315,19 @@ impl Coordinator {
                     gathering.fail(replica, Miss::Refused(why));
                 }
                 (part, Err(miss)) => {
-                    options.context.trace("A replica did not answer");
+                    steps::missed(replica, &miss, options);
                     gathering.fail(replica, miss);
                     rows_asked -= usize::from(part == Part::Rows);
                     if let Some(replica) = gathering.next_spare() {
                         let part = if rows_asked == 0 { Part::Rows } else { Part::Digest };
+                        steps::asked_instead(part, replica, options);
                         rows_asked += usize::from(part == Part::Rows);
                         ask(&asked, replica, part);
                     } else if rows_asked == 0 && gathering.rows.is_none() {
                         // Enough digests may have come, but nobody is left to give the rows, save those who gave digests.
-                        let Some((replica, ..)) = gathering.digests.pop() else {
-                            return Err(());
-                        };
+                        let Some((replica, ..)) = gathering.digests.pop() else { return Err(()) };
                         gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
+                        steps::asked_instead(Part::Rows, replica, options);
                         rows_asked = 1;
                         ask(&asked, replica, Part::Rows);
                     }
@@ -420,8 +410,10 @@ impl Coordinator {
                     gathering.fail(replica, Miss::Refused(why));
                 }
                 Err(miss) => {
+                    steps::missed(replica, &miss, options);
                     gathering.fail(replica, miss);
                     if let Some(replica) = gathering.next_spare() {
+                        steps::asked_instead(Part::Data, replica, options);
                         ask(&asked, replica);
                     }
                 }
@@ -439,18 +431,6 @@ fn staying_first(read: &[TabletReplica], other: Option<Replicas>) -> Option<Repl
     let other = other?;
     let (stay, go): (Replicas, Replicas) = read.iter().copied().partition(|copy| other.contains(copy));
     Some(stay.into_iter().chain(go).collect())
-}
-
-fn trace_targets(targets: &[TabletReplica], kept: &[HostId], options: &RequestOptions) {
-    let Some(trace) = &options.context.trace else {
-        return;
-    };
-    let described = targets.iter().enumerate().map(|(at, replica)| {
-        let part = if at == 0 { "rows" } else { "a digest" };
-        let before = if kept.contains(&replica.host) { ", as for the page before" } else { "" };
-        format!("{part} of node {}{before}", replica.host)
-    });
-    trace.event(format!("Asking for {}", described.collect::<Vec<_>>().join("; ")));
 }
 
 /// The command for the data behind a page: without limits that would leave holes, and never for everything at once.

@@ -21,6 +21,7 @@ mod repair;
 mod replicate;
 mod resume;
 mod speculation;
+mod steps;
 mod tally;
 mod targets;
 mod timestamp;

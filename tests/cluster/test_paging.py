@@ -5,23 +5,11 @@ import signal
 
 import pytest
 from cassandra import ConsistencyLevel as Level
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-from cassandra.metadata import Murmur3Token
-from cassandra.policies import DCAwareRoundRobinPolicy, RetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import SimpleStatement
+from cluster.paged import COLUMNS, POLICIES, Change, Driver, Model, Query, counters_of_all, grown, in_order_of_tokens, pages
 from cluster.trio import NODES, Trio, eventually, quorum
 
-POLICIES = {"round robin": RoundRobinPolicy, "token aware": lambda: TokenAwarePolicy(DCAwareRoundRobinPolicy())}
 ROWS = 300
-
-
-class Always(RetryPolicy):
-    """Reads may be asked for again anywhere."""
-
-    def on_request_error(self, query, consistency, error, retry_num):
-        return (self.RETRY_NEXT_HOST, None) if retry_num < 10 else (self.RETHROW, None)
-
-    on_unavailable = on_read_timeout = lambda self, *_, retry_num, **__: (self.RETRY_NEXT_HOST, None) if retry_num < 10 else (self.RETHROW, None)
 
 
 @pytest.fixture
@@ -31,46 +19,9 @@ def three(tmp_path):
         yield it
 
 
-class Driver:
-    """A session that speaks to all nodes."""
-
-    def __init__(self, trio, policy):
-        profile = ExecutionProfile(load_balancing_policy=POLICIES[policy](), retry_policy=Always(), request_timeout=60)
-        self.cluster = Cluster([node.address for node in trio.nodes], protocol_version=4, connect_timeout=30, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
-
-    def __enter__(self):
-        return self.cluster.connect()
-
-    def __exit__(self, *_):
-        self.cluster.shutdown()
-
-
-def counters(trio):
-    """What the queriers of all nodes that live did."""
-    names = ("lookups", "misses", "drops", "reused", "population")
-    return {name: sum(node.metric(f"scylla_database_querier_cache_{name}") for node in trio.nodes if node.alive()) for name in names}
-
-
-def grown(trio, before):
-    return {name: value - before[name] for name, value in counters(trio).items()}
-
-
-def pages(session, statement, values=None, between=lambda page: None):
-    """All rows, page by page."""
-    result = session.execute(statement, values)
-    rows = list(result.current_rows)
-    for page in range(5000):
-        if not result.has_more_pages:
-            return [tuple(row) for row in rows]
-        between(page)
-        result.fetch_next_page()
-        rows += result.current_rows
-    raise AssertionError("pages without end")
-
-
 def a_table(trio):
     # No speculation: how busy the machine is must not decide who is asked.
-    trio.sessions[0].execute("CREATE TABLE ks.t (pk int, ck int, s int static, v text, PRIMARY KEY (pk, ck)) WITH speculative_retry = 'NONE'")
+    trio.sessions[0].execute(f"CREATE TABLE ks.t ({COLUMNS}) WITH speculative_retry = 'NONE'")
 
 
 def test_pages_go_on_where_their_readers_are(three):
@@ -89,7 +40,7 @@ def test_pages_go_on_where_their_readers_are(three):
             select = driver.prepare("SELECT pk, ck FROM ks.t WHERE pk = ?")
             scan = driver.prepare("SELECT pk, ck FROM ks.t")
             for level in (Level.ONE, Level.QUORUM, Level.ALL):
-                before = counters(three)
+                before = counters_of_all(three)
                 for statement in (select, scan):
                     statement.fetch_size, statement.consistency_level = 10, level
                 for pk in range(4):
@@ -97,12 +48,12 @@ def test_pages_go_on_where_their_readers_are(three):
                 whole = pages(driver, scan)
                 assert len(whole) == len(set(whole)) == 4 * ROWS
                 assert all([ck for own, ck in whole if own == pk] == list(range(ROWS)) for pk in range(4))
-                done = grown(three, before)
+                done = grown(counters_of_all(three), before)
                 assert done["lookups"] >= 200 and done["reused"] == done["lookups"] - done["misses"] - done["drops"]
                 # On a machine that is busy a node may seem slow now and then: then another one reads on.
                 assert done["reused"] / done["lookups"] > 0.8, done
     # The client is answered before the last replica has been: it may still be reading.
-    eventually(lambda: counters(three)["population"] == 0)
+    eventually(lambda: counters_of_all(three)["population"] == 0)
 
 
 def test_the_trace_says_who_read_the_page_and_with_what(three):
@@ -146,69 +97,39 @@ def test_nodes_that_die_between_pages_cost_no_row(three):
         three.wait_up(dead)
 
 
-def test_a_node_that_stands_still_is_replaced_by_another(three):
-    """It has read the first page, and answers nothing from then on, and nobody knows: the next page waits for it a moment, those after it do not."""
+@pytest.mark.parametrize("speculation", ["20ms", "NONE"])
+def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
+    """It has read the first page, and answers nothing from then on, and nobody knows: the next page waits for it as long as the table allows, or until
+    it is known to be down, which is before a read times out. Those after it do not wait."""
     three.keyspace()
-    three.sessions[0].execute("CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '20ms'")
+    three.sessions[0].execute(f"CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '{speculation}'")
     for ck in range(100):
         three.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL))
-    for level in (Level.ONE, Level.QUORUM):
+    stopped = str(three.sessions[2].execute("SELECT host_id FROM system.local").one().host_id)
+    # Each begins with a coordinator that has no bad experience yet.
+    for coordinator, level in enumerate((Level.ONE, Level.QUORUM)):
         statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=7, consistency_level=level)
         result = three.sessions[2].execute(statement)
-        rows, coordinator = [row.ck for row in result.current_rows], 0
+        rows, traced = [row.ck for row in result.current_rows], []
         three.nodes[2].process.send_signal(signal.SIGSTOP)
         try:
             while result.paging_state:
-                result = three.sessions[coordinator].execute(statement, paging_state=result.paging_state)
+                result = three.sessions[coordinator].execute(statement, paging_state=result.paging_state, trace=len(traced) < 2)
+                if len(traced) < 2:
+                    traced.append([event.description for event in result.get_query_trace(max_wait_sec=20).events])
                 rows += [row.ck for row in result.current_rows]
                 coordinator = 1 - coordinator
         finally:
             three.nodes[2].process.send_signal(signal.SIGCONT)
         assert rows == list(range(100)), Level.value_to_name[level]
+        said = [step for step in traced[0] if "sking for" in step]
+        assert f"node {stopped}, as for the page before" in said[0], said
+        assert said[1].endswith("as well" if speculation == "20ms" else "instead"), said
+        answered = next(step for step in traced[0] if step.startswith("The rows are those of node"))
+        assert stopped not in answered, "who served the page is told"
+        assert not any(stopped in step for step in traced[1]), "it is not asked any more"
         three.wait_up(2)
         eventually(lambda: three.sessions[2].execute("SELECT key FROM system.local").one())
-
-
-class Model:
-    """What the table holds when all nodes' knowledge is put together."""
-
-    def __init__(self):
-        self.rows, self.statics = {}, {}
-
-    def change(self, rng, number):
-        """A statement, applied."""
-        pk, ck = rng.randrange(4), rng.randrange(40)
-        kind = rng.choices(["row", "row deletion", "range", "static", "static deletion", "partition"], [20, 4, 2, 2, 1, 0.3])[0]
-        using = f"USING TIMESTAMP {number}"
-        doomed = lambda condition: [self.rows.pop(key) for key in list(self.rows) if key[0] == pk and condition(key[1])]
-        if kind == "row":
-            self.rows[pk, ck] = str(number)
-            return f"INSERT INTO ks.t (pk, ck, v) VALUES ({pk}, {ck}, '{number}') {using}"
-        if kind == "static":
-            self.statics[pk] = number
-            return f"INSERT INTO ks.t (pk, s) VALUES ({pk}, {number}) {using}"
-        if kind == "static deletion":
-            self.statics.pop(pk, None)
-            return f"DELETE s FROM ks.t {using} WHERE pk = {pk}"
-        if kind == "row deletion":
-            doomed(lambda own: own == ck)
-            return f"DELETE FROM ks.t {using} WHERE pk = {pk} AND ck = {ck}"
-        if kind == "range":
-            doomed(lambda own: ck <= own < ck + 6)
-            return f"DELETE FROM ks.t {using} WHERE pk = {pk} AND ck >= {ck} AND ck < {ck + 6}"
-        doomed(lambda own: True)
-        self.statics.pop(pk, None)
-        return f"DELETE FROM ks.t {using} WHERE pk = {pk}"
-
-    def seen(self, keys, backward=False, per_partition=1000):
-        found = []
-        for pk in keys:
-            own = sorted((key for key in self.rows if key[0] == pk), reverse=backward)
-            rows = [(*key, self.statics.get(pk), self.rows[key]) for key in own]
-            if not rows and pk in self.statics:
-                rows = [(pk, None, self.statics[pk], None)]
-            found += rows[:per_partition]
-        return found
 
 
 def test_replicas_that_differ_are_read_page_by_page_as_one(three):
@@ -225,7 +146,9 @@ def test_replicas_that_differ_are_read_page_by_page_as_one(three):
             session = three.sessions[(absent + 1) % NODES]
             for _ in range(60):
                 number += 1
-                session.execute(quorum(model.change(rng, number)))
+                change = Change.any(rng, number, range(4), 40)
+                model.apply(change)
+                session.execute(quorum(change.text("ks.t")))
             if absent == 1:
                 three.nodes[0].flush("ks")
             three.nodes[absent].start()
@@ -239,22 +162,18 @@ def test_replicas_that_differ_are_read_page_by_page_as_one(three):
         if size > 1:
             miss(model)
         with Driver(three, "round robin") as driver:
-            every = sorted(range(4), key=lambda pk: Murmur3Token.hash_fn(pk.to_bytes(4, "big")))
-            cases = [
-                (f"SELECT {columns} FROM ks.t WHERE pk = 1", model.seen([1])),
-                (f"SELECT {columns} FROM ks.t WHERE pk = 2 ORDER BY ck DESC", model.seen([2], backward=True)),
-                (f"SELECT {columns} FROM ks.t WHERE pk IN (3, 0, 9)", None),
-                (f"SELECT {columns} FROM ks.t PER PARTITION LIMIT 3", model.seen(every, per_partition=3)),
-                (f"SELECT {columns} FROM ks.t LIMIT 25", model.seen(every)[:25]),
-                (f"SELECT {columns} FROM ks.t WHERE ck > 20 ALLOW FILTERING", [row for row in model.seen(every) if row[1] is not None and row[1] > 20]),
-                ("SELECT count(*) FROM ks.t", [(len(model.seen(every)),)]),
-                (f"SELECT {columns} FROM ks.t", model.seen(every)),
-            ]
-            for text, expected in cases:
-                found = pages(driver, SimpleStatement(text, fetch_size=size, consistency_level=Level.QUORUM))
-                if expected is None:
-                    assert sorted(found, key=str) == sorted(model.seen([0, 3]), key=str), f"{text}, pages of {size}"
-                else:
-                    assert found == expected, f"{text}, pages of {size}"
+            every = in_order_of_tokens(range(4))
+            for query in [
+                Query(f"SELECT {columns} FROM ks.t WHERE pk = 1", (), [1]),
+                Query(f"SELECT {columns} FROM ks.t WHERE pk = 2 ORDER BY ck DESC", (), [2], backward=True),
+                Query(f"SELECT {columns} FROM ks.t WHERE pk IN (3, 0, 9)", (), [0, 3, 9]),
+                Query(f"SELECT {columns} FROM ks.t PER PARTITION LIMIT 3", (), every, per_partition=3),
+                Query(f"SELECT {columns} FROM ks.t LIMIT 25", (), every, limit=25),
+                Query(f"SELECT {columns} FROM ks.t WHERE ck > 20 ALLOW FILTERING", (), every, where=lambda row: row[1] is not None and row[1] > 20),
+                Query("SELECT count(*) FROM ks.t", (), every, shape="count"),
+                Query(f"SELECT {columns} FROM ks.t", (), every),
+            ]:
+                found = pages(driver, SimpleStatement(query.text, fetch_size=size, consistency_level=Level.QUORUM))
+                assert found == query.expected(model), f"{query.text}, pages of {size}"
     repaired = sum(node.metric("scylla_storage_proxy_coordinator_foreground_read_repairs") for node in three.nodes) - before
     assert repaired > 10, repaired

@@ -2,18 +2,21 @@
 
 mod support;
 
+use bytes::Bytes;
 use cluster::coordinator::Consistency::{self, *};
-use cluster::coordinator::{PageLimits, Partitions};
-use cluster::{PageRequest, Query};
+use cluster::coordinator::{Binding, PageLimits, PagingState, Partitions, StatementHash};
+use cluster::metadata::{Op, PagingKey};
+use cluster::{CoordinatorError, PageRequest, Query};
 use model::range::{PartitionRange, Slice};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use replica::Output;
+use rt::time::Duration;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Mutex;
-use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster};
+use support::{Change, Cluster, Fault, Shape, key, rows, table_id, with_cluster};
 
 type Row = (i32, i32, i64);
 
@@ -192,6 +195,40 @@ fn readers_at_other_positions_are_dropped() {
         assert_eq!(queriers(&cluster, &[1]).2, 1);
         // After page 4 it looked for both of its readers, of which one was not kept since page 1.
         assert!(queriers(&cluster, &[2]).2 >= 2);
+    });
+}
+
+/// A node that learns of a new key a little later than others takes what these have authenticated with it.
+#[test]
+fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
+    with_cluster("keys", Shape::default(), |cluster| async move {
+        let put = |id| Op::PutPagingKey(PagingKey { id, secret: [7; 32], created: 1 });
+        let binding = Binding { table: table_id(), role: None, statement: StatementHash([3; 32]) };
+        let state = PagingState::of_language(Bytes::from_static(b"more"));
+        cluster.change(0, vec![put(9)]).await;
+        let sealed = cluster.nodes[0].coordinator.seal_state(&state, &binding);
+        let later = {
+            let cluster = cluster.clone();
+            rt::task::spawn(async move {
+                rt::time::sleep(Duration::from_millis(20)).await;
+                cluster.change(1, vec![put(8)]).await;
+                rt::time::sleep(Duration::from_millis(20)).await;
+                cluster.change(1, vec![put(9)]).await;
+            })
+        };
+        let behind = &cluster.nodes[1].coordinator;
+        assert_eq!(behind.open_state(&sealed, &binding, None).await, Ok(state.clone()));
+        later.await.expect("the keys are changed");
+
+        // What nobody has made is not waited for, and what does not come is not waited for long.
+        let with_key = |id: u32| Bytes::from([&sealed[..1], &id.to_le_bytes(), &sealed[5..]].concat());
+        let began = rt::time::now();
+        for id in [1, 7, 9 + 17, u32::MAX] {
+            assert_eq!(behind.open_state(&with_key(id), &binding, None).await, Err(CoordinatorError::PagingState));
+        }
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        assert_eq!(behind.open_state(&with_key(10), &binding, None).await, Err(CoordinatorError::PagingState));
+        assert_eq!(behind.metrics().refused_states, 5);
     });
 }
 

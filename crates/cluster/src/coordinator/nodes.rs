@@ -85,6 +85,11 @@ impl Nodes {
         self.own.is_some_and(|(own, ..)| own == host)
     }
 
+    /// Whether there are others than this one.
+    pub fn are_several(&self) -> bool {
+        self.known.len() > 1
+    }
+
     /// This node's datacenter.
     pub fn own_datacenter(&self) -> DatacenterId {
         self.own.map_or(NOWHERE, |(_, datacenter, _)| datacenter)

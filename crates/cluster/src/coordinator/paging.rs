@@ -27,6 +27,7 @@ use model::id::{HostId, QueryId, TableId};
 use model::key::{Clustering, MAX_KEY_BYTES};
 use model::token::Token;
 use replica::{Position, Region, region_from_code};
+use rt::sync::Deadline;
 use rt::time::Duration;
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -37,6 +38,10 @@ const TAG: usize = 16;
 const HEAD: usize = 1 + 4 + TAG;
 /// A longer one is refused unseen. A key, a prefix and what the language adds have at most 64 KiB each.
 pub const MAX_STATE_BYTES: usize = 256 << 10;
+/// A node that was away has missed so many keys at most; a number beyond is made up.
+const MOST_KEYS_BEHIND: u32 = 16;
+/// Who is further behind does not know its cluster.
+const LONGEST_WAIT_FOR_KEY: Duration = Duration::from_secs(4);
 /// The field of the language.
 const LANGUAGE: u8 = 1;
 /// The field of the replicas.
@@ -153,10 +158,7 @@ impl PagingState {
         now: i64,
         expiry: Duration,
     ) -> Result<PagingState, Refused> {
-        if bytes.len() < HEAD || bytes.len() > MAX_STATE_BYTES || bytes[0] != VERSION {
-            return Err(Refused::Foreign);
-        }
-        let key = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+        let key = key_of(bytes).ok_or(Refused::Foreign)?;
         let mac = keys.get(key).ok_or(Refused::UnknownKey)?;
         let tag = &bytes[HEAD - TAG..HEAD];
         signed(mac.clone(), binding, bytes).verify_truncated_left(tag).map_err(|_| Refused::Forged)?;
@@ -224,6 +226,12 @@ impl PagingState {
     }
 }
 
+/// The number of the key of what looks like a state of this version.
+fn key_of(bytes: &[u8]) -> Option<u32> {
+    let is_one = bytes.len() >= HEAD && bytes.len() <= MAX_STATE_BYTES && bytes[0] == VERSION;
+    is_one.then(|| u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
+}
+
 /// What the signature is over, except the room for the signature itself.
 fn signed(mut mac: crate::metadata::paging_keys::PagingMac, binding: &Binding, state: &[u8]) -> impl Mac {
     mac.update(&state[..HEAD - TAG]);
@@ -258,13 +266,21 @@ impl Coordinator {
         state.seal(&self.metadata().paging_keys, binding, rt::time::wall_seconds())
     }
 
-    /// The state of a blob that a client sent. `trace` learns why it is refused, the client does not.
-    pub fn open_state(
+    /// The state of a blob that a client sent. `trace` learns why it is refused, the client does not. One that a key of newer metadata has
+    /// authenticated waits for these: another node had them first.
+    pub async fn open_state(
         &self,
         bytes: &Bytes,
         binding: &Binding,
         trace: Option<&replica::Trace>,
     ) -> Result<PagingState, CoordinatorError> {
+        if let Some(key) = key_of(bytes).filter(|key| self.is_to_come(*key)) {
+            if let Some(trace) = trace {
+                trace.event("The key of the paging state is not known yet: waiting for it");
+            }
+            // Boxed: it is rare, and a page should not carry it.
+            Box::pin(self.wait_for_key(key)).await;
+        }
         let expiry = self.limits.get().state_expiry;
         let now = rt::time::wall_seconds();
         PagingState::open(bytes, &self.metadata().paging_keys, binding, now, expiry).map_err(|why| {
@@ -274,6 +290,23 @@ impl Coordinator {
             }
             CoordinatorError::PagingState
         })
+    }
+
+    /// Whether another node may have a key that this one has still to learn of.
+    fn is_to_come(&self, key: u32) -> bool {
+        let newest = self.metadata().paging_keys.newest().map_or(0, |(newest, _)| newest);
+        key > newest && key - newest <= MOST_KEYS_BEHIND && self.nodes().are_several()
+    }
+
+    async fn wait_for_key(&self, key: u32) {
+        let until = Deadline::after(LONGEST_WAIT_FOR_KEY);
+        while self.is_to_come(key) {
+            // The metadata are not held on to: those who change them may wait for that.
+            let number = self.metadata().number;
+            if !self.metadata.wait_for_number(number + 1, until).await {
+                return;
+            }
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl Select {
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition);
         let pager = Pager::new(self, env, request, [rows_limit.is_some(), per_partition.is_some()]);
-        let state = pager.open()?;
+        let state = pager.open().await?;
         let default = match &partitions {
             Partitions::Keys(_) => request.config.read_timeout,
             Partitions::Range(_) => request.config.range_timeout,

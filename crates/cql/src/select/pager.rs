@@ -43,10 +43,10 @@ impl<'a> Pager<'a> {
     }
 
     /// The state that the client sent, if it sent one; refused unless it is of this very query.
-    pub fn open(&self) -> Result<Option<Box<PagingState>>, Error> {
+    pub async fn open(&self) -> Result<Option<Box<PagingState>>, Error> {
         let Some(bytes) = &self.request.params.paging_state else { return Ok(None) };
         let trace = self.request.trace.as_deref();
-        let state = self.request.coordinator.open_state(bytes, self.binding()?, trace);
+        let state = self.request.coordinator.open_state(bytes, self.binding()?, trace).await;
         state.map(|state| Some(Box::new(state))).map_err(|error| read_error(error, &self.select.schema))
     }
 

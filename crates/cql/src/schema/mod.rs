@@ -9,6 +9,8 @@ mod alter_type;
 mod create_table;
 mod keyspace;
 pub mod names;
+#[cfg(test)]
+mod option_tests;
 pub mod options;
 #[cfg(test)]
 mod replication_tests;

@@ -23,6 +23,8 @@ pub mod transport;
 mod worker;
 
 #[cfg(test)]
+mod bound_tests;
+#[cfg(test)]
 mod buffered_tests;
 #[cfg(test)]
 mod segment_tests;

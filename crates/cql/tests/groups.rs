@@ -82,6 +82,30 @@ fn pages_of_groups_are_the_groups() {
     });
 }
 
+/// A page ends when a row of another group was seen: the last one is not shown again for rows that come to it, or that another replica has.
+#[test]
+fn a_group_that_was_shown_is_not_shown_again() {
+    with_node("groups-once", |session| async move {
+        table(&session).await;
+        for (text, more) in [
+            ("SELECT p, count(*) FROM t WHERE p IN (1, 2, 4) GROUP BY p", "(1, 99, 0, 1)"),
+            ("SELECT p, c, count(*) FROM t WHERE p = 4 GROUP BY p, c", "(4, 0, 99, 1)"),
+            ("SELECT p, c, count(*) FROM t WHERE p = 4 GROUP BY p, c ORDER BY c DESC, d DESC", "(4, 13, -1, 1)"),
+            ("SELECT p, s, count(d) FROM t WHERE p IN (3, 5) GROUP BY p", "(3, 0, 0, 1)"),
+        ] {
+            let whole = pages(&session, text, None).await;
+            let mut params = QueryParams { page_size: Some(1), ..QueryParams::default() };
+            let first = rows(session.processor.query(&session.client, text, &params).await);
+            assert_eq!(show_rows(&first), whole[0][..1], "{text}");
+            session.ok(&format!("INSERT INTO t (p, c, d, v) VALUES {more}")).await;
+            params.page_size = Some(5000);
+            params.paging_state = first.paging_state;
+            let second = rows(session.processor.query(&session.client, text, &params).await);
+            assert_eq!(show_rows(&second), whole[0][1..], "{text}");
+        }
+    });
+}
+
 #[test]
 fn a_state_is_of_one_grouping() {
     with_node("groups-states", |session| async move {

@@ -1,8 +1,7 @@
 //! GROUP BY: which rows belong together, and where a page of groups ends.
 //!
 //! The columns are a prefix of the primary key but for those that are equal to one value, so that the rows of a group follow each
-//! other. A page ends between two groups: its position is that of the last row of the last group, as if the replicas' page had
-//! ended there.
+//! other. A page ends between two groups: its position is behind the last group, whatever rows come to that or another replica has of it.
 
 use super::rows::Slots;
 use crate::error::Error;
@@ -33,19 +32,26 @@ impl Grouping {
         self.slots.iter().all(|slot| a[*slot] == b[*slot])
     }
 
-    /// Where a read goes on after a row.
+    /// Where a read goes on after the group of a row.
     pub fn position(&self, row: &Slots) -> Position {
         let value = |slot: &usize| row[*slot].as_deref().unwrap_or_default();
         let mut key = Vec::new();
         encode_partition_key(&self.partition.iter().map(value).collect::<Vec<_>>(), &mut key);
         // A row of static columns alone has no clustering key, and nothing follows it in its partition.
         let among_rows = self.clustering.first().is_some_and(|slot| row[*slot].is_some());
-        let (region, prefix) = if among_rows {
-            (Region::Clustered, key::Clustering::from_components(self.clustering.iter().map(value)))
-        } else {
-            (Region::End, key::Clustering::EMPTY)
+        let (region, prefix, weight) = match if among_rows { self.depth() } else { 0 } {
+            0 => (Region::End, key::Clustering::EMPTY, 0),
+            depth => {
+                let prefix = key::Clustering::from_components(self.clustering[..depth].iter().map(value));
+                (Region::Clustered, prefix, i8::from(depth < self.clustering.len()))
+            }
         };
-        Position { key: key.into(), region, prefix, weight: 0 }
+        Position { key: key.into(), region, prefix, weight }
+    }
+
+    /// How many columns of the clustering key the rows of a group have in common.
+    fn depth(&self) -> usize {
+        self.clustering.iter().rposition(|slot| self.slots.contains(slot)).map_or(0, |last| last + 1)
     }
 }
 

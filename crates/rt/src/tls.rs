@@ -1,8 +1,10 @@
 //! TLS: from the operator's PEM files to what encrypts a stream, for clients' ports ([`TlsFiles`]) and between nodes ([`PeerFiles`]).
 //!
 //! Reading files blocks: the process's first thread does it, at the start and whenever a [`Stamp`] says that a file has changed.
-//! What comes of it can be handed to every shard. Certificates expire by the shard's clock.
+//! What comes of it can be handed to every shard, where new connections use it; what is wrong with changed files is logged, and the
+//! shards go on with what they had. Certificates expire by the shard's clock.
 
+use crate::Remote;
 use crate::net::TcpStream;
 use crate::time::Duration;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -22,6 +24,9 @@ use thiserror::Error;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::TlsStream;
+
+/// The time between two looks at the files.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The files that TLS needs where clients connect, in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +73,51 @@ fn stamp<'a>(files: impl Iterator<Item = &'a Path>) -> Stamp {
     files.map(stamp).collect()
 }
 
+/// What the log says of files that have changed.
+struct Names<'a> {
+    certificate: &'a Path,
+    setting: &'static str,
+    /// Which connections use them.
+    connections: &'static str,
+}
+
+/// Looks until dropped, and has every shard take what is loaded once the files are not what was `known` of them.
+async fn watch<T: Clone + Send + 'static>(
+    names: Names<'_>,
+    stamp: impl Fn() -> Stamp,
+    load: impl Fn() -> Result<T, TlsError>,
+    mut known: Stamp,
+    remote: Remote,
+    take: impl Fn(T) + Clone + Send + 'static,
+) {
+    let Names { certificate, setting, connections } = names;
+    loop {
+        crate::time::sleep(LOOK).await;
+        let found = stamp();
+        if found == known {
+            continue;
+        }
+        // Should a file change while it is read, the next look sees it.
+        known = found;
+        match load() {
+            Ok(loaded) => {
+                let take = take.clone();
+                let taken = remote.call_all(move || {
+                    let (take, loaded) = (take.clone(), loaded.clone());
+                    async move { take(loaded) }
+                });
+                if taken.await.is_ok() {
+                    tracing::info!(certificate = %certificate.display(), "{connections} use the changed certificate");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the files for {setting} have changed and cannot be used; connections go on with what \
+                 they were before");
+            }
+        }
+    }
+}
+
 impl TlsFiles {
     /// What the files are now.
     pub fn stamp(&self) -> Stamp {
@@ -89,6 +139,14 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
         };
         builder.with_single_cert(chain, key).map(Arc::new).map_err(unfit)
+    }
+
+    /// Looks at the files until dropped; once they have changed since they were `known`, every shard takes what they are then. For the
+    /// process's first thread.
+    pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(Arc<ServerConfig>) + Clone + Send + 'static) {
+        let (setting, connections) = ("client_encryption_options", "new connections");
+        let names = Names { certificate: &self.certificate, setting, connections };
+        watch(names, || self.stamp(), || self.load(), known, remote, take).await;
     }
 }
 
@@ -134,6 +192,14 @@ impl PeerFiles {
             .map_err(unfit)?;
         connector.resumption = Resumption::disabled();
         Ok(PeerTls { acceptor: Arc::new(acceptor), connector: Arc::new(connector) })
+    }
+
+    /// Looks at the files until dropped; once they have changed since they were `known`, every shard takes what they are then. For the
+    /// process's first thread.
+    pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(PeerTls) + Clone + Send + 'static) {
+        let (setting, connections) = ("server_encryption_options", "new connections between nodes");
+        let names = Names { certificate: &self.certificate, setting, connections };
+        watch(names, || self.stamp(), || self.load(), known, remote, take).await;
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! The process's first thread reads the files, at the start and whenever one of them has changed ([`watch`]), and hands what they
 //! mean to the shards. A shard encrypts its own connections: handshakes run where the connection will live, and nothing is
-//! shared between shards while they do, neither locks nor session caches. What is wrong with changed files is logged, and the
-//! shards go on with what they had.
+//! shared between shards while they do, neither locks nor session caches.
 
 use cql::system::Encryption;
 use rt::Remote;
@@ -24,8 +23,6 @@ pub use rt::tls::{Stamp, TlsFiles};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The sessions that each shard remembers, so that clients that come back are served sooner.
 const SESSIONS: usize = 256;
-/// The time between two looks at the files.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// A shard's side of TLS.
 pub struct Tls {
@@ -68,35 +65,13 @@ fn acceptor(config: &ServerConfig) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(own))
 }
 
-/// Looks at the files until dropped, and hands what has changed since they were `known` to all shards. For the process's first
-/// thread.
-pub async fn watch(files: TlsFiles, mut known: Stamp, remote: Remote) {
-    loop {
-        rt::time::sleep(LOOK).await;
-        let found = files.stamp();
-        if found == known {
-            continue;
+/// Has every shard encrypt new connections as the files say, whenever these have changed since they were `known`, until dropped. For the
+/// process's first thread.
+pub async fn watch(files: TlsFiles, known: Stamp, remote: Remote) {
+    let take = |config: Arc<ServerConfig>| {
+        if let Some(tls) = rt::shard::try_service::<Tls>() {
+            tls.replace(&config);
         }
-        // Should a file change while it is read, the next look sees it.
-        known = found;
-        match files.load() {
-            Ok(config) => {
-                let replaced = remote.call_all(move || {
-                    let config = config.clone();
-                    async move {
-                        if let Some(tls) = rt::shard::try_service::<Tls>() {
-                            tls.replace(&config);
-                        }
-                    }
-                });
-                if replaced.await.is_ok() {
-                    tracing::info!(certificate = %files.certificate.display(), "new connections use the changed certificate");
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the files for client_encryption_options have changed and cannot be used; \
-                 connections go on with what they were before")
-            }
-        }
-    }
+    };
+    files.watch(known, remote, take).await;
 }

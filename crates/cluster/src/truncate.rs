@@ -121,7 +121,7 @@ pub fn serve(internode: &Internode) {
             return Err(Refusal::failed("the metadata of the request did not come in time"));
         }
         here(step, table, deadline).await.map_err(Refusal::failed)?;
-        Ok(Bytes::from_static(&[VERSION, 0, 0, 0, 0]))
+        Ok(Bytes::from_static(&[VERSION, 0, 0, 0, 0]).into())
     });
 }
 

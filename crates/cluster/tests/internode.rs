@@ -6,6 +6,7 @@ use cluster::internode::{
     InternodeMetrics, LivenessConfig, Peer, PeerAddress, Refusal, RejectionCode, Running, Verb,
 };
 use model::HostId;
+use replica::wire::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt};
 use rt::shard::ShardId;
 use rt::sync::Deadline;
@@ -34,11 +35,11 @@ struct Node {
 /// What is kept on shard 0.
 struct Kept(RefCell<Option<Running>>);
 
-async fn tell(caller: Caller, body: Bytes) -> Result<Bytes, Refusal> {
+async fn tell(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
     let shard = rt::shard::this().0;
     let mut answer = format!("shard {shard} to {} of {}: ", caller.shard, caller.host.0.as_u128()).into_bytes();
     answer.extend_from_slice(&body);
-    Ok(answer.into())
+    Ok(Bytes::from(answer).into())
 }
 
 async fn start(n: u128, shards: u16, cluster: &str, config: InternodeConfig, tls: Option<PeerTls>) -> Node {

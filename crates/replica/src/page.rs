@@ -78,8 +78,8 @@ impl PageEnd {
 pub struct Page {
     /// How many rows.
     pub rows: u64,
-    /// The rows, each value as i32 length and bytes.
-    pub body: Vec<u8>,
+    /// The rows, each value as i32 length and bytes. They are built once, and shared from then on.
+    pub body: Bytes,
     /// The last thing consumed; none if there was nothing at all.
     pub last: Option<Position>,
     /// Rows returned of the partition of `last`, those of earlier pages included.
@@ -121,7 +121,9 @@ pub struct PageBuilder<'a> {
     limits: Limits,
     now: Seconds,
     resumed: Option<(Bytes, u64)>,
+    /// Without its rows.
     page: Page,
+    body: Vec<u8>,
     key: Option<DecoratedKey>,
     cover: Cover,
     static_row: Option<Row>,
@@ -161,7 +163,7 @@ impl<'a> PageBuilder<'a> {
             resumed,
             page: Page {
                 rows: 0,
-                body: Vec::new(),
+                body: Bytes::new(),
                 last: None,
                 rows_in_last: 0,
                 end: PageEnd::Exhausted,
@@ -169,6 +171,7 @@ impl<'a> PageBuilder<'a> {
                 examined_rows: 0,
                 examined_bytes: 0,
             },
+            body: Vec::new(),
             key: None,
             cover: Cover::default(),
             static_row: None,
@@ -266,14 +269,15 @@ impl<'a> PageBuilder<'a> {
     /// The page, when the stream has ended or `push` said stop.
     pub fn finish(mut self) -> Page {
         if let Some(reducer) = self.reducer.filter(|_| self.page.rows > 0) {
-            reducer.finish(&mut self.page.body);
+            reducer.finish(&mut self.body);
         }
+        self.page.body = self.body.into();
         self.page
     }
 
     /// Bytes of result so far.
     pub fn bytes(&self) -> usize {
-        self.page.body.len()
+        self.body.len()
     }
 
     /// Whether a limit was reached.
@@ -387,17 +391,14 @@ impl<'a> PageBuilder<'a> {
             self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut reducer.row);
             reducer.take_row().map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         } else {
-            if self.page.body.capacity() == 0 {
-                self.page.body.reserve(FIRST_BODY);
+            if self.body.capacity() == 0 {
+                self.body.reserve(FIRST_BODY);
             }
-            self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.page.body);
+            self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.body);
         }
-        if self.limits.paged
-            && self.page.body.len() > LARGE_BODY
-            && (self.page.body.capacity() as u64) < self.limits.bytes
-        {
-            let room = self.limits.bytes as usize + 2 * self.page.body.len() / (self.page.rows as usize + 1);
-            self.page.body.reserve_exact(room.saturating_sub(self.page.body.len()));
+        if self.limits.paged && self.body.len() > LARGE_BODY && (self.body.capacity() as u64) < self.limits.bytes {
+            let room = self.limits.bytes as usize + 2 * self.body.len() / (self.page.rows as usize + 1);
+            self.body.reserve_exact(room.saturating_sub(self.body.len()));
         }
         self.page.rows += 1;
         self.rows_in_partition += 1;
@@ -409,7 +410,7 @@ impl<'a> PageBuilder<'a> {
             None => (region, Clustering::EMPTY),
         };
         self.mark(region, prefix, 0);
-        let bytes = self.page.body.len() as u64;
+        let bytes = self.body.len() as u64;
         if self.page.rows >= self.limits.rows {
             self.page.end = PageEnd::Rows;
             return Ok(Flow::Stop);

@@ -6,6 +6,7 @@
 mod codec;
 pub(crate) mod command;
 mod parts;
+mod pieces;
 mod serve;
 
 use crate::digest::Digest;
@@ -19,7 +20,10 @@ use codec::{Reader, Writer};
 use model::TableId;
 use model::mutation::Mutation;
 use model::row::Malformed;
+use std::slice::from_ref;
 use uuid::Uuid;
+
+pub use pieces::Pieces;
 
 /// The version of requests and responses that this release writes; it reads this one.
 pub const VERSION: u8 = 1;
@@ -143,12 +147,12 @@ pub fn encode_request(header: &Header, request: &Request) -> Bytes {
             command::write(read, &mut out);
         }
     }
-    out.finish()
+    out.finish().join()
 }
 
 /// The header of a request, without the rest.
 pub fn header_of(bytes: &Bytes) -> Result<Header, Malformed> {
-    let header = Reader::framed(bytes, VERSION).and_then(|mut reader| read_header(&mut reader));
+    let header = Reader::framed(from_ref(bytes), VERSION).and_then(|mut reader| read_header(&mut reader));
     header.ok_or(Malformed("request"))
 }
 
@@ -167,7 +171,7 @@ pub fn decode_request(bytes: Bytes) -> Result<(Header, Request), Malformed> {
 }
 
 fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
-    let mut reader = Reader::framed(&bytes, VERSION)?;
+    let mut reader = Reader::framed(from_ref(&bytes), VERSION)?;
     let header = read_header(&mut reader)?;
     let request = match reader.u8()? {
         0 => Request::Read(command::read(&mut reader)?),
@@ -185,8 +189,8 @@ fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
     Some((header, request))
 }
 
-/// Encodes a response.
-pub fn encode_response(response: &Response) -> Bytes {
+/// Encodes a response. The rows of a large page stay where they are.
+pub fn encode_response(response: &Response) -> Pieces {
     let mut out = Writer::framed(VERSION);
     match &response.result {
         Ok(Answer::Page(page)) => {
@@ -223,13 +227,13 @@ pub fn encode_response(response: &Response) -> Bytes {
     out.finish()
 }
 
-/// Decodes a response.
-pub fn decode_response(bytes: Bytes) -> Result<Response, Malformed> {
-    decode_response_inner(bytes).ok_or(Malformed("response"))
+/// Decodes a response, whose pieces may be others than those that it was encoded to.
+pub fn decode_response(pieces: impl Into<Pieces>) -> Result<Response, Malformed> {
+    decode_response_inner(&pieces.into()).ok_or(Malformed("response"))
 }
 
-fn decode_response_inner(bytes: Bytes) -> Option<Response> {
-    let mut reader = Reader::framed(&bytes, VERSION)?;
+fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
+    let mut reader = Reader::framed(&pieces.0, VERSION)?;
     let result = match reader.u8()? {
         0 => Ok(Answer::Page(command::read_page(&mut reader)?)),
         1 => Ok(Answer::Written),

@@ -11,6 +11,7 @@ use cluster::internode::{
 };
 use model::HostId;
 use rand::Rng;
+use replica::wire::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt, TcpStream};
 use rt::shard::ShardId;
 use rt::sim::{Disk, World, trace};
@@ -87,7 +88,7 @@ impl Shared {
 }
 
 /// Answers with the request's number and its body, now or later, or not.
-async fn handle(shared: Shared, _caller: Caller, body: Bytes) -> Result<Bytes, Refusal> {
+async fn handle(shared: Shared, _caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
     let id = u64::from_le_bytes(*body.first_chunk().ok_or_else(|| Refusal::malformed("no number"))?);
     *shared.ledger().begun.entry(id).or_default() += 1;
     match rt::random::below(10) {
@@ -98,7 +99,7 @@ async fn handle(shared: Shared, _caller: Caller, body: Bytes) -> Result<Bytes, R
         }
         _ => {}
     }
-    Ok(body)
+    Ok(body.into())
 }
 
 /// One request, and whether what came of it can be.
@@ -174,7 +175,7 @@ async fn node(shard: ShardId, shared: Shared, own: usize) {
             }
             internode.serve(Verb::Join, |_, body| async move {
                 rt::time::sleep(LONG).await;
-                Ok(body)
+                Ok(body.into())
             });
             if shared.load {
                 for _ in 0..2 {

@@ -12,7 +12,7 @@ use crate::tablets::TabletReplica;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use model::id::{HostId, SchemaVersion, TableId};
-use replica::wire::{Answer, Header, Request, decode_response, encode_request};
+use replica::wire::{Answer, Header, Pieces, Request, decode_response, encode_request};
 use replica::{Context, Replica, ReplicaError};
 use rt::ShardId;
 use rt::hash::HashMap;
@@ -98,7 +98,7 @@ impl Message {
 }
 
 /// Has another shard of this node answer, once that knows the metadata by which it is asked: shards follow one after the other.
-pub(super) async fn serve_on(shard: ShardId, bytes: Bytes, context: &Context) -> Bytes {
+pub(super) async fn serve_on(shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
     let (number, deadline) = (context.metadata_number, context.deadline);
     let serve = move || async move {
         if let Some(metadata) = rt::shard::try_service::<MetadataService>()

@@ -21,6 +21,7 @@ use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::Replicas;
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
@@ -307,7 +308,7 @@ impl Coordinator {
                 }
                 (_, Ok(Answer::Digested(mut page, digest))) => {
                     gathering.tally.answered(datacenter);
-                    page.body = Vec::new();
+                    page.body = Bytes::new();
                     gathering.digests.push((replica, page, digest));
                 }
                 (_, Ok(_)) => {

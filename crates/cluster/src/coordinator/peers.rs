@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use replica::Replica;
-use replica::wire::header_of;
+use replica::wire::{Pieces, header_of};
 use rt::hash::HashMap;
 use rt::sync::Deadline;
 use rt::time::{Duration, Instant};
@@ -67,7 +67,7 @@ pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<M
 ///
 /// Until it is answered it holds the metadata that this shard had when it was let in: who waits for these to go out of use waits for what
 /// was let in under them, wherever it came from. Dropping the future stops the work at its next yield.
-pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Bytes) -> Result<Bytes, Refusal> {
+pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Bytes) -> Result<Pieces, Refusal> {
     let header = header_of(&request).map_err(Refusal::malformed)?;
     let deadline = Deadline::after(Duration::from_micros(header.time_left_micros));
     // A request can be ahead of the metadata here: a table that is not known yet must not be told to be gone.

@@ -13,6 +13,7 @@ use super::targets::Targets;
 use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::Table;
+use bytes::{Bytes, BytesMut};
 use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
@@ -69,11 +70,22 @@ pub struct QueryPage {
     /// How many rows.
     pub rows: u64,
     /// The rows, each value as i32 length and bytes.
-    pub body: Vec<u8>,
+    pub body: Bytes,
     /// Where the next page begins; none: there is none.
     pub next: Option<Box<PagingState>>,
     /// Why it ended, and what was looked at for it.
     pub info: PageInfo,
+}
+
+/// Appends rows to others: what is alone stays where it is.
+pub(super) fn append(rows: &mut Bytes, more: Bytes) {
+    if rows.is_empty() {
+        *rows = more;
+    } else if !more.is_empty() {
+        let mut all = BytesMut::from(std::mem::take(rows));
+        all.extend_from_slice(&more);
+        *rows = all.freeze();
+    }
 }
 
 impl Coordinator {
@@ -134,7 +146,7 @@ impl Coordinator {
             Some(start) if start.inside => Rc::new(resumed(query, start)),
             _ => query.slice.clone(),
         };
-        let mut out = QueryPage { rows: 0, body: Vec::new(), next: None, info: PageInfo::default() };
+        let mut out = QueryPage { rows: 0, body: Bytes::new(), next: None, info: PageInfo::default() };
         let mut last: Option<(Position, u64)> = None;
         // Those that the limit does not know of yet.
         let mut tombstones = 0;
@@ -188,11 +200,7 @@ impl Coordinator {
             out.rows += part.rows;
             tombstones += part.tombstones;
             out.info.add(&part);
-            if out.body.is_empty() {
-                out.body = part.body;
-            } else {
-                out.body.extend_from_slice(&part.body);
-            }
+            append(&mut out.body, part.body);
             if let Some(position) = part.last {
                 last = Some((position, part.rows_in_last));
             }

@@ -5,7 +5,7 @@
 //! A page is also as long as metadata are held on to: the next one is routed by the newest, so that a long aggregate keeps nobody waiting
 //! who waits for old metadata to go out of use.
 
-use super::read::{PageRequest, Partitions, Query, QueryPage};
+use super::read::{self, PageRequest, Partitions, Query, QueryPage};
 use super::targets::Targets;
 use super::window::WIDEST;
 use super::{Coordinator, CoordinatorError, RequestOptions};
@@ -80,6 +80,6 @@ impl Coordinator {
 
 fn append(whole: &mut QueryPage, page: QueryPage) {
     whole.rows += page.rows;
-    whole.body.extend_from_slice(&page.body);
+    read::append(&mut whole.body, page.body);
     whole.info = whole.info.then(page.info);
 }

@@ -3,7 +3,7 @@
 
 use super::gather::Gathered;
 use super::paging::LastReplicas;
-use super::read::{Partitions, Query};
+use super::read::{Partitions, Query, append};
 use super::targets::Targets;
 use super::{Coordinator, CoordinatorError, RequestOptions};
 use futures_util::{StreamExt, stream};
@@ -93,7 +93,7 @@ impl Coordinator {
 /// Two pages that follow each other as one.
 fn joined(mut before: Page, page: Page) -> Page {
     before.rows += page.rows;
-    before.body.extend_from_slice(&page.body);
+    append(&mut before.body, page.body);
     if page.last.is_some() {
         (before.last, before.rows_in_last) = (page.last, page.rows_in_last);
     }

@@ -124,7 +124,7 @@ impl Channel {
             self.owed_since.set(now);
         }
         self.last_used.set(now);
-        let added = self.wire.push(head, body);
+        let added = self.wire.push(head, body.into());
         // What compression saved is given back, what a request has beyond all room is remembered.
         match added.checked_sub(cost as usize) {
             Some(more) => self.excess.set(self.excess.get() + more),
@@ -272,7 +272,7 @@ impl Drop for Answer<'_> {
             // Best effort: a queue that is full is not made longer to say that less is wanted.
             if self.channel.wire.unwritten() < self.channel.config.queued_bytes {
                 let head = Head { kind: Kind::Cancel, verb: 0, stream: self.stream, time_left: 0 };
-                let added = self.channel.wire.push(head, Bytes::new());
+                let added = self.channel.wire.push(head, Bytes::new().into());
                 self.channel.excess.set(self.channel.excess.get() + added);
             }
         }

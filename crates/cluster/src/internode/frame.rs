@@ -14,10 +14,11 @@
 //! 28  u32  CRC32 of the 28 bytes before
 //! ```
 //!
-//! Invariants: no length is believed before its checksum is right, and nothing is allocated for what was only announced. A frame that
+//! Invariants: no length is believed before its checksum is right, and little is allocated for what was only announced. A frame that
 //! is not right ends its connection: there is no way to find the next one.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use replica::wire::Pieces;
 use thiserror::Error;
 
 /// The newest version of the protocol spoken here.
@@ -35,6 +36,8 @@ const COMPRESSED: u8 = 1;
 const READ: usize = 32 << 10;
 /// Below this much room the buffer is enlarged before the next read.
 const MIN_READ: usize = 4 << 10;
+/// Room for what was announced and has not come is made up to so many bytes: for a large page at once.
+const AT_ONCE: usize = 2 << 20;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,45 +116,44 @@ pub enum BadFrame {
     Compression,
 }
 
-/// Appends a frame to `tail`, or all of it but its body, if that is large: then the body is given back and belongs behind.
-pub(super) fn put(
-    tail: &mut BytesMut,
-    version: u8,
-    head: Head,
-    body: Bytes,
-    compress: bool,
-    large: usize,
-) -> Option<Bytes> {
-    let packed = if compress { pack(&body) } else { None };
-    let (flags, body) = match packed {
-        Some(packed) => (COMPRESSED, packed),
-        None => (0, body),
-    };
+/// Appends a frame without its body to `tail`, and gives the body as it belongs behind.
+pub(super) fn put(tail: &mut BytesMut, version: u8, head: Head, body: Pieces, compress: bool) -> Pieces {
+    let (flags, body) = if compress { pack(body) } else { (0, body) };
+    let mut body_crc = crc32fast::Hasher::new();
+    body.iter().for_each(|piece| body_crc.update(piece));
     let start = tail.len();
     tail.put_slice(&[version, head.kind as u8, head.verb, flags]);
     tail.put_u32_le(body.len() as u32);
     tail.put_u64_le(head.stream);
     tail.put_u64_le(head.time_left);
-    tail.put_u32_le(crc32fast::hash(&body));
+    tail.put_u32_le(body_crc.finalize());
     let crc = crc32fast::hash(&tail[start..]);
     tail.put_u32_le(crc);
-    if body.len() >= large {
-        return Some(body);
-    }
-    tail.put_slice(&body);
-    None
+    body
 }
 
-/// The body with compression; none if that makes it no shorter.
-fn pack(body: &[u8]) -> Option<Bytes> {
+/// Appends a frame and its body.
+#[cfg(test)]
+pub(super) fn put_whole(out: &mut BytesMut, head: Head, body: &[u8], compress: bool) {
+    let body = put(out, VERSION, head, Bytes::copy_from_slice(body).into(), compress);
+    body.iter().for_each(|piece| out.put_slice(piece));
+}
+
+/// The body with compression and the flag of it, or as it is if that would make it no shorter.
+fn pack(body: Pieces) -> (u8, Pieces) {
     if body.len() < MIN_COMPRESSED {
-        return None;
+        return (0, body);
     }
+    let body = body.join();
     let mut packed = vec![0; 4 + lz4_flex::block::get_maximum_output_size(body.len())];
     packed[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-    let len = lz4_flex::block::compress_into(body, &mut packed[4..]).ok()? + 4;
-    packed.truncate(len);
-    (len < body.len()).then(|| packed.into())
+    match lz4_flex::block::compress_into(&body, &mut packed[4..]) {
+        Ok(len) if len + 4 < body.len() => {
+            packed.truncate(len + 4);
+            (COMPRESSED, Bytes::from(packed).into())
+        }
+        _ => (0, body.into()),
+    }
 }
 
 fn unpack(packed: &[u8], limit: usize) -> Result<Bytes, BadFrame> {
@@ -227,8 +229,8 @@ impl Frames {
         let missing = self.header.map_or(0, |header| header.len.saturating_sub(self.buffer.len()));
         let free = self.buffer.capacity() - self.buffer.len();
         if free < MIN_READ.max(missing) {
-            // As much again as has come: a long body is copied a few times at most, and costs nothing before it comes.
-            self.buffer.reserve(missing.min(self.buffer.len()).max(READ));
+            // Beyond that as much again as has come: a longer body is copied a few times at most.
+            self.buffer.reserve(missing.min(self.buffer.len().max(AT_ONCE)).max(READ));
         }
         &mut self.buffer
     }
@@ -303,10 +305,7 @@ mod tests {
 
     fn encoded(head: Head, body: &Bytes, compress: bool) -> Vec<u8> {
         let mut tail = BytesMut::new();
-        let rest = put(&mut tail, VERSION, head, body.clone(), compress, 1000);
-        if let Some(rest) = rest {
-            tail.put_slice(&rest);
-        }
+        put_whole(&mut tail, head, body, compress);
         tail.to_vec()
     }
 
@@ -363,19 +362,19 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_not_compressed_and_what_is_announced_takes_no_memory() {
+    fn what_does_not_shrink_is_not_compressed_and_what_is_announced_takes_little_memory() {
         let head = Head { kind: Kind::Response, verb: 0, stream: 1, time_left: 0 };
         let noise: Vec<u8> = (0..1000u32).flat_map(|i| crc32fast::hash(&i.to_le_bytes()).to_le_bytes()).collect();
         assert_eq!(encoded(head, &noise.clone().into(), true).len(), HEADER + noise.len());
         assert!(encoded(head, &vec![0; 100_000].into(), true).len() < 1000);
         let mut frames = Frames::new(VERSION, 1 << 30);
-        let long = encoded(head, &vec![0; 1 << 20].into(), false);
+        let long = encoded(head, &vec![0; 100 << 20].into(), false);
         frames.space().extend_from_slice(&long[..HEADER]);
         assert_eq!(frames.next_frame(), Ok(None));
-        assert!(frames.space().capacity() < 1 << 17);
+        assert!(frames.space().capacity() <= AT_ONCE + READ);
         let mut short = Frames::new(VERSION, 1000);
         short.space().extend_from_slice(&long[..HEADER]);
-        assert_eq!(short.next_frame(), Err(BadFrame::TooLong { len: 1 << 20, limit: 1000 }));
+        assert_eq!(short.next_frame(), Err(BadFrame::TooLong { len: 100 << 20, limit: 1000 }));
         // And what is announced to come of compression is held to the same limit.
         let packed = encoded(head, &vec![0; 100_000].into(), true);
         let mut short = Frames::new(VERSION, 10_000);

@@ -4,6 +4,7 @@ use super::config::Verb;
 use super::error::{Refusal, RefusalCode};
 use bytes::Bytes;
 use model::HostId;
+use replica::wire::Pieces;
 use rt::sync::Deadline;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -21,7 +22,7 @@ pub struct Caller {
     pub deadline: Deadline,
 }
 
-pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>>>>;
+pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Pieces, Refusal>>>>;
 type Handler = Rc<dyn Fn(Caller, Bytes) -> Answering>;
 
 /// The handlers of a shard, by the number of their verb.
@@ -38,7 +39,7 @@ impl Handlers {
     pub fn set<F, Fut>(&self, verb: Verb, handler: F)
     where
         F: Fn(Caller, Bytes) -> Fut + 'static,
-        Fut: Future<Output = Result<Bytes, Refusal>> + 'static,
+        Fut: Future<Output = Result<Pieces, Refusal>> + 'static,
     {
         let handler: Handler = Rc::new(move |caller, body| Box::pin(handler(caller, body)));
         let mut by_verb = self.by_verb.borrow_mut();

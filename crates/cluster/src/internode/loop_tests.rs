@@ -11,6 +11,7 @@ use super::serving::Serving;
 use super::wire::{End, Wire, drive};
 use bytes::Bytes;
 use model::HostId;
+use replica::wire::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use rt::sync::{Deadline, Notify, oneshot};
 use rt::task::{Task, spawn, yield_now};
@@ -77,13 +78,13 @@ fn deadline() -> Deadline {
     Deadline::after(SOON)
 }
 
-async fn echo(caller: Caller, body: Bytes) -> Result<Bytes, Refusal> {
+async fn echo(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
     assert_eq!((caller.host, caller.shard), (host(1), 3));
     // Some at once, some later, and not in order.
     if let Some(delay) = body.first().filter(|first| **first % 3 != 0) {
         sleep(Duration::from_millis(u64::from(*delay) % 5)).await;
     }
-    Ok(body)
+    Ok(body.into())
 }
 
 fn echoing() -> Rc<Handlers> {
@@ -249,8 +250,7 @@ fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
 fn request(stream: u64, body: &[u8]) -> Vec<u8> {
     let mut out = bytes::BytesMut::new();
     let head = Head { kind: Kind::Request, verb: Verb::Replica as u8, stream, time_left: 20_000_000 };
-    let rest = super::frame::put(&mut out, VERSION, head, Bytes::copy_from_slice(body), false, usize::MAX);
-    assert_eq!(rest, None);
+    super::frame::put_whole(&mut out, head, body, false);
     out.to_vec()
 }
 
@@ -267,7 +267,7 @@ fn a_peer_that_does_not_take_its_answers_gets_no_more_of_them_made() {
                 while body.first() == Some(&1) && !waits.1.get() {
                     waits.0.notified().await;
                 }
-                Ok(Bytes::from(crc_noise(50_000)))
+                Ok(Bytes::from(crc_noise(50_000)).into())
             }
         });
         let (counters, _answering) = answer(far, small(), handlers);
@@ -351,7 +351,7 @@ fn an_answer_that_nobody_waits_for_reaches_nobody() {
         let mut out = bytes::BytesMut::new();
         for (stream, text) in [(asked + 1, "another"), (0, "zero"), (asked, "right"), (asked, "twice")] {
             let head = Head { kind: Kind::Response, verb: 0, stream, time_left: 0 };
-            super::frame::put(&mut out, VERSION, head, Bytes::copy_from_slice(text.as_bytes()), false, usize::MAX);
+            super::frame::put_whole(&mut out, head, text.as_bytes(), false);
         }
         far.write_all(&out).await.expect("written");
         assert_eq!(receiver.await, Ok(Ok(Bytes::from_static(b"right"))));

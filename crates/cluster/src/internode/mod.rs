@@ -52,6 +52,7 @@ use handlers::Handlers;
 use link::Link;
 use metrics::{Counters, count};
 use model::HostId;
+use replica::wire::Pieces;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Deadline, Gate};
 use rt::task::Task;
@@ -124,7 +125,7 @@ impl Internode {
         let own = internode.this.clone();
         internode.serve(Verb::Ping, move |_, body| {
             let answer = detector::pong(&body, own.upgrade().and_then(|own| own.report()));
-            async move { answer }
+            async move { answer.map(Pieces::from) }
         });
         internode
     }
@@ -142,7 +143,7 @@ impl Internode {
     pub fn serve<F, Fut>(&self, verb: Verb, handler: F)
     where
         F: Fn(Caller, Bytes) -> Fut + 'static,
-        Fut: Future<Output = Result<Bytes, Refusal>> + 'static,
+        Fut: Future<Output = Result<Pieces, Refusal>> + 'static,
     {
         self.handlers.set(verb, handler);
     }

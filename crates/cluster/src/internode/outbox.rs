@@ -1,11 +1,12 @@
-//! What waits to be written to a connection: frames one after the other, large bodies as they are, without a copy.
+//! What waits to be written to a connection: frames one after the other, large pieces as they are, without a copy.
 
 use super::frame::{self, Head};
 use bytes::{Buf, Bytes, BytesMut};
+use replica::wire::Pieces;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Bodies of at least this many bytes are queued and not copied.
+/// Pieces of at least this many bytes are queued and not copied.
 const LARGE: usize = 8 << 10;
 /// A buffer that grew beyond this is given back when it is empty.
 const KEEP: usize = 64 << 10;
@@ -33,15 +34,17 @@ impl Outbox {
     }
 
     /// Adds a frame; gives how many bytes it has on the wire.
-    pub fn push(&mut self, version: u8, head: Head, body: Bytes, compress: bool) -> usize {
-        let before = self.tail.len();
-        let large = frame::put(&mut self.tail, version, head, body, compress, LARGE);
-        let mut added = self.tail.len() - before;
-        if let Some(large) = large {
-            added += large.len();
-            self.queue.push_back(self.tail.split().freeze());
-            self.queue.push_back(large);
+    pub fn push(&mut self, version: u8, head: Head, body: Pieces, compress: bool) -> usize {
+        let body = frame::put(&mut self.tail, version, head, body, compress);
+        for piece in body.iter() {
+            if piece.len() < LARGE {
+                self.tail.extend_from_slice(piece);
+            } else {
+                self.queue.push_back(self.tail.split().freeze());
+                self.queue.push_back(piece.clone());
+            }
         }
+        let added = frame::HEADER + body.len();
         self.len += added;
         added
     }
@@ -96,7 +99,7 @@ mod tests {
             for (stream, size) in sizes.iter().enumerate() {
                 let head = Head { kind: Kind::Response, verb: 0, stream: stream as u64, time_left: 0 };
                 let body = Bytes::from(vec![stream as u8; *size]);
-                outbox.push(VERSION, head, body.clone(), compress);
+                outbox.push(VERSION, head, body.clone().into(), compress);
                 expected.push(Frame { head, body });
             }
             let mut frames = Frames::new(VERSION, 1 << 20);

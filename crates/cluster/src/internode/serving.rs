@@ -12,6 +12,7 @@ use super::metrics::count;
 use super::wire::{Role, Timer, Wire};
 use bytes::{BufMut, Bytes, BytesMut};
 use model::HostId;
+use replica::wire::Pieces;
 use rt::hash::HashMap;
 use rt::sync::Deadline;
 use rt::task::Task;
@@ -36,14 +37,14 @@ struct Work {
 }
 
 impl Work {
-    fn respond(&self, stream: u64, result: Result<Bytes, Refusal>) {
+    fn respond(&self, stream: u64, result: Result<Pieces, Refusal>) {
         let (kind, body) = match result {
             Ok(body) => (Kind::Response, body),
             Err(refusal) => {
                 let mut body = BytesMut::with_capacity(1 + refusal.text.len());
                 body.put_u8(refusal.code as u8);
                 body.put_slice(refusal.text.as_bytes());
-                (Kind::Error, body.freeze())
+                (Kind::Error, body.freeze().into())
             }
         };
         self.average.set((self.average.get() * 7 + body.len()) / 8);
@@ -51,7 +52,7 @@ impl Work {
         self.wire.push(Head { kind, verb: 0, stream, time_left: 0 }, body);
     }
 
-    fn finished(&self, stream: u64, result: Result<Bytes, Refusal>) {
+    fn finished(&self, stream: u64, result: Result<Pieces, Refusal>) {
         let task = self.active.borrow_mut().remove(&stream);
         drop(task);
         let serving = &self.wire.counters.serving;
@@ -168,7 +169,9 @@ impl Role for Serving {
             }
             if busy {
                 if !self.work.spoke.replace(false) {
-                    self.work.wire.push(Head { kind: Kind::Alive, verb: 0, stream: 0, time_left: 0 }, Bytes::new());
+                    self.work
+                        .wire
+                        .push(Head { kind: Kind::Alive, verb: 0, stream: 0, time_left: 0 }, Bytes::new().into());
                 }
                 self.heard = heard;
             } else if rt::time::now().saturating_duration_since(heard) >= self.config.idle * 2 {

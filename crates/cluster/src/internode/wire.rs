@@ -6,7 +6,7 @@
 use super::frame::{BadFrame, Frame, Frames, Head};
 use super::metrics::Counters;
 use super::outbox::{MAX_SLICES, Outbox};
-use bytes::Bytes;
+use replica::wire::Pieces;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
@@ -74,7 +74,7 @@ impl Wire {
     }
 
     /// Adds a frame and wakes the loop. Gives its bytes on the wire.
-    pub fn push(&self, head: Head, body: Bytes) -> usize {
+    pub fn push(&self, head: Head, body: Pieces) -> usize {
         let added = self.outbox.borrow_mut().push(self.version, head, body, self.compress);
         self.wake();
         added

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
+use replica::wire::Pieces;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
@@ -37,7 +38,8 @@ pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
         let group = answering.upgrade();
         async move {
             let group = group.ok_or_else(|| Refusal::new(RefusalCode::Stopping, "the node is stopping"))?;
-            group.handle(caller.host, message).await.map_err(|why| Refusal::new(RefusalCode::Failed, why))
+            let answer = group.handle(caller.host, message).await;
+            answer.map(Pieces::from).map_err(|why| Refusal::new(RefusalCode::Failed, why))
         }
     });
     group.connect(Rc::new(Wire(internode.clone())));

@@ -5,8 +5,8 @@
 
 use crate::internode::{Internode, Peer, Refusal, RefusalCode, Verb};
 use crate::metadata::MetadataService;
-use bytes::Bytes;
 use model::id::HostId;
+use replica::wire::Pieces;
 use rt::sync::Deadline;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -75,7 +75,7 @@ pub fn serve(internode: &Internode) {
         };
         let number = number.ok_or_else(|| Refusal::new(RefusalCode::Malformed, "not a barrier"))?;
         let followed = here(number, caller.deadline).await;
-        followed.map(|()| Bytes::new()).map_err(|why| Refusal::new(RefusalCode::Failed, why))
+        followed.map(|()| Pieces::default()).map_err(|why| Refusal::new(RefusalCode::Failed, why))
     });
 }
 

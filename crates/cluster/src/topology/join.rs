@@ -84,7 +84,7 @@ pub fn open() {
 pub fn serve(internode: &Internode) {
     internode.serve(Verb::Join, |caller, body| async move {
         match decode::<Request>(&body) {
-            Ok(request) => Ok(encode(&answer(caller, request).await)),
+            Ok(request) => Ok(encode(&answer(caller, request).await).into()),
             Err(why) => Err(Refusal::new(RefusalCode::Malformed, why)),
         }
     });

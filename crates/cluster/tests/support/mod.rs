@@ -105,11 +105,11 @@ impl Transport for End {
         Box::pin(async move {
             let _under_way = under_way;
             match fault {
-                None => Ok(replica.serve(request).await),
+                None => Ok(replica.serve(request).await.join()),
                 Some(Fault::Refused) => Err(Unreached::Down("connection refused".into())),
-                Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await),
+                Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await.join()),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
-                    Ok(encode_response(&Response { result: Err(error), events: Vec::new() }))
+                    Ok(encode_response(&Response { result: Err(error), events: Vec::new() }).join())
                 }
                 Some(fault) => {
                     if matches!(fault, Fault::LosesAnswers) {

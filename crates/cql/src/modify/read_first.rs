@@ -67,7 +67,7 @@ pub async fn read_first(
         };
         let page = request.coordinator.read(&query, &PageRequest::default(), &options).await;
         let page = page.map_err(|error| read_error(error, schema))?;
-        let body = Bytes::from(page.body);
+        let body = page.body;
         let mut rest = &body[..];
         for _ in 0..page.rows {
             let mut row_key = Vec::new();

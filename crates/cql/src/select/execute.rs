@@ -157,7 +157,7 @@ impl Select {
         answer
     }
 
-    fn rows(&self, count: u64, body: Vec<u8>, paging_state: Option<Bytes>) -> Rows {
+    fn rows(&self, count: u64, body: impl Into<Bytes>, paging_state: Option<Bytes>) -> Rows {
         Rows { metadata: self.metadata.clone(), paging_state, count: count as u32, body: body.into() }
     }
 
@@ -390,7 +390,7 @@ impl Select {
 const ROWS_PER_LOOK: usize = 64;
 
 /// False if a row was not taken, because a page of groups is full.
-async fn push_all(body: Vec<u8>, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
+async fn push_all(body: Bytes, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();
     for n in 1.. {

@@ -24,8 +24,8 @@ pub struct Body {
 
 impl Body {
     /// The rows of a page that this node made.
-    pub fn new(body: Vec<u8>, columns: usize, rows: u64) -> Self {
-        Body { rest: body.into(), columns, rows }
+    pub fn new(body: Bytes, columns: usize, rows: u64) -> Self {
+        Body { rest: body, columns, rows }
     }
 
     /// The next row.

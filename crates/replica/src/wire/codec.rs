@@ -1,11 +1,17 @@
 //! The primitives of the wire form.
 
+use super::pieces::Pieces;
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 const FRAME: usize = 1 + 4;
+/// Bytes of at least this length are not copied.
+const LARGE: usize = 8 << 10;
 
 pub(super) struct Writer {
     out: Vec<u8>,
+    /// What lies elsewhere, and before which byte of `out` it belongs.
+    elsewhere: SmallVec<[(usize, Bytes); 1]>,
 }
 
 impl Writer {
@@ -13,13 +19,23 @@ impl Writer {
         let mut out = Vec::with_capacity(256);
         out.push(version);
         out.extend_from_slice(&[0; 4]);
-        Writer { out }
+        Writer { out, elsewhere: SmallVec::new() }
     }
 
-    pub(super) fn finish(mut self) -> Bytes {
-        let len = (self.out.len() - FRAME) as u32;
+    pub(super) fn finish(mut self) -> Pieces {
+        let elsewhere: usize = self.elsewhere.iter().map(|(_, bytes)| bytes.len()).sum();
+        let len = (self.out.len() - FRAME + elsewhere) as u32;
         self.out[1..FRAME].copy_from_slice(&len.to_le_bytes());
-        self.out.into()
+        let mut own = Bytes::from(self.out);
+        let mut pieces = SmallVec::new();
+        let mut taken = 0;
+        for (at, bytes) in self.elsewhere {
+            pieces.push(own.split_to(at - taken));
+            pieces.push(bytes);
+            taken = at;
+        }
+        pieces.push(own);
+        Pieces(pieces)
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {
@@ -51,6 +67,15 @@ impl Writer {
         self.raw(bytes);
     }
 
+    /// As [`Writer::bytes`], without a copy of what is large.
+    pub(super) fn shared(&mut self, bytes: &Bytes) {
+        if bytes.len() < LARGE {
+            return self.bytes(bytes);
+        }
+        self.u32(bytes.len() as u32);
+        self.elsewhere.push((self.out.len(), bytes.clone()));
+    }
+
     pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
         self.bool(value.is_some());
         if let Some(value) = value {
@@ -64,30 +89,45 @@ impl Writer {
     }
 }
 
+/// Reads pieces that were cut where a field begins or ends.
 pub(super) struct Reader<'a> {
     owner: &'a Bytes,
     rest: &'a [u8],
+    more: &'a [Bytes],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn framed(bytes: &'a Bytes, version: u8) -> Option<Reader<'a>> {
-        let mut reader = Reader { owner: bytes, rest: bytes };
+    pub(super) fn framed(pieces: &'a [Bytes], version: u8) -> Option<Reader<'a>> {
+        let (owner, more) = pieces.split_first()?;
+        let mut reader = Reader { owner, rest: owner, more };
         if reader.u8()? != version {
             return None;
         }
         let len = reader.u32()? as usize;
-        (len == reader.rest.len()).then_some(reader)
+        (len == reader.rest.len() + more.iter().map(Bytes::len).sum::<usize>()).then_some(reader)
     }
 
     /// Whether there is nothing more in the body: what a later release appends is not there.
     pub(super) fn is_at_end(&self) -> bool {
-        self.rest.is_empty()
+        self.rest.is_empty() && self.more.iter().all(Bytes::is_empty)
+    }
+
+    /// Goes over to the next piece, if this one is used up and there is one.
+    #[cold]
+    fn go_on(&mut self) -> Option<()> {
+        let (next, more) = self.more.split_first().filter(|_| self.rest.is_empty())?;
+        (self.owner, self.rest, self.more) = (next, next, more);
+        Some(())
     }
 
     pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, tail) = self.rest.split_first_chunk::<N>()?;
-        self.rest = tail;
-        Some(*head)
+        loop {
+            if let Some((head, tail)) = self.rest.split_first_chunk::<N>() {
+                self.rest = tail;
+                return Some(*head);
+            }
+            self.go_on()?;
+        }
     }
 
     pub(super) fn u8(&mut self) -> Option<u8> {
@@ -116,9 +156,13 @@ impl<'a> Reader<'a> {
 
     pub(super) fn bytes(&mut self) -> Option<Bytes> {
         let len = self.u32()? as usize;
-        let (head, tail) = self.rest.split_at_checked(len)?;
-        self.rest = tail;
-        Some(self.owner.slice_ref(head))
+        loop {
+            if let Some((head, tail)) = self.rest.split_at_checked(len) {
+                self.rest = tail;
+                return Some(self.owner.slice_ref(head));
+            }
+            self.go_on()?;
+        }
     }
 
     pub(super) fn text(&mut self) -> Option<String> {

@@ -183,7 +183,7 @@ pub(super) fn read_position(reader: &mut Reader<'_>) -> Option<Position> {
 
 pub(super) fn write_page(page: &Page, out: &mut Writer) {
     out.u64(page.rows);
-    out.bytes(&page.body);
+    out.shared(&page.body);
     out.option(page.last.as_ref(), |out, position| write_position(position, out));
     out.u64(page.rows_in_last);
     out.u8(page.end as u8);
@@ -195,7 +195,7 @@ pub(super) fn write_page(page: &Page, out: &mut Writer) {
 pub(super) fn read_page(reader: &mut Reader<'_>) -> Option<Page> {
     Some(Page {
         rows: reader.u64()?,
-        body: reader.bytes()?.to_vec(),
+        body: reader.bytes()?,
         last: reader.option(read_position)?,
         rows_in_last: reader.u64()?,
         end: PageEnd::from_code(reader.u8()?)?,
@@ -237,13 +237,13 @@ mod tests {
     fn body(command: &ReadCommand) -> Vec<u8> {
         let mut out = Writer::framed(1);
         write(command, &mut out);
-        out.finish()[5..].to_vec()
+        out.finish().join()[5..].to_vec()
     }
 
     fn read_body(body: &[u8]) -> Option<ReadCommand> {
         let frame = [&[1][..], &(body.len() as u32).to_le_bytes(), body].concat();
         let frame = Bytes::from(frame);
-        read(&mut Reader::framed(&frame, 1)?)
+        read(&mut Reader::framed(std::slice::from_ref(&frame), 1)?)
     }
 
     /// What release 0.1.0 sends ends before the reductions, and it reads no further.

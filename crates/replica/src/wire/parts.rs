@@ -101,27 +101,49 @@ mod tests {
         }
     }
 
-    #[test]
-    fn answers_come_back_as_they_were() {
-        let page = Page {
+    fn page(body: Bytes) -> Page {
+        Page {
             rows: 2,
-            body: b"rows".to_vec(),
+            body,
             last: part().last,
             rows_in_last: 1,
             end: PageEnd::Rows,
             tombstones: 3,
             examined_rows: 4,
             examined_bytes: 5,
-        };
+        }
+    }
+
+    #[test]
+    fn answers_come_back_as_they_were() {
         let digest = Digest { version: 1, hash: [9; 16] };
+        let page = page(Bytes::from_static(b"rows"));
         for answer in [Answer::Fragments(part()), Answer::Digested(page, digest)] {
             let response = Response { result: Ok(answer), events: Vec::new() };
-            let bytes = encode_response(&response);
+            let bytes = encode_response(&response).join();
             assert_eq!(decode_response(bytes.clone()).expect("it is well-formed"), response);
             for len in 0..bytes.len() {
                 assert!(decode_response(bytes.slice(..len)).is_err(), "cut at {len}");
             }
         }
+    }
+
+    #[test]
+    fn the_rows_of_a_large_page_stay_where_they_are() {
+        let rows = Bytes::from(vec![7; 100_000]);
+        let response = Response { result: Ok(Answer::Page(page(rows.clone()))), events: Vec::new() };
+        let pieces = encode_response(&response);
+        assert!(pieces.iter().any(|piece| piece.as_ptr() == rows.as_ptr()));
+        let decoded = decode_response(pieces.clone()).expect("it is well-formed");
+        assert_eq!(decoded, response);
+        assert!(matches!(decoded.result, Ok(Answer::Page(page)) if page.body.as_ptr() == rows.as_ptr()));
+        let len = pieces.len();
+        let whole = pieces.join();
+        assert_eq!(whole.len(), len);
+        let decoded = decode_response(whole.clone()).expect("it is well-formed");
+        assert_eq!(decoded, response);
+        let own = whole.as_ptr_range();
+        assert!(matches!(decoded.result, Ok(Answer::Page(page)) if own.contains(&page.body.as_ptr())));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Serving a request: in its wire form, or as it is for who is on this shard.
 
-use super::{Answer, Header, Request, Response, decode_request, encode_response};
+use super::{Answer, Header, Pieces, Request, Response, decode_request, encode_response};
 use crate::error::ReplicaError;
 use crate::read::Replica;
 use crate::request::Context;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 impl Replica {
     /// Answers a request from another shard or node. Dropping the future stops the work at its next yield.
-    pub async fn serve(&self, request: Bytes) -> Bytes {
+    pub async fn serve(&self, request: Bytes) -> Pieces {
         let response = match decode_request(request) {
             Ok((header, request)) => self.answer(header, request).await,
             Err(error) => Response { result: Err(ReplicaError::Rejected(error.to_string())), events: Vec::new() },
@@ -71,7 +71,7 @@ impl Replica {
             }
             Request::Digest(command) => {
                 let (mut page, digest) = self.read_digested(command, context).await?;
-                page.body = Vec::new();
+                page.body = Bytes::new();
                 Ok(Answer::Digested(page, digest))
             }
             Request::ReadAndDigest(command) => {

@@ -131,7 +131,7 @@ async fn ask(to: TabletReplica, request: Request, metadata_number: u64) -> Resul
     } else {
         let internode = rt::shard::service::<Internode>();
         let peer = Peer { host: to.host, shard: to.shard };
-        internode.call(peer, Verb::Replica, bytes, context.deadline).await.map_err(|error| error.to_string())?
+        internode.call(peer, Verb::Replica, bytes, context.deadline).await.map_err(|error| error.to_string())?.into()
     };
     let response = decode_response(answer).map_err(|error| error.to_string())?;
     response.result.map_err(|error| error.to_string())

@@ -6,13 +6,15 @@
 //! into one buffer after another.
 //!
 //! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or what the reader was given. Sequential readers start larger and have
-//! the next window under way while they decode the current one. Chunks that lie together are read together.
+//! the next window under way while they decode the current one; those that somebody waits for have two, once they have read on for a while: as
+//! much as a large page, so that the disk works while the page before is on its way. Chunks that lie together are read together.
 
 use super::{LARGEST_WINDOW, ReadOptions};
 use crate::cache::Kind;
 use crate::error::Error;
 use crate::table::Sstable;
 use bytes::Bytes;
+use rt::fs::IoClass;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -69,7 +71,8 @@ pub(crate) struct Stream {
     stored: Option<Stored>,
     /// Content that was decompressed already: from which chunk on, in order.
     decoded: VecDeque<(u64, Bytes)>,
-    ahead: Option<Ahead>,
+    /// Reads under way, in order.
+    ahead: VecDeque<Ahead>,
     /// Content bytes taken in sequence since the last jump.
     run: u64,
     /// Nothing behind this place is read ahead.
@@ -91,7 +94,7 @@ impl Stream {
             spare: Vec::new(),
             stored: None,
             decoded: VecDeque::new(),
-            ahead: None,
+            ahead: VecDeque::new(),
             run: 0,
             limit,
             expected: 0,
@@ -195,7 +198,7 @@ impl Stream {
         self.spare = Vec::new();
         self.stored = None;
         self.decoded.clear();
-        self.ahead = None;
+        self.ahead = VecDeque::new();
         self.run = 0;
     }
 
@@ -207,7 +210,7 @@ impl Stream {
             + self.joined.as_ref().map_or(0, |(_, content)| content.len())
             + self.stored.as_ref().map_or(0, |stored| stored.bytes.len())
             + self.decoded.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
-            + self.ahead.as_ref().map_or(0, ahead) as usize
+            + self.ahead.iter().map(ahead).sum::<u64>() as usize
     }
 
     /// Goes over to the content that is joined to the window, or joins `need` bytes more of it; false if there is none left.
@@ -253,19 +256,19 @@ impl Stream {
             self.push(n, chunk, need);
             return Ok(());
         }
-        if self.ahead.as_ref().is_some_and(|ahead| (ahead.first..ahead.end).contains(&n)) {
-            let bytes = match &mut self.ahead {
-                Some(ahead) => ahead.read.as_mut().await,
-                None => unreachable!("looked at above"),
-            };
-            if let Some(ahead) = self.ahead.take() {
-                let fills = self.fills(ahead.first, ahead.end);
-                self.stored = Some(self.check_length(ahead.first, ahead.end, bytes?, fills)?);
-            }
+        while self.ahead.front().is_some_and(|ahead| ahead.end <= n) {
+            self.ahead.pop_front();
+        }
+        if let Some(ahead) = self.ahead.front_mut().filter(|ahead| ahead.first <= n) {
+            let (first, end) = (ahead.first, ahead.end);
+            let bytes = ahead.read.as_mut().await;
+            self.ahead.pop_front();
+            let fills = self.fills(first, end);
+            self.stored = Some(self.check_length(first, end, bytes?, fills)?);
             self.read_ahead().await;
             return self.decode(n, need);
         }
-        self.ahead = None;
+        self.ahead.clear();
         if self.options.use_cache {
             while let Some(flight) = table.cached.flight(Kind::Data, n) {
                 let landed = flight.wait().await;
@@ -345,12 +348,23 @@ impl Stream {
 
     /// Starts to read what comes behind the chunks at hand, for readers that go on and on.
     async fn read_ahead(&mut self) {
-        if !(self.options.read_ahead || self.run >= SEQUENTIAL_FROM) || self.ahead.is_some() {
-            return;
-        }
+        while self.ahead.len() < self.wanted_ahead() && self.read_on().await {}
+    }
+
+    /// How many reads are to be under way.
+    fn wanted_ahead(&self) -> usize {
+        let goes_on = self.options.read_ahead || self.run >= SEQUENTIAL_FROM;
+        let for_long = self.options.class == IoClass::Foreground && self.run >= 2 * self.largest_window();
+        usize::from(goes_on) + usize::from(for_long)
+    }
+
+    /// Starts one more read; false if there is nothing to be read.
+    async fn read_on(&mut self) -> bool {
         let length = self.table.chunk_length() as u64;
         let behind_stored = self.stored.as_ref().map_or(0, |stored| stored.end);
+        let behind_ahead = self.ahead.back().map_or(0, |ahead| ahead.end);
         let mut first = behind_stored
+            .max(behind_ahead)
             .max(self.decoded.back().map_or(0, |(first, content)| first + (content.len() as u64).div_ceil(length)));
         let stop = self.limit.div_ceil(length).min(self.table.chunk_count());
         let cached = |chunk: u64| self.options.use_cache && self.table.cached.has(Kind::Data, chunk);
@@ -359,7 +373,7 @@ impl Stream {
             first += 1;
         }
         if first >= stop || cached(first) {
-            return;
+            return false;
         }
         let end = self.window_end(first, 1).min(stop);
         let end = (first + 1..end).find(|&chunk| cached(chunk)).unwrap_or(end);
@@ -378,7 +392,8 @@ impl Stream {
         if let Some(done) = early {
             read = Box::pin(std::future::ready(done));
         }
-        self.ahead = Some(Ahead { first, end, read });
+        self.ahead.push_back(Ahead { first, end, read });
+        true
     }
 
     /// Whether the cache gets the content of these chunks.

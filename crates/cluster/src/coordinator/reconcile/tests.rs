@@ -203,7 +203,7 @@ fn positions_are_ordered_as_they_are_read() {
 fn pages_end_with_the_first() {
     let page = |end, last| Page {
         rows: 0,
-        body: Vec::new(),
+        body: bytes::Bytes::new(),
         last,
         rows_in_last: 0,
         end,

@@ -65,7 +65,7 @@ def test_every_node_takes_what_another_gave_out(rotating):
 def test_no_page_fails_while_keys_change(rotating):
     """Whoever has a new key first signs with it at once; others get to know it a little later, and may be asked before."""
     wires = [Wire(node.address) for node in rotating.nodes]
-    seen, end = set(), time.monotonic() + 8 * ROTATION
+    seen, end = set(), time.monotonic() + 5 * ROTATION
     while time.monotonic() < end:
         rows, state = [], None
         for page in range(ROWS):
@@ -78,7 +78,7 @@ def test_no_page_fails_while_keys_change(rotating):
         assert rows == list(range(ROWS))
     for wire in wires:
         wire.__exit__()
-    assert len(seen) > 3, seen
+    assert len(seen) > 2, seen
 
 
 def test_a_node_that_was_away_takes_states_of_keys_that_it_has_missed(rotating):

@@ -1,6 +1,7 @@
 //! Traced requests written down: `system_traces.sessions` and `events`, where cqlsh and drivers look.
 //!
-//! Written after the request is answered, as the node's own work; failing to is logged and nobody's error.
+//! Written after the request is answered, as the node's own work; failing to is logged and nobody's error. What a client had traced is written on
+//! every node, for it may look for it on any; requests that were merely slow are many where it matters, and stay here.
 
 use cluster::Coordinator;
 use cluster::coordinator::{Consistency, RequestOptions, WriteKind};
@@ -42,7 +43,7 @@ pub struct Session {
     pub started_at: i64,
 }
 
-/// Writes a finished trace. It lives for `ttl` seconds, or as long as its tables say.
+/// Writes a finished trace. It lives for `ttl` seconds, or, having been asked for by a client, as long as its tables say.
 pub async fn save(coordinator: &Coordinator, trace: &Trace, session: Session, ttl: Option<i32>) {
     let duration = trace.elapsed_micros() as i32;
     let metadata = coordinator.metadata();
@@ -83,11 +84,13 @@ pub async fn save(coordinator: &Coordinator, trace: &Trace, session: Session, tt
     mutation.row(Clustering::EMPTY, row(sessions, timestamp, &values, vec![("parameters", parameters)], ttl));
     let session_mutation = mutation.finish(&sessions.schema);
 
-    // The session comes last: clients wait for its duration before they read the events.
-    if has_steps {
-        write(coordinator, events_mutation).await;
+    // The session comes last: clients wait for its duration before they read the events, perhaps on another node.
+    for mutation in has_steps.then_some(events_mutation).into_iter().chain([session_mutation]) {
+        write(coordinator, mutation.clone()).await;
+        if ttl.is_none() {
+            coordinator.spread(mutation, &context(coordinator)).await;
+        }
     }
-    write(coordinator, session_mutation).await;
 }
 
 /// Texts as the entries of a map.
@@ -95,17 +98,20 @@ pub(crate) fn entries(texts: Vec<(String, String)>) -> Entries {
     texts.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect()
 }
 
-/// Writes a mutation as the node's own work.
-pub(crate) async fn write(coordinator: &Coordinator, mutation: Mutation) {
-    let key: DecoratedKey = mutation.decorated_key();
-    let context = Context {
+fn context(coordinator: &Coordinator) -> Context {
+    Context {
         class: Class::System,
         deadline: Deadline::after(TIMEOUT),
         cancel: Cancel::new(),
         trace: None,
         metadata_number: coordinator.metadata().number,
-    };
-    let options = RequestOptions { context, consistency: Consistency::One };
+    }
+}
+
+/// Writes a mutation as the node's own work.
+pub(crate) async fn write(coordinator: &Coordinator, mutation: Mutation) {
+    let key: DecoratedKey = mutation.decorated_key();
+    let options = RequestOptions { context: context(coordinator), consistency: Consistency::One };
     if let Err(error) = coordinator.write(smallvec![(mutation, key)], WriteKind::Simple, &options).await {
         tracing::warn!(%error, "a trace could not be written");
     }

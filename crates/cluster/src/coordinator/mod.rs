@@ -21,6 +21,7 @@ mod repair;
 mod replicate;
 mod resume;
 mod speculation;
+mod spread;
 mod steps;
 mod tally;
 mod targets;

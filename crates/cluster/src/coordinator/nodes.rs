@@ -90,6 +90,12 @@ impl Nodes {
         self.known.len() > 1
     }
 
+    /// The others that answer.
+    pub fn others_alive(&self) -> impl Iterator<Item = HostId> {
+        let alive = self.known.iter().filter(|(host, known)| known.down_since.is_none() && !self.is_own(**host));
+        alive.map(|(host, _)| *host)
+    }
+
     /// This node's datacenter.
     pub fn own_datacenter(&self) -> DatacenterId {
         self.own.map_or(NOWHERE, |(_, datacenter, _)| datacenter)

@@ -190,7 +190,7 @@ impl Far {
         });
         let answered = transport.call(to, message.bytes(context), context.deadline).await;
         if !matches!(answered, Err(Unreached::Down(_))) {
-            self.latencies.borrow_mut().add(to.host, began.elapsed());
+            self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
         }
         let response = decode_response(answered.map_err(Miss::Unreached)?);
         let response = response.map_err(|error| Miss::Refused(ReplicaError::Storage(error.to_string())))?;

@@ -167,7 +167,7 @@ impl Coordinator {
         let mut planned = tally.clone();
         let (before, last) = (table.tablets.first_token(tablet), table.tablets.last_token(tablet));
         let kept = kept.filter(|kept| kept.have_read(before, last)).map_or(&[][..], |kept| &kept.hosts);
-        for replica in nodes.by_proximity(replicas, &self.far.latencies.borrow(), kept) {
+        for replica in nodes.by_proximity(replicas, &self.far.latencies.borrow(), kept, rt::time::coarse_now()) {
             let datacenter = nodes.datacenter(replica.host);
             if planned.needs(datacenter) {
                 planned.answered(datacenter);

@@ -191,10 +191,11 @@ impl Nodes {
         replicas: &[TabletReplica],
         latencies: &Latencies,
         kept: &[HostId],
+        now: Instant,
     ) -> SmallVec<[TabletReplica; 4]> {
         let mut alive: SmallVec<[TabletReplica; 4]> =
             replicas.iter().copied().filter(|replica| self.is_alive(replica.host)).collect();
-        let of = |host: HostId| latencies.of(host);
+        let of = |host: HostId| latencies.of(host, now);
         let best = alive.iter().filter_map(|replica| of(replica.host)).min();
         let is_slower = |host, margin| best.zip(of(host)).is_some_and(|(best, own)| own > best * 3 + margin);
         alive.sort_by_key(|replica| {
@@ -219,24 +220,31 @@ const KEPT_MARGIN: Duration = Duration::from_millis(200);
 /// How long nodes took to answer lately.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// Microseconds, smoothed.
-    by_host: HashMap<HostId, u64>,
+    /// Microseconds, smoothed, and when the newest of them was counted.
+    by_host: HashMap<HostId, (u64, Instant)>,
 }
 
 /// The newest answer counts for one in this many.
 const SMOOTHING: u64 = 8;
+/// What was seen longer ago says nothing. Who was slow is not asked, and would be slow for ever otherwise.
+const FORGOTTEN: Duration = Duration::from_secs(10);
 
 impl Latencies {
-    /// Counts an answer.
-    pub fn add(&mut self, host: HostId, took: Duration) {
+    /// Counts an answer that came `now`.
+    pub fn add(&mut self, host: HostId, took: Duration, now: Instant) {
         let took = took.as_micros() as u64;
-        let smooth = self.by_host.entry(host).or_insert(took);
-        *smooth = (*smooth * (SMOOTHING - 1) + took) / SMOOTHING;
+        let before = self.recent(host, now).unwrap_or(took);
+        self.by_host.insert(host, ((before * (SMOOTHING - 1) + took) / SMOOTHING, now));
     }
 
     /// About how long a node takes.
-    pub fn of(&self, host: HostId) -> Option<Duration> {
-        self.by_host.get(&host).map(|micros| Duration::from_micros(*micros))
+    pub fn of(&self, host: HostId, now: Instant) -> Option<Duration> {
+        self.recent(host, now).map(Duration::from_micros)
+    }
+
+    fn recent(&self, host: HostId, now: Instant) -> Option<u64> {
+        let (micros, at) = self.by_host.get(&host)?;
+        (now.saturating_duration_since(*at) < FORGOTTEN).then_some(*micros)
     }
 }
 
@@ -273,48 +281,52 @@ mod tests {
         )
     }
 
-    fn order(nodes: &Nodes, latencies: &Latencies) -> Vec<u128> {
-        order_with(nodes, latencies, &[])
+    fn order(nodes: &Nodes, latencies: &Latencies, now: Instant) -> Vec<u128> {
+        order_with(nodes, latencies, &[], now)
     }
 
-    fn order_with(nodes: &Nodes, latencies: &Latencies, kept: &[u8]) -> Vec<u128> {
+    fn order_with(nodes: &Nodes, latencies: &Latencies, kept: &[u8], now: Instant) -> Vec<u128> {
         let kept: Vec<_> = kept.iter().copied().map(host).collect();
         let replicas: Vec<_> = (2..=7).rev().chain([1]).map(replica).collect();
-        nodes.by_proximity(&replicas, latencies, &kept).iter().map(|replica| replica.host.0.as_u128()).collect()
+        nodes.by_proximity(&replicas, latencies, &kept, now).iter().map(|replica| replica.host.0.as_u128()).collect()
     }
 
     #[test]
     fn near_ones_come_first_and_dead_ones_never() {
-        assert_eq!(order(&nodes(), &Latencies::default()), [1, 3, 4, 2, 5]);
+        assert_eq!(order(&nodes(), &Latencies::default(), rt::time::now()), [1, 3, 4, 2, 5]);
     }
 
     #[test]
     fn slow_ones_come_last_among_equals() {
-        let mut latencies = Latencies::default();
+        let (mut latencies, now) = (Latencies::default(), rt::time::now());
         for (n, millis) in [(1, 50), (2, 1), (3, 1), (4, 30), (5, 9)] {
-            latencies.add(host(n), Duration::from_millis(millis));
+            latencies.add(host(n), Duration::from_millis(millis), now);
         }
-        assert_eq!(order(&nodes(), &latencies), [1, 3, 2, 4, 5], "but this node stays the nearest");
+        assert_eq!(order(&nodes(), &latencies, now), [1, 3, 2, 4, 5], "but this node stays the nearest");
+        assert_eq!(order(&nodes(), &latencies, now + FORGOTTEN), [1, 3, 4, 2, 5], "it is given another chance");
         for _ in 0..100 {
-            latencies.add(host(4), Duration::from_millis(1));
+            latencies.add(host(4), Duration::from_millis(1), now);
         }
-        assert_eq!(order(&nodes(), &latencies), [1, 3, 4, 2, 5], "it has recovered");
+        assert_eq!(order(&nodes(), &latencies, now), [1, 3, 4, 2, 5], "it has recovered");
     }
 
     #[test]
     fn those_that_have_kept_their_readers_come_first_in_their_datacenter() {
-        let mut latencies = Latencies::default();
-        let order = |latencies: &Latencies, kept: &[u8]| order_with(&nodes(), latencies, kept);
+        let (mut latencies, now) = (Latencies::default(), rt::time::now());
+        let order = |latencies: &Latencies, kept: &[u8]| order_with(&nodes(), latencies, kept, now);
         assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5]);
         assert_eq!(order(&latencies, &[2, 1]), [1, 2, 3, 4, 5], "near ones first among them, too");
         assert_eq!(order(&latencies, &[5]), [1, 3, 4, 2, 5], "it is in another datacenter");
         assert_eq!(order(&latencies, &[6, 7]), [1, 3, 4, 2, 5], "they are dead, or gone");
         for (n, millis) in [(2, 1), (3, 1), (4, 30)] {
-            latencies.add(host(n), Duration::from_millis(millis));
+            latencies.add(host(n), Duration::from_millis(millis), now);
         }
         assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5], "it is slow, and worth to be waited for");
-        latencies.add(host(4), Duration::from_secs(5));
+        latencies.add(host(4), Duration::from_secs(5), now);
         assert_eq!(order(&latencies, &[4, 2]), [2, 1, 3, 4, 5], "too slow");
+        assert_eq!(order_with(&nodes(), &latencies, &[4], now + FORGOTTEN), [4, 1, 3, 2, 5], "that was long ago");
+        latencies.add(host(4), Duration::from_millis(1), now + FORGOTTEN);
+        assert_eq!(latencies.of(host(4), now + FORGOTTEN), Some(Duration::from_millis(1)), "and counts no more");
     }
 
     #[test]

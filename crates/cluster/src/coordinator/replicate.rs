@@ -346,7 +346,7 @@ impl Coordinator {
         let (required, received) = (tally.required(), 0);
         // A pending replica has not all that was counted: it must not count.
         let settled = &set.replicas[..set.replicas.len() - set.pending];
-        let leaders = nodes.by_proximity(settled, &self.far.latencies.borrow(), &[]);
+        let leaders = nodes.by_proximity(settled, &self.far.latencies.borrow(), &[], rt::time::coarse_now());
         let message = Message::new(Request::Count(mutation.clone()));
         for leader in leaders {
             let asked = self.far.ask(leader, &message, &options.context);

@@ -34,7 +34,7 @@ fuzz: ## damage the corpus of every parser for a while (FUZZ_SECONDS=60 for each
 forge: ## make wrong paging states, by default 10 million (PAGING_STATES), and have each refused
 	PAGING_STATES=$${PAGING_STATES:-10000000} cargo test --release -p messina-fuzz --test paging_states -- --nocapture
 
-sim: ## many seeds of the simulation (SEEDS, EVERY)
+sim: ## thousands of seeds of simulated clusters, and many lives of simulated nodes (SEEDS, SECONDS, TRIALS, EVERY)
 	tests/run sim
 
 bench-one-node: ## one node beside Cassandra 5, same machine, same run; figures and ratios as JSON (QUICK=1)

@@ -1,7 +1,7 @@
 //! A whole cluster on the simulated machine: the real floors of every node, clients beside them, and everything that can go wrong.
 //!
 //! [`Simulation`] drives one: nodes find each other, clients work while the [`nemesis`] strikes, then all is mended and the checkers
-//! look at what is left. [`history`], [`counters`] and [`schema_book`] are what the clients were told; [`node`] is what runs on a node.
+//! look at what is left. [`trials`] are the clusters and faults that there are. [`history`], [`counters`] and [`schema_book`] are what the clients were told; [`node`] is what runs on a node.
 //!
 //! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read, `raft_safety` all the time, `acked_writes_survive`,
 //! `schema_agrees` and `replicas_converge` in the end.
@@ -16,6 +16,7 @@ pub mod node;
 pub mod pages;
 pub mod schema_book;
 pub mod shared;
+pub mod trials;
 pub mod truncations;
 pub mod workload;
 
@@ -34,8 +35,16 @@ const FORMING: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(40);
 /// Connections that died unnoticed are given up within this time.
 const SETTLED: Duration = Duration::from_secs(6);
-/// Hints are delivered within this time: tried every ten seconds, and a try may take as long.
+/// What was begun before all was mended has ended after this time: no request takes longer.
+const ENDED: Duration = Duration::from_secs(12);
+/// What is begun while all is well ends within this time.
+const PROMPT: Duration = Duration::from_secs(2);
+/// What has a time to live is over after this time: copies are not looked at in the same second.
+const EXPIRED: Duration = Duration::from_secs(10);
+/// Hints are delivered within this time.
 const HINTS: Duration = Duration::from_secs(25);
+/// How long nodes are given between two tries to deliver them.
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 /// How long a node may take over what the driver asks it.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Tablets that are on the move get to their ends within this time.
@@ -58,6 +67,10 @@ pub struct Outcome {
     pub truncations: u64,
     /// Tablets whose data was copied to another node.
     pub copied: u64,
+    /// Queries that came to their ends from page to page over all nodes.
+    pub queries: u64,
+    /// Their pages.
+    pub pages: u64,
 }
 
 /// One cluster's story.
@@ -70,6 +83,8 @@ pub struct Simulation {
     pub nemesis: Nemesis,
     names: Vec<String>,
     stopping: Vec<(usize, Duration)>,
+    /// When all was mended.
+    mended: Duration,
 }
 
 impl Simulation {
@@ -92,7 +107,7 @@ impl Simulation {
         }
         let datacenters = (0..names.len()).map(|node| shared.plan.datacenter(node)).collect();
         let nemesis = Nemesis::new(regime, names.clone(), datacenters, disks);
-        Simulation { world, shared, nemesis, names, stopping: Vec::new() }
+        Simulation { world, shared, nemesis, names, stopping: Vec::new(), mended: Duration::ZERO }
     }
 
     /// What a loss of power leaves of what was not synced.
@@ -216,15 +231,13 @@ impl Simulation {
         if let Some((why, times)) = failures.iter().find(|(why, _)| !is_excused(why)) {
             return Err(format!("all is well, and {times} statements fail: {why}"));
         }
-        self.shared.set_working(false);
-        // Whatever was begun has ended.
-        self.run_for(Duration::from_secs(12))?;
+        self.rest()?;
         self.run_until(ARRIVED, "tablets on the move arrive", |simulation| {
             simulation.shared.nodes.iter().all(|node| !node.moving.get())
         })?;
         self.ask(0, Command::Read).map_err(|why| format!("acked_writes_survive: {why}"))?;
         if hints_suffice {
-            self.run_for(HINTS)?;
+            self.deliver_hints()?;
         } else {
             self.ask(1, Command::Repair).map_err(|why| format!("acked_writes_survive: {why}"))?;
         }
@@ -240,12 +253,15 @@ impl Simulation {
             schema_changes: self.shared.schema.borrow().made,
             truncations: self.shared.truncations.borrow().done,
             copied: self.shared.copied.get(),
+            queries: self.shared.pages.borrow().done,
+            pages: self.shared.pages.borrow().pages,
         })
     }
 
     /// Mends everything, and waits until all nodes see that.
     fn heal(&mut self) -> Result<(), String> {
         self.nemesis.heal(&mut self.world);
+        self.mended = self.world.elapsed();
         // One that is still stopping is gone in a moment.
         let is_up = |node: &shared::NodeState| node.is_ready() && !node.is_stopping() && node.sees_all.get();
         let all = |simulation: &mut Simulation| simulation.shared.nodes.iter().all(is_up);
@@ -257,8 +273,32 @@ impl Simulation {
     pub fn converge(&mut self) -> Result<(), String> {
         self.shared.set_working(false);
         self.heal()?;
-        self.run_for(HINTS)?;
+        self.rest()?;
+        self.deliver_hints()?;
         self.compare()
+    }
+
+    /// Clients begin nothing more, and whatever was begun ends.
+    fn rest(&mut self) -> Result<(), String> {
+        self.shared.set_working(false);
+        let ended = (self.mended + ENDED).saturating_sub(self.world.elapsed());
+        let quiet = if self.shared.plan.expiring { EXPIRED } else { PROMPT };
+        self.run_for(ended.max(quiet))
+    }
+
+    /// Has all nodes deliver their hints at once, until none is left.
+    fn deliver_hints(&mut self) -> Result<(), String> {
+        let until = self.world.elapsed() + HINTS;
+        loop {
+            let mut left = 0;
+            for node in 0..self.names.len() {
+                left += self.ask(node, Command::DeliverHints)?.hints;
+            }
+            if left == 0 || self.world.elapsed() > until {
+                return Ok(());
+            }
+            self.run_for(BETWEEN_TRIES)?;
+        }
     }
 
     /// `schema_agrees` and `replicas_converge`.

@@ -249,9 +249,20 @@ async fn forget_hints() {
 async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
     match command {
         Command::Report => report().await,
+        Command::DeliverHints => Ok(Report { hints: deliver_hints().await, ..Report::default() }),
         Command::Read => read_all(shared, Consistency::Quorum).await,
         Command::Repair => read_all(shared, Consistency::All).await,
     }
+}
+
+/// Has all shards deliver their hints; for how many nodes each has some left.
+async fn deliver_hints() -> usize {
+    let left = rt::shard::call_all(|| async {
+        let coordinator = rt::shard::service::<Coordinator>();
+        coordinator.replay_hints().await;
+        coordinator.hints().map_or(0, |hints| hints.targets().len())
+    });
+    left.await.into_iter().sum()
 }
 
 /// Reads everything, and whether all that was promised is there.
@@ -372,7 +383,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         metadata_number: 0,
     };
     let page = replica.read(&command, &context).await.map_err(|error| error.to_string())?;
-    Ok(page.body)
+    Ok(page.body.to_vec())
 }
 
 fn config(shared: &Shared, node: usize) -> StackConfig {

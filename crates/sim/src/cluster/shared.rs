@@ -123,6 +123,8 @@ pub enum Command {
     Repair,
     /// Read everything at QUORUM.
     Read,
+    /// Deliver hints, and tell for how many nodes some are left.
+    DeliverHints,
     /// Tell what it has and knows.
     Report,
 }
@@ -136,6 +138,8 @@ pub struct Report {
     pub tables: Vec<String>,
     /// What its copies hold: by table, tablet and shard's node, rows as bytes.
     pub copies: BTreeMap<(String, u32), Vec<u8>>,
+    /// For how many nodes each shard has hints, in all.
+    pub hints: usize,
 }
 
 /// A node as its shards and the driver see it.

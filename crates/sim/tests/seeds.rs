@@ -1,0 +1,147 @@
+//! All trials of clusters ([`sim::cluster::trials`]) with many seeds, on all cores. What fails is told with how to do it again.
+//!
+//! `SEEDS=n` puts each trial to n seeds (default 11) from `FIRST_SEED=n` on, `SECONDS=n` so long (simulated; default 2), `TRIALS="name name"` only these.
+//! `TELL=1` prints every step. `tests/run sim-seeds` runs it in CI, `make sim` for longer.
+
+use rt::time::Duration;
+use sim::cluster::trials::{ALL, Trial};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
+use std::time::Instant;
+
+/// The stack of a story: futures of builds that are not optimised are large.
+const STACK: usize = 16 << 20;
+/// Where not much else is said, progress is told after so many seeds.
+const TOLD_EVERY: u64 = 100;
+
+thread_local! {
+    /// Something has panicked in this thread, whoever caught it.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// One trial's seeds.
+struct Tally {
+    trial: &'static Trial,
+    left: AtomicU64,
+    failed: AtomicU64,
+    /// Milliseconds of all of them.
+    took: AtomicU64,
+}
+
+struct Run {
+    tallies: Vec<Tally>,
+    /// Trial and seed: what no thread has begun.
+    waiting: Mutex<VecDeque<(usize, u64)>>,
+    seeds: u64,
+    seconds: u64,
+    passed: AtomicU64,
+    failed: AtomicU64,
+    began: Instant,
+}
+
+impl Run {
+    /// What the environment asks for.
+    fn new() -> Run {
+        let named = std::env::var("TRIALS").unwrap_or_default();
+        let named: Vec<&str> = named.split_whitespace().collect();
+        for name in &named {
+            let known = ALL.iter().map(|trial| trial.name).collect::<Vec<_>>().join(" ");
+            assert!(Trial::of(name).is_some(), "no trial {name}; there are {known}");
+        }
+        let seeds = setting("SEEDS", 11);
+        let first = setting("FIRST_SEED", 0);
+        let wanted = ALL.iter().filter(|trial| named.is_empty() || named.contains(&trial.name));
+        let fresh =
+            |trial| Tally { trial, left: AtomicU64::new(seeds), failed: AtomicU64::new(0), took: AtomicU64::new(0) };
+        let tallies: Vec<Tally> = wanted.map(fresh).collect();
+        let waiting = (0..tallies.len()).flat_map(|trial| (first..first + seeds).map(move |seed| (trial, seed)));
+        Run {
+            waiting: Mutex::new(waiting.collect()),
+            tallies,
+            seeds,
+            seconds: setting("SECONDS", 2),
+            passed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            began: Instant::now(),
+        }
+    }
+
+    /// Tells one seed's story after the other, until none is left.
+    fn work(&self) {
+        loop {
+            let next = self.waiting.lock().expect("nobody panics with it").pop_front();
+            let Some((at, seed)) = next else { return };
+            let own = &self.tallies[at];
+            let began = Instant::now();
+            let told = tell(own.trial, seed, self.seconds);
+            own.took.fetch_add(began.elapsed().as_millis() as u64, Ordering::Relaxed);
+            if let Err(why) = told {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                own.failed.fetch_add(1, Ordering::Relaxed);
+                let (name, seconds) = (own.trial.name, self.seconds);
+                println!(
+                    "FAILED {name}, seed {seed}: {why}\n    once more: TRIALS={name} FIRST_SEED={seed} SEEDS=1 SECONDS={seconds} TELL=1 \
+                     tests/run sim-seeds"
+                );
+            } else {
+                self.passed.fetch_add(1, Ordering::Relaxed);
+            }
+            if own.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                let failed = own.failed.load(Ordering::Relaxed);
+                let each = own.took.load(Ordering::Relaxed) / self.seeds;
+                println!("{}: {} seeds passed, {failed} failed ({each} ms each)", own.trial.name, self.seeds - failed);
+            }
+            self.tell_progress();
+        }
+    }
+
+    fn tell_progress(&self) {
+        let (passed, failed) = (self.passed.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
+        let all = self.seeds * self.tallies.len() as u64;
+        if (passed + failed).is_multiple_of(TOLD_EVERY) && passed + failed < all {
+            println!("{} of {all} seeds, {failed} failed ({} s)", passed + failed, self.began.elapsed().as_secs());
+        }
+    }
+}
+
+/// The story of one seed, in a thread of its own: what others have left in a thread makes no difference.
+fn tell(trial: &'static Trial, seed: u64, seconds: u64) -> Result<(), String> {
+    let story = move || {
+        let outcome = trial.run(seed, Duration::from_secs(seconds));
+        // A task's panic ends the task; a node of production ends with it.
+        if PANICKED.get() { Err("a task panicked".into()) } else { outcome.map(drop) }
+    };
+    let thread = Builder::new().name(format!("{}, seed {seed}", trial.name)).stack_size(STACK);
+    thread.spawn(story).expect("a thread starts").join().unwrap_or_else(|_| Err("it panicked".into()))
+}
+
+fn main() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICKED.set(true);
+        hook(info);
+    }));
+    let run = Run::new();
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| run.work());
+        }
+    });
+    println!(
+        "{} seeds passed, {} failed: {} trials, {} s simulated each, on {cores} cores ({} s)",
+        run.passed.load(Ordering::Relaxed),
+        run.failed.load(Ordering::Relaxed),
+        run.tallies.len(),
+        run.seconds,
+        run.began.elapsed().as_secs()
+    );
+    std::process::exit(i32::from(run.failed.load(Ordering::Relaxed) > 0));
+}

@@ -361,6 +361,8 @@ impl Nemesis {
 
     /// All is well from now on; clocks are right.
     pub fn heal(&mut self, world: &mut World) {
+        // Who has not begun to stop need not.
+        self.stopping.clear();
         self.mend(world);
         self.start(world);
         self.names.iter().for_each(|name| world.set_clock_wrong(name, 0));

@@ -107,6 +107,18 @@ def test_a_node_that_moves_leaves_one_address_and_appears_at_another(trio, event
     assert events[0].of(old)[before:] in ([DOWN, REMOVED], [REMOVED])
 
 
+def test_the_node_that_leads_moves(trio):
+    """It is back before the others have chosen another: they would send it to its old address."""
+    from launch import free_address
+
+    leads = next(n for n in range(3) if "a node joins the cluster" in trio.nodes[n].log_path.read_text())
+    trio.kill(leads)
+    trio.nodes[leads].address = new = free_address()
+    trio.nodes[leads].start()
+    other = trio.sessions[(leads + 1) % 3]
+    eventually(lambda: new in {row.peer for row in other.execute("SELECT peer FROM system.peers")})
+
+
 def test_every_node_tells_its_clients_of_the_schema(trio, events):
     session = trio.sessions[2]
     trio.keyspace()

@@ -308,7 +308,20 @@ async fn ask(internode: &Rc<Internode>, address: SocketAddr, request: Request) -
 /// Tells the cluster where a member of it is now. Whether it was heard; if not, it is to be tried again later.
 pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<SocketAddr>) -> Result<bool, String> {
     // A node alone has nobody to tell.
-    Ok(members.is_empty() || join(internode, own, members).await?.is_some())
+    if members.is_empty() {
+        return Ok(true);
+    }
+    // Who leads, as one that was back before the others chose another, need not ask: they would send it to where it was.
+    if let Some(service) = rt::shard::try_service::<MetadataService>()
+        && service.group().is_some_and(|group| group.is_leader())
+    {
+        match let_in(&service, own.clone()).await {
+            Answer::Welcome(_) => return Ok(true),
+            Answer::Refused(why) => return Err(why),
+            other => tracing::info!(answer = ?other, "this node leads, and is not let in yet"),
+        }
+    }
+    Ok(join(internode, own, members).await?.is_some())
 }
 
 /// Asks members to be let in, and follows where they point. Nothing: to be tried again later.

@@ -231,7 +231,7 @@ fn known_elsewhere() -> Option<SocketAddr> {
 }
 
 /// Tells the others where this node is now, if that is elsewhere than before: until they know, they cannot tell it anything, so it cannot
-/// do that by a change of its own. Whether they know.
+/// do that by a change of its own, unless it leads. Whether they know.
 async fn introduce(internode: &Rc<Internode>) -> Result<bool, String> {
     let service = rt::shard::service::<MetadataService>();
     let topology = service.current().topology.clone();

@@ -112,6 +112,43 @@ fn pages_go_on_where_the_readers_are_whoever_coordinates() {
     });
 }
 
+/// The nodes that a routing payload names, by their numbers.
+fn named(cluster: &Cluster, hint: &Bytes) -> Vec<usize> {
+    let is_named = |node: &usize| {
+        let host = cluster.nodes[*node].host;
+        hint.windows(16).any(|bytes| bytes == host.as_bytes())
+    };
+    (0..cluster.nodes.len()).filter(is_named).collect()
+}
+
+#[test]
+fn clients_that_page_are_steered_to_who_keeps_the_reader() {
+    with_cluster("steered", Shape::default(), |cluster| async move {
+        fill(&cluster, 2, 20).await;
+        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        for level in [One, Quorum] {
+            let mut page = PageRequest { size: Some(7), ..PageRequest::default() };
+            page.state = cluster.page(0, &query, &page, level).await.expect("all live").next;
+            let hint = |node: usize, next: Option<&PagingState>| {
+                cluster.nodes[node].coordinator.hint_of_page(&query.table, key(1).token, next)
+            };
+            for node in [1, 2] {
+                let next = cluster.page(node, &query, &page, level).await.expect("all live").next.expect("20 rows");
+                let hosts = &next.replicas.as_ref().expect("they keep readers").hosts;
+                for node in 0..3 {
+                    let told = hint(node, Some(&next)).map(|hint| named(&cluster, &hint));
+                    let kept = (0..3).filter(|node| hosts.contains(&cluster.nodes[*node].host)).collect::<Vec<_>>();
+                    assert_eq!(told, (!kept.contains(&node)).then_some(kept), "{level:?}");
+                }
+            }
+            let told_at_the_end = |node| hint(node, None).map(|hint| named(&cluster, &hint));
+            assert_eq!(told_at_the_end(0), None, "there are others, which would have to be steered again");
+            cluster.nodes.iter().for_each(|node| node.replica.forget_queriers(None));
+            assert_eq!(told_at_the_end(0), Some(vec![0, 1, 2]), "all is over");
+        }
+    });
+}
+
 #[test]
 fn where_no_readers_are_kept_each_coordinator_asks_the_nearest() {
     let shape = Shape { keeps_readers: false, ..Shape::default() };

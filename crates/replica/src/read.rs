@@ -183,6 +183,11 @@ impl Replica {
         self.queriers.forget(table);
     }
 
+    /// Whether readers of this table are kept for pages to come.
+    pub fn keeps_queriers_of(&self, table: TableId) -> bool {
+        self.queriers.has_of(table)
+    }
+
     /// Reads one page.
     pub fn read<'a>(
         &'a self,

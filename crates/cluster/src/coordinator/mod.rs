@@ -20,6 +20,7 @@ mod reduce;
 mod repair;
 mod replicate;
 mod resume;
+mod routing;
 mod speculation;
 mod spread;
 mod steps;
@@ -41,11 +42,8 @@ pub use timestamp::TimestampClock;
 pub use write::{Mutations, WriteKind};
 
 use crate::hints::{Hints, HintsMetrics};
-use crate::metadata::{Metadata, MetadataService, Table};
-use crate::tablets::TabletReplica;
-use bytes::Bytes;
+use crate::metadata::{Metadata, MetadataService};
 use model::id::HostId;
-use model::token::Token;
 use replica::{Context, Replica};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -261,32 +259,4 @@ impl Coordinator {
             hints: self.far.hints().map(|hints| hints.metrics()).unwrap_or_default(),
         }
     }
-
-    /// If this shard does not own the token: the tablet that does, as the value of the custom payload `tablets-routing-v1`
-    /// (protocol-extensions.md section 7).
-    pub fn tablet_hint(&self, table: &Table, token: Token) -> Option<Bytes> {
-        let tablet = table.tablets.tablet_of(token);
-        let replicas = table.tablets.read_set(tablet);
-        let here = TabletReplica { host: self.host, shard: rt::shard::this().0 };
-        if replicas.is_empty() || replicas.contains(&here) {
-            return None;
-        }
-        let mut list = (replicas.len() as i32).to_be_bytes().to_vec();
-        for replica in replicas {
-            let mut pair = Vec::with_capacity(28);
-            push_value(&mut pair, replica.host.as_bytes());
-            push_value(&mut pair, &(replica.shard as i32).to_be_bytes());
-            push_value(&mut list, &pair);
-        }
-        let mut out = Vec::with_capacity(64);
-        push_value(&mut out, &table.tablets.first_token(tablet).0.to_be_bytes());
-        push_value(&mut out, &table.tablets.last_token(tablet).0.to_be_bytes());
-        push_value(&mut out, &list);
-        Some(out.into())
-    }
-}
-
-fn push_value(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&(bytes.len() as i32).to_be_bytes());
-    out.extend_from_slice(bytes);
 }

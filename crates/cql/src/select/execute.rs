@@ -12,7 +12,9 @@ use bytes::Bytes;
 use cluster::coordinator::{PageBudget, PageInfo, PageStop, PagingState, Partitions as Targets};
 use cluster::{PageRequest, Query, RequestOptions};
 use model::id::QueryId;
+use model::key::DecoratedKey;
 use model::range::Slice;
+use model::token::Token;
 use std::rc::Rc;
 
 /// `select_internal_page_size`: rows a page where rows are aggregated or filtered and the client named no page size.
@@ -87,17 +89,12 @@ impl Select {
                 return self.nothing(emitter(rows_limit, per_partition)?, request);
             }
             Partitions::Keys(keys) => {
-                let hint = match &keys[..] {
-                    [key]
-                        if request.client.tablets_routing.get()
-                            && self.restrictions.partition.key_variables().is_some() =>
-                    {
-                        let metadata = request.metadata();
-                        let table = metadata.table_by_id(self.schema.id);
-                        table.and_then(|table| request.coordinator.tablet_hint(table, key.token))
-                    }
-                    _ => None,
-                };
+                let token = self.routed_by(&keys, request);
+                let hint = token.and_then(|token| {
+                    let metadata = request.metadata();
+                    let table = metadata.table_by_id(self.schema.id);
+                    table.and_then(|table| request.coordinator.tablet_hint(table, token))
+                });
                 (Targets::Keys(keys), hint)
             }
             Partitions::Range(range) => (Targets::Range(range), None),
@@ -135,8 +132,15 @@ impl Select {
         } else {
             self.page(query, page_size, state, &pager, request, &options).await?
         };
-        answer.tablet = hint;
+        answer.tablet = answer.tablet.or(hint);
         Ok(answer)
+    }
+
+    /// The token by which the client chose whom to ask, if it is one that knows of tablets.
+    fn routed_by(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Option<Token> {
+        let [key] = keys else { return None };
+        let knows = request.client.tablets_routing.get() && self.restrictions.partition.key_variables().is_some();
+        knows.then_some(key.token)
     }
 
     fn answer(&self, rows: Rows, info: PageInfo, request: &Request<'_>) -> Answer {
@@ -199,14 +203,21 @@ impl Select {
         let wanted = PageRequest { size, state, ..PageRequest::default() };
         let page = request.coordinator.read(&query, &wanted, options).await;
         let page = page.map_err(|error| read_error(error, &self.schema))?;
+        let token = match &query.partitions {
+            Targets::Keys(keys) if wanted.state.is_some() => self.routed_by(keys, request),
+            _ => None,
+        };
+        let tablet =
+            token.and_then(|token| request.coordinator.hint_of_page(&query.table, token, page.next.as_deref()));
         let next = page.next.map(|state| pager.seal(&state)).transpose()?;
         if let Shape::Plain = self.shape {
-            return Ok(self.answer(self.rows(page.rows, page.body, next), page.info, request));
+            let answer = self.answer(self.rows(page.rows, page.body, next), page.info, request);
+            return Ok(Answer { tablet, ..answer });
         }
         let mut emitter = Emitter::new(self, pager.env(), None, None)?;
         push_all(page.body, page.rows, self, &mut emitter).await?;
         let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
-        Ok(self.answer(rows, page.info, request))
+        Ok(Answer { tablet, ..self.answer(rows, page.info, request) })
     }
 
     /// What is gathered here before it is sent is bounded like an unpaged read.

@@ -235,6 +235,11 @@ impl<Q> QuerierCache<Q> {
         places.into_iter().filter_map(|place| self.remove(place)).collect()
     }
 
+    /// Whether it holds one of this table.
+    pub fn has_of(&self, table: TableId) -> bool {
+        self.entries.iter().flatten().any(|entry| entry.key.table == table)
+    }
+
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
@@ -397,7 +402,10 @@ mod tests {
         for (query, table) in [(1, 1), (2, 2), (1, 2)] {
             assert!(cache.insert(key(query, table, Class::User), 1, u32::from(query), now).is_empty());
         }
+        let has_of = |cache: &QuerierCache<u32>| [1, 2].map(|table| cache.has_of(TableId::from_bytes([table; 16])));
+        assert_eq!(has_of(&cache), [true, true]);
         assert_eq!(cache.evict_table(Some(TableId::from_bytes([2; 16]))), vec![2, 1]);
+        assert_eq!(has_of(&cache), [true, false]);
         assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(1));
         assert_eq!(cache.evict_table(None), Vec::<u32>::new());
     }

@@ -49,6 +49,11 @@ impl Queriers {
         self.cache.borrow().counters()
     }
 
+    /// Whether one of this table is kept.
+    pub fn has_of(&self, table: TableId) -> bool {
+        self.cache.borrow().has_of(table)
+    }
+
     /// Looks for the querier that the page before left, and whether it fits.
     pub fn find(
         &self,

@@ -6,7 +6,7 @@ import signal
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.paged import COLUMNS, POLICIES, Change, Driver, Model, Query, counters_of_all, grown, in_order_of_tokens, pages
+from cluster.paged import COLUMNS, POLICIES, Change, Driver, Model, Query, counters_of_all, grown, in_order_of_tokens, load, pages
 from cluster.trio import NODES, Trio, eventually, quorum
 
 ROWS = 300
@@ -54,6 +54,26 @@ def test_pages_go_on_where_their_readers_are(three):
                 assert done["reused"] / done["lookups"] > 0.8, done
     # The client is answered before the last replica has been: it may still be reading.
     eventually(lambda: counters_of_all(three)["population"] == 0)
+
+
+def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three):
+    """From the third page on, whichever replica it took for the first; and the next query may begin anywhere."""
+    three.keyspace()
+    a_table(three)
+    load(three.sessions[0], "ks.t", [], [1], large=1, side=ROWS)
+    passed_on = lambda: sum(node.metric("scylla_storage_proxy_coordinator_remote_requests") for node in three.nodes)  # noqa: E731
+    queries, began_at = 30, set()
+    with Driver(three, "token aware") as driver:
+        select = driver.prepare("SELECT ck FROM ks.t WHERE pk = ?")
+        select.fetch_size, select.consistency_level = 10, Level.ONE
+        before = passed_on()
+        for _ in range(queries):
+            result = driver.execute(select, (1,))
+            began_at.add(result.response_future.coordinator_host)
+            assert [row.ck for row in result] == list(range(ROWS))
+    # Without it, two of three pages would be.
+    assert passed_on() - before <= 3 * queries
+    assert len(began_at) == NODES
 
 
 def test_the_trace_says_who_read_the_page_and_with_what(three):

@@ -22,6 +22,8 @@ const OVERHEAD: usize = 128;
 const SMALL_PERCENT: usize = 10;
 /// A full cache takes one in so many windows of a long sequential read.
 const SAMPLE: u64 = 8;
+/// The part of the budget that all readers together may have under way beyond one read each: one in so many bytes.
+const AHEAD_SHARE: usize = 32;
 /// More hits than this are not counted.
 const MAX_VISITS: u8 = 3;
 
@@ -48,6 +50,8 @@ pub struct CacheStats {
 pub struct PageCache {
     inner: RefCell<Inner>,
     files: Rc<OpenFiles>,
+    /// Bytes of the room for reads ahead that are taken.
+    ahead: Rc<Cell<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -102,7 +106,7 @@ impl PageCache {
 
     /// A cache that holds up to `budget` bytes, of sstables whose files are opened there.
     pub fn with_files(budget: usize, files: Rc<OpenFiles>) -> Rc<PageCache> {
-        Rc::new(PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }), files })
+        Rc::new(PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }), files, ahead: Rc::default() })
     }
 
     /// The open files of its sstables.
@@ -337,6 +341,16 @@ impl CachedFile {
         self.cache.samples(bytes)
     }
 
+    /// Room for a read ahead of so many bytes, of a reader that has one under way already; none while readers have taken all there is.
+    pub fn room_ahead(&self, bytes: usize) -> Option<RoomAhead> {
+        let (room, all) = (&self.cache.ahead, self.cache.budget() / AHEAD_SHARE);
+        let taken = room.get() + bytes;
+        (taken <= all).then(|| {
+            room.set(taken);
+            RoomAhead { room: room.clone(), bytes }
+        })
+    }
+
     /// Whether a page is there; does not count as use.
     pub fn has(&self, kind: Kind, page: u64) -> bool {
         self.cache.inner.borrow().slot(self.key(kind, page)).is_some()
@@ -365,6 +379,18 @@ impl CachedFile {
             keys.push(key);
         }
         Claim { cache: self.cache.clone(), keys }
+    }
+}
+
+/// Room that a read ahead takes until it is used or given up.
+pub(crate) struct RoomAhead {
+    room: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Drop for RoomAhead {
+    fn drop(&mut self) {
+        self.room.set(self.room.get() - self.bytes);
     }
 }
 

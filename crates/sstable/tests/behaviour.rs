@@ -13,6 +13,7 @@ use model::types::{CqlType, UserType};
 use model::{Column, ColumnId, ColumnKind, HostId, SchemaVersion, TableId, TableSchema};
 use rand::Rng;
 use random::Size;
+use rt::fs::IoClass;
 use sstable::{Error, Generation, PageCache, ReadOptions, Reader, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -343,6 +344,41 @@ fn a_wide_partition_is_read_in_large_pieces_and_by_its_blocks() {
             let (found, count, bytes) = read(ends, reversed).await;
             assert_eq!(found, 4);
             assert!(count < 40 && bytes < 800_000, "{count} reads of {bytes} bytes");
+        }
+    });
+}
+
+#[test]
+fn who_is_waited_for_has_several_reads_under_way_where_there_is_room() {
+    const WINDOW: usize = 512 << 10;
+    let scratch = Scratch::new("ahead");
+    rt::block_on(async {
+        let (schema, stream) = wide(3000, 3000);
+        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
+        let background = ReadOptions { class: IoClass::Background, ..ReadOptions::SCAN };
+        // A budget of 64 MiB has room for four windows, of which three are for those beyond the first.
+        for (budget, options, ahead) in
+            [(64 << 20, ReadOptions::SCAN, 4), (1 << 20, ReadOptions::SCAN, 1), (64 << 20, background, 1)]
+        {
+            let cache = PageCache::new(budget);
+            let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opens");
+            let reader = || sstable.reader(&schema, PartitionRange::FULL, Rc::new(Slice::full()), options);
+            let read_on = async |reader: &mut Reader, rows: usize| {
+                let (mut out, mut found) = (VecDeque::new(), 0);
+                while found < rows {
+                    assert!(reader.fill(&mut out).await.expect("readable"), "there is more");
+                    found += out.drain(..).count();
+                }
+                reader.memory_bytes()
+            };
+            let (mut first, mut second) = (reader(), reader());
+            let held = read_on(&mut first, 1500).await;
+            assert!((ahead * WINDOW..(ahead + 2) * WINDOW).contains(&held), "{budget}, {ahead}: {held}");
+            let held = read_on(&mut second, 1500).await;
+            assert!((WINDOW..4 * WINDOW).contains(&held), "the room is for all: {held}");
+            drop(first);
+            let held = read_on(&mut second, 400).await;
+            assert!((ahead * WINDOW..(ahead + 2) * WINDOW).contains(&held), "{budget}, {ahead}: {held}");
         }
     });
 }

@@ -49,7 +49,7 @@ pub struct ReadOptions {
     /// Whether it will read on and on, so that the next window is read while the current one is used. Other readers start
     /// to do so when they turn out to.
     pub read_ahead: bool,
-    /// The most content that is read at once, in bytes; readers that read ahead hold two such windows, or three if somebody waits for them.
+    /// The most content that is read at once, in bytes; readers that read ahead hold two such windows, or up to five if somebody waits for them.
     /// At most [`LARGEST_WINDOW`].
     pub window: u32,
 }

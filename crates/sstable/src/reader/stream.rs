@@ -6,11 +6,11 @@
 //! into one buffer after another.
 //!
 //! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or what the reader was given. Sequential readers start larger and have
-//! the next window under way while they decode the current one; those that somebody waits for have two, once they have read on for a while: as
-//! much as a large page, so that the disk works while the page before is on its way. Chunks that lie together are read together.
+//! the next window under way while they decode the current one; those that somebody waits for have up to four, once they have read on for a while and
+//! as far as the shard has room for it: twice a large page, so that the disk works while pages are on their way. Chunks that lie together are read together.
 
 use super::{LARGEST_WINDOW, ReadOptions};
-use crate::cache::Kind;
+use crate::cache::{Kind, RoomAhead};
 use crate::error::Error;
 use crate::table::Sstable;
 use bytes::Bytes;
@@ -28,6 +28,8 @@ const FIRST_WINDOW: u64 = 64 << 10;
 const SEQUENTIAL_FROM: u64 = 64 << 10;
 /// After so many bytes in sequence, a full cache gets a sample only.
 const SAMPLED_FROM: u64 = 1 << 20;
+/// Reads under way for a reader that somebody waits for, once it has read on for long.
+const MOST_AHEAD: usize = 4;
 /// How much is decompressed at once, into one buffer.
 const DECODE_AHEAD: usize = 32 << 10;
 /// The least that is taken from the next buffer to join it with what is left of the last.
@@ -49,6 +51,8 @@ struct Ahead {
     first: u64,
     end: u64,
     read: Read,
+    /// What it takes of the shard's room, if it is not the only one.
+    _room: Option<RoomAhead>,
 }
 
 enum Window {
@@ -348,18 +352,31 @@ impl Stream {
 
     /// Starts to read what comes behind the chunks at hand, for readers that go on and on.
     async fn read_ahead(&mut self) {
-        while self.ahead.len() < self.wanted_ahead() && self.read_on().await {}
+        while self.ahead.len() < self.wanted_ahead() {
+            let room = match self.ahead.is_empty() {
+                true => None,
+                false => match self.table.cached.room_ahead(self.largest_window() as usize) {
+                    None => return,
+                    room => room,
+                },
+            };
+            if !self.read_on(room).await {
+                return;
+            }
+        }
     }
 
-    /// How many reads are to be under way.
+    /// How many reads are to be under way, if there is room.
     fn wanted_ahead(&self) -> usize {
         let goes_on = self.options.read_ahead || self.run >= SEQUENTIAL_FROM;
-        let for_long = self.options.class == IoClass::Foreground && self.run >= 2 * self.largest_window();
-        usize::from(goes_on) + usize::from(for_long)
+        if !goes_on || self.options.class != IoClass::Foreground {
+            return usize::from(goes_on);
+        }
+        (1 + (self.run / (2 * self.largest_window())) as usize).min(MOST_AHEAD)
     }
 
     /// Starts one more read; false if there is nothing to be read.
-    async fn read_on(&mut self) -> bool {
+    async fn read_on(&mut self, room: Option<RoomAhead>) -> bool {
         let length = self.table.chunk_length() as u64;
         let behind_stored = self.stored.as_ref().map_or(0, |stored| stored.end);
         let behind_ahead = self.ahead.back().map_or(0, |ahead| ahead.end);
@@ -392,7 +409,7 @@ impl Stream {
         if let Some(done) = early {
             read = Box::pin(std::future::ready(done));
         }
-        self.ahead.push_back(Ahead { first, end, read });
+        self.ahead.push_back(Ahead { first, end, read, _room: room });
         true
     }
 

@@ -330,7 +330,7 @@ impl Stream {
         }
     }
 
-    /// The most content that is read at once; two such windows are held.
+    /// The most content that is read at once.
     fn largest_window(&self) -> u64 {
         self.options.window.clamp(FIRST_WINDOW as u32, LARGEST_WINDOW).into()
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::time::Duration;
+use std::sync::Mutex;
 
 /// mimalloc's option for the time after which freed memory goes back to the kernel, by its number in `mi_option_t`.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
@@ -17,9 +18,28 @@ pub fn keep_freed_memory(time: Duration) {
 /// Asks the kernel not to make huge pages for this process. It keeps two megabytes where a few kilobytes are used, also of what the
 /// allocator gave back piece by piece.
 pub fn no_huge_pages() -> std::io::Result<()> {
+    refuse_huge_pages(true)
+}
+
+fn refuse_huge_pages(refuse: bool) -> std::io::Result<()> {
     // SAFETY: sets a flag of the process; the other arguments have to be zero.
-    match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } {
+    match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, libc::c_ulong::from(refuse), 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
+}
+
+/// Runs something rare and short that wants huge pages, also where the process has refused them.
+pub(crate) fn with_huge_pages<R>(make: impl FnOnce() -> R) -> R {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
+    // SAFETY: reads a flag of the process.
+    let refused = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 1;
+    // If it stays refused, memory is in small pages; if it cannot be refused again, other memory may be in huge ones. Both just cost a little.
+    let lifted = refused && refuse_huge_pages(false).is_ok();
+    let made = make();
+    if lifted && let Err(error) = refuse_huge_pages(true) {
+        tracing::debug!(%error, "huge pages cannot be refused again");
+    }
+    made
 }

@@ -7,6 +7,7 @@
 mod buffer;
 mod directory;
 mod file;
+mod huge;
 mod io;
 mod os_file;
 mod ring;
@@ -17,6 +18,7 @@ pub use directory::{
     read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir, write_durably, write_durably_with_room,
 };
 pub use file::{File, OpenOptions, open};
+pub(crate) use huge::keep as keep_huge_pages;
 pub(crate) use io::Io;
 pub use sequential::SequentialWriter;
 

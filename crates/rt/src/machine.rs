@@ -5,7 +5,7 @@
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
 use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
-use crate::fs::Io;
+use crate::fs::{self, Io};
 use crate::mailbox::{Mail, Mailbox, Message};
 use crate::shard::ShardId;
 use std::cell::{Cell, RefCell};
@@ -45,6 +45,8 @@ pub struct MachineConfig {
     pub stall_threshold: Duration,
     /// The part of the time, in 1/1000, that background work gets while foreground work waits.
     pub background_permille: u32,
+    /// Bytes of huge pages that each shard keeps for buffers of disk I/O, at most.
+    pub io_buffers: usize,
 }
 
 impl Default for MachineConfig {
@@ -57,6 +59,7 @@ impl Default for MachineConfig {
             thread_name: "shard".into(),
             stall_threshold: Duration::from_millis(20),
             background_permille: 200,
+            io_buffers: 0,
         }
     }
 }
@@ -100,6 +103,7 @@ impl Machine {
             let per_shard = per_shard.clone();
             let remote = Remote::new(mailboxes.clone());
             let ending = Ending { life: life.clone(), remote: remote.clone() };
+            let io_buffers = config.io_buffers;
             let thread = std::thread::Builder::new()
                 .name(format!("{}-{index}", config.thread_name))
                 .stack_size(STACK)
@@ -110,6 +114,7 @@ impl Machine {
                     {
                         tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU");
                     }
+                    fs::keep_huge_pages(io_buffers);
                     run_shard(seat, allowed, remote, move || per_shard(shard))
                 })?;
             threads.push(thread);

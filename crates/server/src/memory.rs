@@ -15,11 +15,21 @@ const MOST: u64 = 4;
 /// of them (measured: 40 MiB more of 384).
 const HUGE_PAGES_FROM: u64 = 1 << 30;
 
+/// The part of a shard's budget that its buffers of disk I/O may hold in huge pages: a sixteenth.
+const IO_BUFFERS: usize = 16;
+/// And no more than this: some hundred reads at once.
+const MOST_IO_BUFFERS: usize = 64 << 20;
+
 /// The budget of each of the shards of a node that may use so many bytes.
 pub fn of_shard(memory: u64, shards: usize) -> usize {
     let shards = shards.max(1) as u64;
     let aside = (PROCESS + SHARD * shards).min(memory / MOST);
     ((memory - aside) / shards) as usize
+}
+
+/// What the buffers of disk I/O of a shard with such a budget may hold in huge pages. They are among what is set aside.
+pub fn io_buffers(shard_memory: usize) -> usize {
+    (shard_memory / IO_BUFFERS).min(MOST_IO_BUFFERS)
 }
 
 /// Tells the kernel how a process with such budgets uses memory. To be called before it does.

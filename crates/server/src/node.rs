@@ -107,6 +107,7 @@ impl Plan {
                 overprovisioned: config.overprovisioned,
                 poll: config.idle_poll_time_us.0,
                 stall_threshold: config.blocked_reactor_notify_ms.0,
+                io_buffers: memory::io_buffers(shard_memory),
                 ..MachineConfig::default()
             },
             prometheus: port(config.prometheus_address, config.prometheus_port),

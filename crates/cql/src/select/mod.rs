@@ -10,6 +10,7 @@ pub mod execute;
 mod expression;
 pub mod group;
 pub mod pager;
+mod pages;
 pub mod plan;
 pub mod rows;
 pub mod selector;

@@ -144,6 +144,11 @@ impl VirtualState {
     }
 }
 
+/// The protocol error for a paging state that is ours and makes no sense here.
+pub(super) fn bad_state() -> Error {
+    Error::Protocol("Invalid value for the paging state".to_owned())
+}
+
 /// Both parsers, for the fuzzer.
 pub fn fuzz_states(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);

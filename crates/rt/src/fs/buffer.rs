@@ -1,5 +1,6 @@
 //! Memory that `O_DIRECT` accepts.
 
+use super::huge;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -11,6 +12,8 @@ pub(crate) struct AlignedBuf {
     start: NonNull<u8>,
     capacity: usize,
     len: usize,
+    /// Where its memory is from, if it is not from the heap.
+    huge: Option<huge::Piece>,
 }
 
 impl AlignedBuf {
@@ -18,11 +21,14 @@ impl AlignedBuf {
     #[allow(unsafe_code)]
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.max(1).next_multiple_of(ALIGN);
+        if let Some(piece) = huge::take(capacity) {
+            return Self { start: piece.start(), capacity, len: 0, huge: Some(piece) };
+        }
         let layout = Self::layout(capacity);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc(layout) };
         match NonNull::new(start) {
-            Some(start) => Self { start, capacity, len: 0 },
+            Some(start) => Self { start, capacity, len: 0, huge: None },
             None => handle_alloc_error(layout),
         }
     }
@@ -91,6 +97,9 @@ impl AsRef<[u8]> for AlignedBuf {
 impl Drop for AlignedBuf {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
+        if self.huge.is_some() {
+            return;
+        }
         // SAFETY: allocated in `with_capacity` with this very layout.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) };
     }

@@ -1,0 +1,234 @@
+//! Memory for disk I/O in huge pages.
+//!
+//! Where a buffer lies in pages of 4 KiB, a read of 512 KiB is a list of 128 places, each of which the kernel looks up and pins. How many
+//! such lists a device takes at once is limited: a virtual disk without indirect descriptors has room for one or two, however many reads are under way. In a
+//! huge page the same read is one place. Measured on such a disk, eight reads under way: 950 against 1,850 MB/s.
+//!
+//! A [`Slab`] is one huge page; a bitmap says which of its units are free. Units are taken by the thread that owns the slab alone, and given
+//! back by any thread: what the owner found free stays so. A thread keeps its slabs, as many as [`keep`] allows it. Whoever finds no room
+//! here takes memory from the heap, which costs time and nothing else.
+#![allow(unsafe_code)]
+
+use crate::allocator::with_huge_pages;
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a slab, and where it begins: those of a huge page.
+const SLAB: usize = 2 << 20;
+/// Bytes of a unit; a slab has as many as a word has bits.
+const UNIT: usize = SLAB / u64::BITS as usize;
+/// The least that is taken from a slab: below this there are few places anyway.
+const LEAST: usize = 2 * UNIT;
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { slabs: Vec::new(), most: 0 }) };
+}
+
+struct Pool {
+    slabs: Vec<Arc<Slab>>,
+    most: usize,
+}
+
+/// Lets this thread keep so many bytes of huge pages. None before this is called.
+pub(crate) fn keep(bytes: usize) {
+    POOL.with_borrow_mut(|pool| pool.most = bytes / SLAB);
+}
+
+/// Memory for so many bytes; `None` if there is no room, or if it is not worth it.
+pub(super) fn take(bytes: usize) -> Option<Piece> {
+    if !(LEAST..=SLAB).contains(&bytes) {
+        return None;
+    }
+    // Not there while the thread ends.
+    POOL.try_with(|pool| pool.borrow_mut().take(bytes.div_ceil(UNIT) as u32)).ok()?
+}
+
+impl Pool {
+    fn take(&mut self, units: u32) -> Option<Piece> {
+        if let Some(piece) = self.slabs.iter().find_map(|slab| Slab::take(slab, units)) {
+            return Some(piece);
+        }
+        if self.slabs.len() >= self.most {
+            return None;
+        }
+        let Some(slab) = Slab::map() else {
+            self.most = self.slabs.len();
+            return None;
+        };
+        let slab = Arc::new(slab);
+        let piece = Slab::take(&slab, units);
+        self.slabs.push(slab);
+        piece
+    }
+}
+
+struct Slab {
+    start: NonNull<u8>,
+    /// A bit for each unit, set if it is free.
+    free: AtomicU64,
+}
+
+impl Slab {
+    fn map() -> Option<Slab> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        with_huge_pages(|| {
+            // SAFETY: new memory of twice the size, of which everything around the aligned half is given back; the rest is written to
+            // within its bounds.
+            unsafe {
+                let start = libc::mmap(std::ptr::null_mut(), 2 * SLAB, prot, flags, -1, 0);
+                if start == libc::MAP_FAILED {
+                    return None;
+                }
+                let before = start.align_offset(SLAB);
+                let slab = start.byte_add(before);
+                if before > 0 {
+                    libc::munmap(start, before);
+                }
+                libc::munmap(slab.byte_add(SLAB), SLAB - before);
+                // Refused where the kernel has no huge pages: then it is memory like any other.
+                libc::madvise(slab, SLAB, libc::MADV_HUGEPAGE);
+                slab.cast::<u8>().write(0);
+                NonNull::new(slab.cast()).map(|start| Slab { start, free: AtomicU64::new(u64::MAX) })
+            }
+        })
+    }
+
+    /// To be called by the owner of the slab only.
+    fn take(slab: &Arc<Slab>, units: u32) -> Option<Piece> {
+        let first = run_of(slab.free.load(Ordering::Acquire), units)?;
+        let units = bits(units) << first;
+        slab.free.fetch_and(!units, Ordering::Relaxed);
+        Some(Piece { slab: slab.clone(), units })
+    }
+}
+
+// SAFETY: the memory belongs to the slab, and no two pieces share a byte.
+unsafe impl Send for Slab {}
+// SAFETY: as above; the bitmap is atomic.
+unsafe impl Sync for Slab {}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and no piece is left that points into it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), SLAB) };
+    }
+}
+
+/// The lowest `count` bits; 1 to 64.
+fn bits(count: u32) -> u64 {
+    u64::MAX >> (u64::BITS - count)
+}
+
+/// Where the first run of so many set bits begins.
+fn run_of(set: u64, count: u32) -> Option<u32> {
+    // Bits where a run of `known` begins.
+    let (mut starts, mut known) = (set, 1);
+    while known < count {
+        let more = known.min(count - known);
+        starts &= starts >> more;
+        known += more;
+    }
+    (starts != 0).then(|| starts.trailing_zeros())
+}
+
+/// Units of a slab, which belong to whoever has this.
+pub(super) struct Piece {
+    slab: Arc<Slab>,
+    /// Those bits of the slab.
+    units: u64,
+}
+
+impl Piece {
+    /// Where they begin.
+    pub fn start(&self) -> NonNull<u8> {
+        // SAFETY: within the slab.
+        unsafe { self.slab.start.add(self.units.trailing_zeros() as usize * UNIT) }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.slab.free.fetch_or(self.units, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(piece: &Piece) -> usize {
+        piece.start().as_ptr() as usize
+    }
+
+    /// What a thread of its own makes of it, with a pool of its own.
+    fn with_pool(bytes: usize, look: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::spawn(move || {
+            keep(bytes);
+            look();
+        });
+        thread.join().expect("the assertions hold");
+    }
+
+    #[test]
+    fn runs_are_found_where_they_begin() {
+        assert_eq!((run_of(u64::MAX, 64), run_of(u64::MAX, 1), run_of(0, 1)), (Some(0), Some(0), None));
+        assert_eq!(run_of(0b0111_0110_1101, 3), Some(8));
+        assert_eq!(run_of(u64::MAX << 1, 64), None);
+        assert_eq!(run_of(u64::MAX << 1, 63), Some(1));
+        for count in 1..=64 {
+            assert_eq!(run_of(bits(count) << (64 - count), count), Some(64 - count));
+            assert_eq!(run_of(bits(count) << (64 - count) & !(1 << 63), count), None);
+        }
+    }
+
+    #[test]
+    fn pieces_share_nothing_and_come_back() {
+        with_pool(2 * SLAB, || {
+            let sizes = [520 << 10, 520 << 10, 100 << 10, 520 << 10, 64 << 10, SLAB];
+            for _ in 0..3 {
+                let pieces = sizes.map(|size| take(size).expect("there is room"));
+                for (n, (piece, size)) in pieces.iter().zip(sizes).enumerate() {
+                    let start = place(piece);
+                    assert_eq!(start % UNIT, 0);
+                    let apart = |other: &Piece, its: usize| start + size <= place(other) || place(other) + its <= start;
+                    assert!((n + 1..sizes.len()).all(|m| apart(&pieces[m], sizes[m])));
+                    // SAFETY: the piece has as many bytes as were asked for.
+                    unsafe { piece.start().as_ptr().write_bytes(n as u8, size) };
+                }
+                assert!(take(SLAB / 2).is_none(), "the limit holds");
+            }
+            assert!(take(LEAST - 1).is_none() && take(SLAB + 1).is_none());
+        });
+    }
+
+    #[test]
+    fn other_threads_give_back() {
+        with_pool(SLAB, || {
+            let piece = take(SLAB).expect("there is room");
+            assert!(take(SLAB).is_none());
+            std::thread::spawn(move || drop(piece)).join().expect("it drops");
+            assert!(take(SLAB).is_some());
+        });
+    }
+
+    #[test]
+    fn a_piece_outlives_its_thread() {
+        let piece = std::thread::spawn(|| {
+            keep(SLAB);
+            take(SLAB).inspect(|piece| {
+                // SAFETY: within the piece.
+                unsafe { piece.start().as_ptr().write_bytes(7, SLAB) };
+            })
+        });
+        let piece = piece.join().expect("it ends").expect("there is room");
+        // SAFETY: as above.
+        assert_eq!(unsafe { piece.start().as_ptr().add(SLAB - 1).read() }, 7);
+    }
+
+    #[test]
+    fn without_leave_there_is_none() {
+        with_pool(SLAB - 1, || assert!(take(LEAST).is_none()));
+    }
+}

@@ -56,7 +56,8 @@ def test_pages_go_on_where_their_readers_are(three):
     eventually(lambda: counters_of_all(three)["population"] == 0)
 
 
-def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three):
+@pytest.mark.parametrize("more", ["", " AND w >= 0 ALLOW FILTERING", " GROUP BY pk, ck"], ids=["plain", "filtered", "grouped"])
+def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three, more):
     """From the third page on, whichever replica it took for the first; and the next query may begin anywhere."""
     three.keyspace()
     a_table(three)
@@ -64,7 +65,7 @@ def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three):
     passed_on = lambda: sum(node.metric("scylla_storage_proxy_coordinator_remote_requests") for node in three.nodes)  # noqa: E731
     queries, began_at = 30, set()
     with Driver(three, "token aware") as driver:
-        select = driver.prepare("SELECT ck FROM ks.t WHERE pk = ?")
+        select = driver.prepare("SELECT ck FROM ks.t WHERE pk = ?" + more)
         select.fetch_size, select.consistency_level = 10, Level.ONE
         before = passed_on()
         for _ in range(queries):

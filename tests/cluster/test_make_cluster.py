@@ -22,7 +22,9 @@ class Running:
     def __init__(self, data, net):
         self.net = net
         self.process = subprocess.Popen([RUN, "--data", data, "--net", net], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env={**os.environ, "MESSINA_BIN": str(binary())})
+                                        env={**os.environ, "MESSINA_BIN": str(binary())},
+                                        # As in a terminal; where the tests run in the background, it would be ignored.
+                                        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         self.said = []
         for line in self.process.stdout:
             self.said.append(line)

@@ -1,7 +1,8 @@
 //! Files of a shard: one io_uring per shard in production, a simulated disk under `rt::sim`.
 //!
 //! Reads and writes carry a class; background I/O has its own depth limit so that it cannot fill the device's queue.
-//! Buffers belong to the operation until the kernel is done with them, also when the future that asked is dropped.
+//! Buffers belong to the operation until the kernel is done with them, also when the future that asked is dropped. Large ones lie in huge
+//! pages, of which a shard keeps some.
 //! Where io_uring or `O_DIRECT` is refused, one log line says so and the slower way (helper threads, page cache) is taken.
 
 mod buffer;

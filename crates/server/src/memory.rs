@@ -12,7 +12,7 @@ const SHARD: u64 = 24 << 20;
 /// At most this part of the memory is set aside: a quarter.
 const MOST: u64 = 4;
 /// Where the budgets of all shards together are less than this, the kernel is asked not to make huge pages: where a few kilobytes of two megabytes are used, it keeps all
-/// of them (measured: 40 MiB more of 384).
+/// of them (measured: 40 MiB more of 384). Buffers of disk I/O lie in some all the same.
 const HUGE_PAGES_FROM: u64 = 1 << 30;
 
 /// The part of a shard's budget that its buffers of disk I/O may hold in huge pages: a sixteenth.

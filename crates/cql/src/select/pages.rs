@@ -32,6 +32,16 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
+    /// Where the page before ended; its limits go on where they were.
+    fn go_on(&mut self, emitter: &mut Emitter<'_>) -> Result<Option<Box<PagingState>>, Error> {
+        let state = self.state.take();
+        if let Some(state) = &state {
+            let before = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
+            (emitter.remaining, emitter.partition) = (before.remaining, before.partition);
+        }
+        Ok(state)
+    }
+
     /// What the client is told of the tablet once the page has ended there.
     fn tablet(&self, query: &Query, next: Option<&PagingState>) -> Option<Bytes> {
         self.request.coordinator.hint_of_page(&query.table, self.steered?, next)
@@ -131,11 +141,7 @@ impl Select {
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, pager, .. } = page;
-        let mut state = page.state.take();
-        if let Some(state) = &state {
-            let before = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
-            (emitter.remaining, emitter.partition) = (before.remaining, before.partition);
-        }
+        let mut state = page.go_on(&mut emitter)?;
         let size = page.size.map_or(INTERNAL_PAGE_ROWS, |groups| {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
         });
@@ -193,11 +199,7 @@ impl Select {
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, pager, .. } = page;
-        let mut state = page.state.take();
-        if let Some(state) = &state {
-            let filtered = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
-            (emitter.remaining, emitter.partition) = (filtered.remaining, filtered.partition);
-        }
+        let mut state = page.go_on(&mut emitter)?;
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
         request.let_go_of_metadata();

@@ -27,7 +27,8 @@ pub fn of_shard(memory: u64, shards: usize) -> usize {
     ((memory - aside) / shards) as usize
 }
 
-/// What the buffers of disk I/O of a shard with such a budget may hold in huge pages. They are among what is set aside.
+/// What the buffers of disk I/O of a shard with such a budget may hold in huge pages: in place of buffers on the heap, which are not counted either.
+/// What is set aside is for these, too; where there is much memory they may take more than that.
 pub fn io_buffers(shard_memory: usize) -> usize {
     (shard_memory / IO_BUFFERS).min(MOST_IO_BUFFERS)
 }

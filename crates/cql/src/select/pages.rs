@@ -48,6 +48,14 @@ impl Page<'_> {
     }
 }
 
+/// What one read came to.
+struct Gathered {
+    /// Whether all of it was taken: not if a page of groups is full.
+    whole: bool,
+    /// Where it ended, unless nothing is left.
+    next: Option<Box<PagingState>>,
+}
+
 impl Select {
     /// Whether there can be no second page.
     fn needs_no_paging(&self, query: &Query) -> bool {
@@ -95,6 +103,23 @@ impl Select {
         })
     }
 
+    /// Reads on, by the newest metadata, and gathers what it gives.
+    async fn gather(
+        &self,
+        query: &mut Query,
+        wanted: &PageRequest,
+        page: &Page<'_>,
+        emitter: &mut Emitter<'_>,
+        info: &mut PageInfo,
+    ) -> Result<Gathered, Error> {
+        let read = page.request.coordinator.read_anew(query, wanted, page.options).await;
+        let read = read.map_err(|error| read_error(error, &self.schema))?;
+        *info = std::mem::take(info).then(read.info);
+        let whole = push_all(read.body, read.rows, self, emitter).await?;
+        self.check_size(emitter, page.request)?;
+        Ok(Gathered { whole, next: read.next })
+    }
+
     /// All rows at once, read page by page: for aggregates and for orders across partitions.
     pub(super) async fn whole(
         &self,
@@ -118,12 +143,7 @@ impl Select {
         let mut info = PageInfo::default();
         loop {
             let wanted = PageRequest { size: Some(INTERNAL_PAGE_ROWS), state, ..PageRequest::default() };
-            let read = request.coordinator.read_anew(&mut query, &wanted, options).await;
-            let read = read.map_err(|error| read_error(error, &self.schema))?;
-            info = info.then(read.info);
-            push_all(read.body, read.rows, self, &mut emitter).await?;
-            self.check_size(&emitter, request)?;
-            state = read.next;
+            state = self.gather(&mut query, &wanted, page, &mut emitter, &mut info).await?.next;
             if state.is_none() {
                 emitter.finish()?;
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
@@ -140,7 +160,7 @@ impl Select {
         mut emitter: Emitter<'_>,
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, options, pager, .. } = page;
+        let Page { request, pager, .. } = page;
         let mut state = page.go_on(&mut emitter)?;
         let size = page.size.map_or(INTERNAL_PAGE_ROWS, |groups| {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
@@ -152,15 +172,12 @@ impl Select {
         let mut info = PageInfo::default();
         loop {
             let wanted = PageRequest { size: Some(size), state, ..PageRequest::default() };
-            let read = request.coordinator.read_anew(&mut query, &wanted, options).await;
-            let read = read.map_err(|error| read_error(error, &self.schema))?;
-            info = info.then(read.info);
-            if let Some(next) = &read.next {
+            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut info).await?;
+            let taken = gathered.whole;
+            state = gathered.next;
+            if let Some(next) = &state {
                 (id, replicas) = (Some(next.query), next.replicas.clone());
             }
-            let taken = push_all(read.body, read.rows, self, &mut emitter).await?;
-            self.check_size(&emitter, request)?;
-            state = read.next;
             if emitter.remaining > 0 && taken && state.is_some() {
                 rt::task::yield_now().await;
                 continue;
@@ -207,12 +224,7 @@ impl Select {
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
             let wanted = PageRequest { size, state, budget: Some(budget) };
-            let read = request.coordinator.read_anew(&mut query, &wanted, options).await;
-            let read = read.map_err(|error| read_error(error, &self.schema))?;
-            info = info.then(read.info);
-            push_all(read.body, read.rows, self, &mut emitter).await?;
-            self.check_size(&emitter, request)?;
-            state = read.next;
+            state = self.gather(&mut query, &wanted, &page, &mut emitter, &mut info).await?.next;
             if emitter.remaining == 0 {
                 state = None;
                 info.stop = PageStop::Limit;

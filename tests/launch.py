@@ -11,6 +11,7 @@ The binary is $MESSINA_BIN, else target/release/messina, else target/debug/messi
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -167,6 +168,34 @@ class Node:
         except subprocess.TimeoutExpired:
             self.kill()
             raise StartFailed(f"messina did not stop within {timeout} s of SIGTERM:\n{self.log_tail()}") from None
+
+    @contextlib.contextmanager
+    def standing_still(self):
+        """The process stands still within the block, as when its machine is paused."""
+        self.stand_still()
+        try:
+            yield
+        finally:
+            self.go_on()
+
+    def stand_still(self):
+        """SIGSTOP. The signal takes effect when the process next has a CPU: only then does this return."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = pathlib.Path(f"/proc/{self.pid}/task")
+        while not all(self.is_stopped(task) for task in tasks.iterdir()):
+            time.sleep(0.001)
+
+    @staticmethod
+    def is_stopped(task):
+        try:
+            # "pid (name) state": names may have anything in them.
+            return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (FileNotFoundError, ProcessLookupError):
+            return True  # The thread has ended.
+
+    def go_on(self):
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
 
     def restart(self, kill=False, timeout=60.0):
         if kill:

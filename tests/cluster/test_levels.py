@@ -121,3 +121,23 @@ def test_hints_are_set_while_the_node_runs(trio):
         trio.wait_up(2)
     for k in range(10):
         eventually(lambda: session.execute(at(Level.ALL, f"SELECT v FROM hinted.t WHERE k = {k}")).one().v == 3)  # noqa: B023
+
+
+def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
+    """A machine that is paused, or gets no CPU, has heard of nobody either; that says nothing of the others."""
+    trio.keyspace()
+    trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+    session = trio.sessions[2]
+    session.execute(at(Level.ALL, "INSERT INTO ks.t (k, v) VALUES (1, 0)"))
+    with trio.nodes[2].standing_still():
+        # For as long as it takes the others to think so of this one.
+        trio.wait_down(2)
+    for n in range(100):
+        for level in (Level.QUORUM, Level.ALL):
+            session.execute(at(level, f"INSERT INTO ks.t (k, v) VALUES (1, {n})"))
+            assert session.execute(at(level, "SELECT v FROM ks.t WHERE k = 1")).one().v == n
+    assert "this node stood still" in trio.nodes[2].log_path.read_text()
+    # It still finds out who is.
+    trio.wait_up(2)
+    trio.kill(0)
+    trio.wait_down(0)

@@ -13,6 +13,7 @@ mod disk;
 mod names;
 pub(crate) mod net;
 mod single;
+mod still;
 mod trace;
 mod world;
 

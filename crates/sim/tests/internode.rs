@@ -24,6 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const PORT: u16 = 7000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const SHARDS: [u16; 3] = [2, 3, 1];
+/// A node that only asks.
+const CLIENT: usize = 9;
 /// Longer than any silence that is put up with.
 const LONG: Duration = Duration::from_secs(9);
 
@@ -56,6 +58,8 @@ struct Ledger {
     next: u64,
     /// What each node thinks of the others.
     liveness: BTreeMap<usize, Liveness>,
+    /// For how long each node was made to stand still, in all.
+    still: BTreeMap<usize, Duration>,
     /// No new requests.
     quiet: bool,
     wrong: Vec<String>,
@@ -102,13 +106,15 @@ async fn handle(shared: Shared, _caller: Caller, body: Bytes) -> Result<Pieces, 
     Ok(body.into())
 }
 
-/// One request, and whether what came of it can be.
-async fn ask(shared: &Shared, to: Peer, size: usize, allowed: Duration) -> Result<Bytes, CallError> {
+/// One request of a node, and whether what came of it can be.
+async fn ask(shared: &Shared, own: usize, to: Peer, size: usize, allowed: Duration) -> Result<Bytes, CallError> {
+    let still = || shared.ledger().still.get(&own).copied().unwrap_or_default();
     let id = {
         let mut ledger = shared.ledger();
         ledger.next += 1;
         ledger.next
     };
+    let still_before = still();
     let mut body = id.to_le_bytes().to_vec();
     body.resize(8 + size, id as u8);
     let body = Bytes::from(body);
@@ -121,9 +127,10 @@ async fn ask(shared: &Shared, to: Peer, size: usize, allowed: Duration) -> Resul
         "request {id} ends after {took:?}: {}",
         answer.as_ref().map_or_else(ToString::to_string, |_| "well".into())
     ));
+    // A tick of the simulated network, and one of the timers. Who stands still does not see that its time is over.
+    let allowed = allowed + millis(5) + (still() - still_before);
     let mut ledger = shared.ledger();
-    // A tick of the simulated network, and one of the timers.
-    if took > allowed + millis(5) {
+    if took > allowed {
         ledger.wrong.push(format!("request {id} took {took:?} of {allowed:?}"));
     }
     match &answer {
@@ -144,7 +151,7 @@ async fn load(shared: Shared, own: usize) {
         let n = (own + 1 + rt::random::below(NAMES.len() as u64 - 1) as usize) % NAMES.len();
         let to = Peer { host: host(n), shard: rt::random::below(4) as u16 };
         let size = if rt::random::below(4) == 0 { rt::random::below(60_000) } else { rt::random::below(200) };
-        let _ = ask(&shared, to, size as usize, millis(20 + rt::random::below(1500))).await;
+        let _ = ask(&shared, own, to, size as usize, millis(20 + rt::random::below(1500))).await;
     }
 }
 
@@ -223,7 +230,7 @@ fn disasters(seed: u64) -> (u64, usize) {
     for _ in 0..14 {
         let (first, second) = (world.rng().gen_range(0..3usize), world.rng().gen_range(1..3usize));
         let (one, other) = (NAMES[first], NAMES[(first + second) % 3]);
-        match world.rng().gen_range(0..8) {
+        match world.rng().gen_range(0..9) {
             0 | 1 => world.partition(one, other),
             2 => world.partition_oneway(one, other),
             3 | 4 => world.repair(one, other),
@@ -236,6 +243,11 @@ fn disasters(seed: u64) -> (u64, usize) {
                 down.push(one);
             }
             6 => world.hold(one, other),
+            7 => {
+                let time = millis(world.rng().gen_range(100..5000));
+                world.stand_still(one, time);
+                *shared.ledger().still.entry(first).or_default() += time;
+            }
             _ => {
                 world.release(one, other);
                 down.drain(..).for_each(|name| world.bounce(name));
@@ -323,6 +335,29 @@ fn a_node_that_dies_is_down_in_two_seconds_and_up_as_soon_as_it_is_back() {
 }
 
 #[test]
+fn a_node_that_stood_still_takes_nobody_for_dead_and_is_not_for_long() {
+    for seed in seeds() {
+        for load in [false, true] {
+            let (mut world, shared) = world(seed, load);
+            world.run_for(millis(1000));
+            assert!(everybody_is(&shared, NodeStatus::Up), "seed {seed}");
+            let still = millis(world.rng().gen_range(2600..9000));
+            world.stand_still("c", still);
+            assert!(until_c_is(&mut world, &shared, NodeStatus::Down) < millis(2500), "seed {seed}");
+            let goes_on = millis(1000) + still;
+            while world.elapsed() < goes_on + millis(2500) {
+                world.run_for(millis(10));
+                let ledger = shared.ledger();
+                let seen = |own: usize, other: usize| ledger.liveness[&own].status(host(other));
+                let of_others = [seen(0, 1), seen(1, 0), seen(2, 0), seen(2, 1)];
+                assert_eq!(of_others, [NodeStatus::Up; 4], "seed {seed}, at {:?}", world.elapsed());
+            }
+            assert!(everybody_is(&shared, NodeStatus::Up), "seed {seed}");
+        }
+    }
+}
+
+#[test]
 fn a_network_cut_one_way_is_seen_from_both_sides() {
     for seed in seeds() {
         let (mut world, shared) = world(seed, false);
@@ -355,7 +390,7 @@ where
         let (shared, main) = (shared.clone(), main.clone());
         async move {
             let identity = Identity {
-                host: host(9),
+                host: host(CLIENT),
                 cluster: "Simulated".into(),
                 address,
                 datacenter: "dc".into(),
@@ -363,7 +398,7 @@ where
                 features: Vec::new(),
             };
             internode::install(identity, InternodeConfig::default(), None, None).await;
-            internode::publish_book(shared.book(9)).await;
+            internode::publish_book(shared.book(CLIENT)).await;
             main(shared).await;
         }
     });
@@ -396,7 +431,7 @@ fn what_was_done_and_whose_answer_was_lost_is_not_said_to_be_not_done() {
             async move {
                 let to = Peer { host: host(0), shard: 1 };
                 for _ in 0..40 {
-                    let answer = ask(&shared, to, 100, millis(900)).await;
+                    let answer = ask(&shared, CLIENT, to, 100, millis(900)).await;
                     *done.lock().expect("one thread") += u32::from(answer.is_ok());
                     rt::time::sleep(millis(30)).await;
                 }
@@ -499,12 +534,12 @@ fn a_connection_may_be_cut_at_every_byte() {
     with_client(&mut world, &shared, move |shared| {
         let seen = seen.clone();
         async move {
-            let mut book = shared.book(9);
+            let mut book = shared.book(CLIENT);
             book.peers.get_mut(&host(0)).expect("there").address = address;
             internode::publish_book(book).await;
             let mut well = 0;
             while well < 20 {
-                let answer = ask(&shared, Peer { host: host(0), shard: 1 }, 50, millis(2000)).await;
+                let answer = ask(&shared, CLIENT, Peer { host: host(0), shard: 1 }, 50, millis(2000)).await;
                 well = if answer.is_ok() && *seen.lock().expect("one thread") > all { well + 1 } else { 0 };
                 rt::time::sleep(millis(20)).await;
             }

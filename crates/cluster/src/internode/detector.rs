@@ -99,7 +99,14 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
                 rt::task::spawn(ping(watch.clone(), host)).detach();
             }
         }
-        let events = watch.detector.borrow_mut().judge(rt::time::now());
+        let now = rt::time::now();
+        if let Some(pause) = watch.detector.borrow_mut().looks(now) {
+            tracing::warn!(
+                ?pause,
+                "this node stood still (a paused machine, no CPU?): it takes no other for down because of that"
+            );
+        }
+        let events = watch.detector.borrow_mut().judge(now);
         let snapshot = watch.detector.borrow().snapshot();
         for event in &events {
             say(&watch.internode, *event);

@@ -2,7 +2,8 @@
 //!
 //! A node that has not answered for `down_after` is down. To be up again it has to answer several pings in a row, and more of them each time
 //! that it went down again soon: a node that flaps is left down rather than believed every second. A node that was never heard of is
-//! neither; it is down after the same time.
+//! neither; it is down after the same time. Time in which this node itself stood still (its machine was paused, it got no CPU) counts
+//! against nobody: who was not listening does not know who was silent.
 
 use super::config::LivenessConfig;
 use model::HostId;
@@ -113,12 +114,14 @@ struct Judged {
 pub struct Detector {
     config: LivenessConfig,
     nodes: BTreeMap<HostId, Judged>,
+    /// When this node last looked at what has come.
+    looked: Option<Instant>,
 }
 
 impl Detector {
     /// One that knows of no nodes.
     pub fn new(config: LivenessConfig) -> Detector {
-        Detector { config, nodes: BTreeMap::new() }
+        Detector { config, nodes: BTreeMap::new(), looked: None }
     }
 
     /// From now on judges exactly these nodes. Those that are new are judged from `now` on.
@@ -168,6 +171,19 @@ impl Detector {
         if let Some(node) = self.nodes.get_mut(&host) {
             node.answers = 0;
         }
+    }
+
+    /// How long this node itself stood still before `now`, if it did: it has not looked for longer than a ping may take. That time is
+    /// taken out of the others' silence.
+    pub fn looks(&mut self, now: Instant) -> Option<Duration> {
+        let since = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
+        if since <= self.config.timeout {
+            return None;
+        }
+        for node in self.nodes.values_mut() {
+            node.heard = (node.heard + since).min(now);
+        }
+        Some(since)
     }
 
     /// What has changed by `now`.
@@ -249,6 +265,7 @@ mod tests {
                     false => self.detector.missed(host(1)),
                 }
                 let millis = self.now.duration_since(self.start).as_millis() as u64;
+                assert_eq!(self.detector.looks(self.now), None);
                 let events = self.detector.judge(self.now);
                 self.events.extend(events.into_iter().map(|event| (millis, event.up)));
             }
@@ -282,6 +299,28 @@ mod tests {
         node.pings(100, false);
         assert_eq!(node.events, [(2000, false)]);
         assert_eq!(node.status(), NodeStatus::Down);
+    }
+
+    #[test]
+    fn who_stood_still_itself_takes_nobody_for_dead() {
+        let mut node = Watched::new();
+        node.pings(5, true);
+        node.pings(10, false);
+        node.now += Duration::from_secs(30);
+        assert_eq!(node.detector.looks(node.now), Some(Duration::from_secs(30)));
+        node.pings(9, false);
+        assert_eq!(node.status(), NodeStatus::Up, "1.9 seconds in which it would have heard");
+        node.pings(1, false);
+        assert_eq!(node.status(), NodeStatus::Down);
+        assert_eq!(node.events, [(100, true), (32_500, false)]);
+        // A little late is not standing still, and nobody is heard of in the future.
+        node.now += Duration::from_millis(600);
+        assert_eq!(node.detector.looks(node.now), None);
+        node.pings(2, true);
+        node.now += Duration::from_secs(3);
+        assert!(node.detector.looks(node.now).is_some());
+        node.pings(20, false);
+        assert_eq!(node.events[2..], [(33_300, true), (38_300, false)]);
     }
 
     #[test]

@@ -364,6 +364,56 @@ fn drops_at_a_crash_see_simulated_time() {
     assert!(run(5).expect("traced").contains("dropped at 17672256000"), "in the first second of the world");
 }
 
+#[test]
+fn a_node_that_stands_still_does_nothing_and_time_goes_on() {
+    let mut world = World::new(3);
+    let ticks: Rc<RefCell<Vec<u128>>> = Rc::default();
+    let (inside, began) = (ticks.clone(), Rc::new(Cell::new(None)));
+    world.node("server", 2, &Disk::new(1), move |shard| {
+        let (ticks, began) = (inside.clone(), began.clone());
+        async move {
+            if shard.0 == 0 {
+                return echo_node(shard).await;
+            }
+            loop {
+                let since = began.get().unwrap_or_else(time::now);
+                began.set(Some(since));
+                ticks.borrow_mut().push(time::now().duration_since(since).as_millis());
+                time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    world.run_for(Duration::from_millis(100));
+    let before = ticks.borrow().len();
+    assert!(before >= 9);
+    world.stand_still("server", Duration::from_secs(3));
+    let answered = Rc::new(Cell::new(false));
+    let inside = answered.clone();
+    world.client("client", move || {
+        let answered = inside.clone();
+        async move {
+            let mut stream =
+                crate::net::connect(SocketAddr::new(turmoil::lookup("server"), PORT)).await.expect("a kernel accepts");
+            stream.write_all(&[7; 8]).await.expect("and takes");
+            stream.read_exact(&mut [0u8; 8]).await.expect("what is answered later");
+            answered.set(true);
+        }
+    });
+    world.run_for(Duration::from_millis(2990));
+    assert!(ticks.borrow().len() == before && !answered.get());
+    assert!(world.run_for(Duration::from_millis(200)) && answered.get());
+    let late = ticks.borrow()[before..].to_vec();
+    assert!(late[0] >= ticks.borrow()[before - 1] + 3000, "its clock went on: {late:?}");
+    assert!(late.windows(2).all(|two| two[1] >= two[0] + 10), "what is late is done once: {late:?}");
+    world.stand_still("server", Duration::from_secs(3));
+    let before = ticks.borrow().len();
+    (0..50).for_each(|_| _ = world.step());
+    assert_eq!(ticks.borrow().len(), before);
+    world.go_on();
+    (0..50).for_each(|_| _ = world.step());
+    assert!(ticks.borrow().len() > before, "it may be told to go on before");
+}
+
 /// Counts up in a file, durably, and traces each number once it is safe.
 /// Sends a hundred bytes to node "server" and says what came of it and of the answer: what arrived there, whether the client met the end.
 fn cut_run(from: &str, to: &str, after: u64) -> (Vec<usize>, usize, bool) {

@@ -5,6 +5,7 @@
 
 use super::net::Cuts;
 use super::single::context;
+use super::still::MayStandStill;
 use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
 use crate::ctx;
 use crate::executor::{self, Life, ShardFuture};
@@ -47,7 +48,7 @@ pub struct World {
     cuts: Cuts,
     nodes: BTreeMap<String, Node>,
     now: Rc<Cell<Duration>>,
-    ahead: Duration,
+    ahead: Rc<Cell<Duration>>,
 }
 
 struct Node {
@@ -56,6 +57,7 @@ struct Node {
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
+    still_until: Rc<Cell<Duration>>,
     running: bool,
     /// The world is over when all nodes that it waits for have ended.
     awaited: bool,
@@ -88,18 +90,18 @@ impl World {
             cuts: Cuts::default(),
             nodes: BTreeMap::new(),
             now: Rc::default(),
-            ahead: Duration::ZERO,
+            ahead: Rc::default(),
         }
     }
 
     /// Sets the wall clock of nodes that start from now on ahead of the world's. With less than before it jumps back for them.
     pub fn set_clock_ahead(&mut self, ahead: Duration) {
-        self.ahead = ahead;
+        self.ahead.set(ahead);
     }
 
     /// The wall clock of nodes that would start now, in microseconds since 1970.
     pub fn wall_micros(&self) -> i64 {
-        (EPOCH_NANOS / 1_000) as i64 + (self.sim.elapsed() + self.ahead).as_micros() as i64
+        (EPOCH_NANOS / 1_000) as i64 + (self.sim.elapsed() + self.ahead.get()).as_micros() as i64
     }
 
     /// Adds a node of `shards` shards on `disk` and starts it: `main` is called for every shard, and again after
@@ -131,11 +133,13 @@ impl World {
         let ended = Rc::new(Cell::new(false));
         let stop = Rc::new(AtomicBool::new(false));
         let skew = Rc::new(Cell::new(0));
+        let still_until = Rc::new(Cell::new(Duration::ZERO));
         let node = Node {
             disk: disk.clone(),
             ended: ended.clone(),
             stop: stop.clone(),
             skew: skew.clone(),
+            still_until: still_until.clone(),
             running: true,
             awaited,
         };
@@ -150,8 +154,10 @@ impl World {
             ended,
             stop,
             skew,
+            still_until,
             boots: Cell::new(0),
             now: self.now.clone(),
+            ahead: self.ahead.clone(),
         });
         let main = Rc::new(main);
         self.sim.host(name, move || {
@@ -166,7 +172,7 @@ impl World {
     /// Advances by one millisecond. Nodes whose disks lost their power stop. True when all clients have ended.
     /// Panics when code in the world panics.
     pub fn step(&mut self) -> bool {
-        self.now.set(self.sim.elapsed() + self.ahead);
+        self.now.set(self.sim.elapsed());
         if let Err(error) = self.sim.step() {
             panic!("the simulated world failed (seed {}): {error}", self.seed);
         }
@@ -235,7 +241,20 @@ impl World {
         let node = self.get(name);
         node.running = true;
         node.ended.set(false);
+        node.still_until.set(Duration::ZERO);
         self.sim.bounce(name);
+    }
+
+    /// The node stands still for so long, as when its machine is paused: nothing of it runs, its clock goes on, and what others send it arrives.
+    pub fn stand_still(&mut self, name: &str, time: Duration) {
+        let now = self.sim.elapsed();
+        self.trace.line(&format!("{} {name} stands still for {time:?}", now.as_millis()));
+        self.get(name).still_until.set(now + time);
+    }
+
+    /// Nodes that stand still go on.
+    pub fn go_on(&mut self) {
+        self.nodes.values().for_each(|node| node.still_until.set(Duration::ZERO));
     }
 
     /// Fires `rt::shard::stopping()` on the node's shards, as a signal would.
@@ -351,8 +370,10 @@ struct Boot {
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
+    still_until: Rc<Cell<Duration>>,
     boots: Cell<u64>,
     now: Rc<Cell<Duration>>,
+    ahead: Rc<Cell<Duration>>,
 }
 
 impl Boot {
@@ -366,7 +387,7 @@ impl Boot {
         self.disk.start_machine();
         let life = Life::new(self.shards);
         let mailboxes = mailboxes(self.shards);
-        let epoch = EPOCH_NANOS + self.now.get().as_nanos() as i128;
+        let epoch = EPOCH_NANOS + (self.now.get() + self.ahead.get()).as_nanos() as i128;
         let mut shards = Vec::with_capacity(self.shards);
         for index in 0..self.shards {
             let shard = ShardId(index as u16);
@@ -387,7 +408,9 @@ impl Boot {
                 }
             };
             ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), main).detach());
-            shards.push(tokio::task::spawn_local(ShardFuture::new(ctx, life.clone())));
+            let shard = ShardFuture::new(ctx, life.clone());
+            let shard = MayStandStill::new(shard, self.now.clone(), self.still_until.clone());
+            shards.push(tokio::task::spawn_local(shard));
         }
         let watch_stop = async {
             loop {

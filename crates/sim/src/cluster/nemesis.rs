@@ -3,6 +3,7 @@
 use rand::Rng;
 use rt::sim::{Disk, Latency, World};
 use rt::time::Duration;
+use std::ops::Range;
 
 /// Something that goes wrong, or is mended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,8 @@ pub enum Fault {
     FullDisk,
     /// A node's clock jumps, by up to an hour in either direction.
     WrongClock,
+    /// A node stands still for a while, as when its machine is paused.
+    StandStill,
     /// A process is killed: what it wrote stays.
     Kill,
     /// A node's power fails, and others see their connections end.
@@ -46,7 +49,7 @@ pub enum Fault {
 /// Faults and how often they come.
 pub type Regime = &'static [(Fault, u32)];
 
-/// Only the network and the clocks: nothing that any node knows is ever lost.
+/// Only the network, the clocks and the pace of nodes: nothing that any node knows is ever lost.
 pub const NETWORK: Regime = &[
     (Fault::Cut, 3),
     (Fault::CutOneWay, 2),
@@ -55,13 +58,20 @@ pub const NETWORK: Regime = &[
     (Fault::Hold, 1),
     (Fault::SlowLink, 1),
     (Fault::WrongClock, 1),
+    (Fault::StandStill, 2),
     (Fault::Mend, 6),
 ];
 
 /// Connections that end at any byte: requests that arrive in part, answers that are lost after what was asked was done. Nodes stay, and so does
 /// all they know.
-pub const CUTS: Regime =
-    &[(Fault::Snip, 6), (Fault::SlowLink, 1), (Fault::Hold, 1), (Fault::WrongClock, 1), (Fault::Mend, 2)];
+pub const CUTS: Regime = &[
+    (Fault::Snip, 6),
+    (Fault::SlowLink, 1),
+    (Fault::Hold, 1),
+    (Fault::WrongClock, 1),
+    (Fault::StandStill, 1),
+    (Fault::Mend, 2),
+];
 
 /// Whether no node loses anything that it knew: hints alone make copies the same then.
 pub fn loses_nothing(regime: Regime) -> bool {
@@ -77,6 +87,7 @@ pub const DEATHS: Regime = &[
     (Fault::Hold, 1),
     (Fault::SlowDisk, 1),
     (Fault::WrongClock, 1),
+    (Fault::StandStill, 2),
     (Fault::Kill, 4),
     (Fault::Restart, 2),
     (Fault::Start, 5),
@@ -92,6 +103,7 @@ pub const POWER: Regime = &[
     (Fault::SlowLink, 1),
     (Fault::SlowDisk, 1),
     (Fault::WrongClock, 1),
+    (Fault::StandStill, 1),
     (Fault::Kill, 1),
     (Fault::PowerLoss, 3),
     (Fault::SilentPowerLoss, 2),
@@ -118,6 +130,7 @@ pub const EXPIRY: Regime = &[
     (Fault::Isolate, 1),
     (Fault::SlowLink, 1),
     (Fault::SlowDisk, 1),
+    (Fault::StandStill, 1),
     (Fault::Kill, 3),
     (Fault::Restart, 1),
     (Fault::Start, 5),
@@ -130,6 +143,7 @@ pub const DATACENTERS: Regime = &[
     (Fault::Cut, 1),
     (Fault::Isolate, 1),
     (Fault::SlowLink, 1),
+    (Fault::StandStill, 1),
     (Fault::Kill, 2),
     (Fault::Start, 4),
     (Fault::Mend, 5),
@@ -161,6 +175,8 @@ const LEFT: u64 = 200_000;
 const ROOMY: u64 = 1 << 40;
 /// Clocks are wrong by less than this, in microseconds.
 const WRONG: i64 = 3_600_000_000;
+/// How long nodes stand still, in milliseconds: from what nobody notices to more than any request or connection lives for.
+const STILL: Range<u64> = 100..7000;
 
 struct Flapping {
     node: usize,
@@ -284,6 +300,10 @@ impl Nemesis {
                 let wrong = world.rng().gen_range(-WRONG..WRONG);
                 world.set_clock_wrong(&own, wrong);
             }
+            Fault::StandStill => {
+                let millis = world.rng().gen_range(STILL);
+                world.stand_still(&own, Duration::from_millis(millis));
+            }
             Fault::Kill => world.kill(&own),
             Fault::PowerLoss => world.crash(&own),
             Fault::SilentPowerLoss => {
@@ -347,6 +367,7 @@ impl Nemesis {
     fn mend(&mut self, world: &mut World) {
         (self.flapping, self.snipping) = (None, None);
         world.cut_no_more();
+        world.go_on();
         self.filling.clear();
         for (node, name) in self.names.iter().enumerate() {
             for other in self.others(node) {

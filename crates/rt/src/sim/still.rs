@@ -1,0 +1,44 @@
+//! A shard of a node that may stand still, as one of a paused machine does: nothing of it runs, while time passes and messages arrive.
+
+use crate::executor::ShardFuture;
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::Sleep;
+
+pub(super) struct MayStandStill {
+    shard: ShardFuture,
+    /// The world's time.
+    now: Rc<Cell<Duration>>,
+    /// When the node goes on, in the world's time.
+    until: Rc<Cell<Duration>>,
+    wait: Option<Pin<Box<Sleep>>>,
+}
+
+impl MayStandStill {
+    pub fn new(shard: ShardFuture, now: Rc<Cell<Duration>>, until: Rc<Cell<Duration>>) -> MayStandStill {
+        MayStandStill { shard, now, until, wait: None }
+    }
+}
+
+impl Future for MayStandStill {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        loop {
+            if let Some(wait) = &mut this.wait {
+                ready!(wait.as_mut().poll(cx));
+                this.wait = None;
+            }
+            if this.now.get() >= this.until.get() {
+                return Pin::new(&mut this.shard).poll(cx);
+            }
+            // A step of the world: it may be told to go on before its time.
+            this.wait = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
+        }
+    }
+}

@@ -95,9 +95,9 @@ fn a_fresh_directory_survives_a_power_loss_at_any_write() {
                 }
             };
             disk.power_loss_at_write(cut);
-            drop(rt::sim::run(seed, &disk, start(1)));
+            let _ = rt::sim::run(seed, &disk, start(1));
             disk.power_loss_at_write(cut % 7 + 1);
-            drop(rt::sim::run(seed + 1, &disk, start(2)));
+            let _ = rt::sim::run(seed + 1, &disk, start(2));
             disk.no_power_loss();
             disk.lose_power();
             rt::sim::block_on(seed + 2, &disk, start(3));

@@ -189,8 +189,8 @@ settings! {
         shards ["smp"]: Option<u16> = None;
         /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order.
         cpuset: Option<CpuSet> = None;
-        /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit). 24 MiB of it, and 24 for
-        /// each shard (at most a quarter), are set aside for what is not counted piece by piece; the rest is the shards' budgets.
+        /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit). 24 MiB of it, and 64 for
+        /// each shard (at most four tenths), are set aside for what is not counted piece by piece; the rest is the shards' budgets.
         memory: Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
         overprovisioned: bool = false;

@@ -311,7 +311,7 @@ impl Simulation {
         }
         let tables: BTreeSet<String> = reports[0].tables.iter().cloned().collect();
         self.shared.schema.borrow().check(&tables)?;
-        let mut copies: BTreeMap<&(String, u32), Vec<(usize, &Vec<u8>)>> = BTreeMap::new();
+        let mut copies: BTreeMap<_, Vec<(usize, &Vec<u8>)>> = BTreeMap::new();
         for (node, report) in reports.iter().enumerate() {
             for (place, rows) in &report.copies {
                 copies.entry(place).or_default().push((node, rows));

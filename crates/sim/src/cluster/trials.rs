@@ -117,5 +117,5 @@ pub fn two_datacenters(seed: u64) -> Plan {
 
 /// Queries go from page to page over all nodes.
 fn paging(seed: u64, plan: Plan) -> Plan {
-    Plan { paging: true, pause_millis: 30, schema_changes: seed % 2 == 0, ..plan }
+    Plan { paging: true, pause_millis: 30, schema_changes: seed.is_multiple_of(2), ..plan }
 }

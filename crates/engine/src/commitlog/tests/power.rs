@@ -176,7 +176,7 @@ fn acked_writes_survive_a_kill_at_any_moment() {
                 // The page cache survives a killed process.
                 rt::sim::block_on(seed + life, &disk, async {
                     let live = live(mode, known.clone(), false, 200);
-                    drop(rt::time::timeout(Duration::from_millis(1 + moment * (1 + life)), live).await);
+                    let _ = rt::time::timeout(Duration::from_millis(1 + moment * (1 + life)), live).await;
                 });
             }
             rt::sim::block_on(seed, &disk, live(mode, known, false, 1));

@@ -55,7 +55,7 @@ fn nothing_that_was_appended_is_lost_whenever_the_power_goes() {
             for life in 0..3 {
                 disk.power_loss_at_write(cut_at);
                 let work = work(done.clone(), snapshot_at.clone(), done.get() + 12);
-                drop(rt::sim::run(seed + life, &disk, work));
+                let _ = rt::sim::run(seed + life, &disk, work);
                 disk.no_power_loss();
                 disk.lose_power();
                 cut_at = 1 + (cut * 7 + life * 13) % 40;

@@ -66,7 +66,7 @@ fn nothing_that_was_done_is_lost_whenever_the_power_goes() {
             let mut cut_at = cut;
             for life in 0..3 {
                 disk.power_loss_at_write(cut_at);
-                drop(rt::sim::run(seed + life, &disk, work(known.clone(), 20)));
+                let _ = rt::sim::run(seed + life, &disk, work(known.clone(), 20));
                 disk.no_power_loss();
                 disk.lose_power();
                 cut_at = 1 + (cut * 7 + life * 13) % 40;

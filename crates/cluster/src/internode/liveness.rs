@@ -173,15 +173,13 @@ impl Detector {
         }
     }
 
-    /// How long this node itself stood still before `now`, if it did: it has not looked for longer than a ping may take. That time is
-    /// taken out of the others' silence.
+    /// How long this node itself stood still before `now`, if it did: it has not looked for longer than a ping may take. What is longer than
+    /// that is taken out of the others' silence; not all of it, so that a node that is late each time finds the dead, too.
     pub fn looks(&mut self, now: Instant) -> Option<Duration> {
         let since = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
-        if since <= self.config.timeout {
-            return None;
-        }
+        let late = since.checked_sub(self.config.timeout).filter(|late| !late.is_zero())?;
         for node in self.nodes.values_mut() {
-            node.heard = (node.heard + since).min(now);
+            node.heard = (node.heard + late).min(now);
         }
         Some(since)
     }
@@ -305,22 +303,39 @@ mod tests {
     fn who_stood_still_itself_takes_nobody_for_dead() {
         let mut node = Watched::new();
         node.pings(5, true);
-        node.pings(10, false);
+        node.pings(5, false);
         node.now += Duration::from_secs(30);
         assert_eq!(node.detector.looks(node.now), Some(Duration::from_secs(30)));
-        node.pings(9, false);
-        assert_eq!(node.status(), NodeStatus::Up, "1.9 seconds in which it would have heard");
+        node.pings(8, false);
+        assert_eq!(
+            node.status(),
+            NodeStatus::Up,
+            "silent for half a second, for as long as a ping may take, and for 0.8 seconds"
+        );
         node.pings(1, false);
-        assert_eq!(node.status(), NodeStatus::Down);
-        assert_eq!(node.events, [(100, true), (32_500, false)]);
-        // A little late is not standing still, and nobody is heard of in the future.
+        assert_eq!(node.events, [(100, true), (31_900, false)]);
+    }
+
+    #[test]
+    fn a_little_late_is_not_standing_still_and_who_is_late_each_time_finds_the_dead() {
+        let mut node = Watched::new();
+        node.pings(1, true);
         node.now += Duration::from_millis(600);
         assert_eq!(node.detector.looks(node.now), None);
+        node.pings(1, true);
+        let mut late = 0;
+        while node.detector.judge(node.now).is_empty() {
+            node.now += Duration::from_secs(1);
+            assert_eq!(node.detector.looks(node.now), Some(Duration::from_secs(1)));
+            late += 1;
+        }
+        assert_eq!(late, 4, "0.6 seconds of silence each time");
+        // Nobody is heard of in the future.
         node.pings(2, true);
         node.now += Duration::from_secs(3);
         assert!(node.detector.looks(node.now).is_some());
-        node.pings(20, false);
-        assert_eq!(node.events[2..], [(33_300, true), (38_300, false)]);
+        node.pings(14, false);
+        assert_eq!(node.status(), NodeStatus::Down);
     }
 
     #[test]

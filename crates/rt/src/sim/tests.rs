@@ -414,7 +414,6 @@ fn a_node_that_stands_still_does_nothing_and_time_goes_on() {
     assert!(ticks.borrow().len() > before, "it may be told to go on before");
 }
 
-/// Counts up in a file, durably, and traces each number once it is safe.
 /// Sends a hundred bytes to node "server" and says what came of it and of the answer: what arrived there, whether the client met the end.
 fn cut_run(from: &str, to: &str, after: u64) -> (Vec<usize>, usize, bool) {
     const SENT: usize = 100;
@@ -477,6 +476,7 @@ fn a_connection_ends_at_any_byte_in_either_direction() {
     assert_eq!(cut_run("client", "server", 101), (vec![100], 100, false), "never");
 }
 
+/// Counts up in a file, durably, and traces each number once it is safe.
 async fn counter_node(shard: ShardId, safe: Rc<Cell<u64>>) {
     if shard.0 != 0 {
         // The work of shard 0 goes through here and back.

@@ -1,17 +1,20 @@
 //! Replacing sstables by others, atomically over a crash.
 //!
 //! An sstable is there if and only if its `me-<generation>-big-TOC.txt` is; while it is written, the table of contents is
-//! called `TOC.txt.tmp`. A replacement is written down durably as `replacement-<id>.log` in the table's directory before
+//! called `TOC.txt.tmp`, and is the first file to be made and the last one to be removed. A replacement is written down durably as `replacement-<id>.log` in the table's directory before
 //! any of its steps: this is the moment at which the outputs take the inputs' place. Then the outputs are sealed, the
-//! inputs removed, and the log after them. [`finish_pending`] does at start-up what a crash left undone, and removes what was
-//! never sealed. Files that were put into the table's `upload` directory are replaced in the same way ([`load`]).
+//! inputs removed, and the log after them. [`finish_pending`] does at start-up what a crash left undone, and removes files with a
+//! `TOC.txt.tmp`, which were never sealed. Files with neither are not the remains of a crash: if only the `TOC.txt` is missing it is
+//! written again, and otherwise the files are moved to the table's `quarantine` directory, never deleted. Files that were put into the table's `upload` directory are replaced in the same way ([`load`]).
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement are there, never both, never
-//! neither; doing it again changes nothing. A file whose name is not that of an sstable's component is never touched.
+//! neither; doing it again changes nothing. A file of a format that cannot be read, or whose name is not that of an sstable's component is never touched.
 
 use crate::sealed::{self, Unsealed};
 use rt::fs;
 use serde::{Deserialize, Serialize};
+use sstable::{Component, Place, Version};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +26,10 @@ const TOC: &str = "TOC.txt";
 const TEMPORARY_TOC: &str = "TOC.txt.tmp";
 /// The directory within a table's into which operators put sstables that are to be loaded.
 pub const UPLOAD: &str = "upload";
+/// The directory within a table's that takes files of sstables whose origin is not known.
+pub const QUARANTINE: &str = "quarantine";
+/// How many files of one name the quarantine takes.
+const QUARANTINE_NAMES: u32 = 10_000;
 
 /// Which sstables take the place of which, by generation (the part between `me-` and `-big`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +59,10 @@ pub struct Finished {
     pub deleted: Vec<String>,
     /// Generations that were removed because they were never sealed.
     pub orphans: Vec<String>,
+    /// Generations whose lost table of contents was written again.
+    pub rebuilt: Vec<String>,
+    /// Files of unknown origin, where they are now.
+    pub quarantined: Vec<PathBuf>,
 }
 
 /// Why a replacement failed.
@@ -91,6 +102,14 @@ pub enum DeletionLogError {
         /// The output.
         generation: String,
     },
+    /// A table of contents could not be written again.
+    #[error("{path}: its table of contents is lost and cannot be rebuilt: {error}")]
+    Rebuild {
+        /// Of which sstable.
+        path: PathBuf,
+        /// Why.
+        error: sstable::Error,
+    },
     /// The operating system refused.
     #[error("{path}: {error}")]
     Io {
@@ -106,13 +125,22 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DeletionLogError {
     move |error| DeletionLogError::Io { path, error }
 }
 
-/// The generation and the component in the name of an sstable's file.
+/// The generation and the component in the name of a file of an sstable of our own format.
 fn component(name: &str) -> Option<(&str, &str)> {
-    let (generation, component) = name.strip_prefix("me-")?.split_once("-big-")?;
+    let (sstable, component) = parts(name)?;
+    Some((sstable.strip_prefix("me-")?.strip_suffix("-big-")?, component))
+}
+
+/// The name of a file of an sstable in a format that can be read, in two parts: `<version>-<generation>-big-`, and the component.
+fn parts(name: &str) -> Option<(&str, &str)> {
+    let (version, rest) = name.split_once('-')?;
+    let known = Version::ALL.iter().any(|known| known.name() == version);
+    let (generation, component) = rest.split_once("-big-")?;
     let plain = |text: &str, more: &[u8]| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
     };
-    (plain(generation, b"_-") && plain(component, b".")).then_some((generation, component))
+    let is_file = known && plain(generation, b"_-") && plain(component, b".");
+    is_file.then(|| name.split_at(name.len() - component.len()))
 }
 
 fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
@@ -177,23 +205,57 @@ pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
     if !pending.is_empty() {
         entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
     }
-    let mut generations: Vec<&str> =
-        entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| Some(component(&entry.name)?.0)).collect();
-    generations.sort();
-    generations.dedup();
-    for generation in generations {
-        let toc = format!("me-{generation}-big-{TOC}");
-        if entries.iter().any(|entry| entry.name == toc) {
+    let files: Vec<(&str, &str)> =
+        entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| parts(&entry.name)).collect();
+    let sstables: BTreeSet<&str> = files.iter().map(|(sstable, _)| *sstable).collect();
+    for sstable in sstables {
+        if files.contains(&(sstable, TOC)) {
             continue;
         }
-        remove(dir, generation).await?;
         changed = true;
-        finished.orphans.push(generation.to_string());
+        let generation = sstable.split('-').nth(1).unwrap_or(sstable).to_string();
+        if files.contains(&(sstable, TEMPORARY_TOC)) {
+            remove(dir, sstable).await?;
+            finished.orphans.push(generation);
+        } else if rebuild_toc(dir, sstable).await? {
+            finished.rebuilt.push(generation);
+        } else {
+            let own = files.iter().filter(|(of, _)| *of == sstable);
+            let names = own.map(|(of, component)| format!("{of}{component}")).collect();
+            finished.quarantined.extend(quarantine(dir, names).await?);
+        }
     }
     if changed {
         fs::sync_dir(dir).await.map_err(io_error(dir))?;
     }
     Ok(finished)
+}
+
+async fn rebuild_toc(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
+    let Some((place, _)) = Place::parse_name(dir, &format!("{sstable}{TOC}")) else { return Ok(false) };
+    let rebuilt = sstable::directory::rebuild_toc(&place).await;
+    rebuilt.map_err(|error| DeletionLogError::Rebuild { path: place.path(Component::Data), error })
+}
+
+/// Moves files to the quarantine, and says where they are there. A file that is there already stays.
+async fn quarantine(dir: &Path, names: Vec<String>) -> Result<Vec<PathBuf>, DeletionLogError> {
+    let to = dir.join(QUARANTINE);
+    fs::create_dir_all(&to).await.map_err(io_error(&to))?;
+    let mut moved = Vec::new();
+    for name in names {
+        let from = dir.join(&name);
+        let mut target = to.join(&name);
+        for again in 1..QUARANTINE_NAMES {
+            if !fs::exists(&target).await {
+                break;
+            }
+            target = to.join(format!("{name}.{again}"));
+        }
+        fs::rename(&from, &target).await.map_err(io_error(&from))?;
+        moved.push(target);
+    }
+    fs::sync_dir(&to).await.map_err(io_error(&to))?;
+    Ok(moved)
 }
 
 async fn read(path: &Path) -> Result<Written, DeletionLogError> {
@@ -233,7 +295,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
     // The outputs' names are durable before the first input goes.
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
     for generation in &replacement.delete {
-        if remove(dir, generation).await? {
+        if remove(dir, &format!("me-{generation}-big-")).await? {
             finished.deleted.push(generation.clone());
         }
     }
@@ -270,15 +332,16 @@ async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLo
     fs::sync_dir(dir).await.map_err(io_error(dir))
 }
 
-/// Removes all components of an sstable, its table of contents first. False when there was none.
-async fn remove(dir: &Path, generation: &str) -> Result<bool, DeletionLogError> {
+/// Removes all components of an sstable, which is given by the beginning of their names: the table of contents first, the mark of
+/// an unfinished sstable last. False when there was none.
+async fn remove(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
     let entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
     let mut names: Vec<&str> = entries
         .iter()
-        .filter(|entry| !entry.is_dir && component(&entry.name).is_some_and(|(of, _)| of == generation))
+        .filter(|entry| !entry.is_dir && parts(&entry.name).is_some_and(|(of, _)| of == sstable))
         .map(|entry| entry.name.as_str())
         .collect();
-    names.sort_by_key(|name| !name.ends_with(TOC));
+    names.sort_by_key(|name| (!name.ends_with(TOC), name.ends_with(TEMPORARY_TOC)));
     for name in &names {
         let path = dir.join(name);
         match fs::remove_file(&path).await {

@@ -6,7 +6,7 @@
 //! caller knows that they were dropped: an unknown directory is nobody's to remove.
 
 use crate::datadir::TABLE_SNAPSHOTS;
-use crate::deletion_log::UPLOAD;
+use crate::deletion_log::{QUARANTINE, UPLOAD};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::open::remove_all;
@@ -72,7 +72,9 @@ impl Engine {
             Err(error) => return Err(EngineError::io(dir)(error)),
         };
         if !left.is_empty()
-            && left.iter().all(|entry| entry.is_dir && [TABLE_SNAPSHOTS, UPLOAD].contains(&entry.name.as_str()))
+            && left
+                .iter()
+                .all(|entry| entry.is_dir && [TABLE_SNAPSHOTS, UPLOAD, QUARANTINE].contains(&entry.name.as_str()))
         {
             sync_removal(&dir).await?;
             return Ok(false);

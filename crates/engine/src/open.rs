@@ -120,12 +120,8 @@ impl Engine {
             };
             let sstable = match opening.await {
                 Ok(sstable) => sstable,
-                // Another shard's compaction, or drop, has just removed it.
-                Err(sstable::Error::Io(error))
-                    if error.kind() == io::ErrorKind::NotFound && !is_sealed(&place).await =>
-                {
-                    continue;
-                }
+                // Another shard's compaction, or drop, has just removed it: its TOC.txt goes first.
+                Err(_) if !is_sealed(&place).await => continue,
                 Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
                 Err(error) => {
                     tracing::error!(generation = %place.generation, dir = %dir.display(), %error,

@@ -83,6 +83,14 @@ impl Engine {
             tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
                 "finished what the last run left undone");
         }
+        for generation in &finished.rebuilt {
+            tracing::warn!(dir = %dir.display(), generation,
+                "TOC.txt of an sstable was missing: rebuilt from Checksums.db, no data is lost");
+        }
+        for file in &finished.quarantined {
+            tracing::warn!(file = %file.display(),
+                "file of an sstable without TOC.txt and not left by a crash: moved to quarantine, its rows are not served");
+        }
         if finished != Finished::default() {
             names = names_in(dir).await?;
         }

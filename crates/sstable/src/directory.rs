@@ -1,9 +1,16 @@
-//! What sstables a directory holds, and removing one.
+//! What sstables a directory holds, removing one, and rebuilding a lost TOC.txt.
 
+use crate::checksums::Checksums;
 use crate::error::Error;
 use crate::generation::{Component, Generation, Place, Version};
+use crate::writer::{toc_text, write_over};
+use rt::fs::IoClass;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
+
+/// What TOC.txt is called while it is rebuilt.
+const REBUILT_TOC: &str = "TOC.txt.rebuilt";
 
 /// The contents of a table's directory.
 #[derive(Debug, Default)]
@@ -57,5 +64,49 @@ pub(crate) async fn remove_files(place: &Place) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(path = %path.display(), %error, "a file of an sstable stays behind"),
         }
+    }
+}
+
+/// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its length and checksum, TOC.txt
+/// included, so the new file has the very bytes of the lost one. False, and nothing is changed, if the sstable has no Checksums.db
+/// (other databases wrote it) or lacks another component, or if one is damaged.
+pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
+    let Some(Ok(checksums)) =
+        read_if_there(&place.path(Component::Checksums)).await?.map(|bytes| Checksums::read(&bytes))
+    else {
+        return Ok(false);
+    };
+    let small = checksums.files.iter().map(|(name, _, _)| name.as_str()).filter(|name| *name != Component::Toc.name());
+    for name in small.clone() {
+        let Some(component) = Component::named(name) else { return Ok(false) };
+        let bytes = read_if_there(&place.path(component)).await?;
+        if !bytes.is_some_and(|bytes| checksums.check(component, &bytes).is_ok()) {
+            return Ok(false);
+        }
+    }
+    for (component, wanted) in [(Component::Data, checksums.data_length), (Component::Index, checksums.index_length)] {
+        match rt::fs::metadata(&place.path(component)).await {
+            Ok(found) if found.len == wanted => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => return Ok(false),
+        }
+    }
+    let toc = toc_text(small).into_bytes();
+    if checksums.check(Component::Toc, &toc).is_err() {
+        return Ok(false);
+    }
+    // Under a name that no start takes for the mark of an unfinished sstable.
+    let rebuilt = place.dir.join(place.file_name(REBUILT_TOC));
+    write_over(rebuilt.clone(), toc, IoClass::Background).await?;
+    rt::fs::rename(&rebuilt, &place.path(Component::Toc)).await?;
+    rt::fs::sync_dir(&place.dir).await?;
+    Ok(true)
+}
+
+async fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match rt::fs::read(path).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -54,18 +54,15 @@ impl Sstable {
         }
         Statistics::set_level(&mut statistics, level).map_err(|fault| fault.at(&statistics_path, 0))?;
         checksums.set(Component::Statistics, &statistics);
-        let rewritten = [
-            (Component::Statistics, Component::Statistics, statistics),
-            (Component::Checksums, Component::Checksums, checksums.write()),
-            (Component::Toc, Component::TemporaryToc, toc),
-        ];
-        for name in self.components() {
-            if !rewritten.iter().any(|(listed, ..)| listed.name() == name) {
-                let from = self.place.dir.join(self.place.file_name(name));
-                rt::fs::hard_link(&from, &place.dir.join(place.file_name(name))).await?;
-            }
+        let rewritten = [(Component::Statistics, statistics), (Component::Checksums, checksums.write())];
+        // The first of all files: it marks the new generation as unfinished.
+        write_synced(place.path(Component::TemporaryToc), toc, IoClass::Background).await?;
+        let is_rewritten = |name: &str| rewritten.iter().any(|(component, _)| component.name() == name);
+        for name in self.components().iter().filter(|name| !is_rewritten(name) && *name != Component::Toc.name()) {
+            let from = self.place.dir.join(self.place.file_name(name));
+            rt::fs::hard_link(&from, &place.dir.join(place.file_name(name))).await?;
         }
-        for (_, component, bytes) in rewritten {
+        for (component, bytes) in rewritten {
             write_synced(place.path(component), bytes, IoClass::Background).await?;
         }
         Ok(())

@@ -118,13 +118,11 @@ impl Found {
     }
 }
 
-/// An error that says which file is missing.
-fn named(length: io::Result<u64>, place: &Place, component: Component) -> io::Result<u64> {
+/// The length of a large component. A sealed sstable without it is damaged.
+fn length_of(length: io::Result<u64>, place: &Place, component: Component) -> Result<u64, Error> {
     length.map_err(|error| match error.kind() {
-        kind @ io::ErrorKind::NotFound => {
-            io::Error::new(kind, format!("{} is missing", place.path(component).display()))
-        }
-        _ => error,
+        io::ErrorKind::NotFound => Error::corrupt(&place.path(component), 0, "the TOC lists it, but it is missing"),
+        _ => error.into(),
     })
 }
 
@@ -178,8 +176,8 @@ impl Sstable {
         if let Some(checksums) = &checksums {
             checksums.check(Component::Toc, &toc).map_err(|fault| fault.at(&toc_path, 0))?;
         }
-        let data_length = named(std::mem::replace(&mut found.data_length, Ok(0)), place, Component::Data)?;
-        let index_length = named(std::mem::replace(&mut found.index_length, Ok(0)), place, Component::Index)?;
+        let data_length = length_of(std::mem::replace(&mut found.data_length, Ok(0)), place, Component::Data)?;
+        let index_length = length_of(std::mem::replace(&mut found.index_length, Ok(0)), place, Component::Index)?;
         let bytes = toc.len() as u64;
         let mut small = Small { place, found, listed: &listed, checksums: checksums.as_ref(), bytes };
         let data = LazyFile::new(cache.files(), place.path(Component::Data));

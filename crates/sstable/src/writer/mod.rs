@@ -1,8 +1,9 @@
 //! Writing an sstable, partition by partition in token order.
 //!
-//! Nothing is visible until it is sealed: all components are written and synced, the list of components last, under a
-//! temporary name; renaming that to TOC.txt (and syncing the directory) seals. So a crash leaves either a whole sstable or
-//! files without a TOC.txt, which [`crate::directory`] tells apart.
+//! Nothing is visible until it is sealed. The first file of an sstable is an empty `TOC.txt.tmp`: it marks the sstable as
+//! unfinished. When all components are written and synced, the list of components is written to `TOC.txt.tmp`; renaming that
+//! to `TOC.txt` (and syncing the directory) seals. A crash leaves either a whole sstable or files with a `TOC.txt.tmp`, which a
+//! start may delete. Files with neither are not the remains of a crash: their `TOC.txt` was lost.
 //!
 //! Rows are stored as differences from minima that stand in the header; the first fragments are held back until there are
 //! enough of them to choose good ones.
@@ -11,8 +12,8 @@ mod blocks;
 mod files;
 mod seal;
 
-pub(crate) use seal::write_synced;
 pub use seal::{Sealed, Unsealed, seal_all};
+pub(crate) use seal::{toc_text, write_over, write_synced};
 
 use crate::compression::{CHUNK_LENGTHS, Compression};
 use crate::data::layout::Layout;
@@ -34,7 +35,8 @@ use model::row::Row;
 use model::time::Tombstone;
 use model::types::vint::write_unsigned;
 use model::{HostId, TableSchema};
-use rt::fs::IoClass;
+use rt::fs::{IoClass, OpenOptions};
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -121,6 +123,15 @@ struct Partition {
     range_tombstones: u64,
 }
 
+/// Makes the mark of an unfinished sstable, then the files that are written while partitions come in. File systems keep the order
+/// of names that are made in one directory, so no sync is needed between them.
+async fn create_files(place: &Place, options: &WriterOptions) -> io::Result<(DataFile, IndexFile)> {
+    drop(rt::fs::open(&place.path(Component::TemporaryToc), &OpenOptions::create_new()).await?);
+    let data = DataFile::create(&place.path(Component::Data), options.compression, options.class).await?;
+    let index = IndexFile::create(&place.path(Component::Index), options.class).await?;
+    Ok((data, index))
+}
+
 impl Writer {
     /// Makes the files. The directory must exist.
     pub async fn create(
@@ -135,8 +146,13 @@ impl Writer {
             return Err(Error::Unsupported(format!("compression in chunks of {chunk_length} bytes")));
         }
         let place = Place::new(dir, generation);
-        let data = DataFile::create(&place.path(Component::Data), options.compression, options.class).await?;
-        let index = IndexFile::create(&place.path(Component::Index), options.class).await?;
+        let (data, index) = match create_files(&place, &options).await {
+            Ok(files) => files,
+            Err(error) => {
+                crate::directory::remove_files(&place).await;
+                return Err(error.into());
+            }
+        };
         Ok(Writer {
             data,
             index,

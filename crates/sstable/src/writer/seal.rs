@@ -87,9 +87,26 @@ fn alone(key: &DecoratedKey) -> DecoratedKey {
 
 /// Makes a file of these bytes, and makes it durable.
 pub(crate) async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
-    let file = rt::fs::open(&path, &OpenOptions::create_new()).await?;
+    write(path, OpenOptions::create_new(), bytes, class).await
+}
+
+/// Puts these bytes into a file, in place of what it holds, and makes it durable.
+pub(crate) async fn write_over(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
+    let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
+    write(path, options, bytes, class).await
+}
+
+async fn write(path: PathBuf, options: OpenOptions, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
+    let file = rt::fs::open(&path, &options).await?;
     file.write_at(0, bytes, class).await?;
     file.sync_all().await
+}
+
+/// The contents of a TOC.txt: `small` names the components between Index.db and Checksums.db.
+pub(crate) fn toc_text<'a>(small: impl Iterator<Item = &'a str>) -> String {
+    let (first, last) = ([Component::Data, Component::Index], [Component::Checksums, Component::Toc]);
+    let names = first.iter().map(|component| component.name()).chain(small);
+    names.chain(last.iter().map(|component| component.name())).map(|name| format!("{name}\n")).collect()
 }
 
 /// Tells the operator what is large.
@@ -165,10 +182,7 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
         warn(&large, &schema, &place);
         files.push((Component::LargeData, large.write()));
     }
-    let names = files.iter().map(|(component, _)| *component);
-    let listed = [Component::Data, Component::Index].into_iter().chain(names);
-    let mut toc: String = listed.map(|component| format!("{}\n", component.name())).collect();
-    toc.push_str(&format!("{}\n{}\n", Component::Checksums.name(), Component::Toc.name()));
+    let toc = toc_text(files.iter().map(|(component, _)| component.name()));
     files.push((Component::Toc, toc.into_bytes()));
     let checksums = Checksums {
         data_length: data.stored_length,
@@ -184,8 +198,13 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     let writes: Vec<_> = files
         .into_iter()
         .map(|(component, bytes)| {
-            let component = if component == Component::Toc { Component::TemporaryToc } else { component };
-            rt::task::spawn(write_synced(place.path(component), bytes, options.class))
+            let (place, class) = (place.clone(), options.class);
+            rt::task::spawn(async move {
+                match component {
+                    Component::Toc => write_over(place.path(Component::TemporaryToc), bytes, class).await,
+                    other => write_synced(place.path(other), bytes, class).await,
+                }
+            })
         })
         .collect();
     // All are waited for, so that nothing writes any more when files are removed after an error.

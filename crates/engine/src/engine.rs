@@ -6,7 +6,7 @@
 //! owns its key; when that is over [`Engine::replay_finished`] on every shard, which makes safe what came back; then the old logs are
 //! retired; then [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
 
-use crate::commitlog::{Commitlog, LogError, Position, SlotId};
+use crate::commitlog::{Commitlog, LogError, LoggedRun, Position, SlotId};
 use crate::compaction::Compactions;
 use crate::config::EngineConfig;
 use crate::datadir::table_dir_name;
@@ -348,6 +348,11 @@ impl Engine {
     /// Everything that earlier runs logged is below.
     pub(crate) fn log_begun(&self) -> Position {
         self.log_begun
+    }
+
+    /// The run of this shard's log.
+    pub fn logged_run(&self) -> LoggedRun {
+        self.log.logged_run()
     }
 
     /// Waits until the log has failed: the node must stop then.

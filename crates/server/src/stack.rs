@@ -13,7 +13,7 @@ use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
-use engine::datadir::DataDir;
+use engine::datadir::{DataDir, Inventory, Missing};
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
@@ -43,6 +43,8 @@ pub struct StackConfig {
     pub segment_size: u32,
     /// `commitlog_total_space_in_mb` of one shard, in bytes.
     pub log_size_limit: u64,
+    /// `accept_loss`: the way out of a data directory that lacks what it held.
+    pub accept_loss: bool,
     /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
     pub ignore_log_corruption: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
@@ -165,15 +167,17 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
     let shards = rt::shard::count();
     let data_dir = DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16).await;
-    let data_dir = data_dir.map_err(StartError::because)?;
+    let mut data_dir = data_dir.map_err(StartError::because)?;
     let mut config = config;
     config.info.host_id = data_dir.host_id;
     config.info.shards = shards;
+    check_inventory(&data_dir, &config).await?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
     let wire = Box::pin(membership::open_wire(&config)).await?;
     let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
     let OpenMetadata { log, recovered, joins } = opened;
+    let alone = log.is_alone();
 
     open_shard(config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
@@ -191,7 +195,10 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     if let Some(wire) = &wire {
         membership::join_group(wire, joins).await?;
     }
+    name_unknown_tables(&data_dir).await?;
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
+    record_inventory(&mut data_dir, alone).await?;
+    commitlog::retire(&old_logs).await.map_err(StartError::because)?;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
     rt::shard::call_all({
@@ -211,6 +218,60 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
         rt::shard::install(WireHolder::new(wire));
     }
     Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
+}
+
+/// Refuses a data directory that lacks what it held when the node last ran, or names in the log what is given up.
+async fn check_inventory(data_dir: &DataDir, config: &StackConfig) -> Result<(), StartError> {
+    let missing = data_dir.missing().await.map_err(StartError::because)?;
+    if missing.is_empty() {
+        if config.accept_loss {
+            tracing::warn!("accept_loss is set, and no file is known to be missing: take it out of the configuration");
+        }
+        return Ok(());
+    }
+    let list: Vec<String> = missing.iter().map(Missing::to_string).collect();
+    let (path, list) = (data_dir.path.display(), list.join("; "));
+    let was_alone = data_dir.stamp.inventory.as_ref().is_none_or(|inventory| inventory.alone);
+    if missing.iter().any(|missing| missing.is_raft) && (config.cluster.is_some() || !was_alone) {
+        return Err(StartError(format!(
+            "the data directory {path} lacks what it held when the node last ran: {list}. A member of a cluster cannot go on without \
+             its metadata log, because its votes are in it; --accept-loss does not help here. Restore the files as they were when \
+             the node stopped. If they are lost, replace the node: start a new one with an empty data directory"
+        )));
+    }
+    if !config.accept_loss {
+        return Err(StartError(format!(
+            "the data directory {path} lacks what it held when the node last ran: {list}. Restore the files as they were when the \
+             node stopped; or start once with --accept-loss to go on without them: what they held is lost then"
+        )));
+    }
+    for missing in &missing {
+        tracing::error!(
+            missing = missing.what,
+            lost = missing.loses,
+            "going on without a missing file, as accept_loss says"
+        );
+    }
+    Ok(())
+}
+
+/// Names the directories of tables that the metadata does not have: their data is not served.
+async fn name_unknown_tables(data_dir: &DataDir) -> Result<(), StartError> {
+    let metadata = rt::shard::service::<MetadataService>().current();
+    let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
+    for table in unknown.map_err(StartError::because)? {
+        tracing::error!(dir = %table.dir.display(), id = %table.id,
+            "the directory has sstables of a table that the metadata does not have: they are kept, and not served");
+    }
+    Ok(())
+}
+
+/// Writes down what the next start must find: this run's logs, and how far the log of the metadata goes. To be called when nothing of
+/// earlier logs is needed any more, and before they are removed.
+async fn record_inventory(data_dir: &mut DataDir, alone: bool) -> Result<(), StartError> {
+    let runs = rt::shard::call_all(|| async { rt::shard::service::<Engine>().logged_run() }).await;
+    let raft = data_dir.noted_raft_end().await.map_err(StartError::because)?;
+    data_dir.record(Inventory { raft, alone, runs }).await.map_err(StartError::because)
 }
 
 /// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
@@ -352,7 +413,6 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
         rt::shard::service::<Engine>().replay_finished().await.map_err(StartError::because)
     });
     finished.await.into_iter().collect::<Result<Vec<_>, _>>()?;
-    commitlog::retire(logs).await.map_err(StartError::because)?;
     if report.mutations > 0 || !report.skipped.is_empty() {
         tracing::info!(
             mutations = report.mutations,

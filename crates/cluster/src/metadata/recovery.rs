@@ -159,6 +159,7 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
         let removed = rt::fs::remove_dir_all(&journal_dir).await;
         removed.map_err(|error| JournalError::Io { path: journal_dir, error })?;
     }
+    keep_end(&opened, data_dir).await;
     // Drops that a crash interrupted are known from the journal only.
     let logged = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
     let mut recovered = before.unwrap_or(logged);
@@ -278,6 +279,15 @@ pub async fn is_member(data_dir: &Path, info: &NodeInfo) -> Result<bool, OpenErr
 pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
     let dir = data_dir.join("raft");
     let mut opened = raft::open_to_join(&dir, info.host_id).await?;
+    keep_end(&opened, data_dir).await;
     let recovered = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
     Ok((MetadataLog { opened, dir }, recovered))
+}
+
+/// Has the log say outside of its directory where it ends. Without that a start may not notice that the log was cut off, so a failure is
+/// no reason not to serve.
+async fn keep_end(opened: &Opened, data_dir: &Path) {
+    if let Err(error) = opened.keep_end(&engine::datadir::raft_end_path(data_dir)).await {
+        tracing::warn!(%error, "the end of the metadata log cannot be noted: a start may not notice that the log was cut off");
+    }
 }

@@ -20,6 +20,9 @@ use uuid::Uuid;
 /// The version of all that is written down.
 const FORMAT: u8 = 1;
 
+/// The index of the entry with which a group begins.
+const FIRST_INDEX: u64 = 1;
+
 /// The place of an entry in the log, with the leader that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Position {
@@ -224,6 +227,7 @@ where
     F: AsyncFnOnce() -> Result<Vec<u8>, JournalError>,
 {
     if !RaftLog::exists(dir).await? {
+        check_unused(dir).await?;
         create(dir, host, first().await?).await?;
     }
     let log = RaftLog::open(dir).await?;
@@ -232,6 +236,13 @@ where
         None => None,
     };
     let mut applied = snapshot.as_ref().and_then(|snapshot| snapshot.head.last).map(LogId::from);
+    if let Some((purged, _)) = log.purged()
+        && applied.is_none_or(|applied| applied.index < purged)
+    {
+        // A snapshot is durable before the entries in it are purged.
+        let why = format!("the entries up to {purged} are in no snapshot: `snapshot` is missing, or an old one");
+        return Err(JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why });
+    }
     let saved = applied;
     let mut membership = snapshot.as_ref().map(|snapshot| snapshot.head.membership()).unwrap_or_default();
     let mut records: Vec<Record> = Vec::new();
@@ -270,6 +281,19 @@ where
     Ok(Opened { log: Rc::new(log), host, saved, applied, membership, alone, since_snapshot, snapshot, commands })
 }
 
+/// Refuses a directory that has a snapshot of a group and no log. A crash while a group is made leaves a snapshot of its first entry.
+async fn check_unused(dir: &Path) -> Result<(), JournalError> {
+    let Some(bytes) = RaftLog::snapshot_in(dir).await? else { return Ok(()) };
+    let snapshot = decode::<SnapshotFile>(&bytes).map_err(|why| damaged(dir, "the snapshot", why))?;
+    match snapshot.head.last {
+        Some(last) if last.index > FIRST_INDEX => {
+            let why = "there is a snapshot, and its log is missing".to_owned();
+            Err(JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Opens the log of a node in `dir` that is yet to be added to a group, or was.
 pub async fn open_to_join(dir: &Path, host: HostId) -> Result<Opened, JournalError> {
     // An empty log: its first entries, or a snapshot, come from the group.
@@ -292,7 +316,7 @@ async fn lead(dir: &Path, log: &RaftLog, host: HostId, applied: Option<LogId>) -
 
 /// Makes the log of a group of one, which its only member leads.
 async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalError> {
-    let first = Position { term: 1, leader: host.0, index: 1 };
+    let first = Position { term: 1, leader: host.0, index: FIRST_INDEX };
     let head = SnapshotHead { last: Some(first), members_at: Some(first), members: Members::only(host) };
     let ballot = Ballot { term: 1, node: host.0, committed: true };
     let file = SnapshotFile { head, body };
@@ -300,6 +324,12 @@ async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalEr
 }
 
 impl Opened {
+    /// From now on the file at `path` says where the log ends, so that a start notices a log that was removed or cut off.
+    pub async fn keep_end(&self, path: &Path) -> Result<(), JournalError> {
+        let kept = self.log.keep_end(path).await;
+        kept.map_err(|error| JournalError::Io { path: path.to_path_buf(), error })
+    }
+
     /// Whether this node decides alone.
     pub fn is_alone(&self) -> bool {
         self.alone

@@ -15,6 +15,7 @@ use super::ledger::Ledger;
 use super::mapping::ColumnMapping;
 use super::metrics::{Blocked, Counters, Metrics, add};
 use super::position::{Position, SlotId};
+use super::runs::LoggedRun;
 use super::state::State;
 use super::synced::SyncedFile;
 use super::waiters::Waiters;
@@ -139,6 +140,11 @@ impl Commitlog {
         }
         *log.tasks.borrow_mut() = tasks;
         Ok(log)
+    }
+
+    /// This run, to be written down elsewhere.
+    pub fn logged_run(&self) -> LoggedRun {
+        LoggedRun { shard: self.config.shard.0, run: self.run }
     }
 
     /// Appends one mutation. Never waits: [`LogError::Busy`] when too much is under way.

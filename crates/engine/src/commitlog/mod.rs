@@ -47,7 +47,7 @@ pub use mapping::{ColumnMapping, MappedColumn};
 pub use metrics::Metrics;
 pub use position::{Position, SlotId, shard_of_segment};
 pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
-pub use runs::{OldLogs, OldRun, ends, find_old, retire};
+pub use runs::{LoggedRun, OldLogs, OldRun, ends, find_old, missing, retire, runs_in};
 
 #[cfg(test)]
 mod tests;

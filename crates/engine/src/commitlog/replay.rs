@@ -237,6 +237,9 @@ impl Replay {
             match read_segment(&reader.run, id).await {
                 Ok(Some(bytes)) => {
                     self.report.segments += 1;
+                    if let Some(error) = cut_off(&reader.run, id, &bytes) {
+                        self.report.skipped.push(skip(&self.options, error)?);
+                    }
                     reader.open = Some(OpenSegment { id, bytes, at: SEGMENT_HEADER as usize });
                     return Ok(true);
                 }
@@ -351,6 +354,14 @@ async fn read_segment(run: &OldRun, id: u64) -> Result<Option<Bytes>, LogError> 
         Err(Bad::Damaged(why)) => Err(LogError::Corrupt { file: path, offset: 0, why }),
         Err(Bad::Newer { what, found, known }) => Err(LogError::Newer { file: path, what, found, known }),
     }
+}
+
+/// An error if a segment is shorter than it was made: it has its full length before it is used, so no crash leaves it so.
+fn cut_off(run: &OldRun, id: u64, bytes: &Bytes) -> Option<LogError> {
+    let size = SegmentHeader::decode(bytes).ok()?.size;
+    let why = "the file is cut off: segments have their full length from the start";
+    let short = (bytes.len() as u64) < u64::from(size);
+    short.then(|| LogError::Corrupt { file: segment_path(&run.dir, id), offset: bytes.len() as u64, why })
 }
 
 /// The table and schema version at the head of an encoded mutation.

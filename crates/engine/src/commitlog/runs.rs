@@ -3,8 +3,10 @@
 use super::error::LogError;
 use super::manifest::{self, Manifest, segment_of_name};
 use super::position::{Position, segment_id, sequence_of, shard_of_segment};
+use super::synced;
 use rt::ShardId;
 use rt::fs;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +40,58 @@ impl OldLogs {
         let runs = self.runs.iter().filter(|run| run.shard.0 % count.max(1) == shard.0);
         OldLogs { runs: runs.cloned().collect() }
     }
+}
+
+/// The name of a run, to be written down elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoggedRun {
+    /// The shard that writes it.
+    pub shard: u16,
+    /// The id of its first segment.
+    pub run: u64,
+}
+
+/// What is missing below `root` of runs that were complete on the device, and were not retired. A segment that is missing from a run
+/// with a manifest is told by replay.
+pub async fn missing(root: &Path, runs: &[LoggedRun]) -> Result<Vec<String>, LogError> {
+    let mut missing = Vec::new();
+    for &LoggedRun { shard, run } in runs {
+        let dir = run_dir(&root.join(shard.to_string()), run);
+        let lost = [root, &root.join(shard.to_string()), &dir].map(Path::to_path_buf);
+        let mut is_there = true;
+        for dir in lost {
+            if is_there && !fs::exists(&dir).await {
+                is_there = false;
+                missing.push(format!("{} is missing", dir.display()));
+            }
+        }
+        if !is_there {
+            continue;
+        }
+        let file = |name: &str| dir.join(name).display().to_string();
+        match Manifest::read(&dir).await {
+            Ok(None) => missing.push(format!("{} is missing", file(manifest::NAME))),
+            Ok(Some(manifest)) if !manifest.closed && synced::read(&dir, run).await?.is_none() => {
+                missing
+                    .push(format!("{} is missing or damaged: the end of the log may be cut off", file(synced::NAME)));
+            }
+            // Damage is told with its place by replay.
+            _ => {}
+        }
+    }
+    missing.dedup();
+    Ok(missing)
+}
+
+/// The directories of all runs below `root`.
+pub async fn runs_in(root: &Path) -> Result<Vec<PathBuf>, LogError> {
+    let mut runs = Vec::new();
+    for (_, dir) in shard_dirs(root).await? {
+        for entry in fs::read_dir(&dir).await.map_err(LogError::io(&dir))? {
+            runs.extend(run_of_name(&entry.name).map(|_| dir.join(&entry.name)));
+        }
+    }
+    Ok(runs)
 }
 
 /// The directory of a run within its shard's.

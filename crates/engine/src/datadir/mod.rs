@@ -1,7 +1,8 @@
 //! The data directory of a node: who it belongs to, and where things lie in it.
 //!
 //! ```text
-//! messina.stamp                                   host id, cluster, format, shards (sealed text)
+//! messina.stamp                                   host id, cluster, format, shards, inventory (sealed text)
+//! messina.raft-end                                how far the log of the metadata is durable
 //! lock                                            held as long as the node runs
 //! data/<keyspace>/<table>-<table id>/             sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
@@ -13,9 +14,11 @@
 //! Others rely on: an open [`DataDir`] is this process's alone, of this cluster, and of a format that it can write.
 //! A directory that cannot be vouched for is refused, never repaired or taken over.
 
+mod inventory;
 mod layout;
 mod stamp;
 
+pub use inventory::{FoundTable, Inventory, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
 pub use stamp::{FORMAT, Stamp};
 
@@ -148,6 +151,7 @@ impl DataDir {
                 cluster_name: cluster_name.to_string(),
                 shards,
                 created_micros: rt::time::wall_micros(),
+                inventory: None,
             },
         };
         // Also where only the format is another: the release before must not open what this one changes.

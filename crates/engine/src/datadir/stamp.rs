@@ -1,5 +1,6 @@
 //! What the stamp of a data directory says.
 
+use super::Inventory;
 use model::HostId;
 use serde::{Deserialize, Serialize};
 
@@ -21,4 +22,7 @@ pub struct Stamp {
     pub shards: u16,
     /// When the directory was made: microseconds since 1970.
     pub created_micros: i64,
+    /// What the directory must hold; `None` in one that an earlier release wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<Inventory>,
 }

@@ -64,7 +64,10 @@ pub enum JournalError {
     #[error("a body of {0} bytes is too large for the journal")]
     TooLarge(usize),
     /// Something that was durable is damaged.
-    #[error("the journal {file} is damaged at byte {offset} ({why}): restore the journal directory from a backup")]
+    #[error(
+        "{file} is damaged at byte {offset} ({why}): restore its directory from a backup. On a node without others the directory can \
+         be moved away; a start with --accept-loss then begins without keyspaces, tables and roles"
+    )]
     Corrupt {
         /// The file.
         file: PathBuf,

@@ -12,7 +12,10 @@
 //!
 //! Once room was reserved the log has some on the device beyond its end, after a purge too: votes and marks can be written down on a full disk.
 
+mod end;
 mod format;
+
+pub use end::{FoundLog, LogEnd, look, read_end};
 
 use crate::journal::{JournalError, MAX_BODY, is_full};
 use bytes::Bytes;
@@ -43,6 +46,8 @@ struct State {
     reserved: u64,
     content: Content,
     failed: Option<String>,
+    /// Where the log's end is written down.
+    end_file: Option<File>,
 }
 
 /// What the records amount to.
@@ -300,6 +305,7 @@ impl RaftLog {
             let mut state = self.state.borrow_mut();
             (state.tail, state.file, state.reserved, state.content) = (tail, file, reserved, content);
         }
+        self.note_end().await;
         remove_if_there(&log_path(&self.dir, number)).await
     }
 
@@ -315,16 +321,15 @@ impl RaftLog {
         fs::write_durably(&path, &format::encode_snapshot(body)).await.map_err(io_error(&path))
     }
 
+    /// The latest snapshot in `dir`, of a log that is not open.
+    pub async fn snapshot_in(dir: &Path) -> Result<Option<Bytes>, JournalError> {
+        read_snapshot(&snapshot_path(dir)).await
+    }
+
     /// The latest snapshot.
     pub async fn snapshot(&self) -> Result<Option<Bytes>, JournalError> {
         let _turn = self.turn().await?;
-        let path = snapshot_path(&self.dir);
-        let bytes = match fs::read(&path).await {
-            Ok(bytes) => Bytes::from(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error(&path)(error)),
-        };
-        format::decode_snapshot(&bytes).map(Some).map_err(|bad| bad.at(&path, 0))
+        read_snapshot(&snapshot_path(&self.dir)).await
     }
 
     /// Writes records behind the last, durably, and does what they say.
@@ -362,6 +367,7 @@ impl RaftLog {
             let mut state = self.state.borrow_mut();
             (state.tail, state.content) = (tail, content);
         }
+        self.note_end().await;
         // Without the mark damage to the last record would go unnoticed, and nothing worse: the record itself is safe.
         let mut failed = None;
         if let Err(error) = file.write_at(tail.at, tail.end_mark(), IoClass::Log).await {
@@ -426,6 +432,15 @@ async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
     }
 }
 
+async fn read_snapshot(path: &Path) -> Result<Option<Bytes>, JournalError> {
+    let bytes = match fs::read(path).await {
+        Ok(bytes) => Bytes::from(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(path)(error)),
+    };
+    format::decode_snapshot(&bytes).map(Some).map_err(|bad| bad.at(path, 0))
+}
+
 /// The bytes of a whole log, and what comes behind its last record.
 fn log_bytes(number: u64, content: &Content) -> (Vec<u8>, Tail) {
     let (mut bytes, mut tail) = (format::log_header(number), Tail::first(number));
@@ -471,7 +486,7 @@ async fn read_log(dir: &Path, number: u64) -> Result<State, JournalError> {
         file.write_at(end, mark, IoClass::Log).await.map_err(io_error(&path))?;
         file.sync_data().await.map_err(io_error(&path))?;
     }
-    Ok(State { tail, file, reserved: 0, content, failed: None })
+    Ok(State { tail, file, reserved: 0, content, failed: None, end_file: None })
 }
 
 #[cfg(test)]

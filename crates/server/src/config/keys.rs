@@ -129,6 +129,9 @@ settings! {
         commitlog_total_space_in_mb ["commitlog_total_space"]: Option<MiB> = None;
         /// Skip damaged or missing parts of the log at start instead of refusing to start. Loses data: a last resort.
         commitlog_ignore_corruption: bool = false;
+        /// For one start: go on without files that were in the data directory when the node last ran and are missing or damaged now.
+        /// Each is named in the log with what it held. Loses data: a last resort. Implies `commitlog_ignore_corruption`.
+        accept_loss: bool = false;
         /// Whether DROP and TRUNCATE leave a snapshot behind.
         auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.

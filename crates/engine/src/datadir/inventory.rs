@@ -1,0 +1,221 @@
+//! What a data directory must hold: written down in its stamp at each start, and compared with what is there at the next one.
+//!
+//! A log that was removed as a whole leaves nothing behind that could be missing something. So the stamp, which lies elsewhere,
+//! names the runs of the commitlog that hold acknowledged writes, and the end of the Raft log. Both are lower bounds, whatever
+//! crashes: a run is named when it is complete on the device, and no longer named before it is removed. How far the Raft log went
+//! since then is in `messina.raft-end` ([`crate::raft_log::read_end`]).
+//!
+//! A directory that an earlier release wrote has no inventory. Nothing is known of it, and nothing is refused.
+
+use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
+use crate::commitlog::{self, LoggedRun};
+use crate::deletion_log::QUARANTINE;
+use crate::raft_log::{self, FoundLog, LogEnd};
+use crate::sealed;
+use model::TableId;
+use rt::fs;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const RAFT_END: &str = "messina.raft-end";
+
+/// What must be in a data directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The log of the metadata goes at least this far.
+    pub raft: LogEnd,
+    /// The node was alone in its cluster when this was written.
+    pub alone: bool,
+    /// The runs of the commitlog with writes that may be in no sstable.
+    pub runs: Vec<LoggedRun>,
+}
+
+/// Something that was in the data directory and is not there any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What is missing: a path, and what shows it.
+    pub what: String,
+    /// What is lost without it.
+    pub loses: &'static str,
+    /// It belongs to the log of the metadata.
+    pub is_raft: bool,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (holds {})", self.what, self.loses)
+    }
+}
+
+impl Missing {
+    fn raft(what: String) -> Missing {
+        let loses = "the metadata: keyspaces, tables, roles, topology, and the votes of this node";
+        Missing { what, loses, is_raft: true }
+    }
+}
+
+/// The directory of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundTable {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// The table's id.
+    pub id: TableId,
+}
+
+impl DataDir {
+    /// The file that says where the log of the metadata ends.
+    pub fn raft_end_path(&self) -> PathBuf {
+        raft_end_path(&self.path)
+    }
+
+    /// What the directory held when the node last ran and does not hold now. To be called before anything else opens, changes or
+    /// removes a log.
+    pub async fn missing(&self) -> Result<Vec<Missing>, DataDirError> {
+        let mut missing = Vec::new();
+        let found = match raft_log::look(&self.raft_dir()).await {
+            Ok(found) => found,
+            // Damage is told with its place when the log is opened.
+            Err(_) => return Ok(missing),
+        };
+        match &self.stamp.inventory {
+            Some(inventory) => {
+                missing.extend(self.missing_of_raft(inventory, found).await?);
+                let root = self.commitlog_root();
+                let lost = commitlog::missing(&root, &inventory.runs).await;
+                let lost = lost.map_err(|error| self.failed(&root)(io::Error::other(error)))?;
+                missing.extend(lost.into_iter().map(|what| Missing {
+                    what,
+                    loses: "acknowledged writes that are in no sstable",
+                    is_raft: false,
+                }));
+            }
+            None if found.is_none() && !fs::exists(&self.journal_dir()).await => {
+                if let Some(witness) = self.sign_of_metadata().await? {
+                    missing.push(Missing::raft(format!(
+                        "{} is missing, although there is {}",
+                        self.raft_dir().display(),
+                        witness.display()
+                    )));
+                }
+            }
+            None => {}
+        }
+        Ok(missing)
+    }
+
+    async fn missing_of_raft(
+        &self,
+        inventory: &Inventory,
+        found: Option<FoundLog>,
+    ) -> Result<Option<Missing>, DataDirError> {
+        let (dir, path) = (self.raft_dir(), self.raft_end_path());
+        let noted = raft_log::read_end(&path).await.map_err(self.failed(&path))?;
+        let wanted = inventory.raft.max(noted.unwrap_or_default());
+        Ok(match found {
+            None => Some(Missing::raft(format!("{}, with log-{}, is missing", dir.display(), wanted.number))),
+            Some(found) if found.end.number < wanted.number => {
+                let newest = found.end.number;
+                Some(Missing::raft(format!(
+                    "{}/log-{} is missing, the newest log there is log-{newest}",
+                    dir.display(),
+                    wanted.number
+                )))
+            }
+            Some(found) if found.end < wanted => Some(Missing::raft(format!(
+                "{}/log-{} is cut off: it ends at byte {}, and {} bytes of it were durable",
+                dir.display(),
+                wanted.number,
+                found.end.at,
+                wanted.at
+            ))),
+            Some(found) if noted.is_none() && !found.marked => Some(Missing::raft(format!(
+                "{} is missing or damaged, and {}/log-{} has no end mark: it may be cut off",
+                path.display(),
+                dir.display(),
+                found.end.number
+            ))),
+            Some(_) => None,
+        })
+    }
+
+    /// Something that is there only after the metadata were: a run of the commitlog, or an sstable.
+    async fn sign_of_metadata(&self) -> Result<Option<PathBuf>, DataDirError> {
+        let root = self.commitlog_root();
+        let runs = commitlog::runs_in(&root).await.map_err(|error| self.failed(&root)(io::Error::other(error)))?;
+        if let Some(run) = runs.into_iter().next() {
+            return Ok(Some(run));
+        }
+        for table in self.tables_on_disk().await? {
+            if has_sstables(&table.dir).await.map_err(self.failed(&table.dir))? {
+                return Ok(Some(table.dir));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts the inventory into the stamp, durably. Whatever it does not name any more may be removed afterwards.
+    pub async fn record(&mut self, inventory: Inventory) -> Result<(), DataDirError> {
+        let changed = Stamp { inventory: Some(inventory), ..self.stamp.clone() };
+        if changed != self.stamp {
+            let path = self.path.join(STAMP);
+            sealed::write(&path, stamp::KIND, stamp::FORMAT, &changed).await.map_err(self.failed(&path))?;
+            self.stamp = changed;
+        }
+        Ok(())
+    }
+
+    /// The end of the log of the metadata, as far as it is noted.
+    pub async fn noted_raft_end(&self) -> Result<LogEnd, DataDirError> {
+        let path = self.raft_end_path();
+        Ok(raft_log::read_end(&path).await.map_err(self.failed(&path))?.unwrap_or_default())
+    }
+
+    /// The directories of tables with sstables in them, apart from those that `is_known`.
+    pub async fn unknown_tables(&self, is_known: impl Fn(TableId) -> bool) -> Result<Vec<FoundTable>, DataDirError> {
+        let mut unknown = Vec::new();
+        for table in self.tables_on_disk().await? {
+            if !is_known(table.id) && has_sstables(&table.dir).await.map_err(self.failed(&table.dir))? {
+                unknown.push(table);
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// The directories of tables.
+    async fn tables_on_disk(&self) -> Result<Vec<FoundTable>, DataDirError> {
+        let (root, mut tables) = (self.data_dir(), Vec::new());
+        for keyspace in fs::read_dir(&root).await.map_err(self.failed(&root))? {
+            if !keyspace.is_dir {
+                continue;
+            }
+            let dir = root.join(&keyspace.name);
+            for table in fs::read_dir(&dir).await.map_err(self.failed(&dir))? {
+                let Some((_, id)) = super::table_of_dir_name(&table.name).filter(|_| table.is_dir) else { continue };
+                tables.push(FoundTable { dir: dir.join(&table.name), id });
+            }
+        }
+        Ok(tables)
+    }
+
+    fn failed(&self, path: &Path) -> impl Fn(io::Error) -> DataDirError + use<> {
+        let path = path.to_path_buf();
+        move |error| DataDirError::Io { path: path.clone(), error }
+    }
+}
+
+/// The file that says where the log of the metadata ends, in the data directory at `path`.
+pub fn raft_end_path(path: &Path) -> PathBuf {
+    path.join(RAFT_END)
+}
+
+/// Whether there are files of sstables in a table's directory, the quarantine included.
+async fn has_sstables(dir: &Path) -> io::Result<bool> {
+    let is_data = |name: &str| name.ends_with("-Data.db") || name.ends_with("-TOC.txt");
+    let entries = fs::read_dir(dir).await?;
+    Ok(entries
+        .iter()
+        .any(|entry| (!entry.is_dir && is_data(&entry.name)) || (entry.is_dir && entry.name == QUARANTINE)))
+}

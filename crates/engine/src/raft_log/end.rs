@@ -1,0 +1,126 @@
+//! How far the log is durable, written down outside of the log's directory: 32 bytes that are written over.
+//!
+//! ```text
+//!   0  4  CRC32 of the 28 bytes that follow
+//!   4  4  version (1)
+//!   8  8  number of the log
+//!  16  8  offset of the log's end in bytes
+//!  24  8  zero
+//! ```
+//!
+//! A log that was removed, or cut off at a record, looks like a log that never was longer. This file shows the difference at the
+//! next start. It is written after each fsync of the log, and not synced itself: after a power loss it may name an earlier end, never
+//! a later one. After a kill it is exact. A lost file only makes less known, so no error of it ends the log.
+
+use super::{RaftLog, format, log_path, number_of};
+use crate::journal::JournalError;
+use bytes::Bytes;
+use rt::fs::{self, File, IoClass, OpenOptions};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::Path;
+
+const LEN: usize = 32;
+const VERSION: u32 = 1;
+
+/// A place in the logs of a directory, behind which nothing is known to be durable. Later logs have higher numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LogEnd {
+    /// The number of the log; 0 for none.
+    pub number: u64,
+    /// The offset in it, in bytes.
+    pub at: u64,
+}
+
+/// The log in a directory, as it is on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundLog {
+    /// Where its good part ends.
+    pub end: LogEnd,
+    /// Whether an end mark follows: then the log was not cut off.
+    pub marked: bool,
+}
+
+/// Looks at the log in `dir` and changes nothing. `None` if there is none.
+pub async fn look(dir: &Path) -> Result<Option<FoundLog>, JournalError> {
+    let names = match fs::read_dir(dir).await {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(super::io_error(dir)(error)),
+    };
+    let Some(number) = names.iter().filter_map(|entry| number_of(&entry.name)).max() else { return Ok(None) };
+    let path = log_path(dir, number);
+    let bytes = Bytes::from(fs::read(&path).await.map_err(super::io_error(&path))?);
+    format::check_log_header(&bytes, number).map_err(|bad| bad.at(&path, 0))?;
+    let scan = format::scan(&bytes, number);
+    Ok(Some(FoundLog { end: LogEnd { number, at: scan.tail.at }, marked: scan.marked }))
+}
+
+/// What the file at `path` says; `None` if there is none, or it cannot be understood.
+pub async fn read_end(path: &Path) -> io::Result<Option<LogEnd>> {
+    match fs::read(path).await {
+        Ok(bytes) => Ok(decode(&bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl RaftLog {
+    /// From now on the file at `path` says where the log ends. It is made, durably, if it is not there or is damaged.
+    pub async fn keep_end(&self, path: &Path) -> io::Result<()> {
+        let _turn = self.turn.acquire().await.map_err(|_| io::Error::other("the log was closed"))?;
+        let end = self.end();
+        if read_end(path).await?.is_none() {
+            fs::write_durably(path, &encode(end)).await?;
+        }
+        let file = fs::open(path, &OpenOptions { write: true, ..OpenOptions::default() }).await?;
+        note(&file, end).await;
+        self.state.borrow_mut().end_file = Some(file);
+        Ok(())
+    }
+
+    /// Where the log ends. All before is durable.
+    pub fn end(&self) -> LogEnd {
+        let state = self.state.borrow();
+        LogEnd { number: state.tail.number, at: state.tail.at }
+    }
+
+    /// Writes down where the log ends now, if that is to be kept.
+    pub(super) async fn note_end(&self) {
+        let file = self.state.borrow().end_file.clone();
+        if let Some(file) = file {
+            note(&file, self.end()).await;
+        }
+    }
+}
+
+async fn note(file: &File, end: LogEnd) {
+    if let Err(error) = file.write_at(0, Bytes::copy_from_slice(&encode(end)), IoClass::Log).await {
+        tracing::warn!(file = %file.path().display(), %error,
+            "the end of the Raft log could not be noted: a start may not notice that the log was cut off");
+    }
+}
+
+fn encode(end: LogEnd) -> [u8; LEN] {
+    let mut out = [0; LEN];
+    out[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    out[8..16].copy_from_slice(&end.number.to_le_bytes());
+    out[16..24].copy_from_slice(&end.at.to_le_bytes());
+    let crc = crc32fast::hash(&out[4..]);
+    out[0..4].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// A later version would be appended to, so its beginning means the same.
+fn decode(bytes: &[u8]) -> Option<LogEnd> {
+    let (known, _) = bytes.split_first_chunk::<LEN>()?;
+    let [crc, version] = [0, 4].map(|at| u32::from_le_bytes(word(known, at)));
+    let [number, at] = [8, 16].map(|at| u64::from_le_bytes(word(known, at)));
+    (crc == crc32fast::hash(&known[4..]) && version >= VERSION).then_some(LogEnd { number, at })
+}
+
+fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}

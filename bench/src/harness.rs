@@ -60,6 +60,7 @@ impl Harness {
             sync: SyncMode::Periodic { period: Duration::from_secs(10) },
             segment_size: 32 << 20,
             log_size_limit: 1 << 30,
+            start_reserve: 0,
             ignore_log_corruption: false,
             auto_snapshot: false,
             auto_compaction: false,

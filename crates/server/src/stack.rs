@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::local_sources;
 use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
+use crate::old_logs::{self, AfterReplay};
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::hints::HintsSettings;
@@ -13,7 +14,7 @@ use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
-use engine::datadir::DataDir;
+use engine::datadir::{DataDir, StartReserve};
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
@@ -25,6 +26,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use thiserror::Error;
+
+/// Disk space with which a start certainly succeeds, in bytes.
+const START_NEEDS: u64 = 1 << 20;
 
 /// What the floors are told.
 #[derive(Clone, Debug)]
@@ -43,6 +47,8 @@ pub struct StackConfig {
     pub segment_size: u32,
     /// `commitlog_total_space_in_mb` of one shard, in bytes.
     pub log_size_limit: u64,
+    /// Disk space that is kept for the next start, in bytes.
+    pub start_reserve: u64,
     /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
     pub ignore_log_corruption: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
@@ -160,12 +166,28 @@ pub fn language(config: &Config) -> cql::Config {
     }
 }
 
-/// Starts the floors on every shard. To be called on shard 0.
+/// Starts the layers on every shard. To be called on shard 0.
 pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
+    let data_dir = config.data_dir.clone();
+    let started = Box::pin(start_layers(config)).await;
+    match (started, rt::fs::disk_space(&data_dir).await) {
+        (Err(StartError(why)), Ok((_, free))) if free < START_NEEDS => Err(StartError(format!(
+            "{why}; the disk of {} has {} MiB free, and a start needs {} MiB",
+            data_dir.display(),
+            free >> 20,
+            START_NEEDS >> 20
+        ))),
+        (started, _) => started,
+    }
+}
+
+async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
     let shards = rt::shard::count();
     let data_dir = DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16).await;
     let data_dir = data_dir.map_err(StartError::because)?;
+    let reserve = StartReserve::of(&config.data_dir);
+    reserve.release().await.map_err(StartError::because)?;
     let mut config = config;
     config.info.host_id = data_dir.host_id;
     config.info.shards = shards;
@@ -188,10 +210,13 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     }
     opened?;
 
+    // Before flushes can take what is left of a disk that is nearly full.
+    old_logs::keep_reserve(&reserve, config.start_reserve).await;
     if let Some(wire) = &wire {
         membership::join_group(wire, joins).await?;
     }
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
+    AfterReplay { logs: old_logs, reserve, reserved: config.start_reserve }.finish().await?;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
     rt::shard::call_all({
@@ -257,7 +282,6 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
 
 fn serve_shard(config: &StackConfig, timestamps: Arc<AtomicI64>) {
     let engine = rt::shard::service::<Engine>();
-    engine.start();
     rt::shard::install(table_sizes(engine.clone()));
     rt::shard::install(compaction_history(engine.clone()));
     rt::shard::install(large_things(engine.clone()));
@@ -348,11 +372,6 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
     for part in reports {
         report.merge(part?);
     }
-    let finished = rt::shard::call_all(|| async {
-        rt::shard::service::<Engine>().replay_finished().await.map_err(StartError::because)
-    });
-    finished.await.into_iter().collect::<Result<Vec<_>, _>>()?;
-    commitlog::retire(logs).await.map_err(StartError::because)?;
     if report.mutations > 0 || !report.skipped.is_empty() {
         tracing::info!(
             mutations = report.mutations,

@@ -152,6 +152,7 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
         sync: SyncMode::Periodic { period: Duration::from_secs(10) },
         segment_size: 1 << 20,
         log_size_limit: 32 << 20,
+        start_reserve: 0,
         ignore_log_corruption: false,
         auto_snapshot: false,
         auto_compaction: true,

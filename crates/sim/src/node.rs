@@ -478,6 +478,7 @@ impl Life {
             // Small, so that segments and the log's limit matter.
             segment_size: 8 << 10,
             log_size_limit: 48 << 10,
+            start_reserve: 64 << 10,
             ignore_log_corruption: false,
             auto_snapshot: false,
             auto_compaction: true,

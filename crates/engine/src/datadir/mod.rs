@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! messina.stamp                                   host id, cluster, format, shards (sealed text)
+//! messina.reserve                                 disk space for the next start
 //! lock                                            held as long as the node runs
 //! data/<keyspace>/<table>-<table id>/             sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
@@ -14,9 +15,11 @@
 //! A directory that cannot be vouched for is refused, never repaired or taken over.
 
 mod layout;
+mod reserve;
 mod stamp;
 
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
+pub use reserve::StartReserve;
 pub use stamp::{FORMAT, Stamp};
 
 use crate::sealed::{self, Unsealed};

@@ -129,6 +129,9 @@ settings! {
         commitlog_total_space_in_mb ["commitlog_total_space"]: Option<MiB> = None;
         /// Skip damaged or missing parts of the log at start instead of refusing to start. Loses data: a last resort.
         commitlog_ignore_corruption: bool = false;
+        /// Disk space that a running node keeps for its next start (the file `messina.reserve`), so that a node can start and serve
+        /// reads on a full disk; 0 for none.
+        start_disk_reserve_in_mb ["start_disk_reserve"]: MiB = Size(16 << 20);
         /// Whether DROP and TRUNCATE leave a snapshot behind.
         auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.

@@ -250,7 +250,7 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-@pytest.mark.parametrize("rows", [20, 440], ids=["little to flush", "more to flush than there is space"])
+@pytest.mark.parametrize("rows", [20, 300], ids=["little to flush", "more to flush than there is space"])
 def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
     """The space that the node has kept for its start is enough to serve; what cannot be flushed stays in the old commitlog."""
     node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
@@ -260,8 +260,7 @@ def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
         session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
         insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
-        for pk in range(rows):
-            session.execute(insert, (pk, os.urandom(50_000)))
+        execute_concurrent_with_args(session, insert, [(pk, os.urandom(50_000)) for pk in range(rows)])
         cluster.shutdown()
         ballast = fill(small_disk)
         node.kill() if end == "kill" else node.stop()

@@ -10,6 +10,7 @@ import zlib
 import pytest
 from cassandra import OperationTimedOut, WriteFailure, WriteTimeout
 from cassandra.cluster import NoHostAvailable
+from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.protocol import OverloadedErrorMessage
 from database import Database, connect
 from launch import Node, StartFailed
@@ -209,6 +210,78 @@ def small_disk(tmp_path):
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     yield path
     subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(small_disk, leave=0):
+    """Takes all space of the small disk but `leave` bytes. Gives the file to be removed."""
+    ballast = small_disk / "ballast"
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - leave)
+    return ballast
+
+
+FULL = {"commitlog_segment_size_in_mb": 4, "commitlog_total_space_in_mb": 32}
+
+
+def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
+    """The commitlog reaches its limit, and no flush succeeds: each write is refused at once, none runs into its time-out."""
+    node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
+        insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
+        fill(small_disk, leave=36 << 20)
+        refused = []
+        for first in range(0, 4096, 64):
+            rows = [(first + i, os.urandom(50_000)) for i in range(64)]
+            results = execute_concurrent_with_args(session, insert, rows, concurrency=64, raise_on_first_error=False)
+            refused += [result for ok, result in results if not ok]
+            if len(refused) > 256:
+                break
+        assert refused, "the disk is full"
+        others = [error for error in refused if not (isinstance(error, WriteFailure) and "no space left" in str(error))]
+        assert not others, others[:3]
+        cluster.shutdown()
+    finally:
+        node.close()
+        shutil.rmtree(small_disk / "data", ignore_errors=True)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("rows", [20, 300], ids=["little to flush", "more to flush than there is space"])
+def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
+    """The space that the node has kept for its start is enough to serve; what cannot be flushed stays in the old commitlog."""
+    node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
+        insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
+        execute_concurrent_with_args(session, insert, [(pk, os.urandom(50_000)) for pk in range(rows)])
+        cluster.shutdown()
+        ballast = fill(small_disk)
+        node.kill() if end == "kill" else node.stop()
+        if shutil.disk_usage(small_disk).free:
+            with open(ballast, "ab") as file:
+                os.posix_fallocate(file.fileno(), file.tell(), shutil.disk_usage(small_disk).free)
+        for _ in range(2):
+            node.start()
+            cluster, session = connect(node.address)
+            assert session.execute("SELECT count(*) FROM k.t").one()[0] == rows
+            cluster.shutdown()
+            node.kill()
+        ballast.unlink()
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute(session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)"), (rows, b"again"))
+        assert session.execute("SELECT count(*) FROM k.t").one()[0] == rows + 1
+        cluster.shutdown()
+    finally:
+        node.close()
+        shutil.rmtree(small_disk / "data", ignore_errors=True)
 
 
 def test_a_full_disk(small_disk):

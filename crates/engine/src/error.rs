@@ -1,5 +1,6 @@
 //! What can go wrong in a shard's store.
 
+use crate::journal::is_full;
 use model::TableId;
 use model::token::Token;
 use std::io;
@@ -77,6 +78,16 @@ impl EngineError {
         }
     }
 
+    /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
+    pub fn may_pass(&self) -> bool {
+        let source = match self {
+            EngineError::Sstable(sstable::Error::Io(error)) | EngineError::Io { source: error, .. } => error,
+            EngineError::Log(error) => return error.may_pass(),
+            _ => return false,
+        };
+        is_full(source) || sstable::is_out_of_files(source)
+    }
+
     /// For `map_err` on an I/O operation at `path`.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> EngineError {
         let path = path.into();
@@ -109,6 +120,12 @@ pub enum ApplyError {
     /// Memtables stayed full: flushing does not keep up, or fails.
     #[error("no room in the memtables")]
     NoRoom,
+    /// Memtables are full, and flushes fail for lack of disk space or descriptors.
+    #[error(
+        "no space left for memtables: flushes fail (the disk is full, or too many files are open; the node's log says \
+         which)"
+    )]
+    NoSpace,
     /// The commitlog failed; whether the write will be found after a restart is unknown.
     #[error(transparent)]
     Log(#[from] crate::commitlog::LogError),

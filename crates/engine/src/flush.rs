@@ -68,6 +68,7 @@ impl Engine {
                     add(&table.done.flushes, 1);
                     add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.total_bytes()));
                     tablet.failed_flushes.set(0);
+                    self.flushes_succeed();
                     let logged = memtable.logged();
                     tablet.attach_flushed(&memtable, sstable);
                     if let Some(interval) = logged {
@@ -81,12 +82,38 @@ impl Engine {
                 Err(error) => {
                     add(&self.counters().flush_failures, 1);
                     tablet.failed_flushes.set(tablet.failed_flushes.get() + 1);
-                    tracing::error!(table = %table.schema().name, tablet = tablet.id, %error, "a flush failed");
+                    self.report_failed_flush(table, tablet, &error);
                     return Err(error);
                 }
             }
         }
         Ok(())
+    }
+
+    /// A flush that failed for lack of disk space or descriptors makes full memtables and a full log refuse writes until a flush succeeds.
+    fn report_failed_flush(&self, table: &Table, tablet: &Tablet, error: &EngineError) {
+        let (name, tablet) = (&table.schema().name, tablet.id);
+        if !error.may_pass() {
+            tracing::error!(table = %name, tablet, %error, "a flush failed");
+        } else if self.pool().flushes_blocked() {
+            tracing::debug!(table = %name, tablet, %error, "a flush failed again");
+        } else {
+            let shard = self.config().shard.0;
+            tracing::error!(
+                shard, table = %name, tablet, %error,
+                "a flush failed; when memtables or the commitlog are full, writes are refused until a flush succeeds"
+            );
+            self.pool().set_flushes_blocked(true);
+            self.log().set_flushes_blocked(true);
+        }
+    }
+
+    fn flushes_succeed(&self) {
+        if self.pool().flushes_blocked() {
+            tracing::warn!(shard = self.config().shard.0, "flushes succeed again");
+            self.pool().set_flushes_blocked(false);
+            self.log().set_flushes_blocked(false);
+        }
     }
 
     /// Writes one memtable to a sealed sstable.

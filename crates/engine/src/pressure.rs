@@ -9,9 +9,14 @@ use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Memtables stayed full for too long.
+/// Why a full pool refuses a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+pub(crate) enum NoRoom {
+    /// Memtables stayed full for too long.
+    Slow,
+    /// Flushes fail for lack of disk space or descriptors: waiting would not help.
+    FlushesBlocked,
+}
 
 /// What the memtables of a shard hold, against what they may hold.
 pub(crate) struct Pool {
@@ -19,6 +24,8 @@ pub(crate) struct Pool {
     limit: usize,
     waiting: Cell<usize>,
     delayed: Cell<u64>,
+    /// The last flush failed for lack of disk space or descriptors.
+    flushes_blocked: Cell<bool>,
     /// Told when there is reason to flush.
     pub flush: Notify,
     room: Notify,
@@ -31,6 +38,7 @@ impl Pool {
             limit: limit.max(1),
             waiting: Cell::new(0),
             delayed: Cell::new(0),
+            flushes_blocked: Cell::new(false),
             flush: Notify::new(),
             room: Notify::new(),
         })
@@ -74,6 +82,19 @@ impl Pool {
         self.delayed.get()
     }
 
+    /// Records whether flushes fail for lack of disk space or descriptors. Writes that wait for room are then refused.
+    pub fn set_flushes_blocked(&self, blocked: bool) {
+        self.flushes_blocked.set(blocked);
+        if blocked {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Whether flushes fail for lack of disk space or descriptors.
+    pub fn flushes_blocked(&self) -> bool {
+        self.flushes_blocked.get()
+    }
+
     /// Whether a write may go on at once.
     #[inline]
     pub fn is_free(&self) -> bool {
@@ -101,13 +122,16 @@ impl Pool {
             loop {
                 let notified = self.room.notified();
                 if self.used.get() < self.limit {
-                    return;
+                    return Ok(());
+                }
+                if self.flushes_blocked.get() {
+                    return Err(NoRoom::FlushesBlocked);
                 }
                 self.flush.notify_one();
                 notified.await;
             }
         };
-        rt::time::timeout(WAIT_FOR_ROOM, room).await.map_err(|_| NoRoom)
+        rt::time::timeout(WAIT_FOR_ROOM, room).await.unwrap_or(Err(NoRoom::Slow))
     }
 }
 
@@ -163,6 +187,26 @@ mod tests {
             assert_eq!(write.await, Ok(Ok(())));
             assert_eq!((pool.waiting(), pool.used(), pool.delayed()), (0, 100, 1));
             assert!(pool.is_free());
+        });
+    }
+
+    #[test]
+    fn a_full_pool_refuses_writes_at_once_while_flushes_are_blocked() {
+        rt::block_on(async {
+            let pool = Pool::new(1000);
+            pool.change(0, 1000);
+            let write = rt::task::spawn({
+                let pool = pool.clone();
+                async move { pool.admit().await }
+            });
+            while pool.waiting() == 0 {
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
+            pool.set_flushes_blocked(true);
+            assert_eq!(write.await, Ok(Err(NoRoom::FlushesBlocked)));
+            assert_eq!(pool.admit().await, Err(NoRoom::FlushesBlocked));
+            pool.change(1000, 900);
+            assert_eq!(pool.admit().await, Ok(()), "a pool with room takes writes");
         });
     }
 }

@@ -78,7 +78,11 @@ impl Engine {
                 rt::task::maybe_yield().await;
                 // Memtables that fill up are flushed by the watch over memory; go on when there is room.
                 if !self.pool().is_free() && self.pool().admit().await.is_err() {
-                    return Err(EngineError::Log(LogError::Refused("memtables stay full".into())));
+                    let why = match self.pool().flushes_blocked() {
+                        true => "memtables are full, and flushes fail for lack of disk space or descriptors",
+                        false => "memtables stay full",
+                    };
+                    return Err(EngineError::Log(LogError::Refused(why.into())));
                 }
             }
         }

@@ -6,6 +6,7 @@
 use crate::commitlog::{Appended, Entry, LogError, Position};
 use crate::engine::Engine;
 use crate::error::{ApplyError, NoSuchTable};
+use crate::pressure::NoRoom;
 use crate::table::Table;
 use crate::tablet::Tablet;
 use model::key::DecoratedKey;
@@ -40,7 +41,7 @@ impl Engine {
     async fn apply_when_there_is_room(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<Applied, ApplyError> {
         let _waiting = self.wait_inside(std::iter::once(mutation.table()));
         if !self.pool().is_free() {
-            self.pool().admit().await.map_err(|_| ApplyError::NoRoom)?;
+            self.pool().admit().await.map_err(no_room)?;
         }
         let (table, tablet) = self.place(mutation, key)?;
         let schema = table.schema();
@@ -58,7 +59,7 @@ impl Engine {
         let mut waiting = Vec::new();
         if !self.pool().is_free() {
             waiting = self.wait_inside(tables());
-            self.pool().admit().await.map_err(|_| ApplyError::NoRoom)?;
+            self.pool().admit().await.map_err(no_room)?;
         }
         let mut places = Vec::with_capacity(mutations.len());
         for (mutation, key) in mutations {
@@ -115,6 +116,13 @@ impl Engine {
         self.counters().writes.set(self.counters().writes.get() + 1);
         table.done.writes.set(table.done.writes.get() + 1);
         Applied { position: appended.position }
+    }
+}
+
+fn no_room(why: NoRoom) -> ApplyError {
+    match why {
+        NoRoom::Slow => ApplyError::NoRoom,
+        NoRoom::FlushesBlocked => ApplyError::NoSpace,
     }
 }
 

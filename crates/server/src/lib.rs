@@ -17,6 +17,7 @@ pub mod memory;
 pub mod metrics;
 pub mod node;
 mod node_events;
+mod old_logs;
 pub mod protocol;
 mod report;
 mod schema_events;

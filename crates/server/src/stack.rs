@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::local_sources;
 use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
+use crate::old_logs::{self, AfterReplay};
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::hints::HintsSettings;
@@ -13,7 +14,7 @@ use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
-use engine::datadir::{DataDir, Inventory, Missing};
+use engine::datadir::{DataDir, Missing, StartReserve};
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
@@ -25,6 +26,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use thiserror::Error;
+
+/// Disk space with which a start certainly succeeds, in bytes.
+const START_NEEDS: u64 = 1 << 20;
 
 /// What the floors are told.
 #[derive(Clone, Debug)]
@@ -45,6 +49,8 @@ pub struct StackConfig {
     pub log_size_limit: u64,
     /// `accept_loss`: the way out of a data directory that lacks what it held.
     pub accept_loss: bool,
+    /// Disk space that is kept for the next start, in bytes.
+    pub start_reserve: u64,
     /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
     pub ignore_log_corruption: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
@@ -83,7 +89,7 @@ pub struct Stack {
     /// What replay found.
     pub replayed: ReplayReport,
     /// The lock on the data directory.
-    _data_dir: DataDir,
+    _data_dir: Rc<DataDir>,
 }
 
 /// Where pages end with this configuration.
@@ -162,16 +168,32 @@ pub fn language(config: &Config) -> cql::Config {
     }
 }
 
-/// Starts the floors on every shard. To be called on shard 0.
+/// Starts the layers on every shard. To be called on shard 0.
 pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
+    let data_dir = config.data_dir.clone();
+    let started = Box::pin(start_layers(config)).await;
+    match (started, rt::fs::disk_space(&data_dir).await) {
+        (Err(StartError(why)), Ok((_, free))) if free < START_NEEDS => Err(StartError(format!(
+            "{why}; the disk of {} has {} MiB free, and a start needs {} MiB",
+            data_dir.display(),
+            free >> 20,
+            START_NEEDS >> 20
+        ))),
+        (started, _) => started,
+    }
+}
+
+async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
     let shards = rt::shard::count();
     let data_dir = DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16).await;
-    let mut data_dir = data_dir.map_err(StartError::because)?;
+    let data_dir = Rc::new(data_dir.map_err(StartError::because)?);
     let mut config = config;
     config.info.host_id = data_dir.host_id;
     config.info.shards = shards;
     check_inventory(&data_dir, &config).await?;
+    let reserve = StartReserve::of(&config.data_dir);
+    reserve.release().await.map_err(StartError::because)?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
     let wire = Box::pin(membership::open_wire(&config)).await?;
@@ -192,13 +214,16 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     }
     opened?;
 
+    // Before flushes can take what is left of a disk that is nearly full.
+    old_logs::keep_reserve(&reserve, config.start_reserve).await;
     if let Some(wire) = &wire {
         membership::join_group(wire, joins).await?;
     }
     name_unknown_tables(&data_dir).await?;
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
-    record_inventory(&mut data_dir, alone).await?;
-    commitlog::retire(&old_logs).await.map_err(StartError::because)?;
+    let after =
+        AfterReplay { logs: old_logs, data_dir: data_dir.clone(), alone, reserve, reserved: config.start_reserve };
+    after.finish().await?;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
     rt::shard::call_all({
@@ -266,14 +291,6 @@ async fn name_unknown_tables(data_dir: &DataDir) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Writes down what the next start must find: this run's logs, and how far the log of the metadata goes. To be called when nothing of
-/// earlier logs is needed any more, and before they are removed.
-async fn record_inventory(data_dir: &mut DataDir, alone: bool) -> Result<(), StartError> {
-    let runs = rt::shard::call_all(|| async { rt::shard::service::<Engine>().logged_run() }).await;
-    let raft = data_dir.noted_raft_end().await.map_err(StartError::because)?;
-    data_dir.record(Inventory { raft, alone, runs }).await.map_err(StartError::because)
-}
-
 /// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
 pub async fn stop() {
     if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
@@ -318,7 +335,6 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
 
 fn serve_shard(config: &StackConfig, timestamps: Arc<AtomicI64>) {
     let engine = rt::shard::service::<Engine>();
-    engine.start();
     rt::shard::install(table_sizes(engine.clone()));
     rt::shard::install(compaction_history(engine.clone()));
     rt::shard::install(large_things(engine.clone()));
@@ -409,10 +425,6 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
     for part in reports {
         report.merge(part?);
     }
-    let finished = rt::shard::call_all(|| async {
-        rt::shard::service::<Engine>().replay_finished().await.map_err(StartError::because)
-    });
-    finished.await.into_iter().collect::<Result<Vec<_>, _>>()?;
     if report.mutations > 0 || !report.skipped.is_empty() {
         tracing::info!(
             mutations = report.mutations,

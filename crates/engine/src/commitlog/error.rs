@@ -79,6 +79,15 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// Whether the operation may succeed later without anyone's loss.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            LogError::NoSpace => true,
+            LogError::Io { error, .. } => may_pass(error),
+            _ => false,
+        }
+    }
+
     /// An error of the operating system about `path`.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> LogError {
         let path = path.to_path_buf();

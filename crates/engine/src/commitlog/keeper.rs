@@ -21,6 +21,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// The length of the first segment of a run on a disk that has no room for a larger one. Writes are refused while no second segment
+/// can be made, but the log is open, and the node serves reads.
+const SHORTEST_SEGMENT: u32 = 4096;
+
 /// How long to wait before something is tried again for which there was no space.
 const SPACE_RETRY: Duration = Duration::from_secs(1);
 
@@ -54,20 +58,26 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     fs::sync_dir(dir).await.map_err(LogError::io(dir))?;
     let synced_file = SyncedFile::create(&run_dir, first, start).await.map_err(LogError::io(&run_dir))?;
-    let segment = make_segment(config, &run_dir, first, first, None).await.map_err(LogError::io(&run_dir))?;
+    let segment = match make_segment(config.segment_size, &run_dir, first, first, None).await {
+        Err(error) if is_full(&error) => {
+            tracing::error!(
+                shard = config.shard.0,
+                dir = %run_dir.display(),
+                needed_bytes = config.segment_size,
+                "the disk has no room for a commitlog segment; reads are served, writes are refused until it has"
+            );
+            make_segment(SHORTEST_SEGMENT, &run_dir, first, first, None).await
+        }
+        other => other,
+    };
+    let segment = segment.map_err(LogError::io(&run_dir))?;
     manifest.segments.push(first);
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     Ok(Begun { run_dir, first: segment, synced_file })
 }
 
 /// Makes a segment, durable, of the file `spare` if there is one.
-async fn make_segment(
-    config: &CommitlogConfig,
-    run_dir: &Path,
-    run: u64,
-    id: u64,
-    spare: Option<&Path>,
-) -> io::Result<Rc<Segment>> {
+async fn make_segment(size: u32, run_dir: &Path, run: u64, id: u64, spare: Option<&Path>) -> io::Result<Rc<Segment>> {
     let path = segment_path(run_dir, id);
     let file = match spare {
         Some(spare) => {
@@ -79,8 +89,8 @@ async fn make_segment(
                 OpenOptions { read: true, write: true, create: true, truncate: true, ..OpenOptions::default() };
             let file = fs::open(&path, &options).await?;
             let space = async {
-                file.allocate(config.segment_size.into()).await?;
-                file.set_len(config.segment_size.into()).await
+                file.allocate(size.into()).await?;
+                file.set_len(size.into()).await
             };
             if let Err(error) = space.await {
                 drop(file);
@@ -90,16 +100,18 @@ async fn make_segment(
             file
         }
     };
-    let header = SegmentHeader { segment: id, run, size: config.segment_size, created_micros: rt::time::wall_micros() };
+    let header = SegmentHeader { segment: id, run, size, created_micros: rt::time::wall_micros() };
     file.write_at(0, header.encode().to_vec(), IoClass::Log).await?;
     file.sync_all().await?;
     fs::sync_dir(run_dir).await?;
-    Ok(Rc::new(Segment { id, file }))
+    Ok(Rc::new(Segment { id, size, file }))
 }
 
 /// What only the keeper knows.
 struct Keeper {
     log: Rc<Commitlog>,
+    /// The first segment if it is shorter than others, and so no use as a spare; 0 if it is not.
+    short: u64,
     last_id: u64,
     spares: Vec<PathBuf>,
     /// A segment that was made, while the manifest could not be written to name it.
@@ -110,7 +122,11 @@ struct Keeper {
 
 /// The keeper's task.
 pub(super) async fn keep(log: Rc<Commitlog>) {
-    let mut keeper = Keeper { last_id: log.run, spares: Vec::new(), unnamed: None, free: Vec::new(), log };
+    let short = {
+        let first = &log.state.borrow().active;
+        if first.size < log.config.segment_size { first.id } else { 0 }
+    };
+    let mut keeper = Keeper { short, last_id: log.run, spares: Vec::new(), unnamed: None, free: Vec::new(), log };
     loop {
         let result = keeper.turn().await;
         let log = &keeper.log;
@@ -127,7 +143,12 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
             Err(error) if may_pass(&error) => {
                 let before = std::mem::replace(&mut log.state.borrow_mut().no_space_for_segment, true);
                 if !before {
-                    tracing::error!(shard = log.config.shard.0, %error, "no room for another commitlog segment");
+                    tracing::error!(
+                        shard = log.config.shard.0,
+                        needed_bytes = log.config.segment_size,
+                        %error,
+                        "no room for another commitlog segment"
+                    );
                     log.signals.pressure.notify_one();
                     log.signals.room.notify_waiters();
                 }
@@ -212,7 +233,7 @@ impl Keeper {
         let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
         add(&log.counters.allocating, 1);
         let spare = self.spares.pop();
-        let made = make_segment(&log.config, &log.run_dir, log.run, id, spare.as_deref()).await;
+        let made = make_segment(log.config.segment_size, &log.run_dir, log.run, id, spare.as_deref()).await;
         log.counters.allocating.set(log.counters.allocating.get() - 1);
         let segment = made?;
         if spare.is_none() {
@@ -243,7 +264,7 @@ impl Keeper {
             let freed = freed_path(&log.run_dir, id);
             if fs::exists(&freed).await {
                 fs::remove_file(&freed).await?;
-            } else if self.spares.len() < log.config.spare_segments {
+            } else if self.spares.len() < log.config.spare_segments && id != self.short {
                 let spare = self.spare_path(id);
                 fs::rename(&path, &spare).await?;
                 self.spares.push(spare);

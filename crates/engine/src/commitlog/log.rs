@@ -124,6 +124,7 @@ impl Commitlog {
                 failed: None,
                 no_space_to_write: false,
                 no_space_for_segment: false,
+                flushes_blocked: false,
                 closing: false,
                 writer_idle: false,
             }),
@@ -212,7 +213,7 @@ impl Commitlog {
         let state = &mut *state;
         state.check()?;
         if room == Room::ForWrites && state.ledger.len() > self.segments_for_writes {
-            return Err(LogError::Busy);
+            return Err(state.too_long());
         }
         if state.buffered + len > self.config.buffer_limit && state.buffered > 0 {
             return Err(LogError::Busy);
@@ -222,7 +223,7 @@ impl Commitlog {
             let lens = mappings.iter().map(|mapping| record_len(mapping.encoded_len()));
             record_len(len) + lens.sum::<usize>() + RECORD_HEADER
         };
-        if state.offset as usize + needed(&mappings) > self.config.segment_size as usize {
+        if state.offset as usize + needed(&mappings) > state.active.size as usize {
             let fresh = state.all_mappings(entries);
             let len = needed(&fresh);
             let max = (self.config.segment_size - SEGMENT_HEADER) as usize;
@@ -265,7 +266,11 @@ impl Commitlog {
         }
         let Some(next) = state.next.take_if(|_| !is_full) else {
             self.signals.keep.notify_one();
-            return Err(if state.no_space_for_segment { LogError::NoSpace } else { LogError::Busy });
+            return Err(match state.no_space_for_segment {
+                true => LogError::NoSpace,
+                false if is_full => state.too_long(),
+                false => LogError::Busy,
+            });
         };
         state.end_segment();
         state.ledger.begin(next.id);
@@ -311,6 +316,15 @@ impl Commitlog {
     /// The oldest segment that has live records of `slot`.
     pub fn oldest_segment_of(&self, slot: SlotId) -> Option<u64> {
         self.state.borrow().ledger.first_dirty(slot)
+    }
+
+    /// Records whether memtables cannot be flushed for lack of disk space or descriptors. While they cannot, a log at its size limit
+    /// refuses records instead of making them wait.
+    pub fn set_flushes_blocked(&self, blocked: bool) {
+        self.state.borrow_mut().flushes_blocked = blocked;
+        if blocked {
+            self.signals.room.notify_waiters();
+        }
     }
 
     /// Whether the log takes more than three quarters of its limit, so that memtables should be flushed for it.

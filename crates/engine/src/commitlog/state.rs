@@ -43,6 +43,8 @@ pub(super) struct State {
     pub no_space_to_write: bool,
     /// No segment could be made for lack of space.
     pub no_space_for_segment: bool,
+    /// Memtables cannot be flushed for lack of space, so no segment becomes free.
+    pub flushes_blocked: bool,
     pub closing: bool,
     /// The writer waits for `Signals::write`.
     pub writer_idle: bool,
@@ -51,6 +53,8 @@ pub(super) struct State {
 /// An open segment file.
 pub(super) struct Segment {
     pub id: u64,
+    /// Its length, in bytes.
+    pub size: u32,
     pub file: File,
 }
 
@@ -76,6 +80,11 @@ impl State {
             return Err(LogError::NoSpace);
         }
         Ok(())
+    }
+
+    /// The refusal of a record for which the log is too long.
+    pub fn too_long(&self) -> LogError {
+        if self.flushes_blocked { LogError::NoSpace } else { LogError::Busy }
     }
 
     /// Behind the last record.

@@ -157,13 +157,14 @@ impl DataDir {
     }
 
     /// Puts the inventory into the stamp, durably. Whatever it does not name any more may be removed afterwards.
-    pub async fn record(&mut self, inventory: Inventory) -> Result<(), DataDirError> {
-        let changed = Stamp { inventory: Some(inventory), ..self.stamp.clone() };
-        if changed != self.stamp {
-            let path = self.path.join(STAMP);
-            sealed::write(&path, stamp::KIND, stamp::FORMAT, &changed).await.map_err(self.failed(&path))?;
-            self.stamp = changed;
+    pub async fn record(&self, inventory: Inventory) -> Result<(), DataDirError> {
+        if self.recorded.borrow().as_ref() == Some(&inventory) {
+            return Ok(());
         }
+        let path = self.path.join(STAMP);
+        let stamp = Stamp { inventory: Some(inventory), ..self.stamp.clone() };
+        sealed::write(&path, stamp::KIND, stamp::FORMAT, &stamp).await.map_err(self.failed(&path))?;
+        self.recorded.replace(stamp.inventory);
         Ok(())
     }
 

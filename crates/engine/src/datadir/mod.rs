@@ -3,6 +3,7 @@
 //! ```text
 //! messina.stamp                                   host id, cluster, format, shards, inventory (sealed text)
 //! messina.raft-end                                how far the log of the metadata is durable
+//! messina.reserve                                 disk space for the next start
 //! lock                                            held as long as the node runs
 //! data/<keyspace>/<table>-<table id>/             sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
@@ -16,15 +17,18 @@
 
 mod inventory;
 mod layout;
+mod reserve;
 mod stamp;
 
 pub use inventory::{FoundTable, Inventory, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
+pub use reserve::StartReserve;
 pub use stamp::{FORMAT, Stamp};
 
 use crate::sealed::{self, Unsealed};
 use model::HostId;
 use rt::fs::{self, FileLock};
+use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -40,8 +44,10 @@ pub struct DataDir {
     pub host_id: HostId,
     /// The number of shards of the last run; `None` in a fresh directory.
     pub previous_shards: Option<u16>,
-    /// What the stamp says now.
+    /// What the stamp said when the directory was opened.
     pub stamp: Stamp,
+    /// The inventory that is in the stamp now, if this run has written one.
+    recorded: RefCell<Option<Inventory>>,
     _lock: FileLock,
 }
 
@@ -98,6 +104,13 @@ pub enum DataDirError {
         /// Why.
         error: io::Error,
     },
+}
+
+impl DataDirError {
+    /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, DataDirError::Io { error, .. } if crate::journal::is_full(error) || sstable::is_out_of_files(error))
+    }
 }
 
 impl DataDir {
@@ -167,6 +180,7 @@ impl DataDir {
             host_id: stamp.host_id,
             previous_shards: before.map(|before| before.shards),
             stamp,
+            recorded: RefCell::default(),
             _lock: lock,
         })
     }

@@ -1,0 +1,116 @@
+//! The end of the replay: its data become safe, the old commitlogs are removed, compaction starts.
+//!
+//! On a full disk, or without descriptors, replayed memtables can be neither flushed nor logged again. The node serves all the same:
+//! reads see the replayed data, and the old logs stay on disk for another crash. A background task tries again until it succeeds.
+//! Compaction waits for it, because a purge before that could lose what a second replay needs.
+
+use crate::stack::StartError;
+use engine::Engine;
+use engine::commitlog::{self, LoggedRun, OldLogs};
+use engine::datadir::{DataDir, DataDirError, Inventory, StartReserve};
+use rt::time::Duration;
+use std::rc::Rc;
+
+/// Pause between two attempts to make replayed data safe.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// So many failed attempts lie between two log lines.
+const ATTEMPTS_PER_LINE: u32 = 30;
+
+/// What remains to be done after the replay.
+#[derive(Clone)]
+pub struct AfterReplay {
+    /// The logs that were replayed.
+    pub logs: OldLogs,
+    /// Where the inventory is kept.
+    pub data_dir: Rc<DataDir>,
+    /// The node is alone in its cluster.
+    pub alone: bool,
+    /// The disk space that is kept for the next start.
+    pub reserve: StartReserve,
+    /// How much, in bytes.
+    pub reserved: u64,
+}
+
+/// Why an attempt failed.
+struct Failure {
+    /// Another attempt may succeed: the disk is full, or the process has no descriptors left.
+    may_pass: bool,
+    why: String,
+}
+
+impl AfterReplay {
+    /// Makes the replayed data safe and lets compaction start: at once if that is possible, otherwise in the background. On shard 0.
+    pub async fn finish(self) -> Result<(), StartError> {
+        match self.attempt().await {
+            Err(Failure { may_pass: true, why }) => {
+                tracing::error!(
+                    why,
+                    "replayed data cannot be written; the node serves reads, keeps the old commitlogs, and will retry"
+                );
+                // Both the old logs and this run's have writes now.
+                if let Err(error) = self.record_inventory(&self.logs).await {
+                    tracing::warn!(%error, "the inventory of the data directory cannot be written");
+                }
+                rt::task::spawn(self.retry()).detach();
+                Ok(())
+            }
+            other => other.map_err(|failure| StartError(failure.why)),
+        }
+    }
+
+    async fn retry(self) {
+        for attempt in 1u32.. {
+            if rt::shard::stopping().unless(rt::time::sleep(RETRY_AFTER)).await.is_none() {
+                return;
+            }
+            match self.attempt().await {
+                Ok(()) => {
+                    tracing::warn!("replayed data are written, and the old commitlogs removed");
+                    return;
+                }
+                Err(Failure { why, .. }) if attempt.is_multiple_of(ATTEMPTS_PER_LINE) => {
+                    tracing::error!(why, attempt, "replayed data still cannot be written");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn attempt(&self) -> Result<(), Failure> {
+        let finished = rt::shard::call_all(|| async {
+            let finished = rt::shard::service::<Engine>().replay_finished().await;
+            finished.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })
+        });
+        finished.await.into_iter().collect::<Result<(), Failure>>()?;
+        // Before the old logs are removed: the next start does not miss them then.
+        let recorded = self.record_inventory(&OldLogs::default()).await;
+        recorded.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
+        let retired = commitlog::retire(&self.logs).await;
+        retired.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
+        rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
+        keep_reserve(&self.reserve, self.reserved).await;
+        Ok(())
+    }
+
+    /// Writes down what the next start must find: this run's logs, the `old` ones, and how far the log of the metadata goes.
+    async fn record_inventory(&self, old: &OldLogs) -> Result<(), DataDirError> {
+        let mut runs = rt::shard::call_all(|| async { rt::shard::service::<Engine>().logged_run() }).await;
+        runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));
+        let raft = self.data_dir.noted_raft_end().await?;
+        self.data_dir.record(Inventory { raft, alone: self.alone, runs }).await
+    }
+}
+
+/// Reserves disk space for the next start, as far as there is any.
+pub async fn keep_reserve(reserve: &StartReserve, bytes: u64) {
+    match reserve.keep(bytes).await {
+        Ok(kept) if kept < bytes => tracing::warn!(
+            kept_bytes = kept,
+            wanted_bytes = bytes,
+            "the disk has too little space for the reserve of the next start"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "disk space for the next start cannot be reserved"),
+    }
+}

@@ -13,10 +13,11 @@ use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
-use engine::datadir::{DataDir, Inventory, Missing};
+use engine::datadir::{DataDir, Inventory, InventoryKeeper, Missing};
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
+use model::schema::TableSchema;
 use replica::Replica;
 pub use replica::ReplicaConfig;
 use rt::ShardId;
@@ -167,17 +168,25 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
     let shards = rt::shard::count();
     let data_dir = DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16).await;
-    let mut data_dir = data_dir.map_err(StartError::because)?;
+    let data_dir = data_dir.map_err(StartError::because)?;
     let mut config = config;
     config.info.host_id = data_dir.host_id;
     config.info.shards = shards;
-    check_inventory(&data_dir, &config).await?;
+    if config.accept_loss {
+        tracing::warn!(
+            "accept_loss is set: missing files are given up; take it out of the configuration after this start"
+        );
+    }
+    check_logs(&data_dir, &config).await?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
     let wire = Box::pin(membership::open_wire(&config)).await?;
     let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
     let OpenMetadata { log, recovered, joins } = opened;
     let alone = log.is_alone();
+    if !joins {
+        check_tables(&data_dir, &config, &recovered).await?;
+    }
 
     open_shard(config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
@@ -197,7 +206,7 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     }
     name_unknown_tables(&data_dir).await?;
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
-    record_inventory(&mut data_dir, alone).await?;
+    record_inventory(&data_dir, alone).await?;
     commitlog::retire(&old_logs).await.map_err(StartError::because)?;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
@@ -220,23 +229,42 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
 }
 
-/// Refuses a data directory that lacks what it held when the node last ran, or names in the log what is given up.
-async fn check_inventory(data_dir: &DataDir, config: &StackConfig) -> Result<(), StartError> {
+/// Checks that the logs are there which the data directory held when the node last ran.
+async fn check_logs(data_dir: &DataDir, config: &StackConfig) -> Result<(), StartError> {
     let missing = data_dir.missing().await.map_err(StartError::because)?;
+    refuse_or_give_up(data_dir, config, &missing)
+}
+
+/// Checks that the directories of tables are there which the data directory held when the node last ran.
+async fn check_tables(data_dir: &DataDir, config: &StackConfig, recovered: &Recovered) -> Result<(), StartError> {
+    let without = data_dir.tables_without_directory().await.map_err(StartError::because)?;
+    if without.is_empty() {
+        return Ok(());
+    }
+    let metadata = recovered.metadata().map_err(StartError::because)?;
+    let tables = without.into_iter().filter_map(|id| metadata.table_by_id(id));
+    let dir = |schema: &TableSchema| data_dir.table_dir(&schema.keyspace, &schema.name, schema.id);
+    let missing: Vec<Missing> = tables.map(|table| Missing::table_directory(&dir(&table.schema))).collect();
+    refuse_or_give_up(data_dir, config, &missing)
+}
+
+/// Refuses a data directory that lacks what it held when the node last ran, or names in the log what is given up.
+fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[Missing]) -> Result<(), StartError> {
     if missing.is_empty() {
-        if config.accept_loss {
-            tracing::warn!("accept_loss is set, and no file is known to be missing: take it out of the configuration");
-        }
         return Ok(());
     }
     let list: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let (path, list) = (data_dir.path.display(), list.join("; "));
     let was_alone = data_dir.stamp.inventory.as_ref().is_none_or(|inventory| inventory.alone);
     if missing.iter().any(|missing| missing.is_raft) && (config.cluster.is_some() || !was_alone) {
+        let alone = match was_alone {
+            true => ". If no other node has joined its cluster: start it once with --accept-loss and without `seeds`",
+            false => "",
+        };
         return Err(StartError(format!(
             "the data directory {path} lacks what it held when the node last ran: {list}. A member of a cluster cannot go on without \
              its metadata log, because its votes are in it; --accept-loss does not help here. Restore the files as they were when \
-             the node stopped. If they are lost, replace the node: start a new one with an empty data directory"
+             the node stopped. If they are lost, replace the node: start a new one with an empty data directory{alone}"
         )));
     }
     if !config.accept_loss {
@@ -245,7 +273,7 @@ async fn check_inventory(data_dir: &DataDir, config: &StackConfig) -> Result<(),
              node stopped; or start once with --accept-loss to go on without them: what they held is lost then"
         )));
     }
-    for missing in &missing {
+    for missing in missing {
         tracing::error!(
             missing = missing.what,
             lost = missing.loses,
@@ -266,12 +294,46 @@ async fn name_unknown_tables(data_dir: &DataDir) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Writes down what the next start must find: this run's logs, and how far the log of the metadata goes. To be called when nothing of
-/// earlier logs is needed any more, and before they are removed.
-async fn record_inventory(data_dir: &mut DataDir, alone: bool) -> Result<(), StartError> {
+/// Writes down what the next start must find: this run's logs, how far the log of the metadata goes, the tables with a directory. To be
+/// called when nothing of earlier logs is needed any more, and before they are removed. From then on every shard adds the tables that
+/// get a directory.
+async fn record_inventory(data_dir: &DataDir, alone: bool) -> Result<(), StartError> {
     let runs = rt::shard::call_all(|| async { rt::shard::service::<Engine>().logged_run() }).await;
     let raft = data_dir.noted_raft_end().await.map_err(StartError::because)?;
-    data_dir.record(Inventory { raft, alone, runs }).await.map_err(StartError::because)
+    let metadata = rt::shard::service::<MetadataService>().current();
+    let mut tables = data_dir.durable_tables().await.map_err(StartError::because)?;
+    tables.retain(|id| metadata.table_by_id(*id).is_some());
+    drop(metadata);
+    let keeper = Rc::new(data_dir.inventory_keeper());
+    let recorded = keeper.change(|inventory| *inventory = Inventory { raft, alone, runs, tables }).await;
+    recorded.map_err(StartError::because)?;
+    rt::shard::install(keeper);
+    rt::shard::call_all(|| async {
+        rt::task::spawn(record_directories(rt::shard::service::<Engine>())).detach();
+    })
+    .await;
+    Ok(())
+}
+
+/// Adds the tables of this shard that get a directory to the inventory.
+async fn record_directories(engine: Rc<Engine>) {
+    let mut made = Vec::new();
+    while let Some(more) = engine.directories_made().await {
+        made.extend(more);
+        let tables = made.clone();
+        let recorded = rt::shard::call(ShardId(0), || async move {
+            let Some(keeper) = rt::shard::try_service::<InventoryKeeper>() else { return Ok(()) };
+            keeper.change(|inventory| inventory.tables.extend(tables)).await.map_err(|error| error.to_string())
+        });
+        match recorded.await {
+            Ok(()) => made.clear(),
+            Err(error) => tracing::warn!(
+                error,
+                tables = made.len(),
+                "directories of tables are not noted: a start would not notice that they are missing"
+            ),
+        }
+    }
 }
 
 /// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
@@ -290,6 +352,7 @@ pub async fn stop() {
         }
     })
     .await;
+    rt::shard::uninstall::<InventoryKeeper>();
 }
 
 async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {

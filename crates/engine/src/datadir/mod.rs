@@ -18,7 +18,7 @@ mod inventory;
 mod layout;
 mod stamp;
 
-pub use inventory::{FoundTable, Inventory, Missing, raft_end_path};
+pub use inventory::{FoundTable, Inventory, InventoryKeeper, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
 pub use stamp::{FORMAT, Stamp};
 

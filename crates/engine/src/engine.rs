@@ -23,7 +23,7 @@ use model::schema::TableSchema;
 use model::{HostId, TableId};
 use rt::ShardId;
 use rt::hash::HashMap;
-use rt::sync::{Cancel, Gate};
+use rt::sync::{Cancel, Gate, Notify};
 use rt::time::Duration;
 use sstable::{LargeLimits, OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
@@ -64,6 +64,9 @@ pub struct Engine {
     newest_epoch: Cell<u64>,
     /// What is known of tables' sstables while the node starts.
     prepared: RefCell<HashMap<TableId, Prepared>>,
+    /// Tables whose directory has become durable, for [`Engine::directories_made`].
+    made: RefCell<Vec<TableId>>,
+    has_made: Notify,
     /// Where this run's log begins.
     log_begun: Position,
     /// Fired by [`Engine::stop`].
@@ -94,6 +97,8 @@ impl Engine {
             max_timestamp: Cell::new(i64::MIN),
             newest_epoch: Cell::new(0),
             prepared: RefCell::default(),
+            made: RefCell::default(),
+            has_made: Notify::new(),
             stop: Cancel::new(),
             loops: Gate::new(),
             started: Cell::new(false),
@@ -348,6 +353,21 @@ impl Engine {
     /// Everything that earlier runs logged is below.
     pub(crate) fn log_begun(&self) -> Position {
         self.log_begun
+    }
+
+    /// The directory of a table is there, durably.
+    pub(crate) fn made_directory(&self, table: TableId) {
+        self.made.borrow_mut().push(table);
+        self.has_made.notify_one();
+    }
+
+    /// Waits until directories of tables have become durable that were not known to be so in this run. `None` when the engine stops. For
+    /// one waiter.
+    pub async fn directories_made(&self) -> Option<Vec<TableId>> {
+        while self.made.borrow().is_empty() {
+            self.stop.clone().unless(self.has_made.notified()).await?;
+        }
+        Some(self.made.take())
     }
 
     /// The run of this shard's log.

@@ -154,6 +154,7 @@ impl Engine {
         }
         self.make_directories(&table.dir).await?;
         table.has_directory.set(true);
+        self.made_directory(table.schema().id);
         Ok(())
     }
 

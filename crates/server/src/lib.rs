@@ -11,6 +11,7 @@ pub mod config;
 pub mod connection;
 pub mod events;
 pub mod http;
+mod inventory;
 mod local_sources;
 pub mod membership;
 pub mod memory;

@@ -4,12 +4,12 @@
 //! reads see the replayed data, and the old logs stay on disk for another crash. A background task tries again until it succeeds.
 //! Compaction waits for it, because a purge before that could lose what a second replay needs.
 
+use crate::inventory::InventoryRecord;
 use crate::stack::StartError;
 use engine::Engine;
-use engine::commitlog::{self, LoggedRun, OldLogs};
-use engine::datadir::{DataDir, DataDirError, Inventory, StartReserve};
+use engine::commitlog::{self, OldLogs};
+use engine::datadir::StartReserve;
 use rt::time::Duration;
-use std::rc::Rc;
 
 /// Pause between two attempts to make replayed data safe.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -22,10 +22,8 @@ const ATTEMPTS_PER_LINE: u32 = 30;
 pub struct AfterReplay {
     /// The logs that were replayed.
     pub logs: OldLogs,
-    /// Where the inventory is kept.
-    pub data_dir: Rc<DataDir>,
-    /// The node is alone in its cluster.
-    pub alone: bool,
+    /// What the next start must find.
+    pub inventory: InventoryRecord,
     /// The disk space that is kept for the next start.
     pub reserve: StartReserve,
     /// How much, in bytes.
@@ -49,7 +47,7 @@ impl AfterReplay {
                     "replayed data cannot be written; the node serves reads, keeps the old commitlogs, and will retry"
                 );
                 // Both the old logs and this run's have writes now.
-                if let Err(error) = self.record_inventory(&self.logs).await {
+                if let Err(error) = self.inventory.write(&self.logs).await {
                     tracing::warn!(%error, "the inventory of the data directory cannot be written");
                 }
                 rt::task::spawn(self.retry()).detach();
@@ -84,21 +82,13 @@ impl AfterReplay {
         });
         finished.await.into_iter().collect::<Result<(), Failure>>()?;
         // Before the old logs are removed: the next start does not miss them then.
-        let recorded = self.record_inventory(&OldLogs::default()).await;
+        let recorded = self.inventory.write(&OldLogs::default()).await;
         recorded.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
         let retired = commitlog::retire(&self.logs).await;
         retired.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
         rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
         keep_reserve(&self.reserve, self.reserved).await;
         Ok(())
-    }
-
-    /// Writes down what the next start must find: this run's logs, the `old` ones, and how far the log of the metadata goes.
-    async fn record_inventory(&self, old: &OldLogs) -> Result<(), DataDirError> {
-        let mut runs = rt::shard::call_all(|| async { rt::shard::service::<Engine>().logged_run() }).await;
-        runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));
-        let raft = self.data_dir.noted_raft_end().await?;
-        self.data_dir.record(Inventory { raft, alone: self.alone, runs }).await
     }
 }
 

@@ -2,6 +2,7 @@
 //! replica, coordinator, language. `node` puts the ports on top; the simulation and the benchmarks use it as it is.
 
 use crate::config::Config;
+use crate::inventory::{self, InventoryRecord};
 use crate::local_sources;
 use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
 use crate::old_logs::{self, AfterReplay};
@@ -14,7 +15,7 @@ use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
-use engine::datadir::{DataDir, Missing, StartReserve};
+use engine::datadir::{DataDir, InventoryKeeper, StartReserve};
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
@@ -191,7 +192,12 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     let mut config = config;
     config.info.host_id = data_dir.host_id;
     config.info.shards = shards;
-    check_inventory(&data_dir, &config).await?;
+    if config.accept_loss {
+        tracing::warn!(
+            "accept_loss is set: missing files are given up; take it out of the configuration after this start"
+        );
+    }
+    inventory::check_logs(&data_dir, &config).await?;
     let reserve = StartReserve::of(&config.data_dir);
     reserve.release().await.map_err(StartError::because)?;
 
@@ -200,6 +206,9 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
     let OpenMetadata { log, recovered, joins } = opened;
     let alone = log.is_alone();
+    if !joins {
+        inventory::check_tables(&data_dir, &config, &recovered).await?;
+    }
 
     open_shard(config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
@@ -219,11 +228,12 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     if let Some(wire) = &wire {
         membership::join_group(wire, joins).await?;
     }
-    name_unknown_tables(&data_dir).await?;
+    inventory::name_unknown_tables(&data_dir).await?;
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
-    let after =
-        AfterReplay { logs: old_logs, data_dir: data_dir.clone(), alone, reserve, reserved: config.start_reserve };
-    after.finish().await?;
+    let keeper = Rc::new(data_dir.inventory_keeper());
+    let inventory = InventoryRecord { data_dir: data_dir.clone(), keeper: keeper.clone(), alone };
+    AfterReplay { logs: old_logs, inventory, reserve, reserved: config.start_reserve }.finish().await?;
+    inventory::watch_directories(keeper).await;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
     rt::shard::call_all({
@@ -245,52 +255,6 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
 }
 
-/// Refuses a data directory that lacks what it held when the node last ran, or names in the log what is given up.
-async fn check_inventory(data_dir: &DataDir, config: &StackConfig) -> Result<(), StartError> {
-    let missing = data_dir.missing().await.map_err(StartError::because)?;
-    if missing.is_empty() {
-        if config.accept_loss {
-            tracing::warn!("accept_loss is set, and no file is known to be missing: take it out of the configuration");
-        }
-        return Ok(());
-    }
-    let list: Vec<String> = missing.iter().map(Missing::to_string).collect();
-    let (path, list) = (data_dir.path.display(), list.join("; "));
-    let was_alone = data_dir.stamp.inventory.as_ref().is_none_or(|inventory| inventory.alone);
-    if missing.iter().any(|missing| missing.is_raft) && (config.cluster.is_some() || !was_alone) {
-        return Err(StartError(format!(
-            "the data directory {path} lacks what it held when the node last ran: {list}. A member of a cluster cannot go on without \
-             its metadata log, because its votes are in it; --accept-loss does not help here. Restore the files as they were when \
-             the node stopped. If they are lost, replace the node: start a new one with an empty data directory"
-        )));
-    }
-    if !config.accept_loss {
-        return Err(StartError(format!(
-            "the data directory {path} lacks what it held when the node last ran: {list}. Restore the files as they were when the \
-             node stopped; or start once with --accept-loss to go on without them: what they held is lost then"
-        )));
-    }
-    for missing in &missing {
-        tracing::error!(
-            missing = missing.what,
-            lost = missing.loses,
-            "going on without a missing file, as accept_loss says"
-        );
-    }
-    Ok(())
-}
-
-/// Names the directories of tables that the metadata does not have: their data is not served.
-async fn name_unknown_tables(data_dir: &DataDir) -> Result<(), StartError> {
-    let metadata = rt::shard::service::<MetadataService>().current();
-    let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
-    for table in unknown.map_err(StartError::because)? {
-        tracing::error!(dir = %table.dir.display(), id = %table.id,
-            "the directory has sstables of a table that the metadata does not have: they are kept, and not served");
-    }
-    Ok(())
-}
-
 /// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
 pub async fn stop() {
     if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
@@ -307,6 +271,7 @@ pub async fn stop() {
         }
     })
     .await;
+    rt::shard::uninstall::<InventoryKeeper>();
 }
 
 async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {

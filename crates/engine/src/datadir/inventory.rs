@@ -1,8 +1,9 @@
 //! What a data directory must hold: written down in its stamp at each start, and compared with what is there at the next one.
 //!
 //! A log that was removed as a whole leaves nothing behind that could be missing something. So the stamp, which lies elsewhere,
-//! names the runs of the commitlog that hold acknowledged writes, and the end of the Raft log. Both are lower bounds, whatever
-//! crashes: a run is named when it is complete on the device, and no longer named before it is removed. How far the Raft log went
+//! names the runs of the commitlog that hold acknowledged writes, the end of the Raft log, and the tables with a directory. All are
+//! lower bounds, whatever crashes: a run or a directory is named when it is complete on the device; a run is no longer named before it
+//! is removed, and the directory of a table is removed after the metadata has forgotten the table. How far the Raft log went
 //! since then is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
 //! A directory that an earlier release wrote has no inventory. Nothing is known of it, and nothing is refused.
@@ -14,7 +15,10 @@ use crate::raft_log::{self, FoundLog, LogEnd};
 use crate::sealed;
 use model::TableId;
 use rt::fs;
+use rt::sync::Semaphore;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +34,9 @@ pub struct Inventory {
     pub alone: bool,
     /// The runs of the commitlog with writes that may be in no sstable.
     pub runs: Vec<LoggedRun>,
+    /// The tables with a directory. One that was dropped since may still be named.
+    #[serde(default)]
+    pub tables: BTreeSet<TableId>,
 }
 
 /// Something that was in the data directory and is not there any more.
@@ -50,6 +57,12 @@ impl fmt::Display for Missing {
 }
 
 impl Missing {
+    /// The directory of a table that the metadata has.
+    pub fn table_directory(dir: &Path) -> Missing {
+        let what = format!("{} is missing", dir.display());
+        Missing { what, loses: "the sstables of the table", is_raft: false }
+    }
+
     fn raft(what: String) -> Missing {
         let loses = "the metadata: keyspaces, tables, roles, topology, and the votes of this node";
         Missing { what, loses, is_raft: true }
@@ -156,16 +169,30 @@ impl DataDir {
         Ok(None)
     }
 
-    /// Puts the inventory into the stamp, durably. Whatever it does not name any more may be removed afterwards.
-    pub async fn record(&self, inventory: Inventory) -> Result<(), DataDirError> {
-        if self.recorded.borrow().as_ref() == Some(&inventory) {
-            return Ok(());
+    /// The tables of the inventory that have no directory. Those that the metadata has are missing, the others were dropped.
+    pub async fn tables_without_directory(&self) -> Result<Vec<TableId>, DataDirError> {
+        let Some(inventory) = &self.stamp.inventory else { return Ok(Vec::new()) };
+        let there: BTreeSet<TableId> = self.tables_on_disk().await?.into_iter().map(|table| table.id).collect();
+        Ok(inventory.tables.difference(&there).copied().collect())
+    }
+
+    /// The tables with a directory, which a power loss does not take away.
+    pub async fn durable_tables(&self) -> Result<BTreeSet<TableId>, DataDirError> {
+        let tables = self.tables_on_disk().await?;
+        let root = self.data_dir();
+        let mut dirs: Vec<&Path> = tables.iter().filter_map(|table| table.dir.parent()).collect();
+        dirs.push(&root);
+        dirs.dedup();
+        for dir in dirs {
+            fs::sync_dir(dir).await.map_err(self.failed(dir))?;
         }
-        let path = self.path.join(STAMP);
-        let stamp = Stamp { inventory: Some(inventory), ..self.stamp.clone() };
-        sealed::write(&path, stamp::KIND, stamp::FORMAT, &stamp).await.map_err(self.failed(&path))?;
-        self.recorded.replace(stamp.inventory);
-        Ok(())
+        Ok(tables.iter().map(|table| table.id).collect())
+    }
+
+    /// What changes the inventory while the node runs.
+    pub fn inventory_keeper(&self) -> InventoryKeeper {
+        let (path, stamp) = (self.path.join(STAMP), RefCell::new(self.stamp.clone()));
+        InventoryKeeper { path, stamp, turn: Semaphore::new(1) }
     }
 
     /// The end of the log of the metadata, as far as it is noted.
@@ -204,6 +231,30 @@ impl DataDir {
     fn failed(&self, path: &Path) -> impl Fn(io::Error) -> DataDirError + use<> {
         let path = path.to_path_buf();
         move |error| DataDirError::Io { path: path.clone(), error }
+    }
+}
+
+/// The inventory in the stamp of a data directory, to be changed.
+pub struct InventoryKeeper {
+    path: PathBuf,
+    stamp: RefCell<Stamp>,
+    /// One change at a time.
+    turn: Semaphore,
+}
+
+impl InventoryKeeper {
+    /// Changes the inventory, durably. What it does not name any more may be removed afterwards.
+    pub async fn change(&self, change: impl FnOnce(&mut Inventory)) -> Result<(), DataDirError> {
+        let failed = |error| DataDirError::Io { path: self.path.clone(), error };
+        let _turn = self.turn.acquire().await.map_err(|_| failed(io::Error::other("the node is stopping")))?;
+        let before = self.stamp.borrow().clone();
+        let mut stamp = before.clone();
+        change(stamp.inventory.get_or_insert_default());
+        if stamp != before {
+            sealed::write(&self.path, stamp::KIND, stamp::FORMAT, &stamp).await.map_err(failed)?;
+            self.stamp.replace(stamp);
+        }
+        Ok(())
     }
 }
 

@@ -20,7 +20,7 @@ mod layout;
 mod reserve;
 mod stamp;
 
-pub use inventory::{FoundTable, Inventory, Missing, raft_end_path};
+pub use inventory::{FoundTable, Inventory, InventoryKeeper, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
 pub use reserve::StartReserve;
 pub use stamp::{FORMAT, Stamp};
@@ -28,7 +28,6 @@ pub use stamp::{FORMAT, Stamp};
 use crate::sealed::{self, Unsealed};
 use model::HostId;
 use rt::fs::{self, FileLock};
-use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -46,8 +45,6 @@ pub struct DataDir {
     pub previous_shards: Option<u16>,
     /// What the stamp said when the directory was opened.
     pub stamp: Stamp,
-    /// The inventory that is in the stamp now, if this run has written one.
-    recorded: RefCell<Option<Inventory>>,
     _lock: FileLock,
 }
 
@@ -180,7 +177,6 @@ impl DataDir {
             host_id: stamp.host_id,
             previous_shards: before.map(|before| before.shards),
             stamp,
-            recorded: RefCell::default(),
             _lock: lock,
         })
     }

@@ -261,7 +261,7 @@ impl Answer {
 /// What PREPARE answers.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The statement's id: MD5 of keyspace and text.
+    /// The statement's id (see `prepared_id`).
     pub id: [u8; 16],
     /// The bind markers.
     pub markers: Rc<ResultMetadata>,

@@ -32,8 +32,8 @@ pub struct Planned {
     pub partition_key_markers: Box<[u16]>,
     /// The columns of the result.
     pub result: Rc<ResultMetadata>,
-    /// The tables and the versions of their schemas that the plan was made with.
-    pub(crate) tables: SmallVec<[(TableId, SchemaVersion); 1]>,
+    /// The tables and the versions of their schemas that the plan was made with, and how many columns they had dropped by then.
+    pub(crate) tables: SmallVec<[(TableId, SchemaVersion, usize); 1]>,
 }
 
 /// What a statement does.
@@ -85,7 +85,9 @@ impl Planned {
     /// Whether the tables still have the schemas that the plan was made with.
     #[inline]
     pub fn is_current(&self, metadata: &Metadata) -> bool {
-        self.tables.iter().all(|(id, version)| metadata.table_by_id(*id).is_some_and(|t| t.schema.version == *version))
+        self.tables
+            .iter()
+            .all(|(id, version, _)| metadata.table_by_id(*id).is_some_and(|t| t.schema.version == *version))
     }
 }
 
@@ -152,7 +154,7 @@ struct Planner<'a> {
     metadata: &'a Metadata,
     keyspace: Option<&'a str>,
     variables: Variables<'a>,
-    tables: SmallVec<[(TableId, SchemaVersion); 1]>,
+    tables: SmallVec<[(TableId, SchemaVersion, usize); 1]>,
 }
 
 impl Planner<'_> {
@@ -190,7 +192,7 @@ impl Planner<'_> {
     }
 
     fn depends_on(&mut self, found: &Found) {
-        let table = (found.schema.id, found.schema.version);
+        let table = (found.schema.id, found.schema.version, found.schema.dropped.len());
         if found.virtual_table.is_none() && !self.tables.contains(&table) {
             self.tables.push(table);
         }

@@ -1,14 +1,20 @@
 //! Statements kept on a shard: their texts under their ids, with the plans made of them.
 //!
-//! The id is the MD5 of keyspace and text (and of the dialect, if it is not the default one), so it is the same on every shard and node and after a restart. When the cache is full,
-//! those that were not used for the longest time go, a part of them at once, so that finding them costs little each time. What one weighs is
-//! what it and its plan take in memory (`footprint`).
+//! The id of a prepared statement is the MD5 of the keyspace, the text, the dialect if it is not the default one, and the types of
+//! the bind variables. So it is the same on every shard and node and after a restart. Values that a client bound to the types of a
+//! table never reach a later table of the same name with other types: drivers send the same bytes again after they have prepared a
+//! statement again, so the id must be another one then. ALTER keeps old values valid, so a connection that has to prepare a
+//! statement again because of it gets the id that it knows ([`Kept::takes`], [`Cache::id_known_to`]).
+//!
+//! When the cache is full, the least recently used statements are evicted, an eighth of the limit at once, so that finding them
+//! costs little each time. What one weighs is what it and its plan take in memory (`footprint`).
 
 use crate::api::ClientState;
 use crate::dialect::Dialect;
 use crate::footprint::Footprint;
 use crate::plan::{Plan, Planned};
 use md5::{Digest, Md5};
+use model::{CqlType, TableId};
 use rt::hash::HashMap;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -21,13 +27,34 @@ const PLACE: usize = (size_of::<(StatementId, Rc<Kept>)>() + 1) * 3 / 2;
 /// How much longer than a text its tree is taken to be, where a plan keeps that.
 const TREE_BY_TEXT: usize = 4;
 
-/// The id of a text prepared in a session with this keyspace under this dialect.
+/// The id of a text in a session with this keyspace under this dialect.
 pub fn id_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> StatementId {
+    hash_of(keyspace, text, dialect).finalize().into()
+}
+
+fn hash_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> Md5 {
     let mut hash = Md5::new();
     hash.update(keyspace.unwrap_or_default().as_bytes());
     hash.update(text.as_bytes());
     if let Some(mark) = dialect.mark() {
         hash.update([mark]);
+    }
+    hash
+}
+
+/// The id of a prepared statement with this plan. User types count by their names alone, because ALTER TYPE must not change the id;
+/// statements with such variables are bound to the ids of their tables instead, because a type can be dropped with its tables and
+/// be created again with other fields.
+pub fn prepared_id(keyspace: Option<&str>, text: &str, dialect: Dialect, planned: &Planned) -> StatementId {
+    let mut hash = hash_of(keyspace, text, dialect);
+    let mut has_user_type = false;
+    for variable in &planned.variables.columns {
+        has_user_type |= variable.ty.any(&mut |ty| matches!(ty, CqlType::Udt(_)));
+        hash.update([0]);
+        hash.update(variable.ty.to_string().as_bytes());
+    }
+    if has_user_type {
+        planned.tables.iter().for_each(|(table, ..)| hash.update(table.as_bytes()));
     }
     hash.finalize().into()
 }
@@ -41,14 +68,26 @@ pub struct Kept {
     /// How it is understood.
     pub dialect: Dialect,
     plan: RefCell<Option<Rc<Planned>>>,
-    /// The connections that were told the columns of the plan; none unless these have changed since others were told of them.
+    /// The connections that prepared the statement with its current plan. Recorded only if that differs from what others prepared.
     told: RefCell<Option<Box<Told>>>,
+    changed: Cell<Changed>,
     used: Cell<u64>,
     /// Bytes.
     weight: Cell<usize>,
 }
 
 type Told = HashMap<*const ClientState, Weak<ClientState>>;
+
+/// How the current plan differs from plans that connections may have prepared before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Changed {
+    /// Not at all.
+    Nothing,
+    /// The columns of the result.
+    Result,
+    /// The table, or the types of the bind variables.
+    Variables,
+}
 
 impl Footprint for Kept {
     fn footprint(&self) -> usize {
@@ -68,14 +107,35 @@ impl Kept {
         self.plan.borrow().clone()
     }
 
-    /// Keeps a new plan. Whoever got the columns of the one before is told when they are others now.
+    /// Whether values bound for the plan before mean the same under this plan of the statement: if it has the same id, if the types of
+    /// all variables are the same, or if its tables are and only ALTER of types has changed them since.
+    pub fn takes(&self, id: &StatementId, plan: &Planned) -> bool {
+        let tables = |planned: &Planned| -> Vec<(TableId, usize)> {
+            planned.tables.iter().map(|(table, _, dropped)| (*table, *dropped)).collect()
+        };
+        let altered = |before: &Rc<Planned>| types_of(before).eq(types_of(plan)) || tables(before) == tables(plan);
+        self.id_of(plan) == *id || self.plan.borrow().as_ref().is_some_and(altered)
+    }
+
+    fn id_of(&self, plan: &Planned) -> StatementId {
+        prepared_id(self.keyspace.as_deref(), &self.text, self.dialect, plan)
+    }
+
+    /// Keeps a new plan, and notes how it differs from the one before.
     fn set_plan(self: &Rc<Self>, plan: Rc<Planned>) {
         let mut kept = self.plan.borrow_mut();
         if let Some(before) = &*kept {
             let others = before.result.id() != plan.result.id();
             plan.result.altered.set(others || before.result.altered.get());
-            if others {
+            let rebound = !same_tables(before, &plan) || !types_of(before).eq(types_of(&plan));
+            let changed = match (rebound, others) {
+                (true, _) => Changed::Variables,
+                (false, true) => Changed::Result,
+                (false, false) => Changed::Nothing,
+            };
+            if changed != Changed::Nothing {
                 *self.told.borrow_mut() = None;
+                self.changed.set(self.changed.get().max(changed));
             }
         }
         *kept = Some(plan);
@@ -83,7 +143,20 @@ impl Kept {
         self.weigh();
     }
 
-    /// Notes that a connection is told the columns of the plan. Says whether it had been.
+    /// Whether the plan differs from one that some connection may have prepared.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        self.changed.get() != Changed::Nothing
+    }
+
+    /// Whether a connection has to prepare the statement again before it executes it: once after each change of the table or of
+    /// the types of variables, and after a change of the result's columns if it relies on the columns that it knows.
+    #[cold]
+    pub fn must_prepare(&self, client: &Rc<ClientState>, skip_metadata: bool) -> bool {
+        (self.changed.get() == Changed::Variables || skip_metadata) && !self.tell(client)
+    }
+
+    /// Notes that a connection is told of the plan. Says whether it had been.
     pub fn tell(&self, client: &Rc<ClientState>) -> bool {
         let mut told = self.told.borrow_mut();
         let told = told.get_or_insert_default();
@@ -98,6 +171,14 @@ impl Kept {
     fn weigh(self: &Rc<Self>) {
         self.weight.set(PLACE + self.footprint());
     }
+}
+
+fn same_tables(a: &Planned, b: &Planned) -> bool {
+    a.tables.iter().map(|(table, ..)| table).eq(b.tables.iter().map(|(table, ..)| table))
+}
+
+fn types_of(planned: &Planned) -> impl Iterator<Item = &CqlType> {
+    planned.variables.columns.iter().map(|variable| &variable.ty)
 }
 
 /// What a cache of statements holds.
@@ -116,6 +197,8 @@ pub struct CacheNumbers {
 /// Statements by id, bounded by their weight.
 pub struct Cache {
     kept: HashMap<StatementId, Rc<Kept>>,
+    /// Statements by the id of their text alone that have kept their id over an ALTER, while whoever prepares them now gets another.
+    altered: HashMap<StatementId, StatementId>,
     weight: usize,
     limit: usize,
     clock: Cell<u64>,
@@ -125,7 +208,8 @@ pub struct Cache {
 impl Cache {
     /// An empty cache of statements of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Cache { kept: HashMap::default(), weight: 0, limit, clock: Cell::new(0), evicted: 0 }
+        let (kept, altered) = (HashMap::default(), HashMap::default());
+        Cache { kept, altered, weight: 0, limit, clock: Cell::new(0), evicted: 0 }
     }
 
     /// The statement of an id.
@@ -153,6 +237,7 @@ impl Cache {
             dialect,
             plan: RefCell::new(plan),
             told: RefCell::default(),
+            changed: Cell::new(Changed::Nothing),
             used: Cell::new(self.clock.get()),
             weight: Cell::default(),
         });
@@ -168,10 +253,28 @@ impl Cache {
     /// Gives a new plan to a statement that was found here under this id. Perhaps it had to go since.
     pub fn set_plan(&mut self, id: &StatementId, kept: &Rc<Kept>, plan: Rc<Planned>) {
         let before = kept.weight.get();
+        if !plan.variables.columns.is_empty() && kept.id_of(&plan) != *id {
+            self.altered.insert(id_of(kept.keyspace.as_deref(), &kept.text, kept.dialect), *id);
+        }
         kept.set_plan(plan);
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
             self.weight = self.weight - before + kept.weight.get();
             self.evict();
+        }
+    }
+
+    /// The id of a statement of this text that a connection has to prepare again, if that is not the one it would get now.
+    pub fn id_known_to(&self, client: &Rc<ClientState>, text: &StatementId) -> Option<StatementId> {
+        let id = self.altered.get(text)?;
+        let told = self.kept.get(id)?.told.borrow();
+        told.as_ref().is_some_and(|told| told.contains_key(&Rc::as_ptr(client))).then_some(*id)
+    }
+
+    /// Drops a statement that was found here under this id.
+    pub fn remove(&mut self, id: &StatementId, kept: &Rc<Kept>) {
+        if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
+            self.kept.remove(id);
+            self.weight -= kept.weight.get();
         }
     }
 
@@ -192,6 +295,7 @@ impl Cache {
                 self.evicted += 1;
             }
         }
+        self.altered.retain(|_, id| self.kept.contains_key(id));
     }
 
     /// How many statements there are.

@@ -1,8 +1,9 @@
 //! The language's door: one processor per shard answers the statements of that shard's connections.
 //!
 //! Text is parsed and planned once and kept: prepared statements under their ids, others in a smaller cache. A plan whose table
-//! has changed is made anew without the client noticing. PREPARE reaches every shard before it is answered, so that the
-//! statement can be executed through any connection.
+//! has changed is made again before it is executed. If values bound for the plan before could mean something else, or if clients
+//! should learn of the change, the answer is the error UNPREPARED, and drivers prepare the statement again. PREPARE reaches every
+//! shard before it is answered, so that the statement can be executed through any connection.
 
 use crate::api::{Answer, AnswerKind, Batch, BatchStatement, BoundValues, ClientState, Prepared, QueryParams};
 use crate::attributes::Attributes;
@@ -11,7 +12,7 @@ use crate::batch::{self, Part, Whole};
 use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::plan::{BatchPlan, Plan, Planned, bind, plan};
-use crate::prepared::{Cache, CacheNumbers, Kept, StatementId, id_of};
+use crate::prepared::{Cache, CacheNumbers, Kept, StatementId, id_of, prepared_id};
 use crate::request::{Config, Request};
 use crate::schema::{is_schema_statement, names};
 use crate::slow_log::{self, SlowLog, SlowLogSettings, SlowRequest};
@@ -128,8 +129,8 @@ impl Processor {
         let trace = trace.map(|id| Rc::new(Trace::new(id)));
         let prepared = self.prepare_everywhere(client, text, trace.as_deref()).await;
         if let Ok(prepared) = &prepared
-            && prepared.result.altered.get()
             && let Some(kept) = self.prepared.borrow().get(&prepared.id)
+            && kept.has_changed()
         {
             kept.tell(client);
         }
@@ -140,7 +141,7 @@ impl Processor {
 
     async fn prepare_everywhere(
         &self,
-        client: &ClientState,
+        client: &Rc<ClientState>,
         text: &str,
         trace: Option<&Trace>,
     ) -> Result<Prepared, Error> {
@@ -151,9 +152,10 @@ impl Processor {
         };
         let keyspace = client.keyspace.borrow().clone();
         let dialect = self.config.borrow().dialect;
-        let id = id_of(keyspace.as_deref(), text, dialect);
         note("Parsing a statement");
-        let planned = self.prepare_here(id, keyspace.as_deref(), text, dialect)?;
+        let (own, planned) = self.prepare_here(None, keyspace.as_deref(), text, dialect)?;
+        let known = self.prepared.borrow().id_known_to(client, &id_of(keyspace.as_deref(), text, dialect));
+        let id = known.unwrap_or(own);
         note("Planned on this shard, now on the others");
         let shared: std::sync::Arc<(Option<String>, String)> = std::sync::Arc::new((keyspace, text.to_owned()));
         let here = rt::shard::this();
@@ -164,9 +166,10 @@ impl Processor {
                     && let Some(processor) = rt::shard::try_service::<Processor>()
                 {
                     let (keyspace, text) = &*shared;
-                    // A shard that cannot plan it yet keeps the text, and plans when it is executed.
-                    if processor.prepare_here(id, keyspace.as_deref(), text, dialect).is_err() {
-                        let mut prepared = processor.prepared.borrow_mut();
+                    // A shard whose metadata are not the same yet keeps the text, and plans when it is executed.
+                    let planned = processor.prepare_here(Some(id), keyspace.as_deref(), text, dialect);
+                    let mut prepared = processor.prepared.borrow_mut();
+                    if planned.is_err() && prepared.get(&id).is_none() {
                         prepared.insert(id, keyspace.as_deref(), text, dialect, None);
                     }
                 }
@@ -194,12 +197,7 @@ impl Processor {
         params: &QueryParams,
     ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
-        let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
-        let planned = self.current(&self.prepared, id, &kept, &metadata)?;
-        if planned.result.altered.get() && params.skip_metadata && !kept.tell(client) {
-            // It goes by columns that it may have been told before they changed: it shall prepare the statement again.
-            return Err(Error::Unprepared(*id));
-        }
+        let (kept, planned) = self.prepared(client, id, params.skip_metadata, &metadata)?;
         let Some(trace) = self.trace_of(params) else {
             return self.run(&planned, client, params, metadata, None).await;
         };
@@ -218,10 +216,7 @@ impl Processor {
         for statement in &batch.statements {
             planned.push(match statement {
                 BatchStatement::Query(text, values) => (self.plan_of_query(&metadata, client, text)?, values),
-                BatchStatement::Prepared(id, values) => {
-                    let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
-                    (self.current(&self.prepared, id, &kept, &metadata)?, values)
-                }
+                BatchStatement::Prepared(id, values) => (self.prepared(client, id, false, &metadata)?.1, values),
             });
         }
         let mut bound = Vec::with_capacity(planned.len());
@@ -273,21 +268,66 @@ impl Processor {
         batch.statements.iter().map(text).collect::<Vec<_>>().join("; ")
     }
 
+    /// Plans a statement and keeps it under its id. Refused if another id is wanted, which another shard gave it.
     fn prepare_here(
         &self,
-        id: StatementId,
+        wanted: Option<StatementId>,
         keyspace: Option<&str>,
         text: &str,
         dialect: Dialect,
-    ) -> Result<Rc<Planned>, Error> {
+    ) -> Result<(StatementId, Rc<Planned>), Error> {
         let metadata = self.coordinator.metadata();
-        let kept = self.prepared.borrow().get(&id);
-        if let Some(kept) = kept {
-            return self.current(&self.prepared, &id, &kept, &metadata);
-        }
         let planned = Rc::new(plan_text(&metadata, keyspace, text, dialect)?);
-        self.prepared.borrow_mut().insert(id, keyspace, text, dialect, Some(planned.clone()));
-        Ok(planned)
+        let id = prepared_id(keyspace, text, dialect, &planned);
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != id) {
+            return Err(Error::Unprepared(wanted));
+        }
+        let kept = self.prepared.borrow().get(&id);
+        match kept.as_ref().map(|kept| (kept, kept.plan())) {
+            Some((_, Some(current))) if current.is_current(&metadata) => return Ok((id, current)),
+            Some((kept, _)) => self.prepared.borrow_mut().set_plan(&id, kept, planned.clone()),
+            None => drop(self.prepared.borrow_mut().insert(id, keyspace, text, dialect, Some(planned.clone()))),
+        }
+        Ok((id, planned))
+    }
+
+    /// The prepared statement of an id with its current plan; UNPREPARED if there is none, or if the client has to prepare it again.
+    #[inline]
+    fn prepared(
+        &self,
+        client: &Rc<ClientState>,
+        id: &StatementId,
+        skip_metadata: bool,
+        metadata: &Metadata,
+    ) -> Result<(Rc<Kept>, Rc<Planned>), Error> {
+        let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
+        let planned = match kept.plan() {
+            Some(planned) if planned.is_current(metadata) => planned,
+            _ => self.planned_again(id, &kept, metadata)?,
+        };
+        if kept.has_changed() && kept.must_prepare(client, skip_metadata) {
+            return Err(Error::Unprepared(*id));
+        }
+        Ok((kept, planned))
+    }
+
+    /// Plans a prepared statement again, after its tables have changed. If that fails, or values bound for the plan before could mean
+    /// something else now, the statement is no longer prepared.
+    #[cold]
+    fn planned_again(&self, id: &StatementId, kept: &Rc<Kept>, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
+        let planned = plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect);
+        let mut prepared = self.prepared.borrow_mut();
+        match planned {
+            Ok(planned) if kept.takes(id, &planned) => {
+                let planned = Rc::new(planned);
+                prepared.set_plan(id, kept, planned.clone());
+                Ok(planned)
+            }
+            _ => {
+                prepared.remove(id, kept);
+                Err(Error::Unprepared(*id))
+            }
+        }
     }
 
     fn plan_of_query(&self, metadata: &Metadata, client: &ClientState, text: &str) -> Result<Rc<Planned>, Error> {
@@ -300,7 +340,10 @@ impl Processor {
         let id = id_of(keyspace, text, dialect);
         let kept = self.queries.borrow().get(&id);
         if let Some(kept) = kept {
-            return self.current(&self.queries, &id, &kept, metadata);
+            return match kept.plan() {
+                Some(planned) if planned.is_current(metadata) => Ok(planned),
+                _ => planned_anew(&self.queries, &id, &kept, metadata),
+            };
         }
         let planned = Rc::new(plan_text(metadata, keyspace, text, dialect)?);
         if is_data(&planned.plan) {
@@ -502,23 +545,7 @@ fn plan_text(metadata: &Metadata, keyspace: Option<&str>, text: &str, dialect: D
     plan(metadata, keyspace, parsed, dialect)
 }
 
-impl Processor {
-    /// The plan of a statement kept in this cache under this id, made anew if its tables have changed.
-    #[inline]
-    fn current(
-        &self,
-        cache: &RefCell<Cache>,
-        id: &StatementId,
-        kept: &Rc<Kept>,
-        metadata: &Metadata,
-    ) -> Result<Rc<Planned>, Error> {
-        match kept.plan() {
-            Some(planned) if planned.is_current(metadata) => Ok(planned),
-            _ => planned_anew(cache, id, kept, metadata),
-        }
-    }
-}
-
+/// The plan of a statement given as text, made again after its tables have changed: its values come with it.
 #[cold]
 fn planned_anew(
     cache: &RefCell<Cache>,

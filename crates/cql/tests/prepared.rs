@@ -227,11 +227,16 @@ fn a_changed_table_is_planned_anew() {
         let b = prepare(&session, "SELECT b FROM t WHERE p = ?").await;
         session.ok("ALTER TABLE t DROP b").await;
         let gone = execute(&session, &b, values(&[int(1)])).await.unwrap_err();
+        assert_eq!(gone, Error::Unprepared(b.id));
+        let gone = session.processor.prepare(&session.client, "SELECT b FROM t WHERE p = ?", None).await.unwrap_err();
         assert_eq!(gone, Error::Invalid("Unrecognized name b".into()));
         session.ok("DROP TABLE t").await;
         let gone = execute(&session, &all, values(&[])).await.unwrap_err();
-        assert_eq!(gone, Error::Invalid("unconfigured table t".into()));
+        assert_eq!(gone, Error::Unprepared(all.id));
         session.ok("CREATE TABLE t (p text PRIMARY KEY)").await;
+        let gone = execute(&session, &all, values(&[])).await.unwrap_err();
+        assert_eq!(gone, Error::Unprepared(all.id));
+        assert_eq!(prepare(&session, "SELECT * FROM t").await.id, all.id);
         assert_eq!(rows(execute(&session, &all, values(&[])).await).count, 0);
     });
 }
@@ -396,8 +401,167 @@ fn an_altered_type_is_planned_anew() {
         assert_eq!(show_rows(&rows(execute(&session, &select, values(&[])).await)), ["v={a: 1, b: 'x'}"]);
         let ty = CqlType::tuple([CqlType::Int, CqlType::Text]);
         let value = Value::Tuple(vec![Value::Int(2), Value::Text("y".into())]);
-        execute(&session, &insert, values(&[int(1), (&ty, value)])).await.unwrap();
+        let new = values(&[int(1), (&ty, value)]);
+        let refused = execute(&session, &insert, new.clone()).await.unwrap_err();
+        assert_eq!(refused, Error::Unprepared(insert.id), "the client shall learn of the new field");
+        assert_eq!(prepare(&session, "INSERT INTO t (p, v) VALUES (?, ?)").await.id, insert.id);
+        execute(&session, &insert, new).await.unwrap();
         assert_eq!(show_rows(&rows(execute(&session, &select, values(&[])).await)), ["v={a: 2, b: 'y'}"]);
+    });
+}
+
+const BIGINT: &CqlType = &CqlType::Bigint;
+
+fn bigint(value: i64) -> (&'static CqlType, Value) {
+    (BIGINT, Value::Bigint(value))
+}
+
+async fn insert_batch(session: &Session, insert: &Prepared, values: BoundValues) -> Result<Answer, Error> {
+    let statements = vec![
+        BatchStatement::Query("INSERT INTO t (p) VALUES (99)".into(), BoundValues::default()),
+        BatchStatement::Prepared(insert.id, values),
+    ];
+    let batch = Batch { kind: BatchKind::Unlogged, statements, params: QueryParams::default() };
+    session.processor.batch(&session.client, &batch).await
+}
+
+const INSERT: &str = "INSERT INTO t (p, v) VALUES (?, ?)";
+
+#[test]
+fn values_for_a_dropped_table_never_reach_one_of_other_types() {
+    with_node("recreated", |session| async move {
+        let other = session.another();
+        session.use_keyspace("ks").await;
+        other.ok("USE ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint)").await;
+        let insert = prepare(&session, INSERT).await;
+        let old = || values(&[int(1), bigint(7)]);
+        execute(&session, &insert, old()).await.unwrap();
+        for again in ["DROP TABLE t", "DROP KEYSPACE ks"] {
+            session.ok(again).await;
+            if again.contains("KEYSPACE") {
+                session.use_keyspace("ks").await;
+            }
+            session.ok("CREATE TABLE t (p int PRIMARY KEY, v double)").await;
+            for session in [&session, &other, &session] {
+                let refused = execute(session, &insert, old()).await.unwrap_err();
+                assert_eq!(refused, Error::Unprepared(insert.id), "{again}");
+                let refused = insert_batch(session, &insert, old()).await.unwrap_err();
+                assert_eq!(refused, Error::Unprepared(insert.id), "{again}");
+                let prepared = prepare(session, INSERT).await;
+                assert_ne!(prepared.id, insert.id, "a driver would send the old values under the old id");
+                assert_eq!(markers(&prepared), ["p int", "v double"]);
+            }
+            assert!(session.rows("SELECT * FROM t").await.is_empty(), "{again}");
+        }
+    });
+}
+
+#[test]
+fn a_table_made_again_with_the_same_types_keeps_the_ids_of_statements() {
+    with_node("same-again", |session| async move {
+        let other = session.another();
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint)").await;
+        let insert = prepare(&session, INSERT).await;
+        session.ok("DROP TABLE t").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint, w int)").await;
+        let value = || values(&[int(1), bigint(7)]);
+        for session in [&session, &other] {
+            let refused = execute(session, &insert, value()).await.unwrap_err();
+            assert_eq!(refused, Error::Unprepared(insert.id), "each connection prepares it again, once");
+        }
+        assert_eq!(prepare(&session, INSERT).await.id, insert.id);
+        execute(&session, &insert, value()).await.unwrap();
+        insert_batch(&session, &insert, value()).await.unwrap();
+        execute(&other, &insert, value()).await.unwrap();
+        assert_eq!(session.rows("SELECT p, v FROM t WHERE p = 1").await, ["p=1, v=7"]);
+    });
+}
+
+#[test]
+fn a_column_of_another_type_has_its_statements_prepared_again() {
+    with_node("retyped", |session| async move {
+        let other = session.another();
+        session.use_keyspace("ks").await;
+        other.ok("USE ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v timestamp)").await;
+        let insert = prepare(&session, INSERT).await;
+        session.ok("ALTER TABLE t ALTER v TYPE bigint").await;
+        let old = || values(&[int(1), bigint(7)]);
+        assert_eq!(execute(&session, &insert, old()).await.unwrap_err(), Error::Unprepared(insert.id));
+        let again = prepare(&session, INSERT).await;
+        assert_eq!((again.id, markers(&again)), (insert.id, vec!["p int".to_owned(), "v bigint".to_owned()]));
+        execute(&session, &insert, old()).await.unwrap();
+        let fresh = prepare(&other, INSERT).await;
+        assert_ne!(fresh.id, insert.id, "every node gives a client that knows nothing the same id");
+        execute(&other, &fresh, old()).await.unwrap();
+        assert_eq!(session.rows("SELECT * FROM t").await, ["p=1, v=7"]);
+        // Values for a column that was dropped are not for another one of its name.
+        session.ok("ALTER TABLE t DROP v").await;
+        session.ok("ALTER TABLE t ADD v timestamp").await;
+        assert_eq!(execute(&other, &fresh, old()).await.unwrap_err(), Error::Unprepared(fresh.id));
+        assert_ne!(prepare(&other, INSERT).await.id, fresh.id);
+        assert_eq!(execute(&other, &fresh, old()).await.unwrap_err(), Error::Unprepared(fresh.id));
+    });
+}
+
+#[test]
+fn a_user_type_made_again_has_its_statements_prepared_again() {
+    with_node("udt-again", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TYPE u (a int, b bigint)").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v frozen<u>)").await;
+        let insert = prepare(&session, INSERT).await;
+        session.ok("DROP TABLE t").await;
+        session.ok("DROP TYPE u").await;
+        session.ok("CREATE TYPE u (a int, b double)").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v frozen<u>)").await;
+        let ty = CqlType::tuple([CqlType::Int, CqlType::Bigint]);
+        let value = Value::Tuple(vec![Value::Int(2), Value::Bigint(3)]);
+        let refused = execute(&session, &insert, values(&[int(1), (&ty, value)])).await.unwrap_err();
+        assert_eq!(refused, Error::Unprepared(insert.id));
+        assert_ne!(prepare(&session, INSERT).await.id, insert.id);
+        assert!(session.rows("SELECT * FROM t").await.is_empty());
+    });
+}
+
+#[test]
+fn a_paging_state_of_a_dropped_table_is_an_invalid_request() {
+    with_node("old-pages", |session| async move {
+        session.use_keyspace("ks").await;
+        let statements =
+            ["SELECT * FROM t", "SELECT * FROM t WHERE v > 0 ALLOW FILTERING", "SELECT p FROM t GROUP BY p"];
+        let create = async |ty: &str| {
+            session.ok(&format!("CREATE TABLE t (p int PRIMARY KEY, v {ty})")).await;
+            for p in 0..10 {
+                session.ok(&format!("INSERT INTO t (p, v) VALUES ({p}, 1)")).await;
+            }
+        };
+        let page = async |statement: &str, paging_state: Option<Bytes>| {
+            let params = QueryParams { page_size: Some(2), paging_state, ..QueryParams::default() };
+            session.processor.query(&session.client, statement, &params).await
+        };
+        create("bigint").await;
+        let mut states = Vec::new();
+        for statement in statements {
+            let state = rows(page(statement, None).await).paging_state.expect("there is another page");
+            assert!(page(statement, Some(state.clone())).await.is_ok());
+            states.push(state);
+        }
+        session.ok("DROP TABLE t").await;
+        create("double").await;
+        for (statement, state) in statements.into_iter().zip(states) {
+            let refused = page(statement, Some(state.clone())).await.unwrap_err();
+            assert_eq!(refused, Error::Invalid("The table of the paging state has been dropped".into()), "{statement}");
+            // What is not a state of any table is a protocol error.
+            for at in [0, state.len() - 20, state.len() - 1] {
+                let mut forged = state.to_vec();
+                forged[at] ^= 1;
+                let refused = page(statement, Some(forged.into())).await.unwrap_err();
+                assert_eq!(refused.code(), 0x000A, "{statement}, byte {at}: {refused}");
+            }
+        }
     });
 }
 

@@ -15,9 +15,12 @@
 //!     1: what the language adds for itself
 //!     2: who read the last page, where it ended: i64 the token before the first and i64 the last token of their tablet, host ids of 16 bytes
 //!     3: kept for a decision about read repair; today every read repairs what it finds, and there is nothing to decide
+//!     4: 16 bytes table id, u32 CRC32 of it
 //! ```
 //!
-//! What a state is bound to is not in it, only in its signature: a state of another table, role or statement does not verify.
+//! What a state is bound to is in its signature: a state of another table, role or statement does not verify. The table's id is in the
+//! state as well, only to choose the error: a client that goes on with a query of a table that has been dropped, and perhaps created
+//! again, did nothing wrong in the protocol, and drivers close connections upon protocol errors.
 
 use super::{Coordinator, CoordinatorError};
 use crate::metadata::PagingKeys;
@@ -46,6 +49,10 @@ const LONGEST_WAIT_FOR_KEY: Duration = Duration::from_secs(4);
 const LANGUAGE: u8 = 1;
 /// The field of the replicas.
 const REPLICAS: u8 = 2;
+/// The field of the table.
+const TABLE: u8 = 4;
+/// Bytes of it.
+const TABLE_FIELD: usize = 16 + 4;
 
 /// A hash of all that decides which rows a statement has and in which order: the same for a literal and an equal bound value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,11 +147,14 @@ impl PagingState {
         let (key, mac) = keys.newest().expect("the metadata has a key from the first start on");
         let replicas = self.replicas.as_ref().map_or(0, |replicas| 21 + 16 * replicas.hosts.len());
         let lengths = self.position.key.len() + self.position.prefix.0.len() + self.language.len() + replicas;
-        let mut out = Vec::with_capacity(HEAD + 64 + lengths);
+        let mut out = Vec::with_capacity(HEAD + 64 + lengths + 5 + TABLE_FIELD);
         out.push(VERSION);
         out.extend_from_slice(&key.to_le_bytes());
         out.extend_from_slice(&[0; TAG]);
         self.write_body(now, &mut out);
+        out.push(TABLE);
+        out.extend_from_slice(&(TABLE_FIELD as u32).to_le_bytes());
+        out.extend_from_slice(&table_field(binding.table));
         let tag = signed(mac.clone(), binding, &out).finalize().into_bytes();
         out[HEAD - TAG..HEAD].copy_from_slice(&tag[..TAG]);
         out.into()
@@ -167,6 +177,14 @@ impl PagingState {
             return Err(Refused::Expired);
         }
         Ok(state)
+    }
+
+    /// The table that a blob says it is of. Nothing has authenticated that.
+    fn claimed_table(bytes: &Bytes) -> Option<TableId> {
+        key_of(bytes)?;
+        let field = bytes.len().checked_sub(TABLE_FIELD)?;
+        let claimed = TableId::from_bytes(*bytes[field..].first_chunk::<16>()?);
+        (bytes[field..] == table_field(claimed)).then_some(claimed)
     }
 
     /// Appends the body.
@@ -224,6 +242,13 @@ impl PagingState {
         let position = Position { key, region: region_from_code(region)?, prefix: Clustering(prefix), weight };
         Some((PagingState { query, remaining, position, rows_in_last, replicas, language }, issued))
     }
+}
+
+fn table_field(table: TableId) -> [u8; TABLE_FIELD] {
+    let mut field = [0; TABLE_FIELD];
+    field[..16].copy_from_slice(table.as_bytes());
+    field[16..].copy_from_slice(&crc32fast::hash(table.as_bytes()).to_le_bytes());
+    field
 }
 
 /// The number of the key of what looks like a state of this version.
@@ -287,6 +312,10 @@ impl Coordinator {
             super::count(&self.counters.refused_states);
             if let Some(trace) = trace {
                 trace.event(format!("The paging state is refused: {why}"));
+            }
+            let is_gone = |table: TableId| table != binding.table && self.metadata().table_by_id(table).is_none();
+            if why == Refused::Forged && PagingState::claimed_table(bytes).is_some_and(is_gone) {
+                return CoordinatorError::Invalid("The table of the paging state has been dropped".into());
             }
             CoordinatorError::PagingState
         })

@@ -185,7 +185,12 @@ impl Form {
             Tuple::InList(term, count) => {
                 let wrong = |error: model::types::ValueError| Error::invalid(error.to_string());
                 let mut pieces = Vec::new();
-                if let Some(list) = term.evaluate_set(env)? {
+                if let Some((list, nulls)) = term.evaluate_in_list(env)? {
+                    pieces.extend(nulls.then(|| {
+                        let mut piece = Form::default();
+                        piece.value(None);
+                        piece
+                    }));
                     for tuple in collection::elements(&list).map_err(wrong)? {
                         let mut piece = Form::default();
                         piece.letter(b't');

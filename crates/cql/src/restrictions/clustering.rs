@@ -270,7 +270,7 @@ fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>) -> Result<Vec
         }
         Tuple::InList(term, count) => {
             let wrong = |error: model::types::ValueError| Error::invalid(error.to_string());
-            let Some(list) = term.evaluate_set(env)? else { return Ok(out) };
+            let Some((list, _)) = term.evaluate_in_list(env)? else { return Ok(out) };
             for tuple in collection::elements(&list).map_err(wrong)? {
                 let mut values = Vec::with_capacity(*count);
                 for field in collection::fields(tuple.map_err(wrong)?) {

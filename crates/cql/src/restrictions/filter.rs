@@ -59,28 +59,28 @@ enum BoundTest {
     Contains(Bytes),
     ContainsKey(Bytes),
     Element(Bytes, CompareOp, Bytes),
-    /// One of these, or (true) none of them.
-    Tuples(Vec<Vec<Bytes>>, bool),
-    /// A bound of several columns, from below or (false) above, and whether it belongs to what is within.
-    Bound(Vec<Bytes>, bool, bool),
+    /// One of these, or (true) none of them. A component may be null.
+    Tuples(Vec<Vec<Option<Bytes>>>, bool),
+    /// A bound of several columns, from below or (false) above, and whether it belongs to what is within. A component may be null.
+    Bound(Vec<Option<Bytes>>, bool, bool),
 }
 
 impl Filter {
-    /// The test for these values. A comparison with null never holds.
+    /// The test for these values. A comparison with null is unknown and never holds; so is `NOT IN` of a list with a null.
     pub fn bind(&self, env: Env<'_>) -> Result<BoundFilter, Error> {
         let test = match &self.test {
             Test::Compare(op, term) => term.evaluate_set(env)?.map(|value| BoundTest::Compare(*op, value)),
-            Test::In(list, negated) => Some(BoundTest::In(list.values(env)?.0, *negated)),
+            Test::In(list, negated) => {
+                let (values, nulls) = list.values(env)?;
+                (!(nulls && *negated)).then_some(BoundTest::In(values, *negated))
+            }
             Test::Contains(term) => term.evaluate_set(env)?.map(BoundTest::Contains),
             Test::ContainsKey(term) => term.evaluate_set(env)?.map(BoundTest::ContainsKey),
             Test::Element(key, op, term) => match (key.evaluate_set(env)?, term.evaluate_set(env)?) {
                 (Some(key), Some(value)) => Some(BoundTest::Element(key, *op, value)),
                 _ => None,
             },
-            Test::Tuple(tuple, negated) => match bind_tuple(tuple, env)? {
-                Some(BoundTest::Tuples(tuples, _)) => Some(BoundTest::Tuples(tuples, *negated)),
-                other => other,
-            },
+            Test::Tuple(tuple, negated) => bind_tuple(tuple, *negated, env)?,
         };
         let rest = self.rest.iter().map(|(_, ty)| ty.clone()).collect();
         Ok(BoundFilter { ty: self.ty.clone(), rest, test: test.unwrap_or(BoundTest::Never) })
@@ -88,26 +88,56 @@ impl Filter {
 }
 
 impl BoundFilter {
-    /// How the columns, as one value, compare; none if one of them is null.
-    fn compare_all(&self, slots: &[Option<Bytes>], at: &[usize], wanted: &[Bytes]) -> Option<Ordering> {
+    /// How the columns and the wanted components compare, pair by pair; none where either is null.
+    fn orders<'s>(
+        &'s self,
+        slots: &'s [Option<Bytes>],
+        at: &'s [usize],
+        wanted: &'s [Option<Bytes>],
+    ) -> impl Iterator<Item = Option<Ordering>> + 's {
         let types = std::iter::once(&self.ty).chain(&self.rest);
-        let mut order = Ordering::Equal;
-        for ((at, ty), wanted) in at.iter().zip(types).zip(wanted) {
-            let value = slots[*at].as_deref()?;
-            order = order.then_with(|| compare(ty, value, wanted));
-        }
-        Some(order)
+        at.iter()
+            .zip(types)
+            .zip(wanted)
+            .map(|((at, ty), wanted)| Some(compare(ty, slots[*at].as_deref()?, wanted.as_deref()?)))
     }
 
-    /// Whether a row passes, in whose slots the filter's columns are at these places. Null passes no test.
+    /// Whether the columns equal the tuple; none if that is unknown. One pair that differs decides, whatever is null beside it.
+    fn equals(&self, slots: &[Option<Bytes>], at: &[usize], wanted: &[Option<Bytes>]) -> Option<bool> {
+        let mut unknown = false;
+        for order in self.orders(slots, at, wanted) {
+            match order {
+                Some(Ordering::Equal) => {}
+                Some(_) => return Some(false),
+                None => unknown = true,
+            }
+        }
+        (!unknown).then_some(true)
+    }
+
+    /// How the columns, as one value, compare with the tuple; none if a null comes before the first pair that differs.
+    fn compare_all(&self, slots: &[Option<Bytes>], at: &[usize], wanted: &[Option<Bytes>]) -> Option<Ordering> {
+        for order in self.orders(slots, at, wanted) {
+            match order? {
+                Ordering::Equal => {}
+                order => return Some(order),
+            }
+        }
+        Some(Ordering::Equal)
+    }
+
+    /// Whether the test is true for a row in whose slots the filter's columns are at these places. A column that is null passes
+    /// no test.
     pub fn accepts(&self, slots: &[Option<Bytes>], at: &[usize]) -> bool {
         let Some(value) = at.first().and_then(|at| slots[*at].as_deref()) else { return false };
         match &self.test {
             BoundTest::Never => false,
             BoundTest::Tuples(tuples, negated) => {
-                let whole = at.iter().all(|at| slots[*at].is_some());
-                let is_one = tuples.iter().any(|wanted| self.compare_all(slots, at, wanted) == Some(Ordering::Equal));
-                whole && is_one != *negated
+                let mut each = tuples.iter().map(|wanted| self.equals(slots, at, wanted));
+                match negated {
+                    false => each.any(|equal| equal == Some(true)),
+                    true => at.iter().all(|at| slots[*at].is_some()) && each.all(|equal| equal == Some(false)),
+                }
             }
             BoundTest::Bound(wanted, lower, inclusive) => match self.compare_all(slots, at, wanted) {
                 None => false,
@@ -148,36 +178,38 @@ impl BoundFilter {
     }
 }
 
-/// The test of several columns for these values; none if one of a bound is null.
-fn bind_tuple(tuple: &Tuple, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
+/// The test of several columns for these values; none if it can be true for no row.
+fn bind_tuple(tuple: &Tuple, negated: bool, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
     let wrong = |error: ValueError| Error::invalid(error.to_string());
-    let values = |terms: &[Term]| -> Result<Option<Vec<Bytes>>, Error> {
+    let values = |terms: &[Term]| -> Result<Vec<Option<Bytes>>, Error> {
         terms.iter().map(|term| term.evaluate_set(env)).collect()
     };
-    Ok(match tuple {
-        Tuple::Eq(terms) => values(terms)?.map(|values| BoundTest::Tuples(vec![values], false)),
-        Tuple::Lower(terms, inclusive) => values(terms)?.map(|values| BoundTest::Bound(values, true, *inclusive)),
-        Tuple::Upper(terms, inclusive) => values(terms)?.map(|values| BoundTest::Bound(values, false, *inclusive)),
+    Ok(Some(match tuple {
+        Tuple::Eq(terms) => BoundTest::Tuples(vec![values(terms)?], negated),
+        Tuple::Lower(terms, inclusive) => BoundTest::Bound(values(terms)?, true, *inclusive),
+        Tuple::Upper(terms, inclusive) => BoundTest::Bound(values(terms)?, false, *inclusive),
         Tuple::In(tuples) => {
-            let mut all = Vec::with_capacity(tuples.len());
-            for terms in tuples {
-                all.extend(values(terms)?);
-            }
-            Some(BoundTest::Tuples(all, false))
+            let all = tuples.iter().map(|terms| values(terms)).collect::<Result<_, _>>()?;
+            BoundTest::Tuples(all, negated)
         }
         Tuple::InList(term, count) => {
-            let Some(list) = term.evaluate_set(env)? else { return Ok(None) };
+            let Some((list, nulls)) = term.evaluate_in_list(env)? else { return Ok(None) };
+            if nulls && negated {
+                return Ok(None);
+            }
             let mut all = Vec::new();
             for tuple in collection::elements(&list).map_err(wrong)? {
                 let fields = collection::fields(tuple.map_err(wrong)?);
-                let values: Option<Vec<Bytes>> = fields
+                let mut values: Vec<Option<Bytes>> = fields
                     .map(|field| Ok(field.map_err(wrong)?.map(|field| list.slice_ref(field))))
                     .collect::<Result<_, Error>>()?;
-                all.extend(values.filter(|values| values.len() == *count));
+                // Missing fields at the end of a tuple are null.
+                values.resize(*count, None);
+                all.push(values);
             }
-            Some(BoundTest::Tuples(all, false))
+            BoundTest::Tuples(all, negated)
         }
-    })
+    }))
 }
 
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {

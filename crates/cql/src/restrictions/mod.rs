@@ -3,7 +3,10 @@
 //! [`analyse`] sorts the relations of a statement by the columns they are about and refuses what cannot be answered; what is left
 //! is evaluated once per request: [`Partition`] to keys or a range of the ring, [`Clustering`] to rows or ranges of rows in the
 //! table's order, [`filter::Filter`]s to a test of each row read. Several relations on one column must all hold.
-//! A comparison with null holds for nothing in a read, and is an error in a write.
+//!
+//! Logic is three-valued: a comparison with null is unknown, neither true nor false. A read returns the rows for which the whole
+//! clause is true, so `v = null` and `v IN (null)` match nothing, and `v NOT IN (5, null)` matches nothing either. A null in a
+//! write is an error, and so is a null in the bounds of `token()` and in tuples that name rows (as in ScyllaDB).
 
 pub mod analyse;
 pub mod canonical;
@@ -86,11 +89,11 @@ impl InList {
                 Ok((values, nulls))
             }
             InList::List(term) => {
-                let Some(list) = term.evaluate_set(env)? else { return Ok((Vec::new(), true)) };
+                let Some((list, nulls)) = term.evaluate_in_list(env)? else { return Ok((Vec::new(), true)) };
                 let elements = collection::elements(&list).map_err(|error| Error::invalid(error.to_string()))?;
                 let values = elements.map(|element| element.map(|element| list.slice_ref(element)));
                 let values = values.collect::<Result<_, _>>().map_err(|error| Error::invalid(error.to_string()))?;
-                Ok((values, false))
+                Ok((values, nulls))
             }
         }
     }

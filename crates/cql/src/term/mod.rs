@@ -125,6 +125,20 @@ impl Term {
         }
     }
 
+    /// Evaluates the list on the right side of IN: the list without its null elements, and whether it had any. Null elements are
+    /// legal in a bound list there and nowhere else.
+    pub fn evaluate_in_list(&self, env: Env<'_>) -> Result<Option<(Bytes, bool)>, Error> {
+        if let Term::Variable(number) = self
+            && let Some(BoundValue::Value(bytes)) = env.values.get(*number as usize)
+            && let Some(stripped) = collection::without_nulls(bytes)
+        {
+            let spec = env.variables.get(*number as usize);
+            let spec = spec.ok_or_else(|| Error::invalid(format!("No value was bound to variable {number}")))?;
+            return Ok(Some((valid(spec, &stripped.into())?.into_bytes().unwrap_or_default(), true)));
+        }
+        Ok(self.evaluate_set(env)?.map(|list| (list, false)))
+    }
+
     /// The error for an unset variable where a value is needed.
     pub fn unset(&self, env: Env<'_>) -> Error {
         let name = match self {
@@ -238,13 +252,17 @@ fn variable<'a>(number: u16, env: Env<'a>) -> Result<Val<'a>, Error> {
     match value {
         BoundValue::Null => Ok(Val::Null),
         BoundValue::Unset => Ok(Val::Unset),
-        BoundValue::Value(bytes) => {
-            types::validate(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))?;
-            match types::canonical(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))? {
-                Cow::Borrowed(_) => Ok(Val::Shared(bytes)),
-                Cow::Owned(bytes) => Ok(Val::Owned(bytes.into())),
-            }
-        }
+        BoundValue::Value(bytes) => valid(spec, bytes),
+    }
+}
+
+/// The canonical form of a bound value, checked against the type of its variable.
+#[inline]
+fn valid<'a>(spec: &ColumnSpec, bytes: &'a Bytes) -> Result<Val<'a>, Error> {
+    types::validate(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))?;
+    match types::canonical(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))? {
+        Cow::Borrowed(_) => Ok(Val::Shared(bytes)),
+        Cow::Owned(bytes) => Ok(Val::Owned(bytes.into())),
     }
 }
 

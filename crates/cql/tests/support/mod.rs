@@ -103,6 +103,11 @@ impl Session {
         Session { processor: rt::shard::service::<Processor>(), client }
     }
 
+    /// Another connection to the same node.
+    pub fn another(&self) -> Session {
+        Session::new()
+    }
+
     /// Executes text without values.
     pub async fn query(&self, text: &str) -> Result<Answer, Error> {
         self.processor.query(&self.client, text, &QueryParams::default()).await

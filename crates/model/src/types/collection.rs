@@ -104,6 +104,20 @@ pub fn elements(bytes: &[u8]) -> Result<Elements<'_>, ValueError> {
     counted(bytes, 1)
 }
 
+/// The list without its null elements; none if it has no null element. The bytes need not be a valid list.
+pub fn without_nulls(bytes: &[u8]) -> Option<Vec<u8>> {
+    let elements = || {
+        let mut elements = elements(bytes).ok()?;
+        Some(std::iter::from_fn(move || elements.next_lenient()))
+    };
+    let nulls = elements()?.filter(Option::is_none).count();
+    let stored = elements()?.count();
+    if nulls == 0 || stored != count(bytes).ok()? {
+        return None;
+    }
+    Some(build_list(elements()?.flatten()))
+}
+
 /// The number of elements (entries, for a map) that a frozen collection says it has.
 pub fn count(bytes: &[u8]) -> Result<usize, ValueError> {
     Ok(elements(bytes)?.left as usize)

@@ -74,6 +74,22 @@ def test_default_replication(db, name):
     assert properties(db, name)[0][0]["class"].endswith("NetworkTopologyStrategy")
 
 
+@pytest.mark.scylla
+def test_rack_list(db, name):
+    """One copy in each of the listed racks: described as a list, shown to drivers as a number."""
+    db.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack1']}}")
+    assert properties(db, name)[0][0]["datacenter1"] == "1"
+    described = db.execute(f"DESCRIBE KEYSPACE {name}").one().create_statement
+    assert "'datacenter1': ['rack1']" in described
+    db.execute(f"CREATE TABLE {name}.t (pk int PRIMARY KEY)")
+    db.execute(f"INSERT INTO {name}.t (pk) VALUES (1)")
+    assert db.rows(f"SELECT pk FROM {name}.t")[0][0] == 1
+    db.refused(Config, f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack9']}}")
+    db.execute(f"DROP KEYSPACE {name}")
+    db.execute(described)
+    assert db.execute(f"DESCRIBE KEYSPACE {name}").one().create_statement == described
+
+
 def test_names(db):
     for bad in ("a" * 300, '"with space"', '"dash-ed"', '"dot.ted"', '"sla/sh"'):
         db.refused(Invalid, f"CREATE KEYSPACE {bad} WITH replication = {RF1}")

@@ -278,3 +278,14 @@ def test_empty_table(db):
                  "SELECT * FROM {} WHERE token(pk) > 0", "SELECT * FROM {} WHERE pk = 1 ORDER BY ck DESC LIMIT 1"):
         result = db.execute(text.format(t))
         assert result.all() == [] and not result.has_more_pages
+
+
+@pytest.mark.scylla
+def test_literals_without_a_table(db):
+    """What has no column to take its type from has the type that ScyllaDB infers; health checks send such statements."""
+    row = db.execute("SELECT 1 AS one, 'hello' AS text, [1, 2] AS list, {1, 2} AS set, {'a': 1} AS map, (1, 'a', 3.0) AS tuple, true AS yes").one()
+    assert (row.one, row.text, row.list, set(row.set), dict(row.map), tuple(row.tuple), row.yes) == (
+        1, "hello", [1, 2], {1, 2}, {"a": 1}, (1, "a", 3.0), True)
+    assert list(db.execute("SELECT count(1), sum(5), min('b'), max([1, 2])").one()) == [1, 5, "b", [1, 2]]
+    assert db.one("SELECT JSON 1 AS one") == '{"one": 1}'
+    db.refused(Invalid, "SELECT [1, 'a']", match="infer type")

@@ -21,6 +21,13 @@ def test_local(db, where):
     assert db.rows("SELECT key FROM system.local WHERE key = 'other'") == []
 
 
+@pytest.mark.scylla
+def test_supported_features(db):
+    """Of the node itself. Tools of ScyllaDB look for TABLETS in them."""
+    features = db.one("SELECT supported_features FROM system.local").split(",")
+    assert "TABLETS" in features and len(features) > 1 and features == sorted(set(features))
+
+
 def test_local_by_columns(db):
     for name in LOCAL + ["bootstrapped", "gossip_generation", "truncated_at", "broadcast_port", "listen_port", "rpc_port"]:
         db.one(f"SELECT {name} FROM system.local WHERE key = 'local'")
@@ -143,6 +150,19 @@ def test_tracing(db):
     while not (rows := db.rows("SELECT duration FROM system_traces.sessions WHERE session_id = %s", trace.trace_id)) and time.monotonic() < end:
         time.sleep(0.1)
     assert rows and rows[0][0] >= 0
+
+
+def test_traces_are_replicated(db):
+    """As ScyllaDB has it from the start, and as operators alter it."""
+    def replication():
+        return dict(db.one("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = 'system_traces'"))
+
+    before = replication()
+    assert before["class"].endswith("SimpleStrategy") and before["replication_factor"] == "2"
+    db.execute("ALTER KEYSPACE system_traces WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 3}")
+    assert replication()["replication_factor"] == "3"
+    db.execute("ALTER KEYSPACE system_traces WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")
+    assert replication() == before
 
 
 def test_warnings(db):

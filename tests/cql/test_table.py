@@ -76,6 +76,12 @@ def test_wrong_clustering_order(db, order):
                f"WITH CLUSTERING ORDER BY {order}")
 
 
+def test_clustering_order_of_a_prefix(db):
+    """The directive may leave out the last clustering columns, as the schemas of Jaeger and Zipkin do: they ascend."""
+    t = db.table("pk int, a int, b int, c int, PRIMARY KEY (pk, a, b, c)", "WITH CLUSTERING ORDER BY (a DESC)")
+    assert {name: column[3] for name, column in columns(db, t).items()} == {"pk": "none", "a": "desc", "b": "asc", "c": "asc"}
+
+
 def test_unknown_keyspace(db):
     db.refused((Invalid, Config), "CREATE TABLE no_such_keyspace.t (pk int PRIMARY KEY)")
     db.refused((Invalid, Config), "DROP TABLE no_such_keyspace.t")

@@ -160,6 +160,17 @@ def test_far_future_timestamps_are_refused(db, t):
         db.refused(Invalid, text, match="future|timestamp")
 
 
+def test_default_timestamps_of_the_protocol_are_not_restricted(db, t):
+    """`restrict_future_timestamp` is about USING TIMESTAMP: a client whose clock is ahead keeps its default timestamps."""
+    future = time.time_ns() // 1000 + 30 * 86_400_000_000
+    generator, db.session.timestamp_generator = db.session.timestamp_generator, lambda: future
+    try:
+        db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES (77, 1, 1)")
+    finally:
+        db.session.timestamp_generator = generator
+    assert db.one(f"SELECT writetime(v) FROM {t} WHERE pk = 77") == future
+
+
 def test_writes_of_one_session_are_in_order(db, t):
     """Server timestamps never make an earlier write of a session win over a later one."""
     for n in range(300):

@@ -3,7 +3,7 @@
 use crate::metadata::{KeyspaceDefinition, Metadata, NodeInfo};
 use crate::tablets::allocator::{self, Host};
 use crate::tablets::count::{self, Home, Wishes};
-use crate::tablets::strategy::{Replication, StrategyError};
+use crate::tablets::strategy::{Replication, StrategyError, racks_by_datacenter};
 use crate::tablets::{TabletMap, allocate, initial_count};
 use std::collections::BTreeMap;
 
@@ -53,14 +53,18 @@ pub fn place(
     let datacenters: Vec<String> = racks(&hosts).keys().map(|name| (*name).to_owned()).collect();
     let replication = Replication::of(&keyspace.replication, datacenters.iter().map(String::as_str))?;
     replication.check(&allocator::nodes_by_datacenter(&hosts))?;
+    let racks = racks_by_datacenter(&keyspace.replication);
     let homes: Vec<Home> = match &replication {
         Replication::Simple(factor) => vec![home(&hosts, *factor, |_| true)],
         Replication::ByDatacenter(factors) => factors
             .iter()
-            .map(|(datacenter, factor)| home(&hosts, *factor, |host| host.datacenter == *datacenter))
+            .map(|(datacenter, factor)| {
+                let listed = |host: &Host| racks.get(datacenter).is_none_or(|racks| racks.contains(&host.rack));
+                home(&hosts, *factor, |host| host.datacenter == *datacenter && listed(host))
+            })
             .collect(),
     };
-    allocator::place(count::for_new_table(&homes, wishes), &replication, &mut hosts)
+    allocator::place(count::for_new_table(&homes, wishes), &replication, &racks, &mut hosts)
 }
 
 fn home(hosts: &[Host], factor: u32, is_there: impl Fn(&Host) -> bool) -> Home {

@@ -47,7 +47,13 @@ impl Attributes {
             value => value.as_slice().and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes),
         };
         let timestamp = value.ok_or_else(|| Error::invalid("Invalid timestamp value"))?;
-        check_timestamp(timestamp, now, restricted)?;
+        check_timestamp(timestamp)?;
+        if restricted && timestamp.saturating_sub(now) > MAX_AHEAD {
+            return Err(Error::invalid(
+                "Cannot provide a timestamp more than 3 days into the future. If this was not intended, \
+                 make sure the timestamp is in microseconds",
+            ));
+        }
         Ok(Some(timestamp))
     }
 
@@ -89,16 +95,10 @@ impl Attributes {
     }
 }
 
-/// Refuses timestamps that cannot be meant.
-pub fn check_timestamp(timestamp: i64, now: i64, restricted: bool) -> Result<(), Error> {
-    if timestamp == MISSING_TIMESTAMP {
-        return Err(Error::invalid(format!("Out of bound timestamp {timestamp}")));
+/// Refuses the timestamp that stands for a missing one.
+pub fn check_timestamp(timestamp: i64) -> Result<(), Error> {
+    match timestamp {
+        MISSING_TIMESTAMP => Err(Error::invalid(format!("Out of bound timestamp {timestamp}"))),
+        _ => Ok(()),
     }
-    if restricted && timestamp.saturating_sub(now) > MAX_AHEAD {
-        return Err(Error::invalid(
-            "Cannot provide a timestamp more than 3 days into the future. If this was not intended, \
-             make sure the timestamp is in microseconds",
-        ));
-    }
-    Ok(())
 }

@@ -49,7 +49,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     let now = rt::time::wall_micros();
     let default = match whole.timestamp {
         Some(timestamp) => timestamp,
-        None => default_timestamp(request, now)?,
+        None => default_timestamp(request)?,
     };
     let timeout = if counters { config.counter_write_timeout } else { config.write_timeout };
     let options = request.options(whole.timeout.unwrap_or(timeout));

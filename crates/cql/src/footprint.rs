@@ -307,7 +307,7 @@ impl Footprint for Plan {
             Plan::Use(keyspace) => keyspace.footprint(),
             Plan::Truncate(truncate) => allocation(size_of_val(&**truncate)) + truncate.1.footprint(),
             Plan::Describe(describe) => allocation(size_of_val::<ast::Describe>(describe)),
-            Plan::Schema(statement) => allocation(size_of_val::<ast::Statement>(statement)),
+            Plan::Schema(schema) => allocation(size_of_val(&**schema)) + schema.1.footprint(),
         }
     }
 }

@@ -7,6 +7,7 @@
 use crate::error::Error;
 use cluster::coordinator::Consistency;
 use cluster::metadata::KeyspaceDefinition;
+use cluster::tablets::strategy::copies;
 use model::options::{OptionMap, TableOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -143,7 +144,7 @@ impl Guardrails {
         }
         for (place, factor) in keyspace.replication.iter().filter(|(name, _)| *name != "class") {
             // Zero is how one writes that a datacenter gets no replicas.
-            if let Some(factor) = factor.parse::<u32>().ok().filter(|factor| *factor > 0) {
+            if let Some(factor) = copies(factor).filter(|factor| *factor > 0) {
                 warnings.extend(self.check_factor(place, factor)?);
             }
         }

@@ -12,7 +12,7 @@ use crate::restrictions::Partition;
 use crate::schema::names;
 use crate::select::{self, Select};
 use crate::source::VirtualTable;
-use crate::syntax::ast::{self, Modification, QualifiedName};
+use crate::syntax::ast::{self, AlterTableAction, Modification, QualifiedName};
 use crate::syntax::{ParsedStatement, Statement};
 use crate::term::Variables;
 use crate::{describe, system};
@@ -54,8 +54,8 @@ pub enum Plan {
     Truncate(Box<(ast::Truncate, Attributes)>),
     /// DESCRIBE.
     Describe(Box<ast::Describe>),
-    /// A change of the schema.
-    Schema(Box<Statement>),
+    /// A change of the schema, with the timestamp of ALTER TABLE ... DROP where that is a bind marker.
+    Schema(Box<(Statement, Attributes)>),
 }
 
 impl Plan {
@@ -150,6 +150,19 @@ pub fn plan(
     Ok(Planned { plan, variables: Rc::new(variables), partition_key_markers, result, tables })
 }
 
+/// The classes of custom indexes that ScyllaDB has; the name of the SAI class stands for the first.
+const INDEX_CLASSES: &[&str] = &["vector_index", "fulltext_index", "sai", "storageattachedindex"];
+
+/// Why a CREATE CUSTOM INDEX with this class is refused.
+fn custom_index(class: Option<&str>) -> Error {
+    let Some(class) = class else { return Error::invalid("CUSTOM index requires specifying the index class") };
+    let short = class.rsplit('.').next().unwrap_or(class).to_ascii_lowercase();
+    match INDEX_CLASSES.contains(&short.as_str()) {
+        true => Error::not_supported(&format!("CREATE CUSTOM INDEX with the class '{class}'")),
+        false => Error::invalid(format!("Non-supported custom class '{class}' provided")),
+    }
+}
+
 struct Planner<'a> {
     metadata: &'a Metadata,
     keyspace: Option<&'a str>,
@@ -187,8 +200,25 @@ impl Planner<'_> {
             }
             Statement::Describe(statement) => Plan::Describe(Box::new(statement)),
             Statement::Later(later) => return Err(Error::not_supported(&later.to_string())),
-            other => Plan::Schema(Box::new(other)),
+            Statement::CreateCustomIndex(index) => return Err(custom_index(index.class.as_deref())),
+            other => {
+                let attributes = self.drop_timestamp(&other)?;
+                Plan::Schema(Box::new((other, attributes)))
+            }
         })
+    }
+
+    /// The timestamp of ALTER TABLE ... DROP USING TIMESTAMP, if that is a bind marker.
+    fn drop_timestamp(&mut self, statement: &Statement) -> Result<Attributes, Error> {
+        let Statement::AlterTable(altered) = statement else { return Ok(Attributes::default()) };
+        let AlterTableAction::Drop { timestamp: Some(marker @ ast::Term::Marker(_)), .. } = &altered.action else {
+            return Ok(Attributes::default());
+        };
+        if let Ok(found) = find(self.metadata, self.keyspace, &altered.name) {
+            self.variables.of_table(&found.schema);
+        }
+        let attributes = ast::Attributes { timestamp: Some(marker.clone()), ..Default::default() };
+        Attributes::plan(&attributes, &mut self.variables)
     }
 
     fn depends_on(&mut self, found: &Found) {

@@ -419,13 +419,15 @@ impl Processor {
                 authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;
                 describe::describe(client, statement)
             }
-            Plan::Schema(statement) => {
+            Plan::Schema(schema) => {
+                let (statement, attributes) = &**schema;
                 let permission = permission_of(statement);
                 authorize(client.role.borrow().as_deref(), permission, Resource::AllKeyspaces)?;
                 if !is_schema_statement(statement) {
                     return Err(Error::not_supported("This statement"));
                 }
-                Box::pin(schema::execute(client, statement, &config.guardrails)).await
+                let drop_time = attributes.timestamp(env, rt::time::wall_micros(), false)?;
+                Box::pin(schema::execute(client, statement, drop_time, &config.guardrails)).await
             }
         }
     }
@@ -493,9 +495,9 @@ impl Processor {
         let (coordinator, ttl) = (self.coordinator.clone(), self.slow_log.settings().ttl_seconds);
         let trace_ttl = params.trace.is_none().then_some(ttl);
         rt::task::spawn(async move {
-            trace_store::save(&coordinator, &trace, session, trace_ttl).await;
             slow_log::save(&coordinator, slow, ttl).await;
             drop(admitted);
+            trace_store::save(&coordinator, trace, session, trace_ttl).await;
         })
         .detach();
     }
@@ -511,7 +513,7 @@ impl Processor {
         let Some(trace) = trace else { return };
         let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
         let coordinator = self.coordinator.clone();
-        rt::task::spawn(async move { trace_store::save(&coordinator, &trace, session, None).await }).detach();
+        rt::task::spawn(async move { trace_store::save(&coordinator, trace, session, None).await }).detach();
     }
 }
 
@@ -566,7 +568,10 @@ fn allowed(client: &ClientState, permission: Permission, keyspace: &str, table: 
 fn permission_of(statement: &Statement) -> Permission {
     match statement {
         Statement::CreateKeyspace(_) | Statement::CreateTable(_) | Statement::CreateType(_) => Permission::Create,
-        Statement::DropKeyspace(_) | Statement::DropTable(_) | Statement::DropType(_) => Permission::Drop,
+        Statement::DropKeyspace(_)
+        | Statement::DropTable(_)
+        | Statement::DropType(_)
+        | Statement::DropUnsupported(_) => Permission::Drop,
         _ => Permission::Alter,
     }
 }

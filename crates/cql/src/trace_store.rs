@@ -15,6 +15,7 @@ use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use smallvec::smallvec;
 use std::net::IpAddr;
+use std::rc::Rc;
 use uuid::Uuid;
 
 /// The keyspace of traces.
@@ -22,6 +23,12 @@ pub(crate) const KEYSPACE: &str = "system_traces";
 
 /// How long the writing of a trace may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long after its answer a request may still record events: replicas answer after the level was reached.
+const LATE_EVENTS: Duration = Duration::from_secs(10);
+
+/// How often late events are looked for.
+const LATE_EVENTS_PERIOD: Duration = Duration::from_millis(100);
 
 /// The entries of a map, serialised; of a set, with empty values.
 pub(crate) type Entries = Vec<(Vec<u8>, Vec<u8>)>;
@@ -43,31 +50,64 @@ pub struct Session {
     pub started_at: i64,
 }
 
-/// Writes a finished trace. It lives for `ttl` seconds, or, having been asked for by a client, as long as its tables say.
-pub async fn save(coordinator: &Coordinator, trace: &Trace, session: Session, ttl: Option<i32>) {
-    let duration = trace.elapsed_micros() as i32;
+/// Writes a trace whose request was answered. It lives for `ttl` seconds, or, having been asked for by a client, as long as its tables
+/// say. The request may go on, as long as it has replicas to wait for: their events are added.
+pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session, ttl: Option<i32>) {
+    let coordinator_address = session.coordinator;
+    save_answered(coordinator, &trace, session, ttl).await;
+    let end = rt::time::now() + LATE_EVENTS;
+    loop {
+        // Whoever still works on the request holds its trace.
+        let is_over = Rc::strong_count(&trace) == 1 || rt::time::now() >= end;
+        if let Some(mutation) = events_of(coordinator, &trace, coordinator_address, ttl) {
+            store(coordinator, mutation, ttl).await;
+        }
+        if is_over {
+            return;
+        }
+        rt::time::sleep(LATE_EVENTS_PERIOD).await;
+    }
+}
+
+/// The events that were recorded since the last call, as rows of `system_traces.events`; none if there are none.
+fn events_of(coordinator: &Coordinator, trace: &Trace, source: IpAddr, ttl: Option<i32>) -> Option<Mutation> {
+    let steps = trace.take_events();
+    if steps.is_empty() {
+        return None;
+    }
     let metadata = coordinator.metadata();
-    let (Some(sessions), Some(events)) = (metadata.table(KEYSPACE, "sessions"), metadata.table(KEYSPACE, "events"))
-    else {
-        return;
-    };
-    let source = address(session.coordinator);
+    let events = metadata.table(KEYSPACE, "events")?;
     let mut mutation = MutationBuilder::new(events.schema.id, events.schema.version, trace.id.as_bytes());
     let timestamp = coordinator.timestamp();
-    let steps = trace.take_events();
-    let has_steps = !steps.is_empty();
     for event in steps {
         let id: Uuid = rt::random::time_uuid();
         let values = [
             ("activity", event.activity.into_bytes()),
-            ("source", event.node.map_or_else(|| source.clone(), address)),
+            ("source", address(event.node.unwrap_or(source))),
             ("source_elapsed", (event.elapsed_micros as i32).to_be_bytes().to_vec()),
             ("thread", format!("shard {}", event.shard).into_bytes()),
         ];
         let row = row(events, timestamp, &values, Vec::new(), ttl);
         mutation.row(Clustering::from_components([&id.as_bytes()[..]]), row);
     }
-    let events_mutation = mutation.finish(&events.schema);
+    Some(mutation.finish(&events.schema))
+}
+
+/// Writes a part of a trace: on this node, and what a client had traced on every other one.
+async fn store(coordinator: &Coordinator, mutation: Mutation, ttl: Option<i32>) {
+    write(coordinator, mutation.clone()).await;
+    if ttl.is_none() {
+        coordinator.spread(mutation, &context(coordinator)).await;
+    }
+}
+
+async fn save_answered(coordinator: &Coordinator, trace: &Trace, session: Session, ttl: Option<i32>) {
+    let duration = trace.elapsed_micros() as i32;
+    let metadata = coordinator.metadata();
+    let Some(sessions) = metadata.table(KEYSPACE, "sessions") else { return };
+    let source = address(session.coordinator);
+    let events_mutation = events_of(coordinator, trace, session.coordinator, ttl);
+    let timestamp = coordinator.timestamp();
 
     let parameters = entries(session.parameters);
     let mut values = vec![
@@ -85,11 +125,8 @@ pub async fn save(coordinator: &Coordinator, trace: &Trace, session: Session, tt
     let session_mutation = mutation.finish(&sessions.schema);
 
     // The session comes last: clients wait for its duration before they read the events, perhaps on another node.
-    for mutation in has_steps.then_some(events_mutation).into_iter().chain([session_mutation]) {
-        write(coordinator, mutation.clone()).await;
-        if ttl.is_none() {
-            coordinator.spread(mutation, &context(coordinator)).await;
-        }
+    for mutation in events_mutation.into_iter().chain([session_mutation]) {
+        store(coordinator, mutation, ttl).await;
     }
 }
 

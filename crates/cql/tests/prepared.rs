@@ -608,3 +608,44 @@ fn traces_are_written_down() {
         }
     });
 }
+
+#[test]
+fn the_timestamp_of_a_dropped_column_can_be_bound() {
+    with_node("prepared-drop", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
+        session.ok("INSERT INTO t (p, v) VALUES (1, 1) USING TIMESTAMP 100").await;
+        session.ok("INSERT INTO t (p, v) VALUES (2, 2) USING TIMESTAMP 300").await;
+        let drop = prepare(&session, "ALTER TABLE t DROP v USING TIMESTAMP ?").await;
+        assert_eq!(markers(&drop), ["[timestamp] bigint"]);
+        let null = execute(&session, &drop, BoundValues::Positional(vec![BoundValue::Null].into())).await;
+        assert!(null.unwrap_err().to_string().contains("null value of timestamp"));
+        execute(&session, &drop, values(&[(&CqlType::Bigint, Value::Bigint(200))])).await.unwrap();
+        session.ok("ALTER TABLE t ADD v int").await;
+        assert_eq!(session.rows("SELECT p, v FROM t").await, ["p=1, v=null", "p=2, v=2"]);
+        // An unset timestamp is none: all that was written so far is dropped.
+        execute(&session, &drop, BoundValues::Positional(vec![BoundValue::Unset].into())).await.unwrap();
+        session.ok("ALTER TABLE t ADD v int").await;
+        assert_eq!(session.rows("SELECT p, v FROM t").await, ["p=1, v=null", "p=2, v=null"]);
+    });
+}
+
+#[test]
+fn only_using_timestamp_is_restricted_to_three_days_ahead() {
+    with_node("prepared-future", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
+        let far = rt::time::wall_micros() + 30 * 24 * 3600 * 1_000_000;
+        let default = QueryParams { timestamp: Some(far), ..QueryParams::default() };
+        let run = async |text: &str, params: &QueryParams| session.processor.query(&session.client, text, params).await;
+        run("INSERT INTO t (p, v) VALUES (1, 1)", &default).await.unwrap();
+        run("BEGIN BATCH INSERT INTO t (p, v) VALUES (2, 1); APPLY BATCH", &default).await.unwrap();
+        let written = session.rows("SELECT writetime(v) FROM t").await;
+        assert_eq!(written, vec![format!("writetime(v)={far}"); 2]);
+        let using = format!("INSERT INTO t (p, v) VALUES (1, 1) USING TIMESTAMP {far}");
+        for params in [&default, &QueryParams::default()] {
+            let refused = run(&using, params).await.unwrap_err();
+            assert!(refused.to_string().contains("3 days into the future"), "{refused}");
+        }
+    });
+}

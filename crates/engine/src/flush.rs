@@ -211,6 +211,9 @@ impl Engine {
 
 /// The compression that a table's options ask for. An empty class means none; a class that is not known is the default.
 pub(crate) fn compression_of(options: &OptionMap) -> Option<Compression> {
+    if options.is_empty() {
+        return None;
+    }
     let class = options.get("sstable_compression").or_else(|| options.get("class"));
     let class = class.map_or("LZ4Compressor", String::as_str);
     let enabled = options.get("enabled").is_none_or(|text| !text.eq_ignore_ascii_case("false"));

@@ -16,7 +16,7 @@ pub struct TableOptions {
     pub caching: OptionMap,
     /// `class` and the strategy's own options.
     pub compaction: OptionMap,
-    /// `sstable_compression`, `chunk_length_in_kb`, ...; empty class: not compressed.
+    /// `sstable_compression`, `chunk_length_in_kb`, ...; an empty map or class: not compressed.
     pub compression: OptionMap,
     /// Kept for description: checksums are always checked.
     pub crc_check_chance: f64,

@@ -5,7 +5,7 @@
 
 use super::tally::{Candidate, DatacenterId, Factors};
 use crate::tablets::TabletReplica;
-use crate::tablets::strategy::{FACTOR, SIMPLE, short_class};
+use crate::tablets::strategy::{FACTOR, SIMPLE, copies as copies_of, short_class};
 use model::id::HostId;
 use model::options::OptionMap;
 use rt::hash::HashMap;
@@ -140,7 +140,7 @@ impl Nodes {
     /// How many copies a keyspace with these options is to have, where the datacenters are numbered. `copies` are those of a tablet: where
     /// a strategy does not name datacenters, they say how many are in each.
     pub fn factors(&self, replication: &OptionMap, copies: &[TabletReplica]) -> Factors {
-        let number = |text: &String| text.parse::<u32>().ok();
+        let number = |text: &String| copies_of(text);
         let everywhere = replication.get(FACTOR).and_then(number);
         let mut factors = Factors { total: 0, each: SmallVec::new() };
         if replication.get("class").is_some_and(|class| short_class(class) == SIMPLE) {
@@ -341,6 +341,8 @@ mod tests {
         let simple =
             nodes.factors(&options(&[("class", SIMPLE), (FACTOR, "3")]), &[replica(5), replica(1), replica(2)]);
         assert_eq!((simple.total, simple.of(DatacenterId(0)), simple.of(DatacenterId(1))), (3, 2, 1));
+        let racks = nodes.factors(&options(&[("class", network), ("a", "['r1', 'r2']"), ("b", "1")]), &[]);
+        assert_eq!((racks.total, racks.of(DatacenterId(0)), racks.of(DatacenterId(1))), (3, 2, 1));
         let unknown = nodes.factors(&options(&[("class", network), ("a", "3"), ("gone", "3")]), &[]);
         assert_eq!((unknown.total, unknown.of(DatacenterId(0))), (6, 3));
     }

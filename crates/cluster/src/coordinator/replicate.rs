@@ -9,6 +9,7 @@ use super::nodes::Nodes;
 use super::tally::{Factors, Standing, Tally};
 use super::write::{Mutations, WriteKind};
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use crate::metadata::builtin::is_built_in;
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Replicas, WriteSet};
@@ -105,9 +106,9 @@ impl Round {
     }
 }
 
-/// What a keyspace's options ask for.
+/// What a keyspace's options ask for. Each node stores the built-in tables by itself, so any level needs this node alone.
 pub(super) fn factors(metadata: &Metadata, nodes: &Nodes, keyspace: &str, copies: &[TabletReplica]) -> Factors {
-    match metadata.keyspace(keyspace) {
+    match metadata.keyspace(keyspace).filter(|_| !is_built_in(keyspace)) {
         Some(keyspace) => nodes.factors(&keyspace.definition.replication, copies),
         None => Factors::default(),
     }

@@ -2,6 +2,7 @@
 
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::Table;
+use crate::metadata::builtin::is_built_in;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
 use replica::ReplicaError;
@@ -126,8 +127,8 @@ impl Coordinator {
         if matches!(consistency, Consistency::One | Consistency::LocalOne | Consistency::Any) {
             return Ok(1);
         }
-        let factor =
-            metadata.keyspace(&table.schema.keyspace).map_or(1, |keyspace| keyspace.definition.replication_factor());
+        let keyspace = metadata.keyspace(&table.schema.keyspace).filter(|_| !is_built_in(&table.schema.keyspace));
+        let factor = keyspace.map_or(1, |keyspace| keyspace.definition.replication_factor());
         let (required, alive) = (consistency.required(factor), table.tablets.replicas(0).len().max(1) as u32);
         if required > alive {
             count(&self.counters.unavailable);

@@ -1,4 +1,7 @@
-//! What every node has from birth, outside the journal: the node-local tables of `system_traces`.
+//! What every node has from birth, outside the journal: the tables of `system_traces`.
+//!
+//! Each node stores these tables by itself, and the coordinator of a traced request writes its trace to every node that is up. So there
+//! are at least as many copies as the replication of the keyspace asks for, which clients see and can alter like that of any other.
 //!
 //! Their ids and versions are fixed, so that data written by one release is found by the next. A new column takes the next free
 //! column id and the table a new version.
@@ -22,11 +25,16 @@ pub fn is_built_in(keyspace: &str) -> bool {
 
 /// The steps that create them.
 pub fn ops() -> Vec<Op> {
-    let replication = OptionMap::from([("class".to_owned(), "org.apache.cassandra.locator.LocalStrategy".to_owned())]);
-    let keyspace =
-        KeyspaceDefinition { name: TRACES.into(), replication, durable_writes: true, tablets: OptionMap::new() };
     let tables = [sessions(), events(), node_slow_log(), node_slow_log_time_idx()];
-    std::iter::once(Op::PutKeyspace(keyspace)).chain(tables.map(|table| Op::PutTable(Box::new(table)))).collect()
+    std::iter::once(Op::PutKeyspace(keyspace())).chain(tables.map(|table| Op::PutTable(Box::new(table)))).collect()
+}
+
+/// The keyspace as it is until an ALTER KEYSPACE.
+pub fn keyspace() -> KeyspaceDefinition {
+    let class = "org.apache.cassandra.locator.SimpleStrategy";
+    let replication = [("class", class), ("replication_factor", "2")];
+    let replication = replication.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    KeyspaceDefinition { name: TRACES.into(), replication, durable_writes: true, tablets: OptionMap::new() }
 }
 
 /// One row per traced request.

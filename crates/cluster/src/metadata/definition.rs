@@ -3,6 +3,7 @@
 
 use super::paging_keys::PagingKey;
 use crate::tablets::TabletReplica;
+use crate::tablets::strategy::copies;
 use crate::topology::Node;
 use model::id::{ColumnId, HostId, SchemaVersion, TableId};
 use model::options::{OptionMap, TableOptions};
@@ -27,7 +28,7 @@ impl KeyspaceDefinition {
     /// The replication factor on this one datacenter.
     pub fn replication_factor(&self) -> u32 {
         let factors = self.replication.iter().filter(|(key, _)| *key != "class");
-        factors.filter_map(|(_, factor)| factor.parse::<u32>().ok()).max().unwrap_or(1)
+        factors.filter_map(|(_, factor)| copies(factor)).max().unwrap_or(1)
     }
 
     /// The replication class without its package.

@@ -134,9 +134,12 @@ impl Recovered {
     }
 }
 
-/// The metadata as a snapshot.
+/// The metadata as a snapshot. Of what is built in it has the keyspace, if that was altered.
 pub(super) fn snapshot_of(metadata: &Metadata) -> Vec<u8> {
-    encode(&(metadata.number, metadata.version, metadata.as_ops(builtin::is_built_in)))
+    let mut ops = metadata.as_ops(builtin::is_built_in);
+    let built_in = metadata.keyspace(builtin::TRACES).map(|keyspace| &keyspace.definition);
+    ops.extend(built_in.filter(|found| **found != builtin::keyspace()).cloned().map(Op::PutKeyspace));
+    encode(&(metadata.number, metadata.version, ops))
 }
 
 /// Opens the log in a data directory, on shard 0 and before any shard's service starts; a node without one becomes a cluster of its own.

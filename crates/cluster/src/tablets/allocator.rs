@@ -3,7 +3,7 @@
 //! A tablet has at most one copy on a node. Its copies in a datacenter spread over the racks as evenly as their nodes allow. Among the
 //! nodes that are left the one with the fewest tablets for its shards is taken, and on it the shard with the fewest.
 
-use super::strategy::{Replication, StrategyError};
+use super::strategy::{Replication, StrategyError, check_racks};
 use super::{MAX_LOG2_COUNT, TabletMap, TabletReplica};
 use model::id::HostId;
 use smallvec::SmallVec;
@@ -38,10 +38,20 @@ pub fn nodes_by_datacenter(hosts: &[Host]) -> BTreeMap<String, u32> {
     nodes
 }
 
-/// Places `count` tablets, a power of two, and counts them in the hosts' loads.
-pub fn place(count: u32, replication: &Replication, hosts: &mut [Host]) -> Result<TabletMap, StrategyError> {
+/// Places `count` tablets, a power of two, and counts them in the hosts' loads. Where `racks` lists racks of a datacenter, each of
+/// these racks gets one copy.
+pub fn place(
+    count: u32,
+    replication: &Replication,
+    racks: &BTreeMap<String, Vec<String>>,
+    hosts: &mut [Host],
+) -> Result<TabletMap, StrategyError> {
     assert!(count.is_power_of_two() && count <= 1 << MAX_LOG2_COUNT, "a count of tablets");
     replication.check(&nodes_by_datacenter(hosts))?;
+    let is_known = |datacenter: &str, rack: &str| {
+        hosts.iter().any(|host| host.datacenter == datacenter && host.rack == rack && !host.load.is_empty())
+    };
+    check_racks(racks, is_known)?;
     let mut tablets = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let mut replicas: SmallVec<[TabletReplica; 1]> = SmallVec::new();
@@ -49,7 +59,14 @@ pub fn place(count: u32, replication: &Replication, hosts: &mut [Host]) -> Resul
             Replication::Simple(factor) => add_copies(*factor, hosts, |_| true, &mut replicas),
             Replication::ByDatacenter(factors) => {
                 for (datacenter, factor) in factors {
-                    add_copies(*factor, hosts, |host| host.datacenter == *datacenter, &mut replicas);
+                    let is_there = |host: &Host| host.datacenter == *datacenter;
+                    let Some(racks) = racks.get(datacenter) else {
+                        add_copies(*factor, hosts, is_there, &mut replicas);
+                        continue;
+                    };
+                    for rack in racks {
+                        add_copies(1, hosts, |host| is_there(host) && host.rack == *rack, &mut replicas);
+                    }
                 }
             }
         }
@@ -135,7 +152,7 @@ mod tests {
         ];
         for (spec, replication, count, expected) in cases {
             let mut hosts = hosts(spec);
-            let map = place(count, &replication, &mut hosts).expect("there are nodes enough");
+            let map = place(count, &replication, &BTreeMap::new(), &mut hosts).expect("there are nodes enough");
             assert_eq!(map.count(), count);
             assert_eq!(totals(&hosts), expected, "{spec}");
             for host in &hosts {
@@ -149,7 +166,7 @@ mod tests {
     fn load_that_is_there_counts() {
         let mut hosts = hosts("a/1:2 a/1:2");
         hosts[0].load = vec![4, 0];
-        let map = place(8, &factors(&[("a", 1)]), &mut hosts).expect("there are nodes enough");
+        let map = place(8, &factors(&[("a", 1)]), &BTreeMap::new(), &mut hosts).expect("there are nodes enough");
         assert_eq!(totals(&hosts), [6, 6]);
         assert_eq!(hosts[0].load, [4, 2], "the fuller shard gets none");
         assert_eq!(map.on_shard(hosts[0].id, rt::ShardId(1)).count(), 2);
@@ -157,8 +174,24 @@ mod tests {
 
     #[test]
     fn too_few_nodes_are_told() {
-        let refused = place(1, &factors(&[("a", 3)]), &mut hosts("a/1:1 a/2:1")).expect_err("two nodes");
+        let none = BTreeMap::new();
+        let refused = place(1, &factors(&[("a", 3)]), &none, &mut hosts("a/1:1 a/2:1")).expect_err("two nodes");
         assert_eq!(refused, StrategyError::TooFewNodes { datacenter: "a".into(), factor: 3 });
+    }
+
+    #[test]
+    fn each_rack_of_a_list_gets_one_copy() {
+        let racks = |list: &[&str]| {
+            BTreeMap::from([("a".to_owned(), list.iter().map(|rack| (*rack).to_owned()).collect::<Vec<_>>())])
+        };
+        let mut hosts = hosts("a/1:2 a/1:2 a/2:2 a/3:2 b/1:2");
+        let map = place(16, &factors(&[("a", 2), ("b", 1)]), &racks(&["1", "3"]), &mut hosts).expect("there are racks");
+        assert_eq!(totals(&hosts), [8, 8, 0, 16, 16]);
+        for tablet in 0..map.count() {
+            assert_eq!(map.replicas(tablet).len(), 3);
+        }
+        let refused = place(1, &factors(&[("a", 2)]), &racks(&["1", "9"]), &mut hosts).expect_err("no such rack");
+        assert_eq!(refused.to_string(), "Rack 9 doesn't exist in datacenter a");
     }
 
     proptest! {
@@ -177,7 +210,7 @@ mod tests {
                 .collect();
             let mut hosts = hosts(&spec.join(" "));
             let nodes = hosts.len() as u32;
-            let map = match place(1 << log2, &factors(&[("a", factor)]), &mut hosts) {
+            let map = match place(1 << log2, &factors(&[("a", factor)]), &BTreeMap::new(), &mut hosts) {
                 Ok(map) => map,
                 Err(_) => { prop_assert!(factor > nodes); return Ok(()); }
             };

@@ -1,7 +1,8 @@
 //! Replication strategies: how many copies of a tablet each datacenter gets, and whether there are nodes enough for them. Pure.
 //!
 //! `NetworkTopologyStrategy` names a factor for each datacenter; `replication_factor` stands for all those that it does not name.
-//! `SimpleStrategy` counts nodes without looking at datacenters: for placement and levels all nodes are then one datacenter.
+//! Instead of a number a datacenter may have a list of racks: one copy in each of them. Options keep it as a list of CQL, such as
+//! `['r1', 'r2']`. `SimpleStrategy` counts nodes without looking at datacenters: for placement and levels all nodes are then one datacenter.
 
 use model::options::OptionMap;
 use std::collections::BTreeMap;
@@ -46,6 +47,14 @@ pub enum StrategyError {
     /// More copies than nodes, with `SimpleStrategy`.
     #[error("The cluster doesn't have enough nodes for replication_factor={0}")]
     TooFewInAll(u32),
+    /// A rack of a list that no node of the datacenter is in.
+    #[error("Rack {rack} doesn't exist in datacenter {datacenter}")]
+    UnknownRack {
+        /// Where.
+        datacenter: String,
+        /// The rack.
+        rack: String,
+    },
     /// A class that does not exist.
     #[error("Unable to find replication strategy class 'org.apache.cassandra.locator.{0}'")]
     UnknownClass(String),
@@ -54,6 +63,67 @@ pub enum StrategyError {
 /// A class without its package.
 pub fn short_class(class: &str) -> &str {
     class.rsplit('.').next().unwrap_or(class)
+}
+
+/// The stored form of a list of racks; no racks are no copies.
+pub fn rack_list(racks: &[String]) -> String {
+    if racks.is_empty() {
+        return "0".to_owned();
+    }
+    let quoted: Vec<String> = racks.iter().map(|rack| format!("'{}'", rack.replace('\'', "''"))).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// The racks of a stored list; none if the option is not a list.
+pub fn racks_of(text: &str) -> Option<Vec<String>> {
+    let mut rest = text.strip_prefix('[')?.strip_suffix(']')?;
+    let mut racks = Vec::new();
+    loop {
+        rest = rest.strip_prefix('\'')?;
+        let mut rack = String::new();
+        loop {
+            let (before, after) = rest.split_once('\'')?;
+            rack.push_str(before);
+            match after.strip_prefix('\'') {
+                Some(after) => {
+                    rack.push('\'');
+                    rest = after;
+                }
+                None => {
+                    rest = after;
+                    break;
+                }
+            }
+        }
+        racks.push(rack);
+        if rest.is_empty() {
+            return Some(racks);
+        }
+        rest = rest.strip_prefix(", ")?;
+    }
+}
+
+/// How many copies a stored factor or list of racks asks for.
+pub fn copies(text: &str) -> Option<u32> {
+    text.parse().ok().or_else(|| racks_of(text).map(|racks| racks.len() as u32))
+}
+
+/// The racks to which a keyspace's options restrict the copies, by datacenter. Datacenters with a number are not in it.
+pub fn racks_by_datacenter(options: &OptionMap) -> BTreeMap<String, Vec<String>> {
+    options.iter().filter_map(|(name, text)| Some((name.clone(), racks_of(text)?))).collect()
+}
+
+/// Refuses lists that name a rack without a node. `known` has the racks of each datacenter.
+pub fn check_racks<'a>(
+    lists: &BTreeMap<String, Vec<String>>,
+    known: impl Fn(&str, &str) -> bool + 'a,
+) -> Result<(), StrategyError> {
+    for (datacenter, racks) in lists {
+        if let Some(rack) = racks.iter().find(|rack| !known(datacenter, rack)) {
+            return Err(StrategyError::UnknownRack { datacenter: datacenter.clone(), rack: rack.clone() });
+        }
+    }
+    Ok(())
 }
 
 fn number(text: &str) -> Result<u32, StrategyError> {
@@ -80,7 +150,11 @@ impl Replication {
                 let everywhere = options.get(FACTOR).map(|text| number(text)).transpose()?;
                 let mut factors = BTreeMap::new();
                 for name in known {
-                    let own = options.get(name).map(|text| number(text)).transpose()?;
+                    let own = options.get(name).map(|text| match racks_of(text) {
+                        Some(racks) => Ok(racks.len() as u32),
+                        None => number(text),
+                    });
+                    let own = own.transpose()?;
                     if let Some(factor) = own.or(everywhere).filter(|factor| *factor > 0) {
                         factors.insert(name.to_owned(), factor);
                     }
@@ -154,6 +228,28 @@ mod tests {
             let found = Replication::of(&options(given), ["dc1", "dc2"]).map_err(|error| error.to_string());
             assert_eq!(found, expected.map_err(str::to_owned), "{given:?}");
         }
+    }
+
+    #[test]
+    fn lists_of_racks_are_stored_as_written() {
+        let lists: [&[&str]; 4] = [&["r1"], &["r1", "r2"], &["it's", "a, b", "[x]"], &[""]];
+        for racks in lists {
+            let racks: Vec<String> = racks.iter().map(|rack| (*rack).to_owned()).collect();
+            let text = rack_list(&racks);
+            assert_eq!(racks_of(&text), Some(racks.clone()), "{text}");
+            assert_eq!(copies(&text), Some(racks.len() as u32));
+        }
+        assert_eq!(rack_list(&[]), "0");
+        for other in ["3", "", "[]", "['a'", "['a',]", "['a' 'b']", "[a]", "['a'] "] {
+            assert_eq!(racks_of(other), None, "{other}");
+        }
+        let given = options(&[("class", NETWORK_TOPOLOGY), ("dc1", "['r1', 'r2']"), ("dc2", "1")]);
+        assert_eq!(Replication::of(&given, ["dc1", "dc2"]), Ok(by(&[("dc1", 2), ("dc2", 1)])));
+        let lists = racks_by_datacenter(&given);
+        assert_eq!(lists, BTreeMap::from([("dc1".to_owned(), vec!["r1".to_owned(), "r2".to_owned()])]));
+        assert_eq!(check_racks(&lists, |_, _| true), Ok(()));
+        let refused = check_racks(&lists, |_, rack| rack == "r1").expect_err("there is one rack only");
+        assert_eq!(refused.to_string(), "Rack r2 doesn't exist in datacenter dc1");
     }
 
     #[test]

@@ -23,6 +23,18 @@ pub const ANSWERS_HOLD_METADATA: &str = "ANSWERS_HOLD_METADATA";
 /// A TRUNCATE begins an epoch of its table: it is a change of the metadata, and replicas refuse what was routed by earlier ones.
 pub const TRUNCATE_BY_EPOCH: &str = "TRUNCATE_BY_EPOCH";
 
+/// A feature that every release has, under the name by which clients of ScyllaDB look for it: tables are made of tablets.
+/// It is shown to clients, and is no feature that nodes agree upon.
+const TABLETS: &str = "TABLETS";
+
+/// The features of a node as the system tables show them, in order, with commas between.
+pub fn shown(features: &[String]) -> String {
+    let mut names: Vec<&str> = features.iter().map(String::as_str).chain([TABLETS]).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(",")
+}
+
 /// What this release can do.
 pub fn supported() -> Vec<String> {
     let features = [

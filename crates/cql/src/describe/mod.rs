@@ -5,7 +5,7 @@
 
 mod options;
 mod snapshot;
-mod statement;
+pub(crate) mod statement;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,6 @@
 //! Table options as text, in ScyllaDB's order.
 
+use cluster::tablets::strategy::racks_of;
 use model::options::{OptionMap, TableOptions};
 
 /// `name = value` of each option. Those of ScyllaDB's extensions and of Cassandra only are left out while they say nothing.
@@ -39,6 +40,16 @@ pub fn properties(options: &TableOptions) -> Vec<String> {
 pub fn map(map: &OptionMap) -> String {
     let (class, rest): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "class");
     let entries = class.into_iter().chain(rest).map(|(key, value)| format!("{}: {}", string(key), string(value)));
+    format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+}
+
+/// The replication of a keyspace: as a map of strings, with lists of racks as lists.
+pub fn replication(map: &OptionMap) -> String {
+    let (class, rest): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "class");
+    let entries = class.into_iter().chain(rest).map(|(key, value)| match racks_of(value) {
+        Some(_) => format!("{}: {value}", string(key)),
+        None => format!("{}: {}", string(key), string(value)),
+    });
     format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
 }
 

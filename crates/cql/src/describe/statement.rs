@@ -12,7 +12,7 @@ pub fn create_keyspace(definition: &KeyspaceDefinition) -> String {
     let mut out = format!(
         "CREATE KEYSPACE {} WITH replication = {} AND durable_writes = {}",
         quote_identifier(&definition.name),
-        options::map(&definition.replication),
+        options::replication(&definition.replication),
         definition.durable_writes
     );
     if !definition.tablets.is_empty() {

@@ -52,7 +52,7 @@ impl Modify {
         }
         let config = request.config;
         let now = rt::time::wall_micros();
-        let default = default_timestamp(request, now)?;
+        let default = default_timestamp(request)?;
         let (stamp, capped) = self.stamp(env, default, now, request)?;
         let keys = self.keys(env)?;
         let rows = self.rows(env)?;
@@ -96,11 +96,12 @@ impl Modify {
     }
 }
 
-/// The timestamp of writes that name none: the client's, else the shard's clock.
-pub fn default_timestamp(request: &Request<'_>, now: i64) -> Result<i64, Error> {
+/// The timestamp of writes that name none: the request's default timestamp, else the shard's clock. The setting
+/// `restrict_future_timestamp` applies to USING TIMESTAMP only.
+pub fn default_timestamp(request: &Request<'_>) -> Result<i64, Error> {
     match request.params.timestamp {
         Some(timestamp) => {
-            check_timestamp(timestamp, now, request.config.restrict_future_timestamp)?;
+            check_timestamp(timestamp)?;
             Ok(timestamp)
         }
         None => Ok(request.coordinator.timestamp()),

@@ -1,5 +1,6 @@
 //! ALTER TABLE: columns added, dropped and renamed, options set. Every change gives the table's schema a new version.
 
+use super::compatibility::{keeps_bytes, keeps_order, keeps_values};
 use super::create_table::STATIC_WITHOUT_CLUSTERING;
 use super::options::{self, Purpose};
 use super::table::new_version;
@@ -137,7 +138,7 @@ fn check_dropped(
             "Cannot re-add previously dropped column {name}: its type is not known any more"
         )));
     };
-    if *ty == old || value_compatible(&old, ty) {
+    if keeps_values(&old, ty) {
         return Ok(());
     }
     if ty.is_collection() && ty.is_multi_cell() && old.is_collection() && old.is_multi_cell() {
@@ -226,8 +227,9 @@ fn retype(
     };
     let (old, new) = (&current.ty, types::resolve(metadata, &definition.keyspace, written)?);
     let (compatible, how) = match current.kind {
-        ColumnKind::Clustering => (order_compatible(old, &new), "types are not order-compatible"),
-        _ => (value_compatible(old, &new), "types are incompatible"),
+        ColumnKind::PartitionKey => (keeps_bytes(old, &new), "types are incompatible"),
+        ColumnKind::Clustering => (keeps_order(old, &new), "types are not order-compatible"),
+        ColumnKind::Static | ColumnKind::Regular => (keeps_values(old, &new), "types are incompatible"),
     };
     if !compatible {
         return Err(Error::Configuration(format!("Cannot change {column} from type {old} to type {new}: {how}.")));
@@ -236,22 +238,4 @@ fn retype(
         column.ty = new.to_string();
     }
     Ok(*old != new)
-}
-
-/// Whether every value of `old` is one of `new`, in the same order.
-pub(super) fn order_compatible(old: &CqlType, new: &CqlType) -> bool {
-    old == new || (*old == CqlType::Ascii && *new == CqlType::Text)
-}
-
-/// Whether every value of `old` is one of `new`. Only where files written under the old type read the same under the new one: both
-/// of one width, or both of any.
-fn value_compatible(old: &CqlType, new: &CqlType) -> bool {
-    let wider = matches!(
-        (old, new),
-        (CqlType::Ascii | CqlType::Text | CqlType::Decimal | CqlType::Varint | CqlType::Inet, CqlType::Blob)
-            | (CqlType::Timeuuid, CqlType::Uuid)
-            | (CqlType::Timestamp, CqlType::Bigint)
-            | (CqlType::Bigint, CqlType::Timestamp)
-    );
-    order_compatible(old, new) || wider
 }

@@ -1,5 +1,6 @@
 //! ALTER TYPE. Tables that use the type get a new version of their schema in the same change.
 
+use super::compatibility::{keeps_bytes, keeps_order};
 use super::user_type::{MAX_FIELDS, check_distinct, field_type};
 use super::{Made, names, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
@@ -7,6 +8,7 @@ use crate::error::Error;
 use crate::syntax::ast::{AlterType, AlterTypeAction, Name, TypeName};
 use cluster::Metadata;
 use cluster::metadata::{Keyspace, Op, TypeDefinition, types_in_order};
+use model::CqlType;
 use model::types::UserType;
 
 pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, Error> {
@@ -44,7 +46,7 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
                 return Err(Error::invalid(format!("Unknown field {field} in type {keyspace}.{name}")));
             };
             let (new, old) = (field_type(metadata, keyspace, type_name)?, &user_type.fields[at].1);
-            if !super::alter_table::order_compatible(old, &new) {
+            if !keeps_order(old, &new) || is_in_partition_key(home, name) && !keeps_bytes(old, &new) {
                 return Err(Error::invalid(format!(
                     "Type {new} in incompatible with previous type {old} of field {field} in user type {keyspace}.{name}"
                 )));
@@ -55,6 +57,12 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
     let mut ops = vec![Op::PutType(TypeDefinition { keyspace: keyspace.to_owned(), name: name.to_owned(), fields })];
     ops.extend(dependents(home, name));
     Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Type(name.to_owned()), keyspace))
+}
+
+/// Whether a table of the keyspace has the type in its partition key.
+fn is_in_partition_key(home: &Keyspace, name: &str) -> bool {
+    let uses = |ty: &CqlType| ty.references_udt(&home.definition.name, name);
+    home.tables.values().any(|table| table.schema.partition_key.iter().any(|column| uses(&column.ty)))
 }
 
 fn stored_fields(user_type: &UserType) -> Vec<(String, String)> {

@@ -178,29 +178,26 @@ fn check_counters(key: &PrimaryKey, columns: &BTreeMap<Name, Written>, default_t
     }
 }
 
-/// For each clustering column, whether rows descend by it.
+/// For each clustering column, whether rows descend by it. The directive names the first clustering columns in
+/// their order; the columns after them ascend.
 fn clustering_order(statement: &CreateTable, key: &PrimaryKey) -> Result<Vec<bool>, Error> {
     let written = &statement.clustering_order;
-    if written.is_empty() {
-        return Ok(vec![false; key.clustering.len()]);
-    }
     if written.len() > key.clustering.len() {
         return Err(Error::invalid("Only clustering key columns can be defined in CLUSTERING ORDER directive"));
     }
-    let mut last = None;
-    for name in &key.clustering {
-        let Some(at) = written.iter().position(|(ordered, _)| ordered == name) else {
-            return Err(Error::invalid(format!("Missing CLUSTERING ORDER for column {name}")));
-        };
-        if let Some((before, name_before)) = last
-            && before > at
-        {
-            return Err(Error::invalid(format!(
-                "The order of columns in the CLUSTERING ORDER directive must be the one of the clustering key \
-                 ({name_before} must appear before {name})"
-            )));
+    let mut descending = vec![false; key.clustering.len()];
+    for (at, (name, is_descending)) in written.iter().enumerate() {
+        let expected = &key.clustering[at];
+        if name != expected {
+            return Err(Error::invalid(match written.iter().any(|(ordered, _)| ordered == expected) {
+                true => format!(
+                    "The order of columns in the CLUSTERING ORDER directive must be the one of the clustering key \
+                     ({expected} must appear before {name})"
+                ),
+                false => format!("Missing CLUSTERING ORDER for column {expected}"),
+            }));
         }
-        last = Some((at, name));
+        descending[at] = *is_descending;
     }
-    Ok(written.iter().map(|(_, descending)| *descending).collect())
+    Ok(descending)
 }

@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::guardrails::Guardrails;
 use crate::syntax::ast::{AlterKeyspace, CreateKeyspace, DropKeyspace};
 use cluster::Metadata;
-use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op};
+use cluster::metadata::{Keyspace, KeyspaceDefinition, NodeInfo, Op, builtin};
 use cluster::placement;
 use cluster::tablets::allocator::{self, Host};
-use cluster::tablets::strategy::Replication;
+use cluster::tablets::strategy::{Replication, check_racks, copies, rack_list, racks_by_datacenter, racks_of};
 use model::options::OptionMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,11 +37,12 @@ pub(super) fn create(
     let mut warnings = Vec::new();
     let definition = KeyspaceDefinition {
         name: name.to_owned(),
-        replication: replication(name, &hosts, properties.map("replication")?.unwrap_or_default(), None)?,
+        replication: replication(name, &hosts, properties.map_with_racks("replication")?.unwrap_or_default(), None)?,
         durable_writes: properties.boolean("durable_writes")?.unwrap_or(true),
         tablets: tablets(&properties, &mut warnings)?.unwrap_or_default(),
     };
     check_others(&properties)?;
+    check_rack_lists(&definition, &hosts)?;
     if metadata.keyspace(name).is_some() {
         if statement.if_not_exists {
             return Ok(Made::nothing());
@@ -65,7 +66,10 @@ pub(super) fn alter(
     statement: &AlterKeyspace,
 ) -> Result<Made, Error> {
     let name = statement.name.as_str();
-    names::check_modifiable(name)?;
+    let is_built_in = builtin::is_built_in(name);
+    if !is_built_in {
+        names::check_modifiable(name)?;
+    }
     let Some(keyspace) = metadata.keyspace(name) else {
         if statement.if_exists {
             return Ok(Made::nothing());
@@ -75,14 +79,16 @@ pub(super) fn alter(
     let properties = Properties::new(&statement.options)?;
     let mut definition = keyspace.definition.clone();
     let mut warnings = Vec::new();
-    if let Some(options) = properties.map("replication")? {
-        let hosts = placement::hosts(metadata, node);
+    let hosts = placement::hosts(metadata, node);
+    if let Some(options) = properties.map_with_racks("replication")? {
         let altered = replication(name, &hosts, options, Some(&definition.replication))?;
-        if is_enabled(&definition.tablets) {
+        if is_enabled(&definition.tablets) && !is_built_in {
             check_step(&definition.replication, &altered, &hosts)?;
+            check_racks_step(&definition.replication, &altered)?;
         }
-        if hosts.len() > 1 && !keyspace.tables.is_empty() {
+        if hosts.len() > 1 && !keyspace.tables.is_empty() && !is_built_in {
             check_change(&definition.replication, &altered, &hosts)?;
+            check_placement(keyspace, &altered, &hosts)?;
         }
         definition.replication = altered;
         warnings.extend(guardrails.check_replication(&definition)?);
@@ -98,6 +104,7 @@ pub(super) fn alter(
         definition.tablets = tablets;
     }
     check_others(&properties)?;
+    check_rack_lists(&definition, &hosts)?;
     let ops = vec![Op::PutKeyspace(definition)];
     Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
 }
@@ -135,14 +142,20 @@ fn replication(
         }
         NETWORK_TOPOLOGY => {
             let (racks, altered) = (placement::racks(hosts), old.is_some());
+            let listed = old.map(racks_by_datacenter).unwrap_or_default();
             let old = old.into_iter().flatten().filter(|(key, _)| *key != "class");
             let mut old: OptionMap = old.map(|(key, factor)| (key.clone(), factor.clone())).collect();
             let from_simple = old.remove(FACTOR).filter(|_| options.is_empty());
             let everywhere = options.remove(FACTOR).or(from_simple).map(checked_factor).transpose()?;
             for datacenter in racks.keys() {
                 let kept = old.remove(*datacenter).filter(|_| everywhere.is_some());
+                let before = listed.get(*datacenter);
                 if let Some(factor) = options.remove(*datacenter).or(kept).or_else(|| everywhere.clone()) {
-                    out.insert((*datacenter).to_owned(), checked_factor(factor)?);
+                    let factor = match racks_of(&factor) {
+                        Some(_) => factor,
+                        None => factor_after(datacenter, checked_factor(factor)?, before)?,
+                    };
+                    out.insert((*datacenter).to_owned(), factor);
                 }
             }
             if out.len() == 1 && altered && options.is_empty() {
@@ -166,6 +179,90 @@ fn replication(
         }
     }
     Ok(out)
+}
+
+/// The stored form of a number that is written for a datacenter which has these racks so far. A list of racks stays if the number is
+/// theirs, and ends with 0; no other number can replace it.
+fn factor_after(datacenter: &str, factor: String, racks: Option<&Vec<String>>) -> Result<String, Error> {
+    match racks {
+        Some(racks) if copies(&factor) == Some(racks.len() as u32) => Ok(rack_list(racks)),
+        Some(_) if copies(&factor) != Some(0) => Err(Error::Configuration(format!(
+            "The replication factor of datacenter {datacenter} is a list of racks and cannot be altered to the number {factor}"
+        ))),
+        _ => Ok(factor),
+    }
+}
+
+/// Whether the lists of racks can be: of racks that exist, each once, in a keyspace with tablets.
+fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(), Error> {
+    let lists = racks_by_datacenter(&definition.replication);
+    if !lists.is_empty() && !is_enabled(&definition.tablets) {
+        return Err(Error::Configuration(format!(
+            "Keyspace {} has no tablets: its replication factors cannot be lists of racks",
+            definition.name
+        )));
+    }
+    for (datacenter, racks) in &lists {
+        if let Some(twice) = racks.iter().enumerate().find(|(at, rack)| racks[..*at].contains(rack)) {
+            return Err(Error::Configuration(format!("Rack {} is listed twice for datacenter {datacenter}", twice.1)));
+        }
+    }
+    let known = placement::racks(hosts);
+    let is_known = |datacenter: &str, rack: &str| known.get(datacenter).is_some_and(|racks| racks.contains_key(rack));
+    check_racks(&lists, is_known).map_err(|error| Error::Configuration(error.to_string()))
+}
+
+/// Whether a statement changes lists of racks as ScyllaDB allows: by one rack, or it makes lists of numbers and changes nothing else.
+fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> {
+    let (old, new) = (racks_by_datacenter(before), racks_by_datacenter(after));
+    let number = |options: &OptionMap, name: &str| options.get(name).and_then(|text| copies(text)).unwrap_or(0);
+    let converts = |name: &String| !old.contains_key(name) && number(before, name) > 0;
+    if new.keys().any(converts) {
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let changes = |name: &&&String| {
+            number(before, name) != number(after, name)
+                || old.get(**name).is_some_and(|racks| new.get(**name) != Some(racks))
+        };
+        return match names.iter().filter(|name| ***name != "class" && ***name != FACTOR).find(changes) {
+            Some(name) => Err(Error::invalid(format!(
+                "A statement that makes lists of racks of replication factors cannot change how many copies there are (datacenter {name})"
+            ))),
+            None => Ok(()),
+        };
+    }
+    for (datacenter, racks) in &new {
+        let before = old.get(datacenter).map_or(&[][..], Vec::as_slice);
+        let added = racks.iter().filter(|rack| !before.contains(rack)).count();
+        let removed = before.iter().filter(|rack| !racks.contains(rack)).count();
+        if added + removed > 1 {
+            return Err(Error::invalid(format!(
+                "The list of racks of datacenter {datacenter} can be altered by one rack at a time"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the tablets that there are have their copies in the listed racks: they cannot be brought there yet.
+fn check_placement(keyspace: &Keyspace, replication: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
+    for (datacenter, racks) in racks_by_datacenter(replication) {
+        let is_there = |host: &&Host| host.datacenter == datacenter;
+        let rack_of = |host| hosts.iter().filter(is_there).find(|known| known.id == host).map(|known| &known.rack);
+        let mut wanted: Vec<&String> = racks.iter().collect();
+        wanted.sort();
+        for table in keyspace.tables.values() {
+            let fits = (0..table.tablets.count()).all(|tablet| {
+                let replicas = table.tablets.replicas(tablet).iter();
+                let mut found: Vec<&String> = replicas.filter_map(|replica| rack_of(replica.host)).collect();
+                found.sort();
+                found == wanted
+            });
+            if !fits {
+                return Err(Error::not_supported("moving the tables of a keyspace to other racks"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn checked_factor(factor: String) -> Result<String, Error> {

@@ -6,7 +6,9 @@
 
 mod alter_table;
 mod alter_type;
+mod compatibility;
 mod create_table;
+mod drop_unsupported;
 mod keyspace;
 pub mod names;
 #[cfg(test)]
@@ -27,7 +29,7 @@ pub use truncate::truncate;
 use crate::api::{Answer, AnswerKind, ClientState, SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
-use crate::syntax::ast::{AlterTableAction, Name, QualifiedName, Statement};
+use crate::syntax::ast::{AlterTableAction, Literal, Name, QualifiedName, Statement, Term};
 use cluster::Metadata;
 use cluster::metadata::{ChangeError, NodeInfo, Op};
 
@@ -72,12 +74,20 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
             | Statement::CreateType(_)
             | Statement::AlterType(_)
             | Statement::DropType(_)
+            | Statement::DropUnsupported(_)
     )
 }
 
-/// Executes a statement for which [`is_schema_statement`] holds.
-pub async fn execute(client: &ClientState, statement: &Statement, guardrails: &Guardrails) -> Result<Answer, Error> {
-    let statement = qualified(client, statement)?;
+/// Executes a statement for which [`is_schema_statement`] holds. `drop_time` is the value of the bind marker of
+/// ALTER TABLE ... DROP USING TIMESTAMP: none if there is no such marker, or if it is unset.
+pub async fn execute(
+    client: &ClientState,
+    statement: &Statement,
+    drop_time: Option<i64>,
+    guardrails: &Guardrails,
+) -> Result<Answer, Error> {
+    let mut statement = qualified(client, statement)?;
+    set_drop_time(&mut statement, drop_time);
     keep_newer_than_drop(&statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(move |metadata, node| {
@@ -95,6 +105,16 @@ pub async fn execute(client: &ClientState, statement: &Statement, guardrails: &G
     }
     let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
     Ok(Answer { warnings, ..Answer::new(kind) })
+}
+
+/// Puts the value of a bind marker into the place of the marker.
+fn set_drop_time(statement: &mut Statement, drop_time: Option<i64>) {
+    if let Statement::AlterTable(altered) = statement
+        && let AlterTableAction::Drop { timestamp, .. } = &mut altered.action
+        && let Some(Term::Marker(_)) = timestamp
+    {
+        *timestamp = drop_time.map(|time| Term::Literal(Literal::Integer(time.to_string())));
+    }
 }
 
 /// A column dropped as of a timestamp may be added again, and then shows what is newer. Files name columns and tell; memtables know
@@ -137,6 +157,7 @@ fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, E
         Statement::CreateType(statement) => Some(&mut statement.name),
         Statement::AlterType(statement) => Some(&mut statement.name),
         Statement::DropType(statement) => Some(&mut statement.name),
+        Statement::DropUnsupported(statement) if statement.kind.has_keyspace() => Some(&mut statement.name),
         _ => None,
     };
     if let Some(name) = name {
@@ -157,6 +178,7 @@ fn make(metadata: &Metadata, node: &NodeInfo, guardrails: &Guardrails, statement
         Statement::CreateType(statement) => user_type::create(metadata, statement),
         Statement::AlterType(statement) => alter_type::alter(metadata, statement),
         Statement::DropType(statement) => user_type::drop(metadata, statement),
+        Statement::DropUnsupported(statement) => drop_unsupported::drop(metadata, statement),
         _ => Err(Error::invalid("The statement does not change the schema")),
     }
 }

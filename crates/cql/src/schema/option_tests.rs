@@ -107,7 +107,7 @@ fn options_are_kept_in_one_form_and_told_when_they_do_nothing() {
             assert!(warnings.len() == 1 && warnings[0].contains(words), "{warned}: {warnings:?}");
         }
         let none = make("compression = {'enabled': false}").0.compression;
-        assert_eq!(none, [("sstable_compression".to_owned(), String::new())].into());
+        assert!(none.is_empty(), "{none:?}");
         for other in ["compression = {}", "compression = {'sstable_compression': ''}"] {
             assert_eq!(make(other).0.compression, none, "{other}");
         }

@@ -111,3 +111,111 @@ fn more_copies_than_nodes_are_refused_with_the_table() {
         );
     });
 }
+
+#[test]
+fn a_factor_can_be_a_list_of_racks() {
+    rt::block_on(async {
+        // The racks of a are r0, r1 and r2, that of b is r3.
+        let mut world = cluster(&["a", "a", "a", "b"]);
+        let create = |name: &str, options: &str| format!("CREATE KEYSPACE {name} WITH replication = {{{options}}}");
+        world.run(&create("k", "'class': 'NetworkTopologyStrategy', 'a': ['r0', 'r2'], 'b': 1")).unwrap();
+        let stored = |world: &World| world.metadata.keyspace("k").unwrap().definition.replication.clone();
+        let class = "org.apache.cassandra.locator.NetworkTopologyStrategy";
+        let expected = [("a", "['r0', 'r2']"), ("b", "1"), ("class", class)];
+        assert_eq!(stored(&world), expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        let described = crate::describe::statement::create_keyspace(&world.metadata.keyspace("k").unwrap().definition);
+        assert!(described.contains(&format!("{{'class': '{class}', 'a': ['r0', 'r2'], 'b': '1'}}")), "{described}");
+        let again = described.replacen(" k ", " again ", 1);
+        world.run(&again).unwrap();
+        assert_eq!(world.metadata.keyspace("again").unwrap().definition.replication, stored(&world));
+
+        for (options, words) in [
+            ("'class': 'NetworkTopologyStrategy', 'a': ['r0', 'r9']", "Rack r9 doesn't exist in datacenter a"),
+            ("'class': 'NetworkTopologyStrategy', 'a': ['r0', 'r3']", "Rack r3 doesn't exist in datacenter a"),
+            ("'class': 'NetworkTopologyStrategy', 'a': ['r0', 'r0']", "Rack r0 is listed twice for datacenter a"),
+            ("'class': 'NetworkTopologyStrategy', 'c': ['r0']", "Unrecognized strategy option {c}"),
+            ("'class': 'NetworkTopologyStrategy', 'replication_factor': ['r0']", "Replication factor must be numeric"),
+            ("'class': 'SimpleStrategy', 'replication_factor': ['r0']", "Replication factor must be numeric"),
+            ("'a': [1, 2]", "It should be a map of strings"),
+        ] {
+            let answer = answer(&mut world, &create("bad", options));
+            assert!(answer.contains(words), "{options}: {answer}");
+        }
+        let without = format!("{} AND tablets = {{'enabled': false}}", create("bad", "'a': ['r0']"));
+        assert!(answer(&mut world, &without).contains("has no tablets"));
+
+        world.run("CREATE TABLE k.t (p int PRIMARY KEY)").unwrap();
+        let table = world.metadata.table("k", "t").unwrap().clone();
+        for tablet in 0..table.tablets.count() {
+            let mut hosts: Vec<u8> =
+                table.tablets.replicas(tablet).iter().map(|replica| replica.host.0.as_bytes()[0]).collect();
+            hosts.sort();
+            assert_eq!(hosts, [1, 3, 4], "one copy in each of r0, r2 and r3");
+        }
+    });
+}
+
+#[test]
+fn a_list_of_racks_is_altered_by_one_rack() {
+    rt::block_on(async {
+        let mut world = cluster(&["a", "a", "a", "b"]);
+        world.run("CREATE KEYSPACE k WITH replication = {'a': 2, 'b': 1}").unwrap();
+        let alter = |options: &str| format!("ALTER KEYSPACE k WITH replication = {{{options}}}");
+        let one_rack = "The list of racks of datacenter a can be altered by one rack at a time";
+        let only_converts = "cannot change how many copies there are";
+        for (options, expected) in [
+            // From a number to a list: as many racks, and nothing else changes.
+            ("'a': ['r0', 'r1', 'r2'], 'b': 1", only_converts),
+            ("'a': ['r0', 'r1'], 'b': 0", only_converts),
+            ("'a': ['r0', 'r1'], 'b': 1", "ok 1"),
+            // From list to list.
+            ("'a': ['r0', 'r2'], 'b': 1", one_rack),
+            ("'a': ['r0', 'r1', 'r2'], 'b': 1", "ok 1"),
+            ("'a': ['r2', 'r1'], 'b': 1", "ok 1"),
+            // From a list to a number: its own, which keeps it.
+            ("'a': 3, 'b': 1", "is a list of racks and cannot be altered to the number 3"),
+            ("'a': 2, 'b': 1", "ok 1"),
+            ("'a': ['r2'], 'b': 1", "ok 1"),
+            ("'a': [], 'b': 1", "ok 1"),
+        ] {
+            let answer = answer(&mut world, &alter(options));
+            assert!(answer.contains(expected), "{options}: {answer}");
+            if options == "'a': 2, 'b': 1" {
+                let replication = &world.metadata.keyspace("k").unwrap().definition.replication;
+                assert_eq!(replication["a"], "['r2', 'r1']");
+            }
+        }
+        assert_eq!(world.metadata.keyspace("k").unwrap().definition.replication["a"], "0");
+        // With tables only what their copies agree with already.
+        world.run("CREATE KEYSPACE t WITH replication = {'b': 1}").unwrap();
+        world.run("CREATE TABLE t.t (p int PRIMARY KEY)").unwrap();
+        assert_eq!(answer(&mut world, "ALTER KEYSPACE t WITH replication = {'b': ['r3']}"), "ok 1");
+        world.run("CREATE KEYSPACE u WITH replication = {'a': 1}").unwrap();
+        world.run("CREATE TABLE u.t (p int PRIMARY KEY)").unwrap();
+        let moves = answer(&mut world, "ALTER KEYSPACE u WITH replication = {'a': ['r1']}");
+        assert_eq!(moves, "moving the tables of a keyspace to other racks is not supported yet");
+    });
+}
+
+#[test]
+fn the_replication_of_traces_can_be_altered() {
+    rt::block_on(async {
+        let mut world = cluster(&["a", "a", "a"]);
+        let replication =
+            |world: &World| world.metadata.keyspace("system_traces").unwrap().definition.replication.clone();
+        let simple = |factor: &str| {
+            let class = "org.apache.cassandra.locator.SimpleStrategy";
+            [("class", class), ("replication_factor", factor)].map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        assert_eq!(replication(&world), simple("2").into());
+        let alter = |replication: &str| format!("ALTER KEYSPACE system_traces WITH replication = {replication}");
+        assert_eq!(answer(&mut world, &alter("{'class': 'SimpleStrategy', 'replication_factor': 3}")), "ok 1");
+        assert_eq!(replication(&world), simple("3").into());
+        assert_eq!(answer(&mut world, &alter("{'class': 'NetworkTopologyStrategy', 'a': 1}")), "ok 1");
+        assert_eq!(replication(&world)["a"], "1");
+        assert_eq!(world.metadata.keyspace("system_traces").unwrap().tables.len(), 4);
+        for text in ["DROP KEYSPACE system_traces", "CREATE TABLE system_traces.t (p int PRIMARY KEY)"] {
+            assert!(answer(&mut world, text).contains("not user-modifiable"), "{text}");
+        }
+    });
+}

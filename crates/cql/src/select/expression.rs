@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::restrictions::analyse::output_of;
 use crate::syntax::ast::{self, FunctionCall, SelectExpr, Selection, Target};
 use crate::term::function::{self, Argument, Function};
-use crate::term::typing::{fits, literal_type, natural_type, preferred_type, show, show_type};
+use crate::term::typing::{fits, inferred_type, natural_type, preferred_type, show, show_type};
 use crate::term::{Term, Variables, cast, prepare};
 use bytes::Bytes;
 use model::CqlType;
@@ -159,14 +159,8 @@ impl<'s> Columns<'s, '_, '_> {
     }
 
     fn type_of_value(&self, term: &ast::Term) -> Result<CqlType, Error> {
-        if let Some(ty) = natural_type(self.variables, term) {
-            return Ok(ty);
-        }
-        match term {
-            ast::Term::Literal(literal) => literal_type(literal)
-                .ok_or_else(|| Error::invalid("Cannot infer the type of null in the SELECT clause")),
-            other => Err(Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(other)))),
-        }
+        inferred_type(self.variables.metadata, &self.variables.keyspace, term)
+            .ok_or_else(|| Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(term))))
     }
 
     /// `writetime` or `ttl` of a column of one cell, or of one cell among several.
@@ -267,6 +261,12 @@ impl<'s> Columns<'s, '_, '_> {
                     call.arguments.len()
                 )));
             };
+            if matches!(argument, SelectExpr::Value(ast::Term::Marker(_))) {
+                return Err(Error::invalid(format!(
+                    "Function {} is only valid when argument types are known",
+                    function::full_name(&call.name)
+                )));
+            }
             let (argument, ty) = self.expression(argument)?;
             if argument.has_aggregate() {
                 return Err(Error::invalid("aggregate functions cannot be used as arguments of aggregate functions"));
@@ -304,7 +304,7 @@ impl<'s> Columns<'s, '_, '_> {
                 (SelectExpr::Value(term), None) => Argument {
                     shown: show(term),
                     ty: natural_type(self.variables, term),
-                    preferred: preferred_type(term),
+                    preferred: preferred_type(metadata, &keyspace, term),
                     fits: Box::new(|ty: &CqlType| fits(metadata, &keyspace, term, ty)),
                 },
                 (expr, planned) => Argument {

@@ -9,6 +9,8 @@ use crate::api::{ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
 use crate::error::Error;
 use crate::restrictions::analyse::output_of;
+use crate::restrictions::clustering::Tuple;
+use crate::restrictions::filter::Test;
 use crate::restrictions::{Clustering, Filter, Op, Partition, Purpose, Restrictions, analyse};
 use crate::source::VirtualTable;
 use crate::syntax::ast::{self, OrderBy, Selection};
@@ -246,6 +248,24 @@ fn check_distinct(schema: &TableSchema, output: &[OutputColumn], is_keys: bool) 
     Ok(())
 }
 
+/// Whether `=` restricts the clustering column at this position to one value, alone or with others, also by a filter.
+fn is_fixed(restrictions: &Restrictions, position: usize) -> bool {
+    let by_key = match &restrictions.clustering {
+        Clustering::All => false,
+        Clustering::Columns { prefix, .. } => {
+            prefix.get(position).is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))))
+        }
+        Clustering::Tuples(tuples) => {
+            tuples.iter().any(|tuple| matches!(tuple, Tuple::Eq(terms) if position < terms.len()))
+        }
+    };
+    let is_equality = |filter: &Filter| {
+        matches!(filter.test, Test::Compare(ast::CompareOp::Eq, _))
+            && matches!(filter.column, OutputColumn::Clustering(column) if usize::from(column) == position)
+    };
+    by_key || restrictions.filters.iter().any(is_equality)
+}
+
 /// The columns of ORDER BY, with whether they descend; all in the table's order, or all in the opposite one.
 fn order<'s>(
     schema: &'s TableSchema,
@@ -273,13 +293,7 @@ fn order<'s>(
                 "Order by is currently only supported on the clustered columns of the PRIMARY KEY, got {name}"
             )));
         }
-        let is_fixed = |position: usize| match &restrictions.clustering {
-            Clustering::Columns { prefix, .. } => {
-                prefix.get(position).is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))))
-            }
-            _ => false,
-        };
-        while next < column.position as usize && is_fixed(next) {
+        while next < column.position as usize && is_fixed(restrictions, next) {
             next += 1;
         }
         if next != column.position as usize {

@@ -8,6 +8,7 @@ use super::ring::{LOG2_TOKENS, tokens_of};
 use super::rows::{Rows, text};
 use super::{Knowledge, nodes};
 use cluster::Node;
+use cluster::topology::features;
 use model::types::Value;
 use std::rc::Rc;
 
@@ -41,7 +42,7 @@ pub(super) fn peers(known: &Knowledge, rows: &mut Rows) {
             ("release_version", text(&node.release_version)),
             ("rpc_address", Value::Inet(node.rpc_address)),
             ("schema_version", Value::Uuid(known.metadata.version)),
-            ("supported_features", text(node.features.join(","))),
+            ("supported_features", text(features::shown(&node.features))),
             ("tokens", token_set(known, node)),
         ]);
     }

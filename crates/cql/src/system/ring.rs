@@ -5,6 +5,7 @@
 use super::rows::{Rows, text};
 use super::{CQL_VERSION, Knowledge, PARTITIONER};
 use cluster::tablets::TabletReplica;
+use cluster::topology::features;
 use model::types::Value;
 
 /// How many tokens a node shows, as a power of two.
@@ -39,7 +40,7 @@ pub(super) fn local(known: &Knowledge, rows: &mut Rows) {
         ("rpc_address", Value::Inet(node.rpc_address)),
         ("rpc_port", Value::Int(node.native_port.into())),
         ("schema_version", Value::Uuid(known.metadata.version)),
-        ("supported_features", text("")),
+        ("supported_features", text(features::shown(&features::supported()))),
         ("tokens", Value::Set(tokens_of(place, count).map(|token| text(token.to_string())).collect())),
     ]);
 }

@@ -3,6 +3,8 @@
 use super::Knowledge;
 use super::rows::{Rows, text, text_map, texts};
 use cluster::metadata::{Keyspace, Table};
+use cluster::tablets::strategy::racks_of;
+use model::options::OptionMap;
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::types::Value;
 use std::rc::Rc;
@@ -10,10 +12,14 @@ use std::rc::Rc;
 pub(super) fn keyspaces(known: &Knowledge, rows: &mut Rows) {
     for keyspace in known.keyspaces() {
         let definition = &keyspace.definition;
+        // Drivers read factors here: a list of racks is shown as their number.
+        let number = |value: &String| racks_of(value).map_or_else(|| value.clone(), |racks| racks.len().to_string());
+        let replication: OptionMap =
+            definition.replication.iter().map(|(name, value)| (name.clone(), number(value))).collect();
         rows.add(&[
             ("keyspace_name", text(&definition.name)),
             ("durable_writes", Value::Boolean(definition.durable_writes)),
-            ("replication", text_map(&definition.replication)),
+            ("replication", text_map(&replication)),
         ]);
     }
 }

@@ -93,6 +93,7 @@ fn local_has_what_drivers_need() {
             "schema_version",
             "tokens",
             "native_protocol_version",
+            "supported_features",
         ];
         let rows = values(&world, "system", "local", &columns).await;
         assert_eq!(rows.len(), 1);
@@ -101,6 +102,12 @@ fn local_has_what_drivers_need() {
         assert_eq!(rows[0][11], Value::Uuid(world.metadata.version));
         let Value::Set(tokens) = &rows[0][12] else { panic!("tokens are a set") };
         assert_eq!(tokens.len(), 64);
+        let Value::Text(features) = &rows[0][14] else { panic!("features are a text") };
+        let features: Vec<&str> = features.split(',').collect();
+        assert!(features.is_sorted() && features.contains(&"TABLETS"), "{features:?}");
+        for own in cluster::topology::features::supported() {
+            assert!(features.contains(&own.as_str()), "{own}");
+        }
     });
 }
 

@@ -68,7 +68,7 @@ impl Fold {
             )));
         };
         let shown = &argument.shown;
-        let Some(ty) = &argument.ty else {
+        let Some(ty) = argument.ty.as_ref().or(argument.preferred.as_ref()) else {
             return Err(Error::invalid(format!("Cannot infer type of argument {shown} in call to function {name}")));
         };
         let wanted = |what: &str| {
@@ -145,12 +145,18 @@ pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Res
         Some(_) => Err(Error::invalid(format!("function {name} requires that both arguments are of set type"))),
         None => Ok(None),
     };
+    let inferred = |argument: &Argument<'_>| match &argument.preferred {
+        Some(CqlType::Set { elem, .. }) => Some(CqlType::clone(elem)),
+        _ => None,
+    };
+    let literal = inferred(one).or_else(|| inferred(other));
     let (one, other) = (elements(one)?, elements(other)?);
     if one.is_some() && other.is_some() && one != other {
         return Err(Error::invalid(format!("function {name} requires that both arguments are of the same set type")));
     }
     let elem = one
         .or(other)
+        .or(literal)
         .ok_or_else(|| Error::invalid(format!("Cannot infer type of arguments in call to function {name}")))?;
     let set = CqlType::set(elem.clone());
     Ok(Found { function: Function::SetIntersection(elem), parameters: vec![set.clone(), set.clone()], result: set })

@@ -60,7 +60,7 @@ pub struct Argument<'a> {
     pub shown: String,
     /// Its type, if it has one by itself.
     pub ty: Option<CqlType>,
-    /// Of a number without a type: that which it has among variants that it would all fit.
+    /// Of a literal without a type: that which it has among variants that it would all fit.
     pub preferred: Option<CqlType>,
     /// Whether it could be of a type.
     pub fits: Box<dyn Fn(&CqlType) -> bool + 'a>,
@@ -229,7 +229,8 @@ fn candidates(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cql
             vec![found(Function::Token(key_types.to_vec()), key_types.to_vec(), Bigint)]
         }
         "tojson" => {
-            let ty = arguments.first().and_then(|argument| argument.ty.clone()).unwrap_or(Text);
+            let known = |argument: &Argument<'_>| argument.ty.clone().or_else(|| argument.preferred.clone());
+            let ty = arguments.first().and_then(known).unwrap_or(Text);
             vec![found(Function::ToJson(ty.clone()), vec![ty], Text)]
         }
         _ => {

@@ -129,7 +129,7 @@ pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term
         .map(|(term, ty)| Argument {
             shown: show(term),
             ty: ty.clone(),
-            preferred: preferred_type(term),
+            preferred: preferred_type(metadata, &keyspace, term),
             fits: Box::new(|wanted: &CqlType| fits(metadata, &keyspace, term, wanted)),
         })
         .collect();
@@ -152,11 +152,62 @@ pub fn natural_type(variables: &Variables<'_>, term: &ast::Term) -> Option<CqlTy
     }
 }
 
-/// The type of a number that is written without one, where a function has a variant for each type of numbers.
-pub fn preferred_type(term: &ast::Term) -> Option<CqlType> {
+/// The type of a literal that is written without one, where a function has variants for several types.
+pub fn preferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> Option<CqlType> {
     match term {
-        ast::Term::Literal(literal @ (Literal::Integer(_) | Literal::Float(_))) => literal_type(literal),
+        ast::Term::Literal(Literal::Integer(_) | Literal::Float(_))
+        | ast::Term::List(_)
+        | ast::Term::Set(_)
+        | ast::Term::Map(_) => inferred_type(metadata, keyspace, term),
+        ast::Term::Tuple(terms) if terms.len() > 1 => inferred_type(metadata, keyspace, term),
         _ => None,
+    }
+}
+
+/// The type of a term that stands where no type is expected, such as in the SELECT clause. None for bind markers, null,
+/// empty collections, literals of user types, and collections of values that have no type in common.
+pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> Option<CqlType> {
+    let common = |terms: &mut dyn Iterator<Item = &ast::Term>| -> Option<CqlType> {
+        let terms: Vec<&ast::Term> = terms.collect();
+        let types = terms.iter().map(|term| inferred_type(metadata, keyspace, term));
+        let types = types.collect::<Option<Vec<CqlType>>>()?;
+        let fits_all = |ty: &CqlType| terms.iter().all(|term| fits_inferred(metadata, keyspace, term, ty));
+        types.into_iter().find(fits_all).map(|ty| ty.freeze())
+    };
+    match term {
+        ast::Term::Literal(literal) => literal_type(literal),
+        ast::Term::Hint(type_name, _) => resolve_type(metadata, keyspace, type_name).ok(),
+        ast::Term::Call(call) => Scratch { metadata, keyspace }.result_of(call),
+        ast::Term::List(terms) => common(&mut terms.iter()).map(CqlType::list),
+        ast::Term::Set(terms) => common(&mut terms.iter()).map(CqlType::set),
+        ast::Term::Map(pairs) => {
+            let key = common(&mut pairs.iter().map(|(key, _)| key))?;
+            Some(CqlType::map(key, common(&mut pairs.iter().map(|(_, value)| value))?))
+        }
+        // A single value in parentheses is that value.
+        ast::Term::Tuple(terms) if terms.len() == 1 => inferred_type(metadata, keyspace, &terms[0]),
+        ast::Term::Tuple(terms) => {
+            let types = terms.iter().map(|term| inferred_type(metadata, keyspace, term).map(|ty| ty.freeze()));
+            Some(CqlType::tuple(types.collect::<Option<Vec<CqlType>>>()?))
+        }
+        ast::Term::Marker(_) | ast::Term::UserType(_) => None,
+    }
+}
+
+/// Whether an element of a collection literal can have the type inferred from another element. Integers fit a wider
+/// type of integers, and a type of floats; an integer that is too large for the type does not.
+fn fits_inferred(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType) -> bool {
+    let width = |ty: &CqlType| match ty {
+        CqlType::Int => 1,
+        CqlType::Bigint => 2,
+        CqlType::Varint => 3,
+        _ => 4,
+    };
+    match term {
+        ast::Term::Literal(literal @ Literal::Integer(_)) => {
+            fits(metadata, keyspace, term, ty) && literal_type(literal).is_some_and(|own| width(&own) <= width(ty))
+        }
+        _ => fits(metadata, keyspace, term, ty),
     }
 }
 
@@ -200,7 +251,7 @@ impl Scratch<'_> {
                 Argument {
                     shown: String::new(),
                     ty,
-                    preferred: preferred_type(term),
+                    preferred: preferred_type(metadata, keyspace, term),
                     fits: Box::new(move |wanted: &CqlType| fits(metadata, keyspace, term, wanted)),
                 }
             })

@@ -11,7 +11,8 @@ const CHUNK: &str = "chunk_length_in_kb";
 /// The longest chunk, in KiB.
 const MAX_CHUNK_KB: i32 = 1024;
 
-/// The option in its stored form: `sstable_compression` with its package (empty: none) and `chunk_length_in_kb`.
+/// The option in its stored form: `sstable_compression` with its package and `chunk_length_in_kb`; an empty map for no
+/// compression, as ScyllaDB describes it.
 pub fn stored(mut written: OptionMap, warnings: &mut Vec<String>) -> Result<OptionMap, Error> {
     for (other, name) in [("class", CLASS), ("chunk_length_kb", CHUNK)] {
         if let Some(value) = written.remove(other)
@@ -22,7 +23,7 @@ pub fn stored(mut written: OptionMap, warnings: &mut Vec<String>) -> Result<Opti
     }
     let enabled = written.remove("enabled").map_or(Ok(true), |value| boolean("enabled", &value))?;
     let class = written.remove(CLASS);
-    let none = || Ok(OptionMap::from([(CLASS.to_owned(), String::new())]));
+    let none = || Ok(OptionMap::new());
     let class = match class.as_deref() {
         _ if !enabled && written.is_empty() => return none(),
         None if written.is_empty() => return none(),

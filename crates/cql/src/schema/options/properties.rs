@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
+use cluster::tablets::strategy::rack_list;
 use model::options::OptionMap;
 
 /// The options of one WITH clause; no name twice.
@@ -43,9 +44,24 @@ impl<'s> Properties<'s> {
 
     /// The option as a map of text to text.
     pub fn map(&self, name: &str) -> Result<Option<OptionMap>, Error> {
+        self.map_of(name, |_| None)
+    }
+
+    /// The option as a map whose values are texts, or lists of racks in their stored form.
+    pub fn map_with_racks(&self, name: &str) -> Result<Option<OptionMap>, Error> {
+        self.map_of(name, |values| {
+            let rack = |value: &OptionValue| match value {
+                OptionValue::Literal(Literal::String(rack)) => Some(rack.clone()),
+                _ => None,
+            };
+            values.iter().map(rack).collect::<Option<Vec<String>>>().map(|racks| rack_list(&racks))
+        })
+    }
+
+    fn map_of(&self, name: &str, list: impl Fn(&[OptionValue]) -> Option<String>) -> Result<Option<OptionMap>, Error> {
         match self.value(name) {
             None => Ok(None),
-            Some(OptionValue::Map(entries)) => simple_map(name, entries).map(Some),
+            Some(OptionValue::Map(entries)) => simple_map(name, entries, list).map(Some),
             Some(_) => Err(Error::Syntax(format!("Invalid value for property '{name}'. It should be a map."))),
         }
     }
@@ -94,13 +110,23 @@ pub fn boolean(name: &str, text: &str) -> Result<bool, Error> {
     }
 }
 
-fn simple_map(name: &str, entries: &[(Literal, OptionValue)]) -> Result<OptionMap, Error> {
+/// Entries as texts; `list` makes a text of a list, if that may stand there.
+fn simple_map(
+    name: &str,
+    entries: &[(Literal, OptionValue)],
+    list: impl Fn(&[OptionValue]) -> Option<String>,
+) -> Result<OptionMap, Error> {
     let mut map = OptionMap::new();
     for (key, value) in entries {
-        let OptionValue::Literal(value) = value else {
+        let value = match value {
+            OptionValue::Literal(value) => Some(value.text().into_owned()),
+            OptionValue::List(values) => list(values),
+            OptionValue::Map(_) => None,
+        };
+        let Some(value) = value else {
             return Err(Error::Syntax(format!("Invalid value for property '{name}'. It should be a map of strings.")));
         };
-        if map.insert(key.text().into_owned(), value.text().into_owned()).is_some() {
+        if map.insert(key.text().into_owned(), value).is_some() {
             return Err(Error::Syntax(format!("Multiple definition for property '{}' of '{name}'", key.text())));
         }
     }

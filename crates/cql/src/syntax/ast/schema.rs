@@ -212,6 +212,39 @@ pub struct DropType {
     pub if_exists: bool,
 }
 
+/// DROP of a kind of schema object that cannot be created yet, so that no object of it exists.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DropUnsupported {
+    /// The kind.
+    pub kind: UnsupportedKind,
+    /// The name. Roles, users and service levels have no keyspace.
+    pub name: QualifiedName,
+    /// The argument types of a function or an aggregate, where written.
+    pub arguments: Option<Vec<TypeName>>,
+    /// `IF EXISTS`.
+    pub if_exists: bool,
+}
+
+/// Kinds of schema objects that cannot be created yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum UnsupportedKind {
+    Index,
+    View,
+    Function,
+    Aggregate,
+    Role,
+    User,
+    ServiceLevel,
+}
+
+/// `CREATE CUSTOM INDEX`, which is refused: only its class is kept.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CreateCustomIndex {
+    /// The class after USING, where written.
+    pub class: Option<String>,
+}
+
 /// `DESCRIBE`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Describe {

@@ -3,8 +3,8 @@
 use super::{K, Kind, M, Parser, Result};
 use crate::syntax::ast::{
     AlterKeyspace, AlterTable, AlterTableAction, AlterType, AlterTypeAction, ColumnDefinition, CreateKeyspace,
-    CreateTable, CreateType, DropKeyspace, DropTable, DropType, Later, Literal, Name, OptionValue, PrimaryKey,
-    SchemaOption, Statement, TypeName,
+    CreateTable, CreateType, DropKeyspace, DropTable, DropType, DropUnsupported, Later, Literal, Name, OptionValue,
+    PrimaryKey, QualifiedName, SchemaOption, Statement, TypeName, UnsupportedKind,
 };
 
 /// What CREATE, ALTER or DROP is followed by.
@@ -22,7 +22,7 @@ impl Parser<'_> {
             (Kind::Word(K::Table, _), ..) => Subject::Table,
             (Kind::Word(K::Type, _), ..) => Subject::Type,
             (Kind::Word(K::Index, _), ..) => Subject::Later(Later::CreateIndex, 2),
-            (Kind::Word(K::Custom, _), Kind::Word(K::Index, _), _) => Subject::Later(Later::CreateIndex, 3),
+            (Kind::Word(K::Custom, _), Kind::Word(K::Index, _), _) => return self.create_custom_index(),
             (Kind::Word(K::Materialized, _), Kind::Word(K::View, _), _) => Subject::Later(Later::CreateView, 3),
             (Kind::Word(K::Function, _), ..) => Subject::Later(Later::CreateFunction, 2),
             (Kind::Word(K::Aggregate, _), ..) => Subject::Later(Later::CreateAggregate, 2),
@@ -72,15 +72,19 @@ impl Parser<'_> {
             (Kind::Word(K::Keyspace | K::Schema, _), _) => Subject::Keyspace,
             (Kind::Word(K::Table, _), _) => Subject::Table,
             (Kind::Word(K::Type, _), _) => Subject::Type,
-            (Kind::Word(K::Index, _), _) => Subject::Later(Later::DropIndex, 2),
-            (Kind::Word(K::Materialized, _), Kind::Word(K::View, _)) => Subject::Later(Later::DropView, 3),
-            (Kind::Word(K::Function, _), _) => Subject::Later(Later::DropFunction, 2),
-            (Kind::Word(K::Aggregate, _), _) => Subject::Later(Later::DropAggregate, 2),
+            (Kind::Word(K::Index, _), _) => return self.drop_unsupported(UnsupportedKind::Index, 2),
+            (Kind::Word(K::Materialized, _), Kind::Word(K::View, _)) => {
+                return self.drop_unsupported(UnsupportedKind::View, 3);
+            }
+            (Kind::Word(K::Function, _), _) => return self.drop_unsupported(UnsupportedKind::Function, 2),
+            (Kind::Word(K::Aggregate, _), _) => return self.drop_unsupported(UnsupportedKind::Aggregate, 2),
             (Kind::Word(K::Trigger, _), _) => Subject::Later(Later::DropTrigger, 2),
-            (Kind::Word(K::Role, _), _) => Subject::Later(Later::DropRole, 2),
-            (Kind::Word(K::User, _), _) => Subject::Later(Later::DropUser, 2),
-            (Kind::Word(K::ServiceLevel, _), _) => Subject::Later(Later::DropServiceLevel, 2),
-            (Kind::Word(K::Service, _), Kind::Word(K::Level, _)) => Subject::Later(Later::DropServiceLevel, 3),
+            (Kind::Word(K::Role, _), _) => return self.drop_unsupported(UnsupportedKind::Role, 2),
+            (Kind::Word(K::User, _), _) => return self.drop_unsupported(UnsupportedKind::User, 2),
+            (Kind::Word(K::ServiceLevel, _), _) => return self.drop_unsupported(UnsupportedKind::ServiceLevel, 2),
+            (Kind::Word(K::Service, _), Kind::Word(K::Level, _)) => {
+                return self.drop_unsupported(UnsupportedKind::ServiceLevel, 3);
+            }
             _ => return self.no_subject(),
         };
         if let Subject::Later(later, words) = subject {
@@ -93,6 +97,36 @@ impl Parser<'_> {
             Subject::Table => Statement::DropTable(DropTable { name: self.table_name()?, if_exists }),
             _ => Statement::DropType(DropType { name: self.user_type_name()?, if_exists }),
         })
+    }
+
+    /// DROP of a kind that is named by the first `words` tokens.
+    fn drop_unsupported(&mut self, kind: UnsupportedKind, words: usize) -> Result<Statement> {
+        for _ in 0..words {
+            self.advance();
+        }
+        let if_exists = self.eat_if_exists()?;
+        let mut arguments = None;
+        let name = match kind {
+            UnsupportedKind::Index => self.qualified("index")?,
+            UnsupportedKind::View => self.table_name()?,
+            UnsupportedKind::Function | UnsupportedKind::Aggregate => {
+                let name = self.function_name()?;
+                if self.eat(M::Open) {
+                    let none = self.is_mark(0, M::Close);
+                    arguments = Some(if none { Vec::new() } else { self.list(Self::type_name)? });
+                    self.expect(M::Close)?;
+                }
+                name
+            }
+            UnsupportedKind::Role | UnsupportedKind::User | UnsupportedKind::ServiceLevel => {
+                let name = match self.peek() {
+                    Kind::String | Kind::DollarString => Name::new(self.string()?),
+                    _ => self.schema_name("role")?,
+                };
+                QualifiedName { keyspace: None, name }
+            }
+        };
+        Ok(Statement::DropUnsupported(DropUnsupported { kind, name, arguments, if_exists }))
     }
 
     /// Moves past the verb and the word after it.

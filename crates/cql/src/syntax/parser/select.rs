@@ -11,7 +11,7 @@ impl Parser<'_> {
         let json = self.eat_modifier(K::Json);
         let distinct = self.eat_modifier(K::Distinct);
         let selection = self.selection()?;
-        let from = self.optional_from()?;
+        let from = self.optional_from(distinct)?;
         let mut select = Select {
             json,
             distinct,
@@ -110,9 +110,10 @@ impl Parser<'_> {
         }
     }
 
-    /// The FROM clause, if the statement does not continue without one.
-    fn optional_from(&mut self) -> Result<Option<SelectFrom>> {
+    /// The FROM clause, if the statement does not continue without one. DISTINCT is about the partitions of a table.
+    fn optional_from(&mut self, distinct: bool) -> Result<Option<SelectFrom>> {
         let without = match self.peek() {
+            _ if distinct => false,
             Kind::End | Kind::Mark(M::Semicolon) => true,
             Kind::Word(keyword, _) => {
                 matches!(keyword, K::Where | K::Group | K::Order | K::Per | K::Limit | K::Allow | K::Bypass | K::Using)

@@ -1,0 +1,168 @@
+//! Which changes of a column's type leave stored data readable. Pure.
+//!
+//! A change of type rewrites nothing, so bytes written under the old type are read under the new one. Three rules, each
+//! for what depends on the bytes:
+//! - [`keeps_values`]: every old value is a value of the new type, and sstables encode both types with the same width.
+//!   For static and regular columns.
+//! - [`keeps_order`]: the values also sort as before. For clustering columns, and for what a value sorts by: elements of
+//!   sets, keys of maps.
+//! - [`keeps_bytes`]: each value also has the same bytes when it is written again under the new type. For partition
+//!   keys, whose token is computed from the bytes: a tuple that grew would be another partition.
+//!
+//! Inside a frozen collection or a tuple each element carries its length, so widths do not matter there: elements of
+//! lists and values of maps are compared by value.
+
+use model::CqlType;
+
+/// Whether cells of a static or regular column that were written as `old` can be read as `new`.
+pub(super) fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
+    match (old, new) {
+        _ if old == new => true,
+        // A cell for each element: it has the width of the element's type.
+        (CqlType::List { elem: old, frozen: false }, CqlType::List { elem: new, frozen: false }) => {
+            keeps_values(old, new)
+        }
+        (CqlType::Set { elem: old, frozen: false }, CqlType::Set { elem: new, frozen: false }) => keeps_order(old, new),
+        (
+            CqlType::Map { key: old_key, value: old, frozen: false },
+            CqlType::Map { key: new_key, value: new, frozen: false },
+        ) => keeps_order(old_key, new_key) && keeps_values(old, new),
+        _ if old.is_multi_cell() || new.is_multi_cell() => false,
+        _ => old.fixed_width() == new.fixed_width() && nested_values(old, new),
+    }
+}
+
+/// Whether values of one cell that were written as `old` are valid as `new`, whatever the widths.
+fn nested_values(old: &CqlType, new: &CqlType) -> bool {
+    use CqlType::*;
+    let native = match (old, new) {
+        (Counter | Custom(_) | Empty, _) => false,
+        (_, Blob) | (Timeuuid, Uuid) | (Timestamp, Bigint) | (Bigint, Timestamp) | (Int | Bigint, Varint) => true,
+        _ => false,
+    };
+    native || keeps_order(old, new) || nested(old, new, Growth::Allowed, nested_values)
+}
+
+/// Whether every value of `old` is one of `new`, and values sort under `new` as under `old`.
+pub(super) fn keeps_order(old: &CqlType, new: &CqlType) -> bool {
+    let text = matches!((old, new), (CqlType::Ascii, CqlType::Text) | (CqlType::Ascii | CqlType::Text, CqlType::Blob));
+    old == new || text || is_one_cell(old, new) && nested(old, new, Growth::Allowed, keeps_order)
+}
+
+/// Whether every value of `old` is one of `new` with the same bytes, also when it is written again.
+pub(super) fn keeps_bytes(old: &CqlType, new: &CqlType) -> bool {
+    use CqlType::*;
+    let native = matches!(
+        (old, new),
+        (Ascii, Text)
+            | (Ascii | Text | Decimal | Varint | Inet, Blob)
+            | (Timeuuid, Uuid)
+            | (Timestamp, Bigint)
+            | (Bigint, Timestamp)
+    );
+    old == new || native || is_one_cell(old, new) && nested(old, new, Growth::Refused, keeps_bytes)
+}
+
+fn is_one_cell(old: &CqlType, new: &CqlType) -> bool {
+    !old.is_multi_cell() && !new.is_multi_cell()
+}
+
+/// Whether a tuple may get more fields, which old values then lack.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Allowed,
+    Refused,
+}
+
+/// Frozen collections of the same kind and tuples, element by element: `rule` compares those that nothing sorts by.
+fn nested(old: &CqlType, new: &CqlType, growth: Growth, rule: fn(&CqlType, &CqlType) -> bool) -> bool {
+    let sorted = |old: &CqlType, new: &CqlType| keeps_order(old, new) && rule(old, new);
+    let (old, new) = (old.freeze(), new.freeze());
+    match (&old, &new) {
+        (CqlType::List { elem: old, .. }, CqlType::List { elem: new, .. }) => rule(old, new),
+        (CqlType::Set { elem: old, .. }, CqlType::Set { elem: new, .. }) => sorted(old, new),
+        (CqlType::Map { key: old_key, value: old, .. }, CqlType::Map { key: new_key, value: new, .. }) => {
+            sorted(old_key, new_key) && rule(old, new)
+        }
+        (CqlType::Tuple(old), CqlType::Tuple(new)) => {
+            let lengths = match growth {
+                Growth::Allowed => old.len() <= new.len(),
+                Growth::Refused => old.len() == new.len(),
+            };
+            lengths && old.iter().zip(new.iter()).all(|(old, new)| rule(old, new))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::types::parse;
+
+    /// Old type, new type, and which of the rules hold: values, order, bytes.
+    const CASES: &[(&str, &str, &str)] = &[
+        ("int", "int", "vob"),
+        ("ascii", "text", "vob"),
+        ("text", "ascii", ""),
+        ("ascii", "blob", "vob"),
+        ("text", "blob", "vob"),
+        ("varint", "blob", "vb"),
+        ("timeuuid", "uuid", "vb"),
+        ("uuid", "timeuuid", ""),
+        ("timestamp", "bigint", "vb"),
+        ("int", "bigint", ""),
+        // Sstables store an int without its length, a blob or a varint with it.
+        ("int", "blob", ""),
+        ("int", "varint", ""),
+        // Inside a frozen collection every element has its length.
+        ("frozen<list<int>>", "frozen<list<varint>>", "v"),
+        ("frozen<list<int>>", "frozen<list<blob>>", "v"),
+        ("frozen<list<text>>", "frozen<list<blob>>", "vob"),
+        ("frozen<list<int>>", "frozen<list<bigint>>", ""),
+        // Elements of sets and keys of maps sort, values of maps do not.
+        ("frozen<set<ascii>>", "frozen<set<text>>", "vob"),
+        ("frozen<set<timeuuid>>", "frozen<set<uuid>>", ""),
+        ("frozen<set<int>>", "frozen<set<blob>>", ""),
+        ("frozen<map<ascii, timeuuid>>", "frozen<map<text, uuid>>", "vb"),
+        ("frozen<map<timeuuid, int>>", "frozen<map<uuid, int>>", ""),
+        ("frozen<list<frozen<map<text, int>>>>", "frozen<list<frozen<map<text, varint>>>>", "v"),
+        ("frozen<list<int>>", "frozen<set<int>>", ""),
+        ("frozen<list<int>>", "blob", "v"),
+        // Tuples grow, and never shrink. A partition key keeps its bytes.
+        ("tuple<int, text>", "tuple<int, text, int>", "vo"),
+        ("tuple<int>", "tuple<varint>", "v"),
+        ("tuple<int, text>", "tuple<int>", ""),
+        ("tuple<int, ascii>", "tuple<int, text>", "vob"),
+        ("frozen<list<tuple<int>>>", "frozen<list<tuple<int, int>>>", "vo"),
+        ("frozen<set<tuple<int>>>", "frozen<set<tuple<int, int>>>", "vo"),
+        ("frozen<map<tuple<int>, tuple<int>>>", "frozen<map<tuple<int, int>, tuple<int, text>>>", "vo"),
+        // A collection of several cells stores the cells of its elements as a column of their type does.
+        ("list<ascii>", "list<text>", "v"),
+        ("list<int>", "list<varint>", ""),
+        ("list<tuple<int>>", "list<tuple<int, int>>", "v"),
+        ("set<text>", "set<blob>", "v"),
+        ("set<timeuuid>", "set<uuid>", ""),
+        ("map<text, timeuuid>", "map<blob, uuid>", "v"),
+        ("map<text, int>", "map<text, blob>", ""),
+        ("list<int>", "frozen<list<int>>", ""),
+        ("frozen<list<int>>", "list<int>", ""),
+        ("vector<float, 2>", "vector<float, 3>", ""),
+        ("vector<float, 2>", "vector<float, 2>", "vob"),
+    ];
+
+    #[test]
+    fn a_change_of_type_keeps_what_depends_on_the_bytes() {
+        for (old, new, expected) in CASES {
+            let ty = |text: &str| parse::parse(text, &|_, _| None).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let (before, after) = (ty(old), ty(new));
+            let rules = [
+                ('v', keeps_values(&before, &after)),
+                ('o', keeps_order(&before, &after)),
+                ('b', keeps_bytes(&before, &after)),
+            ];
+            let held: String = rules.into_iter().filter(|(_, holds)| *holds).map(|(letter, _)| letter).collect();
+            assert_eq!(held, *expected, "{old} to {new}");
+        }
+    }
+}

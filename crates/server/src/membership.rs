@@ -104,6 +104,7 @@ pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError>
     Locator::install();
     join::serve(&internode);
     barrier::serve(&internode);
+    cluster::resync::serve(&internode);
     let running = internode::serve(listener);
     Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone() }))
 }

@@ -57,6 +57,18 @@ fn notes(node: &Value) -> Vec<String> {
         let which = if ahead > 0 { "ahead of" } else { "behind" };
         notes.push(format!("its clock is {:.1} s {which} this node's", ahead.unsigned_abs() as f64 / 1e6));
     }
+    let missed = &node["missed_writes"];
+    if missed.is_object() {
+        let tables = match missed["tables"].as_array().map_or(0, Vec::len) {
+            _ if missed["any_table"] == true => "of an unknown number of tables".to_owned(),
+            1 => "of 1 table".to_owned(),
+            count => format!("of {count} tables"),
+        };
+        let (why, host) = (word(&missed["why"]), word(&node["host_id"]));
+        notes.push(format!(
+            "misses writes {tables} that no hint will bring, for {why}: run `messina admin resync {host}`"
+        ));
+    }
     notes
 }
 
@@ -101,7 +113,10 @@ mod tests {
         };
         let nodes = json!([
             node("127.0.0.2", json!({"up": false, "native_transport": false, "load": null})),
-            node("127.0.0.1", json!({})),
+            node(
+                "127.0.0.1",
+                json!({"missed_writes": {"tables": ["ks.a", "ks.b"], "any_table": false, "why": "hints were damaged"}})
+            ),
             node(
                 "10.0.0.3",
                 json!({"datacenter": "dc2", "state": "bootstrapping", "native_transport": false, "clock_ahead_us": -3_600_000_000i64})
@@ -112,7 +127,7 @@ mod tests {
                         Status=Up/Down\n\
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address   Load     Tablets Host ID Rack Shards Notes\n\
-                        UN 127.0.0.1 1.50 KiB 16      id      r1   2\n\
+                        UN 127.0.0.1 1.50 KiB 16      id      r1   2      misses writes of 2 tables that no hint will bring, for hints were damaged: run `messina admin resync id`\n\
                         DN 127.0.0.2 ?        16      id      r1   2\n\
                         Datacenter: dc2\n\
                         ===============\n\

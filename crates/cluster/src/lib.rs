@@ -12,6 +12,7 @@ pub mod metadata;
 pub mod placement;
 pub mod raft;
 pub mod refresh;
+pub mod resync;
 pub mod tablets;
 pub mod topology;
 pub mod truncate;

@@ -153,6 +153,54 @@ fn whole(error: CoordinatorError) -> CoordinatorError {
 }
 
 #[test]
+fn an_unreachable_replica_is_no_failure() {
+    with_cluster("unreachable", Shape::default(), |cluster| async move {
+        let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
+        cluster.write(0, change(1), All).await.expect("all live");
+        let unavailable = Err(CoordinatorError::Unavailable { consistency: All, required: 3, alive: 2 });
+        let timeout = |received| {
+            let data_present = false;
+            Err(CoordinatorError::Timeout { consistency: All, required: 3, received, data_present })
+        };
+        // Its connection is refused before it is known to be down: a read has no effect, a write reached the others.
+        cluster.break_node(2, Fault::Refused);
+        assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), unavailable);
+        assert_eq!(cluster.write(0, change(2), All).await, timeout(2));
+        cluster.write(0, change(3), Quorum).await.expect("two answer");
+        // The connection is lost midway: nobody knows what the replica did.
+        cluster.break_node(2, Fault::LosesConnection);
+        assert_eq!(cluster.write(0, change(4), All).await, timeout(2));
+        assert!(matches!(
+            cluster.read(0, 1, All).await,
+            Err(CoordinatorError::Timeout { consistency: All, required: 3, .. })
+        ));
+        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![(1, 1)]));
+        // One says that it failed, another one is unreachable: that is a failure, of one replica.
+        cluster.break_node(1, Fault::Fails(ReplicaError::Storage("the disk is gone".into())));
+        for level in [All, Quorum] {
+            assert!(matches!(
+                cluster.write(0, change(5), level).await,
+                Err(CoordinatorError::Failed { failures: 1, .. })
+            ));
+        }
+        let metrics = cluster.nodes[0].coordinator.metrics();
+        assert_eq!((metrics.write_timeouts, metrics.read_timeouts, metrics.unavailable), (2, 1, 1));
+    });
+}
+
+#[test]
+fn a_write_that_no_replica_got_is_unavailable() {
+    let shape =
+        Shape { copies: &[1], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::default() };
+    with_cluster("nobody", shape, |cluster| async move {
+        cluster.break_node(1, Fault::Refused);
+        let change = Change::of(&cluster, 1, 1).row(1, 1).done();
+        let error = Err(CoordinatorError::Unavailable { consistency: One, required: 1, alive: 0 });
+        assert_eq!(cluster.write(0, change, One).await, error);
+    });
+}
+
+#[test]
 fn a_replica_that_fails_is_replaced() {
     with_cluster("replaced", Shape::default(), |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");

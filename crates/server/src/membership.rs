@@ -11,6 +11,7 @@ use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Rec
 use cluster::raft;
 use cluster::topology::barrier;
 use cluster::topology::join::{self, Found};
+use cluster::topology::locate::{self, Locator};
 use cluster::topology::mover::Mover;
 use cluster::topology::{Node, NodeState, features, steward};
 use cluster::{Coordinator, NodeInfo};
@@ -28,6 +29,8 @@ use std::rc::Rc;
 const LEARN: Duration = Duration::from_secs(120);
 /// Hints may take this part of the disk: one in so many bytes.
 const HINTS_SHARE: u64 = 10;
+/// How long the other nodes may take to learn that this one stops.
+const ANNOUNCE: Duration = Duration::from_millis(500);
 /// Pause before a node tries again to tell the others of itself.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -98,8 +101,10 @@ pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError>
         .map_err(|error| StartError(format!("cannot listen for other nodes on {}: {error}", cluster.listen)))?;
     internode::install(identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone()).await;
     let internode = rt::shard::service::<Internode>();
+    Locator::install();
     join::serve(&internode);
     barrier::serve(&internode);
+    cluster::resync::serve(&internode);
     let running = internode::serve(listener);
     Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone() }))
 }
@@ -162,6 +167,9 @@ pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
     let Some(group) = service.group() else { return Ok(()) };
     join::open();
     raft::connect(group, &wire.internode);
+    let (seeds, address) = (wire.seeds.clone(), wire.internode.own().address);
+    let seeds = async move || seeds.look(address).await;
+    rt::task::spawn(locate::keep_locating(Rc::downgrade(&wire.internode), seeds)).detach();
     let own = service.info().host_id;
     let until = Deadline::after(LEARN);
     while joins && service.current().topology.node(own).is_none() {
@@ -241,8 +249,11 @@ async fn introduce(internode: &Rc<Internode>) -> Result<bool, String> {
     if known.internode() == own.internode() {
         return Ok(true);
     }
+    // Members that moved as well are where this node has found them.
+    let book = internode.book();
     let others = topology.members().filter(|node| node.host != own.host);
-    join::introduce(internode, &own, others.map(|node| node.internode()).collect()).await
+    let address = |node: &Rc<Node>| book.peers.get(&node.host).map_or_else(|| node.internode(), |peer| peer.address);
+    join::introduce(internode, &own, others.map(address).collect()).await
 }
 
 /// Keeps the wire until the node stops. On shard 0.
@@ -252,6 +263,13 @@ impl WireHolder {
     /// Keeps this wire.
     pub fn new(wire: Wire) -> Rc<WireHolder> {
         Rc::new(WireHolder(RefCell::new(Some(wire))))
+    }
+}
+
+/// Tells the other nodes that this one stops, so that they send it no more requests. On shard 0.
+pub async fn announce_stop() {
+    if let Some(internode) = rt::shard::try_service::<Internode>() {
+        internode.announce_stop(ANNOUNCE).await;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::connection::accept::Choice;
 use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server, Spread};
 use crate::http::Port;
-use crate::membership::ClusterConfig;
+use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics::{self, sample::Budget};
 use crate::node_events;
@@ -357,6 +357,7 @@ async fn wind_down() {
         accepting.abort();
         let _ = accepting.await;
     }
+    membership::announce_stop().await;
     rt::shard::call_all(|| async {
         let server = rt::shard::service::<Server<Processor>>();
         if rt::time::timeout(STOP_CONNECTIONS, server.stop()).await.is_err() {

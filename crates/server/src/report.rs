@@ -27,6 +27,7 @@ pub fn begin(internode: &Internode) {
         serving: report.serving.get(),
         schema: rt::shard::try_service::<MetadataService>().map_or_else(Default::default, |all| all.current().version),
         load_bytes: report.load_bytes.get(),
+        stopping: false,
     });
 }
 

@@ -54,6 +54,20 @@ impl Seeds {
     }
 }
 
+impl Seeds {
+    /// The addresses as they are now, without waiting for names that have none.
+    pub async fn look(&self, own: SocketAddr) -> Vec<SocketAddr> {
+        let mut addresses = self.addresses.clone();
+        for (name, port) in &self.names {
+            match rt::net::lookup(name, *port).await {
+                Ok(found) => addresses.extend(usable(found, own)),
+                Err(error) => tracing::debug!(seed = name, %error, "the address of a seed cannot be found"),
+            }
+        }
+        addresses
+    }
+}
+
 /// A host that has addresses of both kinds listens for other nodes at one of them: that of the kind that this node has.
 fn usable(found: Vec<SocketAddr>, own: SocketAddr) -> Vec<SocketAddr> {
     let mut same: Vec<SocketAddr> = found.iter().copied().filter(|at| at.is_ipv4() == own.is_ipv4()).collect();

@@ -25,6 +25,10 @@ impl Coordinator {
             }
             let deliver = |hint: Hint| self.deliver_hint(target, hint);
             match hints.replay(target, deliver).await {
+                Ok(true) if hints.missed().iter().any(|one| one.target == target) => tracing::warn!(
+                    target_node = %target,
+                    "the hints for a node were delivered, but it also missed writes that were not kept: run `messina admin resync {target}`"
+                ),
                 Ok(true) => tracing::info!(target_node = %target, "all hints for a node were delivered"),
                 Ok(false) => {}
                 Err(error) => tracing::error!(target_node = %target, %error, "hints cannot be replayed"),
@@ -34,7 +38,11 @@ impl Coordinator {
 
     async fn deliver_hint(&self, target: HostId, hint: Hint) -> Delivered {
         let fate = fate::decide(&hint, target, &self.metadata(), rt::time::wall_micros());
-        let Fate::Send(replicas) = fate else { return Delivered::Dropped };
+        let replicas = match fate {
+            Fate::Send(replicas) => replicas,
+            Fate::Drop => return Delivered::Dropped,
+            Fate::Expire => return Delivered::Expired(hint.mutation.table()),
+        };
         let context = Context {
             class: Class::System,
             deadline: Deadline::after(HINT_TIMEOUT),

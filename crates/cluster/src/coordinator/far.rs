@@ -30,6 +30,8 @@ pub enum Unreached {
     Lost(String),
     /// Its time ran out.
     TimedOut,
+    /// The other node, or this one, refuses the message itself: sending it again would end the same way.
+    Refused(String),
 }
 
 /// Carries requests to shards of other nodes.
@@ -52,10 +54,26 @@ pub(super) enum Miss {
     Unreached(Unreached),
 }
 
+/// What a miss means for the error that the client gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MissClass {
+    /// The replica did not get the request: it counts as a node that is down.
+    NotSent,
+    /// The replica got the request, or may have, and its answer did not come: a timeout.
+    Unanswered,
+    /// The replica answered that it failed. Only this is a failure for the client.
+    Failed,
+}
+
 impl Miss {
-    /// Whether it is merely late.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, Miss::Refused(ReplicaError::Timeout) | Miss::Unreached(Unreached::TimedOut))
+    /// What it means for the error that the client gets.
+    pub fn class(&self) -> MissClass {
+        match self {
+            Miss::Unreached(Unreached::Down(_)) => MissClass::NotSent,
+            Miss::Unreached(Unreached::Lost(_) | Unreached::TimedOut) => MissClass::Unanswered,
+            Miss::Refused(ReplicaError::Timeout) => MissClass::Unanswered,
+            Miss::Unreached(Unreached::Refused(_)) | Miss::Refused(_) => MissClass::Failed,
+        }
     }
 
     /// Whether the replica refused it because it was routed by outdated metadata.
@@ -66,7 +84,7 @@ impl Miss {
     /// Whether the same write may well succeed later: what failed was not the write itself.
     pub fn may_pass(&self) -> bool {
         match self {
-            Miss::Unreached(_) => true,
+            Miss::Unreached(unreached) => !matches!(unreached, Unreached::Refused(_)),
             Miss::Refused(error) => !matches!(error, ReplicaError::NoSuchTable | ReplicaError::Rejected(_)),
         }
     }
@@ -75,7 +93,7 @@ impl Miss {
     pub fn why(&self) -> String {
         match self {
             Miss::Refused(error) => error.to_string(),
-            Miss::Unreached(Unreached::Down(why) | Unreached::Lost(why)) => why.clone(),
+            Miss::Unreached(Unreached::Down(why) | Unreached::Lost(why) | Unreached::Refused(why)) => why.clone(),
             Miss::Unreached(Unreached::TimedOut) => ReplicaError::Timeout.to_string(),
         }
     }

@@ -9,7 +9,7 @@
 //! its reader. That is all that it is about: any other replica gives the same answer.
 
 use super::error::Attempt;
-use super::far::{Message, Miss};
+use super::far::{Message, Miss, MissClass};
 use super::nodes::Nodes;
 use super::paging::LastReplicas;
 use super::reconcile::{self, Merged};
@@ -54,7 +54,14 @@ pub(super) struct Gathering {
     pub spare: VecDeque<TabletReplica>,
     rows: Option<(TabletReplica, Page, Option<Digest>)>,
     digests: SmallVec<[(TabletReplica, Page, Digest); 2]>,
+    /// Replicas that answered that they failed.
     failed: Vec<(Option<IpAddr>, String)>,
+    /// Replicas that count and were alive when the read began.
+    alive: u32,
+    /// How many of these turned out to be unreachable: they did not get the request.
+    not_sent: u32,
+    /// A replica got the request, or may have, and did not answer.
+    unanswered: bool,
     invalid: Option<CoordinatorError>,
     /// A replica refused it as routed by outdated metadata.
     outdated: bool,
@@ -85,9 +92,12 @@ impl Gathering {
             Miss::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
             Miss::Refused(ReplicaError::Overloaded(why)) => self.invalid = Some(CoordinatorError::Overloaded(why)),
             Miss::Refused(ReplicaError::Cancelled) => self.invalid = Some(CoordinatorError::Cancelled),
-            other if other.is_timeout() => {}
             other if other.is_stale() => self.outdated = true,
-            other => self.failed.push((self.nodes.address(replica.host), other.why())),
+            other => match other.class() {
+                MissClass::NotSent => self.not_sent += 1,
+                MissClass::Unanswered => self.unanswered = true,
+                MissClass::Failed => self.failed.push((self.nodes.address(replica.host), other.why())),
+            },
         }
     }
 
@@ -98,6 +108,11 @@ impl Gathering {
         }
         let (consistency, required, received) = (self.consistency, self.tally.required(), self.tally.received());
         let data_present = self.rows.is_some();
+        if !late && self.failed.is_empty() && !self.unanswered && self.not_sent > 0 {
+            // Every replica that is missing is unreachable, as if it had been known to be down at the beginning.
+            let alive = self.alive.saturating_sub(self.not_sent).min(required.saturating_sub(1));
+            return CoordinatorError::Unavailable { consistency, required, alive };
+        }
         if late || self.failed.is_empty() {
             return CoordinatorError::Timeout { consistency, required, received, data_present };
         }
@@ -176,7 +191,11 @@ impl Coordinator {
                 spare.push_back(replica);
             }
         }
+        let alive = copies.iter().filter(|copy| copy.alive && tally.counts(copy.datacenter)).count() as u32;
         let mut gathering = Gathering {
+            alive,
+            not_sent: 0,
+            unanswered: false,
             nodes,
             tally,
             consistency,
@@ -235,8 +254,10 @@ impl Coordinator {
             return Attempt::Outdated;
         }
         let error = gathering.error(false);
-        if matches!(error, CoordinatorError::Timeout { .. }) {
-            count(&self.counters.read_timeouts);
+        match error {
+            CoordinatorError::Timeout { .. } => count(&self.counters.read_timeouts),
+            CoordinatorError::Unavailable { .. } => count(&self.counters.unavailable),
+            _ => {}
         }
         error.into()
     }

@@ -49,6 +49,10 @@ fn unreached(error: CallError) -> Unreached {
     match &error {
         CallError::Timeout => Unreached::TimedOut,
         CallError::Refused(refusal) if refusal.code == RefusalCode::Late => Unreached::TimedOut,
+        CallError::Refused(refusal) if matches!(refusal.code, RefusalCode::Failed | RefusalCode::Malformed) => {
+            Unreached::Refused(error.to_string())
+        }
+        CallError::TooLarge { .. } => Unreached::Refused(error.to_string()),
         _ if error.may_have_been_done() => Unreached::Lost(error.to_string()),
         _ => Unreached::Down(error.to_string()),
     }

@@ -4,7 +4,7 @@
 //! has gone. A replica that is down, or whose answer does not come, gets a hint.
 
 use super::error::Attempt;
-use super::far::{Far, MAX_BYTES_ON_THE_WAY, Message, Miss};
+use super::far::{Far, MAX_BYTES_ON_THE_WAY, Message, Miss, MissClass};
 use super::nodes::Nodes;
 use super::tally::{Factors, Standing, Tally};
 use super::write::{Mutations, WriteKind};
@@ -39,8 +39,12 @@ type Share = SmallVec<[usize; 1]>;
 /// A write on its way, shared by the tasks that carry it.
 struct Round {
     parts: RefCell<Vec<Part>>,
-    /// Why replicas failed, and where they are.
+    /// Why replicas answered that they failed, and where they are.
     failures: RefCell<Vec<(Option<IpAddr>, String)>>,
+    /// Replicas that have not been heard of yet.
+    outstanding: Cell<usize>,
+    /// A replica got the write, or may have.
+    was_sent: Cell<bool>,
     changed: Notify,
     nodes: Rc<Nodes>,
     consistency: Consistency,
@@ -84,8 +88,11 @@ impl Round {
             match self.standing() {
                 Standing::Reached => return Decided::Reached,
                 _ if self.outdated.get() => return Decided::Outdated,
-                Standing::OutOfReach => return Decided::OutOfReach,
-                Standing::Open => self.changed.notified().await,
+                // Where replicas are merely unreachable, the error says how many of the others answered.
+                Standing::OutOfReach if !self.failures.borrow().is_empty() || self.outstanding.get() == 0 => {
+                    return Decided::OutOfReach;
+                }
+                Standing::Open | Standing::OutOfReach => self.changed.notified().await,
             }
         }
     }
@@ -95,6 +102,12 @@ impl Round {
         self.outdated.set(true);
         self.changed.notify_one();
         self.is_open.get()
+    }
+
+    /// Notes that a replica was heard of, or will not be.
+    fn is_heard(&self) {
+        self.outstanding.set(self.outstanding.get() - 1);
+        self.changed.notify_one();
     }
 
     /// The part that is furthest from its level, for errors.
@@ -256,6 +269,8 @@ impl Coordinator {
         let round = Rc::new(Round {
             parts: RefCell::new(parts),
             failures: RefCell::default(),
+            outstanding: Cell::new(targets.len()),
+            was_sent: Cell::new(done.is_some()),
             changed: Notify::new(),
             nodes,
             consistency,
@@ -266,6 +281,7 @@ impl Coordinator {
         let mut messages: SmallVec<[(Share, Rc<Message>); 1]> = SmallVec::new();
         for (replica, parts) in targets {
             if done == Some(replica) {
+                round.is_heard();
                 round.change(replica, &parts, Tally::answered);
                 continue;
             }
@@ -288,6 +304,15 @@ impl Coordinator {
             Ok(Decided::Outdated) => Err(Attempt::Outdated),
             Ok(Decided::OutOfReach) => {
                 let failed = round.failures.borrow();
+                if failed.is_empty() && !round.was_sent.get() {
+                    count(&self.counters.unavailable);
+                    return Err(CoordinatorError::Unavailable { consistency, required, alive: 0 }.into());
+                }
+                if failed.is_empty() {
+                    count(&self.counters.write_timeouts);
+                    let data_present = false;
+                    return Err(CoordinatorError::Timeout { consistency, required, received, data_present }.into());
+                }
                 let why = failed.first().map_or_else(String::new, |(_, why)| why.clone());
                 let nodes = failed.iter().filter_map(|(node, _)| *node).collect();
                 let data_present = false;
@@ -354,9 +379,9 @@ impl Coordinator {
             match options.context.deadline.limit(asked).await {
                 Ok(Ok(Answer::Counted(state))) => return Ok((leader, state)),
                 // It was not asked: another may count.
-                Ok(Err(Miss::Unreached(super::far::Unreached::Down(_)))) => continue,
+                Ok(Err(miss)) if miss.class() == MissClass::NotSent => continue,
                 Ok(Err(miss)) if miss.is_stale() => return Err(Attempt::Outdated),
-                Ok(Err(miss)) if !miss.is_timeout() => {
+                Ok(Err(miss)) if miss.class() == MissClass::Failed => {
                     return Err(failed(miss, consistency, required, nodes.address(leader.host)).into());
                 }
                 Ok(Ok(_)) => return Err(CoordinatorError::Invalid("counting was answered otherwise".into()).into()),
@@ -416,6 +441,7 @@ async fn carry(
     let hints = far.hints().filter(|hints| replica.host != far.host && hints.are_kept_for(datacenter));
     let mut by_hint = round.consistency == Consistency::Any && hints.is_some();
     if !round.nodes.is_alive(replica.host) {
+        round.is_heard();
         if !by_hint {
             round.change(replica, &parts, Tally::absent);
         }
@@ -423,16 +449,26 @@ async fn carry(
         far.on_the_way.set(far.on_the_way.get() + bytes);
         let outcome = context.deadline.limit(far.ask(replica, &message, &context)).await;
         far.on_the_way.set(far.on_the_way.get() - bytes);
+        round.is_heard();
         let miss = match outcome {
-            Ok(Ok(_)) => return round.change(replica, &parts, Tally::answered),
+            Ok(Ok(_)) => {
+                round.was_sent.set(true);
+                return round.change(replica, &parts, Tally::answered);
+            }
             Ok(Err(miss)) => miss,
             Err(_) => Miss::Refused(ReplicaError::Timeout),
         };
+        let class = miss.class();
+        if class != MissClass::NotSent {
+            round.was_sent.set(true);
+        }
         if miss.is_stale() && round.is_outdated() {
             return;
         }
         by_hint &= miss.may_pass();
-        if !by_hint && !miss.is_timeout() {
+        if !by_hint && class != MissClass::Failed {
+            round.change(replica, &parts, Tally::absent);
+        } else if !by_hint {
             let node = round.nodes.address(replica.host);
             round.failures.borrow_mut().push((node, miss.why()));
             round.change(replica, &parts, Tally::failed);

@@ -10,9 +10,10 @@ use model::id::HostId;
 pub enum Fate {
     /// Write it to these replicas: the target where it still is one, and copies that are being made; else all that there are now.
     Send(Replicas),
-    /// The table is gone, or was truncated since, or it is so old that what it deletes may have been forgotten elsewhere: it must not come
-    /// back.
+    /// The table is gone, or was truncated since.
     Drop,
+    /// It is so old that what it deletes may have been forgotten elsewhere: it must not come back.
+    Expire,
 }
 
 /// What to do with a hint for a node at this time (microseconds since the epoch), by the newest metadata.
@@ -23,7 +24,7 @@ pub fn decide(hint: &Hint, target: HostId, metadata: &Metadata, now: i64) -> Fat
     }
     let grace = i64::from(table.schema.options.gc_grace_seconds) * 1_000_000;
     if now.saturating_sub(hint.written) > grace {
-        return Fate::Drop;
+        return Fate::Expire;
     }
     let tablet = table.tablets.tablet_of(hint.mutation.decorated_key().token);
     let moving = table.tablets.moving_write_set(tablet);

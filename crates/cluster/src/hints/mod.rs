@@ -4,14 +4,18 @@
 //! stored once the kernel has it, and synced with the rest within [`HintsConfig::period`]; so a crash of the node loses none, and a
 //! power loss at most the last period's. Hints are bounded in size and age: what is over the bounds is refused, and read repair or a repair
 //! brings it back. Replay goes file by file, the oldest first; a file goes once all in it were delivered or dropped.
-//! What becomes of a hint at replay is decided in [`fate`]. Nothing here knows how hints are sent.
+//! What becomes of a hint at replay is decided in [`fate`]. Which nodes miss writes that no hint will bring is kept in `missed`. Nothing here knows how hints are sent.
 
 pub mod fate;
 pub mod format;
+mod missed;
 mod pile;
 
+pub use missed::{Cause, MissedWrites};
+
 use format::Hint;
-use model::id::HostId;
+use missed::Missed;
+use model::id::{HostId, TableId};
 use model::mutation::Mutation;
 use pile::Pile;
 use rt::time::Duration;
@@ -116,6 +120,8 @@ pub enum Delivered {
     Sent,
     /// It is of no use any more.
     Dropped,
+    /// It is of a table that is still there, and too old to be sent: the target misses it.
+    Expired(TableId),
     /// Not now: keep it.
     NotYet,
 }
@@ -131,6 +137,7 @@ pub struct Hints {
     bytes: Rc<Cell<u64>>,
     metrics: Cell<HintsMetrics>,
     replaying: Cell<bool>,
+    missed: Missed,
 }
 
 impl Hints {
@@ -140,6 +147,7 @@ impl Hints {
         rt::fs::create_dir_all(&own).await?;
         let hints = Hints {
             settings: RefCell::new(Rc::new(config.settings.clone())),
+            missed: Missed::new(own.join(missed::NAME)),
             config,
             piles: RefCell::default(),
             bytes: Rc::default(),
@@ -150,6 +158,12 @@ impl Hints {
             let number = entry.name.parse::<u16>().ok().filter(|_| entry.is_dir);
             let Some(number) = number.filter(|number| number % shards.max(1) == shard) else { continue };
             let directory = hints.config.directory.join(number.to_string());
+            let notes = directory.join(missed::NAME);
+            hints.missed.adopt(&notes).await?;
+            if number != shard && rt::fs::exists(&notes).await {
+                hints.missed.changed().await;
+                rt::fs::remove_file(&notes).await?;
+            }
             for target in rt::fs::read_dir(&directory).await? {
                 let Ok(host) = Uuid::parse_str(&target.name) else { continue };
                 let pile = hints.pile(HostId(host));
@@ -193,6 +207,13 @@ impl Hints {
             Ok(()) => metrics.written += 1,
             Err(_) => metrics.refused += 1,
         });
+        let cause = match &stored {
+            Ok(()) => return stored,
+            Err(Refused::TooLongDown) => Cause::WindowOver,
+            Err(Refused::Full) => Cause::Full,
+            Err(Refused::Io(_)) => Cause::NotWritten,
+        };
+        self.missed.note(target, Some(mutation.table()), cause).await;
         stored
     }
 
@@ -223,6 +244,16 @@ impl Hints {
     /// What happened so far.
     pub fn metrics(&self) -> HintsMetrics {
         HintsMetrics { bytes: self.bytes.get(), ..self.metrics.get() }
+    }
+
+    /// The nodes that miss writes which no hint will bring.
+    pub fn missed(&self) -> Vec<MissedWrites> {
+        self.missed.list()
+    }
+
+    /// Forgets what was noted of a node by a time; of these tables, or everything if none are given.
+    pub async fn forget_missed(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
+        self.missed.forget(target, tables, by).await;
     }
 
     /// The nodes for which there are hints.
@@ -266,6 +297,7 @@ impl Hints {
                 Err(why) => {
                     tracing::error!(file = %file.path.display(), why, "hints cannot be read: they are lost");
                     self.count(|metrics| metrics.corrupted += 1);
+                    self.missed.note(target, None, Cause::Damaged).await;
                     pile.remove_oldest().await?;
                     continue;
                 }
@@ -282,6 +314,11 @@ impl Hints {
                     pile.delivered_up_to(begin);
                     return Ok(false);
                 }
+                for outcome in &outcomes {
+                    if let Delivered::Expired(table) = outcome {
+                        self.missed.note(target, Some(*table), Cause::Expired).await;
+                    }
+                }
                 let sent = outcomes.iter().filter(|outcome| **outcome == Delivered::Sent).count() as u64;
                 self.count(|metrics| {
                     metrics.sent += sent;
@@ -297,6 +334,10 @@ impl Hints {
             if let Some(why) = reader.damage() {
                 tracing::error!(file = %file.path.display(), why, "hints are damaged: what follows in the file is lost");
                 self.count(|metrics| metrics.corrupted += 1);
+            }
+            // A record that is cut off may be of a crash; nobody knows what it said all the same.
+            if reader.damage().is_some() || reader.position() < bytes.len() {
+                self.missed.note(target, None, Cause::Damaged).await;
             }
             pile.remove_oldest().await?;
         }

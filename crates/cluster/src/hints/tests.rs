@@ -177,3 +177,71 @@ fn a_damaged_file_costs_what_is_in_it_and_no_more() {
         assert_eq!(hints.metrics().corrupted, 1);
     });
 }
+
+#[test]
+fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
+    rt::block_on(async {
+        let scratch = Scratch::new("missed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 1).await;
+        assert_eq!(hints.missed(), []);
+        let table = mutation(0).table();
+        let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
+        for _ in 0..3 {
+            hints.store(target(), &mutation(7), 1, too_long).await.expect_err("it was down for too long");
+        }
+        let known =
+            |hints: &Hints| -> Vec<_> { hints.missed().iter().map(|one| (one.target, one.table, one.cause)).collect() };
+        let window = (target(), Some(table), Cause::WindowOver);
+        assert_eq!(known(&hints), [window]);
+        // A hint that is too old, and a file that is damaged.
+        let other = TableId(Uuid::from_u128(9));
+        replay(&hints, |_| Delivered::Expired(other)).await;
+        fill(&hints, 3).await;
+        drop(hints);
+        let directory = scratch.0.join("0").join(target().to_string());
+        let file =
+            std::fs::read_dir(&directory).expect("a directory").next().expect("a file").expect("readable").path();
+        let mut bytes = std::fs::read(&file).expect("readable");
+        *bytes.last_mut().expect("not empty") ^= 1;
+        std::fs::write(&file, bytes).expect("writable");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!((done, seen.len()), (true, 2));
+        let all = [(target(), None, Cause::Damaged), window, (target(), Some(other), Cause::Expired)];
+        assert_eq!(known(&hints), all);
+        drop(hints);
+        // Fewer shards than before: another one takes the notes over.
+        std::fs::rename(scratch.0.join("0"), scratch.0.join("1")).expect("renamed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(known(&hints), all);
+        assert!(!scratch.0.join("1").join(missed::NAME).exists());
+        hints.forget_missed(target(), Some(&[Some(other), None]), 0).await;
+        assert_eq!(known(&hints), all, "what came since stays");
+        hints.forget_missed(target(), Some(&[Some(other), None]), i64::MAX).await;
+        drop(hints);
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(known(&hints), [window]);
+        hints.forget_missed(target(), None, i64::MAX).await;
+        assert_eq!(known(&hints), []);
+    });
+}
+
+#[test]
+fn a_hint_that_is_cut_off_is_noted() {
+    rt::block_on(async {
+        let scratch = Scratch::new("cut");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 3).await;
+        drop(hints);
+        let directory = scratch.0.join("0").join(target().to_string());
+        let file =
+            std::fs::read_dir(&directory).expect("a directory").next().expect("a file").expect("readable").path();
+        let bytes = std::fs::read(&file).expect("readable");
+        std::fs::write(&file, &bytes[..bytes.len() - 1]).expect("writable");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(replay(&hints, |_| Delivered::Sent).await.1.len(), 2);
+        let known: Vec<_> = hints.missed().iter().map(|one| (one.table, one.cause)).collect();
+        assert_eq!(known, [(None, Cause::Damaged)]);
+    });
+}

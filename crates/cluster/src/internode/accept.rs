@@ -126,7 +126,7 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
     let _listed = internode.list(&wire);
     let _level = Level::up(&counters.served_connections);
     let frames = Frames::new(welcome.version, config.largest_body);
-    let mut role = Serving::new(wire.clone(), (party.host, party.shard), internode.handlers.clone(), config);
+    let mut role = Serving::new(wire.clone(), party, internode.handlers.clone(), config);
     let end = drive(&mut socket, frames, &wire, &mut role).await;
     drop(role);
     if let End::Bad(bad) = &end {

@@ -197,6 +197,10 @@ pub enum Verb {
     Stream = 7,
     /// Emptying a table.
     Truncate = 8,
+    /// The calling node stops: it is to get no more requests. Answered by the transport.
+    Stopping = 9,
+    /// Writes that nodes missed and no hint will bring.
+    Missed = 10,
 }
 
 /// Which connection a verb uses: what has to be swift does not stand behind what is large.
@@ -210,7 +214,9 @@ pub(super) enum Lane {
 impl Verb {
     pub(super) fn lane(self) -> Lane {
         match self {
-            Verb::Ping | Verb::Raft | Verb::Join | Verb::Metadata | Verb::Barrier => Lane::Control,
+            Verb::Ping | Verb::Raft | Verb::Join | Verb::Metadata | Verb::Barrier | Verb::Stopping | Verb::Missed => {
+                Lane::Control
+            }
             Verb::Replica => Lane::Data,
             Verb::Hint | Verb::Stream | Verb::Truncate => Lane::Bulk,
         }

@@ -1,7 +1,7 @@
 //! The failure detector's shell: on shard 0 it pings every node of the address book, and tells all shards what it finds.
 //!
 //! A ping carries `u8 version, u32 length, i64 wall clock in microseconds` both ways, so that clocks can be compared. From version 2 on
-//! answers say more: `u8 flags (1: serves clients), 16 bytes version of the schema, u64 bytes on disk`.
+//! answers say more: `u8 flags (1: serves clients, 2: is stopping), 16 bytes version of the schema, u64 bytes on disk`.
 
 use super::Internode;
 use super::config::{Peer, Verb};
@@ -9,10 +9,11 @@ use super::error::{CallError, Refusal};
 use super::liveness::{Detector, Liveness, LivenessEvent, SelfReport};
 use bytes::Bytes;
 use model::HostId;
+use replica::wire::Pieces;
 use rt::hash::HashSet;
-use rt::sync::Deadline;
+use rt::sync::{Deadline, Notify};
 use rt::time::Duration;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use uuid::Uuid;
 const VERSION: u8 = 2;
 /// The node serves clients.
 const SERVING: u8 = 1;
+/// The node is stopping.
+const STOPPING: u8 = 2;
 /// Bytes of what a node says of itself.
 const REPORT: usize = 25;
 /// How often all shards are told of clocks and round trips.
@@ -36,7 +39,7 @@ fn encode(wall_micros: i64, report: Option<SelfReport>) -> Bytes {
     body.extend_from_slice(&len.to_le_bytes());
     body.extend_from_slice(&wall_micros.to_le_bytes());
     if let Some(report) = report {
-        body.push(if report.serving { SERVING } else { 0 });
+        body.push(if report.serving { SERVING } else { 0 } | if report.stopping { STOPPING } else { 0 });
         body.extend_from_slice(report.schema.as_bytes());
         body.extend_from_slice(&report.load_bytes.to_le_bytes());
     }
@@ -56,6 +59,7 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
             serving: flags & SERVING != 0,
             schema: Uuid::from_bytes(*schema),
             load_bytes: u64::from_le_bytes(*load.first_chunk()?),
+            stopping: flags & STOPPING != 0,
         })
     });
     Some((i64::from_le_bytes(*wall), report))
@@ -76,6 +80,28 @@ struct Watch {
     asked: RefCell<HashSet<HostId>>,
     /// Nodes whose clocks differ, as was said.
     skewed: RefCell<HashSet<HostId>>,
+    /// A node announced its stop: the next round is due now.
+    hurry: Notify,
+    /// Rounds that began, and rounds after which all shards knew what was found.
+    rounds: Cell<(u64, u64)>,
+    round_ended: Notify,
+}
+
+impl Watch {
+    /// Another node announces that it stops. Returns once all shards know.
+    async fn stops(&self, host: HostId) {
+        tracing::info!(node = %host, "the node announces that it stops");
+        self.detector.borrow_mut().stops(host);
+        let due = self.rounds.get().0 + 1;
+        self.hurry.notify_one();
+        loop {
+            let ended = self.round_ended.notified();
+            if self.rounds.get().1 >= due {
+                return;
+            }
+            ended.await;
+        }
+    }
 }
 
 /// Watches all nodes until this one stops.
@@ -85,12 +111,27 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         detector: RefCell::new(Detector::new(config)),
         asked: RefCell::default(),
         skewed: RefCell::default(),
+        hurry: Notify::new(),
+        rounds: Cell::new((0, 0)),
+        round_ended: Notify::new(),
         internode,
+    });
+    let watching = Rc::downgrade(&watch);
+    watch.internode.serve(Verb::Stopping, move |caller, _| {
+        let watch = watching.upgrade();
+        async move {
+            if let Some(watch) = watch {
+                watch.stops(caller.host).await;
+            }
+            Ok(Pieces::default())
+        }
     });
     let own = watch.internode.setting.own.host;
     let stop = watch.internode.stop.clone();
     let (mut published, mut told) = (Liveness::default(), rt::time::now());
     loop {
+        let (begun, ended) = watch.rounds.get();
+        watch.rounds.set((begun + 1, ended));
         let hosts: BTreeSet<HostId> =
             watch.internode.book().peers.keys().copied().filter(|host| *host != own).collect();
         watch.detector.borrow_mut().watch(&hosts, rt::time::now());
@@ -109,7 +150,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         let events = watch.detector.borrow_mut().judge(now);
         let snapshot = watch.detector.borrow().snapshot();
         for event in &events {
-            say(&watch.internode, *event);
+            say(&watch.internode, *event, snapshot.is_stopping(event.host));
         }
         // Clocks and round trips differ each time: they are told now and then, so that idle shards are not woken for them.
         let due = rt::time::now().saturating_duration_since(told) >= TELL;
@@ -117,16 +158,20 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
             publish(snapshot.clone(), events).await;
             (published, told) = (snapshot, rt::time::now());
         }
-        if stop.unless(rt::time::sleep(config.interval)).await.is_none() {
+        watch.rounds.set((begun + 1, begun + 1));
+        watch.round_ended.notify_waiters();
+        if stop.unless(rt::time::timeout(config.interval, watch.hurry.notified())).await.is_none() {
             return;
         }
     }
 }
 
-fn say(internode: &Internode, event: LivenessEvent) {
+fn say(internode: &Internode, event: LivenessEvent, stopping: bool) {
     let address = internode.book().peers.get(&event.host).map(|peer| peer.address.to_string()).unwrap_or_default();
     if event.up {
         tracing::info!(node = %event.host, %address, "the node is up");
+    } else if stopping {
+        tracing::info!(node = %event.host, %address, "the node is down: it announced that it stops");
     } else {
         tracing::warn!(node = %event.host, %address, "the node is down: it does not answer pings");
     }
@@ -180,7 +225,7 @@ mod tests {
 
     #[test]
     fn pings_come_back_and_later_ones_may_say_more() {
-        let report = SelfReport { serving: true, schema: Uuid::from_u128(7), load_bytes: 1 << 40 };
+        let report = SelfReport { serving: true, schema: Uuid::from_u128(7), load_bytes: 1 << 40, stopping: true };
         for wall in [0, -5, i64::MAX] {
             for report in [None, Some(report), Some(SelfReport::default())] {
                 assert_eq!(decode(&encode(wall, report)), Some((wall, report)));

@@ -8,6 +8,7 @@ use replica::wire::Pieces;
 use rt::sync::Deadline;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -18,6 +19,8 @@ pub struct Caller {
     pub host: HostId,
     /// Its shard.
     pub shard: u16,
+    /// The address at which it says that other nodes reach it.
+    pub address: SocketAddr,
     /// When nobody waits for the answer any more. The handler is dropped then.
     pub deadline: Deadline,
 }

@@ -2,7 +2,8 @@
 //!
 //! A node that has not answered for `down_after` is down. To be up again it has to answer several pings in a row, and more of them each time
 //! that it went down again soon: a node that flaps is left down rather than believed every second. A node that was never heard of is
-//! neither; it is down after the same time. Time in which this node itself stood still (its machine was paused, it got no CPU) counts
+//! neither; it is down after the same time. A node that announces that it stops is down at once, without any penalty when it is
+//! back. Time in which this node itself stood still (its machine was paused, it got no CPU) counts
 //! against nobody: who was not listening does not know who was silent.
 
 use super::config::LivenessConfig;
@@ -48,6 +49,8 @@ pub struct SelfReport {
     pub schema: Uuid,
     /// Bytes that its sstables take on disk, as of some seconds ago.
     pub load_bytes: u64,
+    /// The node is stopping: it finishes the requests that it has and takes no more.
+    pub stopping: bool,
 }
 
 /// What is known of one node.
@@ -63,6 +66,8 @@ pub struct PeerStatus {
     pub report: Option<SelfReport>,
     /// Where it answered last.
     pub address: Option<SocketAddr>,
+    /// It is down because it has announced that it stops; the requests that it has are still answered.
+    pub stopping: bool,
 }
 
 impl Liveness {
@@ -81,9 +86,21 @@ impl Liveness {
     pub fn same_statuses(&self, other: &Liveness) -> bool {
         let statuses = |liveness: &'_ Liveness| -> Vec<_> {
             let said = |node: &PeerStatus| node.report.map(|report| (report.serving, report.schema, node.address));
+            let said = |node: &PeerStatus| (said(node), node.stopping);
             liveness.nodes.iter().map(|(host, node)| (*host, node.status, said(node))).collect()
         };
         statuses(self) == statuses(other)
+    }
+
+    /// Whether a node announced that it stops, and has not come back since.
+    pub fn is_stopping(&self, host: HostId) -> bool {
+        self.nodes.get(&host).is_some_and(|node| node.stopping)
+    }
+
+    /// Whether a node is up at another address than this one.
+    pub fn answers_elsewhere(&self, host: HostId, address: SocketAddr) -> bool {
+        let seen = self.nodes.get(&host).filter(|node| node.status == NodeStatus::Up);
+        seen.and_then(|node| node.address).is_some_and(|seen| seen != address)
     }
 
     /// Whether a node is known to be down.
@@ -107,6 +124,8 @@ struct Judged {
     round_trip: Option<Duration>,
     report: Option<SelfReport>,
     address: Option<SocketAddr>,
+    /// It announced that it stops.
+    stopping: bool,
 }
 
 /// The judge.
@@ -138,6 +157,7 @@ impl Detector {
                 round_trip: None,
                 report: None,
                 address: None,
+                stopping: false,
             });
         }
     }
@@ -157,6 +177,12 @@ impl Detector {
         report: Option<SelfReport>,
         address: SocketAddr,
     ) {
+        if report.is_some_and(|report| report.stopping) {
+            if let Some(node) = self.nodes.get_mut(&host) {
+                node.heard = now;
+            }
+            return self.stops(host);
+        }
         let Some(node) = self.nodes.get_mut(&host) else { return };
         node.heard = now;
         node.answers = node.answers.saturating_add(1);
@@ -164,6 +190,14 @@ impl Detector {
         node.address = Some(address);
         node.round_trip = Some(round_trip);
         node.clock_ahead_micros = Some(clock_ahead_micros);
+    }
+
+    /// A node announces that it stops. Answers from now on count only if they do not say so.
+    pub fn stops(&mut self, host: HostId) {
+        if let Some(node) = self.nodes.get_mut(&host) {
+            node.stopping = true;
+            node.answers = 0;
+        }
     }
 
     /// A node has not answered a ping in time, or could not be reached.
@@ -193,8 +227,14 @@ impl Detector {
             match node.status {
                 NodeStatus::Unknown | NodeStatus::Down if node.answers >= node.needed && !silent => {
                     node.status = NodeStatus::Up;
+                    node.stopping = false;
                     node.up_since = now;
                     events.push(LivenessEvent { host: *host, up: true });
+                }
+                NodeStatus::Unknown | NodeStatus::Up if node.stopping => {
+                    node.needed = config.answers_to_be_up;
+                    node.status = NodeStatus::Down;
+                    events.push(LivenessEvent { host: *host, up: false });
                 }
                 NodeStatus::Unknown | NodeStatus::Up if silent => {
                     let stayed = now.saturating_duration_since(node.up_since) >= config.flapping;
@@ -208,6 +248,8 @@ impl Detector {
                     node.answers = 0;
                     events.push(LivenessEvent { host: *host, up: false });
                 }
+                // It has stopped.
+                NodeStatus::Down if silent => node.stopping = false,
                 _ => {}
             }
         }
@@ -222,6 +264,7 @@ impl Detector {
             round_trip: node.round_trip,
             report: node.report,
             address: node.address,
+            stopping: node.stopping,
         };
         Liveness { nodes: self.nodes.iter().map(|(host, node)| (*host, status(node))).collect() }
     }
@@ -289,6 +332,30 @@ mod tests {
         node.pings(1, true);
         assert_eq!(node.status(), NodeStatus::Up);
         assert_eq!(node.detector.snapshot().nodes[&host(1)].clock_ahead_micros, Some(5));
+    }
+
+    #[test]
+    fn a_node_that_announces_its_stop_is_down_at_once_and_back_after_two_answers() {
+        let mut node = Watched::new();
+        node.pings(3, true);
+        node.detector.stops(host(1));
+        // The answer to a ping of before; then those of a node that says that it is stopping.
+        node.pings(1, true);
+        assert_eq!(node.events, [(100, true), (400, false)]);
+        let report = Some(SelfReport { stopping: true, ..SelfReport::default() });
+        for _ in 0..5 {
+            node.detector.answered(host(1), node.now, Duration::ZERO, 0, report, at());
+            node.pings(1, true);
+        }
+        assert!(node.status() == NodeStatus::Down && node.detector.snapshot().is_stopping(host(1)));
+        node.pings(1, true);
+        assert!(node.status() == NodeStatus::Up && !node.detector.snapshot().is_stopping(host(1)));
+        assert_eq!(node.events.len(), 3);
+        node.detector.stops(host(1));
+        node.pings(10, false);
+        assert!(node.detector.snapshot().is_stopping(host(1)));
+        node.pings(15, false);
+        assert!(node.status() == NodeStatus::Down && !node.detector.snapshot().is_stopping(host(1)), "it has stopped");
     }
 
     #[test]

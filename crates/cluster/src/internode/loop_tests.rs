@@ -68,7 +68,7 @@ fn answer(mut stream: DuplexStream, config: InternodeConfig, handlers: Rc<Handle
     let counters: Rc<Counters> = Rc::default();
     let wire = Wire::new(VERSION, true, counters.clone());
     let task = spawn(async move {
-        let mut role = Serving::new(wire.clone(), (host(1), 3), handlers, config);
+        let mut role = Serving::new(wire.clone(), &Party { host: host(1), shard: 3, ..party() }, handlers, config);
         drive(&mut stream, Frames::new(VERSION, config.largest_body), &wire, &mut role).await
     });
     (counters, task)

@@ -5,7 +5,7 @@
 //! Shard 0 listens ([`serve`]) and pings all nodes of the [`AddressBook`]; what it finds is the [`Liveness`] of every shard.
 //!
 //! In reading order: [`config`] names nodes, verbs, limits; [`frame`] and [`handshake`] give every byte; `outbox` and `wire` are one
-//! connection's loop, `channel` its asking end, `serving` with `handlers` its answering end; `link` is the way to a shard, with `dial`;
+//! connection's loop, `channel` its asking end, `serving` with `handlers` its answering end; `link` is the way to a shard, with `dial`; `addresses` says where nodes are;
 //! `accept` the port; [`liveness`] judges, `detector` asks; [`error`] says what can go wrong.
 //!
 //! Invariants: an answer reaches the call it belongs to, or no call; a call ends by its deadline; everything that waits is bounded; a node of
@@ -13,6 +13,7 @@
 //! can end its connection, never this process.
 
 mod accept;
+mod addresses;
 mod channel;
 pub mod config;
 mod detector;
@@ -45,6 +46,7 @@ pub use liveness::{Liveness, LivenessEvent, NodeStatus, PeerStatus, SelfReport};
 pub use metrics::InternodeMetrics;
 pub use tls::watch_files;
 
+use addresses::Addresses;
 use bytes::Bytes;
 use channel::Channel;
 use config::{Setting, SharedSetting, Target};
@@ -60,6 +62,7 @@ use rt::time::Duration;
 use rt::tls::PeerTls;
 use seldom::Seldom;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
@@ -68,6 +71,10 @@ use wire::Wire;
 
 /// How long connections may take to end when the node stops.
 const STOP: Duration = Duration::from_secs(5);
+/// How long requests of other nodes that are in work may take when the node stops.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether they are done.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 type Subscriber = Rc<dyn Fn(LivenessEvent)>;
 type Watcher = Rc<dyn Fn(&Liveness)>;
@@ -81,6 +88,8 @@ pub struct Internode {
     handlers: Rc<Handlers>,
     counters: Rc<Counters>,
     links: RefCell<HashMap<Target, Rc<Link>>>,
+    addresses: RefCell<Addresses>,
+    /// What `addresses` come to.
     book: RefCell<Rc<AddressBook>>,
     tls: RefCell<Option<PeerTls>>,
     liveness: RefCell<Rc<Liveness>>,
@@ -88,6 +97,8 @@ pub struct Internode {
     watchers: RefCell<Vec<Watcher>>,
     /// What this node says of itself to those that ping it.
     reporter: RefCell<Option<Reporter>>,
+    /// This node has announced that it stops.
+    announced: Cell<bool>,
     /// Connections of other nodes, so that they can be ended.
     served: RefCell<HashMap<u64, Rc<Wire>>>,
     next_served: Cell<u64>,
@@ -109,12 +120,14 @@ impl Internode {
             handlers: Handlers::new(),
             counters: Rc::default(),
             links: RefCell::default(),
+            addresses: RefCell::default(),
             book: RefCell::default(),
             tls: RefCell::new(tls),
             liveness: RefCell::default(),
             subscribers: RefCell::default(),
             watchers: RefCell::default(),
             reporter: RefCell::default(),
+            announced: Cell::new(false),
             served: RefCell::default(),
             next_served: Cell::new(0),
             greeting: Cell::new(0),
@@ -152,7 +165,7 @@ impl Internode {
     pub async fn call(&self, to: Peer, verb: Verb, body: Bytes, deadline: Deadline) -> Result<Bytes, CallError> {
         self.check_len(&body)?;
         // A ping is how a node comes to be up again.
-        if verb != Verb::Ping && self.liveness.borrow().is_down(to.host) {
+        if verb != Verb::Ping && self.refuses_calls(to.host) {
             count(&self.counters.unreachable);
             return Err(CallError::Down(to.host));
         }
@@ -162,6 +175,30 @@ impl Internode {
             None => Box::pin(link.connected(self, deadline)).await?,
         };
         channel.call(verb, body, deadline).await
+    }
+
+    /// A node that is down is not called. One that announced its stop still answers: nobody begins a request for it, but one that was under
+    /// way when the announcement came may reach it.
+    fn refuses_calls(&self, host: HostId) -> bool {
+        let liveness = self.liveness.borrow();
+        liveness.nodes.get(&host).is_some_and(|node| node.status == NodeStatus::Down && !node.stopping)
+    }
+
+    /// Tells all nodes that answer that this one stops: they send it no more requests, and take it for down until it is back.
+    /// Returns once they know, or when `limit` is over. On shard 0.
+    pub async fn announce_stop(&self, limit: Duration) {
+        self.announced.set(true);
+        let (own, liveness) = (self.setting.own.host, self.liveness());
+        let others: Vec<HostId> =
+            self.book.borrow().peers.keys().copied().filter(|host| *host != own && !liveness.is_down(*host)).collect();
+        let until = Deadline::after(limit);
+        let told = others.iter().map(|host| async move {
+            let to = Peer { host: *host, shard: 0 };
+            if let Err(error) = self.call(to, Verb::Stopping, Bytes::new(), until).await {
+                tracing::debug!(node = %host, %error, "the node could not be told that this one stops");
+            }
+        });
+        futures_util::future::join_all(told).await;
     }
 
     /// Asks shard 0 of whichever node is at an address, and says which that is: for nodes that do not know each other yet.
@@ -205,8 +242,32 @@ impl Internode {
         links.entry(target.clone()).or_insert_with(|| Link::new(target)).clone()
     }
 
-    /// All other nodes, from now on. Connections to those that moved or are gone are closed.
+    /// All other nodes, from now on, as the metadata know them. Connections to those that moved or are gone are closed.
     pub fn set_book(&self, book: AddressBook) {
+        self.addresses.borrow_mut().state(book);
+        self.apply_addresses();
+    }
+
+    /// A node is reached at this address from now on, whatever the metadata say; none: where they say.
+    fn set_found(&self, host: HostId, address: Option<SocketAddr>) {
+        self.addresses.borrow_mut().find(host, address);
+        self.apply_addresses();
+    }
+
+    /// Where the metadata say that the other nodes are.
+    pub fn stated(&self) -> BTreeMap<HostId, SocketAddr> {
+        let addresses = self.addresses.borrow();
+        let hosts = self.book.borrow().peers.keys().copied().collect::<Vec<_>>();
+        hosts.into_iter().filter_map(|host| Some((host, addresses.stated(host)?))).collect()
+    }
+
+    /// The nodes that are reached elsewhere than the metadata say.
+    pub fn found(&self) -> BTreeMap<HostId, SocketAddr> {
+        self.addresses.borrow().found().clone()
+    }
+
+    fn apply_addresses(&self) {
+        let book = self.addresses.borrow().book();
         let before = self.book.replace(Rc::new(book));
         let moved = before.moved(&self.book.borrow());
         if !moved.is_empty() {
@@ -249,7 +310,11 @@ impl Internode {
     /// What this node says of itself; nothing before it knows.
     pub fn report(&self) -> Option<SelfReport> {
         let reporter = self.reporter.borrow().clone();
-        reporter.map(|reporter| reporter())
+        let report = reporter.map(|reporter| reporter());
+        match self.announced.get() {
+            true => Some(SelfReport { stopping: true, serving: false, ..report.unwrap_or_default() }),
+            false => report,
+        }
     }
 
     /// What the detector has found.
@@ -259,7 +324,8 @@ impl Internode {
             if event.up {
                 let of_host = |target: &Target| matches!(target, Target::Host(peer, _) if peer.host == event.host);
                 self.links.borrow().iter().filter(|(target, _)| of_host(target)).for_each(|(_, link)| link.forgive());
-            } else {
+            } else if !liveness.is_stopping(event.host) {
+                // A node that announced its stop still answers the requests that it has.
                 let why: Arc<str> = "the node is down".into();
                 self.take_links(|host| host == event.host).iter().for_each(|link| link.end(&why, event.host));
             }
@@ -323,6 +389,10 @@ impl Internode {
     /// Ends all connections of this shard, and takes its handlers away.
     pub async fn stop(&self) {
         self.handlers.stopping.set(true);
+        let drained = Deadline::after(DRAIN);
+        while self.counters.serving.get() > 0 && !drained.is_past() {
+            rt::time::sleep(DRAIN_LOOK).await;
+        }
         self.stop.cancel();
         let links = std::mem::take(&mut *self.links.borrow_mut());
         let why: Arc<str> = "this node is stopping".into();
@@ -368,6 +438,16 @@ pub async fn publish_book(book: AddressBook) {
             if let Some(internode) = rt::shard::try_service::<Internode>() {
                 internode.set_book(AddressBook::clone(&book));
             }
+        }
+    })
+    .await;
+}
+
+/// Has every shard of this node reach a node at an address that the metadata do not say; none: where they say.
+pub async fn publish_found(host: HostId, address: Option<SocketAddr>) {
+    rt::shard::call_all(move || async move {
+        if let Some(internode) = rt::shard::try_service::<Internode>() {
+            internode.set_found(host, address);
         }
     })
     .await;

@@ -8,6 +8,7 @@ use super::config::InternodeConfig;
 use super::error::{Refusal, RefusalCode};
 use super::frame::{BadFrame, Frame, Head, Kind};
 use super::handlers::{Caller, Handlers};
+use super::handshake::Party;
 use super::metrics::count;
 use super::wire::{Role, Timer, Wire};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -18,6 +19,7 @@ use rt::sync::Deadline;
 use rt::task::Task;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -75,6 +77,7 @@ pub(super) struct Serving {
     work: Rc<Work>,
     host: HostId,
     shard: u16,
+    address: SocketAddr,
     handlers: Rc<Handlers>,
     config: InternodeConfig,
     timer: Timer,
@@ -83,16 +86,12 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Answers shard `shard` of node `host`.
-    pub fn new(
-        wire: Rc<Wire>,
-        (host, shard): (HostId, u16),
-        handlers: Rc<Handlers>,
-        config: InternodeConfig,
-    ) -> Serving {
+    /// Answers a shard of another node.
+    pub fn new(wire: Rc<Wire>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
         let heard = wire.heard();
         let work = Work { wire, active: RefCell::default(), average: Cell::new(0), spoke: Cell::new(false) };
-        Serving { work: Rc::new(work), host, shard, handlers, config, timer: Timer::default(), heard }
+        let (host, shard, address) = (party.host, party.shard, party.address);
+        Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), heard }
     }
 
     fn request(&mut self, head: Head, body: Bytes) {
@@ -103,7 +102,7 @@ impl Serving {
             return work.respond(head.stream, Err(late()));
         }
         let deadline = Deadline::after(left);
-        let caller = Caller { host: self.host, shard: self.shard, deadline };
+        let caller = Caller { host: self.host, shard: self.shard, address: self.address, deadline };
         let mut answer = match self.handlers.start(head.verb, caller, body) {
             Ok(answer) => answer,
             Err(refusal) => return work.respond(head.stream, Err(refusal)),

@@ -33,10 +33,18 @@ impl Transport for Wire {
 
 /// Joins the group of this node with those of the others. On shard 0.
 pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
-    let answering = Rc::downgrade(group);
+    let (answering, liveness) = (Rc::downgrade(group), Rc::downgrade(internode));
     internode.serve(Verb::Raft, move |caller, message| {
         let group = answering.upgrade();
+        // Of two nodes with one host id (a copied data directory) only the one that is known takes part in the group.
+        let liveness = liveness.upgrade().map(|internode| internode.liveness());
+        let answers_elsewhere =
+            liveness.is_some_and(|liveness| liveness.answers_elsewhere(caller.host, caller.address));
         async move {
+            if answers_elsewhere {
+                let why = format!("node {} answers at another address than {}", caller.host, caller.address);
+                return Err(Refusal::new(RefusalCode::UnknownVerb, why));
+            }
             let group = group.ok_or_else(|| Refusal::new(RefusalCode::Stopping, "the node is stopping"))?;
             let answer = group.handle(caller.host, message).await;
             answer.map(Pieces::from).map_err(|why| Refusal::new(RefusalCode::Failed, why))

@@ -5,9 +5,11 @@
 //! learns everything. It must not be let in twice under two identities, nor with an address that another node has.
 
 use super::discovery::{Discovery, Heard, Verdict};
+use super::locate::Locator;
 use super::{Node, NodeState, Topology, features};
 use crate::internode::{
-    AddressBook, CallError, Caller, Internode, NodeStatus, PeerAddress, Refusal, RefusalCode, RejectionCode, Verb,
+    AddressBook, CallError, Caller, Internode, NodeStatus, Party, PeerAddress, Refusal, RefusalCode, RejectionCode,
+    Verb,
 };
 use crate::metadata::{MetadataService, Op, change};
 use bytes::Bytes;
@@ -17,8 +19,8 @@ use rt::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 /// The version of the messages.
@@ -34,16 +36,18 @@ const TELL: Duration = Duration::from_secs(10);
 
 /// What a node asks. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-enum Request {
+pub(super) enum Request {
     /// Whether there is a cluster, and whom the other node knows; and whom the asker knows.
     Discover(BTreeSet<SocketAddr>),
     /// To be let in.
     Join(Box<Node>),
+    /// Who is there, and which addresses it knows of; and those that the asker knows of. See [`super::locate`].
+    Locate(BTreeSet<SocketAddr>),
 }
 
 /// What it is answered. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-enum Answer {
+pub(super) enum Answer {
     /// There is no cluster yet.
     Searching(BTreeSet<SocketAddr>),
     /// There is one.
@@ -56,6 +60,8 @@ enum Answer {
     Later(String),
     /// Never.
     Refused(String),
+    /// The addresses of which the node knows, its own among them.
+    Located(BTreeSet<SocketAddr>),
 }
 
 fn encode<T: Serialize>(value: &T) -> Bytes {
@@ -93,6 +99,13 @@ pub fn serve(internode: &Internode) {
 async fn answer(caller: Caller, request: Request) -> Answer {
     let member = rt::shard::try_service::<MetadataService>().filter(|service| !service.current().topology.is_empty());
     match (request, member) {
+        (Request::Locate(named), _) => {
+            let (locator, internode) = (rt::shard::try_service::<Locator>(), rt::shard::try_service::<Internode>());
+            match (locator, internode) {
+                (Some(locator), Some(internode)) => Answer::Located(locator.asked(&internode, caller.address, named)),
+                _ => Answer::Later("the node is stopping".into()),
+            }
+        }
         (Request::Discover(_), Some(_)) => Answer::InCluster,
         (Request::Discover(known), None) => match rt::shard::try_service::<Searching>() {
             Some(searching) => {
@@ -116,16 +129,21 @@ async fn answer(caller: Caller, request: Request) -> Answer {
 /// Lets a node in, if this one leads.
 async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
     let Some(group) = service.group() else { return Answer::Later("this is not the right shard".into()) };
+    if let Some(why) = has_lost_metadata(&service.current().topology, &node) {
+        tracing::warn!(why, "a node is refused");
+        return Answer::Refused(why);
+    }
     if !group.is_leader() {
         let topology = service.current().topology.clone();
         let leader = group.leader().and_then(|leader| topology.node(leader).cloned());
         return match leader {
-            Some(leader) => Answer::Elsewhere(leader.internode()),
+            Some(leader) => Answer::Elsewhere(reached_at(&leader)),
             None => Answer::Later("no leader of the metadata is known".into()),
         };
     }
     let host = node.host;
-    if let Some(old) = still_at(&service.current().topology, &node) {
+    let moved = moved(&service);
+    if let Some(old) = still_at(&node) {
         let why = format!(
             "node {host} answers at {old}, and a node of the same id asks from {}: either it has just moved, or one of the two runs on a copy \
              of the other's data directory",
@@ -134,7 +152,15 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
         tracing::warn!(why, "a node is not let in yet");
         return Answer::Later(why);
     }
-    let made = change(move |metadata, _| admit(&metadata.topology, &node).map(|ops| (ops, ()))).await;
+    let topology = service.current().topology.clone();
+    if topology.node(host).is_some()
+        && let Err(why) = relocate(&topology, &node, &moved)
+    {
+        // A member that took another one's address: that one may yet be found where it is now.
+        tracing::info!(%host, why, "a member with a new address is not let in yet");
+        return Answer::Later(why);
+    }
+    let made = change(move |metadata, _| admit(&metadata.topology, &node, &moved).map(|ops| (ops, ()))).await;
     match made {
         Ok(()) => {}
         Err(crate::metadata::ChangeError::Refused(why)) => {
@@ -152,26 +178,78 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
     }
 }
 
-/// Where the node is that this one says it is, if it answers there.
-fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
-    let known = topology.node(node.host).map(|known| known.internode()).filter(|known| *known != node.internode())?;
+/// Where the node is that this one says it is, if it answers somewhere else.
+fn still_at(node: &Node) -> Option<SocketAddr> {
     let liveness = rt::shard::try_service::<Internode>()?.liveness();
     let seen = liveness.nodes.get(&node.host).filter(|seen| seen.status == NodeStatus::Up)?;
-    (seen.address == Some(known)).then_some(known)
+    seen.address.filter(|address| *address != node.internode())
 }
 
-/// Whether a node may be let in, and what that changes.
-pub fn admit(topology: &Topology, node: &Node) -> Result<Vec<Op>, String> {
+/// Where this node reaches another one just now.
+fn reached_at(node: &Node) -> SocketAddr {
+    let found = rt::shard::try_service::<Internode>().and_then(|internode| internode.found().get(&node.host).copied());
+    found.unwrap_or_else(|| node.internode())
+}
+
+/// Members that answer at addresses which the metadata do not say, this one among them.
+fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
+    let Some(internode) = rt::shard::try_service::<Internode>() else { return BTreeMap::new() };
+    let liveness = internode.liveness();
+    let answers = |host: &HostId| liveness.status(*host) == NodeStatus::Up;
+    let own = (service.info().host_id, internode.own().address);
+    internode.found().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
+}
+
+/// Why a node cannot join: it is a full member already, and asks without knowing it, for it has lost its metadata. To vote again it must
+/// remember how it voted.
+fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
+    let known = topology.node(node.host)?;
+    let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
+    (is_full && node.state == NodeState::Joining).then(|| {
+        format!(
+            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its data \
+             directory is missing or empty. Restore `raft` as it was when the node stopped, or restore the whole data directory from a \
+             backup of this node, and start it again. Without either, start a new node with an empty data directory at another address: \
+             the data of this one are not served until `raft` is back",
+            node.host
+        )
+    })
+}
+
+/// The members whose addresses have to change so that a node can have its own: the one that the metadata have there, if it was found
+/// elsewhere, and so on. An error if it was not.
+fn relocate(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
+    let (mut ops, mut placed) = (Vec::new(), BTreeSet::from([node.host]));
+    let mut newcomer = node.clone();
+    while let Some(other) = topology.with_address_of(&newcomer).filter(|other| !placed.contains(&other.host)) {
+        let address = newcomer.internode();
+        let Some(now_at) = moved.get(&other.host).filter(|now_at| **now_at != address) else {
+            return Err(format!(
+                "the address {address} belongs to node {}: remove that node first, or use another address",
+                other.host
+            ));
+        };
+        let follows = |own: IpAddr| if own == other.broadcast_address { now_at.ip() } else { own };
+        newcomer = Node {
+            broadcast_address: now_at.ip(),
+            storage_port: now_at.port(),
+            rpc_address: follows(other.rpc_address),
+            listen_address: follows(other.listen_address),
+            ..(**other).clone()
+        };
+        placed.insert(other.host);
+        ops.push(Op::PutNode(Box::new(newcomer.clone())));
+    }
+    Ok(ops)
+}
+
+/// Whether a node may be let in, and what that changes. `moved`: members that were found at other addresses than the metadata have.
+pub fn admit(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
     let missing = features::missing(topology, &node.features);
     if !missing.is_empty() {
         return Err(format!("the cluster uses features that this release does not have: {}", missing.join(", ")));
     }
-    if let Some(other) = topology.with_address_of(node) {
-        let (address, host) = (node.internode(), other.host);
-        return Err(format!(
-            "the address {address} belongs to node {host}: remove that node first, or use another address"
-        ));
-    }
+    let mut ops = relocate(topology, node, moved)?;
     match topology.node(node.host) {
         Some(known) if known.state == NodeState::Left => {
             Err(format!("node {} has left the cluster for good: start it with an empty data directory", node.host))
@@ -182,9 +260,15 @@ pub fn admit(topology: &Topology, node: &Node) -> Result<Vec<Op>, String> {
         )),
         Some(known) => {
             let again = Node { state: known.state, ..node.clone() };
-            Ok(if **known == again { Vec::new() } else { vec![Op::PutNode(Box::new(again))] })
+            if **known != again {
+                ops.push(Op::PutNode(Box::new(again)));
+            }
+            Ok(ops)
         }
-        None => Ok(vec![Op::PutNode(Box::new(Node { state: NodeState::Joining, ..node.clone() }))]),
+        None => {
+            ops.push(Op::PutNode(Box::new(Node { state: NodeState::Joining, ..node.clone() })));
+            Ok(ops)
+        }
     }
 }
 
@@ -239,10 +323,10 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
         for (address, answer) in addresses.into_iter().zip(answers) {
             let mut search = searching.0.borrow_mut();
             match answer {
-                Ok((host, Answer::InCluster)) => {
+                Ok((Party { host, .. }, Answer::InCluster)) => {
                     search.heard(address, Heard { host, known: [address].into(), in_cluster: true });
                 }
-                Ok((host, Answer::Searching(known))) => {
+                Ok((Party { host, .. }, Answer::Searching(known))) => {
                     search.heard(address, Heard { host, known, in_cluster: false });
                 }
                 Ok((_, other)) => {
@@ -280,7 +364,7 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
 }
 
 /// Why a question has no answer.
-enum NoAnswer {
+pub(super) enum NoAnswer {
     /// It may have one another time.
     Yet(String),
     /// The node that was asked is this one.
@@ -289,7 +373,11 @@ enum NoAnswer {
     Ever(String),
 }
 
-async fn ask(internode: &Rc<Internode>, address: SocketAddr, request: Request) -> Result<(HostId, Answer), NoAnswer> {
+pub(super) async fn ask(
+    internode: &Rc<Internode>,
+    address: SocketAddr,
+    request: Request,
+) -> Result<(Party, Answer), NoAnswer> {
     let limit = if matches!(request, Request::Join(_)) { ADMISSION } else { QUESTION };
     let called = internode.call_at(address, Verb::Join, encode(&request), Deadline::after(limit)).await;
     let (party, answer) = called.map_err(|error| match &error {
@@ -302,7 +390,7 @@ async fn ask(internode: &Rc<Internode>, address: SocketAddr, request: Request) -
         },
         _ => NoAnswer::Yet(error.to_string()),
     })?;
-    Ok((party.host, decode(&answer).map_err(NoAnswer::Yet)?))
+    Ok((party, decode(&answer).map_err(NoAnswer::Yet)?))
 }
 
 /// Tells the cluster where a member of it is now. Whether it was heard; if not, it is to be tried again later.
@@ -339,7 +427,9 @@ async fn join(
         match ask(internode, address, Request::Join(Box::new(own.clone()))).await {
             Ok((_, Answer::Welcome(nodes))) => return Ok(Some(nodes)),
             Ok((_, Answer::Elsewhere(leader))) => to_ask.push(leader),
-            Ok((host, Answer::Refused(why))) => return Err(format!("node {host} at {address} refuses: {why}")),
+            Ok((Party { host, .. }, Answer::Refused(why))) => {
+                return Err(format!("node {host} at {address} refuses: {why}"));
+            }
             Ok((_, other)) => tracing::info!(%address, answer = ?other, "not let in yet"),
             Err(NoAnswer::Ever(why)) => return Err(why),
             Err(NoAnswer::Own) => {}
@@ -352,6 +442,7 @@ async fn join(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::node;
     use crate::topology::node::tests::node;
 
     fn cluster() -> Topology {
@@ -366,6 +457,8 @@ mod tests {
     fn who_is_let_in() {
         let topology = cluster();
         let new = node(3, "dc1", "r3");
+        let nobody = BTreeMap::new();
+        let admit = |topology: &Topology, node: &Node| admit(topology, node, &nobody);
         let ops = admit(&topology, &new).expect("let in");
         assert_eq!(ops, [Op::PutNode(Box::new(Node { state: NodeState::Joining, ..new.clone() }))]);
         assert_eq!(admit(&topology, &node(1, "dc1", "r1")), Ok(vec![]), "it has asked before");
@@ -383,6 +476,50 @@ mod tests {
         }
     }
 
+    /// A node at the address of another one of these tests.
+    fn at(node: Node, n: u8) -> Node {
+        let address = node::tests::node(n, "", "").broadcast_address;
+        Node { broadcast_address: address, rpc_address: address, listen_address: address, ..node }
+    }
+
+    #[test]
+    fn members_that_took_each_others_addresses_are_let_in_together() {
+        let mut topology = cluster();
+        let all: Vec<Node> = [1, 3, 4].into_iter().map(|n| node(n, "dc1", "r1")).collect();
+        all.iter().for_each(|node| topology.put(node.clone()));
+        let first = |to: u8| at(all[0].clone(), to);
+        let put =
+            |nodes: &[&Node]| -> Vec<Op> { nodes.iter().map(|one| Op::PutNode(Box::new((*one).clone()))).collect() };
+        let moved = |places: &[(usize, u8)]| -> BTreeMap<HostId, SocketAddr> {
+            places.iter().map(|(one, n)| (all[*one].host, at(all[*one].clone(), *n).internode())).collect()
+        };
+        // Two have swapped: only where the other one is known to answer.
+        let error = admit(&topology, &first(3), &moved(&[])).expect_err("the other one may be there");
+        assert!(error.contains("belongs to node"), "{error}");
+        let swapped = admit(&topology, &first(3), &moved(&[(1, 1)]));
+        assert_eq!(swapped, Ok(put(&[&at(all[1].clone(), 1), &first(3)])));
+        // Three in a circle; and one that went to a free address.
+        let circle = admit(&topology, &first(3), &moved(&[(1, 4), (2, 1)]));
+        assert_eq!(circle, Ok(put(&[&at(all[1].clone(), 4), &at(all[2].clone(), 1), &first(3)])));
+        let chain = admit(&topology, &first(3), &moved(&[(1, 9)]));
+        assert_eq!(chain, Ok(put(&[&at(all[1].clone(), 9), &first(3)])));
+        assert!(admit(&topology, &first(3), &moved(&[(1, 4)])).is_err(), "the third one may be there");
+        // A newcomer at the address that a member has left.
+        let new = Node { state: NodeState::Joining, ..at(node(8, "dc1", "r1"), 3) };
+        assert_eq!(admit(&topology, &new, &moved(&[(1, 9)])), Ok(put(&[&at(all[1].clone(), 9), &new])));
+    }
+
+    #[test]
+    fn a_full_member_that_asks_to_join_has_lost_its_metadata() {
+        let mut topology = cluster();
+        topology.put(Node { state: NodeState::Joining, ..node(5, "dc1", "r1") });
+        let asks = |n: u8, state| has_lost_metadata(&topology, &Node { state, ..node(n, "dc1", "r1") });
+        assert!(asks(1, NodeState::Joining).is_some_and(|why| why.contains("`raft`") && why.contains("Restore")));
+        assert_eq!(asks(1, NodeState::Normal), None, "it is introduced at a new address");
+        assert_eq!(asks(5, NodeState::Joining), None, "it asked before");
+        assert_eq!(asks(9, NodeState::Joining), None);
+    }
+
     #[test]
     fn the_form_of_messages_stays() {
         let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
@@ -393,6 +530,8 @@ mod tests {
         assert_eq!(encode(&Answer::InCluster), [FORMAT, 1].as_slice());
         assert_eq!(encode(&Answer::Elsewhere(address)), bytes(&[3]));
         assert_eq!(encode(&Answer::Refused("x".into())), [FORMAT, 5, 1, b'x'].as_slice());
+        assert_eq!(encode(&Request::Locate([address].into())), bytes(&[2, 1]));
+        assert_eq!(encode(&Answer::Located([address].into())), bytes(&[6, 1]));
         let joining = Request::Join(Box::new(node(1, "dc1", "r1")));
         assert_eq!(decode::<Request>(&encode(&joining)), Ok(joining));
     }

@@ -7,6 +7,7 @@ pub mod barrier;
 pub mod discovery;
 pub mod features;
 pub mod join;
+pub mod locate;
 pub mod mover;
 mod node;
 pub mod steward;

@@ -101,7 +101,7 @@ mod tests {
 
     fn status(n: u8, status: NodeStatus, report: Option<SelfReport>) -> PeerStatus {
         let address = Some(node(n, "", "").internode());
-        PeerStatus { status, clock_ahead_micros: Some(9), round_trip: None, report, address }
+        PeerStatus { status, clock_ahead_micros: Some(9), round_trip: None, report, address, stopping: false }
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
             .map(|node| Op::PutNode(Box::new(node)))
             .collect();
         let metadata = Metadata::empty().with(&ops).expect("nodes fit");
-        let said = SelfReport { serving: true, schema: Uuid::from_u128(5), load_bytes: 6 };
+        let said = SelfReport { serving: true, schema: Uuid::from_u128(5), load_bytes: 6, stopping: false };
         let mut liveness = Liveness::default();
         liveness.nodes.insert(node(2, "", "").host, status(2, NodeStatus::Up, Some(said)));
         liveness.nodes.insert(node(3, "", "").host, status(3, NodeStatus::Down, Some(said)));

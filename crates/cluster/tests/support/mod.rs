@@ -57,6 +57,8 @@ pub enum Fault {
     LosesRequests,
     /// It does what is asked, and its answers never arrive.
     LosesAnswers,
+    /// It does what is asked, and the connection is lost before its answer arrives.
+    LosesConnection,
     /// It says no.
     Fails(ReplicaError),
     /// It says no to writes.
@@ -110,6 +112,10 @@ impl Transport for End {
                 Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await.join()),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response { result: Err(error), events: Vec::new() }).join())
+                }
+                Some(Fault::LosesConnection) => {
+                    replica.serve(request).await;
+                    Err(Unreached::Lost("the connection was lost".into()))
                 }
                 Some(fault) => {
                     if matches!(fault, Fault::LosesAnswers) {

@@ -1,13 +1,15 @@
 //! The members of the cluster as administrators see them, under ScyllaDB's paths: who is up, where nodes are, their state, load and schema.
 //!
-//! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`.
+//! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`. So is `/cluster/missed/{node}`: what a node missed and
+//! hints do not bring.
 
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
 use super::ring::{Entry, facts};
-use axum::extract::{Query, State};
-use axum::routing::get;
+use axum::extract::{Path, Query, State};
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use cluster::hints::MissedWrites;
 use cluster::topology::view::{self, NodeView};
 use cluster::{MetadataService, Node, NodeState};
 use rt::{Remote, ShardId};
@@ -27,6 +29,7 @@ const UNREACHABLE: &str = "UNREACHABLE";
 pub fn routes() -> Router<AdminState> {
     Router::new()
         .route("/cluster/nodes", get(all))
+        .route("/cluster/missed/{node}", post(resync).delete(forget_missed))
         .route("/storage_service/host_id", get(host_ids))
         .route("/storage_service/load_map", get(load_map))
         .route("/storage_service/nodes/joining", get(joining))
@@ -131,7 +134,48 @@ async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answe
     Ok(Json(members.iter().filter(|member| which(member)).map(Member::address).collect()))
 }
 
+/// Writes of a node that no hint will bring, with the name of the table.
+async fn missed(remote: &Remote) -> Result<Vec<(MissedWrites, Option<String>)>, Refusal> {
+    let asked = remote.call(ShardId(0), || async {
+        let missed = cluster::resync::missed().await;
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let name = |one: &MissedWrites| {
+            let table = metadata.table_by_id(one.table?)?;
+            Some(format!("{}.{}", table.schema.keyspace, table.schema.name))
+        };
+        missed.into_iter().map(|one| (one, name(&one))).collect()
+    });
+    asked.await.map_err(Refusal::failed)
+}
+
+/// Brings a node what it missed: the names of the tables that were read for that.
+async fn resync(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<Vec<String>> {
+    let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
+    let done = state.remote.call(ShardId(0), move || async move {
+        let task = rt::task::spawn(cluster::resync::resync(host));
+        task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
+    });
+    Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
+}
+
+/// An operator says that a node has what it missed.
+async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<()> {
+    let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
+    let done = state.remote.call(ShardId(0), move || async move { cluster::resync::forget(host).await });
+    Ok(Json(done.await.map_err(Refusal::failed)?))
+}
+
 async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+    let missed = missed(&state.remote).await?;
+    let missed_by = |node: &Node| {
+        let mut of_node = missed.iter().filter(|(one, _)| one.target == node.host).peekable();
+        let first = of_node.peek()?.0;
+        let tables: Vec<&str> = of_node.clone().filter_map(|(_, name)| name.as_deref()).collect();
+        let any_table = of_node.any(|(one, _)| one.table.is_none());
+        Some(
+            json!({ "tables": tables, "any_table": any_table, "why": first.cause.text(), "since": first.since / 1000 }),
+        )
+    };
     let shown = |member: &Member| {
         let node = &member.node;
         json!({
@@ -151,6 +195,7 @@ async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
             "schema_version": member.schema().map(|version| version.to_string()),
             "release_version": node.release_version,
             "clock_ahead_us": member.clock_ahead_micros,
+            "missed_writes": missed_by(node),
             "own": member.is_own,
         })
     };

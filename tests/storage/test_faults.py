@@ -1,6 +1,7 @@
 """A real disk and a real kernel that refuse: what the node says, that it lives on where it can, and that nothing is lost."""
 
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -328,3 +329,95 @@ def test_a_full_disk(small_disk):
     finally:
         node.close()
         shutil.rmtree(small_disk / "data", ignore_errors=True)
+
+
+def idle_connections(address, count):
+    """Sockets that are connected and say nothing; and what refusals said."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 512)), hard))
+    sockets = []
+    for _ in range(count):
+        sockets.append(socket.create_connection((address, 9042), timeout=10))
+    return sockets
+
+
+def refusals_of(sockets):
+    refusals = set()
+    for s in sockets:
+        s.setblocking(False)
+        try:
+            if answer := s.recv(4096):
+                refusals.add(answer[15:].decode())
+        except BlockingIOError:
+            pass
+    return refusals
+
+
+def test_idle_connections_leave_descriptors_for_tables():
+    """1,500 idle connections under nofile=1024: tables are made, written, flushed, and are there after a restart."""
+    node = Node(shards=2, prefix=["prlimit", "--nofile=1024:1024"])
+    sockets = []
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute(KEYSPACE)
+        sockets = idle_connections(node.address, 1500)
+        for n in range(5):
+            session.execute(f"CREATE TABLE k.t{n} (pk int PRIMARY KEY, v text)")
+            for pk in range(20):
+                session.execute(f"INSERT INTO k.t{n} (pk, v) VALUES ({pk}, 'v{pk}')")
+        status, answer = node.admin("POST", "/storage_service/keyspace_flush/k")
+        assert status == 200, answer
+        session.execute("ALTER TABLE k.t0 ADD w int")
+        session.execute("DROP TABLE k.t4")
+        refusals = refusals_of(sockets)
+        assert len(refusals) == 1 and "no more than" in refusals.pop(), "clients are told why they are refused"
+        assert 1 <= node.log_path.read_text().count("too many client connections") <= 20, "a log line now and then"
+        cluster.shutdown()
+        for s in sockets:
+            s.close()
+        node.restart(kill=True)
+        cluster, session = connect(node.address)
+        for n in range(4):
+            assert len(list(session.execute(f"SELECT pk, v FROM k.t{n}"))) == 20, f"t{n} was acknowledged"
+        assert session.execute("SELECT w FROM k.t0 WHERE pk = 1").one().w is None
+        cluster.shutdown()
+    finally:
+        for s in sockets:
+            s.close()
+        node.close()
+
+
+def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node):
+    """A file stands in the place of a directory: CREATE TABLE fails with the reason, later changes too, and none is lost once it is gone."""
+    node.start()
+    cluster, session = connect(node.address)
+    session.execute(KEYSPACE)
+    session.execute(KEYSPACE.replace("KEYSPACE k", "KEYSPACE other"))
+    session.execute("CREATE TABLE other.t (pk int PRIMARY KEY, v int)")
+    obstacle = node.data_dir / "data/k"
+    obstacle.parent.mkdir(exist_ok=True)
+    obstacle.write_text("not a directory")
+    with pytest.raises(Exception, match="cannot carry out a change of the metadata.*data/k/t-"):
+        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v int)")
+    with pytest.raises(Exception, match="cannot carry out a change of the metadata.*nothing was changed"):
+        session.execute("CREATE TABLE other.u (pk int PRIMARY KEY, v int)")
+    assert node.metric("scylla_metadata_change_stuck") == 1
+    session.execute("INSERT INTO other.t (pk, v) VALUES (1, 1)")
+    assert session.execute("SELECT v FROM other.t WHERE pk = 1").one().v == 1, "what was there is served"
+    assert not list(session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'"))
+    obstacle.unlink()
+    end = time.monotonic() + 30
+    while not list(session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'")):
+        assert time.monotonic() < end, "it is carried out at last"
+        time.sleep(0.1)
+    session.execute("CREATE TABLE k.v (pk int PRIMARY KEY, v int)")
+    for table in ("t", "v"):
+        session.execute(f"INSERT INTO k.{table} (pk, v) VALUES (1, 1)")
+    assert node.metric("scylla_metadata_change_stuck") == 0
+    cluster.shutdown()
+    node.restart(kill=True)
+    cluster, session = connect(node.address)
+    for table in ("k.t", "k.v", "other.t"):
+        assert session.execute(f"SELECT v FROM {table} WHERE pk = 1").one().v == 1
+    cluster.shutdown()

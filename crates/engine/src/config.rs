@@ -59,6 +59,11 @@ pub struct EngineConfig {
     pub compaction_throughput: u64,
 }
 
+/// How many files of sstables all shards keep open where nobody said how many, if the process may have `limit` files open.
+pub fn open_files_of_process(limit: u64) -> u64 {
+    limit / OPEN_FILES_SHARE
+}
+
 impl EngineConfig {
     /// The defaults for a shard with this budget.
     pub fn new(data_dir: PathBuf, shard: ShardId, host_id: HostId, memory: usize) -> Self {
@@ -84,8 +89,8 @@ impl EngineConfig {
         if self.open_files > 0 {
             return self.open_files;
         }
-        let limit = rt::host::open_files().unwrap_or(1024);
-        (limit / OPEN_FILES_SHARE / rt::shard::count() as u64).min(MOST_OPEN_FILES) as usize
+        let shards = rt::shard::count() as u64;
+        (open_files_of_process(rt::host::open_files().unwrap_or(1024)) / shards).min(MOST_OPEN_FILES) as usize
     }
 
     /// How much a compaction reads at once of each of its `inputs`, in bytes: two such windows are held for each.

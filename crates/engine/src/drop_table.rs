@@ -20,7 +20,8 @@ use std::rc::Rc;
 
 impl Engine {
     /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken first. Readers that are open
-    /// may go on.
+    /// may go on. May be called again after an error; `NoSuchTable` then means that only files are left, which [`Engine::sweep_dropped`]
+    /// removes.
     pub async fn drop_table(&self, id: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(|engine| async move { engine.drop_whole(&table).await }).await
@@ -38,7 +39,7 @@ impl Engine {
             return Ok(());
         }
         let mut sstables = Vec::new();
-        for tablet in table.tablets().iter() {
+        for tablet in table.served_and_leaving() {
             let set = tablet.sstables();
             let gone: Vec<_> = set.iter().cloned().collect();
             tablet.replace(&gone, []);
@@ -60,7 +61,7 @@ impl Engine {
 
     /// Removes what a crash in the middle of a drop has left of a table: its sstables and its directory; snapshots stay, and with
     /// `auto_snapshot` there is one of these sstables too. `schema` is the table as it was when it was dropped. To be called on one
-    /// shard at start, before any shard opens its tables. False if nothing was left.
+    /// shard, at start before any shard opens its tables, or when no shard has the table any more. False if nothing was left.
     pub async fn sweep_dropped(&self, schema: &TableSchema) -> Result<bool, EngineError> {
         let dir = self.table_dir(schema);
         let left = match rt::fs::read_dir(&dir).await {

@@ -46,7 +46,7 @@ mod write;
 mod scratch;
 
 pub use compaction::{CompactionKind, CompactionProgress, CompactionRecord};
-pub use config::EngineConfig;
+pub use config::{EngineConfig, open_files_of_process};
 pub use engine::{Engine, TabletRange};
 pub use error::{ApplyError, EngineError, NoSuchTable, ReadError};
 pub use metrics::{EngineMetrics, TableStats};

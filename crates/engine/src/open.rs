@@ -94,6 +94,9 @@ impl Engine {
     ) -> Result<Opened, EngineError> {
         let Prepared { found, open } = match prepared {
             Some(prepared) => prepared,
+            None if self.is_started() && is_absent(dir).await? => {
+                Prepared { found: FoundSstables::default(), open: Vec::new() }
+            }
             None => {
                 let names = names_in(dir).await?;
                 let marks = Marks::read_all(dir, &names).await?;
@@ -212,6 +215,15 @@ fn owner(tablets: &[TabletRange], first: &DecoratedKey, last: &DecoratedKey) -> 
 pub(crate) fn is_void(marks: &[(ShardId, Marks)], place: &Place) -> bool {
     let generation = place.generation.to_string();
     marks.iter().any(|(_, marks)| marks.void.contains(&generation))
+}
+
+/// Whether there is nothing at a path. Looking needs no file descriptor.
+async fn is_absent(path: &Path) -> Result<bool, EngineError> {
+    match rt::fs::metadata(path).await {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(EngineError::io(path)(error)),
+    }
 }
 
 /// The names in a directory; none if there is no such directory.

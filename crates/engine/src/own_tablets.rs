@@ -4,6 +4,9 @@
 //! its data along: first nobody finds it any more, then replay is told to leave its records alone (the tablet may come back, and they must
 //! not), then its files go. What a crash keeps from that is made up for at the next start ([`Engine::sweep_tablet`]), before any shard
 //! opens the table.
+//!
+//! Both calls may fail at any file operation and are then called again: a call resumes where the failed one ended. A tablet whose removal
+//! failed is not in the table any more, but is kept in [`Table::leaving`] until its data is removed.
 
 use crate::commitlog::Position;
 use crate::engine::{Engine, TabletRange};
@@ -16,14 +19,24 @@ use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
 use sstable::{Place, Sstable};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 impl Engine {
-    /// Takes a tablet in, without any data. One that is there already stays as it is.
+    /// The tablets of a table on this shard; none if the table is not here.
+    pub fn tablets_of(&self, id: TableId) -> BTreeSet<u32> {
+        self.table(id).map(|table| table.tablets().iter().map(|tablet| tablet.id).collect()).unwrap_or_default()
+    }
+
+    /// Takes a tablet in, without any data. One that is there already stays as it is. If the tablet was here before and its removal failed,
+    /// the removal is completed first. May be called again after an error.
     pub async fn add_tablet(&self, id: TableId, tablet: TabletRange) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         if table.tablets().iter().any(|own| own.id == tablet.id) {
             return Ok(());
+        }
+        if table.leaving(tablet.id).is_some() {
+            self.drop_tablet(id, tablet.id).await?;
         }
         self.remove_within(&table.dir, &tablet.range).await?;
         let slot = self.take_slot(id, tablet.id);
@@ -32,28 +45,33 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a tablet go, with all its data on this shard. One that is not there is gone.
+    /// Removes a tablet with all its data from this shard. One that is not there was removed before. May be called again after an error,
+    /// and must be until it succeeds: without that a restart may replay writes to the tablet.
     pub async fn drop_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
             let _voiding = table.without_compactions().await;
-            let Some(gone) = table.tablets().iter().find(|own| own.id == tablet).cloned() else { return Ok(()) };
+            let here = table.tablets().iter().find(|own| own.id == tablet).cloned();
+            let Some(gone) = here.or_else(|| table.leaving(tablet)) else { return Ok(()) };
             // A flush that runs is waited for: none attaches afterwards what nobody would remove.
             let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
-            table.remove_tablet(tablet);
+            table.remove_tablet(&gone);
             let all = Interval { first: engine.log_begun(), last: engine.log().position() };
             engine.remember_covered(&table, tablet, &[all]).await?;
             let set = gone.sstables();
             let sstables: Vec<_> = set.iter().cloned().collect();
-            gone.replace(&sstables, []);
             gone.seal();
             for memtable in gone.sealed() {
                 gone.forget(&memtable);
             }
             engine.log().clean(gone.slot, Position::MAX);
             engine.leave_slot(gone.slot);
-            engine.delete_files(&table, &sstables).await
+            // The set stays as it is until the files are gone, for the next call.
+            engine.delete_files(&table, &sstables).await?;
+            gone.replace(&sstables, []);
+            table.has_left(&gone);
+            Ok(())
         })
         .await
     }

@@ -29,6 +29,8 @@ pub(crate) struct Table {
     /// Whether the directory is known to be there, durably.
     pub has_directory: Cell<bool>,
     tablets: RefCell<Rc<[Rc<Tablet>]>>,
+    /// Tablets that are not served any more and whose data is not removed yet.
+    leaving: RefCell<Vec<Rc<Tablet>>>,
     pub auto_compaction: Cell<bool>,
     /// Fired and renewed to stop the compactions that run.
     compactions: RefCell<Cancel>,
@@ -74,6 +76,7 @@ impl Table {
             dir,
             has_directory: Cell::new(false),
             tablets: RefCell::new(tablets.into()),
+            leaving: RefCell::default(),
             auto_compaction: Cell::new(true),
             compactions: RefCell::default(),
             work: Gate::new(),
@@ -117,10 +120,26 @@ impl Table {
         self.tablets.replace(tablets.into());
     }
 
-    /// Lets a tablet go.
-    pub fn remove_tablet(&self, id: u32) {
-        let left: Vec<Rc<Tablet>> = self.tablets().iter().filter(|own| own.id != id).cloned().collect();
+    /// Stops serving a tablet. It is kept in `leaving` until [`Table::has_left`].
+    pub fn remove_tablet(&self, tablet: &Rc<Tablet>) {
+        let (gone, left): (Vec<_>, Vec<_>) = self.tablets().iter().cloned().partition(|own| Rc::ptr_eq(own, tablet));
         self.tablets.replace(left.into());
+        self.leaving.borrow_mut().extend(gone);
+    }
+
+    /// A tablet that is not served any more and whose data is not removed yet.
+    pub fn leaving(&self, id: u32) -> Option<Rc<Tablet>> {
+        self.leaving.borrow().iter().find(|own| own.id == id).cloned()
+    }
+
+    /// The data of a removed tablet is gone.
+    pub fn has_left(&self, tablet: &Rc<Tablet>) {
+        self.leaving.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
+    }
+
+    /// All tablets whose data may be on this shard.
+    pub fn served_and_leaving(&self) -> Vec<Rc<Tablet>> {
+        self.tablets.borrow().iter().chain(self.leaving.borrow().iter()).cloned().collect()
     }
 
     /// The tablet of a key; `None` if it is not on this shard.

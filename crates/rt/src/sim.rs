@@ -17,7 +17,7 @@ mod still;
 mod trace;
 mod world;
 
-pub use disk::{Disk, DiskStats, Fault, Latency, Unsynced};
+pub use disk::{Disk, DiskStats, Fault, Latency, Refusal, Unsynced};
 pub(crate) use disk::{Failed, SimFile, SimLock};
 pub use single::{PowerLost, block_on, run};
 pub(crate) use trace::{Place, Trace};

@@ -6,7 +6,7 @@
 use crate::admin::{self, AdminState, LogControl};
 use crate::config::setting::{Size, Time};
 use crate::config::{CommitlogSync, Config, live};
-use crate::connection::accept::Choice;
+use crate::connection::accept::{self, Choice};
 use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server, Spread};
 use crate::http::Port;
@@ -325,18 +325,28 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
             return Err(because(error));
         }
     };
-    let accepting = rt::task::spawn(listeners.accept::<Processor>(Spread::new(plan.shards)));
+    let accepting = rt::task::spawn(listeners.accept::<Processor>(Spread::new(plan.shards, most_connections(&plan))));
     rt::shard::install(Rc::new(Running { _stack: stack, accepting: RefCell::new(Some(accepting)) }));
     report::set_serving(!plan.client_ports.is_empty());
     Ok(up)
 }
 
-/// A node that cannot write down what the cluster decides on metadata must not go on as if it could.
+/// How many connections of clients leave enough descriptors for everything else.
+fn most_connections(plan: &Plan) -> usize {
+    let Ok(descriptors) = rt::host::open_files() else { return usize::MAX };
+    let files = match plan.stack.open_files as u64 {
+        0 => engine::open_files_of_process(descriptors),
+        of_shard => of_shard * plan.shards as u64,
+    };
+    accept::most_connections(descriptors, files, plan.shards)
+}
+
+/// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must not go on as if it could.
 async fn watch_metadata() {
     let service = rt::shard::service::<MetadataService>();
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
-    tracing::error!(error, "the log of the metadata has failed: the node ends");
+    tracing::error!(error, "this node cannot follow the metadata of the cluster any more: the node ends");
     std::process::exit(1);
 }
 

@@ -39,6 +39,11 @@ pub async fn execute(text: &str) -> Result<(), String> {
     ask(text, &QueryParams::default()).await.map(drop)
 }
 
+/// How many rows a query gives.
+pub async fn count(text: &str) -> Result<usize, String> {
+    query(text, 100).await.map(|rows| rows.len())
+}
+
 /// All rows of a query, each value by its column's name; nulls are left out.
 async fn query(text: &str, page_size: i32) -> Result<Vec<BTreeMap<String, Vec<u8>>>, String> {
     let mut params = QueryParams { page_size: Some(page_size), ..QueryParams::default() };

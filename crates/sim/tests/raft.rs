@@ -99,12 +99,12 @@ impl Ledger {
 }
 
 impl Machine for Ledger {
-    fn apply(&self, command: Vec<u8>) -> Boxed<'_, Outcome> {
+    fn apply(&self, command: Vec<u8>) -> Boxed<'_, Result<Outcome, String>> {
         Box::pin(async move {
             rt::task::yield_now().await;
             let outcome = self.take(&command);
             rt::sim::trace(&format!("node {} has {} {outcome:?}", self.node, self.list.borrow().len()));
-            outcome
+            Ok(outcome)
         })
     }
 

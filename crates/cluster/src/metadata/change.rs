@@ -1,7 +1,6 @@
 //! Making a change: on shard 0, against the newest metadata of the cluster, agreed by the group, and applied here before the answer.
 
 use super::definition::{Change, Op};
-use super::encode;
 use super::service::{MetadataService, NodeInfo};
 use super::state::{Metadata, MetadataError};
 use crate::raft::{GroupError, Outcome};
@@ -55,7 +54,7 @@ where
     let _turn = until.limit(leading.turn.acquire()).await.map_err(busy)?;
     loop {
         if !leading.group.is_alone() {
-            leading.group.barrier(until).await.map_err(not_made)?;
+            leading.group.barrier(until).await.map_err(not_begun)?;
         }
         let current = service.current();
         let (ops, result) = make(&current, service.info()).map_err(ChangeError::Refused)?;
@@ -65,6 +64,9 @@ where
         let change = Change { previous: current.version, new: rt::random::uuid_v4(), ops };
         current.apply(&change)?;
         drop(current);
+        if let Some(why) = leading.following.trouble() {
+            return Err(not_begun(GroupError::Stuck(why)));
+        }
         let (outcome, index) = propose(service, &change, until).await.map_err(not_made)?;
         match outcome {
             Outcome::Applied => {
@@ -78,16 +80,25 @@ where
     }
 }
 
+/// An error from before the change was proposed.
+fn not_begun<E>(error: GroupError) -> ChangeError<E> {
+    match error {
+        GroupError::Stuck(_) => ChangeError::Storage(format!("{error}; nothing was changed")),
+        error => not_made(error),
+    }
+}
+
 fn not_made<E>(error: GroupError) -> ChangeError<E> {
     ChangeError::Storage(match error {
         GroupError::NoMajority { .. } => format!("the metadata cannot be changed now: {error}; nothing was changed"),
+        GroupError::Stuck(_) => format!("{error}; whether this statement takes effect then is not known"),
         error => error.to_string(),
     })
 }
 
 /// Proposes a change until it is known what became of it, and at which place in the history.
 async fn propose(service: &MetadataService, change: &Change, until: Deadline) -> Result<(Outcome, u64), GroupError> {
-    let (group, bytes) = (&service.leading().group, encode(change));
+    let (group, bytes) = (&service.leading().group, change.encoded());
     loop {
         let unknown = match group.propose(bytes.clone(), until).await {
             // An earlier proposal of it has been carried out after all.

@@ -195,6 +195,13 @@ pub struct Change {
     pub ops: Vec<Op>,
 }
 
+impl Change {
+    /// Its bytes, as it is proposed and written down.
+    pub fn encoded(&self) -> Vec<u8> {
+        super::encode(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

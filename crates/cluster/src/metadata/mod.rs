@@ -6,6 +6,7 @@
 pub mod builtin;
 mod change;
 pub mod definition;
+mod follow;
 pub mod paging_keys;
 mod recovery;
 mod service;

@@ -16,7 +16,7 @@ use engine::journal::{Journal, JournalError};
 use engine::raft_log::RaftLog;
 use model::id::{HostId, TableId};
 use rt::ShardId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use thiserror::Error;
@@ -37,6 +37,19 @@ pub enum OpenError {
     /// The cluster uses features that this release does not have.
     #[error("the cluster uses features that this release does not have: {}; start a newer release", .0.join(", "))]
     Features(Vec<String>),
+    /// A change builds upon one that does not fit: this release reads the history differently than the one that wrote it.
+    #[error(
+        "metadata: change {change} builds upon {refused}, which does not fit what this release knows ({why}); start the \
+         release that wrote it"
+    )]
+    Diverged {
+        /// The version that the change leads to.
+        change: Uuid,
+        /// The version that it was made for.
+        refused: Uuid,
+        /// Why that does not fit.
+        why: String,
+    },
     /// The group could not be started.
     #[error("metadata: {0}")]
     Group(String),
@@ -96,6 +109,8 @@ impl Recovered {
             }
         })?;
         tables.retain(|table| metadata.table_by_id(table.schema.id).is_none());
+        tables.sort_by_key(|table| table.schema.id);
+        tables.dedup_by_key(|table| table.schema.id);
         let parted = tablets.into_iter().filter_map(|(table, tablet)| {
             let table = metadata.table_by_id(table)?;
             table.tablets.shard_on(tablet, host).is_none().then(|| (table.clone(), tablet))
@@ -104,8 +119,30 @@ impl Recovered {
         Ok((metadata, Gone { tables, tablets }))
     }
 
-    /// Applies the changes; `dropping` sees the metadata before and after each that may take something away, and its steps.
+    /// Applies the changes; `dropping` sees the metadata before and after each that may take something away, and its steps. What becomes of
+    /// a change is what became of it when the node followed it ([`super::follow`]): applied, stale, or refused.
     fn replay(&self, mut dropping: impl FnMut(&Metadata, &Metadata, &[Op])) -> Result<Metadata, OpenError> {
+        // Refused changes, by their places, and the versions that they would have led to.
+        let (mut refused, mut versions): (BTreeSet<usize>, BTreeMap<Uuid, String>) = Default::default();
+        loop {
+            match self.replay_without(&refused, &versions, &mut dropping)? {
+                Replayed::All(metadata) => return Ok(*metadata),
+                // What a failed step leaves is of no use: from the start again, without it.
+                Replayed::Refuses { at, version, why } => {
+                    tracing::warn!(%version, why, "a change of the metadata was refused");
+                    refused.insert(at);
+                    versions.insert(version, why);
+                }
+            }
+        }
+    }
+
+    fn replay_without(
+        &self,
+        refused: &BTreeSet<usize>,
+        versions: &BTreeMap<Uuid, String>,
+        dropping: &mut impl FnMut(&Metadata, &Metadata, &[Op]),
+    ) -> Result<Replayed, OpenError> {
         let mut metadata = Metadata::empty().with(&builtin::ops())?;
         if let Some(snapshot) = &self.snapshot {
             let (number, version, ops): (u64, Uuid, Vec<Op>) =
@@ -114,10 +151,14 @@ impl Recovered {
             metadata.number = number;
             metadata.version = version;
         }
-        for bytes in &self.changes {
+        for (at, bytes) in self.changes.iter().enumerate() {
             let change: Change = decode(bytes).map_err(|why| OpenError::Entry(metadata.version, why))?;
+            if let Some(why) = versions.get(&change.previous) {
+                let (refused, why) = (change.previous, why.clone());
+                return Err(OpenError::Diverged { change: change.new, refused, why });
+            }
             // Two nodes made a change at the same time, and this is the one that came later: it did nothing then either.
-            if change.previous != metadata.version {
+            if change.previous != metadata.version || refused.contains(&at) {
                 continue;
             }
             let drops = change
@@ -125,13 +166,23 @@ impl Recovered {
                 .iter()
                 .any(|op| matches!(op, Op::DropTable { .. } | Op::DropKeyspace(_) | Op::EndTransition { .. }));
             let before = drops.then(|| metadata.clone());
-            metadata.advance(&change)?;
+            if let Err(error) = metadata.advance(&change) {
+                return Ok(Replayed::Refuses { at, version: change.new, why: error.to_string() });
+            }
             if let Some(before) = before {
                 dropping(&before, &metadata, &change.ops);
             }
         }
-        Ok(metadata)
+        Ok(Replayed::All(Box::new(metadata)))
     }
+}
+
+/// What a replay came to.
+enum Replayed {
+    /// The metadata after all changes.
+    All(Box<Metadata>),
+    /// A change does not fit.
+    Refuses { at: usize, version: Uuid, why: String },
 }
 
 /// The metadata as a snapshot. Of what is built in it has the keyspace, if that was altered.
@@ -174,7 +225,7 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
     if opened.is_alone() {
         let ops = own_affairs(&metadata, info)?;
         if !ops.is_empty() {
-            let bytes = encode(&Change { previous: metadata.version, new: rt::random::uuid_v4(), ops });
+            let bytes = Change { previous: metadata.version, new: rt::random::uuid_v4(), ops }.encoded();
             opened.append(bytes.clone()).await?;
             recovered.changes.push(bytes);
         }

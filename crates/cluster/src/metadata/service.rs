@@ -1,17 +1,14 @@
 //! One shard's copy of the metadata, and how it follows the changes that the group decides.
 
-use super::definition::{Change, Op};
-use super::recovery::{Gone, MetadataLog, OpenError, Recovered, snapshot_of};
+use super::builtin;
+use super::follow::{AllShards, Following, Source, Staged};
+use super::recovery::{Gone, MetadataLog, OpenError, Recovered};
 use super::state::{Metadata, Table};
 use super::touched::Touched;
-use super::{builtin, decode};
-use crate::raft::{Group, Machine, Outcome};
+use crate::raft::Group;
 use crate::topology::Topology;
 use engine::{Engine, EngineError, TabletRange};
-use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
 use model::id::{HostId, TableId};
-use model::schema::TableSchema;
 use replica::Replica;
 use rt::ShardId;
 use rt::sync::Deadline;
@@ -31,9 +28,6 @@ const HISTORY: usize = 1024;
 
 /// How long a change may take unless somebody says otherwise.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// After how long it is tried again to make the data of a table void.
-const TRUNCATE_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether what is waited for has come about.
 const LOOK: Duration = Duration::from_millis(1);
@@ -90,8 +84,16 @@ pub struct MetadataService {
     current: RefCell<Rc<Metadata>>,
     /// Earlier ones that somebody may still use.
     earlier: RefCell<Vec<Weak<Metadata>>>,
+    /// What is shown next; see [`super::follow`].
+    staged: RefCell<Option<Staged>>,
+    /// What the metadata took from this shard, and the engine still has.
+    left: RefCell<Vec<Left>>,
+    /// One removal at a time.
+    removing: rt::sync::Semaphore,
     /// Tables that are gone from the metadata, and from which the engine is just parting.
     dropping: RefCell<Vec<Rc<Table>>>,
+    /// Tables that were dropped, for the removal of their directories.
+    just_dropped: RefCell<Vec<Rc<Table>>>,
     listeners: RefCell<Vec<TopologyListener>>,
     change_listeners: RefCell<Vec<ChangeListener>>,
     engine: Rc<Engine>,
@@ -107,8 +109,19 @@ pub(super) struct Leading {
     pub turn: rt::sync::Semaphore,
     /// How long a change may take until a majority has agreed.
     pub timeout: Cell<Duration>,
+    /// How committed changes are carried out.
+    pub following: Following,
     /// The versions that were reached last.
     history: RefCell<VecDeque<Uuid>>,
+}
+
+/// What the metadata took from a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    /// A table that was dropped.
+    Table(TableId),
+    /// A tablet that moved away.
+    Tablet(TableId, u32),
 }
 
 impl MetadataService {
@@ -149,14 +162,18 @@ impl MetadataService {
                 let group = Group::start(opened, dir, &info.cluster_name, Rc::new(AllShards)).await;
                 let group = group.map_err(OpenError::Group)?;
                 let (turn, timeout) = (rt::sync::Semaphore::new(1), Cell::new(CHANGE_TIMEOUT));
-                Some(Leading { group, turn, timeout, history: RefCell::default() })
+                Some(Leading { group, turn, timeout, following: Following::default(), history: RefCell::default() })
             }
             None => None,
         };
         let service = Rc::new(MetadataService {
             current: RefCell::new(Rc::new(Metadata::empty())),
             earlier: RefCell::default(),
+            staged: RefCell::default(),
+            left: RefCell::default(),
+            removing: rt::sync::Semaphore::new(1),
             dropping: RefCell::default(),
+            just_dropped: RefCell::default(),
             listeners: RefCell::default(),
             change_listeners: RefCell::default(),
             engine,
@@ -164,7 +181,9 @@ impl MetadataService {
             leading,
         });
         let all = Touched { put: metadata.tables().cloned().collect(), dropped: Vec::new() };
-        service.install(metadata, all).await.map_err(StartError::Storage)?;
+        service.staged.replace(Some(Staged { metadata: Rc::new(metadata), touched: Rc::new(all) }));
+        service.prepare().await.map_err(StartError::Storage)?;
+        service.show();
         Ok(service)
     }
 
@@ -223,7 +242,7 @@ impl MetadataService {
     }
 
     /// All shards have what differs from `before`.
-    fn changed(&self, before: &Metadata) {
+    pub(super) fn changed(&self, before: &Metadata) {
         let (now, listeners) = (self.current(), self.change_listeners.borrow().clone());
         listeners.iter().for_each(|listener| listener(before, &now));
     }
@@ -262,63 +281,87 @@ impl MetadataService {
         self.current.borrow().version == version || self.leading().history.borrow().contains(&version)
     }
 
-    /// Ends the group on this node. On shard 0, when nobody makes changes any more.
-    pub async fn stop(&self) {
-        if let Some(group) = self.group() {
-            group.stop().await;
+    /// A change led to this version. On shard 0.
+    pub(super) fn remember(&self, version: Uuid) {
+        let mut history = self.leading().history.borrow_mut();
+        history.push_back(version);
+        if history.len() > HISTORY {
+            history.pop_front();
         }
     }
 
-    async fn apply_encoded(&self, bytes: &[u8]) -> Result<(), String> {
-        let change: Change = decode(bytes)?;
-        let before = self.current();
-        let metadata = before.apply(&change).map_err(|error| error.to_string())?;
-        let touched = Touched::by(&before, &metadata, &change.ops);
-        self.install(metadata, touched).await
+    pub(super) fn engine(&self) -> &Rc<Engine> {
+        &self.engine
     }
 
-    /// Takes over the metadata of a snapshot.
-    async fn take_over(&self, snapshot: Vec<u8>) -> Result<(), String> {
-        let metadata = Recovered::of_snapshot(snapshot).metadata().map_err(|error| error.to_string())?;
-        let touched = Touched::between(&self.current(), &metadata);
-        self.install(metadata, touched).await
+    /// Why this node cannot carry out a committed change, which it has tried for some time; and how often a try has failed, ever. Nothing but
+    /// on shard 0.
+    pub fn trouble(&self) -> (Option<String>, u64) {
+        let following = self.leading.as_ref().map(|leading| &leading.following);
+        following.map_or((None, 0), |following| (following.trouble(), following.failures()))
     }
 
-    /// Makes the engine follow, then shows the new metadata: a table is there before anybody can ask for it.
-    async fn install(&self, metadata: Metadata, touched: Touched) -> Result<(), String> {
-        let old = self.current();
-        let own = rt::shard::this();
-        let (mut fresh, mut parted, host) = (Vec::new(), Vec::new(), self.info.host_id);
+    /// Ends the group on this node. On shard 0, when nobody makes changes any more.
+    pub async fn stop(&self) {
+        if let Some(leading) = &self.leading {
+            leading.following.stop.cancel();
+            leading.group.stop().await;
+        }
+    }
+
+    /// Computes the metadata that a change or a snapshot leads to. See [`super::follow`] for what comes next.
+    pub(super) fn stage(&self, source: Source) -> Result<(), String> {
+        let staged = Staged::of(&self.current(), source)?;
+        self.staged.replace(Some(staged));
+        Ok(())
+    }
+
+    /// Has the engine take in tables and tablets of the staged metadata. May fail, and resumes then where it ended.
+    pub(super) async fn prepare(&self) -> Result<(), String> {
+        let Some(Staged { touched, .. }) = self.staged.borrow().clone() else { return Ok(()) };
+        let (old, mut fresh) = (self.current(), Vec::new());
         for table in &touched.put {
-            match old.table_by_id(table.schema.id) {
-                None => fresh.push(table.clone()),
-                Some(before) => {
-                    if before.schema.version != table.schema.version {
-                        self.engine.update_schema(table.schema.clone());
-                        forget_queriers(table.schema.id);
-                    }
-                    parted.extend(self.take_tablets(before, table).await?);
-                }
+            let before = old.table_by_id(table.schema.id);
+            if !self.engine.has_table(table.schema.id) {
+                fresh.push(table.clone());
+            } else if before.is_none_or(|before| !Rc::ptr_eq(&before.tablets, &table.tablets)) {
+                self.take_tablets(table).await?;
             }
         }
         let add = |table: Rc<Table>| {
-            let engine = self.engine.clone();
+            let (engine, own) = (self.engine.clone(), self.own_tablets(&table));
             async move {
-                let local = builtin::is_built_in(&table.schema.keyspace) && own == ShardId(0);
-                let on_shard: Vec<u32> = match local {
-                    true => (0..table.tablets.count()).collect(),
-                    false => table.tablets.on_shard(host, own).collect(),
-                };
-                let ranges = on_shard.into_iter().map(|id| TabletRange { id, range: table.tablets.range(id) });
+                let ranges = own.into_iter().map(|id| TabletRange { id, range: table.tablets.range(id) });
                 let added = engine.add_table(table.schema.clone(), ranges.collect()).await;
                 engine.set_epoch(table.schema.id, table.epoch);
                 added.map_err(|error| error.to_string())
             }
         };
-        side_by_side(fresh, add).await?;
-        let dropped = touched.dropped;
+        side_by_side(fresh, add).await
+    }
+
+    /// Shows the staged metadata, for which the engine is prepared: a table is there before anybody can ask for it.
+    pub(super) fn show(&self) {
+        let Some(Staged { metadata, touched }) = self.staged.take() else { return };
+        let old = self.current();
+        for table in &touched.put {
+            let id = table.schema.id;
+            let Some(before) = old.table_by_id(id) else { continue };
+            if before.schema.version != table.schema.version {
+                self.engine.update_schema(table.schema.clone());
+                forget_queriers(id);
+            }
+            if !Rc::ptr_eq(&before.tablets, &table.tablets) {
+                let (own, here) = (self.own_tablets(table), self.engine.tablets_of(id));
+                let parted: Vec<Left> = here.difference(&own).map(|tablet| Left::Tablet(id, *tablet)).collect();
+                if !parted.is_empty() {
+                    forget_queriers(id);
+                }
+                self.leave(parted);
+            }
+        }
         let moved = metadata.topology != old.topology;
-        let before = self.current.replace(Rc::new(metadata));
+        let before = self.current.replace(metadata);
         self.earlier.borrow_mut().retain(|earlier| earlier.strong_count() > 0);
         self.earlier.borrow_mut().push(Rc::downgrade(&before));
         drop((before, old));
@@ -326,161 +369,83 @@ impl MetadataService {
             let (topology, listeners) = (self.current().topology.clone(), self.listeners.borrow().clone());
             listeners.iter().for_each(|listener| listener(&topology));
         }
-        self.dropping.borrow_mut().clone_from(&dropped);
-        let mut done = Ok(());
-        for table in dropped {
+        self.dropping.borrow_mut().extend(touched.dropped.iter().cloned());
+        for table in &touched.dropped {
             forget_queriers(table.schema.id);
-            done = self.engine.drop_table(table.schema.id).await.map_err(|error| error.to_string());
-            if done.is_err() {
-                break;
-            }
+            self.leave([Left::Table(table.schema.id)]);
         }
-        self.dropping.take();
-        for (table, tablet) in parted {
-            forget_queriers(table);
-            if done.is_ok() {
-                done = self.engine.drop_tablet(table, tablet).await.map_err(|error| error.to_string());
-            }
-        }
-        done
+        self.just_dropped.borrow_mut().extend(touched.dropped.iter().cloned());
     }
 
-    /// Has the engine take in the tablets of a table that come to this shard, and says which it has to part with.
-    async fn take_tablets(&self, before: &Table, table: &Table) -> Result<Vec<(TableId, u32)>, String> {
-        if Rc::ptr_eq(&before.tablets, &table.tablets) || builtin::is_built_in(&table.schema.keyspace) {
-            return Ok(Vec::new());
+    fn leave(&self, left: impl IntoIterator<Item = Left>) {
+        let mut known = self.left.borrow_mut();
+        let fresh: Vec<Left> = left.into_iter().filter(|left| !known.contains(left)).collect();
+        known.extend(fresh);
+    }
+
+    /// The tables that were dropped since this was last asked.
+    pub(super) fn just_dropped(&self) -> Vec<Rc<Table>> {
+        self.just_dropped.take()
+    }
+
+    /// Removes what the metadata took from this shard. Runs to its end even if the caller stops waiting for it.
+    pub(super) async fn remove_left(self: &Rc<Self>) -> Result<(), String> {
+        let service = self.clone();
+        finished(rt::task::spawn(async move { service.remove_left_now().await })).await
+    }
+
+    async fn remove_left_now(&self) -> Result<(), String> {
+        let Ok(_turn) = self.removing.acquire().await else { return Ok(()) };
+        let (mut removed, list) = (Ok(()), self.left.borrow().clone());
+        for left in list {
+            let one = self.remove_one(&left).await;
+            removed = removed.and(one.map_err(|error| error.to_string()));
         }
-        let (id, own) = (table.schema.id, rt::shard::this());
-        let on_shard = |table: &Table| table.tablets.on_shard(self.info.host_id, own).collect::<BTreeSet<u32>>();
-        let (had, has) = (on_shard(before), on_shard(table));
-        for tablet in has.difference(&had) {
-            let range = TabletRange { id: *tablet, range: table.tablets.range(*tablet) };
+        removed
+    }
+
+    async fn remove_one(&self, left: &Left) -> Result<(), EngineError> {
+        let done = match left {
+            Left::Table(table) => self.engine.drop_table(*table).await,
+            Left::Tablet(table, tablet) => self.engine.drop_tablet(*table, *tablet).await,
+        };
+        match done {
+            // The shard has parted from it before; files may be left in the table's directory, which goes at last.
+            Ok(()) | Err(EngineError::NoSuchTable(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.left.borrow_mut().retain(|other| other != left);
+        if let Left::Table(id) = left {
+            self.dropping.borrow_mut().retain(|table| table.schema.id != *id);
+        }
+        Ok(())
+    }
+
+    /// The tablets of a table that this shard has.
+    fn own_tablets(&self, table: &Table) -> BTreeSet<u32> {
+        let own = rt::shard::this();
+        match builtin::is_built_in(&table.schema.keyspace) && own == ShardId(0) {
+            true => (0..table.tablets.count()).collect(),
+            false => table.tablets.on_shard(self.info.host_id, own).collect(),
+        }
+    }
+
+    /// Has the engine take in the tablets of a table that come to this shard. One that was here before is removed first: it comes back empty.
+    async fn take_tablets(&self, table: &Table) -> Result<(), String> {
+        let (id, here) = (table.schema.id, self.engine.tablets_of(table.schema.id));
+        for tablet in self.own_tablets(table) {
+            let left = Left::Tablet(id, tablet);
+            if self.left.borrow().contains(&left) {
+                let _turn = self.removing.acquire().await;
+                self.remove_one(&left).await.map_err(|error| error.to_string())?;
+            } else if here.contains(&tablet) {
+                continue;
+            }
+            let range = TabletRange { id: tablet, range: table.tablets.range(tablet) };
             self.engine.add_tablet(id, range).await.map_err(|error| error.to_string())?;
         }
-        Ok(had.difference(&has).map(|tablet| (id, *tablet)).collect())
+        Ok(())
     }
-}
-
-/// A table whose epoch begins, and its epoch.
-type Begins = (Rc<TableSchema>, u64);
-
-/// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata that say so: what the tables hold is void,
-/// durably, and what was routed by earlier metadata is refused from here on. It is tried until it is done or the node stops: nobody may go on
-/// with what others have truncated. On shard 0.
-async fn begin_epochs(engine: &Engine, begins: Vec<Begins>) -> Result<(), String> {
-    for (schema, epoch) in begins {
-        while let Err(why) = begin_epoch(engine, &schema, epoch).await {
-            tracing::error!(
-                keyspace = schema.keyspace,
-                table = schema.name,
-                why,
-                "a table cannot be truncated; trying again"
-            );
-            if rt::shard::stopping().unless(rt::time::sleep(TRUNCATE_AGAIN)).await.is_none() {
-                return Err(why);
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64) -> Result<(), String> {
-    let id = schema.id;
-    let truncated = rt::shard::call_all(move || async move {
-        let done = rt::shard::service::<MetadataService>().engine.truncate_at(id, epoch).await;
-        forget_queriers(id);
-        match done {
-            // It comes with the metadata.
-            Ok(_) | Err(EngineError::NoSuchTable(_)) => Ok(()),
-            Err(error) => Err(format!("shard {}: {error}", rt::shard::this().0)),
-        }
-    });
-    truncated.await.into_iter().collect::<Result<(), String>>()?;
-    engine.begin_epoch(schema, epoch).await.map_err(|error| error.to_string())
-}
-
-/// The machine of the group: the metadata on all shards of this node. Shard 0 knows what it was before.
-struct AllShards;
-
-impl AllShards {
-    async fn carry_out(bytes: Vec<u8>) -> Outcome {
-        let service = rt::shard::service::<MetadataService>();
-        let change: Change = match decode(&bytes) {
-            Ok(change) => change,
-            Err(why) => return Outcome::Failed(why),
-        };
-        let before = service.current();
-        if change.previous != before.version {
-            return Outcome::Stale;
-        }
-        let begins = change.ops.iter().filter_map(|op| match op {
-            Op::Truncate { table, epoch } => Some((before.table_by_id(*table)?.schema.clone(), *epoch)),
-            _ => None,
-        });
-        if let Err(why) = begin_epochs(&service.engine, begins.collect()).await {
-            return Outcome::Failed(why);
-        }
-        let applied = rt::shard::call_all(move || {
-            let bytes = bytes.clone();
-            async move { rt::shard::service::<MetadataService>().apply_encoded(&bytes).await }
-        });
-        if let Err(why) = applied.await.into_iter().collect::<Result<(), String>>() {
-            return Outcome::Failed(why);
-        }
-        service.changed(&before);
-        {
-            let mut history = service.leading().history.borrow_mut();
-            history.push_back(change.new);
-            if history.len() > HISTORY {
-                history.pop_front();
-            }
-        }
-        let dropped = Touched::by(&before, &service.current(), &change.ops).dropped;
-        remove_directories(&service, dropped).await.map_or_else(Outcome::Failed, |()| Outcome::Applied)
-    }
-
-    async fn take_over(snapshot: Vec<u8>) -> Result<(), String> {
-        let service = rt::shard::service::<MetadataService>();
-        let before = service.current();
-        let after = Recovered::of_snapshot(snapshot.clone()).metadata().map_err(|error| error.to_string())?;
-        let known = |table: &Table| before.table_by_id(table.schema.id).map_or(0, |known| known.epoch);
-        let begins = after.tables().filter(|table| table.epoch > known(table));
-        begin_epochs(&service.engine, begins.map(|table| (table.schema.clone(), table.epoch)).collect()).await?;
-        let taken = rt::shard::call_all(move || {
-            let snapshot = snapshot.clone();
-            async move { rt::shard::service::<MetadataService>().take_over(snapshot).await }
-        });
-        taken.await.into_iter().collect::<Result<(), String>>()?;
-        service.changed(&before);
-        let dropped = Touched::between(&before, &service.current()).dropped;
-        remove_directories(&service, dropped).await
-    }
-}
-
-impl Machine for AllShards {
-    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Outcome> {
-        AllShards::carry_out(command).boxed_local()
-    }
-
-    fn weight(&self) -> u64 {
-        rt::shard::try_service::<MetadataService>().map_or(0, |service| service.current().table_count() as u64)
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        snapshot_of(&rt::shard::service::<MetadataService>().current())
-    }
-
-    fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
-        AllShards::take_over(snapshot).boxed_local()
-    }
-}
-
-/// Removes what is left on disk of tables that no shard has any more.
-async fn remove_directories(service: &MetadataService, dropped: Vec<Rc<Table>>) -> Result<(), String> {
-    for table in dropped {
-        service.engine.remove_directory(&table.schema).await.map_err(|error| error.to_string())?;
-    }
-    Ok(())
 }
 
 /// Does `work` for each of `tables`, some at a time: at start it is mostly waiting for files. The first error ends it.
@@ -512,7 +477,7 @@ async fn finished(task: Task<Result<(), String>>) -> Result<(), String> {
 }
 
 /// Gives back at once what readers hold that were kept for the next pages of a table.
-fn forget_queriers(table: TableId) {
+pub(super) fn forget_queriers(table: TableId) {
     // There is none while the node starts.
     if let Some(replica) = rt::shard::try_service::<Replica>() {
         replica.forget_queriers(Some(table));

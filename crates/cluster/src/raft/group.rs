@@ -9,6 +9,7 @@ use super::stored::{Opened, Position, decode, encode};
 use super::{Command, Member, Types};
 use bytes::Bytes;
 use engine::raft_log::RaftLog;
+use futures_util::future::{Either, select};
 use model::id::HostId;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
 use openraft::{EmptyNode, ServerState, SnapshotPolicy};
@@ -65,10 +66,16 @@ pub enum GroupError {
     /// This node cannot write it down. Nothing was done.
     #[error("{0}")]
     NoSpace(String),
+    /// This node does not get on with the history. What was asked is not done, or is not known to be.
+    #[error("this node cannot carry out a change of the metadata that was agreed upon, and tries again: {0}")]
+    Stuck(String),
     /// The group has ended on this node.
     #[error("the metadata group has ended on this node: {0}")]
     Ended(String),
 }
+
+/// What openraft says of how far a leader is.
+type ReadIndex = Result<Option<super::LogId>, RaftError<Member, CheckIsLeaderError<Member, EmptyNode>>>;
 
 /// The group. On shard 0.
 pub struct Group {
@@ -285,12 +292,13 @@ impl Group {
         let answer = match request {
             Request::MayElect { last } => Answer::MayElect(self.welcomes_election(last)),
             Request::Propose(command) => self.propose_for(command).await,
-            Request::ReadIndex => match self.raft.ensure_linearizable().await {
-                Ok(id) => Answer::Index(id.map_or(0, |id| id.index)),
-                Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(leader))) => {
+            Request::ReadIndex => match self.applied_index().await {
+                Ok(Ok(id)) => Answer::Index(id.map_or(0, |id| id.index)),
+                Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(leader)))) => {
                     Answer::NotLeader(leader.leader_id.map(|member| member.0))
                 }
-                Err(error) => Answer::Failed(error.to_string()),
+                Ok(Err(error)) => Answer::Failed(error.to_string()),
+                Err(stuck) => Answer::Failed(format!("node {}: {stuck}", self.host)),
             },
             Request::Reached(index) => match self.wait_for(index, Deadline::after(QUESTION)).await {
                 Ok(()) => Answer::Index(index),
@@ -333,15 +341,20 @@ impl Group {
         match self.write(command).await {
             Ok(Proposed { outcome, index }) => Answer::Proposed { outcome, index },
             Err(GroupError::Unknown(why)) => Answer::Unknown(why),
+            Err(stuck @ GroupError::Stuck(_)) => Answer::Unknown(format!("node {}: {stuck}", self.host)),
             Err(error) => Answer::Failed(error.to_string()),
         }
     }
 
     /// Decides a command as the leader.
     async fn write(&self, command: Vec<u8>) -> Result<Proposed, GroupError> {
+        if let Some(why) = self.machine.trouble() {
+            return Err(GroupError::NoSpace(GroupError::Stuck(why).to_string()));
+        }
         let len = command.len() as u64;
         self.log.reserve(len + 1024).await.map_err(|error| GroupError::NoSpace(error.to_string()))?;
-        let written = self.raft.client_write(Command(command)).await;
+        let writing = async { Ok(self.raft.client_write(Command(command)).await) };
+        let written = self.unless_stuck(writing).await?;
         self.cut_log().await;
         match written {
             Ok(response) => Ok(Proposed { outcome: response.data, index: response.log_id.index }),
@@ -388,10 +401,11 @@ impl Group {
         let mut why = "no leader is known".to_owned();
         loop {
             match self.leader() {
-                Some(leader) if leader == self.host => match until.limit(self.raft.ensure_linearizable()).await {
-                    Ok(Ok(id)) => return Ok(id.map_or(0, |id| id.index)),
-                    Ok(Err(RaftError::Fatal(fatal))) => return Err(GroupError::Ended(fatal.to_string())),
-                    Ok(Err(error)) => why = error.to_string(),
+                Some(leader) if leader == self.host => match until.limit(self.applied_index()).await {
+                    Ok(Err(stuck)) => return Err(stuck),
+                    Ok(Ok(Ok(id))) => return Ok(id.map_or(0, |id| id.index)),
+                    Ok(Ok(Err(RaftError::Fatal(fatal)))) => return Err(GroupError::Ended(fatal.to_string())),
+                    Ok(Ok(Err(error))) => why = error.to_string(),
                     Err(_) => {}
                 },
                 Some(leader) => {
@@ -442,7 +456,28 @@ impl Group {
             }
         };
         let late = |_| Err(GroupError::Unknown(format!("this node has not learned entry {index} in time")));
-        until.limit(reached).await.unwrap_or_else(late)
+        until.limit(self.unless_stuck(reached)).await.unwrap_or_else(late)
+    }
+
+    /// How far this node has applied when it asked, as the leader, and has all that was decided before.
+    async fn applied_index(&self) -> Result<ReadIndex, GroupError> {
+        self.unless_stuck(async { Ok(self.raft.ensure_linearizable().await) }).await
+    }
+
+    /// Does `work` unless the machine does not get on.
+    async fn unless_stuck<T>(&self, work: impl Future<Output = Result<T, GroupError>>) -> Result<T, GroupError> {
+        let stuck = async {
+            loop {
+                rt::time::sleep(PAUSE).await;
+                if let Some(why) = self.machine.trouble() {
+                    return why;
+                }
+            }
+        };
+        match select(std::pin::pin!(work), std::pin::pin!(stuck)).await {
+            Either::Left((done, _)) => done,
+            Either::Right((why, _)) => Err(GroupError::Stuck(why)),
+        }
     }
 
     /// Adds a node that learns and does not vote yet. Only the leader can.

@@ -20,14 +20,15 @@ pub enum Outcome {
     Applied,
     /// It was made for another state than the one it met, and did nothing.
     Stale,
-    /// It is part of the history, and this node could not carry it out.
+    /// It does not fit the state that it met, and did nothing: the same on every node.
     Failed(String),
 }
 
 /// What commands are for: the same on all nodes after the same commands.
 pub trait Machine: 'static {
-    /// Carries a command out. One at a time, in order; a later call begins when this one is done.
-    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Outcome>;
+    /// Carries a command out. One at a time, in order; a later call begins when this one is done. What becomes of a command depends on the
+    /// commands before it alone. The error says why this node cannot follow any more: the group ends on it.
+    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>>;
 
     /// About how many entries a snapshot is worth: it is not made more often.
     fn weight(&self) -> u64 {
@@ -39,6 +40,11 @@ pub trait Machine: 'static {
 
     /// Takes over the state of a snapshot in place of its own.
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
+
+    /// Why this node cannot carry out a command that was decided, if it has tried for some time, and tries again.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What openraft is given. Clones are the same machine.
@@ -141,7 +147,11 @@ impl RaftStateMachine<Types> for Applier {
         for entry in entries {
             let outcome = match entry.payload {
                 EntryPayload::Blank => Outcome::Applied,
-                EntryPayload::Normal(command) => self.machine.apply(command.0).await,
+                EntryPayload::Normal(command) => self
+                    .machine
+                    .apply(command.0)
+                    .await
+                    .map_err(|why| StorageError::from(StorageIOError::apply(entry.log_id, AnyError::error(why))))?,
                 EntryPayload::Membership(membership) => {
                     *self.applied.membership.borrow_mut() = Membership::new(Some(entry.log_id), membership);
                     Outcome::Applied

@@ -18,14 +18,14 @@ use std::rc::Rc;
 struct Ledger(RefCell<Vec<Vec<u8>>>);
 
 impl Machine for Ledger {
-    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Outcome> {
+    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>> {
         async move {
             rt::task::yield_now().await;
             if command.is_empty() {
-                return Outcome::Stale;
+                return Ok(Outcome::Stale);
             }
             self.0.borrow_mut().push(command);
-            Outcome::Applied
+            Ok(Outcome::Applied)
         }
         .boxed_local()
     }

@@ -10,7 +10,7 @@ mod handle;
 mod state;
 
 pub(crate) use handle::{SimFile, SimLock};
-use state::{Inode, State, UNLIMITED};
+use state::{Inode, Refusing, State, UNLIMITED};
 
 use super::derive;
 use super::names::{Entry, Names, normal};
@@ -68,6 +68,58 @@ pub enum Fault {
     Open,
 }
 
+/// An error of the operating system that any file operation may give which it can concern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// EMFILE, by what takes a descriptor: opens, listings and syncs of directories.
+    NoDescriptors,
+    /// ENOSPC, by what takes room: writes, new names.
+    NoSpace,
+    /// EACCES, by what looks for names.
+    NoAccess,
+    /// EIO, by everything.
+    Broken,
+}
+
+impl Refusal {
+    fn error(self) -> io::Error {
+        io::Error::from_raw_os_error(match self {
+            Refusal::NoDescriptors => libc::EMFILE,
+            Refusal::NoSpace => libc::ENOSPC,
+            Refusal::NoAccess => libc::EACCES,
+            Refusal::Broken => libc::EIO,
+        })
+    }
+
+    fn concerns(self, kind: Kind) -> bool {
+        match self {
+            Refusal::NoDescriptors => matches!(kind, Kind::Open | Kind::Create | Kind::Directory),
+            Refusal::NoSpace => matches!(kind, Kind::Create | Kind::NewName | Kind::Write),
+            Refusal::NoAccess => !matches!(kind, Kind::Write | Kind::Read),
+            Refusal::Broken => true,
+        }
+    }
+}
+
+/// The kinds of file operations, as far as refusals tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Opening a file that is there.
+    Open,
+    /// Opening a file that is not.
+    Create,
+    /// Listing a directory, or syncing it.
+    Directory,
+    /// Making a directory, a link, a new name.
+    NewName,
+    /// Removing a name, or looking at one.
+    Name,
+    /// Writing to an open file, or syncing it.
+    Write,
+    /// Reading an open file.
+    Read,
+}
+
 /// What a disk counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskStats {
@@ -123,6 +175,7 @@ impl Disk {
             locks: BTreeSet::new(),
             faults: BTreeMap::new(),
             aimed: BTreeMap::new(),
+            refusing: None,
             rng: SmallRng::seed_from_u64(derive(seed, &[0xD15C])),
             now_micros: 0,
         };
@@ -185,6 +238,16 @@ impl Disk {
     /// Makes the next `times` operations of that kind fail that concern a file (or, syncing, a directory) below `dir`; others go well.
     pub fn fail_next_below(&self, dir: impl AsRef<Path>, fault: Fault, times: u32) {
         self.state.borrow_mut().aimed.insert(fault, (normal(dir.as_ref()), times));
+    }
+
+    /// Makes operations below `dir` fail: of those that `refusal` can concern, `times` after the next `skip`.
+    pub fn refuse_below(&self, dir: impl AsRef<Path>, refusal: Refusal, skip: u32, times: u32) {
+        self.state.borrow_mut().refusing = Some(Refusing { dir: normal(dir.as_ref()), refusal, skip, times });
+    }
+
+    /// Takes [`Disk::refuse_below`] back. How many operations would have had to fail yet.
+    pub fn refuse_nothing(&self) -> u32 {
+        self.state.borrow_mut().refusing.take().map_or(0, |refusing| refusing.times)
     }
 
     /// Flips one bit of a file, on the device and in memory. False when there is no such byte.
@@ -279,6 +342,8 @@ impl Disk {
         let path = normal(path);
         self.alive(boot)?.fault_at(Fault::Open, &path)?;
         let existing = self.alive(boot)?.names.get(&path);
+        let kind = if existing.is_some() { Kind::Open } else { Kind::Create };
+        self.alive(boot)?.refuse_at(kind, &path)?;
         let inode = match existing {
             Some(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
             Some(Entry::File(_)) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
@@ -306,6 +371,7 @@ impl Disk {
 
     pub(crate) fn rename(&self, boot: u64, now: i64, from: &Path, to: &Path) -> Outcome<()> {
         self.change(boot, now, |state| {
+            state.refuse_at(Kind::NewName, &normal(to))?;
             if let Some(Entry::File(inode)) = state.names.get(&normal(to)) {
                 state.inode(inode).unlinked = true;
             }
@@ -317,6 +383,7 @@ impl Disk {
 
     pub(crate) fn hard_link(&self, boot: u64, now: i64, existing: &Path, new: &Path) -> Outcome<()> {
         self.change(boot, now, |state| {
+            state.refuse_at(Kind::NewName, &normal(new))?;
             let inode = state.names.file(&normal(existing))?;
             Ok(state.names.add_file(&normal(new), inode)?)
         })
@@ -325,6 +392,7 @@ impl Disk {
     pub(crate) fn remove_file(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
         self.change(boot, now, |state| {
             let path = normal(path);
+            state.refuse_at(Kind::Name, &path)?;
             let inode = state.names.file(&path)?;
             state.inode(inode).unlinked = true;
             state.names.remove_file(&path)?;
@@ -336,6 +404,7 @@ impl Disk {
     pub(crate) fn remove_dir_all(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
         self.change(boot, now, |state| {
             let path = normal(path);
+            state.refuse_at(Kind::Name, &path)?;
             let below: Vec<u64> =
                 state.names.files().filter(|(file, _)| file.starts_with(&path)).map(|(_, inode)| inode).collect();
             for inode in below {
@@ -352,7 +421,10 @@ impl Disk {
         if self.alive(boot)?.names.get(&path) == Some(Entry::Dir) {
             return Ok(());
         }
-        self.change(boot, now, |state| Ok(state.names.add_dirs(&path)?))
+        self.change(boot, now, |state| {
+            state.refuse_at(Kind::NewName, &path)?;
+            Ok(state.names.add_dirs(&path)?)
+        })
     }
 
     pub(crate) fn sync_dir(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
@@ -365,6 +437,7 @@ impl Disk {
         }
         self.change(boot, now, |state| {
             state.fault_at(Fault::Sync, &path)?;
+            state.refuse_at(Kind::Directory, &path)?;
             if state.cut_at != Some(state.stats.writes) {
                 state.names.sync(&path);
                 state.collect();
@@ -374,7 +447,8 @@ impl Disk {
     }
 
     pub(crate) fn read_dir(&self, boot: u64, path: &Path) -> Outcome<Vec<DirEntry>> {
-        let state = self.alive(boot)?;
+        let mut state = self.alive(boot)?;
+        state.refuse_at(Kind::Directory, &normal(path))?;
         let entries = state.names.list(&normal(path))?;
         let len = |inode| state.inodes.get(&inode).map_or(0, |i| i.seen.len() as u64);
         Ok(entries
@@ -391,6 +465,7 @@ impl Disk {
 
     pub(crate) fn metadata(&self, boot: u64, path: &Path) -> Outcome<Metadata> {
         let mut state = self.alive(boot)?;
+        state.refuse_at(Kind::Name, &normal(path))?;
         match state.names.get(&normal(path)) {
             None => Err(io::ErrorKind::NotFound.into()),
             Some(Entry::Dir) => Ok(Metadata { len: 0, mtime_micros: 0, is_dir: true }),

@@ -230,6 +230,8 @@ families! {
     counter "scylla_rpc_garbage_connections" "Connections to the port for nodes that were something else." |s| s.internode.garbage;
     counter "scylla_rpc_sent_bytes" "Bytes sent to other nodes." |s| s.internode.sent;
     counter "scylla_rpc_received_bytes" "Bytes received from other nodes." |s| s.internode.received;
+    gauge "scylla_metadata_change_stuck" "1 while a committed change of the metadata cannot be carried out on this node; on shard 0." |s| s.metadata_stuck;
+    counter "scylla_metadata_change_failures" "Tries to carry out a committed change of the metadata that failed; on shard 0." |s| s.metadata_failures;
     gauge "scylla_gossip_live" "Other nodes that are up, as shard 0 finds them." |s| s.nodes_up;
     gauge "scylla_gossip_unreachable" "Other nodes that are down, as shard 0 finds them." |s| s.nodes_down;
 

@@ -3,9 +3,9 @@
 use crate::connection::Transport;
 use crate::connection::latency::{Did, HistogramNumbers};
 use crate::protocol::Opcode;
-use cluster::Coordinator;
 use cluster::coordinator::CoordinatorMetrics;
 use cluster::internode::{Internode, InternodeMetrics, NodeStatus};
+use cluster::{Coordinator, MetadataService};
 use cql::{Processor, StatementNumbers};
 use engine::{Engine, EngineMetrics, TableDetails};
 use replica::{Replica, ReplicaMetrics};
@@ -45,6 +45,10 @@ pub struct Sample {
     pub statements: StatementNumbers,
     /// The connections' to other nodes.
     pub internode: InternodeMetrics,
+    /// 1 while a committed change of the metadata cannot be carried out; on shard 0.
+    pub metadata_stuck: u64,
+    /// Tries to carry out such a change that failed; on shard 0.
+    pub metadata_failures: u64,
     /// Other nodes that are up; counted on shard 0.
     pub nodes_up: u64,
     /// Other nodes that are down; counted on shard 0.
@@ -98,6 +102,8 @@ impl Sample {
             }
             _ => 0,
         };
+        let metadata = service::<MetadataService>().map(|metadata| metadata.trouble());
+        let (trouble, metadata_failures) = metadata.unwrap_or_default();
         Sample {
             shard: rt::shard::this().0,
             memory: service::<Budget>().map_or(0, |budget| budget.shard_memory as u64),
@@ -109,6 +115,8 @@ impl Sample {
             prepared: service::<Processor>().map(|processor| processor.prepared_statements()).unwrap_or_default(),
             statements: service::<Processor>().map(|processor| processor.statistics()).unwrap_or_default(),
             coordinator: service::<Coordinator>().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
+            metadata_stuck: u64::from(trouble.is_some()),
+            metadata_failures,
             nodes_up: nodes(NodeStatus::Up),
             nodes_down: nodes(NodeStatus::Down),
             internode: internode.as_ref().map(|internode| internode.metrics()).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! Open files and locks of a simulated disk.
 
-use super::{Disk, Fault, Outcome};
+use super::{Disk, Fault, Kind, Outcome};
 use bytes::Bytes;
 use std::io;
 use std::path::PathBuf;
@@ -43,6 +43,7 @@ impl SimFile {
         let mut state = self.disk.alive(self.boot)?;
         state.stats.reads += 1;
         state.fault_of(Fault::Read, self.inode)?;
+        state.refuse_of(Kind::Read, self.inode)?;
         let seen = &state.inode(self.inode).seen;
         let from = (offset as usize).min(seen.len());
         let to = from.saturating_add(len).min(seen.len());
@@ -53,6 +54,7 @@ impl SimFile {
     pub fn write(&self, now: i64, offset: u64, data: &[u8]) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
             state.fault_of(Fault::Write, self.inode)?;
+            state.refuse_of(Kind::Write, self.inode)?;
             let free = state.free();
             let inode = state.inode(self.inode);
             let growth = (offset + data.len() as u64).saturating_sub(inode.room());
@@ -84,6 +86,7 @@ impl SimFile {
     /// Reserves room for the first `len` bytes: all of it or nothing.
     pub fn allocate(&self, now: i64, len: u64) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
+            state.refuse_of(Kind::Write, self.inode)?;
             let free = state.free();
             let inode = state.inode(self.inode);
             if len.saturating_sub(inode.room()) > free {
@@ -96,7 +99,9 @@ impl SimFile {
 
     pub fn sync(&self, now: i64) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
-            if let Err(failed) = state.fault_of(Fault::Sync, self.inode) {
+            let synced =
+                state.fault_of(Fault::Sync, self.inode).and_then(|()| state.refuse_of(Kind::Write, self.inode));
+            if let Err(failed) = synced {
                 state.inode(self.inode).forget();
                 return Err(failed);
             }

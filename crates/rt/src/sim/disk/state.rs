@@ -1,7 +1,7 @@
 //! The state of a simulated disk, and what a power loss makes of it.
 
 use super::super::names::Names;
-use super::{DiskStats, Failed, Fault, Latency, Unsynced};
+use super::{DiskStats, Failed, Fault, Kind, Latency, Refusal, Unsynced};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +97,15 @@ impl Inode {
     }
 }
 
+/// Operations that are to fail.
+#[derive(Clone)]
+pub(super) struct Refusing {
+    pub dir: PathBuf,
+    pub refusal: Refusal,
+    pub skip: u32,
+    pub times: u32,
+}
+
 /// All of a disk.
 #[derive(Clone)]
 pub(super) struct State {
@@ -116,6 +125,7 @@ pub(super) struct State {
     pub faults: BTreeMap<Fault, u32>,
     /// Faults of what lies below a directory.
     pub aimed: BTreeMap<Fault, (PathBuf, u32)>,
+    pub refusing: Option<Refusing>,
     pub rng: SmallRng,
     pub now_micros: i64,
 }
@@ -152,6 +162,41 @@ impl State {
             _ => false,
         };
         self.fault(fault, is_aimed_at)
+    }
+
+    /// Whether an operation of this kind on what is at `path` is refused.
+    pub fn refuse_at(&mut self, kind: Kind, path: &Path) -> Result<(), Failed> {
+        let is_aimed_at = self.refusing.as_ref().is_some_and(|refusing| path.starts_with(&refusing.dir));
+        self.refuse(kind, is_aimed_at)
+    }
+
+    /// Whether an operation of this kind on an open file is refused.
+    pub fn refuse_of(&mut self, kind: Kind, inode: u64) -> Result<(), Failed> {
+        let is_aimed_at = match &self.refusing {
+            Some(refusing) if refusing.times > 0 => {
+                self.names.files().any(|(path, own)| own == inode && path.starts_with(&refusing.dir))
+            }
+            _ => false,
+        };
+        self.refuse(kind, is_aimed_at)
+    }
+
+    fn refuse(&mut self, kind: Kind, is_aimed_at: bool) -> Result<(), Failed> {
+        let Some(refusing) = self.refusing.as_mut().filter(|refusing| is_aimed_at && refusing.refusal.concerns(kind))
+        else {
+            return Ok(());
+        };
+        match (refusing.skip, refusing.times) {
+            (_, 0) => Ok(()),
+            (0, _) => {
+                refusing.times -= 1;
+                Err(refusing.refusal.error().into())
+            }
+            _ => {
+                refusing.skip -= 1;
+                Ok(())
+            }
+        }
     }
 
     fn fault(&mut self, fault: Fault, is_aimed_at: bool) -> Result<(), Failed> {

@@ -1,0 +1,364 @@
+//! How a node follows the metadata: a committed change is carried out on every shard, or the node ends and says why.
+//!
+//! Shard 0 drives the steps of a change, one change at a time:
+//!
+//! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. The result depends only on the log, so all nodes
+//!    come to the same one: applied, stale, or refused because it does not fit. A restart comes to the same one ([`super::recovery`]).
+//! 2. *Prepare.* Epochs of truncated tables begin, and every shard brings its tables and tablets into the engine. This needs files, so it
+//!    may fail. It is repeated until it succeeds; a repetition resumes where the failed one ended. Nothing of the change is visible yet, and
+//!    the group applies no later entry, so the node answers from an older prefix of the log.
+//! 3. *Show.* Every shard replaces its metadata. This cannot fail.
+//! 4. *Remove.* Data of dropped tables and of tablets that moved away is deleted. Only disk space depends on it, so it delays the change for
+//!    at most [`REMOVAL_WAIT`]; what fails is repeated in the background, and finished by the next start.
+//!
+//! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before, it refuses changes of the metadata with the reason.
+
+use super::decode;
+use super::definition::{Change, Op};
+use super::recovery::{Recovered, snapshot_of};
+use super::service::{MetadataService, forget_queriers};
+use super::state::{Metadata, Table};
+use super::touched::Touched;
+use crate::raft::{Machine, Outcome};
+use engine::{Engine, EngineError};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use model::schema::TableSchema;
+use rt::sync::{Cancel, Semaphore};
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// A node that cannot carry out a committed change for this long ends.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(300);
+/// After this time of failing, changes of the metadata are refused with the reason.
+const TROUBLE_AFTER: Duration = Duration::from_secs(2);
+/// The pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// One log line about a change that fails in this time.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// How long a change waits for the removal of data that it makes superfluous.
+const REMOVAL_WAIT: Duration = Duration::from_secs(10);
+/// The pause between two tries to remove data.
+const REMOVE_AGAIN: Duration = Duration::from_secs(5);
+/// While removals are pending, the Raft log is kept this many times as long: only the log names what a start has to remove.
+const PENDING_REMOVALS_WEIGHT: u64 = 16;
+/// A snapshot is made after this many entries at least while removals are pending.
+const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
+
+/// How this node does at following. On shard 0.
+#[derive(Default)]
+pub(super) struct Following {
+    /// Ended by [`MetadataService::stop`]: nothing is repeated any more.
+    pub stop: Cancel,
+    trouble: RefCell<Option<Trouble>>,
+    /// Versions that refused changes would have led to. No later change may build upon one.
+    refused: RefCell<BTreeSet<Uuid>>,
+    removals: Removals,
+    /// Tries that failed, ever.
+    failures: Cell<u64>,
+}
+
+/// A step that fails.
+struct Trouble {
+    since: Instant,
+    why: String,
+}
+
+/// What is to be removed from the disk when no shard has it any more.
+struct Removals {
+    /// Dropped tables, and whether a try has failed: then a shard may have left sstables behind.
+    tables: RefCell<Vec<(Rc<Table>, bool)>>,
+    turn: Semaphore,
+    /// A task repeats what failed.
+    repeats: Cell<bool>,
+}
+
+impl Default for Removals {
+    fn default() -> Self {
+        Removals { tables: RefCell::default(), turn: Semaphore::new(1), repeats: Cell::new(false) }
+    }
+}
+
+impl Following {
+    /// Why this node has not carried out a committed change for [`TROUBLE_AFTER`], if it is so.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.borrow();
+        trouble.as_ref().filter(|trouble| trouble.since.elapsed() >= TROUBLE_AFTER).map(|trouble| trouble.why.clone())
+    }
+
+    /// How often a step failed and was repeated.
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+
+    /// Repeats a step until it succeeds. The error says why it is given up, after [`FOLLOW_LIMIT`]. Never returns when the node stops: the
+    /// group must not take the change for applied, and has no need to hear that it is not.
+    async fn until_done(&self, step: impl AsyncFn() -> Result<(), String>) -> Result<(), String> {
+        let (mut pause, mut told) = (FIRST_PAUSE, None::<Instant>);
+        while let Err(why) = step().await {
+            if self.stop.is_cancelled() {
+                return std::future::pending().await;
+            }
+            self.failures.set(self.failures.get() + 1);
+            let since = self.trouble.borrow().as_ref().map_or_else(rt::time::now, |trouble| trouble.since);
+            if since.elapsed() >= FOLLOW_LIMIT {
+                return Err(format!(
+                    "a committed change of the metadata could not be carried out for {FOLLOW_LIMIT:?}: {why}"
+                ));
+            }
+            if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
+                told = Some(rt::time::now());
+                tracing::error!(why, failing_for = ?since.elapsed(), ends_after = ?FOLLOW_LIMIT,
+                    "a committed change of the metadata cannot be carried out on this node; it is tried again");
+            }
+            self.trouble.replace(Some(Trouble { since, why }));
+            rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().engine().give_back_files() }).await;
+            let pausing = async { rt::shard::stopping().unless(rt::time::sleep(pause)).await };
+            if self.stop.unless(pausing).await.flatten().is_none() {
+                return std::future::pending().await;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        if let Some(trouble) = self.trouble.take()
+            && told.is_some()
+        {
+            tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is carried out now");
+        }
+        Ok(())
+    }
+
+    fn has_removals(&self) -> bool {
+        self.removals.repeats.get()
+    }
+}
+
+/// A table whose epoch begins, and its epoch.
+type Begins = Vec<(Rc<TableSchema>, u64)>;
+
+/// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata that say so: what the tables hold is void,
+/// durably, and what was routed by earlier metadata is refused from here on.
+async fn begin_epochs(engine: &Engine, begins: &Begins) -> Result<(), String> {
+    for (schema, epoch) in begins {
+        let begun = begin_epoch(engine, schema, *epoch).await;
+        begun.map_err(|why| format!("table {}.{} cannot be truncated: {why}", schema.keyspace, schema.name))?;
+    }
+    Ok(())
+}
+
+async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64) -> Result<(), String> {
+    let id = schema.id;
+    let truncated = rt::shard::call_all(move || async move {
+        let done = rt::shard::service::<MetadataService>().engine().truncate_at(id, epoch).await;
+        forget_queriers(id);
+        match done {
+            // It comes with the metadata.
+            Ok(_) | Err(EngineError::NoSuchTable(_)) => Ok(()),
+            Err(error) => Err(format!("shard {}: {error}", rt::shard::this().0)),
+        }
+    });
+    truncated.await.into_iter().collect::<Result<(), String>>()?;
+    engine.begin_epoch(schema, epoch).await.map_err(|error| error.to_string())
+}
+
+/// What a shard is to follow.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// A change, encoded.
+    Change(Vec<u8>),
+    /// A snapshot of the leader's.
+    Snapshot(Vec<u8>),
+}
+
+/// The machine of the group: the metadata on all shards of this node.
+pub(super) struct AllShards;
+
+impl AllShards {
+    async fn apply(bytes: Vec<u8>) -> Result<Outcome, String> {
+        let service = rt::shard::service::<MetadataService>();
+        let following = &service.leading().following;
+        let change: Change = decode(&bytes).map_err(|why| {
+            format!("what follows version {} of the metadata cannot be understood: {why}", service.current().version)
+        })?;
+        if following.refused.borrow().contains(&change.previous) {
+            return Err(format!("the cluster has applied change {}, which this node refused", change.previous));
+        }
+        let before = service.current();
+        if change.previous != before.version {
+            return Ok(Outcome::Stale);
+        }
+        if let Err(error) = before.apply(&change) {
+            following.refused.borrow_mut().insert(change.new);
+            tracing::error!(version = %change.new, %error, "a change of the metadata is refused");
+            return Ok(Outcome::Failed(error.to_string()));
+        }
+        let begins = change.ops.iter().filter_map(|op| match op {
+            Op::Truncate { table, epoch } => Some((before.table_by_id(*table)?.schema.clone(), *epoch)),
+            _ => None,
+        });
+        let begins = begins.collect();
+        AllShards::follow(&service, Source::Change(bytes), begins).await?;
+        service.remember(change.new);
+        AllShards::remove(&service).await;
+        Ok(Outcome::Applied)
+    }
+
+    async fn take_over(snapshot: Vec<u8>) -> Result<(), String> {
+        let service = rt::shard::service::<MetadataService>();
+        let before = service.current();
+        let after = Recovered::of_snapshot(snapshot.clone()).metadata().map_err(|error| error.to_string())?;
+        let known = |table: &Table| before.table_by_id(table.schema.id).map_or(0, |known| known.epoch);
+        let begins = after.tables().filter(|table| table.epoch > known(table));
+        let begins = begins.map(|table| (table.schema.clone(), table.epoch)).collect();
+        drop(before);
+        AllShards::follow(&service, Source::Snapshot(snapshot), begins).await?;
+        service.leading().following.refused.take();
+        AllShards::remove(&service).await;
+        Ok(())
+    }
+
+    /// Stages, prepares and shows.
+    async fn follow(service: &Rc<MetadataService>, source: Source, begins: Begins) -> Result<(), String> {
+        let (before, following) = (service.current(), &service.leading().following);
+        let staged = rt::shard::call_all(move || {
+            let source = source.clone();
+            async move { rt::shard::service::<MetadataService>().stage(source) }
+        });
+        // Shard 0 could: others that cannot have other metadata than it has.
+        staged.await.into_iter().collect::<Result<(), String>>()?;
+        following.until_done(async || begin_epochs(service.engine(), &begins).await).await?;
+        let prepared = async || {
+            let prepared = rt::shard::call_all(|| async {
+                let prepared = rt::shard::service::<MetadataService>().prepare().await;
+                prepared.map_err(|why| format!("shard {}: {why}", rt::shard::this().0))
+            });
+            prepared.await.into_iter().collect()
+        };
+        following.until_done(prepared).await?;
+        rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().show() }).await;
+        service.changed(&before);
+        Ok(())
+    }
+
+    /// Removes what the last change made superfluous; if that fails or takes long, a task goes on with it.
+    async fn remove(service: &Rc<MetadataService>) {
+        let removals = &service.leading().following.removals;
+        removals.tables.borrow_mut().extend(service.just_dropped().into_iter().map(|table| (table, false)));
+        if removals.repeats.get() {
+            return;
+        }
+        let removed = rt::time::timeout(REMOVAL_WAIT, remove_once(service)).await;
+        if !matches!(removed, Ok(Ok(()))) && !removals.repeats.replace(true) {
+            if let Ok(Err(why)) = removed {
+                tracing::warn!(why, "dropped data cannot be removed from the disk; it is tried again");
+            }
+            rt::task::spawn(keep_removing(service.clone())).detach();
+        }
+    }
+}
+
+/// Repeats removals until nothing is left to remove.
+async fn keep_removing(service: Rc<MetadataService>) {
+    let following = &service.leading().following;
+    let mut told = rt::time::now();
+    loop {
+        if following.stop.unless(rt::time::sleep(REMOVE_AGAIN)).await.is_none() {
+            return;
+        }
+        match remove_once(&service).await {
+            Ok(()) => break,
+            Err(why) if told.elapsed() >= LOG_EVERY => {
+                told = rt::time::now();
+                tracing::warn!(why, "dropped data still cannot be removed from the disk; it is tried again");
+            }
+            Err(_) => {}
+        }
+    }
+    following.removals.repeats.set(false);
+}
+
+/// Removes data of dropped tables and of tablets that moved away: on every shard, then what is left of the tables' directories.
+async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
+    let removals = &service.leading().following.removals;
+    let Ok(_turn) = removals.turn.acquire().await else { return Ok(()) };
+    let tables = removals.tables.borrow().clone();
+    let removed = rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().remove_left().await });
+    let mut removed = removed.await.into_iter().collect::<Result<(), String>>();
+    if removed.is_ok() {
+        for (table, failed_before) in &tables {
+            let done = match failed_before {
+                false => service.engine().remove_directory(&table.schema).await,
+                true => service.engine().sweep_dropped(&table.schema).await.map(drop),
+            };
+            match done {
+                Ok(()) => {
+                    let mut left = removals.tables.borrow_mut();
+                    left.retain(|(other, _)| other.schema.id != table.schema.id);
+                }
+                Err(error) => removed = Err(error.to_string()),
+            }
+        }
+    }
+    if removed.is_err() {
+        removals.tables.borrow_mut().iter_mut().for_each(|(_, failed_before)| *failed_before = true);
+    }
+    removed
+}
+
+impl Machine for AllShards {
+    fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>> {
+        AllShards::apply(command).boxed_local()
+    }
+
+    fn weight(&self) -> u64 {
+        let Some(service) = rt::shard::try_service::<MetadataService>() else { return 0 };
+        let tables = service.current().table_count() as u64;
+        match service.leading().following.has_removals() {
+            true => (tables * PENDING_REMOVALS_WEIGHT).max(PENDING_REMOVALS_ENTRIES),
+            false => tables,
+        }
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        snapshot_of(&rt::shard::service::<MetadataService>().current())
+    }
+
+    fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
+        AllShards::take_over(snapshot).boxed_local()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        rt::shard::try_service::<MetadataService>()?.leading().following.trouble()
+    }
+}
+
+/// What a shard is about to show.
+#[derive(Clone)]
+pub(super) struct Staged {
+    pub metadata: Rc<Metadata>,
+    pub touched: Rc<Touched>,
+}
+
+impl Staged {
+    /// The metadata that a change or a snapshot leads to.
+    pub fn of(before: &Metadata, source: Source) -> Result<Staged, String> {
+        let (metadata, touched) = match source {
+            Source::Change(bytes) => {
+                let change: Change = decode(&bytes)?;
+                let metadata = before.apply(&change).map_err(|error| error.to_string())?;
+                let touched = Touched::by(before, &metadata, &change.ops);
+                (metadata, touched)
+            }
+            Source::Snapshot(bytes) => {
+                let metadata = Recovered::of_snapshot(bytes).metadata().map_err(|error| error.to_string())?;
+                let touched = Touched::between(before, &metadata);
+                (metadata, touched)
+            }
+        };
+        Ok(Staged { metadata: Rc::new(metadata), touched: Rc::new(touched) })
+    }
+}

@@ -7,9 +7,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-# This folder is named like the package.
-sys.path[:] = [path for path in sys.path if pathlib.Path(path or ".").resolve() != HERE.parent] + [str(HERE.parent)]
+sys.path.append(str(HERE.parent))
 
 from middle import HOSTS, Kill, check, end, keyspace, same  # noqa: E402
 

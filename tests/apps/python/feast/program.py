@@ -10,7 +10,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:] = [path for path in sys.path if pathlib.Path(path or ".").resolve() != HERE] + [str(HERE.parent)]
+sys.path.append(str(HERE.parent))
 
 from middle import DATACENTER, HOSTS, WORK_DIR, Kill, check, end, keyspace, same  # noqa: E402
 

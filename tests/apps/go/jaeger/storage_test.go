@@ -225,7 +225,8 @@ func search(s *suite, written int) error {
 		return fmt.Errorf("%d traces by tag instead of %d", len(found), expected)
 	}
 	ids, err := s.SpanReader.FindTraceIDs(context.Background(), &spanstore.TraceQueryParameters{
-		ServiceName: "storm", DurationMin: time.Duration(written-9) * time.Millisecond, DurationMax: time.Hour, NumTraces: 100,
+		// Jaeger asks for longer than DurationMin.
+		ServiceName: "storm", DurationMin: time.Duration(written-10) * time.Millisecond, DurationMax: time.Hour, NumTraces: 100,
 		StartTimeMin: began.Add(-time.Minute), StartTimeMax: time.Now().Add(time.Hour),
 	})
 	if err != nil {

@@ -64,7 +64,7 @@ public class Traces {
   }
 
   static String id(int trace) {
-    return String.format("%032x", 0x5000 + trace);
+    return String.format("%016x%016x", 0xa, 0x5000 + trace);
   }
 
   static long time(int trace) {

@@ -19,7 +19,7 @@ def prepare(place):
     node.start()
     try:
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1} AND tablets = {'initial': 2}")
         for table in ("flushed", "logged"):
             session.execute(f"CREATE TABLE k.{table} (pk int PRIMARY KEY, v text)")
         for pk in range(FLUSHED):

@@ -1,6 +1,6 @@
 # Everything one does with Messina from a checkout. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run cluster build test test-clients test-spark soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster
+.PHONY: help run cluster build test test-clients test-spark test-apps test-faults soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster
 
 MEMORY ?= 2G
 
@@ -24,6 +24,12 @@ test-clients: ## every client program in full: cqlsh, drivers of five languages,
 
 test-spark: ## a Spark job in local mode on the Cassandra connector (downloads 300 MB once)
 	tests/run spark
+
+test-apps: ## nine applications (Pekko, JanusGraph, Spring Data, Zipkin, Jaeger, Feast, Celery, Django, express-cassandra) on three nodes with one kill -9
+	tests/run apps
+
+test-faults: ## attacks: no descriptors, damaged files, half requests, floods of large requests, foreign pages, changed addresses, full disk
+	tests/run faults
 
 soak: ## long crash rounds and long simulation (SOAK_MINUTES=30)
 	tests/run soak

@@ -1,0 +1,1 @@
+"""The attacks, one module per subject. Each module has ATTACKS: name -> function(place, check)."""

@@ -1,0 +1,202 @@
+"""Three nodes: changed addresses, a stop and a pause of a replica and the error codes they cause, a node without its raft log."""
+
+import shutil
+import threading
+import time
+
+import cassandra
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
+from database import connect
+from launch import Node, StartFailed, free_address
+from trio import NODES, Trio, eventually, rest
+
+ROWS = 100
+
+
+def all_of(text):
+    return SimpleStatement(text, consistency_level=ConsistencyLevel.ALL)
+
+
+def fill(trio):
+    trio.keyspace("k")
+    trio.sessions[0].execute("CREATE TABLE k.t (pk int PRIMARY KEY, v int)")
+    for pk in range(ROWS):
+        trio.sessions[0].execute(all_of(f"INSERT INTO k.t (pk, v) VALUES ({pk}, {pk})"))
+
+
+def whole(trio):
+    """All three nodes serve: all rows at ALL through each, and a write at ALL."""
+    for n in range(NODES):
+        eventually(lambda: len(list(trio.sessions[n].execute(all_of("SELECT pk FROM k.t")))) == ROWS, 60)
+        trio.sessions[n].execute(all_of("INSERT INTO k.t (pk, v) VALUES (1, 1)"))
+        states = [one["state"] for one in rest(trio.nodes[n], "/cluster/nodes")]
+        assert states == ["normal"] * NODES, states
+
+
+def move(trio, addresses):
+    """Stops all nodes and starts them with other addresses, of which the seeds know."""
+    for n in range(NODES):
+        trio.sessions.forget(n)
+        trio.nodes[n].kill()
+    for n, node in enumerate(trio.nodes):
+        node.address = addresses[n]
+        node.config["seeds"] = f"'{addresses[0]},{addresses[n - 1]}'"
+    trio.restart_all()
+
+
+def addresses(place, check):
+    """All three nodes get new addresses; then two swap theirs: they serve again. A copied directory gets nowhere."""
+    with Trio(place) as trio:
+        fill(trio)
+        with check("all three with new addresses serve again within 60 s"):
+            move(trio, [free_address() for _ in range(NODES)])
+            whole(trio)
+        with check("two that swapped their addresses serve again within 60 s"):
+            now = [node.address for node in trio.nodes]
+            move(trio, [now[1], now[0], now[2]])
+            whole(trio)
+        with check("one with a new address serves again within 60 s"):
+            now = [node.address for node in trio.nodes]
+            move(trio, [now[0], now[1], free_address()])
+            whole(trio)
+        with check("a copy of a running node's directory does not serve"):
+            shutil.copytree(trio.nodes[2].data_dir, place / "copy")
+            (place / "copy/lock").unlink(missing_ok=True)
+            copy = Node(shards=1, memory="256M", data_dir=place / "copy", config={**trio.nodes[2].config}, keep=True)
+            try:
+                copy.start(timeout=15)
+                cluster, session = connect(copy.address)
+                try:
+                    session.execute(all_of("SELECT pk FROM k.t"), timeout=10)
+                    raise AssertionError("the copy serves reads at ALL")
+                except cassandra.DriverException:
+                    pass
+                except cassandra.RequestExecutionException:
+                    pass
+                finally:
+                    cluster.shutdown()
+            except StartFailed:
+                pass
+            finally:
+                copy.close()
+        with check("and the three go on"):
+            whole(trio)
+
+
+def errors_while(trio, statement, change, seconds):
+    """The errors of a statement at ALL that is sent without pause for a while, with the seconds since `change` was called."""
+    errors, ended = [], threading.Event()
+    session = trio.sessions[0]
+    changed = []
+
+    def load():
+        number = 0
+        while not ended.is_set():
+            number += 1
+            began = time.monotonic()
+            try:
+                session.execute(all_of(statement.format(number % ROWS)), timeout=60)
+            except Exception as error:
+                errors.append((began - changed[0] if changed else -1, error))
+
+    threads = [threading.Thread(target=load, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    changed.append(time.monotonic())
+    change()
+    time.sleep(seconds)
+    ended.set()
+    for thread in threads:
+        thread.join(90)
+    return errors
+
+
+def kinds(errors):
+    return {type(error).__name__: sum(type(other).__name__ == type(error).__name__ for _, other in errors) for _, error in errors}
+
+
+def stop_of_a_replica(place, check):
+    """SIGTERM of a replica under writes and reads at ALL: Unavailable, no failure; QUORUM does not notice it."""
+    for what, statement in (("writes", "INSERT INTO k.t (pk, v) VALUES ({}, 1)"), ("reads", "SELECT v FROM k.t WHERE pk = {}")):
+        with Trio(place / what) as trio:
+            fill(trio)
+            quorum_errors, ended = [], threading.Event()
+
+            def quorum():
+                number = 0
+                session = trio.sessions[1]
+                while not ended.is_set():
+                    number += 1
+                    try:
+                        session.execute(SimpleStatement(statement.format(number % ROWS), consistency_level=ConsistencyLevel.QUORUM), timeout=60)
+                    except Exception as error:
+                        quorum_errors.append((0, error))
+
+            thread = threading.Thread(target=quorum, daemon=True)
+            trio.sessions[1]
+            thread.start()
+            errors = errors_while(trio, statement, lambda: trio.nodes[2].stop(), 1.5)
+            ended.set()
+            thread.join(90)
+            print(f"   {what}: {kinds(errors)}")
+            with check(f"{what} at ALL get Unavailable only"):
+                other = [(f"{at:.2f} s", error) for at, error in errors if not isinstance(error, cassandra.Unavailable)]
+                assert errors, "nothing failed, though a replica is gone"
+                assert not other, f"{len(other)} of {len(errors)}: {other[:2]}"
+            with check(f"{what} at QUORUM do not notice it"):
+                assert not quorum_errors, f"{kinds(quorum_errors)}: {quorum_errors[0]}"
+
+
+def silent_replica(place, check):
+    """A replica that is paused (SIGSTOP) is a time-out, WriteTimeout and ReadTimeout, until it is marked down: never a failure."""
+    with Trio(place) as trio:
+        fill(trio)
+        for what, statement, expected in (
+            ("writes", "INSERT INTO k.t (pk, v) VALUES ({}, 1)", cassandra.WriteTimeout), ("reads", "SELECT v FROM k.t WHERE pk = {}", cassandra.ReadTimeout),
+        ):
+            errors = errors_while(trio, statement, trio.nodes[2].stand_still, 6)
+            trio.nodes[2].go_on()
+            trio.wait_up(2)
+            print(f"   {what}: {kinds(errors)}")
+            with check(f"{what} at ALL get {expected.__name__} or Unavailable"):
+                other = [error for _, error in errors if not isinstance(error, (expected, cassandra.Unavailable))]
+                assert errors, "nothing failed, though a replica is silent"
+                assert not other, f"{len(other)} of {len(errors)}: {other[0]}"
+
+
+def killed_replica(place, check):
+    """kill -9 of a replica under writes at ALL: WriteTimeout or Unavailable, never a failure that no replica reported."""
+    with Trio(place) as trio:
+        fill(trio)
+        errors = errors_while(trio, "INSERT INTO k.t (pk, v) VALUES ({}, 1)", trio.nodes[2].kill, 4)
+        print(f"   {kinds(errors)}")
+        with check("writes at ALL get WriteTimeout or Unavailable"):
+            other = [error for _, error in errors if not isinstance(error, (cassandra.WriteTimeout, cassandra.Unavailable))]
+            assert errors, "nothing failed, though a replica is gone"
+            assert not other, f"{len(other)} of {len(errors)}: {other[0]}"
+
+
+def raft_gone(place, check):
+    """`raft/` removed on one of three: a line with the way out within 5 s; the other two serve."""
+    with Trio(place) as trio:
+        fill(trio)
+        trio.kill(1)
+        shutil.rmtree(trio.nodes[1].data_dir / "raft")
+        with check("the start is refused within 5 s, with raft and a way out"):
+            began = time.monotonic()
+            try:
+                trio.nodes[1].start(timeout=20)
+                raise AssertionError("the node started without a word")
+            except StartFailed as error:
+                text = trio.nodes[1].log_tail(10)
+                assert "raft" in text and any(word in text for word in ("accept", "restore", "replace", "remove")), text
+                assert time.monotonic() - began < 5 or "did not answer" not in str(error), "the way out was written, but the node neither ended nor served"
+        with check("the other two serve at QUORUM"):
+            trio.wait_down(1)
+            rows = trio.sessions[0].execute(SimpleStatement("SELECT pk FROM k.t", consistency_level=ConsistencyLevel.QUORUM))
+            assert len(list(rows)) == ROWS
+
+
+ATTACKS = {"addresses": addresses, "stop-of-a-replica": stop_of_a_replica, "killed-replica": killed_replica, "silent-replica": silent_replica, "raft-gone": raft_gone}

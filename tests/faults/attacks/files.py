@@ -1,0 +1,186 @@
+"""Files of a stopped node that are removed, truncated or zeroed one at a time. No acknowledged row may be gone without a word."""
+
+import pathlib
+import shutil
+import time
+
+from database import connect
+from launch import Node, StartFailed
+
+FLUSHED, LOGGED = 100, 50  # rows of the tables
+HARMS = ("removed", "truncated", "zeroed")
+# Files that hold nothing that was acknowledged; the node may make them again.
+DISPENSABLE = {"lock"}
+
+
+def prepare(place):
+    """The data directory of a killed node: two flushed sstables, rows in the log of both shards, a table in the log only."""
+    node = Node(shards=2, data_dir=place / "original", config={"commitlog_sync": "batch"})
+    node.start()
+    try:
+        cluster, session = connect(node.address)
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1} AND tablets = {'initial': 2}")
+        for table in ("flushed", "logged"):
+            session.execute(f"CREATE TABLE k.{table} (pk int PRIMARY KEY, v text)")
+        for pk in range(FLUSHED):
+            session.execute(f"INSERT INTO k.flushed (pk, v) VALUES ({pk}, '{'f' * 200}')")
+            if pk == FLUSHED // 2:
+                node.flush("k")
+        node.flush("k")
+        for pk in range(LOGGED):
+            session.execute(f"INSERT INTO k.flushed (pk, v) VALUES ({FLUSHED + pk}, '{'l' * 200}')")
+            session.execute(f"INSERT INTO k.logged (pk, v) VALUES ({pk}, '{'l' * 200}')")
+        cluster.shutdown()
+        node.kill()
+        return node.address
+    finally:
+        node.keep = True
+        node.close()
+
+
+def harm(path, how):
+    """Returns False where the harm changes nothing."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        return True
+    size = path.stat().st_size
+    if how == "removed":
+        path.unlink()
+    elif size == 0:
+        return False
+    elif how == "truncated":
+        with open(path, "r+b") as file:
+            file.truncate(size // 2)
+    else:
+        path.write_bytes(bytes(size))
+    return True
+
+
+def rows(session, table):
+    """The number of rows of a table; an error's text if it cannot be read."""
+    try:
+        return len(list(session.execute(f"SELECT pk FROM k.{table}", timeout=60)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def judge(place, address, name, how):
+    """None if the node refuses to start, names the damage or has everything; else what is wrong."""
+    directory = place / "harmed"
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(place / "original", directory)
+    if not harm(directory / name, how):
+        return "unchanged"
+    node = Node(shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True)
+    node.log_path.unlink(missing_ok=True)
+    try:
+        try:
+            node.start(timeout=20)
+        except StartFailed as error:
+            if "did not answer" in str(error):
+                return f"the start neither succeeds nor fails: {node.log_tail(3)}"
+            return None if str(error).strip() else "the start failed without a word"
+        cluster, session = connect(node.address)
+        found = {table: rows(session, table) for table in ("flushed", "logged")}
+        cluster.shutdown()
+        expected = {"flushed": FLUSHED + LOGGED, "logged": LOGGED}
+        wrong = {table: count for table, count in found.items() if count != expected[table]}
+        if not wrong:
+            return None
+        # A table that cannot be read with an error that names its file is as it should be; fewer rows never are.
+        if all(isinstance(count, str) and "unconfigured" not in count and "does not exist" not in count for count in wrong.values()):
+            return None
+        return f"{wrong} instead of {expected}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        node.close()
+
+
+def report(check, names, place, address, harms):
+    """One check per kind of file and harm: all files of the kind."""
+    for kind, files in names.items():
+        for how in harms:
+            wrong, tried = [], 0
+            for name in files:
+                why = judge(place, address, name, how)
+                if why == "unchanged":
+                    continue
+                tried += 1
+                if why:
+                    wrong.append(f"{name}: {why}")
+            if not tried:
+                continue
+            with check(f"{kind} {how} ({tried})"):
+                assert not wrong, f"{len(wrong)} of {tried}: " + "; ".join(wrong[:3])
+
+
+def kind(name):
+    """What a file is: of an sstable its component, of the logs its place."""
+    parts = pathlib.PurePath(name).parts
+    if parts[0] == "data":
+        table = parts[2].rsplit("-", 1)[0] if len(parts) > 2 else ""
+        return f"{parts[1]}.{table} {parts[-1].rsplit('-', 1)[-1]}"
+    if parts[0] == "commitlog":
+        return "commitlog " + parts[-1].split("-")[0]
+    return "/".join(parts)
+
+
+def one_at_a_time(place, check):
+    """Each file of a killed node removed, truncated to its half or zeroed, before a start: refused, named, or nothing is gone."""
+    address = prepare(place)
+    original = place / "original"
+    names = {}
+    for path in sorted(original.rglob("*")):
+        name = str(path.relative_to(original))
+        # Tables of the system are many, and alike: those of the user, and one of the system's, stand for all.
+        if path.is_file() and name not in DISPENSABLE and (not name.startswith("data/") or name.startswith("data/k/")):
+            names.setdefault(kind(name), []).append(name)
+    print(f"   {sum(len(files) for files in names.values())} files of {len(names)} kinds")
+    report(check, names, place, address, HARMS)
+
+
+def whole_directories(place, check):
+    """`raft/`, `commitlog/`, one shard's log, a table's directory removed: refused, or nothing is gone."""
+    address = prepare(place)
+    original = place / "original"
+    names = {}
+    for path in sorted(original.rglob("*")):
+        name = str(path.relative_to(original))
+        depth = len(pathlib.PurePath(name).parts)
+        if path.is_dir() and (depth == 1 or name.startswith("commitlog/") or (name.startswith("data/k") and depth <= 3)):
+            names[name if not name.startswith("data/k/") else f"data/k/{path.name.rsplit('-', 1)[0]}"] = [name]
+    report(check, names, place, address, ("removed",))
+    with check("a node without harm has all rows"):
+        (place / "original/harmless").write_text("")
+        assert judge(place, address, "harmless", "removed") is None
+
+
+def refusal_names_the_way_out(place, check):
+    """A start that misses its logs says within 10 s what is missing and what can be done, and does nothing to the files."""
+    address = prepare(place)
+    for name in ("raft", "commitlog"):
+        directory = place / "harmed"
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(place / "original", directory)
+        shutil.rmtree(directory / name)
+        before = sorted(str(path.relative_to(directory)) for path in (directory / "data/k").rglob("*"))
+        node = Node(shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True)
+        node.log_path.unlink(missing_ok=True)
+        with check(f"{name}/ is missing: the refusal names it and a way out"):
+            began = time.monotonic()
+            try:
+                node.start(timeout=20)
+                raise AssertionError("the node started")
+            except StartFailed as error:
+                assert time.monotonic() - began < 10, "it took more than 10 s"
+                text = str(error)
+                assert name in text and ("accept" in text or "restore" in text or "ignore" in text), text
+            finally:
+                node.close()
+        with check(f"{name}/ is missing: nothing else was touched"):
+            after = sorted(str(path.relative_to(directory)) for path in (directory / "data/k").rglob("*"))
+            assert after == before, set(before) ^ set(after)
+
+
+ATTACKS = {"files": one_at_a_time, "directories": whole_directories, "way-out": refusal_names_the_way_out}

@@ -1,0 +1,92 @@
+"""Clients of the HTTP ports that send half a request or do not read, and a stop in the middle."""
+
+import socket
+import time
+
+from launch import ADMIN_PORT, METRICS_PORT, Node, StartFailed
+
+HALF = b"GET /metrics HTTP/1.1\r\nHost: "
+STOPS_WITHIN = 20  # seconds
+HALF_REQUESTS = 6000
+GROWS_AT_MOST = 100  # MiB
+GIVEN_UP_AFTER = 90  # seconds
+
+
+def stop(node, check, what):
+    with check(f"SIGTERM ends the node within {STOPS_WITHIN} s: {what}"):
+        began = time.monotonic()
+        try:
+            code = node.stop(timeout=STOPS_WITHIN)
+        except StartFailed:
+            raise AssertionError(f"it still runs after {STOPS_WITHIN} s") from None
+        assert code == 0, f"status {code} after {time.monotonic() - began:.1f} s"
+
+
+def half_requests(place, check):
+    """Half an HTTP request on 10000 and 9180, and a reader of /metrics that does not read: SIGTERM ends the node all the same."""
+    for port in (ADMIN_PORT, METRICS_PORT):
+        with Node(shards=1, data_dir=place / f"node-{port}") as node:
+            with socket.create_connection((node.address, port)) as half:
+                half.sendall(HALF)
+                stop(node, check, f"half a request on {port}")
+    with Node(shards=1, data_dir=place / "node-body") as node:
+        with socket.create_connection((node.address, ADMIN_PORT)) as half:
+            half.sendall(b"POST /storage_service/flush HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
+            stop(node, check, "half a body")
+    with Node(shards=1, data_dir=place / "node-reader") as node:
+        readers = []
+        for _ in range(4):
+            reader = socket.socket()
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            reader.connect((node.address, METRICS_PORT))
+            # Many answers, none of which is read: what the sockets hold is full.
+            for _ in range(200):
+                try:
+                    reader.settimeout(0.2)
+                    reader.sendall(f"GET /metrics HTTP/1.1\r\nHost: {node.address}\r\n\r\n".encode())
+                except OSError:
+                    break
+            readers.append(reader)
+        time.sleep(0.5)
+        stop(node, check, "readers of /metrics that do not read")
+        for reader in readers:
+            reader.close()
+
+
+def many_half_requests(place, check):
+    """6,000 half requests: memory stays bounded, the port answers afterwards, and half requests are given up after a while."""
+    with Node(shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=16384:16384"]) as node:
+        node.metrics()
+        before = node.rss_mib()
+        connections = []
+        for _ in range(HALF_REQUESTS):
+            try:
+                one = socket.create_connection((node.address, ADMIN_PORT), timeout=5)
+                one.sendall(HALF + b"x" * 4000)
+                connections.append(one)
+            except OSError:
+                pass
+        time.sleep(1)
+        with check(f"memory grows by at most {GROWS_AT_MOST} MiB"):
+            grown = node.rss_mib() - before
+            assert grown <= GROWS_AT_MOST, f"{grown:.0f} MiB by {len(connections)} half requests"
+        with check(f"half a request is given up within {GIVEN_UP_AFTER} s"):
+            until = time.monotonic() + GIVEN_UP_AFTER
+            first = connections[0]
+            first.settimeout(max(0.1, until - time.monotonic()))
+            try:
+                while first.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+            except TimeoutError:
+                raise AssertionError("the connection is still open") from None
+        for one in connections:
+            one.close()
+        with check("the port answers afterwards"):
+            status, _ = node.admin("GET", "/storage_service/release_version", timeout=20)
+            assert status == 200, status
+        stop(node, check, "after all of them")
+
+
+ATTACKS = {"half-requests": half_requests, "many-half-requests": many_half_requests}

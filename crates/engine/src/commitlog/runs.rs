@@ -56,16 +56,16 @@ pub struct LoggedRun {
 pub async fn missing(root: &Path, runs: &[LoggedRun]) -> Result<Vec<String>, LogError> {
     let mut missing = Vec::new();
     for &LoggedRun { shard, run } in runs {
-        let dir = run_dir(&root.join(shard.to_string()), run);
-        let lost = [root, &root.join(shard.to_string()), &dir].map(Path::to_path_buf);
-        let mut is_there = true;
-        for dir in lost {
-            if is_there && !fs::exists(&dir).await {
-                is_there = false;
-                missing.push(format!("{} is missing", dir.display()));
+        let shard_dir = root.join(shard.to_string());
+        let dir = run_dir(&shard_dir, run);
+        let mut lost = None;
+        for dir in [root, &shard_dir, &dir] {
+            if lost.is_none() && !is_there(dir).await? {
+                lost = Some(format!("{} is missing", dir.display()));
             }
         }
-        if !is_there {
+        if let Some(lost) = lost {
+            missing.push(lost);
             continue;
         }
         let file = |name: &str| dir.join(name).display().to_string();
@@ -81,6 +81,14 @@ pub async fn missing(root: &Path, runs: &[LoggedRun]) -> Result<Vec<String>, Log
     }
     missing.dedup();
     Ok(missing)
+}
+
+async fn is_there(path: &Path) -> Result<bool, LogError> {
+    match fs::metadata(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(LogError::io(path)(error)),
+    }
 }
 
 /// The directories of all runs below `root`.

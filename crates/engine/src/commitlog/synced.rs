@@ -12,7 +12,8 @@
 //! A record names what was synced when it was appended, so nothing in the segments says that the last records are safe. This file does:
 //! it is written after each fsync and before what that fsync made safe is acknowledged. So, whatever bit flips in a record that was
 //! acknowledged as safe, a start after a kill knows that it is no torn tail. The file itself is not synced: after a power loss it may say
-//! less than is true (by then the kernel has written back all but the last seconds), never more. One that cannot be read says nothing.
+//! less than is true (by then the kernel has written back all but the last seconds), never more. One that cannot be read says nothing; a start
+//! that knows the run from the inventory of the data directory is refused then ([`super::missing`]).
 
 use super::error::LogError;
 use super::position::Position;

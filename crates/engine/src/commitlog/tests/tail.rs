@@ -112,3 +112,34 @@ fn an_orderly_end_needs_no_note() {
         assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
     });
 }
+
+#[test]
+fn what_is_missing_of_a_run_is_named() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-tail-missing");
+        let root = scratch.path();
+        let (log, _, segment) = killed(root, SyncMode::Batch).await;
+        let runs = [log.logged_run()];
+        let lost = async || missing(root, &runs).await.expect("looked");
+        assert_eq!(lost().await, Vec::<String>::new());
+        for name in ["synced", "manifest"] {
+            let path = log.run_dir.join(name);
+            let good = std::fs::read(&path).expect("it is there");
+            std::fs::remove_file(&path).expect("removed");
+            assert!(matches!(&*lost().await, [one] if one.contains(name)), "{name}");
+            std::fs::write(&path, good).expect("restored");
+        }
+        let good = std::fs::read(&segment).expect("it is there");
+        std::fs::write(&segment, &good[..good.len() - 1]).expect("cut");
+        let error = read_all(root, false).await.expect_err("segments have their full length");
+        assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
+        let (found, report) = read_all(root, true).await.expect("ignored");
+        assert_eq!((found, report.skipped.len()), (all(), 1), "what is there is read");
+        std::fs::write(&segment, good).expect("restored");
+        for dir in [log.run_dir.as_path(), log.run_dir.parent().expect("the shard's"), root] {
+            std::fs::remove_dir_all(dir).expect("removed");
+            assert!(matches!(&*lost().await, [one] if *one == format!("{} is missing", dir.display())));
+        }
+        std::fs::create_dir_all(root).expect("for the scratch");
+    });
+}

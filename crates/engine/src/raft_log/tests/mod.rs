@@ -248,3 +248,37 @@ fn what_a_failed_write_left_is_no_record_of_a_later_one() {
         assert_eq!(std::fs::metadata(&path).expect("there").len(), before + one + 32, "what is behind the end is gone");
     });
 }
+
+#[test]
+fn where_the_log_ends_is_noted_outside_of_its_directory() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-log-end");
+        let (dir, path) = (scratch.path().join("raft"), scratch.path().join("end"));
+        let log = open(&dir).await;
+        log.keep_end(&path).await.expect("kept");
+        let noted = async || read_end(&path).await.expect("read").expect("there is an end");
+        for index in 1..5 {
+            log.append(index, &[body(1, index)]).await.expect("appended");
+            assert_eq!((noted().await, noted().await.number), (log.end(), 1));
+        }
+        log.purge(2, Bytes::from_static(b"id")).await.expect("purged");
+        assert_eq!((noted().await, noted().await.number), (log.end(), 2));
+        let before = log.end();
+        log.append(5, &[body(1, 5)]).await.expect("appended");
+        let whole = look(&dir).await.expect("looked").expect("there is a log");
+        assert_eq!((whole.end, whole.marked), (noted().await, true));
+
+        // Cut off at a record, it looks like a log to which no more was ever written.
+        let file = log_path(&dir, 2);
+        let bytes = std::fs::read(&file).expect("read");
+        std::fs::write(&file, &bytes[..before.at as usize]).expect("written");
+        let cut = look(&dir).await.expect("looked").expect("there is a log");
+        assert_eq!((cut.end, cut.marked), (before, false));
+        assert!(cut.end < noted().await);
+        std::fs::remove_file(&file).expect("removed");
+        assert_eq!(look(&dir).await.expect("looked"), None);
+
+        std::fs::write(&path, [0; 32]).expect("written");
+        assert_eq!(read_end(&path).await.expect("read"), None);
+    });
+}

@@ -5,6 +5,7 @@ use rt::sim::{Disk, Fault};
 use std::rc::Rc;
 
 const DIR: &str = "/node/raft";
+const END: &str = "/node/end";
 
 fn random_step() -> Step {
     match rt::random::below(9) {
@@ -23,10 +24,14 @@ async fn work(known: Rc<RefCell<(Model, Option<Model>)>>, steps: usize) {
     for part in ["/", "/node"] {
         fs::sync_dir(Path::new(part)).await.expect("synced");
     }
+    let end = look(dir).await.expect("whole").map_or(LogEnd::default(), |found| found.end);
+    let noted = read_end(Path::new(END)).await.expect("read").unwrap_or_default();
+    assert!(end >= noted, "the log ends at {end:?}, and {noted:?} was noted");
     let log = match RaftLog::open(dir).await {
         Ok(log) => log,
         Err(error) => panic!("open: {error}"),
     };
+    log.keep_end(Path::new(END)).await.expect("noted");
     let found = Model::of(&log);
     {
         let mut known = known.borrow_mut();

@@ -11,6 +11,9 @@
 //! 4. *Remove.* Data of dropped tables and of tablets that moved away is deleted. Only disk space depends on it, so it delays the change for
 //!    at most [`REMOVAL_WAIT`]; what fails is repeated in the background, and finished by the next start.
 //!
+//! What the steps need is kept in reserve: connections leave descriptors free (`server/connection/accept.rs`), files of sstables are closed
+//! when a step fails, and a file of [`RESERVED_BYTES`] gives its room on the disk back.
+//!
 //! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before, it refuses changes of the metadata with the reason.
 
 use super::decode;
@@ -28,6 +31,7 @@ use rt::sync::{Cancel, Semaphore};
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -50,8 +54,12 @@ const PENDING_REMOVALS_WEIGHT: u64 = 16;
 /// A snapshot is made after this many entries at least while removals are pending.
 const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
 
+/// Room on the disk for what committed changes write: marks and epochs of truncated tables, logs of removals.
+const RESERVED_BYTES: u64 = 4 << 20;
+/// The file that holds the room, in the data directory.
+const RESERVE: &str = "reserve";
+
 /// How this node does at following. On shard 0.
-#[derive(Default)]
 pub(super) struct Following {
     /// Ended by [`MetadataService::stop`]: nothing is repeated any more.
     pub stop: Cancel,
@@ -59,6 +67,7 @@ pub(super) struct Following {
     /// Versions that refused changes would have led to. No later change may build upon one.
     refused: RefCell<BTreeSet<Uuid>>,
     removals: Removals,
+    reserve: Reserve,
     /// Tries that failed, ever.
     failures: Cell<u64>,
 }
@@ -84,7 +93,51 @@ impl Default for Removals {
     }
 }
 
+/// Room on the disk that is given to a step that fails.
+struct Reserve {
+    file: PathBuf,
+    held: Cell<bool>,
+}
+
+impl Reserve {
+    /// Takes the room, unless it is held already or the disk is too full.
+    async fn take(&self) {
+        if self.held.get() {
+            return;
+        }
+        match rt::fs::write_durably_with_room(&self.file, b"", RESERVED_BYTES).await {
+            Ok(()) => self.held.set(true),
+            Err(error) => {
+                tracing::debug!(%error, "no room for the reserve on the disk; it is tried again with the next change");
+            }
+        }
+    }
+
+    /// Gives the room to others.
+    async fn release(&self) {
+        if self.held.replace(false)
+            && let Err(error) = rt::fs::remove_file(&self.file).await
+        {
+            tracing::debug!(%error, "the reserve on the disk cannot be released");
+        }
+    }
+}
+
 impl Following {
+    /// Of a node with this data directory.
+    pub async fn begin(data_dir: &Path) -> Following {
+        let reserve = Reserve { file: data_dir.join(RESERVE), held: Cell::new(false) };
+        reserve.take().await;
+        Following {
+            stop: Cancel::new(),
+            trouble: RefCell::default(),
+            refused: RefCell::default(),
+            removals: Removals::default(),
+            reserve,
+            failures: Cell::new(0),
+        }
+    }
+
     /// Why this node has not carried out a committed change for [`TROUBLE_AFTER`], if it is so.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.borrow();
@@ -117,6 +170,7 @@ impl Following {
                     "a committed change of the metadata cannot be carried out on this node; it is tried again");
             }
             self.trouble.replace(Some(Trouble { since, why }));
+            self.reserve.release().await;
             rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().engine().give_back_files() }).await;
             let pausing = async { rt::shard::stopping().unless(rt::time::sleep(pause)).await };
             if self.stop.unless(pausing).await.flatten().is_none() {
@@ -129,6 +183,7 @@ impl Following {
         {
             tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is carried out now");
         }
+        self.reserve.take().await;
         Ok(())
     }
 

@@ -159,10 +159,12 @@ impl MetadataService {
         }
         let leading = match log {
             Some(MetadataLog { opened, dir }) => {
+                let dir_above = dir.parent().unwrap_or(&dir).to_path_buf();
                 let group = Group::start(opened, dir, &info.cluster_name, Rc::new(AllShards)).await;
                 let group = group.map_err(OpenError::Group)?;
+                let following = Following::begin(&dir_above).await;
                 let (turn, timeout) = (rt::sync::Semaphore::new(1), Cell::new(CHANGE_TIMEOUT));
-                Some(Leading { group, turn, timeout, following: Following::default(), history: RefCell::default() })
+                Some(Leading { group, turn, timeout, following, history: RefCell::default() })
             }
             None => None,
         };

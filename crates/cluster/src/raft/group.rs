@@ -349,7 +349,8 @@ impl Group {
     /// Decides a command as the leader.
     async fn write(&self, command: Vec<u8>) -> Result<Proposed, GroupError> {
         if let Some(why) = self.machine.trouble() {
-            return Err(GroupError::NoSpace(GroupError::Stuck(why).to_string()));
+            let why = GroupError::Stuck(why);
+            return Err(GroupError::NoSpace(format!("the leader, node {}: {why}; nothing was changed", self.host)));
         }
         let len = command.len() as u64;
         self.log.reserve(len + 1024).await.map_err(|error| GroupError::NoSpace(error.to_string()))?;

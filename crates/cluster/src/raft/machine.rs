@@ -84,7 +84,7 @@ impl Applier {
         let Some(_turn) = self.saved.turn(file.head.meta().last_log_id).await else { return Ok(()) };
         loop {
             match self.log.save_snapshot(&bytes).await {
-                Err(error) if error.is_full() => {
+                Err(error) if error.may_pass() => {
                     tracing::warn!(%error, "no room for the leader's snapshot of the metadata; it will be tried again");
                     if !self.saved.pause().await {
                         return Err(error);
@@ -120,7 +120,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 Ok(snapshot_of(self.file.clone()))
             }
             // One of nothing changes nothing: the log stays as long as it is, and a later command begins another.
-            Err(error) if error.is_full() => {
+            Err(error) if error.may_pass() => {
                 tracing::warn!(%error, "no room for a snapshot of the metadata; it will be tried again");
                 Ok(nothing())
             }

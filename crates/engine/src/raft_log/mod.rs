@@ -14,11 +14,12 @@
 
 mod format;
 
-use crate::journal::{JournalError, MAX_BODY, is_full};
+use crate::journal::{JournalError, MAX_BODY, is_full, may_pass};
 use bytes::Bytes;
 use format::{Bad, Kind, Record, Scan, Tail};
 use rt::fs::{self, File, IoClass, OpenOptions};
-use rt::sync::Semaphore;
+use rt::sync::{Deadline, Semaphore};
+use rt::time::Duration;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -26,6 +27,11 @@ use std::path::{Path, PathBuf};
 
 /// Space is reserved on the device in steps of this many bytes.
 const RESERVE: u64 = 1 << 20;
+
+/// How long an operation that cannot be taken back waits for a descriptor.
+const DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
+/// The pause before it is tried again.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
 /// An open Raft log.
 pub struct RaftLog {
@@ -115,6 +121,19 @@ fn entry(index: u64, body: &Bytes) -> Record {
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_path_buf();
     move |error| JournalError::Io { path, error }
+}
+
+/// Repeats an operation while the process has no descriptors left, for [`DESCRIPTOR_WAIT`].
+async fn with_descriptors<T>(operation: impl AsyncFn() -> io::Result<T>) -> io::Result<T> {
+    let until = Deadline::after(DESCRIPTOR_WAIT);
+    loop {
+        match operation().await {
+            Err(error) if sstable::is_out_of_files(&error) && !until.is_past() => {
+                rt::time::sleep(DESCRIPTOR_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Up to where space is reserved for a log that ends at `end` and is to take `bytes` more.
@@ -278,12 +297,22 @@ impl RaftLog {
         // With less room than the log has now a vote could fail that was no problem before.
         let reserved = room(tail.at, 0);
         let armed = FailOnDrop { log: self, why: Some("a purge was interrupted".into()) };
-        if let Err(error) = fs::write_durably_with_room(&path, &bytes, reserved).await {
-            if is_full(&error) && !fs::exists(&path).await {
-                armed.finish(None);
-                tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
-                return Ok(());
+        let mut written = fs::write_durably_with_room(&path, &bytes, reserved).await;
+        if let Err(error) = &written {
+            match fs::exists(&path).await {
+                false if may_pass(error) => {
+                    armed.finish(None);
+                    tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
+                    return Ok(());
+                }
+                // All but the directory is synced, which had no descriptor.
+                true if sstable::is_out_of_files(error) => {
+                    written = with_descriptors(async || fs::sync_dir(&self.dir).await).await;
+                }
+                _ => {}
             }
+        }
+        if let Err(error) = written {
             // Whether the name is there is not known: nothing may be appended to the old log any more.
             armed.finish(Some(format!("a purge could not be written: {error}")));
             return Err(io_error(&path)(error));
@@ -319,7 +348,7 @@ impl RaftLog {
     pub async fn snapshot(&self) -> Result<Option<Bytes>, JournalError> {
         let _turn = self.turn().await?;
         let path = snapshot_path(&self.dir);
-        let bytes = match fs::read(&path).await {
+        let bytes = match with_descriptors(async || fs::read(&path).await).await {
             Ok(bytes) => Bytes::from(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error(&path)(error)),

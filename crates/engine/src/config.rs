@@ -59,7 +59,8 @@ pub struct EngineConfig {
     pub compaction_throughput: u64,
 }
 
-/// How many files of sstables all shards keep open where nobody said how many, if the process may have `limit` files open.
+/// How many files of sstables all shards keep open where nobody said how many, if the process may
+/// have `limit` files open.
 pub fn open_files_of_process(limit: u64) -> u64 {
     limit / OPEN_FILES_SHARE
 }

@@ -339,7 +339,8 @@ fn most_connections(plan: &Plan) -> usize {
     accept::most_connections(descriptors, files, plan.shards)
 }
 
-/// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must not go on as if it could.
+/// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must
+/// not go on as if it could.
 async fn watch_metadata() {
     let service = rt::shard::service::<MetadataService>();
     let Some(group) = service.group() else { return };

@@ -66,7 +66,8 @@ pub enum GroupError {
     /// This node cannot write it down. Nothing was done.
     #[error("{0}")]
     NoSpace(String),
-    /// This node does not get on with the history. What was asked is not done, or is not known to be.
+    /// This node does not get on with the history. What was asked is not done, or is not known to
+    /// be.
     #[error("this node cannot carry out a change of the metadata that was agreed upon, and tries again: {0}")]
     Stuck(String),
     /// The group has ended on this node.
@@ -460,7 +461,8 @@ impl Group {
         until.limit(self.unless_stuck(reached)).await.unwrap_or_else(late)
     }
 
-    /// How far this node has applied when it asked, as the leader, and has all that was decided before.
+    /// How far this node has applied when it asked, as the leader, and has all that was decided
+    /// before.
     async fn applied_index(&self) -> Result<ReadIndex, GroupError> {
         self.unless_stuck(async { Ok(self.raft.ensure_linearizable().await) }).await
     }

@@ -26,8 +26,9 @@ pub enum Outcome {
 
 /// What commands are for: the same on all nodes after the same commands.
 pub trait Machine: 'static {
-    /// Carries a command out. One at a time, in order; a later call begins when this one is done. What becomes of a command depends on the
-    /// commands before it alone. The error says why this node cannot follow any more: the group ends on it.
+    /// Carries a command out. One at a time, in order; a later call begins when this one is done.
+    /// What becomes of a command depends on the commands before it alone. The error says why this
+    /// node cannot follow any more: the group ends on it.
     fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>>;
 
     /// About how many entries a snapshot is worth: it is not made more often.
@@ -41,7 +42,8 @@ pub trait Machine: 'static {
     /// Takes over the state of a snapshot in place of its own.
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
 
-    /// Why this node cannot carry out a command that was decided, if it has tried for some time, and tries again.
+    /// Why this node cannot carry out a command that was decided, if it has tried for some time,
+    /// and tries again.
     fn trouble(&self) -> Option<String> {
         None
     }

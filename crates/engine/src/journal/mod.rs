@@ -102,7 +102,8 @@ impl JournalError {
         matches!(self, JournalError::Io { error, .. } if is_full(error))
     }
 
-    /// Whether the disk is full, or there are no descriptors left: nothing is wrong with the device, and the same may succeed later.
+    /// Whether the disk is full, or there are no descriptors left: nothing is wrong with the
+    /// device, and the same may succeed later.
     pub fn may_pass(&self) -> bool {
         matches!(self, JournalError::Io { error, .. } if may_pass(error))
     }

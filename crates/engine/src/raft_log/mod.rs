@@ -468,7 +468,7 @@ fn log_bytes(number: u64, content: &Content) -> (Vec<u8>, Tail) {
 
 async fn open_log(path: &Path) -> Result<File, JournalError> {
     let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
-    fs::open(path, &options).await.map_err(io_error(path))
+    with_descriptors(async || fs::open(path, &options).await).await.map_err(io_error(path))
 }
 
 async fn read_log(dir: &Path, number: u64) -> Result<State, JournalError> {

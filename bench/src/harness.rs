@@ -61,7 +61,7 @@ impl Harness {
             segment_size: 32 << 20,
             log_size_limit: 1 << 30,
             accept_loss: false,
-            start_reserve: 0,
+            disk_reserve: 0,
             ignore_log_corruption: false,
             auto_snapshot: false,
             auto_compaction: false,

@@ -420,4 +420,19 @@ def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node
     cluster, session = connect(node.address)
     for table in ("k.t", "k.v", "other.t"):
         assert session.execute(f"SELECT v FROM {table} WHERE pk = 1").one().v == 1
+    # The same with a stop and a start while the change waits.
+    session.execute(KEYSPACE.replace("KEYSPACE k", "KEYSPACE late"))
+    obstacle = node.data_dir / "data/late"
+    obstacle.write_text("not a directory")
+    with pytest.raises(Exception, match="cannot carry out a change of the metadata"):
+        session.execute("CREATE TABLE late.t (pk int PRIMARY KEY, v int)")
+    cluster.shutdown()
+    assert node.stop() in (0, None), "a stop does not wait for the disk"
+    with pytest.raises(StartFailed, match="data/late/t-"):
+        node.start()
+    obstacle.unlink()
+    node.start()
+    cluster, session = connect(node.address)
+    session.execute("INSERT INTO late.t (pk, v) VALUES (1, 1)")
+    assert session.execute("SELECT v FROM late.t WHERE pk = 1").one().v == 1
     cluster.shutdown()

@@ -47,6 +47,8 @@ pub struct EngineConfig {
     /// The most files of sstables that this shard keeps open; 0 for its share of what the process may open. They are opened when they
     /// are read, two for each sstable.
     pub open_files: usize,
+    /// Disk space that the node holds back for starts and changes of the metadata on a full disk, in bytes; 0 for none.
+    pub disk_reserve: u64,
     /// How the log behaves: sync mode, period, sizes.
     pub log: CommitlogConfig,
     /// Whether TRUNCATE and DROP take a snapshot first.
@@ -59,7 +61,8 @@ pub struct EngineConfig {
     pub compaction_throughput: u64,
 }
 
-/// How many files of sstables all shards keep open where nobody said how many, if the process may have `limit` files open.
+/// How many files of sstables all shards keep open where nobody said how many, if the process may
+/// have `limit` files open.
 pub fn open_files_of_process(limit: u64) -> u64 {
     limit / OPEN_FILES_SHARE
 }
@@ -76,6 +79,7 @@ impl EngineConfig {
             memtable_fraction: 0.5,
             cache_fraction: 0.35,
             open_files: 0,
+            disk_reserve: 0,
             log,
             auto_snapshot: true,
             describe: None,

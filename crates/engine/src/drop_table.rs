@@ -19,9 +19,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 impl Engine {
-    /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken first. Readers that are open
-    /// may go on. May be called again after an error; `NoSuchTable` then means that only files are left, which [`Engine::sweep_dropped`]
-    /// removes.
+    /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken
+    /// first. Readers that are open may go on. May be called again after an error; `NoSuchTable`
+    /// then means that only files are left, which [`Engine::sweep_dropped`] removes.
     pub async fn drop_table(&self, id: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(|engine| async move { engine.drop_whole(&table).await }).await
@@ -59,9 +59,11 @@ impl Engine {
         remove_directory(&self.table_dir(schema)).await
     }
 
-    /// Removes what a crash in the middle of a drop has left of a table: its sstables and its directory; snapshots stay, and with
-    /// `auto_snapshot` there is one of these sstables too. `schema` is the table as it was when it was dropped. To be called on one
-    /// shard, at start before any shard opens its tables, or when no shard has the table any more. False if nothing was left.
+    /// Removes what a crash in the middle of a drop has left of a table: its sstables and its
+    /// directory; snapshots stay, and with `auto_snapshot` there is one of these sstables too.
+    /// `schema` is the table as it was when it was dropped. To be called on one shard, at start
+    /// before any shard opens its tables, or when no shard has the table any more. False if nothing
+    /// was left.
     pub async fn sweep_dropped(&self, schema: &TableSchema) -> Result<bool, EngineError> {
         let dir = self.table_dir(schema);
         let left = match rt::fs::read_dir(&dir).await {

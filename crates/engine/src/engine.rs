@@ -9,7 +9,7 @@
 use crate::commitlog::{Commitlog, LogError, LoggedRun, Position, SlotId};
 use crate::compaction::Compactions;
 use crate::config::EngineConfig;
-use crate::datadir::table_dir_name;
+use crate::datadir::{DiskReserve, table_dir_name};
 use crate::error::{EngineError, NoSuchTable};
 use crate::metrics::Counters;
 use crate::open::{FoundSstables, Prepared};
@@ -153,9 +153,10 @@ impl Engine {
 
     /// Adds a table with the tablets that this shard has, and opens their sstables.
     ///
-    /// An sstable that lies in no tablet of this shard is another shard's; one that lies in several is an error
-    /// ([`Engine::reshard`] splits them). Files that cannot be opened are reported, left alone, and counted. After an error the table is not
-    /// here, and the call may be repeated. A table without a directory needs no file descriptor.
+    /// An sstable that lies in no tablet of this shard is another shard's; one that lies in several
+    /// is an error ([`Engine::reshard`] splits them). Files that cannot be opened are reported,
+    /// left alone, and counted. After an error the table is not here, and the call may be repeated.
+    /// A table without a directory needs no file descriptor.
     pub async fn add_table(&self, schema: Rc<TableSchema>, tablets: Vec<TabletRange>) -> Result<(), EngineError> {
         let id = schema.id;
         if self.table(id).is_some() {
@@ -188,6 +189,11 @@ impl Engine {
             self.compactions.wake();
         }
         Ok(())
+    }
+
+    /// The disk space that the node holds back.
+    pub fn disk_reserve(&self) -> DiskReserve {
+        DiskReserve::of(&self.config.data_dir, self.config.disk_reserve)
     }
 
     /// What counts as large in the sstables that are written from now on.
@@ -243,7 +249,8 @@ impl Engine {
         self.loops.close().await;
     }
 
-    /// Closes half of the files of sstables that are open on this shard, for an operation that needs descriptors more.
+    /// Closes half of the files of sstables that are open on this shard, for an operation that
+    /// needs descriptors more.
     pub fn give_back_files(&self) {
         self.cache.files().give_back();
     }

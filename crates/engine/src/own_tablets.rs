@@ -5,8 +5,9 @@
 //! not), then its files go. What a crash keeps from that is made up for at the next start ([`Engine::sweep_tablet`]), before any shard
 //! opens the table.
 //!
-//! Both calls may fail at any file operation and are then called again: a call resumes where the failed one ended. A tablet whose removal
-//! failed is not in the table any more, but is kept in [`Table::leaving`] until its data is removed.
+//! Both calls may fail at any file operation and are then called again: a call resumes where the
+//! failed one ended. A tablet whose removal failed is not in the table any more, but is kept in
+//! [`Table::leaving`] until its data is removed.
 
 use crate::commitlog::Position;
 use crate::engine::{Engine, TabletRange};
@@ -28,8 +29,9 @@ impl Engine {
         self.table(id).map(|table| table.tablets().iter().map(|tablet| tablet.id).collect()).unwrap_or_default()
     }
 
-    /// Takes a tablet in, without any data. One that is there already stays as it is. If the tablet was here before and its removal failed,
-    /// the removal is completed first. May be called again after an error.
+    /// Takes a tablet in, without any data. One that is there already stays as it is. If the tablet
+    /// was here before and its removal failed, the removal is completed first. May be called again
+    /// after an error.
     pub async fn add_tablet(&self, id: TableId, tablet: TabletRange) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         if table.tablets().iter().any(|own| own.id == tablet.id) {
@@ -45,8 +47,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a tablet with all its data from this shard. One that is not there was removed before. May be called again after an error,
-    /// and must be until it succeeds: without that a restart may replay writes to the tablet.
+    /// Removes a tablet with all its data from this shard. One that is not there was removed
+    /// before. May be called again after an error, and must be until it succeeds: without that a
+    /// restart may replay writes to the tablet.
     pub async fn drop_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {

@@ -185,7 +185,7 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
         segment_size: config.commitlog_segment_size_in_mb.0 as u32,
         log_size_limit: config.commitlog_total_space_in_mb.map_or(1 << 30, |Size(bytes)| bytes / shards as u64),
         accept_loss: config.accept_loss,
-        start_reserve: config.start_disk_reserve_in_mb.0,
+        disk_reserve: config.disk_reserve_in_mb.0,
         ignore_log_corruption: config.commitlog_ignore_corruption || config.accept_loss,
         auto_snapshot: config.auto_snapshot,
         auto_compaction: true,
@@ -341,7 +341,8 @@ fn most_connections(plan: &Plan) -> usize {
     accept::most_connections(descriptors, files, plan.shards)
 }
 
-/// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must not go on as if it could.
+/// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must
+/// not go on as if it could.
 async fn watch_metadata() {
     let service = rt::shard::service::<MetadataService>();
     let Some(group) = service.group() else { return };

@@ -8,7 +8,7 @@ use crate::inventory::InventoryRecord;
 use crate::stack::StartError;
 use engine::Engine;
 use engine::commitlog::{self, OldLogs};
-use engine::datadir::StartReserve;
+use engine::datadir::DiskReserve;
 use rt::time::Duration;
 
 /// Pause between two attempts to make replayed data safe.
@@ -25,9 +25,7 @@ pub struct AfterReplay {
     /// What the next start must find.
     pub inventory: InventoryRecord,
     /// The disk space that is kept for the next start.
-    pub reserve: StartReserve,
-    /// How much, in bytes.
-    pub reserved: u64,
+    pub reserve: DiskReserve,
 }
 
 /// Why an attempt failed.
@@ -87,20 +85,7 @@ impl AfterReplay {
         let retired = commitlog::retire(&self.logs).await;
         retired.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
         rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
-        keep_reserve(&self.reserve, self.reserved).await;
+        self.reserve.take().await;
         Ok(())
-    }
-}
-
-/// Reserves disk space for the next start, as far as there is any.
-pub async fn keep_reserve(reserve: &StartReserve, bytes: u64) {
-    match reserve.keep(bytes).await {
-        Ok(kept) if kept < bytes => tracing::warn!(
-            kept_bytes = kept,
-            wanted_bytes = bytes,
-            "the disk has too little space for the reserve of the next start"
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "disk space for the next start cannot be reserved"),
     }
 }

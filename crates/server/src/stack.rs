@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::inventory::{self, InventoryRecord};
 use crate::local_sources;
 use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
-use crate::old_logs::{self, AfterReplay};
+use crate::old_logs::AfterReplay;
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::hints::HintsSettings;
@@ -15,7 +15,7 @@ use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
-use engine::datadir::{DataDir, InventoryKeeper, StartReserve};
+use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
@@ -50,8 +50,8 @@ pub struct StackConfig {
     pub log_size_limit: u64,
     /// `accept_loss`: the way out of a data directory that lacks what it held.
     pub accept_loss: bool,
-    /// Disk space that is kept for the next start, in bytes.
-    pub start_reserve: u64,
+    /// Disk space that is held back for starts and changes of the metadata on a full disk, in bytes.
+    pub disk_reserve: u64,
     /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
     pub ignore_log_corruption: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
@@ -198,7 +198,7 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
         );
     }
     inventory::check_logs(&data_dir, &config).await?;
-    let reserve = StartReserve::of(&config.data_dir);
+    let reserve = DiskReserve::of(&config.data_dir, config.disk_reserve);
     reserve.release().await.map_err(StartError::because)?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
@@ -224,7 +224,7 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     opened?;
 
     // Before flushes can take what is left of a disk that is nearly full.
-    old_logs::keep_reserve(&reserve, config.start_reserve).await;
+    reserve.take().await;
     if let Some(wire) = &wire {
         membership::join_group(wire, joins).await?;
     }
@@ -232,7 +232,7 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
     let keeper = Rc::new(data_dir.inventory_keeper());
     let inventory = InventoryRecord { data_dir: data_dir.clone(), keeper: keeper.clone(), alone };
-    AfterReplay { logs: old_logs, inventory, reserve, reserved: config.start_reserve }.finish().await?;
+    AfterReplay { logs: old_logs, inventory, reserve }.finish().await?;
     inventory::watch_directories(keeper).await;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
@@ -295,6 +295,7 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
     engine.auto_compaction = config.auto_compaction;
     engine.compaction_throughput = config.compaction_throughput;
     engine.open_files = config.open_files;
+    engine.disk_reserve = config.disk_reserve;
     engine
 }
 

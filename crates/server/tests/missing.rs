@@ -60,7 +60,7 @@ fn config(path: &Path, accept_loss: bool) -> StackConfig {
         segment_size: 128 << 10,
         log_size_limit: 2 << 20,
         accept_loss,
-        start_reserve: 0,
+        disk_reserve: 0,
         ignore_log_corruption: accept_loss,
         auto_snapshot: false,
         auto_compaction: false,

@@ -153,7 +153,7 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
         segment_size: 1 << 20,
         log_size_limit: 32 << 20,
         accept_loss: false,
-        start_reserve: 0,
+        disk_reserve: 0,
         ignore_log_corruption: false,
         auto_snapshot: false,
         auto_compaction: true,

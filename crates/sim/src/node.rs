@@ -479,7 +479,7 @@ impl Life {
             segment_size: 8 << 10,
             log_size_limit: 48 << 10,
             accept_loss: false,
-            start_reserve: 64 << 10,
+            disk_reserve: 64 << 10,
             ignore_log_corruption: false,
             auto_snapshot: false,
             auto_compaction: true,

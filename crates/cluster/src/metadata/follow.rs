@@ -1,17 +1,26 @@
-//! How a node follows the metadata: a committed change is carried out on every shard, or the node ends and says why.
+//! How a node follows the metadata: a committed change is carried out on every shard, or the node
+//! ends and says why.
 //!
 //! Shard 0 drives the steps of a change, one change at a time:
 //!
-//! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. The result depends only on the log, so all nodes
-//!    come to the same one: applied, stale, or refused because it does not fit. A restart comes to the same one ([`super::recovery`]).
-//! 2. *Prepare.* Epochs of truncated tables begin, and every shard brings its tables and tablets into the engine. This needs files, so it
-//!    may fail. It is repeated until it succeeds; a repetition resumes where the failed one ended. Nothing of the change is visible yet, and
-//!    the group applies no later entry, so the node answers from an older prefix of the log.
+//! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. The result
+//!    depends only on the log, so all nodes come to the same one: applied, stale, or refused
+//!    because it does not fit. A restart comes to the same one ([`super::recovery`]).
+//! 2. *Prepare.* Epochs of truncated tables begin, and every shard brings its tables and tablets
+//!    into the engine. This needs files, so it may fail. It is repeated until it succeeds; a
+//!    repetition resumes where the failed one ended. Nothing of the change is visible yet, and the
+//!    group applies no later entry, so the node answers from an older prefix of the log.
 //! 3. *Show.* Every shard replaces its metadata. This cannot fail.
-//! 4. *Remove.* Data of dropped tables and of tablets that moved away is deleted. Only disk space depends on it, so it delays the change for
-//!    at most [`REMOVAL_WAIT`]; what fails is repeated in the background, and finished by the next start.
+//! 4. *Remove.* Data of dropped tables and of tablets that moved away is deleted. Only disk space
+//!    depends on it, so it delays the change for at most [`REMOVAL_WAIT`]; what fails is repeated
+//!    in the background, and finished by the next start.
 //!
-//! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before, it refuses changes of the metadata with the reason.
+//! What the steps need is kept in reserve: connections leave descriptors free
+//! (`server/connection/accept.rs`), files of sstables are closed when a step fails, and
+//! disk space that is held back ([`DiskReserve`]) is released.
+//!
+//! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before, it refuses changes of the
+//! metadata with the reason.
 
 use super::decode;
 use super::definition::{Change, Op};
@@ -20,6 +29,7 @@ use super::service::{MetadataService, forget_queriers};
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::{Machine, Outcome};
+use engine::datadir::DiskReserve;
 use engine::{Engine, EngineError};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -45,13 +55,13 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two tries to remove data.
 const REMOVE_AGAIN: Duration = Duration::from_secs(5);
-/// While removals are pending, the Raft log is kept this many times as long: only the log names what a start has to remove.
+/// While removals are pending, the Raft log is kept this many times as long: only the log names
+/// what a start has to remove.
 const PENDING_REMOVALS_WEIGHT: u64 = 16;
 /// A snapshot is made after this many entries at least while removals are pending.
 const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
 
 /// How this node does at following. On shard 0.
-#[derive(Default)]
 pub(super) struct Following {
     /// Ended by [`MetadataService::stop`]: nothing is repeated any more.
     pub stop: Cancel,
@@ -59,6 +69,7 @@ pub(super) struct Following {
     /// Versions that refused changes would have led to. No later change may build upon one.
     refused: RefCell<BTreeSet<Uuid>>,
     removals: Removals,
+    reserve: DiskReserve,
     /// Tries that failed, ever.
     failures: Cell<u64>,
 }
@@ -85,6 +96,18 @@ impl Default for Removals {
 }
 
 impl Following {
+    /// Of a node with this disk space in reserve.
+    pub fn new(reserve: DiskReserve) -> Following {
+        Following {
+            stop: Cancel::new(),
+            trouble: RefCell::default(),
+            refused: RefCell::default(),
+            removals: Removals::default(),
+            reserve,
+            failures: Cell::new(0),
+        }
+    }
+
     /// Why this node has not carried out a committed change for [`TROUBLE_AFTER`], if it is so.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.borrow();
@@ -96,8 +119,9 @@ impl Following {
         self.failures.get()
     }
 
-    /// Repeats a step until it succeeds. The error says why it is given up, after [`FOLLOW_LIMIT`]. Never returns when the node stops: the
-    /// group must not take the change for applied, and has no need to hear that it is not.
+    /// Repeats a step until it succeeds. The error says why it is given up, after [`FOLLOW_LIMIT`].
+    /// Never returns when the node stops: the group must not take the change for applied, and has
+    /// no need to hear that it is not.
     async fn until_done(&self, step: impl AsyncFn() -> Result<(), String>) -> Result<(), String> {
         let (mut pause, mut told) = (FIRST_PAUSE, None::<Instant>);
         while let Err(why) = step().await {
@@ -117,6 +141,9 @@ impl Following {
                     "a committed change of the metadata cannot be carried out on this node; it is tried again");
             }
             self.trouble.replace(Some(Trouble { since, why }));
+            if let Err(error) = self.reserve.release().await {
+                tracing::debug!(%error, "the disk space in reserve cannot be released");
+            }
             rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().engine().give_back_files() }).await;
             let pausing = async { rt::shard::stopping().unless(rt::time::sleep(pause)).await };
             if self.stop.unless(pausing).await.flatten().is_none() {
@@ -128,6 +155,7 @@ impl Following {
             && told.is_some()
         {
             tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is carried out now");
+            self.reserve.take().await;
         }
         Ok(())
     }
@@ -140,8 +168,9 @@ impl Following {
 /// A table whose epoch begins, and its epoch.
 type Begins = Vec<(Rc<TableSchema>, u64)>;
 
-/// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata that say so: what the tables hold is void,
-/// durably, and what was routed by earlier metadata is refused from here on.
+/// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata
+/// that say so: what the tables hold is void, durably, and what was routed by earlier metadata is
+/// refused from here on.
 async fn begin_epochs(engine: &Engine, begins: &Begins) -> Result<(), String> {
     for (schema, epoch) in begins {
         let begun = begin_epoch(engine, schema, *epoch).await;
@@ -244,7 +273,8 @@ impl AllShards {
         Ok(())
     }
 
-    /// Removes what the last change made superfluous; if that fails or takes long, a task goes on with it.
+    /// Removes what the last change made superfluous; if that fails or takes long, a task goes on
+    /// with it.
     async fn remove(service: &Rc<MetadataService>) {
         let removals = &service.leading().following.removals;
         removals.tables.borrow_mut().extend(service.just_dropped().into_iter().map(|table| (table, false)));
@@ -281,7 +311,8 @@ async fn keep_removing(service: Rc<MetadataService>) {
     following.removals.repeats.set(false);
 }
 
-/// Removes data of dropped tables and of tablets that moved away: on every shard, then what is left of the tables' directories.
+/// Removes data of dropped tables and of tablets that moved away: on every shard, then what is left
+/// of the tables' directories.
 async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
     let removals = &service.leading().following.removals;
     let Ok(_turn) = removals.turn.acquire().await else { return Ok(()) };

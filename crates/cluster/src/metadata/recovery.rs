@@ -37,7 +37,8 @@ pub enum OpenError {
     /// The cluster uses features that this release does not have.
     #[error("the cluster uses features that this release does not have: {}; start a newer release", .0.join(", "))]
     Features(Vec<String>),
-    /// A change builds upon one that does not fit: this release reads the history differently than the one that wrote it.
+    /// A change builds upon one that does not fit: this release reads the history differently than
+    /// the one that wrote it.
     #[error(
         "metadata: change {change} builds upon {refused}, which does not fit what this release knows ({why}); start the \
          release that wrote it"
@@ -119,8 +120,9 @@ impl Recovered {
         Ok((metadata, Gone { tables, tablets }))
     }
 
-    /// Applies the changes; `dropping` sees the metadata before and after each that may take something away, and its steps. What becomes of
-    /// a change is what became of it when the node followed it ([`super::follow`]): applied, stale, or refused.
+    /// Applies the changes; `dropping` sees the metadata before and after each that may take
+    /// something away, and its steps. What becomes of a change is what became of it when the node
+    /// followed it ([`super::follow`]): applied, stale, or refused.
     fn replay(&self, mut dropping: impl FnMut(&Metadata, &Metadata, &[Op])) -> Result<Metadata, OpenError> {
         // Refused changes, by their places, and the versions that they would have led to.
         let (mut refused, mut versions): (BTreeSet<usize>, BTreeMap<Uuid, String>) = Default::default();

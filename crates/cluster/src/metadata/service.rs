@@ -161,8 +161,9 @@ impl MetadataService {
             Some(MetadataLog { opened, dir }) => {
                 let group = Group::start(opened, dir, &info.cluster_name, Rc::new(AllShards)).await;
                 let group = group.map_err(OpenError::Group)?;
+                let following = Following::new(engine.disk_reserve());
                 let (turn, timeout) = (rt::sync::Semaphore::new(1), Cell::new(CHANGE_TIMEOUT));
-                Some(Leading { group, turn, timeout, following: Following::default(), history: RefCell::default() })
+                Some(Leading { group, turn, timeout, following, history: RefCell::default() })
             }
             None => None,
         };
@@ -294,8 +295,8 @@ impl MetadataService {
         &self.engine
     }
 
-    /// Why this node cannot carry out a committed change, which it has tried for some time; and how often a try has failed, ever. Nothing but
-    /// on shard 0.
+    /// Why this node cannot carry out a committed change, which it has tried for some time; and how
+    /// often a try has failed, ever. Nothing but on shard 0.
     pub fn trouble(&self) -> (Option<String>, u64) {
         let following = self.leading.as_ref().map(|leading| &leading.following);
         following.map_or((None, 0), |following| (following.trouble(), following.failures()))
@@ -309,14 +310,16 @@ impl MetadataService {
         }
     }
 
-    /// Computes the metadata that a change or a snapshot leads to. See [`super::follow`] for what comes next.
+    /// Computes the metadata that a change or a snapshot leads to. See [`super::follow`] for what
+    /// comes next.
     pub(super) fn stage(&self, source: Source) -> Result<(), String> {
         let staged = Staged::of(&self.current(), source)?;
         self.staged.replace(Some(staged));
         Ok(())
     }
 
-    /// Has the engine take in tables and tablets of the staged metadata. May fail, and resumes then where it ended.
+    /// Has the engine take in tables and tablets of the staged metadata. May fail, and resumes then
+    /// where it ended.
     pub(super) async fn prepare(&self) -> Result<(), String> {
         let Some(Staged { touched, .. }) = self.staged.borrow().clone() else { return Ok(()) };
         let (old, mut fresh) = (self.current(), Vec::new());
@@ -340,7 +343,8 @@ impl MetadataService {
         side_by_side(fresh, add).await
     }
 
-    /// Shows the staged metadata, for which the engine is prepared: a table is there before anybody can ask for it.
+    /// Shows the staged metadata, for which the engine is prepared: a table is there before anybody
+    /// can ask for it.
     pub(super) fn show(&self) {
         let Some(Staged { metadata, touched }) = self.staged.take() else { return };
         let old = self.current();
@@ -388,7 +392,8 @@ impl MetadataService {
         self.just_dropped.take()
     }
 
-    /// Removes what the metadata took from this shard. Runs to its end even if the caller stops waiting for it.
+    /// Removes what the metadata took from this shard. Runs to its end even if the caller stops
+    /// waiting for it.
     pub(super) async fn remove_left(self: &Rc<Self>) -> Result<(), String> {
         let service = self.clone();
         finished(rt::task::spawn(async move { service.remove_left_now().await })).await
@@ -410,7 +415,8 @@ impl MetadataService {
             Left::Tablet(table, tablet) => self.engine.drop_tablet(*table, *tablet).await,
         };
         match done {
-            // The shard has parted from it before; files may be left in the table's directory, which goes at last.
+            // The shard has parted from it before; files may be left in the table's directory,
+            // which goes at last.
             Ok(()) | Err(EngineError::NoSuchTable(_)) => {}
             Err(error) => return Err(error),
         }
@@ -430,7 +436,8 @@ impl MetadataService {
         }
     }
 
-    /// Has the engine take in the tablets of a table that come to this shard. One that was here before is removed first: it comes back empty.
+    /// Has the engine take in the tablets of a table that come to this shard. One that was here
+    /// before is removed first: it comes back empty.
     async fn take_tablets(&self, table: &Table) -> Result<(), String> {
         let (id, here) = (table.schema.id, self.engine.tablets_of(table.schema.id));
         for tablet in self.own_tablets(table) {

@@ -66,7 +66,8 @@ pub enum GroupError {
     /// This node cannot write it down. Nothing was done.
     #[error("{0}")]
     NoSpace(String),
-    /// This node does not get on with the history. What was asked is not done, or is not known to be.
+    /// This node does not get on with the history. What was asked is not done, or is not known to
+    /// be.
     #[error("this node cannot carry out a change of the metadata that was agreed upon, and tries again: {0}")]
     Stuck(String),
     /// The group has ended on this node.
@@ -349,7 +350,8 @@ impl Group {
     /// Decides a command as the leader.
     async fn write(&self, command: Vec<u8>) -> Result<Proposed, GroupError> {
         if let Some(why) = self.machine.trouble() {
-            return Err(GroupError::NoSpace(GroupError::Stuck(why).to_string()));
+            let why = GroupError::Stuck(why);
+            return Err(GroupError::NoSpace(format!("the leader, node {}: {why}; nothing was changed", self.host)));
         }
         let len = command.len() as u64;
         self.log.reserve(len + 1024).await.map_err(|error| GroupError::NoSpace(error.to_string()))?;
@@ -459,7 +461,8 @@ impl Group {
         until.limit(self.unless_stuck(reached)).await.unwrap_or_else(late)
     }
 
-    /// How far this node has applied when it asked, as the leader, and has all that was decided before.
+    /// How far this node has applied when it asked, as the leader, and has all that was decided
+    /// before.
     async fn applied_index(&self) -> Result<ReadIndex, GroupError> {
         self.unless_stuck(async { Ok(self.raft.ensure_linearizable().await) }).await
     }

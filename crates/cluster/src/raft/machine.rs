@@ -26,8 +26,9 @@ pub enum Outcome {
 
 /// What commands are for: the same on all nodes after the same commands.
 pub trait Machine: 'static {
-    /// Carries a command out. One at a time, in order; a later call begins when this one is done. What becomes of a command depends on the
-    /// commands before it alone. The error says why this node cannot follow any more: the group ends on it.
+    /// Carries a command out. One at a time, in order; a later call begins when this one is done.
+    /// What becomes of a command depends on the commands before it alone. The error says why this
+    /// node cannot follow any more: the group ends on it.
     fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>>;
 
     /// About how many entries a snapshot is worth: it is not made more often.
@@ -41,7 +42,8 @@ pub trait Machine: 'static {
     /// Takes over the state of a snapshot in place of its own.
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
 
-    /// Why this node cannot carry out a command that was decided, if it has tried for some time, and tries again.
+    /// Why this node cannot carry out a command that was decided, if it has tried for some time,
+    /// and tries again.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -84,7 +86,7 @@ impl Applier {
         let Some(_turn) = self.saved.turn(file.head.meta().last_log_id).await else { return Ok(()) };
         loop {
             match self.log.save_snapshot(&bytes).await {
-                Err(error) if error.is_full() => {
+                Err(error) if error.may_pass() => {
                     tracing::warn!(%error, "no room for the leader's snapshot of the metadata; it will be tried again");
                     if !self.saved.pause().await {
                         return Err(error);
@@ -120,7 +122,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 Ok(snapshot_of(self.file.clone()))
             }
             // One of nothing changes nothing: the log stays as long as it is, and a later command begins another.
-            Err(error) if error.is_full() => {
+            Err(error) if error.may_pass() => {
                 tracing::warn!(%error, "no room for a snapshot of the metadata; it will be tried again");
                 Ok(nothing())
             }

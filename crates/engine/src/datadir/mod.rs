@@ -3,7 +3,7 @@
 //! ```text
 //! messina.stamp                                   host id, cluster, format, shards, inventory (sealed text)
 //! messina.raft-end                                how far the log of the metadata is durable
-//! messina.reserve                                 disk space for the next start
+//! messina.reserve                                 disk space for starts and changes on a full disk
 //! lock                                            held as long as the node runs
 //! data/<keyspace>/<table>-<table id>/             sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
@@ -22,7 +22,7 @@ mod stamp;
 
 pub use inventory::{FoundTable, Inventory, InventoryKeeper, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
-pub use reserve::StartReserve;
+pub use reserve::DiskReserve;
 pub use stamp::{FORMAT, Stamp};
 
 use crate::sealed::{self, Unsealed};

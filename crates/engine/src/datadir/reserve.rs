@@ -1,7 +1,8 @@
-//! Disk space that a running node keeps for its next start: the file `messina.reserve`.
+//! Disk space that a running node holds back: the file `messina.reserve`.
 //!
-//! A start needs a little space, for manifests, directories and the first segment of each commitlog. On a full disk it would fail, and
-//! not even reads would be served. So a node allocates the reserve once it runs, and the next start removes the file first.
+//! Two steps must not fail on a full disk, and need a little space. A start needs manifests, directories and the first segment of each
+//! commitlog: without them not even reads would be served. A committed change of the metadata needs marks and epochs of truncated
+//! tables. Both release the reserve when they need it, and take it again afterwards.
 //!
 //! The reserve is a convenience: a missing or shorter one refuses nothing.
 
@@ -16,34 +17,45 @@ const SMALLEST: u64 = 1 << 20;
 
 /// The reserve of a data directory.
 #[derive(Clone, Debug)]
-pub struct StartReserve {
+pub struct DiskReserve {
     path: PathBuf,
+    bytes: u64,
 }
 
-impl StartReserve {
-    /// The reserve of a data directory, whether it is there or not.
-    pub fn of(data_dir: &Path) -> StartReserve {
-        StartReserve { path: data_dir.join(NAME) }
+impl DiskReserve {
+    /// The reserve of a data directory, whether it is there or not, of at most `bytes`; 0 for none.
+    pub fn of(data_dir: &Path, bytes: u64) -> DiskReserve {
+        DiskReserve { path: data_dir.join(NAME), bytes }
     }
 
-    /// Gives the reserved space back to the file system. Whether there was any.
-    pub async fn release(&self) -> io::Result<bool> {
+    /// Gives the reserved space back to the file system.
+    pub async fn release(&self) -> io::Result<()> {
         match fs::remove_file(&self.path).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
     }
 
-    /// Reserves `bytes`, or as much as the disk has, but at least 1 MiB. Returns how many bytes are reserved: 0 if
-    /// there is no room, or if `bytes` is 0.
-    pub async fn keep(&self, bytes: u64) -> io::Result<u64> {
-        if bytes > 0 && fs::metadata(&self.path).await.is_ok_and(|file| file.len == bytes) {
-            return Ok(bytes);
+    /// Reserves the space, or as much as the disk has, but at least 1 MiB. A shortage is logged.
+    pub async fn take(&self) {
+        match self.try_take().await {
+            Ok(taken) if taken < self.bytes => tracing::warn!(
+                reserved_bytes = taken,
+                wanted_bytes = self.bytes,
+                "the disk has too little space for the reserve of the next start"
+            ),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "disk space for the next start cannot be reserved"),
+        }
+    }
+
+    async fn try_take(&self) -> io::Result<u64> {
+        if self.bytes > 0 && fs::metadata(&self.path).await.is_ok_and(|file| file.len == self.bytes) {
+            return Ok(self.bytes);
         }
         self.release().await?;
-        let mut size = bytes;
-        while size >= SMALLEST.min(bytes) && size > 0 {
+        let mut size = self.bytes;
+        while size >= SMALLEST.min(self.bytes) && size > 0 {
             match self.allocate(size).await {
                 Ok(()) => return Ok(size),
                 Err(error) if crate::journal::is_full(&error) => size -= size.div_ceil(8),

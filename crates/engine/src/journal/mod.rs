@@ -104,6 +104,17 @@ impl JournalError {
     pub fn is_full(&self) -> bool {
         matches!(self, JournalError::Io { error, .. } if is_full(error))
     }
+
+    /// Whether the disk is full, or there are no descriptors left: nothing is wrong with the
+    /// device, and the same may succeed later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, JournalError::Io { error, .. } if may_pass(error))
+    }
+}
+
+/// Whether the disk is full, or there are no descriptors left.
+pub(crate) fn may_pass(error: &io::Error) -> bool {
+    is_full(error) || sstable::is_out_of_files(error)
 }
 
 /// Whether the disk (or a quota) is full.

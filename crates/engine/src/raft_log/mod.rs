@@ -17,11 +17,12 @@ mod format;
 
 pub use end::{FoundLog, LogEnd, look, read_end};
 
-use crate::journal::{JournalError, MAX_BODY, is_full};
+use crate::journal::{JournalError, MAX_BODY, is_full, may_pass};
 use bytes::Bytes;
 use format::{Bad, Kind, Record, Scan, Tail};
 use rt::fs::{self, File, IoClass, OpenOptions};
-use rt::sync::Semaphore;
+use rt::sync::{Deadline, Semaphore};
+use rt::time::Duration;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -29,6 +30,11 @@ use std::path::{Path, PathBuf};
 
 /// Space is reserved on the device in steps of this many bytes.
 const RESERVE: u64 = 1 << 20;
+
+/// How long an operation that cannot be taken back waits for a descriptor.
+const DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
+/// The pause before it is tried again.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
 /// An open Raft log.
 pub struct RaftLog {
@@ -120,6 +126,19 @@ fn entry(index: u64, body: &Bytes) -> Record {
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_path_buf();
     move |error| JournalError::Io { path, error }
+}
+
+/// Repeats an operation while the process has no descriptors left, for [`DESCRIPTOR_WAIT`].
+async fn with_descriptors<T>(operation: impl AsyncFn() -> io::Result<T>) -> io::Result<T> {
+    let until = Deadline::after(DESCRIPTOR_WAIT);
+    loop {
+        match operation().await {
+            Err(error) if sstable::is_out_of_files(&error) && !until.is_past() => {
+                rt::time::sleep(DESCRIPTOR_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Up to where space is reserved for a log that ends at `end` and is to take `bytes` more.
@@ -283,12 +302,22 @@ impl RaftLog {
         // With less room than the log has now a vote could fail that was no problem before.
         let reserved = room(tail.at, 0);
         let armed = FailOnDrop { log: self, why: Some("a purge was interrupted".into()) };
-        if let Err(error) = fs::write_durably_with_room(&path, &bytes, reserved).await {
-            if is_full(&error) && !fs::exists(&path).await {
-                armed.finish(None);
-                tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
-                return Ok(());
+        let mut written = fs::write_durably_with_room(&path, &bytes, reserved).await;
+        if let Err(error) = &written {
+            match fs::exists(&path).await {
+                false if may_pass(error) => {
+                    armed.finish(None);
+                    tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
+                    return Ok(());
+                }
+                // All but the directory is synced, which had no descriptor.
+                true if sstable::is_out_of_files(error) => {
+                    written = with_descriptors(async || fs::sync_dir(&self.dir).await).await;
+                }
+                _ => {}
             }
+        }
+        if let Err(error) = written {
             // Whether the name is there is not known: nothing may be appended to the old log any more.
             armed.finish(Some(format!("a purge could not be written: {error}")));
             return Err(io_error(&path)(error));
@@ -433,7 +462,7 @@ async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
 }
 
 async fn read_snapshot(path: &Path) -> Result<Option<Bytes>, JournalError> {
-    let bytes = match fs::read(path).await {
+    let bytes = match with_descriptors(async || fs::read(path).await).await {
         Ok(bytes) => Bytes::from(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(path)(error)),
@@ -454,7 +483,7 @@ fn log_bytes(number: u64, content: &Content) -> (Vec<u8>, Tail) {
 
 async fn open_log(path: &Path) -> Result<File, JournalError> {
     let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
-    fs::open(path, &options).await.map_err(io_error(path))
+    with_descriptors(async || fs::open(path, &options).await).await.map_err(io_error(path))
 }
 
 async fn read_log(dir: &Path, number: u64) -> Result<State, JournalError> {

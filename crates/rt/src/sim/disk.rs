@@ -240,7 +240,8 @@ impl Disk {
         self.state.borrow_mut().aimed.insert(fault, (normal(dir.as_ref()), times));
     }
 
-    /// Makes operations below `dir` fail: of those that `refusal` can concern, `times` after the next `skip`.
+    /// Makes operations below `dir` fail: of those that `refusal` can concern, `times` after the
+    /// next `skip`.
     pub fn refuse_below(&self, dir: impl AsRef<Path>, refusal: Refusal, skip: u32, times: u32) {
         self.state.borrow_mut().refusing = Some(Refusing { dir: normal(dir.as_ref()), refusal, skip, times });
     }

@@ -132,9 +132,9 @@ settings! {
         /// For one start: go on without files that were in the data directory when the node last ran and are missing or damaged now.
         /// Each is named in the log with what it held. Loses data: a last resort. Implies `commitlog_ignore_corruption`.
         accept_loss: bool = false;
-        /// Disk space that a running node keeps for its next start (the file `messina.reserve`), so that a node can start and serve
-        /// reads on a full disk; 0 for none.
-        start_disk_reserve_in_mb ["start_disk_reserve"]: MiB = Size(16 << 20);
+        /// Disk space that a running node holds back (the file `messina.reserve`), so that on a full disk a node can start and serve
+        /// reads, and carry out changes of the metadata; 0 for none.
+        disk_reserve_in_mb ["disk_reserve"]: MiB = Size(16 << 20);
         /// Whether DROP and TRUNCATE leave a snapshot behind.
         auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.

@@ -4,7 +4,8 @@
 //! the fewest connections; on the shard-aware port to the shard that the client chose by its own port number. That shard also does
 //! the handshake where a port is encrypted.
 //!
-//! The number of connections is bounded ([`most_connections`]), so that clients never take the descriptors which files need.
+//! The number of connections is bounded ([`most_connections`]), so that clients never take the
+//! descriptors which files need.
 
 use super::drive;
 use super::service::Service;
@@ -30,14 +31,16 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
 /// The code of the error Overloaded.
 const OVERLOADED: i32 = 0x1001;
-/// Descriptors that are kept from clients: for logs, metadata, listeners, administration, other nodes.
+/// Descriptors that are kept from clients: for logs, metadata, listeners, administration, other
+/// nodes.
 const KEPT_DESCRIPTORS: u64 = 64;
 /// The same for each shard.
 const KEPT_DESCRIPTORS_OF_SHARD: u64 = 16;
 /// At least 1/8 of the descriptors are for clients, however few there are.
 const LEAST_SHARE: u64 = 8;
 
-/// How many connections of clients fit beside `files` open sstable files, if the process may have `descriptors` open.
+/// How many connections of clients fit beside `files` open sstable files, if the process may have
+/// `descriptors` open.
 pub fn most_connections(descriptors: u64, files: u64, shards: usize) -> usize {
     let kept = KEPT_DESCRIPTORS + KEPT_DESCRIPTORS_OF_SHARD * shards as u64 + descriptors / 32;
     let left = descriptors.saturating_sub(files.saturating_add(kept));
@@ -204,8 +207,8 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
     }
 }
 
-/// Says why a connection is not served, as an error to the first request, and closes it. A client that waits for a TLS handshake only sees
-/// the end of the connection.
+/// Says why a connection is not served, as an error to the first request, and closes it. A client
+/// that waits for a TLS handshake only sees the end of the connection.
 async fn refuse(mut stream: TcpStream, encrypted: bool, most: usize) {
     if encrypted {
         return;

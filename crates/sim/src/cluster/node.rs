@@ -422,7 +422,7 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         segment_size: 32 << 10,
         log_size_limit: 256 << 10,
         accept_loss: false,
-        start_reserve: 64 << 10,
+        disk_reserve: 64 << 10,
         ignore_log_corruption: false,
         auto_snapshot: false,
         auto_compaction: true,

@@ -135,13 +135,15 @@ pub enum RejectionCode {
     Garbage = 9,
     /// Encrypting failed: certificates do not fit, or are not there.
     Tls = 10,
+    /// Another node has the same id.
+    Twin = 11,
 }
 
 impl RejectionCode {
     /// From the wire's number.
     pub fn from_code(code: u8) -> RejectionCode {
         use RejectionCode::*;
-        let known = [Cluster, Version, Host, Itself, Left, NeedsTls, NoTls, NotServing, Garbage, Tls];
+        let known = [Cluster, Version, Host, Itself, Left, NeedsTls, NoTls, NotServing, Garbage, Tls, Twin];
         known.into_iter().find(|known| *known as u8 == code).unwrap_or(Other)
     }
 }
@@ -172,7 +174,7 @@ mod tests {
         for code in 0..=u8::MAX {
             let (refusal, rejection) = (RefusalCode::from_code(code), RejectionCode::from_code(code));
             assert!(refusal as u8 == code || (code > 5 && refusal == RefusalCode::Failed));
-            assert!(rejection as u8 == code || (code > 10 && rejection == RejectionCode::Other));
+            assert!(rejection as u8 == code || (code > 11 && rejection == RejectionCode::Other));
         }
     }
 

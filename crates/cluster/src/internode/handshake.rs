@@ -212,14 +212,15 @@ pub fn judge(
         );
     }
     if from.host == own.host {
-        let why = match from.address == own.address {
-            true => format!("node {} at {} has connected to itself", own.host, own.address),
-            false => format!(
-                "two nodes have the id {}: one at {}, one at {}; is a data directory a copy?",
-                own.host, from.address, own.address
-            ),
-        };
-        return reject(RejectionCode::Itself, why);
+        if from.address == own.address {
+            let why = format!("node {} at {} has connected to itself", own.host, own.address);
+            return reject(RejectionCode::Itself, why);
+        }
+        let why = format!(
+            "two nodes have the id {}: one at {}, one at {}; one of the two runs on a copy of the other's data directory",
+            own.host, from.address, own.address
+        );
+        return reject(RejectionCode::Twin, why);
     }
     if let Some(to) = hello.to
         && to != own.host
@@ -325,6 +326,9 @@ mod tests {
             Hello { from: Party::of(&own, 0, 1), ..hello() }
         };
         assert_eq!(code(&from(1, "dc1"), plain), Some(RejectionCode::Itself));
+        let mut copy = from(1, "dc1");
+        copy.from.address = ([127, 0, 0, 9], 7000).into();
+        assert_eq!(code(&copy, plain), Some(RejectionCode::Twin));
         assert_eq!(code(&from(9, "dc1"), plain), Some(RejectionCode::Left));
         assert_eq!(code(&from(2, "dc2"), (Between::Datacenters, false)), Some(RejectionCode::NeedsTls));
         assert_eq!(code(&from(2, "dc2"), (Between::Datacenters, true)), None);

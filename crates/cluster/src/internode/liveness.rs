@@ -66,6 +66,8 @@ pub struct PeerStatus {
     pub report: Option<SelfReport>,
     /// Where it answered last.
     pub address: Option<SocketAddr>,
+    /// It is up, and the last ping was answered.
+    pub answering: bool,
     /// It is down because it has announced that it stops; the requests that it has are still answered.
     pub stopping: bool,
 }
@@ -86,7 +88,7 @@ impl Liveness {
     pub fn same_statuses(&self, other: &Liveness) -> bool {
         let statuses = |liveness: &'_ Liveness| -> Vec<_> {
             let said = |node: &PeerStatus| node.report.map(|report| (report.serving, report.schema, node.address));
-            let said = |node: &PeerStatus| (said(node), node.stopping);
+            let said = |node: &PeerStatus| (said(node), node.stopping, node.answering);
             liveness.nodes.iter().map(|(host, node)| (*host, node.status, said(node))).collect()
         };
         statuses(self) == statuses(other)
@@ -97,10 +99,10 @@ impl Liveness {
         self.nodes.get(&host).is_some_and(|node| node.stopping)
     }
 
-    /// Whether a node is up at another address than this one.
-    pub fn answers_elsewhere(&self, host: HostId, address: SocketAddr) -> bool {
-        let seen = self.nodes.get(&host).filter(|node| node.status == NodeStatus::Up);
-        seen.and_then(|node| node.address).is_some_and(|seen| seen != address)
+    /// Where a node answers, if that is another address than this one. A node whose last ping failed may have moved just now.
+    pub fn answers_elsewhere(&self, host: HostId, address: SocketAddr) -> Option<SocketAddr> {
+        let seen = self.nodes.get(&host).filter(|node| node.answering);
+        seen.and_then(|node| node.address).filter(|seen| *seen != address)
     }
 
     /// Whether a node is known to be down.
@@ -264,6 +266,7 @@ impl Detector {
             round_trip: node.round_trip,
             report: node.report,
             address: node.address,
+            answering: node.status == NodeStatus::Up && node.answers > 0,
             stopping: node.stopping,
         };
         Liveness { nodes: self.nodes.iter().map(|(host, node)| (*host, status(node))).collect() }

@@ -215,6 +215,14 @@ impl Internode {
         Ok((channel.party.clone(), answer))
     }
 
+    /// As if nothing at an address had ever failed: the next call to it connects at once.
+    pub fn forgive_address(&self, address: SocketAddr) {
+        let link = self.links.borrow().get(&Target::Address(address)).cloned();
+        if let Some(link) = link {
+            link.forgive();
+        }
+    }
+
     fn check_len(&self, body: &Bytes) -> Result<(), CallError> {
         let (len, limit) = (body.len(), self.setting.config.largest_body);
         if len > limit {

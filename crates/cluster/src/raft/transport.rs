@@ -38,11 +38,10 @@ pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
         let group = answering.upgrade();
         // Of two nodes with one host id (a copied data directory) only the one that is known takes part in the group.
         let liveness = liveness.upgrade().map(|internode| internode.liveness());
-        let answers_elsewhere =
-            liveness.is_some_and(|liveness| liveness.answers_elsewhere(caller.host, caller.address));
+        let answers_elsewhere = liveness.and_then(|liveness| liveness.answers_elsewhere(caller.host, caller.address));
         async move {
-            if answers_elsewhere {
-                let why = format!("node {} answers at another address than {}", caller.host, caller.address);
+            if let Some(address) = answers_elsewhere {
+                let why = format!("node {} answers at {address}: {} is not its address", caller.host, caller.address);
                 return Err(Refusal::new(RefusalCode::UnknownVerb, why));
             }
             let group = group.ok_or_else(|| Refusal::new(RefusalCode::Stopping, "the node is stopping"))?;

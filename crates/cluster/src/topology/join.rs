@@ -143,7 +143,8 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
     }
     let host = node.host;
     let moved = moved(&service);
-    if let Some(old) = still_at(&node) {
+    let topology = service.current().topology.clone();
+    if let Some(old) = still_at(&topology, &node).await {
         let why = format!(
             "node {host} answers at {old}, and a node of the same id asks from {}: either it has just moved, or one of the two runs on a copy \
              of the other's data directory",
@@ -152,7 +153,6 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
         tracing::warn!(why, "a node is not let in yet");
         return Answer::Later(why);
     }
-    let topology = service.current().topology.clone();
     if topology.node(host).is_some()
         && let Err(why) = relocate(&topology, &node, &moved)
     {
@@ -178,11 +178,25 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
     }
 }
 
-/// Where the node is that this one says it is, if it answers somewhere else.
-fn still_at(node: &Node) -> Option<SocketAddr> {
-    let liveness = rt::shard::try_service::<Internode>()?.liveness();
-    let seen = liveness.nodes.get(&node.host).filter(|seen| seen.status == NodeStatus::Up)?;
-    seen.address.filter(|address| *address != node.internode())
+/// Where the node is that this one says it is, if it answers somewhere else. The places where it may be are asked now: what the failure
+/// detector knows can be some time old.
+async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
+    let internode = rt::shard::try_service::<Internode>()?;
+    if let Some(address) = internode.liveness().answers_elsewhere(node.host, node.internode()) {
+        return Some(address);
+    }
+    let stated = topology.node(node.host).map(|known| known.internode());
+    let found = internode.found().get(&node.host).copied();
+    if node.host == internode.own().host {
+        return None;
+    }
+    for address in stated.into_iter().chain(found).filter(|address| *address != node.internode()) {
+        let answer = ask(&internode, address, Request::Locate(BTreeSet::new())).await;
+        if answer.is_ok_and(|(party, _)| party.host == node.host) {
+            return Some(address);
+        }
+    }
+    None
 }
 
 /// Where this node reaches another one just now.
@@ -337,7 +351,7 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
                     search.heard(address, Heard { host: own.host, known: BTreeSet::new(), in_cluster: false });
                 }
                 Err(NoAnswer::Ever(why)) => return Err(why),
-                Err(NoAnswer::Yet(why)) => {
+                Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
                     search.lost(address);
                     last_error = Some(format!("{address}: {why}"));
                 }
@@ -369,6 +383,8 @@ pub(super) enum NoAnswer {
     Yet(String),
     /// The node that was asked is this one.
     Own,
+    /// Another node has the id of this one.
+    Twin(String),
     /// There will never be one: this node belongs elsewhere, or nowhere.
     Ever(String),
 }
@@ -379,10 +395,15 @@ pub(super) async fn ask(
     request: Request,
 ) -> Result<(Party, Answer), NoAnswer> {
     let limit = if matches!(request, Request::Join(_)) { ADMISSION } else { QUESTION };
+    if matches!(request, Request::Locate(_)) {
+        // What failed a moment ago says nothing about now.
+        internode.forgive_address(address);
+    }
     let called = internode.call_at(address, Verb::Join, encode(&request), Deadline::after(limit)).await;
     let (party, answer) = called.map_err(|error| match &error {
         CallError::Rejected(rejection) => match rejection.code {
             RejectionCode::Itself => NoAnswer::Own,
+            RejectionCode::Twin => NoAnswer::Twin(error.to_string()),
             RejectionCode::Cluster | RejectionCode::Version | RejectionCode::Left => {
                 NoAnswer::Ever(format!("the node at {address}, which is to lead to the cluster: {error}"))
             }
@@ -399,7 +420,11 @@ pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<
     if members.is_empty() {
         return Ok(true);
     }
-    // Who leads, as one that was back before the others chose another, need not ask: they would send it to where it was.
+    // The others know whether another node with this id is there, and lead to it.
+    if join(internode, own, members).await?.is_some() {
+        return Ok(true);
+    }
+    // A leader that was back before the others chose another was sent to where it was before.
     if let Some(service) = rt::shard::try_service::<MetadataService>()
         && service.group().is_some_and(|group| group.is_leader())
     {
@@ -409,7 +434,7 @@ pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<
             other => tracing::info!(answer = ?other, "this node leads, and is not let in yet"),
         }
     }
-    Ok(join(internode, own, members).await?.is_some())
+    Ok(false)
 }
 
 /// Asks members to be let in, and follows where they point. Nothing: to be tried again later.
@@ -432,6 +457,7 @@ async fn join(
             }
             Ok((_, other)) => tracing::info!(%address, answer = ?other, "not let in yet"),
             Err(NoAnswer::Ever(why)) => return Err(why),
+            Err(NoAnswer::Twin(why)) => return Err(why),
             Err(NoAnswer::Own) => {}
             Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not let in yet"),
         }

@@ -101,7 +101,15 @@ mod tests {
 
     fn status(n: u8, status: NodeStatus, report: Option<SelfReport>) -> PeerStatus {
         let address = Some(node(n, "", "").internode());
-        PeerStatus { status, clock_ahead_micros: Some(9), round_trip: None, report, address, stopping: false }
+        PeerStatus {
+            status,
+            clock_ahead_micros: Some(9),
+            round_trip: None,
+            report,
+            address,
+            answering: false,
+            stopping: false,
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Large-data guardrails: writes of cells, rows and collections that are larger than the operator wants.
 //!
 //! They apply to tables with `large_data_guardrails_enabled = true`. The coordinator looks at what one statement writes,
-//! before it sends it to replicas; what grew over earlier writes is listed in `system.large_partitions` and its sisters.
+//! before it sends it to replicas. What grew over earlier writes is listed in `system.large_partitions`,
+//! `large_rows` and `large_cells`.
 //! The warning thresholds are those of `compaction_large_*`, by which sstables are checked too.
 
 use crate::error::Error;

@@ -143,14 +143,14 @@ settings! {
         compaction_large_cell_warning_threshold_mb: MiB = Size(1 << 20);
         /// A collection of more elements is listed there as well.
         compaction_collection_elements_count_warning_threshold: u64 = 10_000;
-        /// A write of a larger cell is refused, to a table with `large_data_guardrails_enabled = true`, as the next two refuse
-        /// larger rows and collections; 0: none is. `compaction_large_cell_warning_threshold_mb` and its sisters bring a warning.
+        /// A write of a larger cell to a table with `large_data_guardrails_enabled = true` is refused; 0: no write is. From
+        /// `compaction_large_cell_warning_threshold_mb` on a write brings a warning.
         large_cell_fail_threshold_mb: MiB = Size(2 << 20);
-        /// A larger row in one write.
+        /// The same for a row. The warning: `compaction_large_row_warning_threshold_mb`.
         large_row_fail_threshold_mb: MiB = Size(20 << 20);
-        /// More elements of a collection in one write.
+        /// The same for the elements of a collection. The warning: `compaction_collection_elements_count_warning_threshold`.
         large_collection_elements_fail_threshold: u64 = 20_000;
-        /// Whether clients are warned of large data that they write; the log has it anyway.
+        /// Whether clients get the warnings of large data. The log always gets them.
         large_data_cql_warnings: bool = true;
         /// The most files of sstables that all shards together keep open: they are opened when they are read, two for each sstable. 0: half
         /// of what the process may have open (`RLIMIT_NOFILE`).

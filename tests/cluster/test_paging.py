@@ -113,6 +113,26 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
             assert len(sources) >= 2, "both replicas tell of it"
 
 
+def test_events_after_the_level_was_reached_belong_to_the_trace(three):
+    """A write at ONE is answered while one of its replicas stands still; what that replica reports later is in the trace."""
+    three.keyspace()
+    a_table(three)
+    session, late = three.sessions[0], three.nodes[2]
+    session.execute("UPDATE system.config SET value = '20000' WHERE name = 'write_request_timeout_in_ms'")
+    insert = SimpleStatement("INSERT INTO ks.t (pk, ck) VALUES (1, 1)", consistency_level=Level.ONE)
+    with late.standing_still():
+        future = session.execute_async(insert, trace=True)
+        future.result()
+        (trace,) = future.get_query_trace_ids()
+        eventually(lambda: session.execute(f"SELECT duration FROM system_traces.sessions WHERE session_id = {trace}").one())
+
+        def sources():
+            return {row.source for row in session.execute(f"SELECT source FROM system_traces.events WHERE session_id = {trace}")}
+
+        assert sources() and late.address not in sources()
+    eventually(lambda: late.address in sources())
+
+
 def test_nodes_that_die_between_pages_cost_no_row(three):
     three.keyspace()
     a_table(three)

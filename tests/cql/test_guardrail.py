@@ -162,3 +162,23 @@ def test_wrong_settings(db, name, value, why):
     before = db.rows(f"SELECT value FROM system.config WHERE name = '{name}'")
     db.refused(WriteFailure, f"UPDATE system.config SET value = '{value}' WHERE name = '{name}'", match=why)
     assert db.rows(f"SELECT value FROM system.config WHERE name = '{name}'") == before
+
+
+@pytest.mark.scylla
+def test_large_data(db, server, setting):
+    """Cells, rows and collections of one write, where the table asks for it; thresholds can be changed live."""
+    t = db.table("pk int PRIMARY KEY, v blob, s set<int>", "WITH large_data_guardrails_enabled = true")
+    insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (1, ?)")
+    before = server.metric("scylla_cql_large_cell_fail_violations")
+    assert warnings(db, f"INSERT INTO {t} (pk, s) VALUES (1, {{1, 2, 3}})") == []
+    setting("large_collection_elements_fail_threshold", "2")
+    db.refused(Invalid, f"INSERT INTO {t} (pk, s) VALUES (1, {{1, 2, 3}})", match="Hard limit violation for collection")
+    db.execute(insert, bytes(1_000_000))
+    with pytest.raises(Invalid, match="Hard limit violation for cell"):
+        db.execute(insert, bytes(3_000_000))
+    assert server.metric("scylla_cql_large_cell_fail_violations") == before + 1
+    future = db.session.execute_async(insert, (bytes(1_500_000),))
+    future.result()
+    assert any("Soft limit violation for cell" in text for text in future.warnings)
+    db.execute(f"ALTER TABLE {t} WITH large_data_guardrails_enabled = false")
+    db.execute(insert, bytes(3_000_000))

@@ -84,7 +84,7 @@ def test_rack_list(db, name):
     db.execute(f"CREATE TABLE {name}.t (pk int PRIMARY KEY)")
     db.execute(f"INSERT INTO {name}.t (pk) VALUES (1)")
     assert db.rows(f"SELECT pk FROM {name}.t")[0][0] == 1
-    db.refused(Config, f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack9']}}")
+    db.refused((Config, Invalid), f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack9']}}")
     db.execute(f"DROP KEYSPACE {name}")
     db.execute(described)
     assert db.execute(f"DESCRIBE KEYSPACE {name}").one().create_statement == described

@@ -283,8 +283,8 @@ def test_empty_table(db):
 @pytest.mark.scylla
 def test_literals_without_a_table(db):
     """What has no column to take its type from has the type that ScyllaDB infers; health checks send such statements."""
-    row = db.execute("SELECT 1 AS one, 'hello' AS text, [1, 2] AS list, {1, 2} AS set, {'a': 1} AS map, (1, 'a', 3.0) AS tuple, true AS yes").one()
-    assert (row.one, row.text, row.list, set(row.set), dict(row.map), tuple(row.tuple), row.yes) == (
+    row = db.execute("SELECT 1 AS one, 'hello' AS text, [1, 2] AS l, {1, 2} AS s, {'a': 1} AS m, (1, 'a', 3.0) AS t, true AS yes").one()
+    assert (row.one, row.text, row.l, set(row.s), dict(row.m), tuple(row.t), row.yes) == (
         1, "hello", [1, 2], {1, 2}, {"a": 1}, (1, "a", 3.0), True)
     assert list(db.execute("SELECT count(1), sum(5), min('b'), max([1, 2])").one()) == [1, 5, "b", [1, 2]]
     assert db.one("SELECT JSON 1 AS one") == '{"one": 1}'

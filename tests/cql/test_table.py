@@ -82,6 +82,19 @@ def test_clustering_order_of_a_prefix(db):
     assert {name: column[3] for name, column in columns(db, t).items()} == {"pk": "none", "a": "desc", "b": "asc", "c": "asc"}
 
 
+@pytest.mark.node
+def test_no_compression(db, server):
+    """An empty map is no compression: it stays as it is, and sstables are written uncompressed."""
+    t = db.table("pk int PRIMARY KEY, v text", "WITH compression = {}")
+    assert option(db, t, "compression") in ({}, None)
+    assert "compression = {}" in db.execute(f"DESCRIBE TABLE {t}").one().create_statement
+    db.execute(f"INSERT INTO {t} (pk, v) VALUES (1, 'a')")
+    server.flush(db.keyspace)
+    written = {path.name.rpartition("-")[2] for path in (server.data_dir / "data" / db.keyspace).glob(f"{t}-*/*")}
+    assert "Data.db" in written and "CompressionInfo.db" not in written
+    assert db.one(f"SELECT v FROM {t} WHERE pk = 1") == "a"
+
+
 def test_unknown_keyspace(db):
     db.refused((Invalid, Config), "CREATE TABLE no_such_keyspace.t (pk int PRIMARY KEY)")
     db.refused((Invalid, Config), "DROP TABLE no_such_keyspace.t")

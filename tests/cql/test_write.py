@@ -163,11 +163,12 @@ def test_far_future_timestamps_are_refused(db, t):
 def test_default_timestamps_of_the_protocol_are_not_restricted(db, t):
     """`restrict_future_timestamp` is about USING TIMESTAMP: a client whose clock is ahead keeps its default timestamps."""
     future = time.time_ns() // 1000 + 30 * 86_400_000_000
-    generator, db.session.timestamp_generator = db.session.timestamp_generator, lambda: future
+    cluster = db.session.cluster
+    generator, cluster.timestamp_generator = cluster.timestamp_generator, lambda: future
     try:
         db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES (77, 1, 1)")
     finally:
-        db.session.timestamp_generator = generator
+        cluster.timestamp_generator = generator
     assert db.one(f"SELECT writetime(v) FROM {t} WHERE pk = 77") == future
 
 

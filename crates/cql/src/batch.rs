@@ -2,6 +2,7 @@
 
 use crate::api::{Answer, AnswerKind, BatchKind};
 use crate::error::Error;
+use crate::large_data;
 use crate::modify::Modify;
 use crate::modify::execute::{Mutations, default_timestamp};
 use crate::modify::json::JsonValues;
@@ -87,7 +88,13 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     let mut tables: SmallVec<[Rc<TableSchema>; 1]> = SmallVec::new();
     for (schema, key, mutation) in partitions {
         if !mutation.is_empty() {
-            mutations.push((mutation.finish(&schema), key));
+            let mutation = mutation.finish(&schema);
+            if large_data::is_checked(&schema) {
+                let guardrails = &config.guardrails;
+                let large = guardrails.large_data.check(&schema, &mutation, &guardrails.violations)?;
+                answer.warnings.extend(large);
+            }
+            mutations.push((mutation, key));
             if tables.iter().all(|other| other.id != schema.id) {
                 tables.push(schema);
             }

@@ -5,6 +5,7 @@
 //! decided but by the arguments; what was met is counted ([`Violations`]), on behalf of the shard that executes the statement.
 
 use crate::error::Error;
+use crate::large_data::LargeDataLimits;
 use cluster::coordinator::Consistency;
 use cluster::metadata::KeyspaceDefinition;
 use cluster::tablets::strategy::copies;
@@ -24,11 +25,17 @@ pub enum Guardrail {
     StrategyRefused,
     WriteLevelWarned,
     WriteLevelRefused,
+    LargeCellWarned,
+    LargeCell,
+    LargeRowWarned,
+    LargeRow,
+    LargeCollectionWarned,
+    LargeCollection,
 }
 
 impl Guardrail {
     /// All of them, in the order of their counters.
-    pub const ALL: [Guardrail; 8] = [
+    pub const ALL: [Guardrail; 14] = [
         Guardrail::LeastFactorWarned,
         Guardrail::LeastFactor,
         Guardrail::MostFactorWarned,
@@ -37,6 +44,12 @@ impl Guardrail {
         Guardrail::StrategyRefused,
         Guardrail::WriteLevelWarned,
         Guardrail::WriteLevelRefused,
+        Guardrail::LargeCellWarned,
+        Guardrail::LargeCell,
+        Guardrail::LargeRowWarned,
+        Guardrail::LargeRow,
+        Guardrail::LargeCollectionWarned,
+        Guardrail::LargeCollection,
     ];
 }
 
@@ -45,7 +58,7 @@ impl Guardrail {
 pub struct Violations(Arc<[AtomicU64; Guardrail::ALL.len()]>);
 
 impl Violations {
-    fn add(&self, guardrail: Guardrail) {
+    pub(crate) fn add(&self, guardrail: Guardrail) {
         self.0[guardrail as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -98,6 +111,8 @@ pub struct Guardrails {
     pub most_windows: u32,
     /// `restrict_twcs_without_default_ttl`.
     pub windows_without_ttl: Restriction,
+    /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, of what one statement writes.
+    pub large_data: LargeDataLimits,
     /// Where violations are counted.
     pub violations: Violations,
 }
@@ -115,6 +130,7 @@ impl Default for Guardrails {
             write_levels_refused: Vec::new(),
             most_windows: 50,
             windows_without_ttl: Restriction::Warn,
+            large_data: LargeDataLimits::default(),
             violations: Violations::default(),
         }
     }
@@ -365,6 +381,6 @@ mod tests {
         for level in [Consistency::Any, Consistency::All, Consistency::One] {
             let _ = others.check_write_level(level);
         }
-        assert_eq!(guardrails.violations.numbers(), [1; 8]);
+        assert_eq!(guardrails.violations.numbers()[..8], [1; 8]);
     }
 }

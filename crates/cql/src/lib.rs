@@ -15,6 +15,7 @@ pub mod error;
 mod footprint;
 pub mod fragments;
 pub mod guardrails;
+pub mod large_data;
 pub mod modify;
 pub mod plan;
 pub mod prepared;

@@ -51,13 +51,13 @@ pub struct Session {
 }
 
 /// Writes a trace whose request was answered. It lives for `ttl` seconds, or, having been asked for by a client, as long as its tables
-/// say. The request may go on, as long as it has replicas to wait for: their events are added.
+/// say. Events that replicas report later are added, as long as a task of the request waits for them.
 pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session, ttl: Option<i32>) {
     let coordinator_address = session.coordinator;
     save_answered(coordinator, &trace, session, ttl).await;
     let end = rt::time::now() + LATE_EVENTS;
     loop {
-        // Whoever still works on the request holds its trace.
+        // A task that still works on the request holds the trace.
         let is_over = Rc::strong_count(&trace) == 1 || rt::time::now() >= end;
         if let Some(mutation) = events_of(coordinator, &trace, coordinator_address, ttl) {
             store(coordinator, mutation, ttl).await;

@@ -13,6 +13,7 @@ use cluster::metadata::{MetadataLog, MetadataService, NodeInfo, PagingKeyPolicy,
 use cql::Processor;
 use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
+use cql::large_data::{LargeDataLimits, Limits};
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
 use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
@@ -163,6 +164,21 @@ pub fn language(config: &Config) -> cql::Config {
             write_levels_refused: config.write_consistency_levels_disallowed.0.clone(),
             most_windows: u32::try_from(config.twcs_max_window_count).unwrap_or(u32::MAX),
             windows_without_ttl: config.restrict_twcs_without_default_ttl,
+            large_data: LargeDataLimits {
+                cell: Limits {
+                    warned: config.compaction_large_cell_warning_threshold_mb.0,
+                    refused: config.large_cell_fail_threshold_mb.0,
+                },
+                row: Limits {
+                    warned: config.compaction_large_row_warning_threshold_mb.0,
+                    refused: config.large_row_fail_threshold_mb.0,
+                },
+                collection: Limits {
+                    warned: config.compaction_collection_elements_count_warning_threshold,
+                    refused: config.large_collection_elements_fail_threshold,
+                },
+                warns_clients: config.large_data_cql_warnings,
+            },
             ..Guardrails::default()
         },
         ..cql::Config::default()

@@ -67,6 +67,7 @@ impl Modify {
             None => Prior::default(),
         };
         let mut mutations = Mutations::new();
+        let mut large = None;
         let mut hint = None;
         let one = keys.len() == 1;
         for key in keys {
@@ -79,7 +80,12 @@ impl Modify {
                     .and_then(|t| request.coordinator.tablet_hint(t, key.token));
             }
             if !mutation.is_empty() {
-                mutations.push((mutation.finish(&self.schema), key));
+                let mutation = mutation.finish(&self.schema);
+                if self.checks_large_data {
+                    let guardrails = &config.guardrails;
+                    large = guardrails.large_data.check(&self.schema, &mutation, &guardrails.violations)?.or(large);
+                }
+                mutations.push((mutation, key));
             }
         }
         if !mutations.is_empty() {
@@ -89,6 +95,7 @@ impl Modify {
         let mut answer = Answer::new(AnswerKind::Void);
         answer.tablet = hint;
         answer.warnings.extend(warning);
+        answer.warnings.extend(large);
         if capped {
             answer.warnings.push(self.capped_warning());
         }

@@ -72,6 +72,8 @@ pub struct Modify {
     pub attributes: Attributes,
     /// Of INSERT JSON: where the values come from.
     pub json: Option<Box<JsonInsert>>,
+    /// Whether the large-data guardrails check what it writes.
+    pub checks_large_data: bool,
     /// What must be read first, if anything.
     pub read_first: Option<Box<ReadFirst>>,
 }

@@ -6,6 +6,7 @@ use super::{Deletion, Modify, ReadFirst, Verb};
 use crate::api::ColumnSpec;
 use crate::attributes::Attributes;
 use crate::error::Error;
+use crate::large_data;
 use crate::restrictions::{Clustering, Op, Ops, Partition, Purpose, Restrictions, analyse};
 use crate::syntax::ast::{self, DeleteTarget, InsertSource, Modification};
 use crate::term::{Term, Variables, prepare};
@@ -229,6 +230,7 @@ fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Var
     let mut modify = assemble(Verb::Delete, schema, partition, clustering, operations, &none, variables)?;
     modify.attributes = attributes;
     modify.deletion = deletion;
+    modify.checks_large_data &= !statement.bypass_large_data_guardrails;
     Ok(modify)
 }
 
@@ -311,6 +313,7 @@ fn assemble(
         deletion: Deletion::None,
         attributes,
         json: None,
+        checks_large_data: large_data::is_checked(schema),
         read_first,
     })
 }

@@ -149,6 +149,15 @@ settings! {
         compaction_large_cell_warning_threshold_mb: MiB = Size(1 << 20);
         /// A collection of more elements is listed there as well.
         compaction_collection_elements_count_warning_threshold: u64 = 10_000;
+        /// A write of a larger cell to a table with `large_data_guardrails_enabled = true` is refused; 0: no write is. From
+        /// `compaction_large_cell_warning_threshold_mb` on a write brings a warning.
+        large_cell_fail_threshold_mb: MiB = Size(2 << 20);
+        /// The same for a row. The warning: `compaction_large_row_warning_threshold_mb`.
+        large_row_fail_threshold_mb: MiB = Size(20 << 20);
+        /// The same for the elements of a collection. The warning: `compaction_collection_elements_count_warning_threshold`.
+        large_collection_elements_fail_threshold: u64 = 20_000;
+        /// Whether clients get the warnings of large data. The log always gets them.
+        large_data_cql_warnings: bool = true;
         /// The most files of sstables that all shards together keep open: they are opened when they are read, two for each sstable. 0: half
         /// of what the process may have open (`RLIMIT_NOFILE`).
         sstable_open_files_limit: u64 = 0;

@@ -50,14 +50,23 @@ const LIVE: &[(&str, Carry)] = &[
     ("hinted_handoff_throttle_in_kb", carry_hints),
     ("group0_raft_op_timeout_in_ms", carry_change_timeout),
     ("compaction_large_partition_warning_threshold_mb", carry_large_limits),
-    ("compaction_large_row_warning_threshold_mb", carry_large_limits),
-    ("compaction_large_cell_warning_threshold_mb", carry_large_limits),
+    ("compaction_large_row_warning_threshold_mb", carry_large_data),
+    ("compaction_large_cell_warning_threshold_mb", carry_large_data),
     ("compaction_rows_count_warning_threshold", carry_large_limits),
-    ("compaction_collection_elements_count_warning_threshold", carry_large_limits),
+    ("compaction_collection_elements_count_warning_threshold", carry_large_data),
+    ("large_cell_fail_threshold_mb", carry_language),
+    ("large_row_fail_threshold_mb", carry_language),
+    ("large_collection_elements_fail_threshold", carry_language),
+    ("large_data_cql_warnings", carry_language),
 ];
 
 fn carry_large_limits(config: &Config) {
     rt::shard::service::<Engine>().set_large_limits(large_limits(config));
+}
+
+fn carry_large_data(config: &Config) {
+    carry_large_limits(config);
+    carry_language(config);
 }
 
 fn carry_hints(config: &Config) {

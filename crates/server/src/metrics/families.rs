@@ -87,6 +87,12 @@ families! {
     counter "scylla_cql_replication_strategy_warn_list_violations" "Keyspaces given a replication strategy that is warned of." |s| violations(s, Guardrail::StrategyWarned);
     counter "scylla_cql_replication_strategy_fail_list_violations" "Keyspaces refused for their replication strategy." |s| violations(s, Guardrail::StrategyRefused);
     counter "scylla_cql_write_consistency_levels_warned_violations" "Writes at a consistency level that is warned of." |s| violations(s, Guardrail::WriteLevelWarned);
+    counter "scylla_cql_large_cell_warn_violations" "Writes of a cell that is warned of as large." |s| violations(s, Guardrail::LargeCellWarned);
+    counter "scylla_cql_large_cell_fail_violations" "Writes refused for a large cell." |s| violations(s, Guardrail::LargeCell);
+    counter "scylla_cql_large_row_warn_violations" "Writes of a row that is warned of as large." |s| violations(s, Guardrail::LargeRowWarned);
+    counter "scylla_cql_large_row_fail_violations" "Writes refused for a large row." |s| violations(s, Guardrail::LargeRow);
+    counter "scylla_cql_large_collection_elements_warn_violations" "Writes of a collection that is warned of as large." |s| violations(s, Guardrail::LargeCollectionWarned);
+    counter "scylla_cql_large_collection_elements_fail_violations" "Writes refused for a large collection." |s| violations(s, Guardrail::LargeCollection);
     counter "scylla_cql_write_consistency_levels_disallowed_violations" "Writes refused for their consistency level." |s| violations(s, Guardrail::WriteLevelRefused);
     gauge "scylla_cql_prepared_cache_size" "Statements prepared on the shard." |s| s.prepared.statements as u64;
     gauge "scylla_cql_prepared_cache_memory_footprint" "Bytes that they are taken to hold." |s| s.prepared.bytes as u64;

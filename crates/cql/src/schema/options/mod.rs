@@ -9,6 +9,7 @@ pub mod properties;
 mod small;
 
 use crate::error::Error;
+use crate::large_data;
 use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
 use model::options::TableOptions;
 use model::time::MAX_TTL;
@@ -49,10 +50,12 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("additional_write_policy", &["99p", "99PERCENTILE", "99.0PERCENTILE"]),
     ("allow_auto_snapshot", &["true"]),
     ("incremental_backups", &["true"]),
-    ("large_data_guardrails_enabled", &["true"]),
     ("memtable", &["default"]),
     ("read_repair", &["BLOCKING"]),
 ];
+
+/// Kept as text like [`OTHERS`], with an effect: whether the large-data guardrails check the table's writes.
+const GUARDED: &str = large_data::OPTION;
 
 /// Accepted and forgotten.
 const OBSOLETE: &[&str] = &[
@@ -86,7 +89,7 @@ pub struct Applied {
 /// The options that a WITH clause makes of those before it (none: of the defaults).
 pub fn apply(before: Option<&TableOptions>, written: &[SchemaOption], purpose: Purpose) -> Result<Applied, Error> {
     let properties = Properties::new(written)?;
-    let known: Vec<&str> = KNOWN.iter().copied().chain(OTHERS.iter().map(|(name, _)| *name)).collect();
+    let known: Vec<&str> = KNOWN.iter().copied().chain(OTHERS.iter().map(|(name, _)| *name)).chain([GUARDED]).collect();
     properties.check_known(&known, OBSOLETE)?;
     let mut applied = Applied {
         options: before.cloned().unwrap_or_default(),
@@ -239,6 +242,11 @@ fn others(properties: &Properties, applied: &mut Applied) -> Result<(), Error> {
         return Err(Error::invalid(
             "The synchronous_updates option is only applicable to materialized views, not to base tables",
         ));
+    }
+    match properties.boolean(GUARDED)? {
+        Some(true) => drop(applied.options.others.insert(GUARDED.to_owned(), "true".to_owned())),
+        Some(false) => drop(applied.options.others.remove(GUARDED)),
+        None => {}
     }
     for (name, defaults) in OTHERS {
         let Some(value) = properties.text(name)? else { continue };

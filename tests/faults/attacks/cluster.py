@@ -120,6 +120,7 @@ def kinds(errors):
 def stop_of_a_replica(place, check):
     """SIGTERM of a replica under writes and reads at ALL: Unavailable, no failure; QUORUM does not notice it."""
     for what, statement in (("writes", "INSERT INTO k.t (pk, v) VALUES ({}, 1)"), ("reads", "SELECT v FROM k.t WHERE pk = {}")):
+        (place / what).mkdir()
         with Trio(place / what) as trio:
             fill(trio)
             quorum_errors, ended = [], threading.Event()
@@ -193,6 +194,8 @@ def raft_gone(place, check):
                 text = trio.nodes[1].log_tail(10)
                 assert "raft" in text and any(word in text for word in ("accept", "restore", "replace", "remove")), text
                 assert time.monotonic() - began < 5 or "did not answer" not in str(error), "the way out was written, but the node neither ended nor served"
+        if trio.nodes[1].alive():
+            trio.kill(1)
         with check("the other two serve at QUORUM"):
             trio.wait_down(1)
             rows = trio.sessions[0].execute(SimpleStatement("SELECT pk FROM k.t", consistency_level=ConsistencyLevel.QUORUM))

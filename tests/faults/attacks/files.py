@@ -8,6 +8,7 @@ from database import connect
 from launch import Node, StartFailed
 
 FLUSHED, LOGGED = 100, 50  # rows of the tables
+PER_KIND = 2  # files: there are as many sstables as tablets and flushes, all alike
 HARMS = ("removed", "truncated", "zeroed")
 # Files that hold nothing that was acknowledged; the node may make them again.
 DISPENSABLE = {"lock"}
@@ -19,7 +20,7 @@ def prepare(place):
     node.start()
     try:
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1} AND tablets = {'initial': 2}")
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
         for table in ("flushed", "logged"):
             session.execute(f"CREATE TABLE k.{table} (pk int PRIMARY KEY, v text)")
         for pk in range(FLUSHED):
@@ -136,7 +137,8 @@ def one_at_a_time(place, check):
         # Tables of the system are many, and alike: those of the user, and one of the system's, stand for all.
         if path.is_file() and name not in DISPENSABLE and (not name.startswith("data/") or name.startswith("data/k/")):
             names.setdefault(kind(name), []).append(name)
-    print(f"   {sum(len(files) for files in names.values())} files of {len(names)} kinds")
+    print(f"   {sum(len(files) for files in names.values())} files of {len(names)} kinds, of each kind {PER_KIND} at most")
+    names = {kind: [files[n * (len(files) - 1) // (PER_KIND - 1)] for n in range(PER_KIND)] if len(files) > PER_KIND else files for kind, files in names.items()}
     report(check, names, place, address, HARMS)
 
 

@@ -1,18 +1,20 @@
 """Very large requests and results in parallel: the node's memory stays what --memory says, and each client gets an answer."""
 
+import contextlib
 import struct
 import threading
 import time
 
 from database import connect
 from launch import Node
-from wire import ERROR, EXECUTE, OVERLOADED, PREPARE, RESULT, Closed, Wire, long_string, parameters, string
+from wire import ERROR, EXECUTE, HEADER, OVERLOADED, PREPARE, RESULT, Closed, Wire, long_string, parameters, string
 
 MEMORY = 512  # MiB
 BOUND = 1.1  # times --memory
 WRITERS = 80
 READERS = 16
 BODY = 14 << 20
+TOGETHER_WITHIN = 5  # seconds
 KEYSPACE = "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
 WRITE_TIMEOUT, READ_TIMEOUT, WRITE_FAILURE, READ_FAILURE, SERVER_ERROR = 0x1100, 0x1200, 0x1500, 0x1300, 0x0000
 
@@ -81,12 +83,21 @@ def receiving(place, check):
         session.execute(KEYSPACE)
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
         cluster.shutdown()
-        blob = bytes(BODY)
+        values = parameters([struct.pack(">i", 0), bytes(BODY)])
+        nearly_sent = threading.Barrier(WRITERS)
 
         def write(n):
             with Wire(node.address, timeout=120) as wire:
                 insert = wire.ask(PREPARE, long_string("INSERT INTO k.t (pk, v) VALUES (?, ?)")).prepared_id()
-                answer = wire.ask(EXECUTE, string(insert) + parameters([struct.pack(">i", n), blob]))
+                # All but the end of each request is sent before any ends, as far as the node takes it in.
+                body = bytearray(string(insert) + values)
+                at = len(body) - len(values) + 9
+                body[at : at + 4] = struct.pack(">i", n)
+                wire.send_raw(HEADER.pack(4, 0, 0, EXECUTE, len(body)) + body[:-1000])
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    nearly_sent.wait(TOGETHER_WITHIN)
+                wire.send_raw(body[-1000:])
+                answer = wire.receive()
                 if answer.opcode == RESULT:
                     return "ok"
                 answer.is_error(OVERLOADED, WRITE_TIMEOUT, WRITE_FAILURE, SERVER_ERROR)

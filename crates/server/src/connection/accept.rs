@@ -8,17 +8,13 @@ use super::drive;
 use super::service::Service;
 use super::tls::Tls;
 use super::transport::Server;
-use rt::net::{Detached, TcpListener, TcpStream};
+use rt::net::{AcceptErrors, Detached, TcpListener, TcpStream};
 use rt::shard::{self, ShardId};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-/// The pause after the system refused another socket.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
 /// How many connections each shard serves.
 #[derive(Debug, Clone)]
@@ -136,16 +132,17 @@ pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
 }
 
 async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spread) {
+    let mut errors = AcceptErrors::new("a client");
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, or a client that left early: neither may end the node.
-                tracing::warn!(%error, "cannot accept a connection");
-                rt::time::sleep(REFUSED_PAUSE).await;
+                // No file descriptor is left, or the client left early: the node goes on in both cases.
+                errors.failed(&error).await;
                 continue;
             }
         };
+        errors.accepted();
         let to = match port.choice {
             Choice::Server => spread.least(),
             Choice::Client => spread.by_port(peer.port()),

@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::local_sources;
 use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
+use crate::stopping::Phase;
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::hints::HintsSettings;
@@ -215,10 +216,18 @@ pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
 
 /// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
 pub async fn stop() {
+    stop_in(&Phase::default()).await;
+}
+
+/// As [`stop`], and says which phase it is in.
+pub(crate) async fn stop_in(phase: &Phase) {
     if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
+        phase.enter("closing the log of the metadata");
         metadata.stop().await;
+        phase.enter("closing connections to other nodes");
         membership::close().await;
     }
+    phase.enter("stopping flushes and compactions, closing the commitlog");
     rt::shard::call_all(|| async {
         rt::shard::uninstall::<Processor>();
         if let Some(replica) = rt::shard::try_service::<Replica>() {

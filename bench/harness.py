@@ -19,7 +19,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/protocol")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/protocol"), str(ROOT / "tests/storage")]
 
 from launch import Node  # noqa: E402
 

@@ -157,6 +157,12 @@ def test_config_table(db):
 @pytest.mark.parametrize("name, value, why", [
     ("no_such_setting", "1", "no such option"), ("cluster_name", "x", "not live"), ("replication_strategy_warn_list", "NoStrategy", "cannot parse"),
     ("write_consistency_levels_warned", "MOST", "cannot parse"), ("twcs_max_window_count", "-1", "cannot parse"),
+    # Values that would stop all work.
+    ("read_request_timeout_in_ms", "0", "from 10ms to 365d"), ("write_request_timeout_in_ms", "0", "from 10ms to 365d"),
+    ("range_request_timeout_in_ms", "9", "from 10ms to 365d"), ("truncate_request_timeout_in_ms", "0", "from 10ms to 365d"),
+    ("counter_write_request_timeout_in_ms", "0", "from 10ms to 365d"), ("query_tombstone_page_limit", "0", "at least 1"),
+    ("max_memory_for_unlimited_query_hard_limit", "0", "at least 64KiB"), ("batch_size_fail_threshold_in_kb", "0", "at least 1KiB"),
+    ("group0_raft_op_timeout_in_ms", "0", "from 100ms to 365d"), ("query_page_size_in_bytes", "0", "at least 1B"),
 ])
 def test_wrong_settings(db, name, value, why):
     before = db.rows(f"SELECT value FROM system.config WHERE name = '{name}'")

@@ -4,6 +4,9 @@ use crate::{Failure, cluster, compactions};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
+/// The path of the ports for clients.
+const NATIVE_TRANSPORT: &str = "/storage_service/native_transport";
+
 /// The command.
 pub fn command() -> Command {
     let keyspace = || Arg::new("keyspace").help("The keyspace; without it, all");
@@ -50,6 +53,9 @@ pub fn command() -> Command {
                 .arg(needed())
                 .arg(tables()),
         )
+        .subcommand(Command::new("enablebinary").about("Opens the ports for clients (CQL)"))
+        .subcommand(Command::new("disablebinary").about("Closes the ports for clients (CQL) and their connections"))
+        .subcommand(Command::new("statusbinary").about("Tells whether the ports for clients (CQL) are open"))
         .subcommand(
             Command::new("loglevel")
                 .about("Shows or sets what a module logs")
@@ -105,6 +111,13 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
                 return Ok(());
             }
             answer
+        }
+        "enablebinary" => api.send(Method::Post, NATIVE_TRANSPORT)?,
+        "disablebinary" => api.send(Method::Delete, NATIVE_TRANSPORT)?,
+        "statusbinary" => {
+            let open = api.get(NATIVE_TRANSPORT)?;
+            let words = if open == Value::Bool(true) { "running" } else { "not running" };
+            if json { open } else { Value::String(words.to_owned()) }
         }
         "refresh" => {
             let path = format!("/storage_service/sstables/{}", quoted(text("keyspace")));

@@ -6,6 +6,8 @@ use rt::ShardId;
 use rt::time::Duration;
 use std::path::PathBuf;
 
+/// One part in so many of the memory is for reads of large rows and their results.
+const LARGE_READS_SHARE: usize = 8;
 /// Flushing begins when memtables fill this part of their budget (`unspooled_dirty_soft_limit` of ScyllaDB).
 pub(crate) const FLUSH_FROM: f64 = 0.6;
 /// Writes are slowed down from this part of the memtables' budget on.
@@ -106,6 +108,11 @@ impl EngineConfig {
     /// The most bytes that memtables may hold.
     pub(crate) fn memtable_budget(&self) -> usize {
         (self.memory as f64 * self.memtable_fraction) as usize
+    }
+
+    /// The most bytes that reads of large rows, and their results, may hold, unless one alone holds more.
+    pub(crate) fn large_reads_budget(&self) -> usize {
+        self.memory / LARGE_READS_SHARE
     }
 
     /// The most bytes that cached sstable pages may hold.

@@ -25,7 +25,7 @@ use rt::ShardId;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Gate, Notify};
 use rt::time::Duration;
-use sstable::{LargeLimits, OpenFiles, PageCache};
+use sstable::{LargeLimits, LargeReads, OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -80,7 +80,9 @@ impl Engine {
     /// A store without tables. Opens a new run of the log: list the old ones before.
     pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
         let log = Commitlog::open(config.log.clone()).await?;
-        let cache = PageCache::with_files(config.cache_budget(), OpenFiles::new(config.open_files()));
+        let large_reads = LargeReads::new(config.large_reads_budget());
+        let files = OpenFiles::new(config.open_files());
+        let cache = PageCache::with_large_reads(config.cache_budget(), files, large_reads);
         let engine = Rc::new_cyclic(|me| Engine {
             me: me.clone(),
             rows: RowCache::new(config.cache_budget(), cache.clone()),
@@ -194,6 +196,11 @@ impl Engine {
     /// The disk space that the node holds back.
     pub fn disk_reserve(&self) -> DiskReserve {
         DiskReserve::of(&self.config.data_dir, self.config.disk_reserve)
+    }
+
+    /// The memory of reads that hold large rows or long results.
+    pub fn large_reads(&self) -> &Rc<LargeReads> {
+        self.cache.large_reads()
     }
 
     /// What counts as large in the sstables that are written from now on.

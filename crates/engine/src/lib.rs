@@ -53,7 +53,7 @@ pub use metrics::{EngineMetrics, TableStats};
 pub use parts::Origin;
 pub use reader::{PartitionHead, ReadOptions, Reader, Resumed, Stale, Suspended};
 pub use row_cache::RowCacheStats;
-pub use sstable::{Large, LargeData, LargeKind, LargeLimits};
+pub use sstable::{LARGE, Large, LargeData, LargeKind, LargeLimits, LargeRead, LargeReads, ReadId};
 pub use table_stats::TableDetails;
 pub use truncate::TruncateRecord;
 pub use write::Applied;

@@ -138,6 +138,7 @@ async fn part_of_sstable(
         use_cache: true,
         read_ahead: false,
         window: sstable::LARGEST_WINDOW,
+        read: 0,
     };
     let slice = Rc::new(Slice::full());
     let mut reader = attached.sstable.reader(schema, PartitionRange::singular(key), slice, options);

@@ -133,7 +133,7 @@ impl Replica {
         context: &Context,
     ) -> Result<HashMap<Place, Shard>, ReplicaError> {
         let _permit = self.permit(context).await?;
-        let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, bypass: false };
+        let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, ..ReadOptions::default() };
         let reader = self.engine.reader(table, PartitionRange::singular(key), Rc::new(slice), options);
         let mut reader: Reader = reader.map_err(|_| ReplicaError::NoSuchTable)?;
         let seconds = now.div_euclid(1_000_000) as Seconds;

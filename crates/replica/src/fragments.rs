@@ -11,6 +11,7 @@ use crate::querier::cache::Purpose;
 use crate::read::{Replica, storage_error};
 use crate::request::{Context, ReadCommand};
 use bytes::Bytes;
+use engine::LARGE;
 use model::fragment::Fragment;
 
 /// Bytes of fragments after which a part ends, however few of them a page would show.
@@ -79,6 +80,9 @@ impl Replica {
             }
             loop {
                 while let Some(fragment) = reader.pop() {
+                    if fragment.weight() >= LARGE {
+                        self.hold(reader.read_id(), fragment.weight(), &mut permit).await;
+                    }
                     bytes += fragment.weight();
                     let place = place_of(&fragment, &mut partition);
                     part.fragments.push(fragment.clone());

@@ -267,11 +267,16 @@ impl<'a> PageBuilder<'a> {
     }
 
     /// The page, when the stream has ended or `push` said stop.
-    pub fn finish(mut self) -> Page {
+    pub fn finish(self) -> Page {
+        self.finish_as(Bytes::from)
+    }
+
+    /// The same; `result` makes the page's body of its bytes.
+    pub fn finish_as(mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {
         if let Some(reducer) = self.reducer.filter(|_| self.page.rows > 0) {
             reducer.finish(&mut self.body);
         }
-        self.page.body = self.body.into();
+        self.page.body = result(self.body);
         self.page
     }
 

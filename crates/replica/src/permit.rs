@@ -8,6 +8,7 @@
 
 use crate::error::ReplicaError;
 use crate::request::Class;
+use engine::LargeRead;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -48,6 +49,9 @@ struct State {
 pub struct Permit {
     state: Rc<RefCell<State>>,
     memory: usize,
+    /// What the read holds of large rows and of a long result, bytes.
+    large_memory: usize,
+    large: Vec<LargeRead>,
 }
 
 impl Permits {
@@ -154,7 +158,7 @@ impl State {
         self.count += 1;
         self.memory += BASE_MEMORY;
         self.admitted += 1;
-        Permit { state: own.clone(), memory: BASE_MEMORY }
+        Permit { state: own.clone(), memory: BASE_MEMORY, large_memory: 0, large: Vec::new() }
     }
 
     fn wake_first(&mut self) {
@@ -167,6 +171,25 @@ impl State {
 }
 
 impl Permit {
+    /// Keeps what the read holds of something large until the page is done.
+    pub fn hold_large(&mut self, part: LargeRead, bytes: usize) {
+        self.large_memory += bytes;
+        self.large.push(part);
+    }
+
+    /// Bytes that it holds of something large.
+    pub fn large_memory(&self) -> usize {
+        self.large_memory
+    }
+
+    /// The page is done: its result counts by itself.
+    pub fn leave_large(&mut self) {
+        if self.large_memory > 0 {
+            self.large_memory = 0;
+            self.large = Vec::new();
+        }
+    }
+
     /// Says how much memory the read holds now, beyond the base.
     pub fn set_memory(&mut self, bytes: usize) {
         let memory = BASE_MEMORY + bytes;

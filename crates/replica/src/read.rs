@@ -9,7 +9,7 @@ use crate::querier::cache::{CacheCounters, Purpose};
 use crate::querier::keep::{Found, Queriers};
 use crate::querier::{self, Querier};
 use crate::request::{Class, Context, ReadCommand};
-use engine::{Engine, PartitionHead, ReadError, ReadOptions, Reader, Resumed, Suspended};
+use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::TableId;
 use model::key::ClusteringCut;
 use model::range::PartitionRange;
@@ -241,7 +241,7 @@ impl Replica {
             reader = self.open(command, context, range)?;
         }
         let head = builder.head();
-        let page = builder.finish();
+        let page = builder.finish_as(|body| self.engine.large_reads().result(body));
         let goes_on = match page.end {
             PageEnd::Exhausted => false,
             PageEnd::Rows => !command.ends_with_rows,
@@ -269,6 +269,7 @@ impl Replica {
             },
             fill_cache: singular && !command.bypass_cache,
             bypass: command.bypass_cache,
+            read: self.engine.large_reads().next_id(),
         };
         self.engine
             .reader(command.table, range.clone(), command.slice.clone(), options)
@@ -286,6 +287,9 @@ impl Replica {
         let mut begun = false;
         loop {
             while let Some(fragment) = reader.pop() {
+                if fragment.weight() >= LARGE {
+                    self.hold(reader.read_id(), fragment.weight(), permit).await;
+                }
                 match builder.push(fragment)? {
                     Flow::Continue => {}
                     Flow::Stop => return Ok(true),
@@ -297,6 +301,9 @@ impl Replica {
             }
             if std::mem::replace(&mut begun, true) {
                 permit.set_memory(builder.bytes());
+                if builder.bytes() >= permit.large_memory() + LARGE {
+                    self.hold(reader.read_id(), builder.bytes() - permit.large_memory(), permit).await;
+                }
                 rt::task::maybe_yield().await;
                 if context.cancel.is_cancelled() {
                     return Err(ReplicaError::Cancelled);
@@ -309,6 +316,13 @@ impl Replica {
                 return Ok(false);
             }
         }
+    }
+
+    /// Waits until a read may hold so many bytes more of something large.
+    #[cold]
+    pub(crate) async fn hold(&self, read: ReadId, bytes: usize, permit: &mut Permit) {
+        let more = Box::pin(self.engine.large_reads().enter(read, bytes)).await;
+        permit.hold_large(more, bytes);
     }
 
     /// A permit. Readers that only wait for their next page make room first.
@@ -382,7 +396,7 @@ impl Replica {
         &self,
         reader: Reader,
         head: Option<PartitionHead>,
-        permit: Permit,
+        mut permit: Permit,
         command: &ReadCommand,
         purpose: Purpose,
         context: &Context,
@@ -392,6 +406,7 @@ impl Replica {
         if command.query.is_none() || !self.config.querier_cache {
             return;
         }
+        permit.leave_large();
         let wanted = self.permits[context.class as usize].has_waiting();
         if let Some(querier) = Querier::new(reader, head, permit, command, context.class, range, last) {
             self.queriers.keep(querier, wanted, command, purpose, context, range);

@@ -25,8 +25,10 @@ pub mod tls;
 mod clock;
 mod ctx;
 mod executor;
+mod log_throttle;
 mod machine;
 mod mailbox;
 
+pub use log_throttle::LogThrottle;
 pub use machine::block_on;
 pub use shard::{Machine, MachineConfig, MachineHandle, Remote, ShardId};

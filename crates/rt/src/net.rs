@@ -1,7 +1,11 @@
 //! TCP sockets: the kernel's in production, the simulated network's under feature `sim`.
 
+mod accept_errors;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+
+pub use accept_errors::AcceptErrors;
 
 #[cfg(feature = "sim")]
 pub use crate::sim::net::{TcpListener, TcpStream};

@@ -1,22 +1,75 @@
 //! HTTP for administration and metrics: small servers beside the shards, which they ask by their mailboxes.
 //!
-//! They run on the process's first thread, never on a shard's: whatever they do costs requests nothing but the calls.
+//! They run on the process's first thread, never on a shard's: whatever they do costs requests nothing but the calls. What a client can
+//! hold is bounded: the number of connections of a port, the bytes of a request's head, the time for sending one, the time
+//! without progress in taking an answer ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
+
+pub mod caller;
+mod slow_reader;
 
 use crate::connection::accept::listen_error;
 use axum::Router;
-use axum::serve::Listener;
-use rt::net::{TcpListener, TcpStream};
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use caller::Callers;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rt::net::{AcceptErrors, TcpListener, TcpStream};
+use rt::sync::{Cancel, Gate, GateGuard};
+use rt::task::Task;
 use rt::time::Duration;
+use slow_reader::SlowReader;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
 
-/// The pause after the system refused another socket.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// The most connections of a port. A new connection beyond that takes the place of the oldest one whose request is not being worked on.
+const MOST_CONNECTIONS: usize = 128;
+/// How long a client may take to send the head of a request.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// The most bytes of a request's head.
+const MOST_HEAD_BYTES: usize = 16 << 10;
+/// How long open requests may take when the node stops; then their connections are cut.
+pub const STOP_REQUESTS: Duration = Duration::from_secs(5);
 
 /// An open port.
 pub struct Port {
     listener: TcpListener,
+}
+
+/// Whether a request of a connection is being worked on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No request has come yet.
+    Silent,
+    /// A request is being worked on.
+    Working,
+    /// A request was answered; the client may still be taking the answer.
+    Answered,
+}
+
+/// A connection, as its port sees it.
+struct Open {
+    stage: Rc<Cell<Stage>>,
+    task: Task<()>,
+}
+
+/// The connections of a port.
+#[derive(Default)]
+struct Connections {
+    open: RefCell<BTreeMap<u64, Open>>,
+    next_id: Cell<u64>,
+    stop: Cancel,
+    gate: Gate,
 }
 
 impl Port {
@@ -33,29 +86,146 @@ impl Port {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready and open requests are answered.
-    pub async fn serve(self, router: Router, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
-        axum::serve(self, router).with_graceful_shutdown(stop).await
+    /// Serves until `stop` is ready, then closes the port, and gives open requests [`STOP_REQUESTS`] to be answered.
+    pub async fn serve(self, router: Router, callers: Callers, stop: impl Future<Output = ()>) {
+        let connections = Rc::new(Connections::default());
+        let callers = Rc::new(callers);
+        let mut errors = AcceptErrors::new("an HTTP client");
+        let mut stop = pin!(stop);
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = &mut stop => break,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    errors.accepted();
+                    connections.serve(stream, peer, router.clone(), callers.clone());
+                }
+                Err(error) => errors.failed(&error).await,
+            }
+        }
+        drop(self.listener);
+        connections.stop().await;
     }
 }
 
-impl Listener for Port {
-    type Io = TcpStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
-        loop {
-            match self.listener.accept().await {
-                Ok(accepted) => return accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept an HTTP connection");
-                    rt::time::sleep(REFUSED_PAUSE).await;
-                }
+impl Connections {
+    /// Serves a connection in a task of its own.
+    fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, router: Router, callers: Rc<Callers>) {
+        let Some(inside) = self.gate.enter() else { return };
+        if !self.make_room() {
+            return tracing::debug!(%peer, "refused an HTTP connection: there are too many");
+        }
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        let stage = Rc::new(Cell::new(Stage::Silent));
+        let work = speak(stream, router, callers, stage.clone(), self.stop.clone());
+        let leave = Leave { connections: self.clone(), id, _inside: inside };
+        let task = rt::task::spawn(async move {
+            let _leave = leave;
+            if let Err(error) = work.await {
+                tracing::debug!(%peer, %error, "an HTTP connection has failed");
             }
+        });
+        self.open.borrow_mut().insert(id, Open { stage, task });
+    }
+
+    /// Whether one more connection may be served; cuts an older one for it if need be.
+    fn make_room(&self) -> bool {
+        let mut open = self.open.borrow_mut();
+        if open.len() < MOST_CONNECTIONS {
+            return true;
+        }
+        let idle = open.iter().find(|(_, connection)| connection.stage.get() != Stage::Working).map(|(id, _)| *id);
+        let cut = idle.and_then(|id| open.remove(&id));
+        drop(open);
+        if let Some(connection) = &cut {
+            connection.task.abort();
+        }
+        cut.is_some()
+    }
+
+    /// Ends all connections: at once where no request has come, after the answer elsewhere.
+    async fn stop(&self) {
+        self.stop.cancel();
+        self.abort(|stage| stage == Stage::Silent);
+        if rt::time::timeout(STOP_REQUESTS, self.gate.close()).await.is_err() {
+            let connections = self.gate.inside();
+            tracing::warn!(connections, limit = ?STOP_REQUESTS, "HTTP requests did not end in time: cutting their connections");
+            self.abort(|_| true);
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    fn abort(&self, which: impl Fn(Stage) -> bool) {
+        let mut open = self.open.borrow_mut();
+        let cut: Vec<u64> = open.iter().filter(|(_, one)| which(one.stage.get())).map(|(id, _)| *id).collect();
+        let cut: Vec<Open> = cut.into_iter().filter_map(|id| open.remove(&id)).collect();
+        drop(open);
+        cut.iter().for_each(|connection| connection.task.abort());
     }
 }
+
+/// Removes a connection from its port's list when it ends.
+struct Leave {
+    connections: Rc<Connections>,
+    id: u64,
+    _inside: GateGuard,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        // The map is not borrowed while a task is dropped: `abort` only marks it.
+        let gone = self.connections.open.borrow_mut().remove(&self.id);
+        drop(gone);
+    }
+}
+
+/// Speaks HTTP on one connection until it ends.
+async fn speak(
+    stream: TcpStream,
+    router: Router,
+    callers: Rc<Callers>,
+    stage: Rc<Cell<Stage>>,
+    stop: Cancel,
+) -> Result<(), hyper::Error> {
+    let local = stream.local_addr().ok().map(|address| address.ip());
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = match callers.check(&request, local) {
+            Ok(()) => Ok(router.call(request)),
+            Err(why) => Err(forbidden(why)),
+        };
+        stage.set(Stage::Working);
+        let stage = stage.clone();
+        async move {
+            let answer = match answer {
+                Ok(work) => work.await,
+                Err(refusal) => Ok(refusal),
+            };
+            stage.set(Stage::Answered);
+            answer as Result<Response<Body>, Infallible>
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(MOST_HEAD_BYTES)
+        .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stop.cancelled() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
+}
+
+/// The answer to a request that another site's page has made.
+fn forbidden(why: String) -> Response {
+    let code = StatusCode::FORBIDDEN;
+    (code, axum::Json(serde_json::json!({ "message": why, "code": code.as_u16() }))).into_response()
+}
+
+#[cfg(test)]
+mod tests;

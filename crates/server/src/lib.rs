@@ -2,11 +2,12 @@
 //!
 //! [`protocol`] is the wire as pure functions; [`connection`] is the loop that reads, asks the language and writes; [`events`]
 //! go the other way. [`config`] is what an operator sets, [`admin`] and [`metrics`] are what one sees, over [`http`].
-//! [`stack`] stacks the floors of a node upon each other, with [`membership`] for its way into a cluster; [`node`] puts the ports on top and is its life; [`memory`]
-//! divides what it may use.
+//! [`stack`] stacks the floors of a node upon each other, with [`membership`] for its way into a cluster; [`node`] puts the ports on top and is its life ([`client_service`]: those
+//! for clients); [`memory`] divides what it may use.
 //! This crate contains no query and no storage logic.
 
 pub mod admin;
+pub mod client_service;
 pub mod config;
 pub mod connection;
 pub mod events;
@@ -24,3 +25,4 @@ mod report;
 mod schema_events;
 pub mod seeds;
 pub mod stack;
+mod stopping;

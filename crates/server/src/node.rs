@@ -4,17 +4,20 @@
 //! administration and metrics itself, and waits for a signal. A node that cannot start says why and leaves nothing behind.
 
 use crate::admin::{self, AdminState, LogControl};
+use crate::client_service::ClientService;
 use crate::config::setting::{Size, Time};
 use crate::config::{CommitlogSync, Config, live};
 use crate::connection::accept::{self, Choice};
 use crate::connection::tls::{self, Tls, TlsFiles};
-use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server, Spread};
+use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
+use crate::http::caller::Callers;
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics::{self, sample::Budget};
 use crate::node_events;
 use crate::stack::{self, Stack, StackConfig, StartError};
+use crate::stopping::{Phase, Stopping};
 use crate::{report, schema_events};
 use cluster::internode::{Internode, InternodeConfig};
 use cluster::{MetadataService, NodeInfo};
@@ -26,11 +29,10 @@ use model::HostId;
 use replica::ReplicaConfig;
 use rt::sync::watch;
 use rt::task::Task;
-use rt::time::{Duration, Instant};
+use rt::time::Instant;
 use rt::tls::{PeerFiles, Stamp};
 use rt::{Machine, MachineConfig, ShardId};
 use rustls::ServerConfig;
-use std::cell::RefCell;
 use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
@@ -42,8 +44,8 @@ use uuid::Uuid;
 /// The version that drivers are told: they choose their queries by it.
 pub const RELEASE_VERSION: &str = "4.1.0";
 
-/// How long connections may take to finish their requests when the node stops.
-const STOP_CONNECTIONS: Duration = Duration::from_secs(15);
+/// The part of the time for a stop that requests of clients which are under way may take.
+const STOP_CLIENTS: u32 = 4;
 
 /// What a node is made of, after all defaults are filled in.
 #[derive(Clone, Debug)]
@@ -54,6 +56,8 @@ pub struct Plan {
     pub shard_memory: usize,
     /// Ports for clients.
     pub client_ports: Vec<ClientPort>,
+    /// Whether they are opened when the node starts.
+    pub serves_clients: bool,
     /// The files with which some of them are encrypted.
     pub tls: Option<TlsFiles>,
     /// The floors.
@@ -89,7 +93,7 @@ impl Plan {
         let shard_memory = memory::of_shard(memory, shards);
         let port = |address, port: u16| (port != 0).then(|| SocketAddr::new(address, port));
         let tls = config.client_encryption_options.files().map_err(StartError)?;
-        let client_ports = if config.start_native_transport { client_ports(config, tls.is_some()) } else { Vec::new() };
+        let client_ports = client_ports(config, tls.is_some());
         let mut limits = Limits::for_memory(shard_memory);
         limits.frame_body = config.native_transport_max_frame_size_in_mb.0 as usize;
         limits.shard_in_flight = config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize);
@@ -97,6 +101,7 @@ impl Plan {
             shards,
             shard_memory,
             client_ports,
+            serves_clients: config.start_native_transport,
             tls,
             stack: stack_config(config, shards, shard_memory),
             limits,
@@ -211,7 +216,6 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
 /// What is up and running on shard 0.
 struct Running {
     _stack: Stack,
-    accepting: RefCell<Option<Task<()>>>,
 }
 
 /// What the first thread is told when the node is up.
@@ -257,18 +261,28 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let serving = serve_http(ports, &plan, &up, &remote, log, &stopped);
         ready(&ready_lines(&plan, started));
         let signal = signals.await;
-        tracing::info!(signal, "stopping");
-        let down = remote.call(ShardId(0), || async { wind_down().await });
-        down.await.map_err(because)?;
+        let limit = config.shutdown_timeout_in_ms.0;
+        tracing::info!(signal, ?limit, "stopping");
+        let stopping = Stopping::begin(limit);
+        // The ports for HTTP close now, and end their requests while the node goes down.
         let _ = stop.send(true);
+        let phase = stopping.phase.clone();
+        let down = remote.call(ShardId(0), move || wind_down(phase));
+        down.await.map_err(because)?;
+        stopping.phase.enter("ending HTTP requests");
         for served in serving {
             let _ = served.await;
         }
-        Ok(())
+        stopping.phase.enter("ending the shards");
+        Ok(stopping)
     });
     machine.stop();
     let joined = machine.join().map_err(|error| StartError(format!("a shard failed: {error}")));
-    ran.and(joined)
+    // The time limit of the stop holds until the shards have ended.
+    ran.and_then(|stopping| {
+        drop(stopping);
+        joined
+    })
 }
 
 /// Reads what encrypts connections to other nodes, if there are to be any. Gives the files, to be watched.
@@ -283,7 +297,9 @@ fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, 
 /// On shard 0: floors, then servers on every shard, then the ports.
 async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<Up, StartError> {
     // A port that is taken should be told before the data is opened.
-    drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
+    if plan.serves_clients {
+        drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
+    }
     let stack = stack::start(plan.stack.clone()).await?;
     let up = Up { host_id: stack.info.host_id.0, release_version: stack.info.release_version.clone() };
     let node = NodeFacts {
@@ -318,16 +334,16 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
         report::begin(&internode);
         node_events::begin(&internode);
     }
-    let listeners = match Listeners::open(&plan.client_ports).await {
-        Ok(listeners) => listeners,
-        Err(error) => {
-            stack::stop().await;
-            return Err(because(error));
-        }
-    };
-    let accepting = rt::task::spawn(listeners.accept::<Processor>(Spread::new(plan.shards, most_connections(&plan))));
-    rt::shard::install(Rc::new(Running { _stack: stack, accepting: RefCell::new(Some(accepting)) }));
-    report::set_serving(!plan.client_ports.is_empty());
+    let limit = plan.config.shutdown_timeout_in_ms.0 / STOP_CLIENTS;
+    let clients = Rc::new(ClientService::new(plan.client_ports.clone(), limit, most_connections(&plan)));
+    if plan.serves_clients
+        && let Err(error) = clients.start().await
+    {
+        stack::stop().await;
+        return Err(because(error));
+    }
+    rt::shard::install(clients);
+    rt::shard::install(Rc::new(Running { _stack: stack }));
     Ok(up)
 }
 
@@ -359,26 +375,20 @@ async fn watch_log() {
     std::process::exit(1);
 }
 
-/// On shard 0: the way back. Nobody new comes in, those inside finish, the floors stop, the directory is let go.
-async fn wind_down() {
-    let Some(running) = rt::shard::try_service::<Running>() else { return };
-    report::set_serving(false);
-    let accepting = running.accepting.borrow_mut().take();
-    if let Some(accepting) = accepting {
-        accepting.abort();
-        let _ = accepting.await;
+/// On shard 0: the way back. The ports close, requests under way end, the floors stop, the directory is let go.
+async fn wind_down(phase: Phase) {
+    if rt::shard::try_service::<Running>().is_none() {
+        return;
     }
     membership::announce_stop().await;
-    rt::shard::call_all(|| async {
-        let server = rt::shard::service::<Server<Processor>>();
-        if rt::time::timeout(STOP_CONNECTIONS, server.stop()).await.is_err() {
-            tracing::warn!(connections = server.transport.connection_count(), "connections did not end in time");
-        }
-        rt::shard::uninstall::<Server<Processor>>();
-    })
-    .await;
+    phase.enter("ending requests of clients");
+    if let Some(clients) = rt::shard::try_service::<ClientService>() {
+        clients.stop().await;
+    }
+    rt::shard::uninstall::<ClientService>();
+    rt::shard::call_all(|| async { rt::shard::uninstall::<Server<Processor>>() }).await;
     node_events::end();
-    stack::stop().await;
+    stack::stop_in(&phase).await;
     report::end();
     rt::shard::uninstall::<Running>();
 }
@@ -415,23 +425,20 @@ fn serve_http(
         release_version: up.release_version.clone(),
         log,
     };
+    let config = &plan.config;
+    let names: Vec<String> = config.http_allowed_hosts.0.iter().map(|name| name.0.clone()).collect();
     let servers = [
-        (ports.prometheus, metrics::router(remote.clone()), "metrics"),
-        (ports.admin, admin::router(state), "administration"),
+        (ports.prometheus, metrics::router(remote.clone()), Callers::of_metrics(config.prometheus_address, &names)),
+        (ports.admin, admin::router(state), Callers::of_administration(config.api_address, &names)),
     ];
     servers
         .into_iter()
-        .filter_map(|(port, router, what)| port.map(|port| (port, router, what)))
-        .map(|(port, router, what)| {
+        .filter_map(|(port, router, callers)| port.map(|port| (port, router, callers)))
+        .map(|(port, router, callers)| {
             let mut stopped = stopped.clone();
-            let until = async move {
+            rt::task::spawn(port.serve(router, callers, async move {
                 let _ = stopped.wait_for(|stop| *stop).await;
-            };
-            rt::task::spawn(async move {
-                if let Err(error) = port.serve(router, until).await {
-                    tracing::error!(%error, what, "HTTP ended");
-                }
-            })
+            }))
         })
         .collect()
 }
@@ -459,7 +466,8 @@ fn ready_lines(plan: &Plan, started: Instant) -> Vec<String> {
         plan.shard_memory >> 20,
         plan.stack.data_dir.display(),
     )];
-    for ClientPort { address: at, choice, encrypted } in &plan.client_ports {
+    let open = if plan.serves_clients { &plan.client_ports[..] } else { &[] };
+    for ClientPort { address: at, choice, encrypted } in open {
         let over = if *encrypted { " over TLS" } else { "" };
         lines.push(match choice {
             Choice::Server if *encrypted => format!("  CQL{over} on {at}: cqlsh --ssl {} {}", at.ip(), at.port()),

@@ -6,6 +6,7 @@ use crate::inventory::{self, InventoryRecord};
 use crate::local_sources;
 use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
 use crate::old_logs::AfterReplay;
+use crate::stopping::Phase;
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::hints::HintsSettings;
@@ -273,10 +274,18 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
 
 /// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
 pub async fn stop() {
+    stop_in(&Phase::default()).await;
+}
+
+/// As [`stop`], and says which phase it is in.
+pub(crate) async fn stop_in(phase: &Phase) {
     if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
+        phase.enter("closing the log of the metadata");
         metadata.stop().await;
+        phase.enter("closing connections to other nodes");
         membership::close().await;
     }
+    phase.enter("stopping flushes and compactions, closing the commitlog");
     rt::shard::call_all(|| async {
         rt::shard::uninstall::<Processor>();
         if let Some(replica) = rt::shard::try_service::<Replica>() {

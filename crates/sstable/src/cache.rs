@@ -7,6 +7,7 @@
 //! once. When the cache is full, long sequential reads fill it with a sample of what they read only: one that comes by once would put out what others
 //! need, and pay for it; what is scanned time and again still comes in, piece by piece.
 
+use crate::large_reads::LargeReads;
 use crate::open_files::OpenFiles;
 use bytes::Bytes;
 use rt::hash::HashMap;
@@ -52,6 +53,8 @@ pub struct PageCache {
     files: Rc<OpenFiles>,
     /// Bytes of the room for reads ahead that are taken.
     ahead: Rc<Cell<usize>>,
+    /// The memory of reads that hold something large.
+    large: Rc<LargeReads>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -106,7 +109,18 @@ impl PageCache {
 
     /// A cache that holds up to `budget` bytes, of sstables whose files are opened there.
     pub fn with_files(budget: usize, files: Rc<OpenFiles>) -> Rc<PageCache> {
-        Rc::new(PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }), files, ahead: Rc::default() })
+        PageCache::with_large_reads(budget, files, LargeReads::new(usize::MAX))
+    }
+
+    /// The same, with a budget for reads that hold something large.
+    pub fn with_large_reads(budget: usize, files: Rc<OpenFiles>, large: Rc<LargeReads>) -> Rc<PageCache> {
+        let inner = RefCell::new(Inner { budget, ..Inner::default() });
+        Rc::new(PageCache { inner, files, ahead: Rc::default(), large })
+    }
+
+    /// The memory of reads that hold something large.
+    pub fn large_reads(&self) -> &Rc<LargeReads> {
+        &self.large
     }
 
     /// The open files of its sstables.
@@ -339,6 +353,11 @@ impl CachedFile {
     /// See [`PageCache::samples`].
     pub fn samples(&self, bytes: usize) -> bool {
         self.cache.samples(bytes)
+    }
+
+    /// The memory of reads that hold something large.
+    pub fn large_reads(&self) -> &Rc<LargeReads> {
+        &self.cache.large
     }
 
     /// Room for a read ahead of so many bytes, of a reader that has one under way already; none while readers have taken all there is.

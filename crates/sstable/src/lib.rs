@@ -3,7 +3,7 @@
 //! The format is the ecosystem's `me` (BIG layout), so that its tools read what Messina writes and the other way round; all that is
 //! particular to it stays in this crate. Everything that comes from disk is checked before it is believed, and damage is a value
 //! ([`Error::Corrupt`]), never a panic. The crate knows nothing of tablets, levels or other sstables.
-//! Reading order: generation, statistics, data, writer, index, promoted, cache, open_files, table, reader.
+//! Reading order: generation, statistics, data, writer, index, promoted, cache, large_reads, open_files, table, reader.
 
 pub mod cache;
 pub(crate) mod checksums;
@@ -18,6 +18,7 @@ pub mod generation;
 pub(crate) mod index;
 pub(crate) mod input;
 pub mod large;
+pub mod large_reads;
 pub mod open_files;
 pub(crate) mod promoted;
 pub mod reader;
@@ -33,6 +34,7 @@ pub use compression::{Algorithm, Compression};
 pub use error::{Corrupt, Error};
 pub use generation::{Component, Generation, Place, Version, unreadable_format};
 pub use large::{Large, LargeData, LargeKind, LargeLimits};
+pub use large_reads::{LARGE, LargeRead, LargeReads, ReadId};
 pub use open_files::{OpenFiles, OpenFilesStats, is_out_of_files};
 pub use reader::{LARGEST_WINDOW, ReadOptions, Reader};
 pub use statistics::stats::{LogInterval, Stats};

@@ -13,15 +13,13 @@ use super::metrics::{Level, count};
 use super::serving::Serving;
 use super::socket::Socket;
 use super::wire::{End, Wire, drive};
-use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, TcpListener, TcpStream};
+use rt::net::{AcceptErrors, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, TcpListener, TcpStream};
 use rt::shard::{self, ShardId};
 use rt::time::Duration;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// The pause after the system refused another socket.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 /// How long a rejected node has to take the reason before its connection is cut.
 const LINGER: Duration = Duration::from_secs(1);
 /// What a rejected node may send meanwhile.
@@ -48,15 +46,16 @@ impl InternodeListener {
 
     /// Accepts connections for all shards, until dropped. Every shard has its [`Internode`] installed.
     pub(super) async fn accept(self, internode: Rc<Internode>) {
+        let mut errors = AcceptErrors::new("another node");
         loop {
             let (stream, from) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection of another node");
-                    rt::time::sleep(REFUSED_PAUSE).await;
+                    errors.failed(&error).await;
                     continue;
                 }
             };
+            errors.accepted();
             if internode.greeting.get() >= internode.setting.config.handshakes as u64 {
                 count(&internode.counters.garbage);
                 continue;

@@ -29,7 +29,7 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::fs::IoClass;
 use source::{Source, Sources, SstableSource};
-use sstable::Corrupt;
+use sstable::{Corrupt, ReadId};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -42,11 +42,13 @@ pub struct ReadOptions {
     pub fill_cache: bool,
     /// Whether the cache is not even looked at (`BYPASS CACHE`).
     pub bypass: bool,
+    /// The read that this is a part of, of [`Engine::large_reads`]: what it may hold of large rows is bounded, unless this is 0.
+    pub read: ReadId,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        ReadOptions { class: IoClass::Foreground, fill_cache: true, bypass: false }
+        ReadOptions { class: IoClass::Foreground, fill_cache: true, bypass: false, read: 0 }
     }
 }
 
@@ -228,6 +230,11 @@ impl Reader {
         }
     }
 
+    /// The read that this is a part of.
+    pub fn read_id(&self) -> ReadId {
+        self.options.read
+    }
+
     /// The schema that fragments are read with.
     pub fn schema(&self) -> &Rc<TableSchema> {
         &self.schema
@@ -322,6 +329,7 @@ impl Reader {
             use_cache: !self.options.bypass,
             read_ahead,
             window: sstable::LARGEST_WINDOW,
+            read: self.options.read,
         };
         let reader = attached.sstable.reader(&self.schema, range.clone(), self.slices.slice().clone(), options);
         SstableSource { reader, of: attached.clone() }

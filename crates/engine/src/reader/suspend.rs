@@ -112,7 +112,8 @@ impl Reader {
         match self.current {
             Current::Nothing => {}
             Current::One(one) => {
-                if let Source::Sstable(source) = one.source {
+                if let Source::Sstable(mut source) = one.source {
+                    source.reader.leave_large();
                     let open = head.as_ref().map_or(Tombstone::LIVE, |head| head.open);
                     let rest = Rest { buffer: one.buffer, finished: one.finished, active: head.is_some(), open };
                     held.push(Held { source, rest });
@@ -121,7 +122,10 @@ impl Reader {
             Current::Several(several) => {
                 let all = several.sources.into_iter().zip(several.merger.dissolve());
                 held.extend(all.filter_map(|(source, rest)| match source {
-                    Source::Sstable(source) => Some(Held { source, rest }),
+                    Source::Sstable(mut source) => {
+                        source.reader.leave_large();
+                        Some(Held { source, rest })
+                    }
                     // The one row of a partition that filled the cache was yielded.
                     Source::Memtable(_) | Source::Filling(_) => None,
                 }));

@@ -217,10 +217,8 @@ struct Tables {
 }
 
 async fn clean(remote: &Remote, tables: &[TableName]) -> Answer<u32> {
-    operations::on_every_shard(remote, tables, |engine, table| async move {
-        engine.cleanup(table).await.map(|_| ()).map_err(|error| error.to_string())
-    })
-    .await?;
+    operations::on_every_shard(remote, tables, |engine, table| async move { engine.cleanup(table).await.map(|_| ()) })
+        .await?;
     // As ScyllaDB answers when it is done.
     Ok(Json(0))
 }

@@ -1,7 +1,7 @@
 //! What administrators can have done: on which tables, by which shards.
 
 use cluster::MetadataService;
-use engine::Engine;
+use engine::{Engine, EngineError};
 use model::TableId;
 use rt::{Remote, ShardId};
 use std::future::Future;
@@ -21,6 +21,22 @@ pub enum Refusal {
 impl Refusal {
     pub(super) fn failed(error: impl std::fmt::Display) -> Refusal {
         Refusal::Failed(error.to_string())
+    }
+
+    /// Why the engine did not do something: what the caller can put right is no failure of the node.
+    pub(super) fn of_engine(error: EngineError) -> Refusal {
+        match error {
+            EngineError::SnapshotName(_) | EngineError::NoSuchTable(_) => Refusal::Bad(error.to_string()),
+            other => Refusal::failed(other),
+        }
+    }
+
+    /// The same, with the place where it happened if it is the node's failure.
+    fn at(self, place: impl std::fmt::Display) -> Refusal {
+        match self {
+            Refusal::Failed(why) => Refusal::Failed(format!("{place}: {why}")),
+            other => other,
+        }
     }
 }
 
@@ -86,7 +102,7 @@ pub async fn tables(remote: &Remote, keyspace: &str, names: Option<&str>) -> Res
 pub async fn on_every_shard<W, Fut>(remote: &Remote, tables: &[TableName], work: W) -> Result<(), Refusal>
 where
     W: Fn(Rc<Engine>, TableId) -> Fut + Clone + Send + 'static,
-    Fut: Future<Output = Result<(), String>> + 'static,
+    Fut: Future<Output = Result<(), EngineError>> + 'static,
 {
     let tables = tables.to_vec();
     let done = remote.call_all(move || {
@@ -94,30 +110,25 @@ where
         async move {
             let engine = rt::shard::service::<Engine>();
             for table in tables {
-                let done = work(engine.clone(), table.id).await;
-                done.map_err(|why| format!("{}.{} on shard {}: {why}", table.keyspace, table.name, rt::shard::this()))?;
+                let done = work(engine.clone(), table.id).await.map_err(Refusal::of_engine);
+                done.map_err(|why| {
+                    why.at(format_args!("{}.{} on shard {}", table.keyspace, table.name, rt::shard::this()))
+                })?;
             }
             Ok(())
         }
     });
-    let done: Result<Vec<()>, String> = done.await.map_err(Refusal::failed)?.into_iter().collect();
-    done.map(|_| ()).map_err(Refusal::Failed)
+    done.await.map_err(Refusal::failed)?.into_iter().collect()
 }
 
 /// Flushes the memtables of `tables`.
 pub async fn flush(remote: &Remote, tables: &[TableName]) -> Result<(), Refusal> {
-    on_every_shard(remote, tables, |engine, table| async move {
-        engine.flush(Some(table)).await.map_err(|error| error.to_string())
-    })
-    .await
+    on_every_shard(remote, tables, |engine, table| async move { engine.flush(Some(table)).await }).await
 }
 
 /// Merges all sstables of each tablet of `tables` into one.
 pub async fn compact(remote: &Remote, tables: &[TableName]) -> Result<(), Refusal> {
-    on_every_shard(remote, tables, |engine, table| async move {
-        engine.compact_major(table).await.map_err(|error| error.to_string())
-    })
-    .await
+    on_every_shard(remote, tables, |engine, table| async move { engine.compact_major(table).await }).await
 }
 
 /// Loads the sstables in the `upload` directory of a table.
@@ -129,10 +140,7 @@ pub async fn refresh(remote: &Remote, table: &TableName) -> Result<cluster::refr
 
 /// Turns compaction by itself on or off for `tables`, until the node stops.
 pub async fn set_auto_compaction(remote: &Remote, tables: &[TableName], on: bool) -> Result<(), Refusal> {
-    on_every_shard(remote, tables, move |engine, table| async move {
-        engine.set_auto_compaction(table, on).map_err(|error| error.to_string())
-    })
-    .await
+    on_every_shard(remote, tables, move |engine, table| async move { engine.set_auto_compaction(table, on) }).await
 }
 
 /// Bytes that all sstables take on disk.

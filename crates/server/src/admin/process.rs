@@ -85,6 +85,7 @@ struct LogLine {
 /// Writes a line to the log, so that whoever reads it finds where something began.
 async fn write_log(Query(line): Query<LogLine>) -> Answer<()> {
     let message = line.message.ok_or_else(|| Refusal::Bad("The message is missing: ?message=...".to_owned()))?;
+    let message = one_line(&message);
     match line.level.as_deref().unwrap_or("info") {
         "error" => tracing::error!("{message}"),
         "warn" => tracing::warn!("{message}"),
@@ -94,6 +95,21 @@ async fn write_log(Query(line): Query<LogLine>) -> Answer<()> {
         other => return Err(Refusal::Bad(format!("Unknown log level {other}"))),
     }
     Ok(Json(()))
+}
+
+/// The text with its control characters escaped: a message cannot look like several lines of the log, or steer a terminal.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            // Separators of lines and paragraphs, and characters that change the direction of what follows.
+            c if c.is_control() || matches!(c, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}') => {
+                line.extend(c.escape_default());
+            }
+            c => line.push(c),
+        }
+    }
+    line
 }
 
 async fn sstable_version() -> Json<&'static str> {
@@ -179,4 +195,15 @@ async fn log_metric(State(state): State<AdminState>, Path(metric): Path<String>)
         _ => return Err(Refusal::Missing(format!("Not found: /commitlog/metrics/{metric}"))),
     };
     Ok(Json(engines(&state.remote).await?.iter().map(number).sum()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn a_message_stays_one_line() {
+        assert_eq!(one_line("begin of the \u{e9}t\u{e9} \"test\""), "begin of the \u{e9}t\u{e9} \"test\"");
+        assert_eq!(one_line("a\nb\r\n\x1b[31mc\0\u{85}\u{2028}"), "a\\nb\\r\\n\\u{1b}[31mc\\u{0}\\u{85}\\u{2028}");
+    }
 }

@@ -4,12 +4,13 @@ use super::operations::{self, Refusal};
 use super::snapshots;
 use super::table_stats;
 use super::tables::named;
+use crate::client_service::ClientService;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use rt::Remote;
+use rt::{Remote, ShardId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::PathBuf;
@@ -63,7 +64,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/storage_service/hostid/local", get(host_id))
         .route("/storage_service/host_id/local", get(host_id))
         .route("/storage_service/operation_mode", get(operation_mode))
-        .route("/storage_service/native_transport", get(native_transport))
+        .route("/storage_service/native_transport", get(native_transport).post(serve_clients).delete(refuse_clients))
         .route("/storage_service/cluster_name", get(cluster_name))
         .route("/storage_service/release_version", get(release_version))
         .route("/storage_service/scylla_release_version", get(messina_version))
@@ -286,10 +287,31 @@ async fn operation_mode() -> Json<&'static str> {
 }
 
 async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
-    let serving = state
-        .remote
-        .call(rt::ShardId(0), || async { rt::shard::try_service::<crate::connection::Transport>().is_some() });
+    let serving = state.remote.call(ShardId(0), || async {
+        rt::shard::try_service::<ClientService>().is_some_and(|clients| clients.is_serving())
+    });
     Ok(Json(serving.await.map_err(Refusal::failed)?))
+}
+
+/// Opens the ports for clients.
+async fn serve_clients(State(state): State<AdminState>) -> Answer {
+    let opened = state.remote.call(ShardId(0), || async {
+        match rt::shard::try_service::<ClientService>() {
+            Some(clients) => clients.start().await.map_err(Refusal::failed),
+            None => Err(Refusal::Failed("The node is starting or stopping".to_owned())),
+        }
+    });
+    opened.await.map_err(Refusal::failed)?.map(Json)
+}
+
+/// Closes the ports for clients and their connections.
+async fn refuse_clients(State(state): State<AdminState>) -> Answer {
+    let closed = state.remote.call(ShardId(0), || async {
+        if let Some(clients) = rt::shard::try_service::<ClientService>() {
+            clients.stop().await;
+        }
+    });
+    closed.await.map(Json).map_err(Refusal::failed)
 }
 
 async fn cluster_name(State(state): State<AdminState>) -> Json<String> {

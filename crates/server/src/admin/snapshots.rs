@@ -89,7 +89,7 @@ pub async fn take(remote: &Remote, data_dir: &Path, tables: &[TableName], name: 
     let name = name.to_owned();
     operations::on_every_shard(remote, tables, move |engine, table| {
         let name = name.clone();
-        async move { engine.snapshot(table, &name).await.map_err(|error| error.to_string()) }
+        async move { engine.snapshot(table, &name).await }
     })
     .await
 }
@@ -100,9 +100,9 @@ pub async fn clear(remote: &Remote, tables: &[TableName], name: Option<&str>) ->
     let done = remote.call(ShardId(0), move || async move {
         let engine = rt::shard::service::<engine::Engine>();
         for table in tables {
-            engine.clear_snapshot(table.id, name.as_deref()).await.map_err(|error| error.to_string())?;
+            engine.clear_snapshot(table.id, name.as_deref()).await.map_err(Refusal::of_engine)?;
         }
         Ok(())
     });
-    done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)
+    done.await.map_err(Refusal::failed)?
 }

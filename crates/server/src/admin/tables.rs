@@ -95,10 +95,10 @@ async fn indexes(State(state): State<AdminState>, Path(name): Path<String>) -> A
 async fn is_compacted(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<bool> {
     let id = named(&state.remote, &name).await?.id;
     let asked = state.remote.call_all(move || async move {
-        rt::shard::service::<Engine>().auto_compaction(id).map_err(|error| error.to_string())
+        rt::shard::service::<Engine>().auto_compaction(id).map_err(Refusal::of_engine)
     });
-    let on: Result<Vec<bool>, String> = asked.await.map_err(Refusal::failed)?.into_iter().collect();
-    Ok(Json(on.map_err(Refusal::Failed)?.into_iter().all(|on| on)))
+    let on: Result<Vec<bool>, Refusal> = asked.await.map_err(Refusal::failed)?.into_iter().collect();
+    Ok(Json(on?.into_iter().all(|on| on)))
 }
 
 async fn set(state: &AdminState, name: &str, on: bool) -> Answer {

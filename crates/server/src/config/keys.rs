@@ -3,11 +3,12 @@
 use super::encryption::ClientEncryption;
 use super::guardrail::{List, Strategy, Threshold};
 use super::handoff::Handoff;
+use super::hosts::HostName;
 use super::internode::{InternodeCompression, ServerEncryption};
 use super::seeds::Seeds;
 use super::setting::{
-    Authenticator, Authorizer, BadValue, Bytes, CommitlogSync, CpuSet, KiB, LogFormat, MiB, Micros, Millis, Raw,
-    Seconds, Setting, Size, Time,
+    Authenticator, Authorizer, BadValue, Bytes, CommitlogSync, CpuSet, KiB, LogFormat, MiB, Micros, Millis, Range, Raw,
+    Seconds, Setting, Size, Time, within,
 };
 use super::source::Sources;
 use cluster::hints::KeptFor;
@@ -29,6 +30,8 @@ pub struct Key {
     pub doc: &'static [&'static str],
     /// What a value is.
     pub wanted: &'static str,
+    /// The values that are possible, where not all are.
+    pub range: Option<Range>,
     /// Its default as one would write it; empty for none.
     pub default: fn() -> String,
     /// Sets it.
@@ -53,8 +56,17 @@ impl Key {
     }
 }
 
+macro_rules! range {
+    () => {
+        None
+    };
+    ($least:literal $most:literal) => {
+        Some(($least, $most))
+    };
+}
+
 macro_rules! settings {
-    ($( section $section:literal { $( $(#[doc = $doc:literal])+ $name:ident $([$($alias:literal),+])? : $ty:ty = $default:expr; )+ } )+) => {
+    ($( section $section:literal { $( $(#[doc = $doc:literal])+ $name:ident $([$($alias:literal),+])? $(($least:literal to $most:literal))? : $ty:ty = $default:expr; )+ } )+) => {
         /// The configuration of a node.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
@@ -77,9 +89,11 @@ macro_rules! settings {
                 section: $section,
                 doc: &[$($doc),+],
                 wanted: <$ty as Setting>::WANTED,
+                range: range!($($least $most)?),
                 default: || { let default: $ty = $default; default.show() },
                 set: |config, raw| {
-                    config.$name = match <$ty as Setting>::read(raw)? {
+                    let range = range!($($least $most)?);
+                    config.$name = match within(<$ty as Setting>::read(raw)?, range)? {
                         Some(value) => value,
                         None => $default,
                     };
@@ -119,11 +133,11 @@ settings! {
         /// `batch` once the device has it, `group` the same after gathering writes for a window.
         commitlog_sync: CommitlogSync = CommitlogSync::Periodic;
         /// Time between two fsyncs of the log in periodic mode.
-        commitlog_sync_period_in_ms ["commitlog_sync_period"]: Millis = millis(10_000);
+        commitlog_sync_period_in_ms ["commitlog_sync_period"] ("1ms" to "1h"): Millis = millis(10_000);
         /// How long group mode gathers writes before it syncs.
-        commitlog_sync_group_window_in_ms ["commitlog_sync_group_window"]: Millis = millis(1);
+        commitlog_sync_group_window_in_ms ["commitlog_sync_group_window"] ("0ms" to "10s"): Millis = millis(1);
         /// Size of a log segment. A write of more than half of it is refused.
-        commitlog_segment_size_in_mb ["commitlog_segment_size"]: MiB = Size(32 << 20);
+        commitlog_segment_size_in_mb ["commitlog_segment_size"] ("1MiB" to "1GiB"): MiB = Size(32 << 20);
         /// What the logs of all shards may take on disk. From three quarters on memtables are flushed to free segments. Without
         /// a value: 1 GiB per shard.
         commitlog_total_space_in_mb ["commitlog_total_space"]: Option<MiB> = None;
@@ -198,51 +212,58 @@ settings! {
         prometheus_address: IpAddr = LOOPBACK;
         /// The port of `/metrics` for Prometheus; 0 for none.
         prometheus_port: u16 = 9180;
+        /// Names by which HTTP clients may call this node in the header `Host`, beside `localhost` and the address that they connect to;
+        /// `*` for any. The admin REST interface refuses other names, so that web pages cannot reach it. The port for metrics does so too
+        /// if it is on loopback, or if names are set here.
+        http_allowed_hosts: List<HostName> = List(Vec::new());
     }
     section "Machine" {
         /// How many shards to run. Without a value: one for each CPU of `cpuset` or of the process's affinity mask.
-        shards ["smp"]: Option<u16> = None;
+        shards ["smp"] ("1" to "1024"): Option<u16> = None;
         /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order.
         cpuset: Option<CpuSet> = None;
         /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit). 24 MiB of it, and 64 for
         /// each shard (at most four tenths), are set aside for what is not counted piece by piece; the rest is the shards' budgets.
-        memory: Option<Bytes> = None;
+        memory ("64MiB" to ""): Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
         overprovisioned: bool = false;
         /// How long a shard that has nothing to do polls its mailbox before it sleeps. Answers of other shards come faster, the
         /// CPU never idles.
-        idle_poll_time_us: Micros = Time(Duration::ZERO);
+        idle_poll_time_us ("0us" to "1s"): Micros = Time(Duration::ZERO);
+        /// How long a stop may take in all. A quarter of it is for the requests of clients that are under way. What has not ended
+        /// then is cut off and logged; the commitlog has all acknowledged writes.
+        shutdown_timeout_in_ms ["shutdown_timeout"] ("1s" to "1d"): Millis = millis(60_000);
         /// A task that holds its shard for longer is logged.
-        blocked_reactor_notify_ms: Millis = millis(25);
+        blocked_reactor_notify_ms ("1ms" to ""): Millis = millis(25);
     }
     section "Requests" {
         /// How long a read may take.
-        read_request_timeout_in_ms ["read_request_timeout"]: Millis = millis(5_000);
+        read_request_timeout_in_ms ["read_request_timeout"] ("10ms" to "365d"): Millis = millis(5_000);
         /// How long a page of a range scan may take.
-        range_request_timeout_in_ms ["range_request_timeout"]: Millis = millis(10_000);
+        range_request_timeout_in_ms ["range_request_timeout"] ("10ms" to "365d"): Millis = millis(10_000);
         /// How long a write may take.
-        write_request_timeout_in_ms ["write_request_timeout"]: Millis = millis(2_000);
+        write_request_timeout_in_ms ["write_request_timeout"] ("10ms" to "365d"): Millis = millis(2_000);
         /// How long a write to counters may take.
-        counter_write_request_timeout_in_ms ["counter_write_request_timeout"]: Millis = millis(5_000);
+        counter_write_request_timeout_in_ms ["counter_write_request_timeout"] ("10ms" to "365d"): Millis = millis(5_000);
         /// How long a TRUNCATE may take.
-        truncate_request_timeout_in_ms ["truncate_request_timeout"]: Millis = millis(60_000);
+        truncate_request_timeout_in_ms ["truncate_request_timeout"] ("10ms" to "365d"): Millis = millis(60_000);
         /// A page ends when its rows have this many bytes.
-        query_page_size_in_bytes: Bytes = Size(1 << 20);
+        query_page_size_in_bytes ("1B" to ""): Bytes = Size(1 << 20);
         /// How many tombstones a page may read. If it is set, in the file, on the command line or live in `system.config`, a page
         /// ends there, even without a row. If it is not, a replica pauses there and the coordinator goes on by itself until
         /// there is a row or the budget below is spent: many drivers lose rows when they get an empty page.
-        query_tombstone_page_limit: u64 = 10_000;
+        query_tombstone_page_limit ("1" to ""): u64 = 10_000;
         /// How long the coordinator goes on past tombstones, and past rows that filters reject, to find the first row of a page
         /// before it answers with an empty one; half of the request's time, if that is less.
         query_empty_page_time_budget_in_ms ["query_empty_page_time_budget"]: Millis = millis(2_000);
         /// How many bytes of keys and rows it may look at for that.
         query_empty_page_memory_budget: Bytes = Size(256 << 20);
         /// How long a paging state can be used.
-        paging_state_expiry_in_s ["paging_state_expiry"]: Seconds = seconds(24 * 3600);
+        paging_state_expiry_in_s ["paging_state_expiry"] ("1s" to ""): Seconds = seconds(24 * 3600);
         /// How long a key authenticates new paging states. Keys go when no state that they authenticated can be used any more.
-        paging_key_rotation_period_in_s ["paging_key_rotation_period"]: Seconds = seconds(24 * 3600);
+        paging_key_rotation_period_in_s ["paging_key_rotation_period"] ("1s" to ""): Seconds = seconds(24 * 3600);
         /// The most that an unpaged answer may take in memory.
-        max_memory_for_unlimited_query_hard_limit: Bytes = Size(100 << 20);
+        max_memory_for_unlimited_query_hard_limit ("64KiB" to ""): Bytes = Size(100 << 20);
         /// A read that meets this many tombstones is logged.
         tombstone_warn_threshold: u64 = 1_000;
         /// Whether the reader of a page is kept for the next page of its query, which then goes on without opening anything again.
@@ -251,16 +272,16 @@ settings! {
         /// How long such a reader waits for its next page.
         querier_cache_ttl_in_ms ["querier_cache_ttl"]: Millis = millis(10_000);
         /// How much of a shard's memory such readers may hold, in percent.
-        querier_cache_memory_percent: u64 = 4;
+        querier_cache_memory_percent ("0" to "100"): u64 = 4;
         /// How many reads of clients a shard runs at once; others wait. Readers that are kept for their next page count, and make
         /// room for reads that would have to wait.
-        reader_concurrency_semaphore_count_limit: u64 = 100;
+        reader_concurrency_semaphore_count_limit ("1" to ""): u64 = 100;
         /// The same for repair, streaming and other maintenance.
-        maintenance_reader_concurrency_semaphore_count_limit: u64 = 10;
+        maintenance_reader_concurrency_semaphore_count_limit ("1" to ""): u64 = 10;
         /// A batch larger than this brings its client a warning.
         batch_size_warn_threshold_in_kb ["batch_size_warn_threshold"]: KiB = Size(128 << 10);
         /// A batch larger than this is refused.
-        batch_size_fail_threshold_in_kb ["batch_size_fail_threshold"]: KiB = Size(1024 << 10);
+        batch_size_fail_threshold_in_kb ["batch_size_fail_threshold"] ("1KiB" to ""): KiB = Size(1024 << 10);
         /// Refuse timestamps of clients that are more than three days ahead.
         restrict_future_timestamp: bool = true;
         /// Bind markers of one name in a statement are one variable, as in ScyllaDB; else each is its own, as in Cassandra.
@@ -268,9 +289,9 @@ settings! {
         /// The variable of `c IN ?` is called `IN(c)`, as in ScyllaDB; else `in(c)`, as in Cassandra.
         cql_in_bind_variable_name_uses_uppercase_operator: bool = true;
         /// The longest request frame. A tenth of the shard's memory, if that is less.
-        native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"]: MiB = Size(256 << 20);
+        native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"] ("1MiB" to "2047MiB"): MiB = Size(256 << 20);
         /// Requests of a shard that may wait for something at once; more are refused as overload. Without a value: no limit but memory.
-        max_concurrent_requests_per_shard: Option<u64> = None;
+        max_concurrent_requests_per_shard ("1" to ""): Option<u64> = None;
     }
     section "Nodes that are down" {
         /// Whether what a replica misses is kept for it, and delivered when it answers again: `true`, `false`, or the datacenters of
@@ -283,7 +304,7 @@ settings! {
         /// How fast each shard delivers what it has kept, per second; 0 for no limit.
         hinted_handoff_throttle_in_kb ["hinted_handoff_throttle"]: KiB = Size(8 << 20);
         /// How long a change of the schema or of the cluster may take until a majority of nodes has agreed.
-        group0_raft_op_timeout_in_ms: Millis = millis(60_000);
+        group0_raft_op_timeout_in_ms ("100ms" to "365d"): Millis = millis(60_000);
     }
     section "Guardrails" {
         /// A keyspace with a lower replication factor in a datacenter (0 excepted) brings its client a warning; -1: none does.

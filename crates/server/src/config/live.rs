@@ -155,6 +155,31 @@ mod tests {
     }
 
     #[test]
+    fn a_live_value_out_of_its_range_is_refused_and_changes_nothing() {
+        let settings = settings(Config::default());
+        for (name, value, why) in [
+            ("read_request_timeout_in_ms", "0", "from 10ms to 365d"),
+            ("range_request_timeout_in_ms", "9ms", "from 10ms to 365d"),
+            ("write_request_timeout_in_ms", "0", "from 10ms to 365d"),
+            ("counter_write_request_timeout_in_ms", "0", "from 10ms to 365d"),
+            ("truncate_request_timeout_in_ms", "1us", "from 10ms to 365d"),
+            ("group0_raft_op_timeout_in_ms", "0", "from 100ms to 365d"),
+            ("query_tombstone_page_limit", "0", "at least 1"),
+            ("query_page_size_in_bytes", "0", "at least 1B"),
+            ("max_memory_for_unlimited_query_hard_limit", "0", "at least 64KiB"),
+            ("batch_size_fail_threshold_in_kb", "0", "at least 1KiB"),
+        ] {
+            let before = settings.list().into_iter().find(|setting| setting.name == name).map(|setting| setting.value);
+            match settings.set(name, value) {
+                Err(SettingRefused::Wrong(text)) => assert!(text.ends_with(why), "{name}: {text}"),
+                other => panic!("{name}: {other:?}"),
+            }
+            let after = settings.list().into_iter().find(|setting| setting.name == name).map(|setting| setting.value);
+            assert_eq!(before, after, "{name}");
+        }
+    }
+
+    #[test]
     fn only_what_is_live_is_changed() {
         let settings = settings(Config::default());
         assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));

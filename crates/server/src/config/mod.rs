@@ -11,6 +11,7 @@ pub mod file;
 mod fixed;
 pub mod guardrail;
 mod handoff;
+pub mod hosts;
 pub mod internode;
 pub mod keys;
 pub mod legacy;

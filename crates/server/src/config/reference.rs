@@ -2,6 +2,7 @@
 
 use super::keys::{KEYS, Key};
 use super::legacy;
+use super::setting::range_text;
 use std::fmt::Write;
 
 /// The text of `docs/configuration.md`.
@@ -45,7 +46,8 @@ fn row(out: &mut String, key: &Key) {
             let _ = write!(out, " | `{default}`");
         }
     }
-    let _ = writeln!(out, " | {} |", key.help());
+    let range = key.range.map_or_else(String::new, |range| format!(" Possible: {}.", range_text(range)));
+    let _ = writeln!(out, " | {}{range} |", key.help());
 }
 
 #[cfg(test)]

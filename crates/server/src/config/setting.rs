@@ -24,19 +24,55 @@ pub enum Raw {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
     found: String,
-    wanted: &'static str,
+    wanted: Wanted,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Wanted {
+    /// Another kind of value.
+    Kind(&'static str),
+    /// A value of this range.
+    Range(String),
 }
 
 impl BadValue {
     /// What was found, where something else is wanted.
     pub fn new(found: String, wanted: &'static str) -> BadValue {
-        BadValue { found, wanted }
+        BadValue { found, wanted: Wanted::Kind(wanted) }
     }
 }
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not {}", self.found, self.wanted)
+        match &self.wanted {
+            Wanted::Kind(wanted) => write!(f, "{} is not {wanted}", self.found),
+            Wanted::Range(range) => write!(f, "{} is out of range: {range}", self.found),
+        }
+    }
+}
+
+/// The least and the greatest value of a setting, as one would write them. An empty word stands for no limit.
+pub type Range = (&'static str, &'static str);
+
+/// The value, unless it is out of its range.
+pub fn within<T: Setting>(value: Option<T>, range: Option<Range>) -> Result<Option<T>, BadValue> {
+    if let (Some(value), Some((least, most))) = (&value, range)
+        && let Some(amount) = value.amount()
+    {
+        let bound = |word: &str| T::from_word(word).and_then(|bound| bound.amount());
+        if bound(least).is_some_and(|least| amount < least) || bound(most).is_some_and(|most| amount > most) {
+            return Err(BadValue { found: value.show(), wanted: Wanted::Range(range_text((least, most))) });
+        }
+    }
+    Ok(value)
+}
+
+/// A range for people.
+pub fn range_text(range: Range) -> String {
+    match range {
+        ("", most) => format!("at most {most}"),
+        (least, "") => format!("at least {least}"),
+        (least, most) => format!("from {least} to {most}"),
     }
 }
 
@@ -56,6 +92,11 @@ pub trait Setting: Sized {
     /// The value as `system.config` has it: JSON.
     fn json(&self) -> String {
         serde_json::Value::String(self.show()).to_string()
+    }
+
+    /// The value as a number, where it is one, to be held against a range.
+    fn amount(&self) -> Option<u128> {
+        None
     }
 
     /// That this was found in its place.
@@ -127,6 +168,10 @@ impl Setting for u16 {
     const WANTED: &'static str = "a number from 0 to 65535";
     const KIND: &'static str = "integer";
 
+    fn amount(&self) -> Option<u128> {
+        Some(u128::from(*self))
+    }
+
     fn from_word(word: &str) -> Option<Self> {
         word.parse().ok()
     }
@@ -143,6 +188,10 @@ impl Setting for u16 {
 impl Setting for u64 {
     const WANTED: &'static str = "a number from 0";
     const KIND: &'static str = "integer";
+
+    fn amount(&self) -> Option<u128> {
+        Some(u128::from(*self))
+    }
 
     fn from_word(word: &str) -> Option<Self> {
         word.parse().ok()
@@ -177,6 +226,10 @@ impl<T: Setting> Setting for Option<T> {
     const WANTED: &'static str = T::WANTED;
     const KIND: &'static str = T::KIND;
 
+    fn amount(&self) -> Option<u128> {
+        self.as_ref().and_then(T::amount)
+    }
+
     fn from_word(word: &str) -> Option<Self> {
         if word.is_empty() { Some(None) } else { T::from_word(word).map(Some) }
     }
@@ -204,6 +257,10 @@ pub type Micros = Time<1_000>;
 impl<const NANOS: u64> Setting for Time<NANOS> {
     const WANTED: &'static str = "a duration such as 500ms, 10s, 2m or 1h";
     const KIND: &'static str = "integer";
+
+    fn amount(&self) -> Option<u128> {
+        Some(self.0.as_nanos())
+    }
 
     fn from_word(word: &str) -> Option<Self> {
         let (number, unit) = split(word)?;
@@ -250,6 +307,10 @@ pub type MiB = Size<1_048_576>;
 impl<const UNIT: u64> Setting for Size<UNIT> {
     const WANTED: &'static str = "a size such as 64KiB, 512M or 4GiB";
     const KIND: &'static str = "integer";
+
+    fn amount(&self) -> Option<u128> {
+        Some(u128::from(self.0))
+    }
 
     fn from_word(word: &str) -> Option<Self> {
         let (number, unit) = split(word)?;

@@ -11,22 +11,17 @@ use super::drive;
 use super::service::Service;
 use super::tls::Tls;
 use super::transport::Server;
-use rt::net::{Detached, TcpListener, TcpStream};
+use rt::LogThrottle;
+use rt::net::{AcceptErrors, Detached, TcpListener, TcpStream};
 use rt::shard::{self, ShardId};
-use rt::time::Instant;
+use rt::time::Duration;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
-/// The pause after the system refused another socket.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
-
-/// Refused connections are logged once in this time.
-const LOG_EVERY: Duration = Duration::from_secs(10);
 /// How long the refusal of a connection may take to be sent.
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
 /// The code of the error Overloaded.
@@ -170,26 +165,24 @@ pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
 }
 
 async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spread) {
-    let (mut refused, mut told) = (0u64, None::<Instant>);
+    let (mut errors, refusals) = (AcceptErrors::new("a client"), LogThrottle::default());
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, or a client that left early: neither may end the node.
-                tracing::warn!(%error, "cannot accept a connection");
-                rt::time::sleep(REFUSED_PAUSE).await;
+                // No file descriptor is left, or the client left early: the node goes on in both cases.
+                errors.failed(&error).await;
                 continue;
             }
         };
+        errors.accepted();
         if spread.is_full() {
-            refused += 1;
-            if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
-                told = Some(rt::time::now());
+            if let Some(refused) = refusals.count(rt::time::now()) {
                 tracing::warn!(
                     most = spread.most,
                     refused,
-                    "too many client connections for the descriptors of the \
-                    process: a connection is refused; raise the limit (ulimit -n, LimitNOFILE) or use fewer connections"
+                    "too many client connections for the descriptors of the process: refused; raise the limit (ulimit -n, \
+                     LimitNOFILE) or use fewer connections"
                 );
             }
             refuse(stream, port.encrypted, spread.most).await;

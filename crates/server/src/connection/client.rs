@@ -15,8 +15,12 @@ use std::time::Duration;
 
 /// A client that took nothing for this long, with answers waiting, can be dropped when memory is short.
 const STALLED: Duration = Duration::from_secs(5);
-/// With this many times the memory for unread answers in use, clients go even if they are only slow.
+/// With [`TOO_FULL`] times the memory for unread answers in use, a client is dropped that took nothing for this long.
+const SLOW: Duration = Duration::from_secs(1);
+/// See [`SLOW`].
 const TOO_FULL: usize = 2;
+/// With this many times that memory in use, also a client that is only slow is dropped.
+const NO_PATIENCE: usize = 4;
 /// The first answer of a connection is taken to be this part of the shard's memory for answers: large, so that nothing is promised before
 /// anything is known.
 const FIRST_ANSWER: usize = 64;
@@ -179,6 +183,12 @@ impl Connection {
         }
     }
 
+    /// Makes the loop close the connection at once.
+    pub(super) fn cut(&self) {
+        self.doomed.set(true);
+        self.wake();
+    }
+
     /// Uses the outbox and accounts for what was added or written.
     pub(super) fn outbox<R>(&self, f: impl FnOnce(&mut Outbox) -> R) -> R {
         let mut outbox = self.outbox.borrow_mut();
@@ -215,13 +225,26 @@ impl Connection {
         }
         let share = limits.shard_unread / self.transport.connection_count().max(1);
         if after > limits.connection_unread.min(share) {
-            let stalled = now.saturating_duration_since(self.last_progress.get()) > STALLED;
-            if stalled || self.transport.unread() > TOO_FULL * limits.shard_unread {
-                self.transport.stats.dropped_unread.add(1);
-                self.doomed.set(true);
-                self.wake();
+            let patience = match self.transport.unread() / limits.shard_unread.max(1) {
+                NO_PATIENCE.. => Duration::ZERO,
+                TOO_FULL.. => SLOW,
+                _ => STALLED,
+            };
+            if now.saturating_duration_since(self.last_progress.get()) >= patience {
+                self.drop_unread(after);
             }
         }
+    }
+
+    /// Drops the client, which does not read its answers.
+    #[cold]
+    fn drop_unread(&self, bytes: usize) {
+        self.transport.stats.dropped_unread.add(1);
+        if let Some(dropped) = self.transport.dropped_log.count(rt::time::coarse_now()) {
+            tracing::warn!(client = %self.peer, bytes, dropped,
+                "dropped the connection of a client that does not read its answers");
+        }
+        self.cut();
     }
 
     /// The answer of a statement, or why there is none.

@@ -9,10 +9,11 @@
 
 use super::Service;
 use super::client::Connection;
-use super::memory::Charge;
+use super::memory::{Charge, Ticket};
 use super::startup;
 use super::statement::{Job, Statement};
 use super::transport::{Server, Transport};
+use crate::protocol::frames::BUFFER;
 use crate::protocol::outbox::MAX_SLICES;
 use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
 use cql::Error;
@@ -26,9 +27,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A frame longer than this is charged to the shard's memory before its body is read.
-const LARGE_FRAME: usize = 256 << 10;
-/// And must be complete after this long.
+/// A frame that does not fit into the read buffer, or that opens to more than it holds, reserves memory before its body is read.
+const LARGE_FRAME: usize = BUFFER;
+/// A request holds its body so many times: as it came, as a mutation, and as that is logged or copied to another shard.
+const COPIES: usize = 3;
+/// A large frame must be complete after this long.
 const LARGE_FRAME_TIME: Duration = Duration::from_secs(30);
 /// A statement that waits is charged with its frame and this.
 const STATEMENT: usize = 8 << 10;
@@ -56,18 +59,21 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
     S: Service,
 {
-    let Some(_inside) = server.gate.enter() else { return };
+    let Some(_inside) = server.gate.borrow().enter() else { return };
     let transport = server.transport.clone();
     let connection = Connection::new(transport.clone(), peer, encryption);
     let id = transport.add(connection.clone());
+    let stop = transport.stop();
     let mut drive = Drive {
         stream: &mut stream,
-        frames: Frames::new(transport.limits.frame_body.min(transport.limits.request_memory)),
-        stopping: transport.stop().cancelled(),
+        frames: Frames::new(transport.limits.longest_body()),
+        stopping: stop.cancelled(),
+        stop,
         connection: connection.clone(),
         transport: transport.clone(),
         server,
         large: None,
+        ticket: None,
         unflushed: false,
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
@@ -91,19 +97,25 @@ async fn drain<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<
 struct Drive<'a, T, S> {
     stream: &'a mut T,
     frames: Frames,
+    /// Fires when the connection is to end.
+    stop: rt::sync::Cancel,
     stopping: rt::sync::Cancelled,
     connection: Rc<Connection>,
     transport: Rc<Transport>,
     server: Rc<Server<S>>,
-    /// The memory of the long frame that is being read, and until when it must be there.
+    /// The memory of the large frame that is being read, and until when it must be there.
     large: Option<LargeFrame>,
+    /// The place among large frames that wait for memory.
+    ticket: Option<Ticket>,
     /// The stream was given bytes that it may not have passed on yet.
     unflushed: bool,
 }
 
-/// A long frame that is being read.
+/// A large frame that is being read.
 struct LargeFrame {
-    _charge: Charge,
+    charge: Charge,
+    /// The bytes that it needs.
+    need: usize,
     late: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -142,6 +154,7 @@ where
     /// As much as can be done now. An error is the socket's.
     fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
         loop {
+            self.check_late(cx);
             let stop = self.start_requests(cx);
             let flushed = self.flush(cx)?;
             if self.connection.doomed.get() {
@@ -150,7 +163,7 @@ where
             if self.connection.closing.get() {
                 return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
             }
-            if self.transport.stop().is_cancelled() && self.connection.in_flight() == 0 {
+            if self.stop.is_cancelled() && self.connection.in_flight() == 0 {
                 return Ok(if flushed { Poll::Ready(End::Stopped) } else { Poll::Pending });
             }
             match stop {
@@ -159,12 +172,15 @@ where
                     return Ok(Poll::Pending);
                 }
                 // What blocked may have been written just now.
-                Stop::Blocked if self.is_blocked(cx) => return Ok(Poll::Pending),
+                Stop::Blocked if self.ticket.is_some() || self.is_blocked(cx) => return Ok(Poll::Pending),
                 Stop::Blocked => continue,
                 Stop::Input => {}
             }
             if !self.may_read(cx) {
-                return Ok(if self.connection.closing.get() { self.turn_closing(cx)? } else { Poll::Pending });
+                if self.connection.closing.get() {
+                    continue;
+                }
+                return Ok(Poll::Pending);
             }
             let read = {
                 let space = self.frames.space();
@@ -181,10 +197,6 @@ where
         }
     }
 
-    fn turn_closing(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
-        Ok(if self.flush(cx)? { Poll::Ready(End::Said) } else { Poll::Pending })
-    }
-
     /// Starts what is buffered.
     fn start_requests(&mut self, cx: &mut Context<'_>) -> Stop {
         let mut started = 0u32;
@@ -192,13 +204,17 @@ where
             if self.connection.closing.get() || self.is_blocked(cx) {
                 return Stop::Blocked;
             }
+            if self.connection.dialect.get().compression.is_some() && !self.may_open(cx) {
+                return Stop::Blocked;
+            }
             match self.frames.take_next() {
                 Next::Incomplete => return Stop::Input,
                 Next::Frame(frame) => {
-                    self.large = None;
-                    self.request(frame);
+                    let charge = self.large.take().map(|large| large.charge);
+                    self.request(frame, charge);
                 }
                 Next::Refused(refused) => {
+                    self.large = None;
                     self.transport.stats.error(&refused.error);
                     self.transport.stats.served.add(1);
                     self.connection.outbox(|out| out.foreign_error(refused.version, refused.stream, &refused.error));
@@ -232,7 +248,7 @@ where
             self.transport.stats.blocked_unread.add(1);
             return true;
         }
-        if self.transport.stop().is_cancelled() {
+        if self.stop.is_cancelled() {
             return true;
         }
         if self.transport.memory.is_full() {
@@ -242,28 +258,50 @@ where
         false
     }
 
-    /// Whether the next bytes may be read: a long frame needs its memory first, and has to arrive in time.
+    /// Whether the next frame, if it is compressed, may be opened: what it opens to may need memory first.
+    fn may_open(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(compression) = self.connection.dialect.get().compression else { return true };
+        let opened = self.frames.opened_len(compression);
+        opened <= LARGE_FRAME || self.reserve(self.frames.incomplete_len() + COPIES * opened, cx)
+    }
+
+    /// Whether there is memory for a large frame that needs so many bytes. If not, the loop is woken when there is.
+    fn reserve(&mut self, need: usize, cx: &mut Context<'_>) -> bool {
+        if self.large.as_ref().is_some_and(|large| large.need >= need) {
+            return true;
+        }
+        // All of it at once: one that held a part and waited for the rest could wait for another one that does the same.
+        self.large = None;
+        let Poll::Ready(charge) = self.transport.memory.poll_reserve(&mut self.ticket, need, cx) else { return false };
+        self.large = Some(LargeFrame { charge, need, late: Box::pin(rt::time::sleep(LARGE_FRAME_TIME)) });
+        true
+    }
+
+    /// Whether the next bytes may be read: a large frame needs its memory first, and has to arrive in time.
     fn may_read(&mut self, cx: &mut Context<'_>) -> bool {
         let len = self.frames.incomplete_len();
         if len <= LARGE_FRAME {
             return true;
         }
-        if self.large.is_none() {
-            let Some(charge) = self.transport.memory.try_charge(len) else {
-                self.transport.memory.wait(cx.waker());
-                return false;
-            };
-            self.large = Some(LargeFrame { _charge: charge, late: Box::pin(rt::time::sleep(LARGE_FRAME_TIME)) });
+        if !self.may_open(cx) || !self.reserve(COPIES * len, cx) {
+            return false;
         }
-        let Some(large) = &mut self.large else { return true };
+        self.check_late(cx);
+        !self.connection.closing.get()
+    }
+
+    /// Ends the connection if a large frame has not arrived in time. Its memory is given back at once.
+    fn check_late(&mut self, cx: &mut Context<'_>) {
+        let Some(large) = &mut self.large else { return };
         if large.late.as_mut().poll(cx).is_pending() {
-            return true;
+            return;
         }
+        self.large = None;
+        let len = self.frames.incomplete_len();
         let error = Error::Overloaded(format!("The request of {len} bytes did not arrive within {LARGE_FRAME_TIME:?}"));
         let version = self.connection.version.get().map_or(4, |version| version as u8);
         self.connection.outbox(|out| out.foreign_error(version, 0, &error));
         self.connection.closing.set(true);
-        false
     }
 
     /// Writes what waits. True when nothing is left.
@@ -302,7 +340,7 @@ where
 
     /// Starts the request in `frame`.
     #[inline]
-    fn request(&mut self, frame: RawFrame) {
+    fn request(&mut self, frame: RawFrame, charge: Option<Charge>) {
         let connection = &self.connection;
         let stats = &self.transport.stats;
         stats.request(frame.opcode);
@@ -313,7 +351,7 @@ where
         if let Err(error) = check_order(connection, opcode, version) {
             return connection.error(&reply, &error);
         }
-        let request = match Request::decode(frame, connection.dialect.get(), self.transport.limits.frame_body) {
+        let request = match Request::decode(frame, connection.dialect.get(), self.transport.limits.longest_body()) {
             Ok(request) => request,
             Err(error) => return connection.error(&reply, &error),
         };
@@ -347,7 +385,7 @@ where
             }
             other => return self.session(&Reply { trace: None, ..reply }, other),
         };
-        self.statement(reply, statement, keyspace, frame_len);
+        self.statement(reply, statement, keyspace, frame_len, charge);
     }
 
     /// Requests about the connection itself.
@@ -380,7 +418,14 @@ where
 
     /// Starts a statement; if it has to wait, a task finishes it.
     #[inline]
-    fn statement(&mut self, reply: Reply, statement: Statement, keyspace: Option<Box<str>>, frame_len: usize) {
+    fn statement(
+        &mut self,
+        reply: Reply,
+        statement: Statement,
+        keyspace: Option<Box<str>>,
+        frame_len: usize,
+        charge: Option<Charge>,
+    ) {
         let transport = &self.transport;
         let limit = transport.limits.shard_in_flight;
         if transport.in_flight.get() >= limit {
@@ -393,7 +438,9 @@ where
         let job = Job { connection: self.connection.clone(), reply, came: rt::time::coarse_now(), statement, keyspace };
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
-        let waiting = Waiting::new(transport, &self.connection, STATEMENT + frame_len);
+        // What a large frame needs is charged already.
+        let bytes = if charge.is_some() { STATEMENT } else { STATEMENT + COPIES * frame_len };
+        let waiting = Waiting::new(transport, &self.connection, bytes, charge);
         rt::task::spawn(async move {
             rest.await;
             drop(waiting);
@@ -409,10 +456,11 @@ struct Waiting {
     /// Bytes that its answer is taken to have.
     expected: usize,
     _charge: Charge,
+    _large: Option<Charge>,
 }
 
 impl Waiting {
-    fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize) -> Waiting {
+    fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize, large: Option<Charge>) -> Waiting {
         transport.in_flight.set(transport.in_flight.get() + 1);
         connection.in_flight.set(connection.in_flight.get() + 1);
         let expected = connection.answer_size();
@@ -423,6 +471,7 @@ impl Waiting {
             connection: connection.clone(),
             expected,
             _charge: transport.memory.charge(bytes),
+            _large: large,
         }
     }
 }

@@ -1,18 +1,33 @@
 //! The memory that a shard lends to requests.
 //!
-//! Requests that wait for something are charged with what they may hold; while the memory is used up, connections stop
-//! reading their sockets. Requests that finish at once are never charged: they hold nothing when the next one starts.
+//! A large request (its frame fills more than a read buffer, or it is compressed and becomes large) reserves what it may hold
+//! before its body is read. Reservations are granted in the order of arrival, each of them whole, so none waits for another that waits; the
+//! most that one takes is the whole part for large requests, so that each can be granted. Other requests are charged when they wait for
+//! something; while the memory is used up, connections stop reading their sockets. A quarter is for these alone: large
+//! requests do not shut them out, nor they the large ones. Requests that finish at once are never charged: they hold nothing when
+//! the next one starts.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
+
+/// One part in so many is for requests that are not large.
+const SMALL_PART: usize = 4;
 
 /// The budget of a shard.
 #[derive(Debug)]
 pub struct Memory {
     limit: usize,
-    used: Cell<usize>,
-    waiting: RefCell<Vec<Waker>>,
+    /// Bytes of requests that are not large.
+    small: Cell<usize>,
+    /// Bytes of large requests.
+    large: Cell<usize>,
+    /// Connections that wait until the budget is not used up.
+    blocked: RefCell<Vec<Waker>>,
+    /// Large requests that wait for their reservations.
+    queue: RefCell<VecDeque<(u64, Waker)>>,
+    next_ticket: Cell<u64>,
     /// How often a connection had to wait for memory.
     waits: Cell<u64>,
 }
@@ -22,12 +37,28 @@ pub struct Memory {
 pub struct Charge {
     memory: Rc<Memory>,
     bytes: usize,
+    is_large: bool,
+}
+
+/// A place among the large requests that wait; dropping it leaves the queue.
+#[derive(Debug)]
+pub struct Ticket {
+    memory: Rc<Memory>,
+    id: u64,
 }
 
 impl Memory {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Rc<Memory> {
-        Rc::new(Memory { limit, used: Cell::new(0), waiting: RefCell::default(), waits: Cell::new(0) })
+        Rc::new(Memory {
+            limit,
+            small: Cell::new(0),
+            large: Cell::new(0),
+            blocked: RefCell::default(),
+            queue: RefCell::default(),
+            next_ticket: Cell::new(0),
+            waits: Cell::new(0),
+        })
     }
 
     /// The whole budget, bytes.
@@ -37,7 +68,7 @@ impl Memory {
 
     /// Bytes that are lent now.
     pub fn used(&self) -> usize {
-        self.used.get()
+        self.small.get() + self.large.get()
     }
 
     /// How often a connection had to wait.
@@ -45,29 +76,70 @@ impl Memory {
         self.waits.get()
     }
 
-    /// Whether nothing is left.
+    /// Whether nothing is left for requests that are not large.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.used.get() >= self.limit
+        self.used() >= self.limit && self.small.get() >= self.limit / SMALL_PART
     }
 
     /// Takes `bytes`, if need be beyond the limit: for work that was already accepted.
     pub fn charge(self: &Rc<Self>, bytes: usize) -> Charge {
-        self.used.set(self.used.get() + bytes);
-        Charge { memory: self.clone(), bytes }
+        self.small.set(self.small.get() + bytes);
+        Charge { memory: self.clone(), bytes, is_large: false }
     }
 
-    /// Takes `bytes` if they are left.
-    pub fn try_charge(self: &Rc<Self>, bytes: usize) -> Option<Charge> {
-        (self.used.get() + bytes <= self.limit).then(|| self.charge(bytes))
+    /// Takes `bytes` for a large request when its turn has come and they are left. `ticket` is its place in the queue, made and taken away
+    /// here.
+    pub fn poll_reserve(
+        self: &Rc<Self>,
+        ticket: &mut Option<Ticket>,
+        bytes: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Charge> {
+        let most = self.limit - self.limit / SMALL_PART;
+        let bytes = bytes.min(most);
+        let mut queue = self.queue.borrow_mut();
+        let is_first = match (&*ticket, queue.front()) {
+            (Some(ticket), Some((first, _))) => ticket.id == *first,
+            (None, None) => true,
+            _ => false,
+        };
+        if is_first && self.large.get() + bytes <= most {
+            drop(queue);
+            self.large.set(self.large.get() + bytes);
+            // Leaves the queue and wakes the next, for which there may be room, too.
+            *ticket = None;
+            return Poll::Ready(Charge { memory: self.clone(), bytes, is_large: true });
+        }
+        match ticket {
+            Some(ticket) => {
+                if let Some((_, waker)) = queue.iter_mut().find(|(id, _)| *id == ticket.id) {
+                    waker.clone_from(cx.waker());
+                }
+            }
+            None => {
+                self.waits.set(self.waits.get() + 1);
+                let id = self.next_ticket.get();
+                self.next_ticket.set(id + 1);
+                queue.push_back((id, cx.waker().clone()));
+                *ticket = Some(Ticket { memory: self.clone(), id });
+            }
+        }
+        Poll::Pending
     }
 
     /// Wakes `waker` when something is given back.
     pub fn wait(&self, waker: &Waker) {
         self.waits.set(self.waits.get() + 1);
-        let mut waiting = self.waiting.borrow_mut();
-        if !waiting.iter().any(|known| known.will_wake(waker)) {
-            waiting.push(waker.clone());
+        let mut blocked = self.blocked.borrow_mut();
+        if !blocked.iter().any(|known| known.will_wake(waker)) {
+            blocked.push(waker.clone());
+        }
+    }
+
+    fn wake_first(&self) {
+        if let Some((_, waker)) = self.queue.borrow().front() {
+            waker.wake_by_ref();
         }
     }
 }
@@ -75,13 +147,81 @@ impl Memory {
 impl Drop for Charge {
     fn drop(&mut self) {
         let memory = &self.memory;
-        memory.used.set(memory.used.get() - self.bytes);
-        if memory.is_full() || memory.waiting.borrow().is_empty() {
+        let part = if self.is_large { &memory.large } else { &memory.small };
+        part.set(part.get() - self.bytes);
+        if self.is_large {
+            memory.wake_first();
+        }
+        if memory.is_full() || memory.blocked.borrow().is_empty() {
             return;
         }
-        let waiting = std::mem::take(&mut *memory.waiting.borrow_mut());
-        for waker in waiting {
+        let blocked = std::mem::take(&mut *memory.blocked.borrow_mut());
+        for waker in blocked {
             waker.wake();
         }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.memory.queue.borrow_mut().retain(|(id, _)| *id != self.id);
+        self.memory.wake_first();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reserve(memory: &Rc<Memory>, ticket: &mut Option<Ticket>, bytes: usize) -> Option<Charge> {
+        match memory.poll_reserve(ticket, bytes, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(charge) => Some(charge),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn large_requests_are_granted_in_order_and_whole() {
+        let memory = Memory::new(100);
+        let (mut one, mut two, mut three) = (None, None, None);
+        let first = reserve(&memory, &mut one, 50).expect("there is room");
+        assert!(reserve(&memory, &mut two, 1000).is_none(), "takes all that there is for large ones");
+        assert!(reserve(&memory, &mut three, 10).is_none(), "there would be room, but another came before");
+        drop(first);
+        assert!(reserve(&memory, &mut three, 10).is_none());
+        let second = reserve(&memory, &mut two, 1000).expect("its turn");
+        assert_eq!((memory.used(), two.is_none()), (75, true));
+        assert!(reserve(&memory, &mut three, 10).is_none());
+        drop(second);
+        let third = reserve(&memory, &mut three, 10).expect("its turn");
+        drop(third);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn one_that_leaves_the_queue_lets_the_next_go_on() {
+        let memory = Memory::new(100);
+        let (mut one, mut two, mut three) = (None, None, None);
+        let _held = reserve(&memory, &mut one, 50);
+        assert!(reserve(&memory, &mut two, 60).is_none());
+        assert!(reserve(&memory, &mut three, 20).is_none());
+        drop(two);
+        assert!(reserve(&memory, &mut three, 20).is_some());
+    }
+
+    #[test]
+    fn large_requests_and_others_do_not_shut_each_other_out() {
+        let memory = Memory::new(100);
+        let large = reserve(&memory, &mut None, 1000).expect("there is room");
+        assert!(!memory.is_full());
+        let small = memory.charge(25);
+        assert!(memory.is_full(), "the quarter is used, and so is the rest");
+        drop(large);
+        assert!(!memory.is_full());
+        let more = memory.charge(75);
+        assert!(memory.is_full());
+        assert!(reserve(&memory, &mut None, 1000).is_some(), "what others hold does not count for large ones");
+        drop((small, more));
+        assert_eq!(memory.used(), 0);
     }
 }

@@ -8,6 +8,7 @@ use super::worker::Workers;
 use crate::protocol::Opcode;
 use cql::Error;
 use cql::system::ClientInfo;
+use rt::LogThrottle;
 use rt::sync::{Cancel, Gate};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,6 +35,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The longest body that is taken, as it came and opened, bytes.
+    pub fn longest_body(&self) -> usize {
+        self.frame_body.min(self.request_memory)
+    }
+
     /// The limits for a shard with `memory` bytes; a tenth is for requests, another for unread answers.
     pub fn for_memory(memory: usize) -> Limits {
         Limits {
@@ -141,7 +147,10 @@ pub struct Transport {
     pub(super) expected: Cell<usize>,
     list: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,
-    stop: Cancel,
+    /// Of clients that were dropped because they do not read.
+    pub(super) dropped_log: LogThrottle,
+    /// Fired when connections are to end.
+    stop: RefCell<Cancel>,
 }
 
 impl Transport {
@@ -159,7 +168,8 @@ impl Transport {
             expected: Cell::new(0),
             list: RefCell::default(),
             next_id: Cell::new(0),
-            stop: Cancel::new(),
+            dropped_log: LogThrottle::default(),
+            stop: RefCell::default(),
         })
     }
 
@@ -193,9 +203,14 @@ impl Transport {
         self.unread.set(self.unread.get() + after - before);
     }
 
-    /// Whether connections are to end.
-    pub(super) fn stop(&self) -> &Cancel {
-        &self.stop
+    /// Fires when the connections that begin now are to end.
+    pub(super) fn stop(&self) -> Cancel {
+        self.stop.borrow().clone()
+    }
+
+    /// Closes all connections at once, whatever they are doing.
+    pub fn cut_all(&self) {
+        self.connections().iter().for_each(|connection| connection.cut());
     }
 
     pub(super) fn add(&self, connection: Rc<Connection>) -> u64 {
@@ -217,7 +232,8 @@ pub struct Server<S> {
     /// The connections.
     pub transport: Rc<Transport>,
     pub(super) workers: Rc<Workers<S>>,
-    pub(super) gate: Gate,
+    /// The connections are inside.
+    pub(super) gate: RefCell<Gate>,
 }
 
 impl<S: Service> Server<S> {
@@ -226,7 +242,7 @@ impl<S: Service> Server<S> {
         Rc::new(Server {
             transport: Transport::new(limits, node),
             workers: Rc::new(Workers::new(service)),
-            gate: Gate::new(),
+            gate: RefCell::default(),
         })
     }
 
@@ -236,9 +252,18 @@ impl<S: Service> Server<S> {
         rt::shard::install(self.transport.clone());
     }
 
+    /// Serves connections again after [`Server::stop`].
+    pub fn start(&self) {
+        if self.gate.borrow().is_closed() {
+            self.gate.take();
+            self.transport.stop.take();
+        }
+    }
+
     /// Ends all connections once their requests are answered, and waits for it.
     pub async fn stop(&self) {
-        self.transport.stop.cancel();
-        self.gate.close().await;
+        self.transport.stop().cancel();
+        let closing = self.gate.borrow().close();
+        closing.await;
     }
 }

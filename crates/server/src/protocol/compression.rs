@@ -63,6 +63,14 @@ impl Compression {
         }
     }
 
+    /// The length that `compressed` claims to open to, from its first bytes; `None` if these are not there.
+    pub fn claimed_len(self, compressed: &[u8]) -> Option<usize> {
+        match self {
+            Compression::Lz4 => compressed.first_chunk::<4>().map(|len| u32::from_be_bytes(*len) as usize),
+            Compression::Snappy => snap::raw::decompress_len(compressed).ok(),
+        }
+    }
+
     /// The body that `compressed` stands for, of at most `max` bytes.
     pub fn decompress(self, compressed: &[u8], max: usize) -> Result<Bytes, Error> {
         let bad = || Error::Protocol(format!("Cannot decompress the frame's body as {self}"));
@@ -129,6 +137,16 @@ mod tests {
             compression.compress(&body, &mut out);
             assert_eq!(compression.decompress(&out, 1 << 20).map(|b| b.len()).ok(), Some(1 << 20));
         }
+    }
+
+    #[test]
+    fn the_claim_is_in_the_first_bytes() {
+        for compression in [Compression::Lz4, Compression::Snappy] {
+            let mut out = Vec::new();
+            compression.compress(&vec![7; 1 << 20], &mut out);
+            assert_eq!(compression.claimed_len(&out[..5]), Some(1 << 20));
+        }
+        assert_eq!(Compression::Lz4.claimed_len(&[0, 0, 1]), None);
     }
 
     #[test]

@@ -6,18 +6,18 @@
 //! self-contained one are slices as before, a frame that fills several is put together.
 
 use super::segment::{self, Form, Taken};
-use super::{HEADER_LEN, Opcode, Version, flag};
+use super::{Compression, HEADER_LEN, Opcode, Version, flag};
 use bytes::{Buf, Bytes, BytesMut};
 use cql::Error;
 
 /// What a new connection's buffer holds.
 const FIRST_BUFFER: usize = 4 << 10;
-/// What the buffer grows to while reads fill it.
-const BUFFER: usize = 64 << 10;
+/// What the buffer grows to while reads fill it. A longer frame (or segment) has a buffer of its own, which goes with it.
+pub const BUFFER: usize = 64 << 10;
+/// The most bytes at the begin of a compressed body that tell its length.
+const CLAIM: usize = 5;
 /// Less room than this is not worth a read.
 const MIN_SPACE: usize = 2 << 10;
-/// A body is read in steps of at most this, so that memory is taken for bytes that came and not for a length.
-const MAX_STEP: usize = 1 << 20;
 
 /// A complete frame of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -182,8 +182,13 @@ impl Frames {
     pub fn space(&mut self) -> &mut BytesMut {
         let missing = self.wanted.saturating_sub(self.buffer.len());
         let room = self.buffer.capacity() - self.buffer.len();
-        if missing > room {
-            self.buffer.reserve(missing.min(MAX_STEP.max(self.buffer.len())));
+        if missing > room && self.wanted > BUFFER {
+            // Not a byte more: what follows is read when there is memory for it.
+            let mut own = BytesMut::with_capacity(self.wanted);
+            own.extend_from_slice(&self.buffer);
+            self.buffer = own;
+        } else if missing > room {
+            self.buffer.reserve(missing);
         } else if room < MIN_SPACE {
             self.buffer.reserve(if self.filled { BUFFER } else { FIRST_BUFFER });
         }
@@ -232,6 +237,7 @@ impl Frames {
             Start::Frame(head) => {
                 self.wanted = 0;
                 let mut frame = self.buffer.split_to(head.len);
+                self.leave_long(head.len);
                 frame.advance(HEADER_LEN);
                 head.with(frame.freeze())
             }
@@ -243,6 +249,25 @@ impl Frames {
                 Next::Refused(refused)
             }
         }
+    }
+
+    /// The buffer of something long that was taken out of it goes with that, and is not kept for what may be short.
+    #[inline]
+    fn leave_long(&mut self, len: usize) {
+        if len > BUFFER {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+    }
+
+    /// What the compressed body of the frame at the buffer's start opens to; 0 if it is not compressed, too long, or not known yet.
+    pub fn opened_len(&self, compression: Compression) -> usize {
+        let Some(header) = self.buffer.first_chunk::<HEADER_LEN>() else { return 0 };
+        if header[1] & flag::COMPRESSION == 0 || self.opened.is_some() {
+            return 0;
+        }
+        let body = &self.buffer[HEADER_LEN..];
+        let claimed = compression.claimed_len(&body[..body.len().min(CLAIM)]).unwrap_or(0);
+        if claimed > self.max_body { 0 } else { claimed }
     }
 
     /// Takes the next frame out of segments.
@@ -260,7 +285,10 @@ impl Frames {
                 Taken::Damaged(why) => return broken(&format!("Damaged segment: {why}")),
                 Taken::Segment(segment) => segment,
             };
-            self.wanted = 0;
+            let len = std::mem::take(&mut self.wanted);
+            if len > BUFFER {
+                self.buffer = BytesMut::from(&self.buffer[..]);
+            }
             let next = match segment.self_contained {
                 true => opened.whole(segment.payload),
                 false => opened.part(&segment.payload, self.max_body),
@@ -333,6 +361,11 @@ impl Opened {
             let Some(rest) = self.skip.checked_sub(payload.len()) else { return Some(broken(TOO_MUCH)) };
             self.skip = rest;
             return None;
+        }
+        if self.long.capacity() < self.long_len {
+            let mut whole = BytesMut::with_capacity(self.long_len);
+            whole.extend_from_slice(&self.long);
+            self.long = whole;
         }
         self.long.extend_from_slice(payload);
         self.long_len = 0;

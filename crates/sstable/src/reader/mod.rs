@@ -15,6 +15,7 @@ use crate::data::{self, Head, flags};
 use crate::error::Error;
 use crate::index::{Entry, IndexCursor};
 use crate::input::Fault;
+use crate::large_reads::ReadId;
 use crate::promoted::Promoted;
 use crate::table::Sstable;
 use backward::Backward;
@@ -52,6 +53,8 @@ pub struct ReadOptions {
     /// The most content that is read at once, in bytes; readers that read ahead hold two such windows, or up to five if somebody waits for them.
     /// At most [`LARGEST_WINDOW`].
     pub window: u32,
+    /// The read that this is a part of: what it may hold of large rows is bounded, unless this is 0.
+    pub read: ReadId,
 }
 
 impl ReadOptions {
@@ -62,6 +65,7 @@ impl ReadOptions {
         use_cache: true,
         read_ahead: false,
         window: LARGEST_WINDOW,
+        read: 0,
     };
     /// For scans of clients.
     pub const SCAN: ReadOptions = ReadOptions { fill_cache: false, read_ahead: true, ..ReadOptions::POINT };
@@ -223,6 +227,13 @@ impl Reader {
     pub fn release(&mut self) {
         self.stream.release();
         self.index.release();
+    }
+
+    /// Gives back what is held of something large: for a reader that waits to be gone on with.
+    pub fn leave_large(&mut self) {
+        if self.stream.holds_large() {
+            self.release();
+        }
     }
 
     /// What is held in memory, about.

@@ -12,6 +12,7 @@
 use super::{LARGEST_WINDOW, ReadOptions};
 use crate::cache::{Kind, RoomAhead};
 use crate::error::Error;
+use crate::large_reads::{LARGE, LargeRead};
 use crate::table::Sstable;
 use bytes::Bytes;
 use rt::fs::IoClass;
@@ -32,6 +33,8 @@ const SAMPLED_FROM: u64 = 1 << 20;
 const MOST_AHEAD: usize = 4;
 /// How much is decompressed at once, into one buffer.
 const DECODE_AHEAD: usize = 32 << 10;
+/// Something large is in memory so many times while it is read.
+const LARGE_COPIES: usize = 3;
 /// The least that is taken from the next buffer to join it with what is left of the last.
 const JOINED: usize = 256;
 
@@ -83,6 +86,8 @@ pub(crate) struct Stream {
     limit: u64,
     /// Everything up to this place will be wanted.
     expected: u64,
+    /// The memory for something large, with its bytes.
+    large: Option<(usize, LargeRead)>,
 }
 
 impl Stream {
@@ -102,6 +107,7 @@ impl Stream {
             run: 0,
             limit,
             expected: 0,
+            large: None,
         }
     }
 
@@ -175,6 +181,9 @@ impl Stream {
 
     /// Makes at least `n` bytes available. Running into the end of the content is damage.
     pub async fn require(&mut self, n: usize) -> Result<(), Error> {
+        if n >= LARGE {
+            self.hold(n).await;
+        }
         while self.rest().len() < n {
             if self.table.content_length.saturating_sub(self.position()) < n as u64 {
                 return Err(self.corrupt("something reaches beyond the end"));
@@ -182,6 +191,20 @@ impl Stream {
             self.load(n - self.rest().len()).await?;
         }
         Ok(())
+    }
+
+    /// Waits until there is memory for something large: for its bytes in the window, which may be copied when that grows, and for
+    /// what is made of them.
+    #[cold]
+    async fn hold(&mut self, n: usize) {
+        let known = self.large.as_ref().map_or(0, |(bytes, _)| *bytes);
+        let left = self.table.content_length.saturating_sub(self.position());
+        if self.options.read == 0 || n <= known || n as u64 > left {
+            return;
+        }
+        let all = self.table.cached.large_reads().clone();
+        let more = Box::pin(all.enter(self.options.read, LARGE_COPIES * n)).await;
+        self.large = Some((n, more));
     }
 
     /// Makes more available than there is. Running into the end of the content is damage.
@@ -203,7 +226,13 @@ impl Stream {
         self.stored = None;
         self.decoded.clear();
         self.ahead = VecDeque::new();
+        self.large = None;
         self.run = 0;
+    }
+
+    /// Whether it holds memory for something large.
+    pub fn holds_large(&self) -> bool {
+        self.large.is_some()
     }
 
     /// What is held in memory, about.
@@ -228,6 +257,7 @@ impl Stream {
         let Window::Own(own) = &mut self.window else { unreachable!("what is joined is the window's own") };
         let taken = (self.base + own.len() as u64 - start) as usize;
         let more = content.len().min(taken + need.max(JOINED));
+        make_room(own, need);
         own.extend_from_slice(&content[taken..more]);
         if more < content.len() {
             self.joined = Some((start, content));
@@ -482,6 +512,7 @@ impl Stream {
             return Ok(());
         }
         let mut own = self.take_rest(n);
+        make_room(&mut own, need);
         let next = self.decode_to(n, stored.end, stored, &mut own);
         self.window = Window::Own(own);
         self.run += (next? - n) * length;
@@ -499,6 +530,7 @@ impl Stream {
         } else {
             let mut own = self.take_rest(n);
             let taken = content.len().min(need.max(JOINED));
+            make_room(&mut own, need);
             own.extend_from_slice(&content[..taken]);
             self.window = Window::Own(own);
             if taken < content.len() {
@@ -515,11 +547,12 @@ impl Stream {
             let start = n * self.table.chunk_length() as u64;
             (self.base, self.at) = (start, (place - start) as usize);
             return match std::mem::replace(&mut self.window, Window::Own(Vec::new())) {
-                Window::Own(mut own) => {
+                Window::Own(mut own) if own.capacity() < LARGE => {
                     own.clear();
                     own
                 }
-                Window::Chunk(_) => std::mem::take(&mut self.spare),
+                // A buffer for something large goes with it.
+                Window::Own(_) | Window::Chunk(_) => std::mem::take(&mut self.spare),
             };
         }
         let at = std::mem::replace(&mut self.at, 0);
@@ -541,9 +574,17 @@ impl Stream {
     fn keep_spare(&mut self) {
         if let Window::Own(own) = &mut self.window
             && own.capacity() > self.spare.capacity()
+            && own.capacity() < LARGE
         {
             own.clear();
             self.spare = std::mem::take(own);
         }
+    }
+}
+
+/// Makes room for as much as something large still needs at once: doubling would take up to twice as much.
+fn make_room(own: &mut Vec<u8>, need: usize) {
+    if need >= LARGE && own.capacity() - own.len() < need {
+        own.reserve_exact(need + 2 * DECODE_AHEAD);
     }
 }

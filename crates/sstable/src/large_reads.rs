@@ -1,0 +1,244 @@
+//! The memory of reads that hold large rows or long results: one budget per shard.
+//!
+//! What a read needs for a large row is not known before the row is found; a permit for the read cannot count it. So a read asks here when it
+//! meets something large, and waits until there is room. Reads come in by order of arrival. The read that came in first is always
+//! given more, so that no two wait for each other. A result counts from the moment it is built until its last byte was
+//! given up, mostly by the socket of the client, on whatever shard that is.
+
+use bytes::Bytes;
+use rt::sync::Notify;
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Something of at least so many bytes is large.
+pub const LARGE: usize = 1 << 20;
+/// A result of at least so many bytes counts until it is given up. A page that ends on its bytes is shorter.
+const LARGE_RESULT: usize = 2 << 20;
+/// Results are given up on other shards, which do not wake this one: how often a read that waits looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A read, as this budget knows it. 0 stands for reads that are not bounded here: those of compactions and the like.
+pub type ReadId = u64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct LargeReads {
+    budget: usize,
+    /// Bytes that reads hold.
+    used: Cell<usize>,
+    /// Bytes of results that were not given up yet.
+    results: Arc<AtomicUsize>,
+    /// The reads that hold something, in the order in which they came in, and how many parts.
+    holders: RefCell<Vec<(ReadId, usize)>>,
+    /// The reads that wait to come in.
+    queue: RefCell<VecDeque<ReadId>>,
+    room: Notify,
+    last: Cell<ReadId>,
+}
+
+/// A part of the budget that a read holds; dropping it gives it back.
+#[derive(Debug)]
+pub struct LargeRead {
+    of: Rc<LargeReads>,
+    read: ReadId,
+    bytes: usize,
+}
+
+impl LargeReads {
+    /// A budget of so many bytes.
+    pub fn new(budget: usize) -> Rc<LargeReads> {
+        Rc::new(LargeReads {
+            budget,
+            used: Cell::new(0),
+            results: Arc::default(),
+            holders: RefCell::default(),
+            queue: RefCell::default(),
+            room: Notify::new(),
+            last: Cell::new(0),
+        })
+    }
+
+    /// The id of one more read.
+    #[inline]
+    pub fn next_id(&self) -> ReadId {
+        let id = self.last.get() + 1;
+        self.last.set(id);
+        id
+    }
+
+    /// Bytes that reads and their results hold.
+    pub fn used(&self) -> usize {
+        self.used.get() + self.results.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a read may hold `bytes` more.
+    pub async fn enter(self: &Rc<Self>, read: ReadId, bytes: usize) -> LargeRead {
+        if !self.may_hold(read, bytes) {
+            let _place = Place::of(self, read);
+            while !self.may_hold(read, bytes) {
+                // Also when the time is over: see LOOK.
+                let _ = rt::time::timeout(LOOK, self.room.notified()).await;
+            }
+        }
+        self.used.set(self.used.get() + bytes);
+        let mut holders = self.holders.borrow_mut();
+        match holders.iter_mut().find(|(holder, _)| *holder == read) {
+            Some((_, parts)) => *parts += 1,
+            None => holders.push((read, 1)),
+        }
+        LargeRead { of: self.clone(), read, bytes }
+    }
+
+    fn may_hold(&self, read: ReadId, bytes: usize) -> bool {
+        let (holders, queue) = (self.holders.borrow(), self.queue.borrow());
+        if holders.first().is_some_and(|(first, _)| *first == read) {
+            return true;
+        }
+        let is_next =
+            holders.iter().any(|(holder, _)| *holder == read) || queue.front().is_none_or(|next| *next == read);
+        let used = self.used();
+        is_next && (used + bytes <= self.budget || used == 0)
+    }
+
+    /// A result of this shard. If it is large, it counts until the last part of it is given up.
+    pub fn result(&self, bytes: Vec<u8>) -> Bytes {
+        if bytes.len() < LARGE_RESULT {
+            return bytes.into();
+        }
+        self.results.fetch_add(bytes.len(), Ordering::Relaxed);
+        Bytes::from_owner(LargeResult { bytes, results: self.results.clone() })
+    }
+}
+
+/// The place of a read that waits to come in.
+struct Place<'a> {
+    of: &'a LargeReads,
+    read: Option<ReadId>,
+}
+
+impl<'a> Place<'a> {
+    fn of(of: &'a LargeReads, read: ReadId) -> Place<'a> {
+        let is_inside = of.holders.borrow().iter().any(|(holder, _)| *holder == read);
+        if !is_inside {
+            of.queue.borrow_mut().push_back(read);
+        }
+        Place { of, read: (!is_inside).then_some(read) }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(read) = self.read {
+            self.of.queue.borrow_mut().retain(|waiting| *waiting != read);
+            self.of.room.notify_waiters();
+        }
+    }
+}
+
+impl Drop for LargeRead {
+    fn drop(&mut self) {
+        let of = &self.of;
+        of.used.set(of.used.get() - self.bytes);
+        let mut holders = of.holders.borrow_mut();
+        if let Some((_, parts)) = holders.iter_mut().find(|(holder, _)| *holder == self.read) {
+            *parts -= 1;
+        }
+        holders.retain(|(_, parts)| *parts > 0);
+        of.room.notify_waiters();
+    }
+}
+
+/// The bytes of a result, and where they are counted.
+struct LargeResult {
+    bytes: Vec<u8>,
+    results: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for LargeResult {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for LargeResult {
+    fn drop(&mut self) {
+        self.results.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_come_in_one_after_the_other_and_the_first_one_gets_more() {
+        rt::block_on(async {
+            let all = LargeReads::new(100);
+            let (one, two) = (all.next_id(), all.next_id());
+            let first = all.enter(one, 1000).await;
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let mut waiting = Vec::new();
+            for read in [two, all.next_id()] {
+                let (all, order) = (all.clone(), order.clone());
+                waiting.push(rt::task::spawn(async move {
+                    let held = all.enter(read, 80).await;
+                    order.borrow_mut().push(read);
+                    drop(held);
+                }));
+                rt::task::yield_now().await;
+            }
+            let more = all.enter(one, 50).await;
+            assert_eq!((all.used(), order.borrow().len()), (1050, 0));
+            drop((first, more));
+            for task in waiting {
+                task.await.expect("not aborted");
+            }
+            assert_eq!((&order.borrow()[..], all.used()), (&[two, two + 1][..], 0));
+        });
+    }
+
+    #[test]
+    fn two_that_hold_something_do_not_wait_for_each_other() {
+        rt::block_on(async {
+            let all = LargeReads::new(100);
+            let (one, two) = (all.next_id(), all.next_id());
+            let (first, second) = (all.enter(one, 40).await, all.enter(two, 40).await);
+            let waits = rt::task::spawn({
+                let all = all.clone();
+                async move { drop(all.enter(two, 40).await) }
+            });
+            let more = all.enter(one, 40).await;
+            assert!(!waits.is_finished());
+            drop((first, more));
+            waits.await.expect("not aborted");
+            drop(second);
+            assert_eq!(all.used(), 0);
+        });
+    }
+
+    #[test]
+    fn a_result_counts_until_it_is_given_up_elsewhere() {
+        rt::block_on(async {
+            let all = LargeReads::new(LARGE);
+            assert_eq!((all.result(vec![1; 10]).len(), all.used()), (10, 0));
+            let result = all.result(vec![1; LARGE_RESULT]);
+            let part = result.slice(10..20);
+            drop(result);
+            assert_eq!(all.used(), LARGE_RESULT);
+            let waits = rt::task::spawn({
+                let all = all.clone();
+                async move { drop(all.enter(all.next_id(), 10).await) }
+            });
+            rt::task::yield_now().await;
+            assert!(!waits.is_finished());
+            let elsewhere = std::thread::spawn(move || drop(part));
+            waits.await.expect("not aborted");
+            elsewhere.join().expect("ended");
+            assert_eq!(all.used(), 0);
+        });
+    }
+}

@@ -255,3 +255,29 @@ def test_a_full_disk(small_disk):
     finally:
         node.close()
         shutil.rmtree(small_disk / "data", ignore_errors=True)
+
+
+def test_a_stop_that_could_not_flush_says_so(node):
+    """What a failed flush would have written is in the commitlog: the stop says that, with another status than 0, and the start replays it."""
+    node.start()
+    db = Database(node.address)
+    table, keyspace = db.table("pk int PRIMARY KEY, v text"), db.keyspace
+    for pk in range(50):
+        db.execute(f"INSERT INTO {table} (pk, v) VALUES ({pk}, 'x')")
+    db.cluster.shutdown()
+    directory = table_dir(node, keyspace, table)
+    aside = directory.with_name("aside")
+    directory.rename(aside)
+    directory.write_text("not a directory")
+    status, _ = node.admin("POST", f"/storage_service/keyspace_flush/{keyspace}")
+    assert status >= 400
+    assert node.stop() != 0
+    said = f"the memtables of {keyspace}.{table} could not be flushed; their writes are in the commitlog and are replayed at the next start"
+    assert said in node.log_tail(40)
+    directory.unlink()
+    aside.rename(directory)
+    node.start()
+    db = Database(node.address)
+    assert db.one(f"SELECT count(*) FROM {keyspace}.{table}") == 50
+    db.cluster.shutdown()
+    assert node.stop() == 0

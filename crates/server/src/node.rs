@@ -257,12 +257,12 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let signal = signals.await;
         tracing::info!(signal, "stopping");
         let down = remote.call(ShardId(0), || async { wind_down().await });
-        down.await.map_err(because)?;
+        let down = down.await.map_err(because)?;
         let _ = stop.send(true);
         for served in serving {
             let _ = served.await;
         }
-        Ok(())
+        down
     });
     machine.stop();
     let joined = machine.join().map_err(|error| StartError(format!("a shard failed: {error}")));
@@ -319,7 +319,7 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
     let listeners = match Listeners::open(&plan.client_ports).await {
         Ok(listeners) => listeners,
         Err(error) => {
-            stack::stop().await;
+            let _ = stack::stop().await;
             return Err(because(error));
         }
     };
@@ -346,9 +346,10 @@ async fn watch_log() {
     std::process::exit(1);
 }
 
-/// On shard 0: the way back. Nobody new comes in, those inside finish, the floors stop, the directory is let go.
-async fn wind_down() {
-    let Some(running) = rt::shard::try_service::<Running>() else { return };
+/// On shard 0: the way back. Nobody new comes in, those inside finish, the layers stop, the directory is let go. An error says what
+/// could not be written.
+async fn wind_down() -> Result<(), StartError> {
+    let Some(running) = rt::shard::try_service::<Running>() else { return Ok(()) };
     report::set_serving(false);
     let accepting = running.accepting.borrow_mut().take();
     if let Some(accepting) = accepting {
@@ -364,9 +365,10 @@ async fn wind_down() {
     })
     .await;
     node_events::end();
-    stack::stop().await;
+    let stopped = stack::stop().await;
     report::end();
     rt::shard::uninstall::<Running>();
+    stopped
 }
 
 /// The HTTP ports of a node: metrics, administration.

@@ -82,6 +82,7 @@ pub async fn execute(client: &ClientState, statement: &Statement, guardrails: &G
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(move |metadata, node| {
         let Made { ops, change, warnings } = make(metadata, node, &guardrails, &own)?;
+        metadata.check_types(&ops).map_err(|error| Error::invalid(error.to_string()))?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
     .await;

@@ -3,7 +3,8 @@
 import hashlib
 
 import pytest
-from cassandra.query import UNSET_VALUE
+from cassandra import DriverException
+from cassandra.query import UNSET_VALUE, BatchStatement, SimpleStatement
 from database import Database, Invalid, Syntax, connect
 
 
@@ -46,9 +47,11 @@ def test_metadata(db, t):
     assert [(m.name, m.type.cql_parameterized_type()) for m in token.column_metadata] == [("partition key token", "bigint")]
 
 
-def test_id_is_md5_of_keyspace_and_text(db, t):
-    text = f"SELECT v FROM {t} WHERE pk = ?"
+def test_id_is_md5_of_keyspace_text_and_types(db, t):
+    text = f"SELECT v FROM {t} WHERE pk = 1"
     assert db.prepare(text).query_id == hashlib.md5((db.keyspace + text).encode()).digest()
+    text = f"SELECT v FROM {t} WHERE pk = ? AND ck = ?"
+    assert db.prepare(text).query_id == hashlib.md5((db.keyspace + text + "\0int\0int").encode()).digest()
     assert db.prepare(text).query_id == db.prepare(text).query_id
     assert db.prepare(text + " ").query_id != db.prepare(text).query_id
 
@@ -190,3 +193,62 @@ def test_ids_survive_a_restart(node):
         assert db.prepare(f"SELECT v FROM {t} WHERE pk = ?").query_id == before
     finally:
         db.cluster.shutdown()
+
+
+def test_a_table_made_again_with_other_types(db):
+    """Values bound for a dropped table never reach the table that took its name: drivers prepare again, and see that it is another one."""
+    name = db.table("pk int PRIMARY KEY, v bigint")
+    prepared = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)")
+    db.execute(prepared, 1, 7)
+    db.execute(f"DROP TABLE {name}")
+    db.execute(f"CREATE TABLE {name} (pk int PRIMARY KEY, v double)")
+    for _ in range(3):
+        with pytest.raises(DriverException, match="ID mismatch"):
+            db.execute(prepared, 1, 7)
+    batch = BatchStatement()
+    batch.add(prepared, (2, 7))
+    with pytest.raises(DriverException, match="ID mismatch"):
+        db.execute(batch)
+    assert db.rows(f"SELECT * FROM {name}") == []
+    db.execute(db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)"), 1, 7.5)
+    assert db.rows(f"SELECT * FROM {name}") == [(1, 7.5)]
+
+
+def test_a_table_made_again_with_the_same_types(db):
+    name = db.table("pk int PRIMARY KEY, v bigint")
+    insert, select = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT * FROM {name} WHERE pk = ?")
+    for again in range(3):
+        db.execute(insert, 1, again)
+        assert db.rows(select, 1) == [(1, again)]
+        db.execute(f"DROP TABLE {name}")
+        db.execute(f"CREATE TABLE {name} (pk int PRIMARY KEY, v bigint)")
+        assert db.rows(select, 1) == []
+
+
+def test_a_type_altered_after_preparing(db):
+    """ALTER keeps old values valid: the driver prepares again, and nobody notices."""
+    udt = db.type("a int")
+    name = db.table(f"pk int PRIMARY KEY, u frozen<{udt}>, v timestamp")
+    insert = db.prepare(f"INSERT INTO {name} (pk, u) VALUES (?, ?)")
+    when = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)")
+    db.execute(f"ALTER TYPE {udt} ADD b text")
+    db.execute(f"ALTER TABLE {name} ALTER v TYPE bigint")
+    for pk in range(3):
+        db.execute(insert, pk, (5,))
+        db.execute(when, pk, 1000)
+        u, v = db.rows(f"SELECT u, v FROM {name} WHERE pk = {pk}")[0]
+        assert (tuple(u), v) == ((5, None), 1000)
+
+
+def test_a_paging_state_of_a_dropped_table(db):
+    """The error is not a protocol error, upon which the driver would close the connection."""
+    name = db.table("pk int PRIMARY KEY, v bigint")
+    for pk in range(20):
+        db.execute(f"INSERT INTO {name} (pk, v) VALUES ({pk}, 1)")
+    statement = SimpleStatement(f"SELECT * FROM {name}", fetch_size=5)
+    state = db.session.execute(statement).paging_state
+    assert state
+    db.execute(f"DROP TABLE {name}")
+    db.execute(f"CREATE TABLE {name} (pk int PRIMARY KEY, v double)")
+    with pytest.raises(Invalid, match="paging state has been dropped"):
+        db.session.execute(statement, paging_state=state)

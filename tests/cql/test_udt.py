@@ -165,3 +165,35 @@ def test_nested(db):
 
 def test_types_of_other_keyspaces_are_refused(db):
     db.refused(Invalid, "CREATE TABLE bad (pk int PRIMARY KEY, v frozen<system_schema.some_type>)")
+
+
+def test_limits(db):
+    """Types that could not be stored are refused when they are declared, in a moment."""
+    below = "int"
+    for level in range(15):
+        statement = f"CREATE TYPE wide{level} (a {below}, b {below}, c {below}, d {below})"
+        if level < 5:
+            db.execute(statement)
+            below = f"frozen<wide{level}>"
+        else:
+            db.refused(Invalid, statement, match=f"wide{level} consists of more than 4096 types")
+            break
+    name = db.table("pk int PRIMARY KEY, v frozen<wide4>, l list<frozen<wide4>>")
+    db.refused(Invalid, "ALTER TYPE wide0 ADD e tuple<int, int, int, int, int, int, int, int, int, int, int, int>", match="4096 types")
+    below = "int"
+    for level in range(40):
+        statement = f"CREATE TYPE deep{level} (a {below})"
+        if level < 31:
+            db.execute(statement)
+            below = f"frozen<deep{level}>"
+        else:
+            db.refused(Invalid, statement, match="deep31 nests types more than 32 deep")
+            break
+    db.refused(Invalid, f"ALTER TABLE {name} ADD x list<frozen<deep30>>", match="more than 32 deep")
+    db.refused(Invalid, "ALTER TYPE deep0 ADD b tuple<int>", match="deep30 nests types more than 32 deep")
+    db.execute(f"ALTER TABLE {name} ADD x frozen<deep30>")
+    db.execute(f"INSERT INTO {name} (pk, x) VALUES (1, {'{a: ' * 31}5{'}' * 31})")
+    value = db.one(f"SELECT x FROM {name}")
+    for _ in range(31):
+        value = value[0]
+    assert value == 5

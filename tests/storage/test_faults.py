@@ -436,3 +436,29 @@ def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node
     session.execute("INSERT INTO late.t (pk, v) VALUES (1, 1)")
     assert session.execute("SELECT v FROM late.t WHERE pk = 1").one().v == 1
     cluster.shutdown()
+
+
+def test_a_stop_that_could_not_flush_says_so(node):
+    """What a failed flush would have written is in the commitlog: the stop says that, with another status than 0, and the start replays it."""
+    node.start()
+    db = Database(node.address)
+    table, keyspace = db.table("pk int PRIMARY KEY, v text"), db.keyspace
+    for pk in range(50):
+        db.execute(f"INSERT INTO {table} (pk, v) VALUES ({pk}, 'x')")
+    db.cluster.shutdown()
+    directory = table_dir(node, keyspace, table)
+    aside = directory.with_name("aside")
+    directory.rename(aside)
+    directory.write_text("not a directory")
+    status, _ = node.admin("POST", f"/storage_service/keyspace_flush/{keyspace}")
+    assert status >= 400
+    assert node.stop() != 0
+    said = f"the memtables of {keyspace}.{table} could not be flushed; their writes are in the commitlog and are replayed at the next start"
+    assert said in node.log_tail(40)
+    directory.unlink()
+    aside.rename(directory)
+    node.start()
+    db = Database(node.address)
+    assert db.one(f"SELECT count(*) FROM {keyspace}.{table}") == 50
+    db.cluster.shutdown()
+    assert node.stop() == 0

@@ -34,6 +34,10 @@ fn refusal() -> Error {
     Error::Protocol("Invalid value for the paging state".into())
 }
 
+fn dropped() -> Error {
+    Error::Invalid("The table of the paging state has been dropped".into())
+}
+
 /// The rows of each page.
 async fn pages(session: &Session, text: &str, size: i32) -> Vec<Vec<String>> {
     let mut params = QueryParams { page_size: Some(size), ..QueryParams::default() };
@@ -173,7 +177,8 @@ fn a_state_is_of_one_role_and_survives_alter() {
         let state = rows(page(&session, text, values(&[]), None).await).paging_state.expect("there is more");
         session.ok("DROP TABLE t").await;
         session.ok("CREATE TABLE t (p int, c int, v int, s int static, PRIMARY KEY (p, c))").await;
-        assert_eq!(page(&session, text, values(&[]), Some(state)).await.err(), Some(refusal()));
+        let gone = Error::Invalid("The table of the paging state has been dropped".into());
+        assert_eq!(page(&session, text, values(&[]), Some(state)).await.err(), Some(gone));
     });
 }
 
@@ -198,7 +203,7 @@ fn states_outlive_the_rotation_of_keys_and_not_their_own_key() {
             assert!(page(&session, text, values(&[]), Some(state.clone())).await.is_ok());
         }
         change_keys(|newest| Op::DropPagingKey(newest - 1)).await;
-        assert_eq!(page(&session, text, values(&[]), Some(old)).await.err(), Some(refusal()));
+        assert_eq!(page(&session, text, values(&[]), Some(old)).await.err(), Some(dropped()));
         assert!(page(&session, text, values(&[]), Some(new)).await.is_ok());
         assert!(rt::shard::service::<Coordinator>().metrics().refused_states > 0);
     });

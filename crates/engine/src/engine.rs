@@ -76,6 +76,15 @@ pub struct Engine {
     started: Cell<bool>,
 }
 
+/// What a shard could not write until it stopped.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unwritten {
+    /// Tables whose last flush failed. What it would have written is in the commitlog.
+    pub tables: Vec<String>,
+    /// Why the commitlog itself could not be closed, if it could not.
+    pub log: Option<String>,
+}
+
 impl Engine {
     /// A store without tables. Opens a new run of the log: list the old ones before.
     pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
@@ -221,8 +230,9 @@ impl Engine {
         }
     }
 
-    /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables stays in the log.
-    pub async fn stop(&self) {
+    /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables stays in the log. Says what could
+    /// not be written.
+    pub async fn stop(&self) -> Unwritten {
         self.stop.cancel();
         self.compactions.wake_all();
         let tables: Vec<_> = self.tables.borrow().values().cloned().collect();
@@ -233,9 +243,18 @@ impl Engine {
         for table in &tables {
             table.work.close().await;
         }
+        let mut unwritten = Unwritten::default();
+        for table in &tables {
+            let schema = table.schema();
+            if table.tablets().iter().any(|tablet| tablet.failed_flushes.get() > 0) {
+                unwritten.tables.push(format!("{}.{}", schema.keyspace, schema.name));
+            }
+        }
         if let Err(error) = self.log.close().await {
             tracing::error!(%error, "the commitlog could not be closed");
+            unwritten.log = Some(error.to_string());
         }
+        unwritten
     }
 
     /// Makes everything that was applied so far durable, whatever the log's sync mode.

@@ -47,7 +47,7 @@ mod scratch;
 
 pub use compaction::{CompactionKind, CompactionProgress, CompactionRecord};
 pub use config::{EngineConfig, open_files_of_process};
-pub use engine::{Engine, TabletRange};
+pub use engine::{Engine, TabletRange, Unwritten};
 pub use error::{ApplyError, EngineError, NoSuchTable, ReadError};
 pub use metrics::{EngineMetrics, TableStats};
 pub use parts::Origin;

@@ -39,6 +39,12 @@ uuid_id!(
     /// A table, for its whole life; a table dropped and created again has another id.
     TableId
 );
+impl TableId {
+    /// Whether the id is made of the table's name (UUID version 3): only built-in tables have such ids, and they are never dropped.
+    pub fn is_named(&self) -> bool {
+        self.0.get_version_num() == 3
+    }
+}
 uuid_id!(
     /// One version of one table's schema.
     SchemaVersion

@@ -268,20 +268,20 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let _ = stop.send(true);
         let phase = stopping.phase.clone();
         let down = remote.call(ShardId(0), move || wind_down(phase));
-        down.await.map_err(because)?;
+        let down = down.await.map_err(because)?;
         stopping.phase.enter("ending HTTP requests");
         for served in serving {
             let _ = served.await;
         }
         stopping.phase.enter("ending the shards");
-        Ok(stopping)
+        Ok((stopping, down))
     });
     machine.stop();
     let joined = machine.join().map_err(|error| StartError(format!("a shard failed: {error}")));
     // The time limit of the stop holds until the shards have ended.
-    ran.and_then(|stopping| {
+    ran.and_then(|(stopping, down)| {
         drop(stopping);
-        joined
+        joined.and(down)
     })
 }
 
@@ -339,7 +339,7 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
     if plan.serves_clients
         && let Err(error) = clients.start().await
     {
-        stack::stop().await;
+        let _ = stack::stop().await;
         return Err(because(error));
     }
     rt::shard::install(clients);
@@ -375,10 +375,11 @@ async fn watch_log() {
     std::process::exit(1);
 }
 
-/// On shard 0: the way back. The ports close, requests under way end, the floors stop, the directory is let go.
-async fn wind_down(phase: Phase) {
+/// On shard 0: the way back. The ports close, requests under way end, the layers stop, the directory is let go. An error says what
+/// could not be written.
+async fn wind_down(phase: Phase) -> Result<(), StartError> {
     if rt::shard::try_service::<Running>().is_none() {
-        return;
+        return Ok(());
     }
     membership::announce_stop().await;
     phase.enter("ending requests of clients");
@@ -388,9 +389,10 @@ async fn wind_down(phase: Phase) {
     rt::shard::uninstall::<ClientService>();
     rt::shard::call_all(|| async { rt::shard::uninstall::<Server<Processor>>() }).await;
     node_events::end();
-    stack::stop_in(&phase).await;
+    let stopped = stack::stop_in(&phase).await;
     report::end();
     rt::shard::uninstall::<Running>();
+    stopped
 }
 
 /// The HTTP ports of a node: metrics, administration.

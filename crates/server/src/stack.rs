@@ -18,12 +18,13 @@ use cql::large_data::{LargeDataLimits, Limits};
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
 use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
-use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits};
+use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
 pub use replica::ReplicaConfig;
 use rt::ShardId;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -272,13 +273,14 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
 }
 
-/// Stops the floors on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0.
-pub async fn stop() {
-    stop_in(&Phase::default()).await;
+/// Stops the layers on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0. An error says what
+/// could not be written.
+pub async fn stop() -> Result<(), StartError> {
+    stop_in(&Phase::default()).await
 }
 
 /// As [`stop`], and says which phase it is in.
-pub(crate) async fn stop_in(phase: &Phase) {
+pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StartError> {
     if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
         phase.enter("closing the log of the metadata");
         metadata.stop().await;
@@ -286,17 +288,38 @@ pub(crate) async fn stop_in(phase: &Phase) {
         membership::close().await;
     }
     phase.enter("stopping flushes and compactions, closing the commitlog");
-    rt::shard::call_all(|| async {
+    let unwritten = rt::shard::call_all(|| async {
         rt::shard::uninstall::<Processor>();
         if let Some(replica) = rt::shard::try_service::<Replica>() {
             replica.forget_queriers(None);
         }
-        if let Some(engine) = rt::shard::try_service::<Engine>() {
-            engine.stop().await;
+        match rt::shard::try_service::<Engine>() {
+            Some(engine) => engine.stop().await,
+            None => Unwritten::default(),
         }
-    })
-    .await;
+    });
+    let unwritten = unwritten.await;
     rt::shard::uninstall::<InventoryKeeper>();
+    all_written(unwritten)
+}
+
+/// An error if a shard could not write something until it stopped.
+fn all_written(shards: Vec<Unwritten>) -> Result<(), StartError> {
+    let logs: Vec<String> = shards.iter().filter_map(|shard| shard.log.clone()).collect();
+    if let Some(why) = logs.first() {
+        return Err(StartError(format!(
+            "the commitlog could not be closed: {why}; the last writes may not be on disk"
+        )));
+    }
+    let tables: BTreeSet<String> = shards.into_iter().flat_map(|shard| shard.tables).collect();
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let tables = tables.into_iter().collect::<Vec<_>>().join(", ");
+    Err(StartError(format!(
+        "stopped, but the memtables of {tables} could not be flushed; their writes are in the commitlog and are replayed at the next \
+         start"
+    )))
 }
 
 async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {

@@ -88,7 +88,7 @@ fn live<T: Send + 'static, F: Future<Output = T> + 'static>(
             let stack = stack::start(config).await.map_err(|error| error.to_string())?;
             let done = work().await;
             if stops {
-                stack::stop().await;
+                stack::stop().await.map_err(|error| error.to_string())?;
             }
             drop(stack);
             Ok(done)

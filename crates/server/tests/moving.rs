@@ -219,7 +219,7 @@ impl Up {
     async fn stop(self) -> (PathBuf, SocketAddr) {
         self.on(|| async {
             rt::shard::uninstall::<Streaming>();
-            stack::stop().await;
+            stack::stop().await.expect("all is written");
             rt::shard::uninstall::<stack::Stack>();
         })
         .await;

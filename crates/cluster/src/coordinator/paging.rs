@@ -15,7 +15,7 @@
 //!     1: what the language adds for itself
 //!     2: who read the last page, where it ended: i64 the token before the first and i64 the last token of their tablet, host ids of 16 bytes
 //!     3: kept for a decision about read repair; today every read repairs what it finds, and there is nothing to decide
-//!     4: 16 bytes table id, u32 CRC32 of it
+//!     4: 16 bytes table id, u32 CRC32 of it; not of virtual tables
 //! ```
 //!
 //! What a state is bound to is in its signature: a state of another table, role or statement does not verify. The table's id is in the
@@ -152,9 +152,12 @@ impl PagingState {
         out.extend_from_slice(&key.to_le_bytes());
         out.extend_from_slice(&[0; TAG]);
         self.write_body(now, &mut out);
-        out.push(TABLE);
-        out.extend_from_slice(&(TABLE_FIELD as u32).to_le_bytes());
-        out.extend_from_slice(&table_field(binding.table));
+        // Tables that can be dropped have ids of version 1; virtual tables have not.
+        if binding.table.0.get_version_num() == 1 {
+            out.push(TABLE);
+            out.extend_from_slice(&(TABLE_FIELD as u32).to_le_bytes());
+            out.extend_from_slice(&table_field(binding.table));
+        }
         let tag = signed(mac.clone(), binding, &out).finalize().into_bytes();
         out[HEAD - TAG..HEAD].copy_from_slice(&tag[..TAG]);
         out.into()
@@ -313,7 +316,9 @@ impl Coordinator {
             if let Some(trace) = trace {
                 trace.event(format!("The paging state is refused: {why}"));
             }
-            let is_gone = |table: TableId| table != binding.table && self.metadata().table_by_id(table).is_none();
+            let is_gone = |table: TableId| {
+                table != binding.table && !table.is_named() && self.metadata().table_by_id(table).is_none()
+            };
             if why == Refused::Forged && PagingState::claimed_table(bytes).is_some_and(is_gone) {
                 return CoordinatorError::Invalid("The table of the paging state has been dropped".into());
             }

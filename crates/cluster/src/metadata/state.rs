@@ -12,10 +12,12 @@ use crate::tablets::{TabletMap, TabletReplica};
 use crate::topology::Topology;
 use model::id::{HostId, TableId};
 use model::schema::{Column, ColumnKind, DroppedColumn, TableSchema};
-use model::types::{self, CqlType, UserType};
+use model::types::limits::{self, Extent, MAX_TABLE_NODES};
+use model::types::parse::Room;
+use model::types::{self, CqlType, UserType, ValueError};
 use rt::hash::HashMap;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
@@ -350,18 +352,86 @@ impl Metadata {
         }
     }
 
-    /// A CQL type's text as a type, with the user types of a keyspace.
+    /// A CQL type's text as a type, with the user types of a keyspace. What is beyond the limits on types, because it was declared before
+    /// there were any, is cut down to them: it must not keep a node from starting, and its bytes stay readable as blobs.
     pub fn parse_type(&self, keyspace: &str, text: &str) -> Result<CqlType, MetadataError> {
+        self.parse_stored(keyspace, text, &mut Room::of_column())
+    }
+
+    fn parse_stored(&self, keyspace: &str, text: &str, room: &mut Room) -> Result<CqlType, MetadataError> {
         let resolve = |own: Option<&str>, name: &str| self.keyspace(own.unwrap_or(keyspace))?.types.get(name).cloned();
-        types::parse::parse(text, &resolve).map_err(|error| MetadataError::Broken(format!("type {text}: {error}")))
+        let parsed = types::parse::parse_stored(text, &resolve, room);
+        parsed.map_err(|error| MetadataError::Broken(format!("type {text}: {error}")))
+    }
+
+    /// Refuses a change whose steps make types or tables beyond the limits on types. For those who make changes: what has been
+    /// agreed upon is applied whatever it is.
+    pub fn check_types(&self, ops: &[Op]) -> Result<(), ValueError> {
+        let mut ahead = self.clone();
+        for op in ops {
+            match op {
+                Op::PutType(definition) => {
+                    ahead.check_user_type(definition)?;
+                    // What else does not fit is for those who apply it to report.
+                    if ahead.step(op).is_err() {
+                        return Ok(());
+                    }
+                }
+                Op::PutTable(definition) => ahead.check_columns(definition)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_user_type(&self, definition: &TypeDefinition) -> Result<(), ValueError> {
+        let TypeDefinition { keyspace, name, fields } = definition;
+        let checked = fields.iter().map(|(field, ty)| {
+            let what = format!("Field {field} of user type {keyspace}.{name}");
+            Ok((field.clone(), self.checked_type(keyspace, ty, &what)?))
+        });
+        let fields = checked.collect::<Result<_, ValueError>>()?;
+        let user_type = UserType { keyspace: keyspace.clone(), name: name.clone(), fields, frozen: false };
+        limits::check(&CqlType::udt(user_type), format_args!("User type {keyspace}.{name}")).map(drop)
+    }
+
+    fn check_columns(&self, definition: &TableDefinition) -> Result<(), ValueError> {
+        let table = format!("{}.{}", definition.keyspace, definition.name);
+        let mut nodes = 0;
+        for column in &definition.columns {
+            let what = format!("Column {} of table {table}", column.name);
+            nodes += Extent::of(&self.checked_type(&definition.keyspace, &column.ty, &what)?).nodes;
+        }
+        if nodes <= MAX_TABLE_NODES {
+            return Ok(());
+        }
+        Err(ValueError::new(format!(
+            "The columns of table {table} consist of more than {MAX_TABLE_NODES} types, counting the types inside user types \
+             wherever they are used"
+        )))
+    }
+
+    /// A type that is within the limits; the error calls it `what`.
+    fn checked_type(&self, keyspace: &str, text: &str, what: &str) -> Result<CqlType, ValueError> {
+        let resolve = |own: Option<&str>, name: &str| self.keyspace(own.unwrap_or(keyspace))?.types.get(name).cloned();
+        types::parse::parse_as(text, &resolve, what)
     }
 
     fn resolve_type(&self, definition: &TypeDefinition) -> Result<UserType, MetadataError> {
+        let mut room = Room::of_user_type();
         let fields = definition
             .fields
             .iter()
-            .map(|(name, ty)| Ok((name.clone(), self.parse_type(&definition.keyspace, ty)?)))
+            .map(|(name, ty)| Ok((name.clone(), self.parse_stored(&definition.keyspace, ty, &mut room)?)))
             .collect::<Result<_, MetadataError>>()?;
+        if room.is_cut() {
+            let (keyspace, name) = (&definition.keyspace, &definition.name);
+            tracing::warn!(
+                keyspace,
+                user_type = name,
+                "the type exceeds the limits on types: fields beyond them are read as blobs"
+            );
+        }
         Ok(UserType { keyspace: definition.keyspace.clone(), name: definition.name.clone(), fields, frozen: false })
     }
 
@@ -427,20 +497,27 @@ fn transition_of(definition: &TransitionDefinition) -> Result<Transition, Metada
 
 /// The types of a keyspace, each after those that it uses.
 pub fn types_in_order(keyspace: &Keyspace) -> Vec<Arc<UserType>> {
-    let mut out: Vec<Arc<UserType>> = Vec::new();
-    while out.len() < keyspace.types.len() {
-        let before = out.len();
-        for user_type in keyspace.types.values() {
-            let done = |name: &str| out.iter().any(|other| other.name == name);
-            let uses_undone = keyspace.types.keys().any(|name| {
-                !done(name) && user_type.fields.iter().any(|(_, ty)| ty.references_udt(&keyspace.definition.name, name))
-            });
-            if !done(&user_type.name) && !uses_undone {
-                out.push(user_type.clone());
-            }
+    fn visit<'k>(
+        keyspace: &'k Keyspace,
+        user_type: &'k Arc<UserType>,
+        seen: &mut BTreeSet<&'k str>,
+        out: &mut Vec<Arc<UserType>>,
+    ) {
+        if !seen.insert(&user_type.name) {
+            return;
         }
-        assert!(out.len() > before, "types do not use each other in a circle");
+        // What a used type uses in turn is found in the keyspace, not by walking on.
+        for (_, ty) in &user_type.fields {
+            ty.each_user_type(&mut |used| {
+                if let Some(used) = keyspace.types.get(&used.name) {
+                    visit(keyspace, used, seen, out);
+                }
+            });
+        }
+        out.push(user_type.clone());
     }
+    let (mut seen, mut out) = (BTreeSet::new(), Vec::with_capacity(keyspace.types.len()));
+    keyspace.types.values().for_each(|user_type| visit(keyspace, user_type, &mut seen, &mut out));
     out
 }
 

@@ -33,6 +33,7 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
         }
         AlterTypeAction::Rename { if_exists, pairs } => {
             for (from, to) in pairs {
+                names::check_type_name(to.as_str())?;
                 match user_type.field_index(from.as_str()) {
                     Some(at) => fields[at].0 = to.as_str().to_owned(),
                     None if *if_exists => {}
@@ -87,6 +88,7 @@ fn added(
             "Cannot add new field to type {keyspace}.{name}: maximum number of fields reached"
         )));
     }
+    names::check_type_name(field.as_str())?;
     let ty = field_type(metadata, keyspace, written)?;
     let circular = ty.references_udt(keyspace, name)
         || home.types.values().any(|other| {

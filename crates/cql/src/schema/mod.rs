@@ -92,6 +92,7 @@ pub async fn execute(
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(move |metadata, node| {
         let Made { ops, change, warnings } = make(metadata, node, &guardrails, &own)?;
+        metadata.check_types(&ops).map_err(|error| Error::invalid(error.to_string()))?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
     .await;

@@ -48,6 +48,16 @@ pub fn check_column_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Checks the name of a new user type, or of a field of one.
+pub fn check_type_name(name: &str) -> Result<(), Error> {
+    if name.chars().count() > MAX_NAME_CHARACTERS {
+        return Err(Error::invalid(format!(
+            "Names of user types and their fields shouldn't be more than {MAX_NAME_CHARACTERS} characters long (got \"{name}\")"
+        )));
+    }
+    Ok(())
+}
+
 fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

@@ -4,13 +4,57 @@ use crate::error::Error;
 use crate::syntax::ast::{NativeType, TypeName};
 use cluster::Metadata;
 use model::CqlType;
+use model::types::limits::{self, Extent, MAX_TYPE_NODES};
 use model::types::{class_name, parse};
+
+/// The most characters of a type that an error shows.
+const MAX_SHOWN: usize = 100;
 
 /// The type that `written` means in a statement on `keyspace`, checked as the type of a column or a field.
 pub fn resolve(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Result<CqlType, Error> {
+    let invalid = |error: model::types::ValueError| Error::invalid(error.to_string());
+    // Before the type is made: making it walks over all that is in it.
+    if nodes(metadata, keyspace, written, 0) > MAX_TYPE_NODES {
+        return Err(invalid(limits::too_many(short(written))));
+    }
     let ty = of(metadata, keyspace, written, Nested::InNothing)?;
-    parse::check(&ty).map_err(|error| Error::invalid(error.to_string()))?;
+    limits::check(&ty, short(written)).map_err(invalid)?;
+    parse::check(&ty).map_err(invalid)?;
     Ok(ty)
+}
+
+/// How many types a written one consists of, with `before` counted already. Ends early beyond the limit.
+fn nodes(metadata: &Metadata, keyspace: &str, written: &TypeName, before: usize) -> usize {
+    if before > MAX_TYPE_NODES {
+        return before;
+    }
+    match written {
+        TypeName::Frozen(inner) => nodes(metadata, keyspace, inner, before),
+        TypeName::List(inner) | TypeName::Set(inner) | TypeName::Vector(inner, _) => {
+            nodes(metadata, keyspace, inner, before + 1)
+        }
+        TypeName::Map(key, value) => {
+            let before = nodes(metadata, keyspace, key, before + 1);
+            nodes(metadata, keyspace, value, before)
+        }
+        TypeName::Tuple(fields) => {
+            fields.iter().fold(before + 1, |before, field| nodes(metadata, keyspace, field, before))
+        }
+        TypeName::User(name) => {
+            let found = metadata.keyspace(keyspace).and_then(|keyspace| keyspace.types.get(name.name.as_str()));
+            before + found.map_or(1, |user_type| Extent::of(&CqlType::Udt(user_type.clone())).nodes)
+        }
+        TypeName::Native(_) | TypeName::Custom(_) => before + 1,
+    }
+}
+
+/// The type as it was written, cut short.
+fn short(written: &TypeName) -> String {
+    let shown = shown(written);
+    match shown.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("Type {}...", &shown[..end]),
+        None => format!("Type {shown}"),
+    }
 }
 
 /// Whether a type stands in something that freezes all within.

@@ -24,8 +24,10 @@ pub(super) fn create(metadata: &Metadata, statement: &CreateType) -> Result<Made
     if statement.fields.len() > MAX_FIELDS {
         return Err(Error::invalid(format!("A user type cannot have more than {MAX_FIELDS} fields")));
     }
+    names::check_type_name(name)?;
     let mut fields: Vec<(String, String)> = Vec::with_capacity(statement.fields.len());
     for (field, written) in &statement.fields {
+        names::check_type_name(field.as_str())?;
         let ty = field_type(metadata, keyspace, written)?;
         fields.push((field.as_str().to_owned(), ty.to_string()));
     }
@@ -84,10 +86,9 @@ pub(super) fn field_type(metadata: &Metadata, keyspace: &str, written: &TypeName
 
 /// Refuses two fields of one name.
 pub(super) fn check_distinct(name: &str, fields: &[(String, String)]) -> Result<(), Error> {
-    for (at, (field, _)) in fields.iter().enumerate() {
-        if fields[..at].iter().any(|(before, _)| before == field) {
-            return Err(Error::invalid(format!("Duplicate field name {field} in type {name}")));
-        }
+    let mut seen = rt::hash::HashSet::default();
+    match fields.iter().find(|(field, _)| !seen.insert(field.as_str())) {
+        Some((field, _)) => Err(Error::invalid(format!("Duplicate field name {field} in type {name}"))),
+        None => Ok(()),
     }
-    Ok(())
 }

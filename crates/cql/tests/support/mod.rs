@@ -170,3 +170,40 @@ fn take(rest: &mut Bytes, len: usize) -> Bytes {
     assert!(len <= rest.len(), "a row is cut short");
     rest.split_to(len)
 }
+
+/// Runs `first` against a fresh node and `second` against the same node after a restart. The commitlog is not replayed.
+pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
+    name: &str,
+    first: impl FnOnce(Session) -> F + Send,
+    second: impl FnOnce(Session, T) -> G + Send,
+) {
+    let path = std::env::temp_dir().join(format!("messina-cql-{name}-{}", std::process::id()));
+    if path.exists() {
+        std::fs::remove_dir_all(&path).expect("an old directory can be removed");
+    }
+    std::fs::create_dir_all(&path).expect("a directory can be made");
+    let kept = on_a_thread(|| {
+        rt::block_on(async {
+            let _data_dir = start(path.clone()).await;
+            let kept = first(Session::new()).await;
+            rt::shard::service::<Engine>().stop().await;
+            kept
+        })
+    });
+    on_a_thread(|| {
+        rt::block_on(async {
+            let _data_dir = start(path.clone()).await;
+            second(Session::new(), kept).await;
+            rt::shard::service::<Engine>().stop().await;
+        })
+    });
+    std::fs::remove_dir_all(&path).expect("the directory can be removed");
+}
+
+fn on_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, run).expect("a thread starts");
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

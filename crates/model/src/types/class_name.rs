@@ -3,7 +3,10 @@
 //!
 //! Only the outermost frozen collection or user type is wrapped in FrozenType; whatever is nested is frozen, marked
 //! or not (old files left marks out). Tuples and vectors are never wrapped. Names may come without their package.
+//!
+//! What is nested beyond the limits on types is parsed as one opaque type: its values are read as bytes.
 
+use super::limits::{MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::parse::{MAX_NESTING, MAX_VECTOR_DIMENSION};
 use super::scalar_text::{decode_hex, push_hex};
 use super::{CqlType, UserType, ValueError};
@@ -161,7 +164,7 @@ pub fn parse_partition_key(text: &str) -> Result<Vec<CqlType>, ValueError> {
 }
 
 fn parse_any(text: &str) -> Result<Parsed, ValueError> {
-    let mut parser = Parser { text, rest: text };
+    let mut parser = Parser { text, rest: text, nesting: 0, nodes: 0 };
     let parsed = parser.any(0)?;
     parser.skip_space();
     if parser.rest.is_empty() { Ok(parsed) } else { Err(parser.unexpected()) }
@@ -170,6 +173,10 @@ fn parse_any(text: &str) -> Result<Parsed, ValueError> {
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,
+    /// How many parameters are open, of wrappers too.
+    nesting: usize,
+    /// How many types there were so far.
+    nodes: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -225,7 +232,7 @@ impl<'a> Parser<'a> {
 
     fn one(&mut self, depth: usize) -> Result<CqlType, ValueError> {
         self.expect('(')?;
-        let ty = self.ty(depth + 1)?;
+        let ty = self.ty(depth)?;
         self.expect(')')?;
         Ok(ty)
     }
@@ -234,7 +241,7 @@ impl<'a> Parser<'a> {
         self.expect('(')?;
         let mut types = Vec::new();
         loop {
-            types.push(self.ty(depth + 1)?);
+            types.push(self.ty(depth)?);
             if !self.eat(',') {
                 break;
             }
@@ -243,10 +250,18 @@ impl<'a> Parser<'a> {
         Ok(types)
     }
 
+    /// What stands here, with `depth` types around it.
     fn any(&mut self, depth: usize) -> Result<Parsed, ValueError> {
-        if depth > MAX_NESTING {
+        if self.nesting == MAX_NESTING {
             return Err(ValueError::new(format!("Types may not nest deeper than {MAX_NESTING}")));
         }
+        self.nesting += 1;
+        let parsed = self.any_at(depth);
+        self.nesting -= 1;
+        parsed
+    }
+
+    fn any_at(&mut self, depth: usize) -> Result<Parsed, ValueError> {
         self.skip_space();
         let start = self.rest;
         let name = self.word()?;
@@ -255,15 +270,22 @@ impl<'a> Parser<'a> {
             None if !name.contains('.') => name,
             None => return self.custom(start),
         };
+        let is_wrapper = matches!(short, "FrozenType" | "ReversedType" | "CompositeType");
+        self.nodes += usize::from(!is_wrapper);
+        // The width of a vector's values may follow from its elements, which must be known then.
+        let is_beyond = depth + 1 >= MAX_TYPE_DEPTH || (self.nodes > MAX_TYPE_NODES && short != "VectorType");
+        if is_beyond && depth > 0 && !is_wrapper && self.rest.trim_start().starts_with('(') {
+            return self.custom(start);
+        }
         Ok(Parsed::Type(match short {
-            "ListType" => CqlType::list(self.one(depth)?.freeze()),
-            "SetType" => CqlType::set(self.one(depth)?.freeze()),
+            "ListType" => CqlType::list(self.one(depth + 1)?.freeze()),
+            "SetType" => CqlType::set(self.one(depth + 1)?.freeze()),
             "MapType" => {
-                let types = self.several(depth)?;
+                let types = self.several(depth + 1)?;
                 let [key, value] = types.as_slice() else { return Err(self.unexpected()) };
                 CqlType::map(key.freeze(), value.freeze())
             }
-            "TupleType" => CqlType::tuple(self.several(depth)?).freeze(),
+            "TupleType" => CqlType::tuple(self.several(depth + 1)?).freeze(),
             "FrozenType" => self.one(depth)?.freeze(),
             "UserType" => self.user_type(depth)?,
             "VectorType" => {

@@ -17,6 +17,7 @@ mod error;
 mod from_json;
 mod json;
 mod json_tree;
+pub mod limits;
 mod literal;
 mod name;
 pub mod parse;
@@ -297,6 +298,22 @@ impl CqlType {
     /// Whether the type is a counter or has one inside it (the latter is never legal).
     pub fn contains_counter(&self) -> bool {
         self.any(&mut CqlType::is_counter)
+    }
+
+    /// Calls `each` with the user types in this type, but not with those inside of these.
+    pub fn each_user_type(&self, each: &mut impl FnMut(&Arc<UserType>)) {
+        match self {
+            CqlType::List { elem, .. } | CqlType::Set { elem, .. } | CqlType::Vector { elem, .. } => {
+                elem.each_user_type(each);
+            }
+            CqlType::Map { key, value, .. } => {
+                key.each_user_type(each);
+                value.each_user_type(each);
+            }
+            CqlType::Tuple(fields) => fields.iter().for_each(|ty| ty.each_user_type(each)),
+            CqlType::Udt(user_type) => each(user_type),
+            _ => {}
+        }
     }
 
     /// Whether the user type `name` of `keyspace` is this type or inside it.

@@ -1,9 +1,10 @@
 //! CQL type names to types: `map<text, frozen<list<int>>>`.
 
+use super::limits::{self, Extent, MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::{CqlType, UserType, ValueError};
 
-/// How deep types may nest: names come from clients, and every walk over a type recurses.
-pub const MAX_NESTING: usize = 64;
+/// How deep the text of a type may nest, `frozen` and other wrappers included.
+pub const MAX_NESTING: usize = 2 * MAX_TYPE_DEPTH + 8;
 /// The most elements a vector may have.
 pub const MAX_VECTOR_DIMENSION: u32 = 16_000;
 
@@ -15,9 +16,26 @@ pub fn no_user_types(_: Option<&str>, _: &str) -> Option<std::sync::Arc<UserType
     None
 }
 
-/// Parses a type as CQL writes it, for a column: nested collections and user types must be frozen.
+/// Parses a type as CQL writes it, for a column: nested collections and user types must be frozen, and it must be within the limits.
 pub fn parse(text: &str, resolver: &Resolver<'_>) -> Result<CqlType, ValueError> {
-    let mut parser = Parser { text, rest: text, resolver };
+    parse_as(text, resolver, "The type")
+}
+
+/// As [`parse`]; an error about the limits calls the type `what`.
+pub fn parse_as(text: &str, resolver: &Resolver<'_>, what: &str) -> Result<CqlType, ValueError> {
+    let ty = parse_all(text, resolver, &mut Room::of_column(), Some(what))?;
+    limits::check(&ty, what)?;
+    Ok(ty)
+}
+
+/// Parses a type that was accepted before, perhaps by a release without limits: user types for which there is no room become blobs,
+/// which have the same bytes. Takes from `room` what the type needs.
+pub fn parse_stored(text: &str, resolver: &Resolver<'_>, room: &mut Room) -> Result<CqlType, ValueError> {
+    parse_all(text, resolver, room, None)
+}
+
+fn parse_all(text: &str, resolver: &Resolver<'_>, room: &mut Room, new: Option<&str>) -> Result<CqlType, ValueError> {
+    let mut parser = Parser { text, rest: text, resolver, room, new, nesting: 0 };
     let ty = parser.ty(0)?;
     parser.skip_space();
     if !parser.rest.is_empty() {
@@ -25,6 +43,40 @@ pub fn parse(text: &str, resolver: &Resolver<'_>) -> Result<CqlType, ValueError>
     }
     check(&ty)?;
     Ok(ty)
+}
+
+/// What is left of the limits for the types inside a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    depth: usize,
+    nodes: usize,
+    is_cut: bool,
+}
+
+impl Room {
+    /// For the type of a column.
+    pub fn of_column() -> Room {
+        Room { depth: MAX_TYPE_DEPTH, nodes: MAX_TYPE_NODES, is_cut: false }
+    }
+
+    /// For the fields of a user type together.
+    pub fn of_user_type() -> Room {
+        Room { depth: MAX_TYPE_DEPTH - 1, nodes: MAX_TYPE_NODES - 1, is_cut: false }
+    }
+
+    /// Whether there was no room for a user type, which became a blob.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Takes room for a type this many levels below; false if there is not enough.
+    fn take(&mut self, level: usize, extent: Extent) -> bool {
+        let fits = level + extent.depth <= self.depth && extent.nodes <= self.nodes;
+        if fits {
+            self.nodes -= extent.nodes;
+        }
+        fits
+    }
 }
 
 /// The type without parameters of this name, in any case.
@@ -85,6 +137,10 @@ struct Parser<'a> {
     text: &'a str,
     rest: &'a str,
     resolver: &'a Resolver<'a>,
+    room: &'a mut Room,
+    /// What errors about the limits call the type; none if it was accepted before.
+    new: Option<&'a str>,
+    nesting: usize,
 }
 
 impl Parser<'_> {
@@ -145,17 +201,40 @@ impl Parser<'_> {
 
     fn one_parameter(&mut self, depth: usize) -> Result<CqlType, ValueError> {
         self.expect('<')?;
-        let ty = self.ty(depth + 1)?;
+        let ty = self.ty(depth)?;
         self.expect('>')?;
         Ok(ty)
     }
 
+    /// A type with `depth` types around it.
     fn ty(&mut self, depth: usize) -> Result<CqlType, ValueError> {
-        if depth > MAX_NESTING {
-            return Err(ValueError::new(format!("Types may not nest deeper than {MAX_NESTING}")));
+        if self.nesting == MAX_NESTING {
+            return Err(limits::too_deep(self.new.unwrap_or("A stored type")));
         }
+        self.nesting += 1;
+        let ty = self.type_at(depth);
+        self.nesting -= 1;
+        ty
+    }
+
+    /// Takes room for a type that is written here, apart from what is in it.
+    fn take_one(&mut self, depth: usize) -> Result<(), ValueError> {
+        match self.new {
+            Some(what) if !self.room.take(depth, Extent { depth: 1, nodes: 1 }) => {
+                Err(if depth < self.room.depth { limits::too_many(what) } else { limits::too_deep(what) })
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.room.nodes = self.room.nodes.saturating_sub(1);
+                Ok(())
+            }
+        }
+    }
+
+    fn type_at(&mut self, depth: usize) -> Result<CqlType, ValueError> {
         if self.eat('\'') {
             let class = self.quoted('\'')?;
+            self.take_one(depth)?;
             return super::class_name::parse(&class);
         }
         let (name, quoted) = self.name()?;
@@ -164,7 +243,21 @@ impl Parser<'_> {
         }
         let (keyspace, name) = if self.eat('.') { (Some(name), self.name()?.0) } else { (None, name) };
         match (self.resolver)(keyspace.as_deref(), &name) {
-            Some(user_type) => Ok(CqlType::Udt(user_type)),
+            Some(user_type) => {
+                let ty = CqlType::Udt(user_type);
+                let extent = Extent::of(&ty);
+                if self.room.take(depth, extent) {
+                    return Ok(ty);
+                }
+                let Some(what) = self.new else {
+                    // The type of a column itself may have many fields of its own; its cells are what they were.
+                    let is_column = depth == 0 && self.room.depth == MAX_TYPE_DEPTH;
+                    self.room.is_cut |= !is_column;
+                    return Ok(if is_column { ty } else { CqlType::Blob });
+                };
+                let is_deep = depth + extent.depth > self.room.depth;
+                Err(if is_deep { limits::too_deep(what) } else { limits::too_many(what) })
+            }
             None => Err(ValueError::new(match keyspace {
                 Some(keyspace) => format!("Unknown type {keyspace}.{name}"),
                 None => format!("Unknown type {name}"),
@@ -176,11 +269,18 @@ impl Parser<'_> {
         self.skip_space();
         if !self.rest.starts_with('<') {
             // `keyspace.type` may have a keyspace called as a type is.
-            return Ok(if self.rest.starts_with('.') { None } else { native(name) });
+            let found = if self.rest.starts_with('.') { None } else { native(name) };
+            if found.is_some() {
+                self.take_one(depth)?;
+            }
+            return Ok(found);
+        }
+        if name != "frozen" {
+            self.take_one(depth)?;
         }
         Ok(Some(match name {
-            "list" => CqlType::list(self.one_parameter(depth)?),
-            "set" => CqlType::set(self.one_parameter(depth)?),
+            "list" => CqlType::list(self.one_parameter(depth + 1)?),
+            "set" => CqlType::set(self.one_parameter(depth + 1)?),
             "map" => {
                 self.expect('<')?;
                 let key = self.ty(depth + 1)?;
@@ -211,7 +311,8 @@ impl Parser<'_> {
             }
             "frozen" => {
                 let inner = self.one_parameter(depth)?;
-                if inner.native_name().is_some() {
+                // A stored user type for which there is no room is a blob by now.
+                if inner.native_name().is_some() && self.new.is_some() {
                     return Err(ValueError::new(format!(
                         "frozen<> is only allowed on collections, tuples, and user-defined types (got {inner})"
                     )));

@@ -2,7 +2,7 @@
 //!
 //! Vectors, and other types the protocol has no id for, travel as custom types under their class name.
 
-use super::parse::MAX_NESTING;
+use super::limits::{self, MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::{CqlType, UserType, ValueError, class_name};
 
 const CUSTOM: u16 = 0x0000;
@@ -82,10 +82,15 @@ fn put_u16(value: u16, out: &mut Vec<u8>) {
 }
 
 fn put_count(count: usize, out: &mut Vec<u8>) {
-    put_u16(u16::try_from(count).expect("a statement that names that many fields does not fit in a frame"), out);
+    put_u16(
+        u16::try_from(count).expect("a type has fewer fields: MAX_TYPE_NODES, and a statement has fewer terms"),
+        out,
+    );
 }
 
+/// DDL refuses names, and types with class names, that are longer than a string may be. What is older is cut.
 fn put_string(text: &str, out: &mut Vec<u8>) {
+    let text = &text[..text.floor_char_boundary(u16::MAX.into())];
     put_count(text.len(), out);
     out.extend_from_slice(text.as_bytes());
 }
@@ -93,7 +98,7 @@ fn put_string(text: &str, out: &mut Vec<u8>) {
 /// Takes an `[option]` off the front of `input`. Collections and user types come out frozen inside, not outside, as
 /// the protocol does not say.
 pub fn read_option(input: &mut &[u8]) -> Result<CqlType, ValueError> {
-    read(input, 0)
+    read(input, 1, &mut 0)
 }
 
 fn take_u16(input: &mut &[u8]) -> Result<u16, ValueError> {
@@ -109,11 +114,15 @@ fn take_string(input: &mut &[u8]) -> Result<String, ValueError> {
     String::from_utf8(text.to_vec()).map_err(|_| ValueError::new("A name in a type is not valid UTF-8"))
 }
 
-fn read(input: &mut &[u8], depth: usize) -> Result<CqlType, ValueError> {
-    if depth > MAX_NESTING {
-        return Err(ValueError::new(format!("Types may not nest deeper than {MAX_NESTING}")));
+fn read(input: &mut &[u8], depth: usize, nodes: &mut usize) -> Result<CqlType, ValueError> {
+    *nodes += 1;
+    if depth > MAX_TYPE_DEPTH {
+        return Err(limits::too_deep("A type"));
     }
-    let nested = |input: &mut &[u8]| read(input, depth + 1).map(|ty| ty.freeze());
+    if *nodes > MAX_TYPE_NODES {
+        return Err(limits::too_many("A type"));
+    }
+    let mut nested = |input: &mut &[u8]| read(input, depth + 1, nodes).map(|ty| ty.freeze());
     Ok(match take_u16(input)? {
         CUSTOM => class_name::parse(&take_string(input)?)?,
         LIST => CqlType::list(nested(input)?),

@@ -80,7 +80,7 @@ pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
     for name in small.clone() {
         let Some(component) = Component::named(name) else { return Ok(false) };
         let bytes = read_if_there(&place.path(component)).await?;
-        if !bytes.is_some_and(|bytes| checksums.check(component, &bytes).is_ok()) {
+        if bytes.is_none_or(|bytes| checksums.check(component, &bytes).is_err()) {
             return Ok(false);
         }
     }

@@ -207,8 +207,7 @@ def test_a_table_made_again_with_other_types(db):
             db.execute(prepared, 1, 7)
     batch = BatchStatement()
     batch.add(prepared, (2, 7))
-    with pytest.raises(DriverException, match="ID mismatch"):
-        db.execute(batch)
+    db.refused(Invalid, batch, match="was prepared for")
     assert db.rows(f"SELECT * FROM {name}") == []
     db.execute(db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)"), 1, 7.5)
     assert db.rows(f"SELECT * FROM {name}") == [(1, 7.5)]

@@ -445,6 +445,8 @@ def test_a_stop_that_could_not_flush_says_so(node):
     table, keyspace = db.table("pk int PRIMARY KEY, v text"), db.keyspace
     for pk in range(50):
         db.execute(f"INSERT INTO {table} (pk, v) VALUES ({pk}, 'x')")
+        if pk == 25:
+            node.flush(keyspace)
     db.cluster.shutdown()
     directory = table_dir(node, keyspace, table)
     aside = directory.with_name("aside")

@@ -270,11 +270,13 @@ impl Cache {
         told.as_ref().is_some_and(|told| told.contains_key(&Rc::as_ptr(client))).then_some(*id)
     }
 
-    /// Drops a statement that was found here under this id.
-    pub fn remove(&mut self, id: &StatementId, kept: &Rc<Kept>) {
+    /// Drops the plan of a statement that was found here under this id.
+    pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<Kept>) {
+        let before = kept.weight.get();
+        *kept.plan.borrow_mut() = None;
+        kept.weigh();
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
-            self.kept.remove(id);
-            self.weight -= kept.weight.get();
+            self.weight = self.weight - before + kept.weight.get();
         }
     }
 

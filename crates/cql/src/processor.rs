@@ -42,6 +42,15 @@ pub struct Processor {
     slow_log: SlowLog,
 }
 
+/// How a prepared statement is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Executed, perhaps (true) by a client that relies on the columns that it knows.
+    Alone(bool),
+    /// In a batch.
+    InBatch,
+}
+
 /// A request that is answered, as it is written down.
 struct Finished<'a> {
     client: &'a ClientState,
@@ -197,7 +206,7 @@ impl Processor {
         params: &QueryParams,
     ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
-        let (kept, planned) = self.prepared(client, id, params.skip_metadata, &metadata)?;
+        let (kept, planned) = self.prepared(client, id, Use::Alone(params.skip_metadata), &metadata)?;
         let Some(trace) = self.trace_of(params) else {
             return self.run(&planned, client, params, metadata, None).await;
         };
@@ -216,7 +225,7 @@ impl Processor {
         for statement in &batch.statements {
             planned.push(match statement {
                 BatchStatement::Query(text, values) => (self.plan_of_query(&metadata, client, text)?, values),
-                BatchStatement::Prepared(id, values) => (self.prepared(client, id, false, &metadata)?.1, values),
+                BatchStatement::Prepared(id, values) => (self.prepared(client, id, Use::InBatch, &metadata)?.1, values),
             });
         }
         let mut bound = Vec::with_capacity(planned.len());
@@ -297,15 +306,15 @@ impl Processor {
         &self,
         client: &Rc<ClientState>,
         id: &StatementId,
-        skip_metadata: bool,
+        used: Use,
         metadata: &Metadata,
     ) -> Result<(Rc<Kept>, Rc<Planned>), Error> {
         let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
         let planned = match kept.plan() {
             Some(planned) if planned.is_current(metadata) => planned,
-            _ => self.planned_again(id, &kept, metadata)?,
+            _ => self.planned_again(client, id, used, &kept, metadata)?,
         };
-        if kept.has_changed() && kept.must_prepare(client, skip_metadata) {
+        if kept.has_changed() && kept.must_prepare(client, matches!(used, Use::Alone(true))) {
             return Err(Error::Unprepared(*id));
         }
         Ok((kept, planned))
@@ -314,7 +323,14 @@ impl Processor {
     /// Plans a prepared statement again, after its tables have changed. If that fails, or values bound for the plan before could mean
     /// something else now, the statement is no longer prepared.
     #[cold]
-    fn planned_again(&self, id: &StatementId, kept: &Rc<Kept>, metadata: &Metadata) -> Result<Rc<Planned>, Error> {
+    fn planned_again(
+        &self,
+        client: &Rc<ClientState>,
+        id: &StatementId,
+        used: Use,
+        kept: &Rc<Kept>,
+        metadata: &Metadata,
+    ) -> Result<Rc<Planned>, Error> {
         let planned = plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect);
         let mut prepared = self.prepared.borrow_mut();
         match planned {
@@ -324,7 +340,13 @@ impl Processor {
                 Ok(planned)
             }
             _ => {
-                prepared.remove(id, kept);
+                prepared.drop_plan(id, kept);
+                // Some drivers prepare the statements of a batch again without end, whatever ids they get.
+                if kept.tell(client) && used == Use::InBatch {
+                    return Err(Error::invalid(
+                        "A statement of the batch was prepared for a table of other types: prepare it again",
+                    ));
+                }
                 Err(Error::Unprepared(*id))
             }
         }

@@ -447,7 +447,7 @@ fn values_for_a_dropped_table_never_reach_one_of_other_types() {
                 let refused = execute(session, &insert, old()).await.unwrap_err();
                 assert_eq!(refused, Error::Unprepared(insert.id), "{again}");
                 let refused = insert_batch(session, &insert, old()).await.unwrap_err();
-                assert_eq!(refused, Error::Unprepared(insert.id), "{again}");
+                assert!(refused.to_string().contains("was prepared for a table of other types"), "{again}: {refused}");
                 let prepared = prepare(session, INSERT).await;
                 assert_ne!(prepared.id, insert.id, "a driver would send the old values under the old id");
                 assert_eq!(markers(&prepared), ["p int", "v double"]);

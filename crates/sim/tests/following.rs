@@ -355,7 +355,7 @@ fn new_node(seed: u64, auto_snapshot: bool) -> (World, Disk, Rc<Shared>) {
 #[test]
 fn every_change_is_carried_out_whatever_operation_is_refused() {
     for (seed, refusal) in REFUSALS.into_iter().enumerate() {
-        for (times, auto_snapshot) in [(1, false), (7, true)] {
+        for (times, auto_snapshot) in [(1, false), (5, true)] {
             let (mut world, disk, shared) = new_node(seed as u64, auto_snapshot);
             for part in 0..3u128 {
                 let (own, of) = (disk.clone(), part * 8..part * 8 + 8);

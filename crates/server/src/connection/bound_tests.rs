@@ -76,7 +76,7 @@ fn clients_that_stall_go_when_the_shard_is_short_of_memory() {
             rt::task::yield_now().await;
         }
         let known = transport.connections().remove(0);
-        client.send(&query(30, "rows 60000")).await;
+        client.send(&query(30, "rows 90000")).await;
         while transport.connection_count() > 0 {
             rt::task::yield_now().await;
         }

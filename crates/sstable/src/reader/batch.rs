@@ -2,6 +2,7 @@
 //!
 //! One allocation per batch instead of two per row. Whoever keeps a fragment for long keeps its batch (some 32 KiB).
 
+use crate::large_reads;
 use bytes::Bytes;
 use model::fragment::Fragment;
 use model::key::{Clustering, ClusteringCut, DecoratedKey, PositionRef};
@@ -62,8 +63,10 @@ impl Batch {
             return;
         }
         let used = self.arena.len();
-        // After a full batch comes another: with room from the start it need not be copied as it grows.
-        let next = if used >= LARGE { Vec::with_capacity(used + used / 4) } else { Vec::new() };
+        // After a full batch comes another: with room from the start it need not be copied as it grows. What one large row took is no
+        // measure for what comes.
+        let next =
+            if (LARGE..large_reads::LARGE).contains(&used) { Vec::with_capacity(used + used / 4) } else { Vec::new() };
         let bytes = Bytes::from(std::mem::replace(&mut self.arena, next));
         let slice = |range: Range<usize>| if range.is_empty() { Bytes::new() } else { bytes.slice(range) };
         out.reserve(self.items.len());

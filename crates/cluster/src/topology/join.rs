@@ -142,7 +142,7 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
         };
     }
     let host = node.host;
-    let moved = moved(&service);
+    let moved = moved(service);
     let topology = service.current().topology.clone();
     if let Some(old) = still_at(&topology, &node).await {
         let why = format!(

@@ -1,4 +1,5 @@
-//! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`, `getendpoints`, `gossipinfo`, `resync`, `version`: the node among the others.
+//! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`,
+//! `getendpoints`, `gossipinfo`, `resync`, `version`: the node among the others.
 
 use crate::admin::{Api, Method, query, quoted};
 use crate::{Failure, nodestatus};

@@ -1,8 +1,10 @@
-//! Bringing a node what it lacks when hints will not: the tables whose writes it missed are read as a whole at consistency ALL.
+//! Bringing a node what it lacks when hints will not: the tables whose writes it missed are read as
+//! a whole at consistency ALL.
 //!
-//! A read at ALL compares what all replicas have and gives each what it lacks before it ends ([`crate::coordinator`]), so afterwards the node
-//! has every row. Every node keeps notes of the writes that others missed ([`crate::hints`]); they are asked for, and forgotten, over the
-//! wire. On shard 0.
+//! A read at ALL compares what all replicas have and gives each what it lacks before it ends
+//! ([`crate::coordinator`]), so afterwards the node has every row. Every node keeps notes of the
+//! writes that others missed ([`crate::hints`]); they are asked for, and forgotten, over the wire.
+//! On shard 0.
 
 use crate::coordinator::{Consistency, Partitions};
 use crate::hints::MissedWrites;
@@ -100,7 +102,8 @@ async fn ask_others(request: &Request) -> Vec<Bytes> {
     futures_util::future::join_all(asked).await.into_iter().flatten().collect()
 }
 
-/// Which nodes miss writes, as far as this node and those that answer know: each node and table once.
+/// Which nodes miss writes, as far as this node and those that answer know: each node and table
+/// once.
 pub async fn missed() -> Vec<MissedWrites> {
     let mut all = here().await;
     for answer in ask_others(&Request::List).await {
@@ -123,7 +126,8 @@ async fn forget_by(target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64
     ask_others(&request).await;
 }
 
-/// Brings a node all that it missed. Gives the names of the tables that were read. The error names the table that could not be.
+/// Brings a node all that it missed. Gives the names of the tables that were read. The error names
+/// the table that could not be.
 pub async fn resync(target: HostId) -> Result<Vec<String>, String> {
     let noted: Vec<Option<TableId>> =
         missed().await.into_iter().filter(|one| one.target == target).map(|one| one.table).collect();
@@ -187,7 +191,8 @@ async fn read_all(coordinator: &Rc<Coordinator>, table: TableId) -> Option<(Stri
     }
 }
 
-/// A query of every row. What replicas compare is all that they have of a row, whatever the query selects.
+/// A query of every row. What replicas compare is all that they have of a row, whatever the query
+/// selects.
 fn query(metadata: &Metadata, table: TableId) -> Option<Query> {
     let table = metadata.table_by_id(table)?.clone();
     Some(Query {

@@ -95,7 +95,7 @@ fn a_copy_that_leaves_counts_only_if_the_one_in_its_place_is_repaired_as_well() 
         cluster.break_node(3, Fault::Refused);
         put(&cluster, 0, 5).await;
         let read = cluster.read(2, 5, Quorum).await;
-        assert!(matches!(read, Err(CoordinatorError::Unavailable { .. })), "there is no other: {read:?}");
+        assert!(matches!(read, Err(CoordinatorError::Unavailable { .. })), "the replica is unreachable: {read:?}");
         assert_eq!(cluster.read(2, 1, Quorum).await, Ok(SHOWN.to_vec()), "who lacks nothing needs no repair");
     });
 }

@@ -162,7 +162,8 @@ fn an_unreachable_replica_is_no_failure() {
             let data_present = false;
             Err(CoordinatorError::Timeout { consistency: All, required: 3, received, data_present })
         };
-        // Its connection is refused before it is known to be down: a read has no effect, a write reached the others.
+        // Its connection is refused before it is known to be down: a read has no effect, a write
+        // reached the others.
         cluster.break_node(2, Fault::Refused);
         assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), unavailable);
         assert_eq!(cluster.write(0, change(2), All).await, timeout(2));

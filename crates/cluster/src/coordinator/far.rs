@@ -30,7 +30,8 @@ pub enum Unreached {
     Lost(String),
     /// Its time ran out.
     TimedOut,
-    /// The other node, or this one, refuses the message itself: sending it again would end the same way.
+    /// The other node, or this one, refuses the message itself: sending it again would end the same
+    /// way.
     Refused(String),
 }
 

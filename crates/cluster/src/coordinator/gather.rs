@@ -109,7 +109,8 @@ impl Gathering {
         let (consistency, required, received) = (self.consistency, self.tally.required(), self.tally.received());
         let data_present = self.rows.is_some();
         if !late && self.failed.is_empty() && !self.unanswered && self.not_sent > 0 {
-            // Every replica that is missing is unreachable, as if it had been known to be down at the beginning.
+            // Every replica that is missing is unreachable, as if it had been known to be down at
+            // the beginning.
             let alive = self.alive.saturating_sub(self.not_sent).min(required.saturating_sub(1));
             return CoordinatorError::Unavailable { consistency, required, alive };
         }

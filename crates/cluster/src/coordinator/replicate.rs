@@ -88,7 +88,8 @@ impl Round {
             match self.standing() {
                 Standing::Reached => return Decided::Reached,
                 _ if self.outdated.get() => return Decided::Outdated,
-                // Where replicas are merely unreachable, the error says how many of the others answered.
+                // Where replicas are merely unreachable, the error says how many of the others
+                // answered.
                 Standing::OutOfReach if !self.failures.borrow().is_empty() || self.outstanding.get() == 0 => {
                     return Decided::OutOfReach;
                 }

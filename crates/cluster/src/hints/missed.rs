@@ -1,7 +1,9 @@
-//! Which nodes missed writes that no hint will bring them: an operator has to know, also after a restart.
+//! Which nodes missed writes that no hint will bring them: an operator has to know, also after a
+//! restart.
 //!
-//! One file for each shard, `missed`: (version, length, body) and a CRC32 of all before. An entry is a node, a table, why, and since when. It
-//! goes when the node was brought what it lacks ([`crate::resync`]), when an operator says so, and with its table. Writing it down costs one
+//! One file for each shard, `missed`: (version, length, body) and a CRC32 of all before. An entry
+//! is a node, a table, why, and since when. It goes when the node was brought what it lacks
+//! ([`crate::resync`]), when an operator says so, and with its table. Writing it down costs one
 //! small file for each new entry, however many writes are missed.
 
 use model::id::{HostId, TableId};
@@ -130,7 +132,8 @@ impl Missed {
         self.changed().await;
     }
 
-    /// Forgets what was noted of a node by a time; of these tables, or everything if none are given.
+    /// Forgets what was noted of a node by a time; of these tables, or everything if none are
+    /// given.
     pub async fn forget(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
         let before = self.entries.borrow().len();
         self.entries.borrow_mut().retain(|(host, table), entry| {

@@ -4,7 +4,8 @@
 //! stored once the kernel has it, and synced with the rest within [`HintsConfig::period`]; so a crash of the node loses none, and a
 //! power loss at most the last period's. Hints are bounded in size and age: what is over the bounds is refused, and read repair or a repair
 //! brings it back. Replay goes file by file, the oldest first; a file goes once all in it were delivered or dropped.
-//! What becomes of a hint at replay is decided in [`fate`]. Which nodes miss writes that no hint will bring is kept in `missed`. Nothing here knows how hints are sent.
+//! What becomes of a hint at replay is decided in [`fate`]. Which nodes miss writes that no hint
+//! will bring is kept in `missed`. Nothing here knows how hints are sent.
 
 pub mod fate;
 pub mod format;
@@ -251,7 +252,8 @@ impl Hints {
         self.missed.list()
     }
 
-    /// Forgets what was noted of a node by a time; of these tables, or everything if none are given.
+    /// Forgets what was noted of a node by a time; of these tables, or everything if none are
+    /// given.
     pub async fn forget_missed(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
         self.missed.forget(target, tables, by).await;
     }

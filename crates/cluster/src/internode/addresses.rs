@@ -1,7 +1,9 @@
-//! Where the other nodes are: as the metadata say, and as was found out where the metadata are outdated. Pure.
+//! Where the other nodes are: as the metadata say, and as was found out where the metadata are
+//! outdated. Pure.
 //!
-//! A found address is an opinion of this node, kept in memory: it lets the members of a cluster whose nodes moved reach each other, so
-//! that they can agree on metadata with the new addresses. It ends as soon as the metadata say anything new about the node's address.
+//! A found address is an opinion of this node, kept in memory: it lets the members of a cluster
+//! whose nodes moved reach each other, so that they can agree on metadata with the new addresses.
+//! It ends as soon as the metadata say anything new about the node's address.
 
 use super::config::AddressBook;
 use model::HostId;
@@ -26,7 +28,8 @@ impl Addresses {
         });
     }
 
-    /// Notes where a node was found, or that it is no longer believed to be elsewhere. Only nodes of the address book have addresses.
+    /// Notes where a node was found, or that it is no longer believed to be elsewhere. Only nodes
+    /// of the address book have addresses.
     pub fn find(&mut self, host: HostId, address: Option<SocketAddr>) {
         let stated = self.stated(host);
         match address.filter(|address| stated.is_some_and(|stated| stated != *address)) {
@@ -87,7 +90,8 @@ mod tests {
         }
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 3)]), "two have swapped their addresses");
         assert_eq!((addresses.stated(host(1)), addresses.found().len()), (Some(at(1)), 2));
-        // A change of something else, then one that confirms an address, then one that says something else.
+        // A change of something else, then one that confirms an address, then one that says
+        // something else.
         addresses.state(book(&[(1, 1), (2, 2), (3, 4)]));
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 4)]));
         addresses.state(book(&[(1, 2), (2, 2), (3, 4)]));

@@ -1,7 +1,8 @@
 //! The failure detector's shell: on shard 0 it pings every node of the address book, and tells all shards what it finds.
 //!
 //! A ping carries `u8 version, u32 length, i64 wall clock in microseconds` both ways, so that clocks can be compared. From version 2 on
-//! answers say more: `u8 flags (1: serves clients, 2: is stopping), 16 bytes version of the schema, u64 bytes on disk`.
+//! answers say more: `u8 flags (1: serves clients, 2: is stopping), 16 bytes version of the schema,
+//! u64 bytes on disk`.
 
 use super::Internode;
 use super::config::{Peer, Verb};

@@ -2,8 +2,9 @@
 //!
 //! A node that has not answered for `down_after` is down. To be up again it has to answer several pings in a row, and more of them each time
 //! that it went down again soon: a node that flaps is left down rather than believed every second. A node that was never heard of is
-//! neither; it is down after the same time. A node that announces that it stops is down at once, without any penalty when it is
-//! back. Time in which this node itself stood still (its machine was paused, it got no CPU) counts
+//! neither; it is down after the same time. A node that announces that it stops is down at once,
+//! without any penalty when it is back. Time in which this node itself stood still (its machine was
+//! paused, it got no CPU) counts
 //! against nobody: who was not listening does not know who was silent.
 
 use super::config::LivenessConfig;
@@ -68,7 +69,8 @@ pub struct PeerStatus {
     pub address: Option<SocketAddr>,
     /// It is up, and the last ping was answered.
     pub answering: bool,
-    /// It is down because it has announced that it stops; the requests that it has are still answered.
+    /// It is down because it has announced that it stops; the requests that it has are still
+    /// answered.
     pub stopping: bool,
 }
 
@@ -99,7 +101,8 @@ impl Liveness {
         self.nodes.get(&host).is_some_and(|node| node.stopping)
     }
 
-    /// Where a node answers, if that is another address than this one. A node whose last ping failed may have moved just now.
+    /// Where a node answers, if that is another address than this one. A node whose last ping
+    /// failed may have moved just now.
     pub fn answers_elsewhere(&self, host: HostId, address: SocketAddr) -> Option<SocketAddr> {
         let seen = self.nodes.get(&host).filter(|node| node.answering);
         seen.and_then(|node| node.address).filter(|seen| *seen != address)

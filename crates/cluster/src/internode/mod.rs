@@ -5,7 +5,8 @@
 //! Shard 0 listens ([`serve`]) and pings all nodes of the [`AddressBook`]; what it finds is the [`Liveness`] of every shard.
 //!
 //! In reading order: [`config`] names nodes, verbs, limits; [`frame`] and [`handshake`] give every byte; `outbox` and `wire` are one
-//! connection's loop, `channel` its asking end, `serving` with `handlers` its answering end; `link` is the way to a shard, with `dial`; `addresses` says where nodes are;
+//! connection's loop, `channel` its asking end, `serving` with `handlers` its answering end; `link`
+//! is the way to a shard, with `dial`; `addresses` says where nodes are;
 //! `accept` the port; [`liveness`] judges, `detector` asks; [`error`] says what can go wrong.
 //!
 //! Invariants: an answer reaches the call it belongs to, or no call; a call ends by its deadline; everything that waits is bounded; a node of
@@ -177,15 +178,15 @@ impl Internode {
         channel.call(verb, body, deadline).await
     }
 
-    /// A node that is down is not called. One that announced its stop still answers: nobody begins a request for it, but one that was under
-    /// way when the announcement came may reach it.
+    /// A node that is down is not called. One that announced its stop still answers: nobody begins
+    /// a request for it, but one that was under way when the announcement came may reach it.
     fn refuses_calls(&self, host: HostId) -> bool {
         let liveness = self.liveness.borrow();
         liveness.nodes.get(&host).is_some_and(|node| node.status == NodeStatus::Down && !node.stopping)
     }
 
-    /// Tells all nodes that answer that this one stops: they send it no more requests, and take it for down until it is back.
-    /// Returns once they know, or when `limit` is over. On shard 0.
+    /// Tells all nodes that answer that this one stops: they send it no more requests, and take it
+    /// for down until it is back. Returns once they know, or when `limit` is over. On shard 0.
     pub async fn announce_stop(&self, limit: Duration) {
         self.announced.set(true);
         let (own, liveness) = (self.setting.own.host, self.liveness());
@@ -250,13 +251,15 @@ impl Internode {
         links.entry(target.clone()).or_insert_with(|| Link::new(target)).clone()
     }
 
-    /// All other nodes, from now on, as the metadata know them. Connections to those that moved or are gone are closed.
+    /// All other nodes, from now on, as the metadata know them. Connections to those that moved or
+    /// are gone are closed.
     pub fn set_book(&self, book: AddressBook) {
         self.addresses.borrow_mut().state(book);
         self.apply_addresses();
     }
 
-    /// A node is reached at this address from now on, whatever the metadata say; none: where they say.
+    /// A node is reached at this address from now on, whatever the metadata say; none: where they
+    /// say.
     fn set_found(&self, host: HostId, address: Option<SocketAddr>) {
         self.addresses.borrow_mut().find(host, address);
         self.apply_addresses();
@@ -451,7 +454,8 @@ pub async fn publish_book(book: AddressBook) {
     .await;
 }
 
-/// Has every shard of this node reach a node at an address that the metadata do not say; none: where they say.
+/// Has every shard of this node reach a node at an address that the metadata do not say; none:
+/// where they say.
 pub async fn publish_found(host: HostId, address: Option<SocketAddr>) {
     rt::shard::call_all(move || async move {
         if let Some(internode) = rt::shard::try_service::<Internode>() {

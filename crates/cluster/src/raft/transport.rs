@@ -36,7 +36,8 @@ pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
     let (answering, liveness) = (Rc::downgrade(group), Rc::downgrade(internode));
     internode.serve(Verb::Raft, move |caller, message| {
         let group = answering.upgrade();
-        // Of two nodes with one host id (a copied data directory) only the one that is known takes part in the group.
+        // Of two nodes with one host id (a copied data directory) only the one that is known takes
+        // part in the group.
         let liveness = liveness.upgrade().map(|internode| internode.liveness());
         let answers_elsewhere = liveness.and_then(|liveness| liveness.answers_elsewhere(caller.host, caller.address));
         async move {

@@ -41,7 +41,8 @@ pub(super) enum Request {
     Discover(BTreeSet<SocketAddr>),
     /// To be let in.
     Join(Box<Node>),
-    /// Who is there, and which addresses it knows of; and those that the asker knows of. See [`super::locate`].
+    /// Who is there, and which addresses it knows of; and those that the asker knows of. See
+    /// [`super::locate`].
     Locate(BTreeSet<SocketAddr>),
 }
 
@@ -178,8 +179,8 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
     }
 }
 
-/// Where the node is that this one says it is, if it answers somewhere else. The places where it may be are asked now: what the failure
-/// detector knows can be some time old.
+/// Where the node is that this one says it is, if it answers somewhere else. The places where it
+/// may be are asked now: what the failure detector knows can be some time old.
 async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
     let internode = rt::shard::try_service::<Internode>()?;
     if let Some(address) = internode.liveness().answers_elsewhere(node.host, node.internode()) {
@@ -214,8 +215,8 @@ fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
     internode.found().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
 }
 
-/// Why a node cannot join: it is a full member already, and asks without knowing it, for it has lost its metadata. To vote again it must
-/// remember how it voted.
+/// Why a node cannot join: it is a full member already, and asks without knowing it, for it has
+/// lost its metadata. To vote again it must remember how it voted.
 fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     let known = topology.node(node.host)?;
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
@@ -230,8 +231,8 @@ fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     })
 }
 
-/// The members whose addresses have to change so that a node can have its own: the one that the metadata have there, if it was found
-/// elsewhere, and so on. An error if it was not.
+/// The members whose addresses have to change so that a node can have its own: the one that the
+/// metadata have there, if it was found elsewhere, and so on. An error if it was not.
 fn relocate(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
     let (mut ops, mut placed) = (Vec::new(), BTreeSet::from([node.host]));
     let mut newcomer = node.clone();
@@ -257,7 +258,8 @@ fn relocate(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAdd
     Ok(ops)
 }
 
-/// Whether a node may be let in, and what that changes. `moved`: members that were found at other addresses than the metadata have.
+/// Whether a node may be let in, and what that changes. `moved`: members that were found at other
+/// addresses than the metadata have.
 pub fn admit(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
     let missing = features::missing(topology, &node.features);
     if !missing.is_empty() {

@@ -1,12 +1,16 @@
-//! Finding members that are not where the metadata say they are: all of them may have new addresses, or each other's.
+//! Finding members that are not where the metadata say they are: all of them may have new
+//! addresses, or each other's.
 //!
-//! While a member does not answer, this node asks every address that it knows of (its seeds, the addresses in the metadata, those that
-//! others name) who is there. The handshake answers that: cluster, certificate and host id are checked as for any connection. A member
-//! that answers at one other address is reached there from then on ([`Internode::found`]), so that the metadata group can work; the metadata
-//! themselves change when the moved node introduces itself to the leader ([`super::join::introduce`]).
+//! While a member does not answer, this node asks every address that it knows of (its seeds, the
+//! addresses in the metadata, those that others name) who is there. The handshake answers that:
+//! cluster, certificate and host id are checked as for any connection. A member that answers at one
+//! other address is reached there from then on ([`Internode::found`]), so that the metadata group
+//! can work; the metadata themselves change when the moved node introduces itself to the leader
+//! ([`super::join::introduce`]).
 //!
-//! Two nodes with one host id (a copied data directory) gain nothing: while a member answers where it is known to be, nobody else is
-//! believed to be that member; of two that answer elsewhere neither is.
+//! Two nodes with one host id (a copied data directory) gain nothing: while a member answers where
+//! it is known to be, nobody else is believed to be that member; of two that answer elsewhere
+//! neither is.
 
 use super::join::{Answer, Request, ask};
 use crate::internode::{Internode, NodeStatus, publish_found};
@@ -112,7 +116,8 @@ fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
     }
 }
 
-/// Finds members that moved, until this node stops. `seeds` gives the addresses of the seeds as they are now. On shard 0.
+/// Finds members that moved, until this node stops. `seeds` gives the addresses of the seeds as
+/// they are now. On shard 0.
 pub async fn keep_locating(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
     let stopping = rt::shard::stopping();
     let mut pause = FIRST_PAUSE;
@@ -150,7 +155,8 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
     let mut answered: BTreeMap<HostId, BTreeSet<SocketAddr>> = BTreeMap::new();
     for (address, answer) in addresses.iter().zip(answers) {
         let Ok((party, Answer::Located(named))) = answer else { continue };
-        // Where others reach a node is for that node to say: an address by which it was reached by chance is not used.
+        // Where others reach a node is for that node to say: an address by which it was reached by
+        // chance is not used.
         if party.address == *address {
             answered.entry(party.host).or_default().insert(*address);
         }

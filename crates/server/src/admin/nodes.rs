@@ -1,7 +1,7 @@
 //! The members of the cluster as administrators see them, under ScyllaDB's paths: who is up, where nodes are, their state, load and schema.
 //!
-//! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`. So is `/cluster/missed/{node}`: what a node missed and
-//! hints do not bring.
+//! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`. So is
+//! `/cluster/missed/{node}`: what a node missed and hints do not bring.
 
 use super::operations::{self, Refusal};
 use super::rest::AdminState;

@@ -56,7 +56,7 @@ impl Callers {
             let from = origin.to_str().unwrap_or_default();
             let authority = from.strip_prefix("http://").or_else(|| from.strip_prefix("https://"));
             let is_same = |host: &&str| authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host));
-            if !hosts.iter().any(|host| is_same(host)) {
+            if !hosts.iter().any(is_same) {
                 return Err(format!("The request comes from a page of another site: Origin {from:?}"));
             }
         }

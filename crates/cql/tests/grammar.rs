@@ -285,7 +285,8 @@ impl Maker {
         // Behind DISTINCT and JSON a parenthesis or bracket would make columns of these words.
         let depth = if head == "SELECT" { 2 } else { 0 };
         let what = if self.random.one_in(4) { "*".to_owned() } else { self.list(3, |it| it.selector(depth)) };
-        if head == "SELECT" && what != "*" && self.random.one_in(20) {
+        // DISTINCT is about the partitions of a table.
+        if what != "*" && head != "SELECT DISTINCT" && self.random.one_in(20) {
             return format!("{head} {what}");
         }
         let table = match self.random.below(12) {

@@ -27,7 +27,10 @@ def prepare(place):
             session.execute(f"INSERT INTO k.flushed (pk, v) VALUES ({pk}, '{'f' * 200}')")
             if pk == FLUSHED // 2:
                 node.flush("k")
-        node.flush("k")
+        cluster.shutdown()
+        # A clean stop: what is in the sstables is no longer in the log as well.
+        node.restart()
+        cluster, session = connect(node.address)
         for pk in range(LOGGED):
             session.execute(f"INSERT INTO k.flushed (pk, v) VALUES ({FLUSHED + pk}, '{'l' * 200}')")
             session.execute(f"INSERT INTO k.logged (pk, v) VALUES ({pk}, '{'l' * 200}')")

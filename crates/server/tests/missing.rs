@@ -239,6 +239,10 @@ fn whatever_is_missing_is_named_or_nothing_is_lost() {
     let (mut starts, mut refused, mut given_up) = (0, 0, 0);
     for template in [&home, &killed] {
         for path in paths(template) {
+            // The sstables are the same in both.
+            if path.starts_with("data") && *template == killed {
+                continue;
+            }
             let is_dir = template.join(&path).is_dir();
             for how in [Damage::Removed, Damage::Halved, Damage::Zeroed] {
                 // What else may befall sstables, sstable/tests/corruption.rs tries.

@@ -87,7 +87,7 @@ where
         let out = f().await;
         rt::shard::call_all(move || async move {
             let engine = rt::shard::service::<Engine>();
-            if crash { engine.abandon().await } else { engine.stop().await }
+            if crash { engine.abandon().await } else { drop(engine.stop().await) }
         })
         .await;
         out

@@ -124,6 +124,11 @@ impl Kept {
     /// Keeps a new plan, and notes how it differs from the one before.
     fn set_plan(self: &Rc<Self>, plan: Rc<Planned>) {
         let mut kept = self.plan.borrow_mut();
+        if kept.is_none() && self.has_changed() {
+            // Nobody knows this plan, whatever they prepared before the last one was dropped.
+            plan.result.altered.set(true);
+            *self.told.borrow_mut() = None;
+        }
         if let Some(before) = &*kept {
             let others = before.result.id() != plan.result.id();
             plan.result.altered.set(others || before.result.altered.get());
@@ -274,6 +279,7 @@ impl Cache {
     pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<Kept>) {
         let before = kept.weight.get();
         *kept.plan.borrow_mut() = None;
+        kept.changed.set(Changed::Variables);
         kept.weigh();
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
             self.weight = self.weight - before + kept.weight.get();

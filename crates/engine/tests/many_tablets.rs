@@ -267,8 +267,12 @@ fn a_power_loss_in_a_start_that_carries_loses_nothing() {
                 disk.no_power_loss();
             }
             disk.lose_power();
-            rt::sim::block_on(seed + n, &disk, async { start(true).await.stop().await });
-            rt::sim::block_on(seed + n, &disk, async { start(true).await.stop().await });
+            rt::sim::block_on(seed + n, &disk, async {
+                start(true).await.stop().await;
+            });
+            rt::sim::block_on(seed + n, &disk, async {
+                start(true).await.stop().await;
+            });
         }
         assert!(lost > 3, "the power went during {lost} starts");
     }

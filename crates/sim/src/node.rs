@@ -198,7 +198,8 @@ impl Life {
                 Ok(_stack) => match self.lead(&shared).await {
                     Err(progress) => shared.note(progress),
                     Ok(()) => {
-                        stack::stop().await;
+                        // What the disk refused to take is judged by what comes back.
+                        let _ = stack::stop().await;
                         shared.note(Progress::Ended);
                     }
                 },

@@ -79,6 +79,7 @@ impl Harness {
             address: None,
             tablets_routing: Cell::new(false),
             cancel: rt::sync::Cancel::new(),
+            identity: Default::default(),
         };
         Harness { processor: rt::shard::service::<Processor>(), client: Rc::new(client), _stack: stack }
     }

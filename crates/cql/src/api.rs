@@ -130,6 +130,8 @@ pub struct ClientState {
     pub tablets_routing: Cell<bool>,
     /// Set when the connection is gone: work for it stops at its next yield.
     pub cancel: rt::sync::Cancel,
+    /// The connection, whatever keyspace a request of it names.
+    pub identity: Rc<()>,
 }
 
 /// A column of a result or a bind marker.

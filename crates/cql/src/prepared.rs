@@ -76,7 +76,8 @@ pub struct Kept {
     weight: Cell<usize>,
 }
 
-type Told = HashMap<*const ClientState, Weak<ClientState>>;
+/// By the identity of the connection: a request that names a keyspace has a state of its own.
+type Told = HashMap<*const (), Weak<()>>;
 
 /// How the current plan differs from plans that connections may have prepared before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -165,10 +166,10 @@ impl Kept {
     pub fn tell(&self, client: &Rc<ClientState>) -> bool {
         let mut told = self.told.borrow_mut();
         let told = told.get_or_insert_default();
-        let known = told.contains_key(&Rc::as_ptr(client));
+        let known = told.contains_key(&Rc::as_ptr(&client.identity));
         if !known {
             told.retain(|_, one| one.strong_count() > 0);
-            told.insert(Rc::as_ptr(client), Rc::downgrade(client));
+            told.insert(Rc::as_ptr(&client.identity), Rc::downgrade(&client.identity));
         }
         known
     }
@@ -272,7 +273,7 @@ impl Cache {
     pub fn id_known_to(&self, client: &Rc<ClientState>, text: &StatementId) -> Option<StatementId> {
         let id = self.altered.get(text)?;
         let told = self.kept.get(id)?.told.borrow();
-        told.as_ref().is_some_and(|told| told.contains_key(&Rc::as_ptr(client))).then_some(*id)
+        told.as_ref().is_some_and(|told| told.contains_key(&Rc::as_ptr(&client.identity))).then_some(*id)
     }
 
     /// Drops the plan of a statement that was found here under this id.

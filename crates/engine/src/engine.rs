@@ -246,7 +246,7 @@ impl Engine {
         let mut unwritten = Unwritten::default();
         for table in &tables {
             let schema = table.schema();
-            if table.tablets().iter().any(|tablet| tablet.failed_flushes.get() > 0) {
+            if table.tablets().iter().any(|tablet| tablet.failed_flushes.get() > 0 && tablet.memtable_bytes() > 0) {
                 unwritten.tables.push(format!("{}.{}", schema.keyspace, schema.name));
             }
         }

@@ -59,6 +59,11 @@ pub enum EngineError {
     /// The name is not that of a snapshot: letters, digits, `-`, `_` and `.` only.
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),
+    /// Replayed data are not safe yet, so nothing may be compacted.
+    #[error(
+        "the old commitlogs are still needed, because replayed data could not be flushed: nothing is compacted before"
+    )]
+    OldLogsNeeded,
     /// The work was given up: the table is being dropped or truncated, or the shard stops.
     #[error("cancelled")]
     Cancelled,

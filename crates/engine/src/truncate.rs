@@ -102,11 +102,11 @@ impl Engine {
         tablet: u32,
         intervals: &[Interval],
     ) -> Result<(), EngineError> {
-        let begun = self.log_begun();
+        let (begun, started) = (self.log_begun(), self.is_started());
         self.change_marks(table, |marks| {
             marks.covered.extend(intervals.iter().map(|interval| (tablet, *interval)));
-            // What earlier runs logged was replayed and retired before any compaction ran.
-            marks.covered.retain(|(_, interval)| interval.last >= begun);
+            // What earlier runs logged was replayed and retired, once the engine has started.
+            marks.covered.retain(|(_, interval)| interval.last >= begun || !started);
         })
         .await
     }

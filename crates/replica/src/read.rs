@@ -287,8 +287,11 @@ impl Replica {
         let mut begun = false;
         loop {
             while let Some(fragment) = reader.pop() {
-                if fragment.weight() >= LARGE {
-                    self.hold(reader.read_id(), fragment.weight(), permit).await;
+                // What was examined before is dropped, or in the result.
+                let weight = fragment.weight();
+                if weight >= LARGE && weight + builder.bytes() > permit.large_memory() {
+                    let more = weight + builder.bytes() - permit.large_memory();
+                    self.hold(reader.read_id(), more, permit).await;
                 }
                 match builder.push(fragment)? {
                     Flow::Continue => {}

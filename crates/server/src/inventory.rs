@@ -129,7 +129,10 @@ impl InventoryRecord {
         let mut tables = self.data_dir.durable_tables().await?;
         tables.retain(|id| metadata.table_by_id(*id).is_some());
         drop(metadata);
+        // Given up at this start, or dropped.
+        let gone = self.data_dir.tables_without_directory().await?;
         let change = |inventory: &mut Inventory| {
+            inventory.tables.retain(|id| !gone.contains(id));
             // Shards may have added tables since the directories were listed.
             tables.append(&mut inventory.tables);
             *inventory = Inventory { raft, alone, runs, tables };

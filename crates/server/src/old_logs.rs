@@ -6,16 +6,16 @@
 
 use crate::inventory::InventoryRecord;
 use crate::stack::StartError;
-use engine::Engine;
-use engine::commitlog::{self, OldLogs};
-use engine::datadir::DiskReserve;
+use engine::commitlog::{self, LogError, OldLogs};
+use engine::datadir::{DataDirError, DiskReserve};
+use engine::{Engine, EngineError};
 use rt::time::Duration;
 
 /// Pause between two attempts to make replayed data safe.
-const RETRY_AFTER: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// So many failed attempts lie between two log lines.
-const ATTEMPTS_PER_LINE: u32 = 30;
+const ATTEMPTS_PER_LINE: u32 = 6;
 
 /// What remains to be done after the replay.
 #[derive(Clone)]
@@ -35,37 +35,69 @@ struct Failure {
     why: String,
 }
 
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        Failure { may_pass: error.may_pass(), why: error.to_string() }
+    }
+}
+
+impl From<DataDirError> for Failure {
+    fn from(error: DataDirError) -> Failure {
+        Failure { may_pass: error.may_pass(), why: error.to_string() }
+    }
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Failure {
+        Failure { may_pass: error.may_pass(), why: error.to_string() }
+    }
+}
+
 impl AfterReplay {
     /// Makes the replayed data safe and lets compaction start: at once if that is possible, otherwise in the background. On shard 0.
     pub async fn finish(self) -> Result<(), StartError> {
-        match self.attempt().await {
+        let safe = self.make_safe().await;
+        let is_safe = safe.is_ok();
+        let done = match safe {
+            Ok(()) => self.retire().await,
+            failed => failed,
+        };
+        match done {
             Err(Failure { may_pass: true, why }) => {
                 tracing::error!(
                     why,
                     "replayed data cannot be written; the node serves reads, keeps the old commitlogs, and will retry"
                 );
-                // Both the old logs and this run's have writes now.
-                if let Err(error) = self.inventory.write(&self.logs).await {
+                if !is_safe && let Err(error) = self.inventory.write(&self.logs).await {
+                    // Both the old logs and this run's have writes now.
                     tracing::warn!(%error, "the inventory of the data directory cannot be written");
                 }
-                rt::task::spawn(self.retry()).detach();
+                rt::task::spawn(self.retry(is_safe)).detach();
                 Ok(())
             }
             other => other.map_err(|failure| StartError(failure.why)),
         }
     }
 
-    async fn retry(self) {
+    async fn retry(self, mut is_safe: bool) {
         for attempt in 1u32.. {
             if rt::shard::stopping().unless(rt::time::sleep(RETRY_AFTER)).await.is_none() {
                 return;
             }
-            match self.attempt().await {
+            let mut done = Ok(());
+            if !is_safe {
+                done = self.make_safe().await;
+                is_safe = done.is_ok();
+            }
+            if is_safe {
+                done = self.retire().await;
+            }
+            match done {
                 Ok(()) => {
                     tracing::warn!("replayed data are written, and the old commitlogs removed");
                     return;
                 }
-                Err(Failure { why, .. }) if attempt.is_multiple_of(ATTEMPTS_PER_LINE) => {
+                Err(Failure { why, may_pass }) if !may_pass || attempt.is_multiple_of(ATTEMPTS_PER_LINE) => {
                     tracing::error!(why, attempt, "replayed data still cannot be written");
                 }
                 Err(_) => {}
@@ -73,17 +105,17 @@ impl AfterReplay {
         }
     }
 
-    async fn attempt(&self) -> Result<(), Failure> {
+    /// Flushes what was replayed, and takes the old logs out of the inventory: the next start does not miss them then.
+    async fn make_safe(&self) -> Result<(), Failure> {
         let finished = rt::shard::call_all(|| async {
-            let finished = rt::shard::service::<Engine>().replay_finished().await;
-            finished.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })
+            rt::shard::service::<Engine>().replay_finished().await.map_err(Failure::from)
         });
         finished.await.into_iter().collect::<Result<(), Failure>>()?;
-        // Before the old logs are removed: the next start does not miss them then.
-        let recorded = self.inventory.write(&OldLogs::default()).await;
-        recorded.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
-        let retired = commitlog::retire(&self.logs).await;
-        retired.map_err(|error| Failure { may_pass: error.may_pass(), why: error.to_string() })?;
+        Ok(self.inventory.write(&OldLogs::default()).await?)
+    }
+
+    async fn retire(&self) -> Result<(), Failure> {
+        commitlog::retire(&self.logs).await?;
         rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
         self.reserve.take().await;
         Ok(())

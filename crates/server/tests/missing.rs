@@ -107,6 +107,7 @@ async fn ask(text: &str) -> Result<AnswerKind, String> {
         address: None,
         tablets_routing: Default::default(),
         cancel: rt::sync::Cancel::new(),
+        identity: Default::default(),
     });
     let answer = rt::shard::service::<Processor>().query(&client, text, &QueryParams::default()).await;
     answer.map(|answer| answer.kind).map_err(|error| format!("{text}: {error}"))

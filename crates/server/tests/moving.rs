@@ -68,6 +68,7 @@ fn client() -> Rc<ClientState> {
         address: None,
         tablets_routing: Default::default(),
         cancel: rt::sync::Cancel::new(),
+        identity: Default::default(),
     })
 }
 

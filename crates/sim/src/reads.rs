@@ -26,6 +26,7 @@ pub(crate) fn client() -> Rc<ClientState> {
         address: None,
         tablets_routing: Cell::new(false),
         cancel: rt::sync::Cancel::new(),
+        identity: Default::default(),
     })
 }
 

@@ -149,8 +149,10 @@ impl Coordinator {
         }
         if kind == WriteKind::Counter {
             drop(metadata);
+            let several = mutations.len() > 1;
             let counts = mutations.iter().map(|(mutation, key)| self.count_far(mutation, key, options));
-            return futures_util::future::try_join_all(counts).await.map(|_| ());
+            let counted = futures_util::future::try_join_all(counts).await.map(|_| ());
+            return counted.map_err(|error| if several { perhaps_done(error) } else { error });
         }
         self.route(metadata, mutations, None, options).await
     }
@@ -164,15 +166,17 @@ impl Coordinator {
         done: Option<TabletReplica>,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
-        let made = metadata.number;
+        let (made, mut sent) = (metadata.number, done.is_some());
+        // Replicas of an earlier attempt may have the write.
+        let failed = |error: CoordinatorError, sent: bool| if sent { perhaps_done(error) } else { error };
         loop {
             let number = metadata.number;
             let nodes = self.nodes_by(&metadata);
-            let parts = self.parts(&metadata, &nodes, &mutations, options)?;
+            let parts = self.parts(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
             match self.send(parts, nodes, done, &options.routed_by(number)).await {
                 Ok(()) => return Ok(()),
-                Err(Attempt::Failed(error)) => return Err(error),
-                Err(Attempt::Outdated) => {}
+                Err(Attempt::Failed(error)) => return Err(failed(error, sent)),
+                Err(Attempt::Outdated) => sent = true,
             }
             drop(metadata);
             self.newer_than(number, options).await?;
@@ -423,6 +427,17 @@ fn message_of(parts: &[Part], wanted: &[usize]) -> Rc<Message> {
     })
 }
 
+/// The error of a write of which replicas may have a part: drivers repeat a write that was Unavailable, even one that must not be done
+/// twice.
+fn perhaps_done(error: CoordinatorError) -> CoordinatorError {
+    match error {
+        CoordinatorError::Unavailable { consistency, required, .. } => {
+            CoordinatorError::Timeout { consistency, required, received: 0, data_present: false }
+        }
+        other => other,
+    }
+}
+
 /// Takes what parts have to a replica, and tells how it went.
 async fn carry(
     far: Rc<Far>,
@@ -479,6 +494,8 @@ async fn carry(
         }
     }
     let Some(hints) = hints else { return };
+    // A hint may bring the write later, so no client may be told that it was not done.
+    round.was_sent.set(true);
     let down_for = round.nodes.down_for(replica.host, rt::time::now());
     let mut kept = true;
     for mutation in mutations {

@@ -121,7 +121,10 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
     watch.internode.serve(Verb::Stopping, move |caller, _| {
         let watch = watching.upgrade();
         async move {
-            if let Some(watch) = watch {
+            // A node with a copied data directory stops without the node whose id it has.
+            if let Some(watch) = watch
+                && watch.internode.liveness().answers_elsewhere(caller.host, caller.address).is_none()
+            {
                 watch.stops(caller.host).await;
             }
             Ok(Pieces::default())

@@ -87,11 +87,18 @@ struct Removals {
     turn: Semaphore,
     /// A task repeats what failed.
     repeats: Cell<bool>,
+    /// More was dropped while that task was at work.
+    more: Cell<bool>,
 }
 
 impl Default for Removals {
     fn default() -> Self {
-        Removals { tables: RefCell::default(), turn: Semaphore::new(1), repeats: Cell::new(false) }
+        Removals {
+            tables: RefCell::default(),
+            turn: Semaphore::new(1),
+            repeats: Cell::new(false),
+            more: Cell::new(false),
+        }
     }
 }
 
@@ -279,10 +286,13 @@ impl AllShards {
         let removals = &service.leading().following.removals;
         removals.tables.borrow_mut().extend(service.just_dropped().into_iter().map(|table| (table, false)));
         if removals.repeats.get() {
+            removals.more.set(true);
             return;
         }
         let removed = rt::time::timeout(REMOVAL_WAIT, remove_once(service)).await;
         if !matches!(removed, Ok(Ok(()))) && !removals.repeats.replace(true) {
+            // What was given up half-way may leave sstables in the directory.
+            removals.tables.borrow_mut().iter_mut().for_each(|(_, failed_before)| *failed_before = true);
             if let Ok(Err(why)) = removed {
                 tracing::warn!(why, "dropped data cannot be removed from the disk; it is tried again");
             }
@@ -299,8 +309,10 @@ async fn keep_removing(service: Rc<MetadataService>) {
         if following.stop.unless(rt::time::sleep(REMOVE_AGAIN)).await.is_none() {
             return;
         }
+        following.removals.more.set(false);
         match remove_once(&service).await {
-            Ok(()) => break,
+            Ok(()) if !following.removals.more.get() => break,
+            Ok(()) => {}
             Err(why) if told.elapsed() >= LOG_EVERY => {
                 told = rt::time::now();
                 tracing::warn!(why, "dropped data still cannot be removed from the disk; it is tried again");

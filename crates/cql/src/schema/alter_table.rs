@@ -228,7 +228,9 @@ fn retype(
     let (old, new) = (&current.ty, types::resolve(metadata, &definition.keyspace, written)?);
     let (compatible, how) = match current.kind {
         ColumnKind::PartitionKey => (keeps_bytes(old, &new), "types are incompatible"),
-        ColumnKind::Clustering => (keeps_order(old, &new), "types are not order-compatible"),
+        ColumnKind::Clustering => {
+            (keeps_order(old, &new) && !new.contains_duration(), "types are not order-compatible")
+        }
         ColumnKind::Static | ColumnKind::Regular => (keeps_values(old, &new), "types are incompatible"),
     };
     if !compatible {

@@ -11,6 +11,7 @@ use crate::term::{Term, Variables, cast, prepare};
 use bytes::Bytes;
 use model::CqlType;
 use model::schema::{Column, ColumnKind, TableSchema};
+use model::types::limits;
 use replica::OutputColumn;
 
 /// The place of an output column, which is added if it is not there.
@@ -88,7 +89,7 @@ impl<'s> Columns<'s, '_, '_> {
             }
             SelectExpr::Value(term) => {
                 let ty = self.type_of_value(term)?;
-                let term = prepare(self.variables, term, &show(term), &ty)?;
+                let term = prepare(self.variables, term, "value", &ty)?;
                 (Selector::Term(term), ty)
             }
             SelectExpr::CountRows => {
@@ -159,8 +160,10 @@ impl<'s> Columns<'s, '_, '_> {
     }
 
     fn type_of_value(&self, term: &ast::Term) -> Result<CqlType, Error> {
-        inferred_type(self.variables.metadata, &self.variables.keyspace, term)
-            .ok_or_else(|| Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(term))))
+        let ty = inferred_type(self.variables.metadata, &self.variables.keyspace, term)
+            .ok_or_else(|| Error::invalid(format!("Cannot infer type for term {} in the SELECT clause", show(term))))?;
+        let checked = limits::check(&ty, "The type of a value in the SELECT clause");
+        checked.map(|_| ty).map_err(|error| Error::invalid(error.to_string()))
     }
 
     /// `writetime` or `ttl` of a column of one cell, or of one cell among several.

@@ -8,6 +8,7 @@ use crate::syntax::ast::{self, FunctionCall, Literal, TypeName};
 use bytes::Bytes;
 use cluster::Metadata;
 use model::CqlType;
+use model::types::limits::MAX_TYPE_NODES;
 use model::types::{UserType, parse_scalar};
 use std::fmt::Write as _;
 
@@ -164,6 +165,9 @@ pub fn preferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> 
     }
 }
 
+/// So many different types of elements are tried for the type of a collection literal.
+const MOST_CANDIDATES: usize = 16;
+
 /// The type of a term that stands where no type is expected, such as in the SELECT clause. None for bind markers, null,
 /// empty collections, literals of user types, and collections of values that have no type in common.
 pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> Option<CqlType> {
@@ -172,7 +176,16 @@ pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> O
         let types = terms.iter().map(|term| inferred_type(metadata, keyspace, term));
         let types = types.collect::<Option<Vec<CqlType>>>()?;
         let fits_all = |ty: &CqlType| terms.iter().all(|term| fits_inferred(metadata, keyspace, term, ty));
-        types.into_iter().find(fits_all).map(|ty| ty.freeze())
+        let mut candidates: Vec<CqlType> = Vec::new();
+        for ty in types {
+            if !candidates.contains(&ty) {
+                candidates.push(ty);
+            }
+            if candidates.len() > MOST_CANDIDATES {
+                return None;
+            }
+        }
+        candidates.into_iter().find(fits_all).map(|ty| ty.freeze())
     };
     match term {
         ast::Term::Literal(literal) => literal_type(literal),
@@ -186,6 +199,7 @@ pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> O
         }
         // A single value in parentheses is that value.
         ast::Term::Tuple(terms) if terms.len() == 1 => inferred_type(metadata, keyspace, &terms[0]),
+        ast::Term::Tuple(terms) if terms.len() > MAX_TYPE_NODES => None,
         ast::Term::Tuple(terms) => {
             let types = terms.iter().map(|term| inferred_type(metadata, keyspace, term).map(|ty| ty.freeze()));
             Some(CqlType::tuple(types.collect::<Option<Vec<CqlType>>>()?))

@@ -99,6 +99,7 @@ impl Session {
             address: Some("127.0.0.1:40000".parse().expect("an address")),
             tablets_routing: Cell::new(false),
             cancel: rt::sync::Cancel::new(),
+            identity: Default::default(),
         });
         Session { processor: rt::shard::service::<Processor>(), client }
     }

@@ -185,6 +185,10 @@ pub(super) async fn highest_sequence(shard_dir: &Path) -> Result<u64, LogError> 
 pub async fn retire(logs: &OldLogs) -> Result<(), LogError> {
     for run in &logs.runs {
         debug_assert_eq!(shard_of_segment(run.run), run.shard);
+        if !fs::exists(&run.dir).await {
+            // An attempt before removed it, and failed at a later run.
+            continue;
+        }
         let failed = || LogError::io(&run.dir);
         let (named, retired) = (run.dir.join(manifest::NAME), run.dir.join(manifest::RETIRED));
         match fs::rename(&named, &retired).await {

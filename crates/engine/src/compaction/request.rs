@@ -21,7 +21,13 @@ impl Engine {
         self.detached(|engine| async move { engine.compact_whole(&table).await }).await
     }
 
+    /// Before the old logs are retired nothing may be purged: they would bring back what a purged deletion covered.
+    fn check_started(&self) -> Result<(), EngineError> {
+        if self.is_started() { Ok(()) } else { Err(EngineError::OldLogsNeeded) }
+    }
+
     async fn compact_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
+        self.check_started()?;
         self.flush(Some(table.schema().id)).await?;
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
@@ -55,6 +61,7 @@ impl Engine {
     }
 
     async fn clean_up(&self, table: &Rc<Table>) -> Result<usize, EngineError> {
+        self.check_started()?;
         let is_foreign = |tablet: &Tablet, own: &Attached| {
             [own.sstable.first_key(), own.sstable.last_key()].iter().any(|key| !tablet.range.contains(key))
         };

@@ -216,13 +216,16 @@ impl DataDir {
     async fn tables_on_disk(&self) -> Result<Vec<FoundTable>, DataDirError> {
         let (root, mut tables) = (self.data_dir(), Vec::new());
         for keyspace in fs::read_dir(&root).await.map_err(self.failed(&root))? {
-            if !keyspace.is_dir {
+            let dir = root.join(&keyspace.name);
+            if !is_directory(&keyspace, &dir).await {
                 continue;
             }
-            let dir = root.join(&keyspace.name);
             for table in fs::read_dir(&dir).await.map_err(self.failed(&dir))? {
-                let Some((_, id)) = super::table_of_dir_name(&table.name).filter(|_| table.is_dir) else { continue };
-                tables.push(FoundTable { dir: dir.join(&table.name), id });
+                let Some((_, id)) = super::table_of_dir_name(&table.name) else { continue };
+                let path = dir.join(&table.name);
+                if is_directory(&table, &path).await {
+                    tables.push(FoundTable { dir: path, id });
+                }
             }
         }
         Ok(tables)
@@ -263,10 +266,19 @@ pub fn raft_end_path(path: &Path) -> PathBuf {
     path.join(RAFT_END)
 }
 
+/// Whether an entry is a directory, or a link to one: operators move tables to other volumes so.
+async fn is_directory(entry: &fs::DirEntry, path: &Path) -> bool {
+    entry.is_dir || fs::metadata(path).await.is_ok_and(|target| target.is_dir)
+}
+
 /// Whether there are files of sstables in a table's directory, the quarantine included.
 async fn has_sstables(dir: &Path) -> io::Result<bool> {
     let is_data = |name: &str| name.ends_with("-Data.db") || name.ends_with("-TOC.txt");
-    let entries = fs::read_dir(dir).await?;
+    let entries = match fs::read_dir(dir).await {
+        // A DROP that is being carried out has just removed it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries?,
+    };
     Ok(entries
         .iter()
         .any(|entry| (!entry.is_dir && is_data(&entry.name)) || (entry.is_dir && entry.name == QUARANTINE)))

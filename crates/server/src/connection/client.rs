@@ -72,6 +72,7 @@ impl Connection {
             address: Some(peer),
             tablets_routing: Cell::new(false),
             cancel: rt::sync::Cancel::new(),
+            identity: Default::default(),
         });
         Rc::new(Connection {
             client,
@@ -126,6 +127,7 @@ impl Connection {
             address: client.address,
             tablets_routing: client.tablets_routing.clone(),
             cancel: client.cancel.clone(),
+            identity: client.identity.clone(),
         })
     }
 

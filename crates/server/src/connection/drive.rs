@@ -172,7 +172,12 @@ where
                     return Ok(Poll::Pending);
                 }
                 // What blocked may have been written just now.
-                Stop::Blocked if self.ticket.is_some() || self.is_blocked(cx) => return Ok(Poll::Pending),
+                // A connection that is blocked by its answers leaves its place in the queue for memory to others.
+                Stop::Blocked if self.is_blocked(cx) => {
+                    self.ticket = None;
+                    return Ok(Poll::Pending);
+                }
+                Stop::Blocked if self.ticket.is_some() => return Ok(Poll::Pending),
                 Stop::Blocked => continue,
                 Stop::Input => {}
             }

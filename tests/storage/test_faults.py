@@ -261,7 +261,7 @@ def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
         session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
         insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
-        execute_concurrent_with_args(session, insert, [(pk, os.urandom(50_000)) for pk in range(rows)])
+        execute_concurrent_with_args(session, insert, [(pk, os.urandom(50_000)) for pk in range(rows)], concurrency=16)
         cluster.shutdown()
         ballast = fill(small_disk)
         node.kill() if end == "kill" else node.stop()

@@ -78,6 +78,8 @@ fn config(auto_snapshot: bool) -> StackConfig {
         sync: SyncMode::Batch,
         segment_size: 64 << 10,
         log_size_limit: 1 << 20,
+        accept_loss: false,
+        disk_reserve: 64 << 10,
         ignore_log_corruption: false,
         auto_snapshot,
         auto_compaction: true,

@@ -142,6 +142,9 @@ mod tests {
                 engine.apply_durably(&builder.finish(&schema), &key).await.unwrap();
             }
             engine.flush(None).await.unwrap();
+            assert!(matches!(engine.cleanup(schema.id).await, Err(EngineError::OldLogsNeeded)), "replay is not over");
+            assert!(matches!(engine.compact_major(schema.id).await, Err(EngineError::OldLogsNeeded)));
+            engine.start();
             assert_eq!(engine.cleanup(schema.id).await.unwrap(), 0, "all of it is owned");
 
             let table = engine.table_or_error(schema.id).unwrap();

@@ -289,6 +289,9 @@ def test_literals_without_a_table(db):
     assert list(db.execute("SELECT count(1), sum(5), min('b'), max([1, 2])").one()) == [1, 5, "b", [1, 2]]
     assert db.one("SELECT JSON 1 AS one") == '{"one": 1}'
     db.refused(Invalid, "SELECT [1, 'a']", match="infer type")
+    # More fields than a tuple can have in a result, and very many elements of two types.
+    db.refused(Invalid, f"SELECT ({', '.join('1' * 70_000)})", match="infer type")
+    db.refused(Invalid, f"SELECT [{', '.join('1' * 100_000)}, 'a']", match="infer type")
 
 
 def test_nulls_in_relations(db):

@@ -100,8 +100,8 @@ impl LargeReads {
         }
         let is_next =
             holders.iter().any(|(holder, _)| *holder == read) || queue.front().is_none_or(|next| *next == read);
-        // When no read holds anything, the first that waits goes on: results leave only as fast as their clients read.
-        is_next && (self.used() + bytes <= self.budget || self.used.get() == 0)
+        let used = self.used();
+        is_next && (used + bytes <= self.budget || used == 0)
     }
 
     /// A result of this shard. If it is large, it counts until the last part of it is given up.

@@ -1,3 +1,5 @@
+//! The HTTP servers over real sockets: limits of heads, of connections and of slow readers; stops.
+
 use super::*;
 use axum::routing::get;
 use rt::net::{AsyncReadExt, AsyncWriteExt};

@@ -1,17 +1,14 @@
 //! A node of one shard in this thread, asked in frames.
 
 use bytes::Bytes;
-use cluster::coordinator::PageLimits;
-use cluster::metadata::NodeInfo;
 use cql::api::{ClientState, QueryParams};
 use cql::{Answer, Processor};
 use engine::commitlog::SyncMode;
-use model::HostId;
 use server::protocol::outbox::{Outbox, Reply};
 use server::protocol::{Dialect, Frames, Next, Request, Version};
 use server::stack::{self, Stack, StackConfig};
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,42 +33,16 @@ impl Harness {
 
     /// A node on `dir` whose replica is bounded so.
     pub async fn start_with(dir: &Path, replica: replica::ReplicaConfig) -> Harness {
-        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let info = NodeInfo {
-            host_id: HostId::from_bytes([0; 16]),
-            cluster_name: "bench".into(),
-            shards: 1,
-            datacenter: "datacenter1".into(),
-            rack: "rack1".into(),
-            rpc_address: local,
-            listen_address: local,
-            broadcast_address: local,
-            native_port: 9042,
-            shard_aware_port: 19042,
-            storage_port: 7000,
-            release_version: server::node::RELEASE_VERSION.into(),
-            started_micros: rt::time::wall_micros(),
-        };
-        let config = StackConfig {
-            cluster: None,
-            data_dir: dir.into(),
-            info,
-            memory_per_shard: MEMORY,
+        let mut config = StackConfig {
             sync: SyncMode::Periodic { period: Duration::from_secs(10) },
             segment_size: 32 << 20,
             log_size_limit: 1 << 30,
-            accept_loss: false,
-            disk_reserve: 0,
-            ignore_log_corruption: false,
-            auto_snapshot: false,
             auto_compaction: false,
-            page_limits: PageLimits::default(),
             tombstone_warn_threshold: 1000,
             replica,
-            compaction_throughput: 0,
-            open_files: 0,
-            language: cql::Config::default(),
+            ..StackConfig::new(dir, "bench", Ipv4Addr::LOCALHOST.into(), MEMORY)
         };
+        config.info.shards = 1;
         let stack = stack::start(config).await.expect("the node starts");
         let client = ClientState {
             keyspace: RefCell::new(None),

@@ -3,7 +3,7 @@
 //! From the fixtures of the sstable crate, which Cassandra wrote, and from random tables that our own writer writes, with many blocks in
 //! the promoted index. Most without checksums, see `fuzz::sstable_files`.
 
-#[path = "../../crates/sstable/tests/random/mod.rs"]
+#[path = "../../crates/sstable/tests/all/random/mod.rs"]
 mod random;
 
 use fuzz::sstable_files::{bundle, host};

@@ -171,6 +171,8 @@ def test_wrong_names(rest, filled):
     rest.refused("GET", "/storage_service/no_such_path", 404, "/storage_service/no_such_path")
     rest.refused("GET", "/cache_service/metrics/row/nonsense", 404, "nonsense")
     rest.refused("DELETE", "/storage_service/keyspaces", 400, "DELETE")
+    rest.refused("POST", "/system/logger/server?level=info&level=debug", 400, "duplicate field")
+    rest.refused("GET", "/column_family/metrics/live_sstable_count/%ff", 400, "UTF-8")
 
 
 def test_caches_and_log(rest, filled):
@@ -248,6 +250,8 @@ def test_log_levels(rest):
         assert rest.get("/system/logger/engine") == "debug" and rest.get("/system/logger/root") == rest.get("/system/logger/server") == "warn"
         rest.refused("POST", "/system/logger?level=loud", 400, "loud")
         rest.refused("POST", "/system/logger", 400, "level")
+        rest.refused("POST", "/system/logger/nope?level=debug", 400, "nope")
+        rest.refused("GET", "/system/logger/nope", 400, "nope")
     finally:
         for name in ("root", "engine"):
             rest.ask("POST", f"/system/logger/{name}?level={before[name]}")

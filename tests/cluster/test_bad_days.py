@@ -52,7 +52,7 @@ def waits(node, *words):
 def ends(node, *words):
     """A node that can never be started like this: it ends, and says why."""
     with pytest.raises(StartFailed) as failure:
-        node.start(timeout=20)
+        node.start(timeout=60)
     assert "ended with" in str(failure.value), failure.value
     assert all(word in log(node) for word in words), log(node)
 

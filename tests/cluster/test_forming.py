@@ -76,3 +76,29 @@ def test_a_node_of_another_cluster_is_refused(tmp_path):
     finally:
         other.close()
         first.close()
+
+
+def test_nodes_with_clusters_of_their_own_say_so(tmp_path):
+    """Nodes that each began a cluster stay apart, and each says once that the other one is its seed."""
+    addresses = [free_address(), free_address()]
+    nodes = [Node(shards=1, memory="256M", data_dir=tmp_path / f"alone{n}", address=addresses[n]) for n in range(2)]
+    together = None
+    try:
+        for n, node in enumerate(nodes):
+            node.start()
+            node.stop()
+            node.config["seeds"] = addresses[1 - n]
+        together = Together(nodes)
+
+        def lines(node):
+            return [line for line in node.log_path.read_text().splitlines() if "belongs to another cluster" in line]
+
+        for n, node in enumerate(nodes):
+            eventually(lambda: lines(node), seconds=60)
+            assert addresses[1 - n] in lines(node)[0] and "WARN" in lines(node)[0]
+        assert [len(lines(node)) for node in nodes] == [1, 1]
+    finally:
+        if together:
+            together.end()
+        for node in nodes:
+            node.close()

@@ -1,5 +1,6 @@
 """Writes that no hint brings: every node's status shows who misses what, until it has been brought."""
 
+import shutil
 import subprocess
 
 from cassandra import ConsistencyLevel
@@ -16,6 +17,22 @@ def admin(node, *arguments):
 
 def missed(node, of):
     return next(one["missed_writes"] for one in rest(node, "/cluster/nodes") if one["address"] == of.address)
+
+
+def values(trio, n):
+    """The keys that a node has itself."""
+    one = SimpleStatement("SELECT k FROM ks.t", consistency_level=ConsistencyLevel.ONE)
+    return sorted(row.k for row in trio.sessions[n].execute(one))
+
+
+def write(trio, keys, level=ConsistencyLevel.QUORUM):
+    for k in keys:
+        trio.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)", consistency_level=level))
+
+
+def kept_hints(node):
+    """Bytes of hints beside the headers of their files."""
+    return sum(path.stat().st_size - 29 for path in (node.data_dir / "hints").glob("*/*/*.hints"))
 
 
 def test_a_node_that_was_down_for_too_long_is_shown_until_it_has_everything(tmp_path):
@@ -50,5 +67,59 @@ def test_a_node_that_was_down_for_too_long_is_shown_until_it_has_everything(tmp_
         assert admin(second, "resync", third.address).split() == ["ks.t"]
         for node in (first, second, third):
             assert missed(node, third) is None and "misses" not in admin(node, "status")
-        one = SimpleStatement("SELECT k FROM ks.t", consistency_level=ConsistencyLevel.ONE)
-        assert sorted(row.k for row in trio.sessions[2].execute(one)) == written
+        assert values(trio, 2) == written
+        for node in ([third.address], ["--all"]):
+            assert "nothing is noted as missed for" in admin(second, "resync", *node)
+
+
+def test_a_node_misses_the_hints_that_were_removed(tmp_path):
+    with Trio(tmp_path) as trio:
+        trio.keyspace()
+        first, _, third = trio.nodes
+        trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+        trio.kill(2)
+        trio.wait_down(2)
+        write(trio, range(20))
+        eventually(lambda: kept_hints(first) > 0)
+        trio.kill(0)
+        shutil.rmtree(first.data_dir / "hints")
+        before = len(first.log_path.read_text())
+        first.start()
+        third.start()
+        trio.wait_up(2)
+        eventually(lambda: missed(first, third) is not None)
+        assert missed(first, third)["any_table"]
+        log = first.log_path.read_text()[before:]
+        assert "files of hints are missing" in log and "messina admin resync" in log
+        assert "all hints for a node were delivered" not in log
+        eventually(lambda: admin(first, "resync", "--all").startswith(f"{third.address}: "))
+        assert missed(first, third) is None
+        assert values(trio, 2) == list(range(20))
+
+
+def test_a_node_that_gave_up_its_commitlog_is_shown_until_it_has_everything(tmp_path):
+    with Trio(tmp_path) as trio:
+        trio.keyspace()
+        first, _, third = trio.nodes
+        trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+        write(trio, range(20), ConsistencyLevel.ALL)
+        trio.kill(2)
+        shutil.rmtree(third.data_dir / "commitlog")
+        third.extra = ["--accept-loss"]
+        third.start()
+        third.extra = []
+        trio.wait_up(2)
+        for _ in range(2):
+            for node in (first, third):
+                eventually(lambda: missed(node, third) is not None)
+                assert missed(node, third)["any_table"] and missed(node, third)["why"].endswith("(--accept-loss)")
+            # Also after a start without --accept-loss.
+            trio.kill(2)
+            third.start()
+            trio.wait_up(2)
+        host = next(one["host_id"] for one in rest(first, "/cluster/nodes") if one["address"] == third.address)
+        assert f"messina admin resync {host}" in third.log_path.read_text()
+        assert values(trio, 2) == []
+        eventually(lambda: admin(third, "resync", host).split() == ["ks.t"])
+        assert missed(first, third) is None and missed(third, third) is None
+        assert values(trio, 2) == list(range(20))

@@ -1,6 +1,7 @@
 """What operators see of three nodes: `messina admin`, the REST paths that tools of ScyllaDB read, and the system's tables."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -150,3 +151,53 @@ def test_a_node_that_is_dead_is_shown_so(trio):
     for node in trio.nodes:
         eventually(lambda: len(rest(node, "/storage_proxy/schema_versions")) == 1 and not rest(node, "/gossiper/endpoint/down"))
     assert "UNREACHABLE" not in admin(trio.nodes[0], "describecluster")
+
+
+def test_refresh_refuses_what_other_nodes_own(filled):
+    """All or nothing: rows of tablets that are on other nodes must not be dropped without a word."""
+    session = filled.sessions[0]
+    session.execute("CREATE TABLE single.lost (k int PRIMARY KEY, v text)")
+    for k in range(100):
+        session.execute(f"INSERT INTO single.lost (k, v) VALUES ({k}, 'x')")
+    count = lambda: session.execute("SELECT count(*) FROM single.lost").one()[0]  # noqa: E731
+    directories = []
+    for node in filled.nodes:
+        admin(node, "snapshot", "single", "lost", "--tag", "before")
+        (directory,) = (node.data_dir / "data" / "single").glob("lost-*")
+        directories.append(directory)
+    session.execute("TRUNCATE single.lost")
+    (directories[0] / "upload").mkdir(exist_ok=True)
+    for source in directories:
+        for path in (source / "snapshots" / "before").glob("m*-big-*"):
+            shutil.copy(path, directories[0] / "upload")
+    uploaded = sorted(path.name for path in (directories[0] / "upload").iterdir())
+    done = subprocess.run([binary(), "admin", "--api", f"http://{filled.nodes[0].address}:10000", "refresh", "single", "lost"], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "belong to no tablet of this node" in done.stderr, (done.stdout, done.stderr)
+    assert sorted(path.name for path in (directories[0] / "upload").iterdir()) == uploaded and count() == 0
+    # The way that works: every node loads its own snapshot.
+    for path in (directories[0] / "upload").iterdir():
+        path.unlink()
+    for node, directory in zip(filled.nodes, directories, strict=True):
+        (directory / "upload").mkdir(exist_ok=True)
+        for path in (directory / "snapshots" / "before").glob("m*-big-*"):
+            shutil.copy(path, directory / "upload")
+        admin(node, "refresh", "single", "lost")
+    assert count() == 100
+
+
+def test_snapshots_of_dropped_tables_are_removed(filled):
+    node = filled.nodes[0]
+    filled.sessions[0].execute("CREATE TABLE ks.gone (k int PRIMARY KEY)")
+    filled.sessions[0].execute(SimpleStatement("INSERT INTO ks.gone (k) VALUES (1)", consistency_level=ConsistencyLevel.ALL))
+    admin(node, "snapshot", "ks", "gone", "--tag", "kept")
+    filled.sessions[0].execute("DROP TABLE ks.gone")
+    names = lambda: {one["key"] for one in rest(node, "/storage_service/snapshots")}  # noqa: E731
+    assert "kept" in names()
+    admin(node, "clearsnapshot", "ks", "gone", "--tag", "kept")
+    assert "kept" not in names()
+    (dropped,) = [name for name in names() if name.startswith("dropped-") and name.endswith("-gone")]
+    admin(node, "clearsnapshot", "--tag", dropped)
+    assert dropped not in names()
+    assert not list((node.data_dir / "data" / "ks").glob("gone-*")), "its directory goes with the last one"
+    done = subprocess.run([binary(), "admin", "--api", f"http://{node.address}:10000", "clearsnapshot", "--tag", "nope"], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "there is no snapshot nope" in done.stderr

@@ -178,9 +178,9 @@ def test_large_data(db, server, setting):
     before = server.metric("scylla_cql_large_cell_fail_violations")
     assert warnings(db, f"INSERT INTO {t} (pk, s) VALUES (1, {{1, 2, 3}})") == []
     setting("large_collection_elements_fail_threshold", "2")
-    db.refused(Invalid, f"INSERT INTO {t} (pk, s) VALUES (1, {{1, 2, 3}})", match="Hard limit violation for collection")
+    db.refused(Invalid, f"INSERT INTO {t} (pk, s) VALUES (1, {{1, 2, 3}})", match="collection element count 3 exceeds hard limit 2")
     db.execute(insert, bytes(1_000_000))
-    with pytest.raises(Invalid, match="Hard limit violation for cell"):
+    with pytest.raises(Invalid, match="cell value size 3000000 exceeds hard limit"):
         db.execute(insert, bytes(3_000_000))
     assert server.metric("scylla_cql_large_cell_fail_violations") == before + 1
     future = db.session.execute_async(insert, (bytes(1_500_000),))

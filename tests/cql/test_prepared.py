@@ -251,3 +251,35 @@ def test_a_paging_state_of_a_dropped_table(db):
     db.execute(f"CREATE TABLE {name} (pk int PRIMARY KEY, v double)")
     with pytest.raises(Invalid, match="paging state has been dropped"):
         db.session.execute(statement, paging_state=state)
+
+
+@pytest.mark.node
+def test_ids_survive_alter_and_restart(node):
+    """A driver prepares again what a node has lost, and fails if the statement has another id then."""
+    node.start()
+    db = Database(node.address)
+    t = db.table("p int PRIMARY KEY, v timestamp")
+    insert = db.prepare(f"INSERT INTO {t} (p, v) VALUES (?, ?)")
+    db.execute(insert, 1, 1000)
+    db.execute(f"ALTER TABLE {t} ALTER v TYPE bigint")
+    db.execute(insert, 2, 2000)
+    node.restart()
+    db.cluster.shutdown()
+    cluster, session = connect(node.address)
+    again = session.execute
+    session.set_keyspace(db.keyspace)
+    assert session.prepare(f"INSERT INTO {t} (p, v) VALUES (?, ?)").query_id == insert.query_id
+    assert sorted(tuple(row) for row in again(f"SELECT * FROM {t}")) == [(1, 1000), (2, 2000)]
+    cluster.shutdown()
+
+
+def test_columns_that_swap_their_names(db):
+    """Values for the columns of before must not be written to those that have their names now."""
+    t = db.table("a int, b text, v int, PRIMARY KEY (a, b)")
+    insert = db.prepare(f"INSERT INTO {t} (a, b, v) VALUES (?, ?, ?)")
+    for names in ("a TO x", "b TO a", "x TO b"):
+        db.execute(f"ALTER TABLE {t} RENAME {names}")
+    for _ in range(2):
+        with pytest.raises(DriverException, match="ID mismatch"):
+            db.execute(insert, 1, "bbbb", 7)
+    assert db.rows(f"SELECT * FROM {t}") == []

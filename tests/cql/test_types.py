@@ -10,7 +10,7 @@ import uuid
 import cassandra.util as util
 import pytest
 from cassandra.metadata import Murmur3Token
-from database import Invalid
+from database import Config, Invalid
 
 TIMEUUIDS = [uuid.UUID(t) for t in (
     "00000000-0000-1000-8080-808080808080", "00000001-0000-1000-8000-000000000000",
@@ -231,3 +231,19 @@ def test_empty_values(db):
     composite = db.table("a text, b text, PRIMARY KEY ((a, b))")
     db.execute(f"INSERT INTO {composite} (a, b) VALUES ('', '')")
     assert db.rows(f"SELECT * FROM {composite} WHERE a = '' AND b = ''") == [("", "")]
+
+
+@pytest.mark.scylla
+@pytest.mark.parametrize("ty", ["duration", "tuple<int, duration>", "frozen<list<duration>>", "frozen<map<int, duration>>",
+                                "frozen<list<tuple<duration>>>", "{user}"])
+@pytest.mark.parametrize("columns", ["c {ty} PRIMARY KEY", "p int, c {ty}, PRIMARY KEY (p, c)", "p int, c {ty}, v int, PRIMARY KEY ((p, c))"])
+def test_durations_have_no_order(db, ty, columns):
+    """A key has no duration in it, however deep, and none gets there later."""
+    ty = ty.format(user=f"frozen<{db.type('a int, b duration')}>")
+    db.refused(Invalid, f"CREATE TABLE durations ({columns.format(ty=ty)})", match="duration type is not supported for PRIMARY KEY part c")
+
+
+@pytest.mark.scylla
+def test_tuples_of_keys_get_no_duration(db):
+    t = db.table("p int, c tuple<int>, PRIMARY KEY (p, c)")
+    db.refused(Config, f"ALTER TABLE {t} ALTER c TYPE tuple<int, duration>", match="not order-compatible")

@@ -42,8 +42,8 @@ def options(certificate, key, **more):
 
 
 @contextlib.contextmanager
-def encrypted(authority, shards=2, config=None, **more):
-    node = Node(shards=shards)
+def encrypted(authority, shards=2, config=None, prefix=(), **more):
+    node = Node(shards=shards, prefix=prefix)
     try:
         node.certificate, node.key = authority.sign("node", [node.address])
         node.config = {"client_encryption_options": options(node.certificate, node.key, **more), **(config or {})}
@@ -100,6 +100,21 @@ def test_who_does_not_speak_tls_is_sent_away_and_no_one_is_held_up(authority):
             wire.works()
         for it in idle:
             it.close()
+
+
+def test_handshakes_that_do_not_come_do_not_lock_out_clients(authority):
+    """Connections without a handshake take all seats: one of them is evicted for a client long before the handshake's time limit."""
+    with encrypted(authority, prefix=["prlimit", "--nofile=1024:1024"]) as node:
+        context = trusting(authority)
+        first = TlsWire(node.address, context)
+        silent = [socket.create_connection((node.address, SSL_PORT), timeout=20) for _ in range(500)]
+        time.sleep(1.2)  # Longer than the grace for STARTUP, much shorter than the time limit of a handshake.
+        with TlsWire(node.address, context) as second:
+            second.works()
+        first.works()
+        assert node.metric("scylla_transport_connections_evicted_silent") >= 1
+        for s in (*silent, first.socket):
+            s.close()
 
 
 def test_a_port_of_both_names_is_encrypted(authority):

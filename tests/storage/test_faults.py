@@ -9,10 +9,10 @@ import time
 import zlib
 
 import pytest
-from cassandra import OperationTimedOut, WriteFailure, WriteTimeout
+from cassandra import DriverException, OperationTimedOut, ReadFailure, WriteFailure, WriteTimeout
 from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
-from cassandra.protocol import OverloadedErrorMessage
+from cassandra.protocol import OverloadedErrorMessage, ServerError
 from database import Database, connect
 from launch import Node, StartFailed
 from table_files import table_dir
@@ -454,7 +454,7 @@ def test_a_stop_that_could_not_flush_says_so(node):
     directory.write_text("not a directory")
     status, _ = node.admin("POST", f"/storage_service/keyspace_flush/{keyspace}")
     assert status >= 400
-    assert node.stop() != 0
+    assert node.stop() == 3, "all writes are on disk"
     said = f"the memtables of {keyspace}.{table} could not be flushed; their writes are in the commitlog and are replayed at the next start"
     assert said in node.log_tail(40)
     directory.unlink()
@@ -464,3 +464,183 @@ def test_a_stop_that_could_not_flush_says_so(node):
     assert db.one(f"SELECT count(*) FROM {keyspace}.{table}") == 50
     db.cluster.shutdown()
     assert node.stop() == 0
+
+
+def the_run(node, shard):
+    """The directory of the commitlog in which a shard writes now: the newest run."""
+    return max((node.data_dir / f"commitlog/{shard}").glob("run-*"))
+
+
+def test_a_stop_that_cannot_write_the_last_manifest_loses_nothing_and_says_so(node):
+    """All writes are on disk: exit status 3, and the next start replays the log."""
+    node.start()
+    db = Database(node.address)
+    table = f"{db.keyspace}.{db.table('pk int PRIMARY KEY, v text')}"
+    for pk in range(50):
+        db.execute(f"INSERT INTO {table} (pk, v) VALUES ({pk}, 'x')")
+    db.cluster.shutdown()
+    obstacle = the_run(node, 0) / "manifest.tmp"
+    obstacle.mkdir()
+    assert node.stop() == 3
+    said = node.log_tail(40)
+    assert "the commitlog could not be closed" in said and "all writes are on disk" in said, said
+    assert "may not be on disk" not in said, said
+    obstacle.rmdir()
+    node.start()
+    db = Database(node.address)
+    assert db.one(f"SELECT count(*) FROM {table}") == 50
+    db.cluster.shutdown()
+    assert node.stop() == 0
+
+
+def test_a_failed_commitlog_stops_the_node_in_order():
+    """A shard cannot make another segment: the node flushes that shard, closes the other one's log, and exits with status 1.
+    Nothing is lost even if the failed log is."""
+    node = Node(shards=2, config={"commitlog_segment_size_in_mb": 1, "commitlog_total_space_in_mb": 64})
+    try:
+        node.start()
+        db = Database(node.address)
+        table = f"{db.keyspace}.{db.table('pk int PRIMARY KEY, v blob')}"
+        run = the_run(node, 0)
+        other = the_run(node, 1)
+        run.rename(node.data_dir / "failed")
+        acknowledged, value = set(), "0x" + "ab" * 20_000
+        end = time.monotonic() + 60
+        while node.alive():
+            assert time.monotonic() < end, "the node ends"
+            pk = len(acknowledged)
+            try:
+                db.session.execute(f"INSERT INTO {table} (pk, v) VALUES ({pk}, {value})", timeout=5)
+                acknowledged.add(pk)
+            except Exception:
+                time.sleep(0.05)
+        db.cluster.shutdown()
+        said = node.log_tail(40)
+        assert node.process.returncode == 1, said
+        assert "the node has failed: stopping" in said and "all writes are on disk" in said, said
+        assert '"closed": true' in (other / "manifest").read_text(), "the log of the other shard was closed"
+        shutil.rmtree(node.data_dir / "failed")
+        node.extra = ["--accept-loss"]
+        node.start()
+        db = Database(node.address)
+        there = {row.pk for row in db.session.execute(f"SELECT pk FROM {table}")}
+        assert acknowledged <= there, "what was acknowledged was flushed"
+        db.cluster.shutdown()
+    finally:
+        node.close()
+
+
+def test_silent_connections_do_not_lock_out_clients():
+    """Connections that send nothing take all seats, and more come: a client is served, and its connections stay."""
+    node = Node(shards=2, prefix=["prlimit", "--nofile=1024:1024"])
+    sockets = []
+    try:
+        node.start()
+        early, first = connect(node.address)
+        first.execute(KEYSPACE)
+        sockets = idle_connections(node.address, 600)
+        time.sleep(1.2)  # Longer than the grace for STARTUP.
+        late, second = connect(node.address)
+        sockets += idle_connections(node.address, 200)
+        second.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v int)")
+        for session in (first, second):
+            session.execute("INSERT INTO k.t (pk, v) VALUES (1, 1)")
+        evicted = node.metric("scylla_transport_connections_evicted_silent")
+        assert evicted >= 1, evicted
+        lines = node.log_path.read_text().count("closed connections without STARTUP")
+        assert 1 <= lines <= 4, "a line a minute for each port"
+        early.shutdown()
+        late.shutdown()
+    finally:
+        for s in sockets:
+            s.close()
+        node.close()
+
+
+def test_a_metadata_log_that_is_removed_while_the_node_runs_is_noticed(node):
+    """Nothing is acknowledged that would be gone with the process, and no stop calls itself a good one."""
+    node.start()
+    cluster, session = connect(node.address)
+    try:
+        shutil.rmtree(node.data_dir / "raft")
+        with pytest.raises((NoHostAvailable, OperationTimedOut, DriverException, ServerError)):
+            session.execute("CREATE KEYSPACE gone WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+    finally:
+        cluster.shutdown()
+    node.process.wait(60)
+    assert node.process.returncode == 1
+    assert "was removed while the node ran" in node.log_tail(10)
+
+
+def test_a_stop_without_the_metadata_log_says_so(node):
+    node.start()
+    shutil.rmtree(node.data_dir / "raft")
+    assert node.stop() == 1
+    assert "was removed while the node ran" in node.log_tail(10)
+
+
+@pytest.mark.parametrize("name", ["messina.stamp", "messina.raft-end"])
+def test_a_fifo_in_the_place_of_a_file_is_refused_at_once(node, name):
+    node.start()
+    node.stop()
+    path = node.data_dir / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StartFailed, match="not a regular file, but a FIFO") as failed:
+        node.start(timeout=20)
+    assert name in str(failed.value)
+
+
+def test_a_file_without_access_makes_one_table_unreadable(node):
+    """A directory in the place of a component stands for a file that the system refuses: root may read all files."""
+    node.start()
+    cluster, session = connect(node.address)
+    session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+    for table in ("bad", "good"):
+        session.execute(f"CREATE TABLE k.{table} (k int PRIMARY KEY)")
+        session.execute(f"INSERT INTO k.{table} (k) VALUES (1)")
+    node.flush("k")
+    cluster.shutdown()
+    node.stop()
+    path = next(table_dir(node, "k", "bad").glob("*-Filter.db"))
+    path.unlink()
+    path.mkdir()
+    node.start()
+    cluster, session = connect(node.address)
+    try:
+        assert len(list(session.execute("SELECT * FROM k.good"))) == 1
+        with pytest.raises(ReadFailure, match=path.name):
+            session.execute("SELECT * FROM k.bad")
+    finally:
+        cluster.shutdown()
+
+
+def test_a_start_with_too_few_descriptors_says_so():
+    for limit in range(8, 32, 3):
+        node = Node(shards=1, prefix=["prlimit", f"--nofile={limit}:{limit}"])
+        try:
+            node.start(timeout=20)
+        except StartFailed:
+            assert node.process.wait(10) == 1, f"nofile={limit}: {node.log_tail()}"
+        assert "panicked" not in node.log_tail(100), f"nofile={limit}: {node.log_tail()}"
+        node.close()
+
+
+def test_a_limit_on_the_size_of_files_is_an_error_that_is_told():
+    node = Node(shards=1, prefix=["prlimit", "--fsize=1000000"])
+    try:
+        with pytest.raises(StartFailed):
+            node.start(timeout=20)
+        assert node.process.wait(10) == 1, node.log_tail()
+        assert "File too large" in node.log_tail(), node.log_tail()
+    finally:
+        node.close()
+
+
+def test_a_stop_has_its_time_limit_without_descriptors(node):
+    node.config["shutdown_timeout_in_ms"] = 3000
+    node.start()
+    used = len(os.listdir(f"/proc/{node.pid}/fd"))
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (used, used))
+    node.stop(timeout=30)
+    assert "no time limit" not in node.log_tail(50)

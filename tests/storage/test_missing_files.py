@@ -1,6 +1,6 @@
 """Files of a data directory that are gone at the start of a real process: the start is refused and names them, or no row is lost.
 
-What becomes of every single file is in crates/server/tests/missing.rs.
+What becomes of every single file is in crates/server/tests/all/missing.rs.
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 //! `messina admin`: commands for a running node, over its REST interface.
 
-use crate::{Failure, cluster, compactions};
+use crate::{Failure, cluster, compactions, resync};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -35,9 +35,13 @@ pub fn command() -> Command {
         .subcommand(on_tables("snapshot", "Takes a snapshot: hard links to all sstables").arg(tag()))
         .subcommand(Command::new("listsnapshots").about("Lists snapshots"))
         .subcommand(
-            on_tables("clearsnapshot", "Removes snapshots")
-                .arg(tag())
-                .arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help("Removes snapshots of every name")),
+            on_tables("clearsnapshot", "Removes snapshots").arg(tag()).arg(
+                Arg::new("all")
+                    .long("all")
+                    .action(ArgAction::SetTrue)
+                    .conflicts_with("tag")
+                    .help("Removes snapshots of every name"),
+            ),
         )
         .subcommand(on_tables("tablestats", "Shows tables in numbers: sstables, space, memory, partitions"))
         .subcommand(
@@ -64,6 +68,7 @@ pub fn command() -> Command {
         )
         .subcommands(cluster::commands())
         .subcommands(compactions::commands())
+        .subcommand(resync::command())
 }
 
 /// Runs one of the commands.
@@ -77,6 +82,9 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     if cluster::is_command(name) {
         return cluster::run(&api, name, arguments, json);
+    }
+    if name == resync::NAME {
+        return resync::run(&api, arguments, json);
     }
     let answer = match name {
         "keyspaces" => api.get("/storage_service/keyspaces")?,
@@ -92,13 +100,23 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
             }
         }
         "snapshot" => {
-            let query = query(&[("tag", text("tag")), ("kn", text("keyspace")), ("cf", &tables(arguments))]);
-            api.send(Method::Post, &format!("/storage_service/snapshots{query}"))?
+            let name = match text("tag") {
+                "" => millis_since_1970().to_string(),
+                name => name.to_owned(),
+            };
+            let query = query(&[("tag", &name), ("kn", text("keyspace")), ("cf", &tables(arguments))]);
+            api.send(Method::Post, &format!("/storage_service/snapshots{query}"))?;
+            if json { Value::String(name) } else { Value::String(format!("took snapshot {name}")) }
         }
         "listsnapshots" => api.get("/storage_service/snapshots")?,
         "clearsnapshot" => {
             if text("tag").is_empty() && !arguments.get_flag("all") {
-                return Err(Failure("say which snapshot: --tag NAME, or --all".to_owned()));
+                return Err(Failure::new("say which snapshot: --tag NAME, or --all"));
+            }
+            let snapshots = api.get("/storage_service/snapshots")?;
+            let is_known = snapshots.as_array().into_iter().flatten().any(|one| one["key"] == text("tag"));
+            if !text("tag").is_empty() && !is_known {
+                return Err(Failure::new(format!("there is no snapshot {}", text("tag"))));
             }
             let query = query(&[("tag", text("tag")), ("kn", text("keyspace")), ("cf", &tables(arguments))]);
             api.send(Method::Delete, &format!("/storage_service/snapshots{query}"))?
@@ -138,6 +156,10 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     };
     print(&answer, json);
     Ok(())
+}
+
+fn millis_since_1970() -> u128 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis())
 }
 
 fn tables(arguments: &ArgMatches) -> String {
@@ -203,14 +225,15 @@ impl Api {
     }
 
     fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, Failure> {
-        let mut answer = answer.map_err(|error| Failure(format!("cannot reach a node at {}: {error}", self.base)))?;
+        let mut answer =
+            answer.map_err(|error| Failure::new(format!("cannot reach a node at {}: {error}", self.base)))?;
         let text = answer.body_mut().read_to_string()?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
         if answer.status().is_success() {
             return Ok(value);
         }
         let why = value.get("message").and_then(Value::as_str).map_or_else(|| value.to_string(), str::to_owned);
-        Err(Failure(why))
+        Err(Failure::new(why))
     }
 }
 

@@ -1,9 +1,9 @@
 //! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`,
-//! `getendpoints`, `gossipinfo`, `resync`, `version`: the node among the others.
+//! `getendpoints`, `gossipinfo`, `version`: the node among the others.
 
-use crate::admin::{Api, Method, query, quoted};
+use crate::admin::{Api, query, quoted};
 use crate::{Failure, nodestatus};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -30,15 +30,6 @@ pub fn commands() -> Vec<Command> {
             Arg::new("key").required(true).help("The partition key"),
         ]),
         Command::new("gossipinfo").about("Shows what the nodes say of themselves"),
-        Command::new("resync")
-            .about("Brings a node the writes that it missed and no hint brings: reads the tables concerned at consistency ALL")
-            .args([
-                Arg::new("node").required(true).help("The node's address or host id"),
-                Arg::new("forget")
-                    .long("forget")
-                    .action(ArgAction::SetTrue)
-                    .help("Reads nothing: the node has been repaired in another way"),
-            ]),
         Command::new("version").about("Shows the version that clients are told"),
     ]
 }
@@ -73,11 +64,6 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         "getendpoints" => {
             let path = format!("/storage_service/natural_endpoints/{}", quoted(text("keyspace")));
             (api.get(&format!("{path}{}", query(&[("cf", text("table")), ("key", text("key"))])))?, lines)
-        }
-        "resync" => {
-            let method = if arguments.get_flag("forget") { Method::Delete } else { Method::Post };
-            let path = format!("/cluster/missed/{}", quoted(text("node")));
-            (api.send(method, &path)?, if arguments.get_flag("forget") { |_| String::new() } else { lines })
         }
         "gossipinfo" => (api.get("/failure_detector/endpoints")?, gossip),
         _ => (api.get("/storage_service/release_version")?, plain),

@@ -109,7 +109,7 @@ fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
 async fn watch(api: &Api) -> Result<(), Failure> {
     let screen = MultiProgress::new();
     let style = ProgressStyle::with_template("{msg:40!} {bar:30} {percent:>3}% {bytes:>10} of {total_bytes:10} {eta}");
-    let style = style.map_err(|error| Failure(format!("a bar cannot be drawn: {error}")))?;
+    let style = style.map_err(|error| Failure::new(format!("a bar cannot be drawn: {error}")))?;
     let mut bars: BTreeMap<String, ProgressBar> = BTreeMap::new();
     let (mut calm, mut seen) = (0, 0);
     while calm < CALM_LOOKS {

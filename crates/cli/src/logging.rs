@@ -34,7 +34,7 @@ pub fn start(levels: &str, format: LogFormat) -> Result<LogControl, Failure> {
         };
         let mut wanted = levels.clone();
         wanted.insert(key.to_owned(), level.to_owned());
-        let filter = filter(&wanted).map_err(|Failure(why)| why)?;
+        let filter = filter(&wanted).map_err(|Failure { why, .. }| why)?;
         handle.reload(filter).map_err(|error| error.to_string())?;
         *levels = wanted;
         Ok(level.to_owned())
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Result<Levels, Failure> {
         levels.insert(name.to_owned(), level.to_owned());
     }
     if levels.is_empty() {
-        return Err(Failure(format!("log_level: '{text}' has no level")));
+        return Err(Failure::new(format!("log_level: '{text}' has no level")));
     }
     Ok(levels)
 }
@@ -58,7 +58,9 @@ fn filter(levels: &Levels) -> Result<EnvFilter, Failure> {
         .iter()
         .map(|(name, level)| {
             if !matches!(level.as_str(), "off" | "error" | "warn" | "info" | "debug" | "trace") {
-                return Err(Failure(format!("'{level}' is not a log level: off, error, warn, info, debug or trace")));
+                return Err(Failure::new(format!(
+                    "'{level}' is not a log level: off, error, warn, info, debug or trace"
+                )));
             }
             Ok(if name.is_empty() { level.clone() } else { format!("{name}={level}") })
         })

@@ -6,6 +6,7 @@ mod compactions;
 mod inspect;
 mod logging;
 mod nodestatus;
+mod resync;
 mod serve;
 mod tablestats;
 
@@ -18,13 +19,25 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How long freed memory stays with the process.
 const KEEP_FREED_MEMORY: rt::time::Duration = rt::time::Duration::from_secs(1);
+/// Freed objects larger than this, in bytes, are given back at once.
+const LARGE_OBJECT: usize = 4 << 20;
 
 /// Why a command failed, for the terminal.
-pub struct Failure(String);
+pub struct Failure {
+    why: String,
+    exit_status: u8,
+}
+
+impl Failure {
+    /// A failure with the usual exit status, 1.
+    pub fn new(why: impl Into<String>) -> Failure {
+        Failure { why: why.into(), exit_status: 1 }
+    }
+}
 
 impl<E: std::fmt::Display> From<E> for Failure {
     fn from(error: E) -> Self {
-        Failure(error.to_string())
+        Failure::new(error.to_string())
     }
 }
 
@@ -42,6 +55,7 @@ fn command() -> Command {
 
 fn main() -> ExitCode {
     rt::allocator::keep_freed_memory(KEEP_FREED_MEMORY);
+    rt::allocator::return_objects_beyond(LARGE_OBJECT);
     let matches = command().get_matches();
     let outcome = match matches.subcommand() {
         Some(("serve", arguments)) => serve::run(arguments),
@@ -54,9 +68,9 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure(why)) => {
+        Err(Failure { why, exit_status }) => {
             eprintln!("messina: {why}");
-            ExitCode::FAILURE
+            ExitCode::from(exit_status)
         }
     }
 }

@@ -69,6 +69,9 @@ fn notes(node: &Value) -> Vec<String> {
             "misses writes {tables} that no hint will bring, for {why}: run `messina admin resync {host}`"
         ));
     }
+    if let Some(why) = node["stuck_change"].as_str() {
+        notes.push(format!("cannot carry out a change of the metadata, and tries again: {why}"));
+    }
     notes
 }
 
@@ -112,7 +115,10 @@ mod tests {
             node
         };
         let nodes = json!([
-            node("127.0.0.2", json!({"up": false, "native_transport": false, "load": null})),
+            node(
+                "127.0.0.2",
+                json!({"up": false, "native_transport": false, "load": null, "stuck_change": "shard 1: /d: no room"})
+            ),
             node(
                 "127.0.0.1",
                 json!({"missed_writes": {"tables": ["ks.a", "ks.b"], "any_table": false, "why": "hints were damaged"}})
@@ -128,7 +134,7 @@ mod tests {
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address   Load     Tablets Host ID Rack Shards Notes\n\
                         UN 127.0.0.1 1.50 KiB 16      id      r1   2      misses writes of 2 tables that no hint will bring, for hints were damaged: run `messina admin resync id`\n\
-                        DN 127.0.0.2 ?        16      id      r1   2\n\
+                        DN 127.0.0.2 ?        16      id      r1   2      cannot carry out a change of the metadata, and tries again: shard 1: /d: no room\n\
                         Datacenter: dc2\n\
                         ===============\n\
                         Status=Up/Down\n\

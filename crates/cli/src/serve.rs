@@ -58,6 +58,6 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
             let _ = writeln!(out, "{line}");
         }
         let _ = out.flush();
-    })?;
-    Ok(())
+    })
+    .map_err(|error| Failure { why: error.why, exit_status: error.exit_status })
 }

@@ -7,7 +7,7 @@ use engine::upload::{LoadedPiece, Uploaded};
 use engine::{Engine, TabletRange};
 use model::id::TableId;
 use rt::ShardId;
-use rt::hash::HashSet;
+use rt::hash::{HashMap, HashSet};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -82,7 +82,7 @@ async fn lead(table: TableId) -> Result<Refreshed, String> {
     let attached = rt::shard::call_all(move || {
         let shard = rt::shard::this();
         let own: Vec<LoadedPiece> =
-            pieces.iter().filter(|piece| owners[piece.tablet as usize] == shard).cloned().collect();
+            pieces.iter().filter(|piece| owners.get(&piece.tablet) == Some(&shard)).cloned().collect();
         async move {
             let engine = rt::shard::service::<Engine>();
             engine.attach_loaded(table, own).await.map_err(|error| format!("shard {}: {error}", shard.0))
@@ -92,18 +92,18 @@ async fn lead(table: TableId) -> Result<Refreshed, String> {
     Ok(done)
 }
 
-/// A table's tablets on this node, and the shard of each, by tablet.
-fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, Vec<ShardId>), String> {
+/// A table's tablets on this node, and the shard of each, by tablet. Partitions of other tablets are refused: this node would not
+/// answer for them.
+fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, HashMap<u32, ShardId>), String> {
     let service = rt::shard::service::<MetadataService>();
     let metadata = service.current();
     let table = metadata.table_by_id(table).ok_or("the table was dropped")?;
     let host = service.info().host_id;
-    let ranges = (0..table.tablets.count()).map(|id| TabletRange { id, range: table.tablets.range(id) });
-    let owner = |id| {
-        let replicas = table.tablets.replicas(id);
-        ShardId(replicas.iter().find(|replica| replica.host == host).map_or(0, |replica| replica.shard))
-    };
-    Ok((ranges.collect(), (0..table.tablets.count()).map(owner).collect()))
+    let own = |id| table.tablets.replicas(id).iter().find(|replica| replica.host == host);
+    let owners: HashMap<u32, ShardId> =
+        (0..table.tablets.count()).filter_map(|id| Some((id, ShardId(own(id)?.shard)))).collect();
+    let ids = (0..table.tablets.count()).filter(|id| owners.contains_key(id));
+    Ok((ids.map(|id| TabletRange { id, range: table.tablets.range(id) }).collect(), owners))
 }
 
 /// Has every shard copy a share of the files. On an error no copy is left.

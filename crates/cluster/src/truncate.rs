@@ -4,6 +4,7 @@
 //! each shard makes void what it has before it shows them, and refuses from then on what was routed by earlier ones, so nothing that is still
 //! on its way (a write, a repair, a hint) brings anything back; whoever is refused tries again by newer metadata, and finds the table empty. It
 //! is acknowledged when all nodes have followed. All must be up: one that is not would follow before it serves again, but nobody could say when.
+//! Only a node that has not finished joining may be down: it has no tablets, and replicas refuse what it would route by earlier metadata.
 //!
 //! # Where not all nodes know of epochs
 //!
@@ -24,7 +25,6 @@ use replica::Replica;
 use rt::ShardId;
 use rt::sync::Deadline;
 use rt::time::Duration;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const VERSION: u8 = 1;
@@ -45,9 +45,11 @@ enum Step {
 
 /// Empties a table on every shard of this node. The error says which shard failed and why.
 pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
+    // One time for all shards, so that their snapshots are one.
+    let at_micros = rt::time::wall_micros();
     let work = rt::shard::call_all(move || async move {
         let engine = rt::shard::service::<Engine>();
-        let done = engine.truncate(table).await;
+        let done = engine.truncate(table, at_micros).await;
         if let Some(replica) = rt::shard::try_service::<Replica>() {
             replica.forget_queriers(Some(table));
         }
@@ -68,8 +70,11 @@ pub async fn everywhere(metadata: Rc<Metadata>, table: TableId, own: HostId, tim
     let Some(internode) = rt::shard::try_service::<Internode>() else {
         return Err("other nodes have copies, and there is no way to them".into());
     };
-    let nodes: Vec<HostId> = metadata.topology.members().map(|node| node.host).collect();
-    if let Some(down) = nodes.iter().find(|host| internode.liveness().is_down(**host)) {
+    let liveness = internode.liveness();
+    let without = metadata.topology.lost_while_joining(|host| liveness.is_down(host));
+    let nodes = metadata.topology.members().map(|node| node.host).filter(|host| !without.contains(host));
+    let nodes: Vec<HostId> = nodes.collect();
+    if let Some(down) = nodes.iter().find(|host| liveness.is_down(**host)) {
         return Err(format!("node {down} is down: all nodes must be up"));
     }
     let deadline = Deadline::after(timeout);
@@ -109,7 +114,12 @@ async fn begin_epoch(table: TableId, deadline: Deadline) -> Result<(), String> {
     let changed = changed.map_err(|_| "the metadata could not be changed in time; they may change yet".to_owned())?;
     let epoch = changed.map_err(|error| error.to_string())?;
     let internode = rt::shard::try_service::<Internode>();
-    barrier(internode.as_ref(), epoch, &BTreeSet::new(), deadline).await.map_err(|error| error.to_string())
+    let without = {
+        let (metadata, liveness) =
+            (rt::shard::service::<MetadataService>().current(), internode.as_ref().map(|wire| wire.liveness()));
+        metadata.topology.lost_while_joining(|host| liveness.as_ref().is_some_and(|liveness| liveness.is_down(host)))
+    };
+    barrier(internode.as_ref(), epoch, &without, deadline).await.map_err(|error| error.to_string())
 }
 
 /// Does on behalf of other nodes what they ask for.

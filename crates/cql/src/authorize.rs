@@ -1,4 +1,5 @@
-//! Who may do what. Every statement asks here, once per thing it touches; for now everybody may do everything.
+//! Permissions. Every statement asks here, once per resource it touches. There are no roles yet, so every request is allowed
+//! (docs/cql.md, "Not yet").
 
 use crate::error::Error;
 

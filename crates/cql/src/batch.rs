@@ -14,6 +14,7 @@ use model::TableSchema;
 use model::id::TableId;
 use model::key::DecoratedKey;
 use model::mutation::MutationBuilder;
+use replica::LargeKinds;
 use rt::hash::HashMap;
 use rt::time::Duration;
 use smallvec::SmallVec;
@@ -53,7 +54,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
         None => default_timestamp(request)?,
     };
     let timeout = if counters { config.counter_write_timeout } else { config.write_timeout };
-    let options = request.options(whole.timeout.unwrap_or(timeout));
+    let mut options = request.options(whole.timeout.unwrap_or(timeout));
     let mut answer = Answer::new(AnswerKind::Void);
     answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
@@ -84,6 +85,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
             modify.fill(&mut partitions[place].2, &key, &rows, *env, &stamp, &prior)?;
         }
     }
+    let mut large = LargeKinds::default();
     let mut mutations = Mutations::new();
     let mut tables: SmallVec<[Rc<TableSchema>; 1]> = SmallVec::new();
     for (schema, key, mutation) in partitions {
@@ -91,8 +93,8 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
             let mutation = mutation.finish(&schema);
             if large_data::is_checked(&schema) {
                 let guardrails = &config.guardrails;
-                let large = guardrails.large_data.check(&schema, &mutation, &guardrails.violations)?;
-                answer.warnings.extend(large);
+                large = large.with(guardrails.large_data.check(&schema, &mutation, &guardrails.violations)?);
+                options.context.large_data.get_or_insert_default();
             }
             mutations.push((mutation, key));
             if tables.iter().all(|other| other.id != schema.id) {
@@ -112,6 +114,10 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     };
     let written = request.coordinator.write(mutations, kind, &options).await;
     written.map_err(|error| write_error(error, schema, kind))?;
+    if let Some(found) = &options.context.large_data {
+        large = large.with(found.get());
+    }
+    answer.warnings.extend(config.guardrails.large_data.warning(large));
     Ok(answer)
 }
 

@@ -27,6 +27,7 @@ use model::{ColumnId, CqlType, SchemaVersion, TableId};
 use replica::{Output, OutputColumn};
 use smallvec::{Array, SmallVec};
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// The counts in front of what an `Rc` points to.
 const COUNTS: usize = 2 * size_of::<usize>();
@@ -55,7 +56,7 @@ macro_rules! nothing_behind {
     };
 }
 
-nothing_behind!(str usize u16 ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
+nothing_behind!(str usize u16 Uuid ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
 
 macro_rules! sum_of_fields {
     ($($ty:ty { $($field:ident)* })*) => {
@@ -320,6 +321,7 @@ impl Footprint for Planned {
             + self.variables.footprint()
             + result
             + self.partition_key_markers.footprint()
+            + self.user_types.footprint()
             + self.tables.footprint()
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::fragments::FragmentsTable;
 use crate::modify::{self, Modify};
 use crate::restrictions::Partition;
-use crate::schema::names;
+use crate::schema::{first_types, names};
 use crate::select::{self, Select};
 use crate::source::VirtualTable;
 use crate::syntax::ast::{self, AlterTableAction, Modification, QualifiedName};
@@ -21,6 +21,7 @@ use model::{SchemaVersion, TableId, TableSchema};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// A planned statement.
 pub struct Planned {
@@ -32,8 +33,10 @@ pub struct Planned {
     pub partition_key_markers: Box<[u16]>,
     /// The columns of the result.
     pub result: Rc<ResultMetadata>,
-    /// The tables and the versions of their schemas that the plan was made with, and how many columns they had dropped by then.
-    pub(crate) tables: SmallVec<[(TableId, SchemaVersion, usize); 1]>,
+    /// The identities of the user types of the bind variables; types that have none are left out.
+    pub(crate) user_types: Box<[Uuid]>,
+    /// The tables and the versions of their schemas that the plan was made with.
+    pub(crate) tables: SmallVec<[(TableId, SchemaVersion); 1]>,
 }
 
 /// What a statement does.
@@ -82,12 +85,16 @@ pub struct BatchPlan {
 }
 
 impl Planned {
+    /// Whether columns of its tables have other types than those with which they were created.
+    pub fn was_retyped(&self, metadata: &Metadata) -> bool {
+        let mut tables = self.tables.iter().filter_map(|(id, _)| metadata.table_by_id(*id));
+        tables.any(|table| first_types::differ(&table.schema))
+    }
+
     /// Whether the tables still have the schemas that the plan was made with.
     #[inline]
     pub fn is_current(&self, metadata: &Metadata) -> bool {
-        self.tables
-            .iter()
-            .all(|(id, version, _)| metadata.table_by_id(*id).is_some_and(|t| t.schema.version == *version))
+        self.tables.iter().all(|(id, version)| metadata.table_by_id(*id).is_some_and(|t| t.schema.version == *version))
     }
 }
 
@@ -132,7 +139,7 @@ pub fn plan(
 ) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
     let variables = Variables::new(metadata, &markers, dialect);
-    let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new() };
+    let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
     let plan = planner.statement(statement)?;
     let Planner { variables, tables, .. } = planner;
     let variables = ResultMetadata { columns: variables.finish()?, ..Default::default() };
@@ -147,7 +154,31 @@ pub fn plan(
         Plan::Describe(statement) => describe::result_metadata(statement, keyspace),
         _ => Rc::new(ResultMetadata::default()),
     };
-    Ok(Planned { plan, variables: Rc::new(variables), partition_key_markers, result, tables })
+    let user_types = user_types_of(metadata, &variables.columns);
+    Ok(Planned { plan, variables: Rc::new(variables), partition_key_markers, result, user_types, tables })
+}
+
+/// The identities of the user types of variables. A user type inside another one cannot be made again while that is there.
+fn user_types_of(metadata: &Metadata, variables: &[ColumnSpec]) -> Box<[Uuid]> {
+    let mut found = Vec::new();
+    for variable in variables {
+        variable.ty.each_user_type(&mut |ty| found.extend(metadata.type_identity(&ty.keyspace, &ty.name)));
+    }
+    found.into()
+}
+
+/// The variables that a statement would have if all columns still had the types with which they were created.
+pub fn types_of_first(
+    metadata: &Metadata,
+    keyspace: Option<&str>,
+    parsed: ParsedStatement,
+    dialect: Dialect,
+) -> Result<Box<[ColumnSpec]>, Error> {
+    let ParsedStatement { statement, markers } = parsed;
+    let variables = Variables::new(metadata, &markers, dialect);
+    let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
+    planner.statement(statement)?;
+    planner.variables.finish()
 }
 
 /// The classes of custom indexes that ScyllaDB has; the name of the SAI class stands for the first.
@@ -167,15 +198,27 @@ struct Planner<'a> {
     metadata: &'a Metadata,
     keyspace: Option<&'a str>,
     variables: Variables<'a>,
-    tables: SmallVec<[(TableId, SchemaVersion, usize); 1]>,
+    tables: SmallVec<[(TableId, SchemaVersion); 1]>,
+    /// Whether columns are taken to have the types with which they were created.
+    by_first_types: bool,
 }
 
 impl Planner<'_> {
+    /// The table of a name, in the session's keyspace if it names none.
+    fn find(&self, name: &QualifiedName) -> Result<Found, Error> {
+        let found = find(self.metadata, self.keyspace, name)?;
+        if self.by_first_types && found.virtual_table.is_none() && first_types::differ(&found.schema) {
+            let schema = first_types::schema(self.metadata, &found.schema);
+            return Ok(Found { schema: Rc::new(schema), virtual_table: None });
+        }
+        Ok(found)
+    }
+
     fn statement(&mut self, statement: Statement) -> Result<Plan, Error> {
         Ok(match statement {
             Statement::Select(statement) => {
                 let found = match &statement.from {
-                    Some(from) => find(self.metadata, self.keyspace, &from.table)?,
+                    Some(from) => self.find(&from.table)?,
                     None if statement.selection == ast::Selection::All => {
                         return Err(Error::invalid("SELECT * needs a FROM clause"));
                     }
@@ -214,7 +257,7 @@ impl Planner<'_> {
         let AlterTableAction::Drop { timestamp: Some(marker @ ast::Term::Marker(_)), .. } = &altered.action else {
             return Ok(Attributes::default());
         };
-        if let Ok(found) = find(self.metadata, self.keyspace, &altered.name) {
+        if let Ok(found) = self.find(&altered.name) {
             self.variables.of_table(&found.schema);
         }
         let attributes = ast::Attributes { timestamp: Some(marker.clone()), ..Default::default() };
@@ -222,7 +265,7 @@ impl Planner<'_> {
     }
 
     fn depends_on(&mut self, found: &Found) {
-        let table = (found.schema.id, found.schema.version, found.schema.dropped.len());
+        let table = (found.schema.id, found.schema.version);
         if found.virtual_table.is_none() && !self.tables.contains(&table) {
             self.tables.push(table);
         }
@@ -232,7 +275,7 @@ impl Planner<'_> {
         let name = modify::plan::table_of(statement);
         let keyspace = name.keyspace.as_ref().map(|keyspace| keyspace.as_str()).or(self.keyspace);
         if keyspace.is_some_and(|keyspace| system::config::is_config(keyspace, &name.name)) {
-            let found = find(self.metadata, self.keyspace, name)?;
+            let found = self.find(name)?;
             let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
             return Ok(Plan::Configure(Box::new(modify)));
         }
@@ -243,7 +286,7 @@ impl Planner<'_> {
 
     /// A planned modification, and whether its table is virtual.
     fn modification(&mut self, statement: &Modification) -> Result<(Modify, bool), Error> {
-        let found = find(self.metadata, self.keyspace, modify::plan::table_of(statement))?;
+        let found = self.find(modify::plan::table_of(statement))?;
         self.depends_on(&found);
         let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
         Ok((modify, found.virtual_table.is_some()))

@@ -3,18 +3,19 @@
 //! The id of a prepared statement is the MD5 of the keyspace, the text, the dialect if it is not the default one, and the types of
 //! the bind variables. So it is the same on every shard and node and after a restart. Values that a client bound to the types of a
 //! table never reach a later table of the same name with other types: drivers send the same bytes again after they have prepared a
-//! statement again, so the id must be another one then. ALTER keeps old values valid, so a connection that has to prepare a
-//! statement again because of it gets the id that it knows ([`Kept::takes`], [`Cache::id_known_to`]).
+//! statement again, so the id must be another one then. ALTER of a column's type keeps old values valid, and drivers fail if a
+//! statement that they prepare again has another id. So the types that count are those with which the columns were created
+//! (`schema/first_types.rs`).
 //!
 //! When the cache is full, the least recently used statements are evicted, an eighth of the limit at once, so that finding them
 //! costs little each time. What one weighs is what it and its plan take in memory (`footprint`).
 
-use crate::api::ClientState;
+use crate::api::{ClientState, ColumnSpec, MetadataId};
 use crate::dialect::Dialect;
 use crate::footprint::Footprint;
 use crate::plan::{Plan, Planned};
 use md5::{Digest, Md5};
-use model::{CqlType, TableId};
+use model::CqlType;
 use rt::hash::HashMap;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -22,8 +23,8 @@ use std::rc::{Rc, Weak};
 /// A statement's id.
 pub type StatementId = [u8; 16];
 
-/// What a statement takes in the map of its cache: a place and its mark, of which between half and seven eighths are taken.
-const PLACE: usize = (size_of::<(StatementId, Rc<Kept>)>() + 1) * 3 / 2;
+/// What a statement takes in the maps of its cache: places and their marks, of which between half and seven eighths are taken.
+const PLACE: usize = (size_of::<(StatementId, Rc<Kept>)>() + size_of::<(StatementId, StatementId)>() + 2) * 3 / 2;
 /// How much longer than a text its tree is taken to be, where a plan keeps that.
 const TREE_BY_TEXT: usize = 4;
 
@@ -42,19 +43,26 @@ fn hash_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> Md5 {
     hash
 }
 
-/// The id of a prepared statement with this plan. User types count by their names alone, because ALTER TYPE must not change the id;
-/// statements with such variables are bound to the ids of their tables instead, because a type can be dropped with its tables and
-/// be created again with other fields.
-pub fn prepared_id(keyspace: Option<&str>, text: &str, dialect: Dialect, planned: &Planned) -> StatementId {
+/// The id of a prepared statement with this plan, whose variables have these types as ids count them. User types count by their
+/// names and identities, because ALTER TYPE must not change the id, and a type that is dropped and made again must. Types of
+/// release 0.1.0 have no identity, so statements with such variables are bound to the ids of their tables, too.
+pub fn prepared_id(
+    keyspace: Option<&str>,
+    text: &str,
+    dialect: Dialect,
+    variables: &[ColumnSpec],
+    planned: &Planned,
+) -> StatementId {
     let mut hash = hash_of(keyspace, text, dialect);
     let mut has_user_type = false;
-    for variable in &planned.variables.columns {
+    for variable in variables {
         has_user_type |= variable.ty.any(&mut |ty| matches!(ty, CqlType::Udt(_)));
         hash.update([0]);
         hash.update(variable.ty.to_string().as_bytes());
     }
+    planned.user_types.iter().for_each(|identity| hash.update(identity.as_bytes()));
     if has_user_type {
-        planned.tables.iter().for_each(|(table, ..)| hash.update(table.as_bytes()));
+        planned.tables.iter().for_each(|(table, _)| hash.update(table.as_bytes()));
     }
     hash.finalize().into()
 }
@@ -71,6 +79,8 @@ pub struct Kept {
     /// The connections that prepared the statement with its current plan. Recorded only if that differs from what others prepared.
     told: RefCell<Option<Box<Told>>>,
     changed: Cell<Changed>,
+    /// The columns of the result that clients know from another shard, until it is planned here.
+    told_elsewhere: Cell<Option<MetadataId>>,
     used: Cell<u64>,
     /// Bytes.
     weight: Cell<usize>,
@@ -108,18 +118,11 @@ impl Kept {
         self.plan.borrow().clone()
     }
 
-    /// Whether values bound for the plan before mean the same under this plan of the statement: if it has the same id, if the types of
-    /// all variables are the same, or if its tables are and only ALTER of types has changed them since.
-    pub fn takes(&self, id: &StatementId, plan: &Planned) -> bool {
-        let tables = |planned: &Planned| -> Vec<(TableId, usize)> {
-            planned.tables.iter().map(|(table, _, dropped)| (*table, *dropped)).collect()
-        };
-        let altered = |before: &Rc<Planned>| types_of(before).eq(types_of(plan)) || tables(before) == tables(plan);
-        self.id_of(plan) == *id || self.plan.borrow().as_ref().is_some_and(altered)
-    }
-
-    fn id_of(&self, plan: &Planned) -> StatementId {
-        prepared_id(self.keyspace.as_deref(), &self.text, self.dialect, plan)
+    /// Whether all variables have the types that they have in the plan before, so that values bound for it mean the same. A user type
+    /// that was made again is another type.
+    pub fn has_same_types(&self, plan: &Planned) -> bool {
+        let same = |before: &Rc<Planned>| types_of(before).eq(types_of(plan)) && before.user_types == plan.user_types;
+        self.plan.borrow().as_ref().is_some_and(same)
     }
 
     /// Keeps a new plan, and notes how it differs from the one before.
@@ -129,6 +132,10 @@ impl Kept {
             // Nobody knows this plan, whatever they prepared before the last one was dropped.
             plan.result.altered.set(true);
             *self.told.borrow_mut() = None;
+        }
+        if self.told_elsewhere.take().is_some_and(|known| known != plan.result.id()) {
+            plan.result.altered.set(true);
+            self.changed.set(self.changed.get().max(Changed::Result));
         }
         if let Some(before) = &*kept {
             let others = before.result.id() != plan.result.id();
@@ -180,7 +187,7 @@ impl Kept {
 }
 
 fn same_tables(a: &Planned, b: &Planned) -> bool {
-    a.tables.iter().map(|(table, ..)| table).eq(b.tables.iter().map(|(table, ..)| table))
+    a.tables.iter().map(|(table, _)| table).eq(b.tables.iter().map(|(table, _)| table))
 }
 
 fn types_of(planned: &Planned) -> impl Iterator<Item = &CqlType> {
@@ -203,8 +210,8 @@ pub struct CacheNumbers {
 /// Statements by id, bounded by their weight.
 pub struct Cache {
     kept: HashMap<StatementId, Rc<Kept>>,
-    /// Statements by the id of their text alone that have kept their id over an ALTER, while whoever prepares them now gets another.
-    altered: HashMap<StatementId, StatementId>,
+    /// The ids of statements by the id of their text alone, so that PREPARE of a known text plans nothing.
+    texts: HashMap<StatementId, StatementId>,
     weight: usize,
     limit: usize,
     clock: Cell<u64>,
@@ -214,8 +221,8 @@ pub struct Cache {
 impl Cache {
     /// An empty cache of statements of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        let (kept, altered) = (HashMap::default(), HashMap::default());
-        Cache { kept, altered, weight: 0, limit, clock: Cell::new(0), evicted: 0 }
+        let (kept, texts) = (HashMap::default(), HashMap::default());
+        Cache { kept, texts, weight: 0, limit, clock: Cell::new(0), evicted: 0 }
     }
 
     /// The statement of an id.
@@ -244,6 +251,7 @@ impl Cache {
             plan: RefCell::new(plan),
             told: RefCell::default(),
             changed: Cell::new(Changed::Nothing),
+            told_elsewhere: Cell::default(),
             used: Cell::new(self.clock.get()),
             weight: Cell::default(),
         });
@@ -256,12 +264,21 @@ impl Cache {
         kept
     }
 
+    /// Keeps a statement that was planned on another shard, where clients learnt of a result with columns of this id.
+    pub fn insert_text(
+        &mut self,
+        id: StatementId,
+        keyspace: Option<&str>,
+        text: &str,
+        dialect: Dialect,
+        result: MetadataId,
+    ) {
+        self.insert(id, keyspace, text, dialect, None).told_elsewhere.set(Some(result));
+    }
+
     /// Gives a new plan to a statement that was found here under this id. Perhaps it had to go since.
     pub fn set_plan(&mut self, id: &StatementId, kept: &Rc<Kept>, plan: Rc<Planned>) {
         let before = kept.weight.get();
-        if !plan.variables.columns.is_empty() && kept.id_of(&plan) != *id {
-            self.altered.insert(id_of(kept.keyspace.as_deref(), &kept.text, kept.dialect), *id);
-        }
         kept.set_plan(plan);
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
             self.weight = self.weight - before + kept.weight.get();
@@ -269,17 +286,24 @@ impl Cache {
         }
     }
 
-    /// The id of a statement of this text that a connection has to prepare again, if that is not the one it would get now.
-    pub fn id_known_to(&self, client: &Rc<ClientState>, text: &StatementId) -> Option<StatementId> {
-        let id = self.altered.get(text)?;
-        let told = self.kept.get(id)?.told.borrow();
-        told.as_ref().is_some_and(|told| told.contains_key(&Rc::as_ptr(&client.identity))).then_some(*id)
+    /// The statement that was last prepared with the text of this id.
+    pub fn of_text(&self, text: &StatementId) -> Option<(StatementId, Rc<Kept>)> {
+        let id = *self.texts.get(text)?;
+        self.get(&id).map(|kept| (id, kept))
+    }
+
+    /// Notes under which id the text of an id is prepared.
+    pub fn note_text(&mut self, text: StatementId, id: StatementId) {
+        self.texts.insert(text, id);
     }
 
     /// Drops the plan of a statement that was found here under this id.
     pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<Kept>) {
         let before = kept.weight.get();
-        *kept.plan.borrow_mut() = None;
+        if kept.plan.borrow_mut().take().is_some() {
+            // The connections knew the plan; none has been told that it is lost.
+            *kept.told.borrow_mut() = None;
+        }
         kept.changed.set(Changed::Variables);
         kept.weigh();
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
@@ -304,7 +328,7 @@ impl Cache {
                 self.evicted += 1;
             }
         }
-        self.altered.retain(|_, id| self.kept.contains_key(id));
+        self.texts.retain(|_, id| self.kept.contains_key(id));
     }
 
     /// How many statements there are.
@@ -370,7 +394,14 @@ mod tests {
         let planned = |bytes: usize| {
             let (variables, result) = <(Rc<ResultMetadata>, Rc<ResultMetadata>)>::default();
             let plan = Plan::Use("x".repeat(bytes).into());
-            Rc::new(Planned { plan, variables, partition_key_markers: Box::default(), result, tables: SmallVec::new() })
+            Rc::new(Planned {
+                plan,
+                variables,
+                partition_key_markers: Box::default(),
+                result,
+                user_types: Box::default(),
+                tables: SmallVec::new(),
+            })
         };
         let mut cache = Cache::new(64 << 10);
         let insert = |cache: &mut Cache, n| cache.insert([n; 16], None, "x", Dialect::default(), Some(planned(1024)));

@@ -34,6 +34,8 @@ pub struct Config {
     pub batch_size_fail: usize,
     /// `max_memory_for_unlimited_query_hard_limit`, for results that are gathered before they are sent; bytes.
     pub unpaged_bytes: usize,
+    /// The most bytes of a mutation: half of `commitlog_segment_size_in_mb`.
+    pub mutation_bytes: usize,
     /// `restrict_future_timestamp`: refuse timestamps more than three days ahead.
     pub restrict_future_timestamp: bool,
     /// How statements are understood from now on.
@@ -54,6 +56,7 @@ impl Default for Config {
             batch_size_warn: 128 << 10,
             batch_size_fail: 1024 << 10,
             unpaged_bytes: 100 << 20,
+            mutation_bytes: 16 << 20,
             restrict_future_timestamp: true,
             dialect: Dialect::default(),
             guardrails: Guardrails::default(),
@@ -97,6 +100,7 @@ impl Request<'_> {
                 cancel: self.client.cancel.clone(),
                 trace: self.trace.clone(),
                 metadata_number: self.metadata().number,
+                large_data: None,
             },
             consistency: self.params.consistency,
         }

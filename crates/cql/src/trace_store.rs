@@ -16,7 +16,6 @@ use rt::time::Duration;
 use smallvec::smallvec;
 use std::net::IpAddr;
 use std::rc::Rc;
-use uuid::Uuid;
 
 /// The keyspace of traces.
 pub(crate) const KEYSPACE: &str = "system_traces";
@@ -53,13 +52,13 @@ pub struct Session {
 /// Writes a trace whose request was answered. It lives for `ttl` seconds, or, having been asked for by a client, as long as its tables
 /// say. Events that replicas report later are added, as long as a task of the request waits for them.
 pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session, ttl: Option<i32>) {
-    let coordinator_address = session.coordinator;
+    let (coordinator_address, started_at) = (session.coordinator, session.started_at);
     save_answered(coordinator, &trace, session, ttl).await;
     let end = rt::time::now() + LATE_EVENTS;
     loop {
         // A task that still works on the request holds the trace.
         let is_over = Rc::strong_count(&trace) == 1 || rt::time::now() >= end;
-        if let Some(mutation) = events_of(coordinator, &trace, coordinator_address, ttl) {
+        if let Some(mutation) = events_of(coordinator, &trace, coordinator_address, started_at, ttl) {
             store(coordinator, mutation, ttl).await;
         }
         if is_over {
@@ -69,8 +68,15 @@ pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session,
     }
 }
 
-/// The events that were recorded since the last call, as rows of `system_traces.events`; none if there are none.
-fn events_of(coordinator: &Coordinator, trace: &Trace, source: IpAddr, ttl: Option<i32>) -> Option<Mutation> {
+/// The events that were recorded since the last call, as rows of `system_traces.events`; none if there are none. Their ids carry the
+/// times at which they happened, by which cqlsh and drivers show and order them.
+fn events_of(
+    coordinator: &Coordinator,
+    trace: &Trace,
+    source: IpAddr,
+    started_at: i64,
+    ttl: Option<i32>,
+) -> Option<Mutation> {
     let steps = trace.take_events();
     if steps.is_empty() {
         return None;
@@ -79,8 +85,11 @@ fn events_of(coordinator: &Coordinator, trace: &Trace, source: IpAddr, ttl: Opti
     let events = metadata.table(KEYSPACE, "events")?;
     let mut mutation = MutationBuilder::new(events.schema.id, events.schema.version, trace.id.as_bytes());
     let timestamp = coordinator.timestamp();
+    let mut last = 0;
     for event in steps {
-        let id: Uuid = rt::random::time_uuid();
+        // Events of the same microsecond stay in their order.
+        last = (started_at as u64 * 10_000 + u64::from(event.elapsed_micros) * 10).max(last + 1);
+        let id = rt::random::time_uuid_at(last);
         let values = [
             ("activity", event.activity.into_bytes()),
             ("source", address(event.node.unwrap_or(source))),
@@ -106,7 +115,7 @@ async fn save_answered(coordinator: &Coordinator, trace: &Trace, session: Sessio
     let metadata = coordinator.metadata();
     let Some(sessions) = metadata.table(KEYSPACE, "sessions") else { return };
     let source = address(session.coordinator);
-    let events_mutation = events_of(coordinator, trace, session.coordinator, ttl);
+    let events_mutation = events_of(coordinator, trace, session.coordinator, session.started_at, ttl);
     let timestamp = coordinator.timestamp();
 
     let parameters = entries(session.parameters);
@@ -142,6 +151,7 @@ fn context(coordinator: &Coordinator) -> Context {
         cancel: Cancel::new(),
         trace: None,
         metadata_number: coordinator.metadata().number,
+        large_data: None,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The bounds are ceilings for the whole way, a little above what is measured; a regression shows as a count, not as a time.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use bytes::Bytes;

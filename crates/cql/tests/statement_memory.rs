@@ -1,5 +1,6 @@
-//! What prepared statements are counted to take in memory is what they take.
+//! What prepared statements are counted to take in memory is what they take, and no statement takes much more than its limits.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use bytes::Bytes;
@@ -17,10 +18,16 @@ struct Counting;
 thread_local! {
     /// Bytes allocated and not yet freed by this thread.
     static LIVE: Cell<i64> = const { Cell::new(0) };
+    /// The most of them.
+    static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
 fn count(grown: i64) {
-    let _ = LIVE.try_with(|live| live.set(live.get() + grown));
+    let live = LIVE.try_with(|live| {
+        live.set(live.get() + grown);
+        live.get()
+    });
+    let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.unwrap_or_default())));
 }
 
 /// What an allocation of the process's allocator takes.
@@ -133,5 +140,99 @@ fn statements_weigh_what_they_take() {
             let (taken, counted) = ((LIVE.get() - live) as f64 / EACH as f64, counted() - weight);
             assert!((0.85..1.25).contains(&(counted / taken)), "{counted} bytes counted, {taken} taken: {text}");
         }
+    });
+}
+
+/// The error of a statement, and the most bytes that were in use beyond those of before.
+async fn refused(session: &Session, text: &str, value: Option<Bytes>) -> (String, i64) {
+    let values = BoundValues::Positional(value.into_iter().map(BoundValue::Value).collect());
+    let params = QueryParams { values, ..QueryParams::default() };
+    let before = LIVE.get();
+    PEAK.set(before);
+    let refused = session.processor.query(&session.client, text, &params).await;
+    let taken = PEAK.get() - before;
+    (refused.expect_err("the statement is refused").to_string(), taken)
+}
+
+/// Without a bound for each call the deepest takes 515 MB.
+#[test]
+fn calls_of_to_json_in_each_other_are_bounded() {
+    with_node("nested_json", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v text)").await;
+        let quotes = "\"".repeat(10_000);
+        session.ok(&format!("INSERT INTO t (p, v) VALUES (1, '{quotes}')")).await;
+        let nested = |inner: &str, levels: usize| format!("{}{inner}{}", "toJson(".repeat(levels), ")".repeat(levels));
+        let literal = format!("'{quotes}'");
+        for (text, why) in [
+            (format!("SELECT {}", nested(&literal, 14)), "longer than 33554432 bytes"),
+            (format!("SELECT {} FROM t", nested("v", 14)), "longer than 33554432 bytes"),
+            (format!("SELECT JSON {} FROM t", nested("v", 11)), "longer than 33554432 bytes"),
+            (format!("INSERT INTO t (p, v) VALUES (2, {})", nested(&literal, 14)), "longer than 33554432 bytes"),
+            (format!("SELECT {} FROM t", nested("v", 17)), "function calls nested"),
+        ] {
+            let (error, taken) = refused(&session, &text, None).await;
+            assert!(error.contains(why), "{error}");
+            assert!(taken < 150 << 20, "{taken} bytes: {}", &text[..40]);
+        }
+        session.ok(&format!("SELECT {} FROM t", nested("v", 8))).await;
+    });
+}
+
+/// Without an early bound they take 250 to 720 MB.
+#[test]
+fn collections_that_make_mutations_too_large_are_refused_at_once() {
+    with_node("large_collections", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, l list<text>, s set<int>, m map<int, int>)").await;
+        let value = |count: i32, element: &dyn Fn(i32, &mut Vec<u8>)| {
+            let mut bytes = count.to_be_bytes().to_vec();
+            (0..count).for_each(|i| element(i, &mut bytes));
+            Bytes::from(bytes)
+        };
+        let int = |i: i32, out: &mut Vec<u8>| {
+            out.extend([0, 0, 0, 4]);
+            out.extend(i.to_be_bytes());
+        };
+        let list = value(3_000_000, &|_, out| out.extend([0; 4]));
+        let set = value(1_500_000, &int);
+        let map = value(1_000_000, &|i, out| {
+            int(i, out);
+            int(i, out);
+        });
+        for (text, value) in [
+            ("INSERT INTO t (p, l) VALUES (1, ?)", &list),
+            ("UPDATE t SET l = l + ? WHERE p = 1", &list),
+            ("UPDATE t SET l = ? + l WHERE p = 1", &list),
+            ("INSERT INTO t (p, s) VALUES (1, ?)", &set),
+            ("UPDATE t SET s = s - ? WHERE p = 1", &set),
+            ("UPDATE t SET m = m + ? WHERE p = 1", &map),
+            ("UPDATE t SET m = m - ? WHERE p = 1", &set),
+        ] {
+            let (error, taken) = refused(&session, text, Some(value.clone())).await;
+            assert!(error.contains("is larger than the limit of 16777216"), "{error}");
+            assert!(taken < 2 << 20, "{taken} bytes: {text}");
+        }
+        // A text as JSON has no number of elements that it says to have.
+        let json = format!("{{\"p\": 1, \"l\": [{}\"\"]}}", "\"\",".repeat(3_000_000));
+        let (error, taken) = refused(&session, "INSERT INTO t JSON ?", Some(json.into())).await;
+        assert!(error.contains("more than 524288 values"), "{error}");
+        assert!(taken < 100 << 20, "{taken} bytes of JSON");
+        // Most of what is allowed: what is gathered for a cell is small.
+        let list = value(440_000, &|_, out| out.extend([0; 4]));
+        let (before, values) = (LIVE.get(), BoundValues::Positional(vec![BoundValue::Value(list)].into()));
+        PEAK.set(before);
+        let params = QueryParams { values, ..QueryParams::default() };
+        let written = session.processor.query(&session.client, "INSERT INTO t (p, l) VALUES (1, ?)", &params).await;
+        written.expect("it is below the limit");
+        let taken = PEAK.get() - before;
+        assert!(taken < 140 << 20, "{taken} bytes for a list of 440,000");
+        // Rows of one statement count together.
+        session.ok("CREATE TABLE r (p int, c int, v text, PRIMARY KEY (p, c))").await;
+        let rows: Vec<String> = (0..100).map(|c| c.to_string()).collect();
+        let text = format!("UPDATE r SET v = ? WHERE p = 1 AND c IN ({})", rows.join(", "));
+        let (error, taken) = refused(&session, &text, Some(vec![b'a'; 1 << 20].into())).await;
+        assert!(error.contains("is larger than the limit of 16777216"), "{error}");
+        assert!(taken < 40 << 20, "{taken} bytes for {text}");
     });
 }

@@ -22,7 +22,7 @@ use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use model::time::Tombstone;
-use rt::hash::HashSet;
+use rt::hash::HashMap;
 use rt::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -50,20 +50,27 @@ impl Engine {
         slots.into_iter().filter(|slot| !carried.iter().any(|(other, _)| other == slot)).collect()
     }
 
-    /// Carries what was replayed into the running log, as far as it is in small memtables, and many of them. Gives the slots whose
-    /// contents are safe with that; the others are to be flushed before the old logs go.
-    pub(crate) async fn carry_replayed(&self) -> HashSet<SlotId> {
-        let tables = self.all_tables();
-        let slots: Vec<SlotId> = tables
-            .iter()
-            .flat_map(|table| table.tablets().iter().map(|tablet| tablet.slot).collect::<Vec<_>>())
-            .collect();
+    /// Carries what was replayed into the running log, as far as it is in small memtables, and many of them, and is not carried yet. The
+    /// others are to be flushed before the old logs go.
+    pub(crate) async fn carry_replayed(&self) {
+        let mut memtables = HashMap::default();
+        for table in self.all_tables() {
+            let tablets = table.tablets();
+            let active = tablets.iter().map(|tablet| (tablet.slot, tablet.active()));
+            memtables.extend(active.filter(|(_, memtable)| memtable.needs_old_logs()));
+        }
+        let slots: Vec<SlotId> = memtables.keys().copied().collect();
         match self.carry(&slots, self.config().log.total_size_limit / START_SHARE).await {
-            Ok(carried) => carried.into_iter().map(|(slot, _)| slot).collect(),
-            Err(error) => {
-                tracing::warn!(%error, "what was replayed cannot be logged once more, and is flushed");
-                HashSet::default()
+            // A memtable that was sealed since then was carried before, or is flushed.
+            Ok(carried) => {
+                let carried = carried.iter().filter_map(|(slot, _)| Some((slot, memtables.get(slot)?)));
+                carried.for_each(|(slot, memtable)| {
+                    if self.tablet_of_slot(*slot).is_some_and(|(_, tablet)| Rc::ptr_eq(&tablet.active(), memtable)) {
+                        memtable.set_needs_old_logs(false);
+                    }
+                });
             }
+            Err(error) => tracing::warn!(%error, "what was replayed cannot be logged once more, and is flushed"),
         }
     }
 
@@ -151,7 +158,7 @@ fn mutations_of(schema: &TableSchema, fragments: VecDeque<Fragment>) -> Vec<Muta
         }
         let Some(builder) = &mut partition else { unreachable!("a partition begins with its start") };
         match fragment {
-            Fragment::Static(row) => builder.static_row(schema, row),
+            Fragment::Static(row) => builder.static_row(row),
             Fragment::Row { key, row } => builder.row(key, row),
             Fragment::Change { at, tombstone } => {
                 if let Some((start, before)) = open.take() {

@@ -1,6 +1,7 @@
 //! What a shard's engine may use, and the named limits of its queues and loops.
 
 use crate::commitlog::CommitlogConfig;
+use crate::deletion_log::LastWriter;
 use model::{HostId, TableSchema};
 use rt::ShardId;
 use rt::time::Duration;
@@ -8,6 +9,10 @@ use std::path::PathBuf;
 
 /// One part in so many of the memory is for reads of large rows and their results.
 const LARGE_READS_SHARE: usize = 8;
+/// The same for flushes and compactions of large rows.
+const LARGE_JOBS_SHARE: usize = 8;
+/// One part in so many of the memory is for requests, which the server counts.
+const REQUESTS_SHARE: usize = 10;
 /// Flushing begins when memtables fill this part of their budget (`unspooled_dirty_soft_limit` of ScyllaDB).
 pub(crate) const FLUSH_FROM: f64 = 0.6;
 /// Writes are slowed down from this part of the memtables' budget on.
@@ -57,6 +62,8 @@ pub struct EngineConfig {
     pub auto_snapshot: bool,
     /// The CQL text that makes a table, for snapshots.
     pub describe: Option<fn(&TableSchema) -> String>,
+    /// Which release ran on the data directory before this start.
+    pub last_writer: LastWriter,
     /// Whether compaction runs by itself.
     pub auto_compaction: bool,
     /// Compaction's limit on written bytes per second, for this shard; 0 for none.
@@ -85,6 +92,7 @@ impl EngineConfig {
             log,
             auto_snapshot: true,
             describe: None,
+            last_writer: LastWriter::Marks,
             auto_compaction: true,
             compaction_throughput: 0,
         }
@@ -113,6 +121,16 @@ impl EngineConfig {
     /// The most bytes that reads of large rows, and their results, may hold, unless one alone holds more.
     pub(crate) fn large_reads_budget(&self) -> usize {
         self.memory / LARGE_READS_SHARE
+    }
+
+    /// The most bytes that flushes and compactions may hold of large rows, unless one alone holds more.
+    pub(crate) fn large_jobs_budget(&self) -> usize {
+        self.memory / LARGE_JOBS_SHARE
+    }
+
+    /// What is left for memtables and all that is large: all but the caches, and what requests may hold.
+    pub(crate) fn memory_for_memtables_and_large(&self) -> usize {
+        self.memory.saturating_sub(self.cache_budget() + self.memory / REQUESTS_SHARE)
     }
 
     /// The most bytes that cached sstable pages may hold.

@@ -1,6 +1,7 @@
 //! DROP TABLE: the table leaves this shard at once, its files follow.
 //!
-//! Nothing has to be remembered for replay: a table's id is never used again, and records of unknown tables are skipped.
+//! Nothing has to be remembered for replay: records of unknown tables are skipped, and a later table with the same id begins with
+//! an epoch, which makes void what was logged before ([`Engine::begin_empty`]).
 //! The directory is every shard's: it goes when all of them have dropped the table ([`Engine::remove_directory`]), but for snapshots.
 //! What a crash kept from that is made up for at the next start ([`Engine::sweep_dropped`]), and only for tables of which the
 //! caller knows that they were dropped: an unknown directory is nobody's to remove.
@@ -20,24 +21,28 @@ use std::rc::Rc;
 
 impl Engine {
     /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken
-    /// first. Readers that are open may go on. May be called again after an error; `NoSuchTable`
-    /// then means that only files are left, which [`Engine::sweep_dropped`] removes.
-    pub async fn drop_table(&self, id: TableId) -> Result<(), EngineError> {
+    /// first. `at_micros` is the time of the drop, in microseconds since 1970. It names the
+    /// snapshot, so all shards are given the same. Readers that are open may go on. May be called
+    /// again after an error; `NoSuchTable` then means that only files are left, which
+    /// [`Engine::sweep_dropped`] removes.
+    pub async fn drop_table(&self, id: TableId, at_micros: i64) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
-        self.detached(|engine| async move { engine.drop_whole(&table).await }).await
+        self.detached(move |engine| async move { engine.drop_whole(&table, at_micros).await }).await
     }
 
-    async fn drop_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
+    async fn drop_whole(&self, table: &Rc<Table>, at_micros: i64) -> Result<(), EngineError> {
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
         if self.config().auto_snapshot && self.has_data(table) {
-            self.snapshot_table(table, &snapshot_name(&table.schema())).await?;
+            self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }
         // Refuses flushes from now on, and waits for those that run.
         table.work.close().await;
         if self.remove_table(table.schema().id).is_none() {
             return Ok(());
         }
+        // What a start found of it says nothing of a later table with the same id.
+        self.prepared().borrow_mut().remove(&table.schema().id);
         let mut sstables = Vec::new();
         for tablet in table.served_and_leaving() {
             let set = tablet.sstables();
@@ -61,10 +66,10 @@ impl Engine {
 
     /// Removes what a crash in the middle of a drop has left of a table: its sstables and its
     /// directory; snapshots stay, and with `auto_snapshot` there is one of these sstables too.
-    /// `schema` is the table as it was when it was dropped. To be called on one shard, at start
-    /// before any shard opens its tables, or when no shard has the table any more. False if nothing
-    /// was left.
-    pub async fn sweep_dropped(&self, schema: &TableSchema) -> Result<bool, EngineError> {
+    /// `schema` is the table as it was when it was dropped, `at_micros` the time for the name of
+    /// the snapshot. To be called on one shard, at start before any shard opens its tables, or when
+    /// no shard has the table any more. False if nothing was left.
+    pub async fn sweep_dropped(&self, schema: &TableSchema, at_micros: i64) -> Result<bool, EngineError> {
         let dir = self.table_dir(schema);
         let left = match rt::fs::read_dir(&dir).await {
             Ok(entries) => entries,
@@ -84,7 +89,7 @@ impl Engine {
         }
         let sstables = self.finish_interrupted(&dir).await?.places;
         if self.config().auto_snapshot && !sstables.is_empty() {
-            self.snapshot_files(schema, &dir, &sstables, &snapshot_name(schema)).await?;
+            self.snapshot_files(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
         }
         remove_all(&dir, &sstables).await?;
         remove_directory(&dir).await?;
@@ -94,9 +99,9 @@ impl Engine {
     }
 }
 
-/// The name of the snapshot that a drop takes.
-fn snapshot_name(schema: &TableSchema) -> String {
-    format!("dropped-{}-{}", rt::time::wall_micros() / 1000, schema.name)
+/// The name of the snapshot that a drop at this time takes.
+fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
+    format!("dropped-{}-{}", at_micros / 1000, schema.name)
 }
 
 async fn remove_directory(dir: &Path) -> Result<(), EngineError> {

@@ -6,10 +6,10 @@
 //! owns its key; when that is over [`Engine::replay_finished`] on every shard, which makes safe what came back; then the old logs are
 //! retired; then [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
 
-use crate::commitlog::{Commitlog, LogError, LoggedRun, Position, SlotId};
+use crate::commitlog::{CloseError, Commitlog, LogError, LoggedRun, OldRun, Position, SlotId};
 use crate::compaction::Compactions;
 use crate::config::EngineConfig;
-use crate::datadir::{DiskReserve, table_dir_name};
+use crate::datadir::{DiskReserve, Made, table_dir_name};
 use crate::error::{EngineError, NoSuchTable};
 use crate::metrics::Counters;
 use crate::open::{FoundSstables, Prepared};
@@ -25,7 +25,7 @@ use rt::ShardId;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Gate, Notify};
 use rt::time::Duration;
-use sstable::{LargeLimits, LargeReads, OpenFiles, PageCache};
+use sstable::{LargeCounts, LargeLimits, LargeReads, Loan, OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -59,13 +59,14 @@ pub struct Engine {
     compactions: Compactions,
     /// What counts as large in the sstables that are written from now on.
     large: Cell<LargeLimits>,
+    large_counts: Rc<LargeCounts>,
     max_timestamp: Cell<i64>,
     /// The newest epoch that any table has had.
     newest_epoch: Cell<u64>,
     /// What is known of tables' sstables while the node starts.
     prepared: RefCell<HashMap<TableId, Prepared>>,
-    /// Tables whose directory has become durable, for [`Engine::directories_made`].
-    made: RefCell<Vec<TableId>>,
+    /// What has become durable in directories of tables, for [`Engine::next_made`].
+    made: RefCell<Vec<Made>>,
     has_made: Notify,
     /// Where this run's log begins.
     log_begun: Position,
@@ -81,22 +82,47 @@ pub struct Engine {
 pub struct Unwritten {
     /// Tables whose last flush failed. What it would have written is in the commitlog.
     pub tables: Vec<String>,
-    /// Why the commitlog itself could not be closed, if it could not.
-    pub log: Option<String>,
+    /// What became of the commitlog, if it could not be closed.
+    pub log: Option<LogLeft>,
+}
+
+/// A commitlog that a stop could not close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogLeft {
+    /// Acknowledged writes may be neither in the log nor in an sstable. Why.
+    MayLackWrites(String),
+    /// Nothing is lost, but the next start replays records that it would not need. Why.
+    NotEnded(String),
+    /// Files of it were removed, replaced or cut off while the node ran. All its writes are in sstables.
+    Removed {
+        /// Which files.
+        what: String,
+        /// The run that nobody needs: the next start must neither miss it nor replay what is left of it.
+        run: OldRun,
+    },
 }
 
 impl Engine {
     /// A store without tables. Opens a new run of the log: list the old ones before.
     pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
-        let log = Commitlog::open(config.log.clone()).await?;
-        let large_reads = LargeReads::new(config.large_reads_budget());
+        let mut log = config.log.clone();
+        log.reserve = (config.disk_reserve > 0).then(|| DiskReserve::of(&config.data_dir, config.disk_reserve));
+        let log = Commitlog::open(log).await?;
         let files = OpenFiles::new(config.open_files());
-        let cache = PageCache::with_large_reads(config.cache_budget(), files, large_reads);
+        let cache = PageCache::with_large_budgets(
+            config.cache_budget(),
+            files,
+            config.large_reads_budget(),
+            config.large_jobs_budget(),
+        );
+        let pool = Pool::new(config.memtable_budget());
+        let (memtables, rest) = (pool.clone(), config.memory_for_memtables_and_large());
+        cache.set_spare(Box::new(move || rest.saturating_sub(memtables.used())));
         let engine = Rc::new_cyclic(|me| Engine {
             me: me.clone(),
             rows: RowCache::new(config.cache_budget(), cache.clone()),
             cache,
-            pool: Pool::new(config.memtable_budget()),
+            pool,
             log_begun: log.position(),
             log,
             config,
@@ -105,6 +131,7 @@ impl Engine {
             counters: Counters::default(),
             compactions: Compactions::default(),
             large: Cell::default(),
+            large_counts: Rc::default(),
             max_timestamp: Cell::new(i64::MIN),
             newest_epoch: Cell::new(0),
             prepared: RefCell::default(),
@@ -191,7 +218,7 @@ impl Engine {
             })
             .collect();
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
-        let table = Table::new(schema, dir, self.config.shard, tablets, opened.unreadable, opened.marks);
+        let table = Table::new(schema, dir, tablets, opened.unreadable, opened.marks);
         table.auto_compaction.set(self.config.auto_compaction);
         *table.missing.borrow_mut() = opened.missing.map(Rc::new);
         let before = self.tables.borrow_mut().insert(id, table);
@@ -212,6 +239,16 @@ impl Engine {
         self.cache.large_reads()
     }
 
+    /// Makes the caches do without `bytes` until what it gives is dropped.
+    pub fn lend_cache(&self, bytes: usize) -> Loan {
+        self.cache.lend(bytes)
+    }
+
+    /// The memory of flushes and compactions that hold large rows.
+    pub(crate) fn large_jobs(&self) -> &Rc<LargeReads> {
+        self.cache.large_jobs()
+    }
+
     /// What counts as large in the sstables that are written from now on.
     pub fn set_large_limits(&self, limits: LargeLimits) {
         self.large.set(limits);
@@ -222,6 +259,11 @@ impl Engine {
         self.large.get()
     }
 
+    /// Counts what is found to be large while sstables are written.
+    pub(crate) fn large_counts(&self) -> &Rc<LargeCounts> {
+        &self.large_counts
+    }
+
     /// Takes over a newer version of a table's schema. Unknown tables are ignored.
     pub fn update_schema(&self, schema: Rc<TableSchema>) {
         if let Some(table) = self.table(schema.id) {
@@ -230,9 +272,12 @@ impl Engine {
         }
     }
 
-    /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables stays in the log. Says what could
-    /// not be written.
+    /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables
+    /// stays in the log. Only where the log has failed are they flushed. Says what could not be
+    /// written.
     pub async fn stop(&self) -> Unwritten {
+        let removed = self.log.check_there().await;
+        let without_log = self.log.has_failed() && self.flush_all_tablets().await;
         self.stop.cancel();
         self.compactions.wake_all();
         let tables: Vec<_> = self.tables.borrow().values().cloned().collect();
@@ -250,10 +295,24 @@ impl Engine {
                 unwritten.tables.push(format!("{}.{}", schema.keyspace, schema.name));
             }
         }
-        if let Err(error) = self.log.close().await {
-            tracing::error!(%error, "the commitlog could not be closed");
-            unwritten.log = Some(error.to_string());
-        }
+        unwritten.log = match (self.log.close().await, removed.filter(|_| without_log)) {
+            (Ok(()), _) => None,
+            (Err(_), Some(what)) => {
+                tracing::error!(
+                    what,
+                    "the commitlog is lost, and its writes were flushed to sstables: all writes are on disk"
+                );
+                Some(LogLeft::Removed { what, run: self.log.own_run() })
+            }
+            (Err(CloseError::Unsynced(error)), None) if !without_log => {
+                tracing::error!(%error, "the commitlog could not be closed: the last writes may not be on disk");
+                Some(LogLeft::MayLackWrites(error.to_string()))
+            }
+            (Err(error), None) => {
+                tracing::error!(%error, "the commitlog could not be closed: all writes are on disk, the next start replays it");
+                Some(LogLeft::NotEnded(error.to_string()))
+            }
+        };
         unwritten
     }
 
@@ -373,7 +432,7 @@ impl Engine {
         Some((table, tablet))
     }
 
-    /// Whether all that earlier runs logged has come back, and compaction runs.
+    /// Whether all that earlier runs logged has come back, their logs are gone, and compaction runs.
     pub(crate) fn is_started(&self) -> bool {
         self.started.get()
     }
@@ -399,19 +458,30 @@ impl Engine {
         self.log_begun
     }
 
-    /// The directory of a table is there, durably.
-    pub(crate) fn made_directory(&self, table: TableId) {
-        self.made.borrow_mut().push(table);
+    /// Something is in the directory of a table, durably.
+    pub(crate) fn made(&self, made: Made) {
+        made.add_to(&mut self.made.borrow_mut());
         self.has_made.notify_one();
     }
 
-    /// Waits until directories of tables have become durable that were not known to be so in this run. `None` when the engine stops. For
-    /// one waiter.
-    pub async fn directories_made(&self) -> Option<Vec<TableId>> {
+    /// Waits until something has become durable in directories of tables that was not known to be there in this run. `None` when the
+    /// engine stops. For one waiter.
+    pub async fn next_made(&self) -> Option<Vec<Made>> {
         while self.made.borrow().is_empty() {
             self.stop.clone().unless(self.has_made.notified()).await?;
         }
         Some(self.made.take())
+    }
+
+    /// What a start has found in the directories of this shard's tables, apart from sstables. It is durable.
+    pub fn found_in_directories(&self) -> Vec<Made> {
+        let tables = self.tables.borrow();
+        let of_table = |(id, table): (&TableId, &Rc<Table>)| {
+            let epoch = Some(table.epoch.get()).filter(|epoch| *epoch > 0).map(|epoch| Made::Epoch(*id, epoch));
+            let marks = table.marked_shards().into_iter().map(|(shard, sequence)| Made::Marks(*id, shard, sequence));
+            marks.chain(epoch).collect::<Vec<_>>()
+        };
+        tables.iter().flat_map(of_table).collect()
     }
 
     /// The run of this shard's log.

@@ -7,11 +7,12 @@
 //! however many shards there are now ([`Engine::catch_up_with_epoch`]). A node alone truncates without epochs.
 
 use crate::commitlog::{self, Position};
+use crate::datadir::Made;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::marks::Marks;
 use crate::open::remove_all;
-use crate::sealed;
+use crate::sealed::{self, Unusable};
 use crate::table::Table;
 use crate::truncate::{TruncateRecord, snapshot_name};
 use model::TableId;
@@ -26,6 +27,10 @@ use std::path::{Path, PathBuf};
 const KIND: &str = "epoch";
 const FORMAT: u32 = 1;
 const FILE: &str = "epoch";
+
+/// What the file holds, for messages.
+pub(crate) const HOLDS: &str =
+    "the proof that the rows of the table are not truncated ones: without it this node removes all it has of the table";
 
 /// What the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,61 +77,117 @@ impl Engine {
     pub async fn begin_epoch(&self, schema: &TableSchema, epoch: u64) -> Result<(), EngineError> {
         let dir = self.table_dir(schema);
         self.make_directories(&dir).await?;
-        let path = dir.join(FILE);
+        self.write_epoch(&dir, epoch).await?;
+        self.made(Made::Epoch(schema.id, epoch));
+        Ok(())
+    }
+
+    async fn write_epoch(&self, dir: &Path, epoch: u64) -> Result<(), EngineError> {
+        let path = epoch_path(dir);
         sealed::write(&path, KIND, FORMAT, &Written { epoch }).await.map_err(EngineError::io(path))
     }
 
     /// Makes void what the node has of a table if a crash kept it from beginning this epoch; with `auto_snapshot` there is a snapshot of what
-    /// was flushed. To be called on shard 0 at start, before any shard opens the table and before other shards open their logs. Whether there
-    /// was anything to do.
-    pub async fn catch_up_with_epoch(&self, schema: &TableSchema, epoch: u64) -> Result<bool, EngineError> {
+    /// was flushed, named after the time `at_micros`. To be called on shard 0 at start, before any shard opens the table and before other
+    /// shards open their logs. Whether there was anything to do.
+    pub async fn catch_up_with_epoch(
+        &self,
+        schema: &TableSchema,
+        epoch: u64,
+        at_micros: i64,
+    ) -> Result<bool, EngineError> {
+        // This shard has begun a new log.
+        self.begin_empty(schema, epoch, &[(self.config().shard, self.log_begun())], at_micros).await
+    }
+
+    /// Where the next write to this shard's log will stand, for [`Engine::begin_empty`].
+    pub fn log_end(&self) -> (ShardId, Position) {
+        (self.config().shard, self.log().position())
+    }
+
+    /// Begins the epoch of a table that no shard of this node has open, without anything that the node may have of the table, or of an
+    /// earlier table with the same id. `running` says up to where the logs of running shards are void; logs of other shards are void
+    /// entirely. `at_micros` is the time of the truncation, for the name of the snapshot. May be called again after an error. To be called on
+    /// one shard. False if the epoch had begun before.
+    pub async fn begin_empty(
+        &self,
+        schema: &TableSchema,
+        epoch: u64,
+        running: &[(ShardId, Position)],
+        at_micros: i64,
+    ) -> Result<bool, EngineError> {
         let dir = self.table_dir(schema);
         if begun(&dir).await? >= epoch {
             return Ok(false);
         }
         let found = self.finish_interrupted(&dir).await?;
         if self.config().auto_snapshot && !found.places.is_empty() {
-            self.snapshot_files(schema, &dir, &found.places, &snapshot_name(schema)).await?;
+            self.snapshot_files(schema, &dir, &found.places, &snapshot_name(schema, at_micros)).await?;
         }
         self.make_directories(&dir).await?;
         // Replay leaves out what any shard has logged, also one that is no more.
+        let mut ends: BTreeMap<ShardId, Position> = self.log_ends().await?.into_iter().collect();
+        ends.extend(running.iter().copied());
         let mut marks: BTreeMap<ShardId, Marks> = found.marks.into_iter().collect();
-        for (shard, below) in self.ends_of_old_logs().await? {
+        let mut marked = Vec::new();
+        for (shard, below) in ends {
             let marks = marks.entry(shard).or_default();
-            marks.truncated = Some(TruncateRecord { at_micros: rt::time::wall_micros(), below });
+            marks.truncated = Some(TruncateRecord { at_micros, below });
             marks.write(&dir, shard).await?;
+            marked.push(Made::Marks(schema.id, shard, marks.sequence));
         }
         remove_all(&dir, &found.places).await?;
-        self.begin_epoch(schema, epoch).await?;
-        tracing::info!(
-            keyspace = schema.keyspace,
-            table = schema.name,
-            epoch,
-            sstables = found.places.len(),
-            "finished a TRUNCATE that was interrupted"
-        );
+        self.write_epoch(&dir, epoch).await?;
+        self.made(Made::Emptied(schema.id, epoch));
+        marked.into_iter().for_each(|made| self.made(made));
+        if !found.places.is_empty() {
+            tracing::info!(
+                keyspace = schema.keyspace,
+                table = schema.name,
+                epoch,
+                sstables = found.places.len(),
+                "removed sstables from before the epoch of a table"
+            );
+        }
         Ok(true)
     }
 
-    /// Where the logs of earlier runs end, of every shard that has any.
-    async fn ends_of_old_logs(&self) -> Result<BTreeMap<ShardId, Position>, EngineError> {
-        let mut ends = BTreeMap::new();
-        if let Some(root) = self.config().log.dir.parent() {
-            ends.extend(commitlog::ends(root).await?);
+    /// Positions behind all that the logs on disk hold, of every shard that has any.
+    async fn log_ends(&self) -> Result<Vec<(ShardId, Position)>, EngineError> {
+        match self.config().log.dir.parent() {
+            Some(root) => Ok(commitlog::ends(root).await?),
+            None => Ok(Vec::new()),
         }
-        // This shard has begun a new one.
-        ends.insert(self.config().shard, self.log_begun());
-        Ok(ends)
     }
+}
+
+/// The file in a table's directory that says which epoch the node has begun.
+pub(crate) fn epoch_path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
 }
 
 /// The epoch that a node has begun last, by a table's directory.
 async fn begun(dir: &Path) -> Result<u64, EngineError> {
-    let path: PathBuf = dir.join(FILE);
-    let text = match rt::fs::read(&path).await {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        other => other.map_err(EngineError::io(&path))?,
-    };
-    let written = sealed::unseal::<Written>(KIND, FORMAT, &text);
-    written.map(|written| written.epoch).map_err(|why| EngineError::Damaged { path, why: why.to_string() })
+    let path = epoch_path(dir);
+    match read_at(&path).await.map_err(EngineError::io(&path))? {
+        Ok(written) => Ok(written.epoch),
+        Err(Unusable { is_there: false, .. }) => Ok(0),
+        Err(Unusable { why, .. }) => Err(EngineError::Damaged { path, why, holds: HOLDS }),
+    }
+}
+
+async fn read_at(path: &Path) -> io::Result<Result<Written, Unusable>> {
+    sealed::read(path, KIND, FORMAT).await
+}
+
+/// What is wrong with the file of a table that has begun this epoch.
+pub(crate) async fn defect(path: &Path, epoch: u64) -> io::Result<Option<Unusable>> {
+    Ok(match read_at(path).await? {
+        Ok(written) if written.epoch >= epoch => None,
+        Ok(written) => {
+            let why = format!("is older than it was (it has epoch {}, and the table has begun {epoch})", written.epoch);
+            Some(Unusable { why, is_there: false })
+        }
+        Err(unusable) => Some(unusable),
+    })
 }

@@ -11,6 +11,24 @@ use std::path::PathBuf;
 #[error("no table {0} on this shard")]
 pub struct NoSuchTable(pub TableId);
 
+/// What an operator can do about an error of the system that says that something else stands in the place of a file or directory. Empty for
+/// other errors. For the end of a message.
+pub(crate) fn way_out(error: &io::Error) -> &'static str {
+    let is_another_kind = match error.kind() {
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => true,
+        // A FIFO or device.
+        io::ErrorKind::InvalidInput => error.raw_os_error().is_none(),
+        _ => false,
+    };
+    match is_another_kind {
+        true => {
+            ". Something else stands in the place of a file or directory of the node: move it away, and put back what was there when \
+             the node stopped. If that is lost, the next start says what it held"
+        }
+        false => "",
+    }
+}
+
 /// Why an operation on the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -33,15 +51,20 @@ pub enum EngineError {
     #[error(transparent)]
     Replacement(#[from] crate::deletion_log::DeletionLogError),
     /// A file that the engine keeps beside the sstables is damaged.
-    #[error("{path}: {why}")]
+    #[error(
+        "{path} {why} (it holds {holds}): restore it as it was when the node stopped; or move it away and start once with \
+         --accept-loss"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong, to follow the path.
         why: String,
+        /// What is lost without it.
+        holds: &'static str,
     },
     /// The operating system refused.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}{}", way_out(.source))]
     Io {
         /// Where.
         path: PathBuf,
@@ -76,7 +99,7 @@ impl EngineError {
     /// Whether the process has no descriptors left.
     pub(crate) fn is_out_of_files(&self) -> bool {
         match self {
-            EngineError::Sstable(sstable::Error::Io(error)) | EngineError::Io { source: error, .. } => {
+            EngineError::Sstable(sstable::Error::Io { source: error, .. }) | EngineError::Io { source: error, .. } => {
                 sstable::is_out_of_files(error)
             }
             _ => false,
@@ -86,7 +109,9 @@ impl EngineError {
     /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
     pub fn may_pass(&self) -> bool {
         let source = match self {
-            EngineError::Sstable(sstable::Error::Io(error)) | EngineError::Io { source: error, .. } => error,
+            EngineError::Sstable(sstable::Error::Io { source: error, .. }) | EngineError::Io { source: error, .. } => {
+                error
+            }
             EngineError::Log(error) => return error.may_pass(),
             _ => return false,
         };
@@ -115,7 +140,9 @@ pub enum ApplyError {
         token: Token,
     },
     /// Larger than a commitlog record may be.
-    #[error("a mutation of {size} bytes is larger than the limit of {limit}")]
+    #[error(
+        "a mutation of {size} bytes is larger than the limit of {limit}, which is half of commitlog_segment_size_in_mb"
+    )]
     TooLarge {
         /// Its size in bytes.
         size: usize,

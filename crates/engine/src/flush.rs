@@ -19,7 +19,7 @@ use model::options::OptionMap;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::time::Duration;
-use sstable::{Algorithm, Component, Compression, Generation, Place, Sstable, Writer, WriterOptions};
+use sstable::{Algorithm, Component, Compression, Generation, LARGE, Place, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -42,6 +42,17 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Flushes all memtables of the shard, also after an error. False if one could not be flushed.
+    pub(crate) async fn flush_all_tablets(&self) -> bool {
+        let mut all = true;
+        for table in self.all_tables() {
+            for tablet in table.tablets().iter() {
+                all &= self.flush_tablet(&table, tablet).await.is_ok();
+            }
+        }
+        all
     }
 
     /// Flushes what is in a tablet's memtables when called. Goes on when the caller goes away: a sealed sstable that is not
@@ -130,8 +141,15 @@ impl Engine {
         let _writing = Writing::new(self.counters());
         let mut out = Output::create(&table.dir, schema, options).await?;
         let mut buffer = VecDeque::new();
+        let job = self.large_jobs().next_id();
         loop {
             let more = source.fill(&mut buffer, BUFFER_BYTES);
+            // The writer has a large row once more, in the form of the file.
+            let large: usize = buffer.iter().map(Fragment::weight).filter(|weight| *weight >= LARGE).sum();
+            let _held = match large {
+                0 => None,
+                large => Some(self.large_jobs().enter(job, large).await),
+            };
             if let Err(error) = out.write(&mut buffer).await {
                 out.abandon().await;
                 return Err(error);

@@ -7,15 +7,19 @@ use crate::commitlog::Position;
 use crate::error::EngineError;
 use crate::memtable::Interval;
 use crate::replay::same_log;
-use crate::sealed;
+use crate::sealed::{self, Unusable};
 use crate::truncate::TruncateRecord;
 use rt::ShardId;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::{Path, PathBuf};
 
 const KIND: &str = "replay-marks";
 const FORMAT: u32 = 1;
 const PREFIX: &str = "replay-marks-";
+
+/// What the file holds, for messages.
+pub(crate) const HOLDS: &str = "what of the commitlog was truncated or removed: it returns";
 
 /// One shard's marks for one table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +30,10 @@ pub(crate) struct Marks {
     pub covered: Vec<(u32, Interval)>,
     /// Generations of sstables that the truncation made void.
     pub void: Vec<String>,
+    /// How often the file was written; 0 by a release that did not count. The inventory of the data directory has it, too, so that a start
+    /// notices an older copy of the file.
+    #[serde(default)]
+    pub sequence: u64,
 }
 
 impl Marks {
@@ -41,8 +49,9 @@ impl Marks {
     }
 
     /// Replaces the file of a shard.
-    pub async fn write(&self, dir: &Path, shard: ShardId) -> Result<(), EngineError> {
-        let path = path(dir, shard);
+    pub async fn write(&mut self, dir: &Path, shard: ShardId) -> Result<(), EngineError> {
+        self.sequence += 1;
+        let path = marks_path(dir, shard);
         sealed::write(&path, KIND, FORMAT, self).await.map_err(EngineError::io(path))
     }
 
@@ -52,16 +61,38 @@ impl Marks {
         for name in names {
             let Some(shard) = name.strip_prefix(PREFIX).and_then(|shard| shard.parse().ok()) else { continue };
             let path = dir.join(name);
-            let text = rt::fs::read(&path).await.map_err(EngineError::io(&path))?;
-            let marks = sealed::unseal(KIND, FORMAT, &text)
-                .map_err(|why| EngineError::Damaged { path: path.clone(), why: why.to_string() })?;
+            let marks = read_at(&path).await.map_err(EngineError::io(&path))?;
+            let marks = marks.map_err(|Unusable { why, .. }| EngineError::Damaged { path, why, holds: HOLDS })?;
             all.push((ShardId(shard), marks));
         }
         Ok(all)
     }
 }
 
-fn path(dir: &Path, shard: ShardId) -> PathBuf {
+/// The marks in a file, or why there are none.
+async fn read_at(path: &Path) -> io::Result<Result<Marks, Unusable>> {
+    sealed::read(path, KIND, FORMAT).await
+}
+
+/// What is wrong with the marks of a shard that were written `sequence` times.
+pub(crate) async fn defect(path: &Path, sequence: u64) -> io::Result<Option<Unusable>> {
+    Ok(match read_at(path).await? {
+        Ok(marks) if marks.sequence >= sequence => None,
+        Ok(marks) => {
+            let why = format!("is older than it was (written {} times, of {sequence})", marks.sequence);
+            Some(Unusable { why, is_there: false })
+        }
+        Err(unusable) => Some(unusable),
+    })
+}
+
+/// Whether a name is that of a file with marks.
+pub(crate) fn is_name_of_marks(name: &str) -> bool {
+    name.strip_prefix(PREFIX).is_some_and(|shard| shard.parse::<u16>().is_ok())
+}
+
+/// The file of a shard's marks in a table's directory.
+pub(crate) fn marks_path(dir: &Path, shard: ShardId) -> PathBuf {
     dir.join(format!("{PREFIX}{shard}"))
 }
 
@@ -75,22 +106,31 @@ mod tests {
         rt::block_on(async {
             let scratch = Scratch::new("marks");
             let at = |segment, offset| Position { segment, offset };
-            let marks = Marks {
+            let mut marks = Marks {
                 truncated: Some(TruncateRecord { at_micros: 5, below: at(7, 100) }),
                 covered: vec![(3, Interval { first: at(9, 0), last: at(9, 50) })],
                 void: vec!["17".into()],
+                sequence: 3,
             };
             marks.write(scratch.path(), ShardId(2)).await.unwrap();
             let names = ["replay-marks-2".to_string(), "replay-marks-x".into(), "me-17-big-Data.db".into()];
             let all = Marks::read_all(scratch.path(), &names).await.unwrap();
             assert_eq!(all, vec![(ShardId(2), marks.clone())]);
+            assert_eq!(marks.sequence, 4);
+            let path = marks_path(scratch.path(), ShardId(2));
+            assert_eq!(defect(&path, 4).await.unwrap(), None);
+            assert!(defect(&path, 5).await.unwrap().is_some_and(|defect| defect.why.contains("older")));
             assert!(marks.skip(1, at(7, 99)) && marks.skip(1, at(6, 4000)));
             assert!(!marks.skip(1, at(7, 100)) && !marks.skip(1, at(9, 20)));
             assert!(marks.skip(3, at(9, 50)) && !marks.skip(3, at(9, 51)));
             let other_shard = at((1 << 44) | 1, 0);
             assert!(!marks.skip(1, other_shard));
-            rt::fs::write_durably(&path(scratch.path(), ShardId(2)), b"messina").await.unwrap();
+            rt::fs::write_durably(&path, b"messina").await.unwrap();
             assert!(matches!(Marks::read_all(scratch.path(), &names).await, Err(EngineError::Damaged { .. })));
+            rt::fs::remove_file(&path).await.unwrap();
+            rt::fs::create_dir_all(&path).await.unwrap();
+            let error = Marks::read_all(scratch.path(), &names).await.unwrap_err().to_string();
+            assert!(error.contains("is a directory") && error.contains("start once"), "{error}");
         });
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct Memtable {
     written: Cell<u64>,
     pool: Rc<Pool>,
     logged: Cell<Option<Interval>>,
+    /// It holds what an earlier run logged, and this run has not logged again.
+    needs_old_logs: Cell<bool>,
 }
 
 impl Memtable {
@@ -98,6 +100,7 @@ impl Memtable {
             written: Cell::new(0),
             pool,
             logged: Cell::new(None),
+            needs_old_logs: Cell::new(false),
         })
     }
 
@@ -130,6 +133,16 @@ impl Memtable {
     /// The positions in this shard's running log.
     pub fn logged(&self) -> Option<Interval> {
         self.logged.get()
+    }
+
+    /// Whether it holds what only the logs of earlier runs have.
+    pub fn needs_old_logs(&self) -> bool {
+        self.needs_old_logs.get()
+    }
+
+    /// What was just applied is of an earlier run's log, or what it holds is in this run's log now.
+    pub fn set_needs_old_logs(&self, needs: bool) {
+        self.needs_old_logs.set(needs);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -172,6 +185,16 @@ impl Memtable {
             seen <= SCANNED_PARTITIONS
         });
         least
+    }
+
+    /// A row of a partition as it is here; without a clustering key, the static row.
+    pub fn row(&self, schema: &TableSchema, key: &DecoratedKey, clustering: Option<&Clustering>) -> Option<Row> {
+        match (self.get(key)?, clustering) {
+            (Partition::Row(own, row), Some(wanted)) => schema.order.compare_rows(&own, wanted).is_eq().then_some(row),
+            (Partition::Row(..), None) => None,
+            (Partition::Body(body), None) => body.static_row.clone(),
+            (Partition::Body(body), Some(wanted)) => body.row(schema, wanted),
+        }
     }
 
     /// A snapshot of one partition.

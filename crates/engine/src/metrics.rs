@@ -142,6 +142,14 @@ pub struct EngineMetrics {
     pub sstables_begun: u64,
     /// Sstables removed from the disk.
     pub sstables_deleted: u64,
+    /// Partitions beyond their threshold in the sstables that were written.
+    pub large_partitions: u64,
+    /// Rows beyond their threshold.
+    pub large_rows: u64,
+    /// Cells beyond their threshold.
+    pub large_cells: u64,
+    /// Collections of more elements than their threshold.
+    pub large_collections: u64,
     /// The most bytes that the caches may hold.
     pub cache_limit_bytes: u64,
     /// The cache of sstable pages.
@@ -202,6 +210,10 @@ impl Engine {
             sstables_writing: counters.writers.get(),
             sstables_begun: counters.writers_begun.get(),
             sstables_deleted: counters.sstables_deleted.get(),
+            large_partitions: self.large_counts().partitions.get(),
+            large_rows: self.large_counts().rows.get(),
+            large_cells: self.large_counts().cells.get(),
+            large_collections: self.large_counts().collections.get(),
             cache_limit_bytes: self.config().cache_budget() as u64,
             cache: self.cache().stats(),
             open_files: self.cache().files().stats(),

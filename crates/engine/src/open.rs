@@ -3,10 +3,11 @@
 //! A file that cannot be opened is reported and left alone, not deleted. Nobody knows which keys it held, so reads of its table
 //! fail: without it they would miss rows, and find deleted ones. Nor does compaction purge anything of the table.
 
+use crate::datadir::Made;
 use crate::deletion_log::{self, Replacement};
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
-use crate::marks::Marks;
+use crate::marks::{Marks, is_name_of_marks};
 use crate::memtable::Interval;
 use crate::metrics::add;
 use crate::sstable_set::{Attached, SstableSet};
@@ -125,7 +126,8 @@ impl Engine {
                 Ok(sstable) => sstable,
                 // Another shard's compaction, or drop, has just removed it: its TOC.txt goes first.
                 Err(_) if !is_sealed(&place).await => continue,
-                Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
+                // Not for the sstable's sake: it can be served at the next start.
+                Err(error) if error.is_of_process() => return Err(error.into()),
                 Err(error) => {
                     tracing::error!(generation = %place.generation, dir = %dir.display(), %error,
                         "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
@@ -157,7 +159,7 @@ impl Engine {
         }
         self.make_directories(&table.dir).await?;
         table.has_directory.set(true);
-        self.made_directory(table.schema().id);
+        self.made(Made::Directory(table.schema().id));
         Ok(())
     }
 
@@ -178,6 +180,7 @@ impl Engine {
             bloom_fp_chance: schema.options.bloom_filter_fp_chance,
             min_index_interval: schema.options.min_index_interval.max(1) as u32,
             large: self.large_limits(),
+            large_counts: self.large_counts().clone(),
             ..WriterOptions::new(self.config().host_id)
         }
     }
@@ -226,10 +229,18 @@ async fn is_absent(path: &Path) -> Result<bool, EngineError> {
     }
 }
 
-/// The names in a directory; none if there is no such directory.
+/// Whether an entry counts as a file. A directory in the place of a TOC.txt does: its sstable was sealed, and cannot be read. So does one in
+/// the place of marks: without them truncated rows would return.
+fn is_file(dir: &Path, entry: &rt::fs::DirEntry) -> bool {
+    !entry.is_dir
+        || is_name_of_marks(&entry.name)
+        || Place::parse_name(dir, &entry.name).is_some_and(|(_, component)| component == Component::Toc)
+}
+
+/// The names of the files in a directory; none if there is no such directory.
 pub(crate) async fn names_in(dir: &Path) -> Result<Vec<String>, EngineError> {
     match rt::fs::read_dir(dir).await {
-        Ok(entries) => Ok(entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name).collect()),
+        Ok(entries) => Ok(entries.into_iter().filter(|entry| is_file(dir, entry)).map(|entry| entry.name).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(EngineError::io(dir)(error)),
     }

@@ -60,8 +60,11 @@ impl Engine {
             // A flush that runs is waited for: none attaches afterwards what nobody would remove.
             let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
             table.remove_tablet(&gone);
-            let all = Interval { first: engine.log_begun(), last: engine.log().position() };
-            engine.remember_covered(&table, tablet, &[all]).await?;
+            let mut all = vec![Interval { first: engine.log_begun(), last: engine.log().position() }];
+            // Old logs that are not retired yet are replayed once more after a crash.
+            let old = engine.old_log_spans().await?;
+            all.extend(old.into_iter().map(|(_, first, last)| Interval { first, last }));
+            engine.remember_covered(&table, tablet, &all).await?;
             let set = gone.sstables();
             let sstables: Vec<_> = set.iter().cloned().collect();
             gone.seal();

@@ -139,6 +139,7 @@ async fn part_of_sstable(
         read_ahead: false,
         window: sstable::LARGEST_WINDOW,
         read: 0,
+        job: 0,
     };
     let slice = Rc::new(Slice::full());
     let mut reader = attached.sstable.reader(schema, PartitionRange::singular(key), slice, options);

@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::max_of_row;
 use crate::metrics::add;
-use crate::tablet::Tablet;
 use bytes::Bytes;
 use model::TableId;
 use model::key::DecoratedKey;
@@ -20,7 +19,6 @@ use rt::ShardId;
 use rt::hash::HashMap;
 use rt::task::Task;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 /// Mutations are sent to other shards in batches of about this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
@@ -71,10 +69,8 @@ async fn send(shard: ShardId, batch: Vec<(Bytes, Position)>) -> Result<(), Engin
 impl Engine {
     async fn replay_batch(&self, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
         for (i, (bytes, position)) in batch.into_iter().enumerate() {
-            let mutation = Mutation::parse(bytes)
-                .map_err(|error| LogError::Refused(format!("the mutation at {position}: {error}").into()))?;
-            self.replayed(&mutation, &mutation.decorated_key(), position);
-            if i % 32 == 31 {
+            // A batch of one large mutation waits, too.
+            if i % 32 == 0 {
                 rt::task::maybe_yield().await;
                 // Memtables that fill up are flushed by the watch over memory; go on when there is room.
                 if !self.pool().is_free() && self.pool().admit().await.is_err() {
@@ -85,6 +81,9 @@ impl Engine {
                     return Err(EngineError::Log(LogError::Refused(why.into())));
                 }
             }
+            let mutation = Mutation::parse(bytes)
+                .map_err(|error| LogError::Refused(format!("the mutation at {position}: {error}").into()))?;
+            self.replayed(&mutation, &mutation.decorated_key(), position);
         }
         Ok(())
     }
@@ -102,22 +101,22 @@ impl Engine {
             return false;
         };
         self.saw_timestamp(max_timestamp(mutation));
-        tablet.active().apply(&table.schema(), key, mutation);
+        let memtable = tablet.active();
+        memtable.apply(&table.schema(), key, mutation);
+        memtable.set_needs_old_logs(true);
         add(&self.counters().replayed, 1);
         true
     }
 
     /// Makes what was replayed durable: many small memtables in the running log, in which case they stay memtables, the others in
-    /// sstables. To be called when all shards' logs have been replayed.
+    /// sstables. To be called when all shards' logs have been replayed. May be called again after an error: what is durable already is left
+    /// alone, so that retries do not fill a disk further.
     pub async fn replay_finished(&self) -> Result<(), EngineError> {
         self.detached(|engine| async move {
-            let carried = engine.carry_replayed().await;
+            engine.carry_replayed().await;
             let (mut running, mut result) = (VecDeque::new(), Ok(()));
             for table in engine.all_tables() {
-                let unflushed = |tablet: &&Rc<Tablet>| {
-                    tablet.is_flushing() || !(tablet.active().is_empty() || carried.contains(&tablet.slot))
-                };
-                for tablet in table.tablets().iter().filter(unflushed) {
+                for tablet in table.tablets().iter().filter(|tablet| tablet.needs_old_logs()) {
                     if running.len() == FLUSHES_AT_ONCE
                         && let Some(oldest) = running.pop_front()
                     {

@@ -51,7 +51,7 @@ impl Engine {
                         open.push(sstable);
                     }
                 }
-                Err(error @ sstable::Error::Io(_)) => return Err(error.into()),
+                Err(error) if error.is_of_process() => return Err(error.into()),
                 // Whoever adds the table reports it.
                 Err(_) => {}
             }
@@ -78,7 +78,7 @@ impl Engine {
         // A killed process may leave names that were never synced. Replay skips what a sealed sstable covers, so its name must not
         // go with the power after the log was retired.
         rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
-        let finished = deletion_log::finish_pending(dir).await?;
+        let finished = deletion_log::finish_pending(dir, self.config().last_writer).await?;
         if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
             tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
                 "finished what the last run left undone");
@@ -89,7 +89,7 @@ impl Engine {
         }
         for file in &finished.quarantined {
             tracing::warn!(file = %file.display(),
-                "file of an sstable without TOC.txt and not left by a crash: moved to quarantine, its rows are not served");
+                "file of an sstable without TOC.txt and without a mark of being unfinished: moved to quarantine, its rows are not served");
         }
         if finished != Finished::default() {
             names = names_in(dir).await?;

@@ -59,6 +59,35 @@ pub(crate) fn unseal<T: DeserializeOwned>(kind: &str, known: u32, text: &[u8]) -
     serde_json::from_str(json).map_err(|_| Unsealed::Corrupt("the JSON does not have the fields it should have"))
 }
 
+/// Why a sealed file that should be there cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unusable {
+    /// To follow the file's path in a message.
+    pub why: String,
+    /// Something stands at the path.
+    pub is_there: bool,
+}
+
+/// The value in the file at `path`, or why there is none. An error is one of the system, or says that a later release wrote the file.
+pub(crate) async fn read<T: DeserializeOwned>(path: &Path, kind: &str, known: u32) -> io::Result<Result<T, Unusable>> {
+    let unusable = |why: String, is_there| Ok(Err(Unusable { why, is_there }));
+    match rt::fs::metadata(path).await {
+        Err(error) if rt::fs::is_absence(&error) => return unusable("is missing".into(), false),
+        Err(error) => return Err(error),
+        Ok(found) if found.is_dir => return unusable("is a directory, and should be a file".into(), true),
+        Ok(_) => {}
+    }
+    let text = match rt::fs::read(path).await {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return unusable(format!("is {error}"), true),
+        text => text?,
+    };
+    match unseal(kind, known, &text) {
+        Ok(value) => Ok(Ok(value)),
+        Err(Unsealed::Corrupt(why)) => unusable(format!("is damaged ({why})"), true),
+        Err(newer) => Err(io::Error::other(newer)),
+    }
+}
+
 /// Replaces the file at `path` durably.
 pub(crate) async fn write<T: Serialize>(path: &Path, kind: &str, format: u32, value: &T) -> io::Result<()> {
     rt::fs::write_durably(path, seal(kind, format, value).as_bytes()).await

@@ -1,7 +1,10 @@
-//! Snapshots: hard links to a table's sstables, in `snapshots/<name>/` of its directory.
+//! Snapshots: hard links to a table's sstables, in `snapshots/<name>/` of its directory. `manifest.json` names all Data files, and
+//! `schema.cql` says how to make the table, if the configuration knows how to describe one. Snapshots outlive their tables.
 //!
-//! Each shard links its own sstables; whoever comes last leaves a `manifest.json` that names all Data files, and `schema.cql`
-//! says how to make the table, if the configuration knows how to describe one.
+//! An administrator's snapshot comes in steps: every shard links its sstables into a directory with a name that no snapshot has
+//! ([`Engine::snapshot`]); the caller completes that directory when all shards are done, and then gives it its name. So what has
+//! the name of a snapshot is whole. What TRUNCATE and DROP TABLE remove gets its name at once: each shard links before it removes
+//! its own data, and a crash between two shards must not take away what the first one has removed already.
 
 use crate::datadir::TABLE_SNAPSHOTS;
 use crate::engine::Engine;
@@ -12,26 +15,53 @@ use model::TableId;
 use model::schema::TableSchema;
 use sstable::{Component, Place};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-const MANIFEST: &str = "manifest.json";
+/// The name of the file that names all Data files of a snapshot.
+pub(crate) const MANIFEST: &str = "manifest.json";
 const SCHEMA: &str = "schema.cql";
+/// What the directory of an unfinished snapshot is called, before the snapshot's name.
+pub const UNFINISHED_SNAPSHOT: &str = ".unfinished-";
 /// The most times the manifest is written anew because another shard linked more.
 const MANIFEST_TRIES: u32 = 100;
 
 impl Engine {
-    /// Flushes a table and links its sstables into the snapshot `name`. The same name may be used by every shard of the node; the
-    /// caller makes sure that it is a new one.
+    /// Flushes a table and links this shard's sstables into the unfinished snapshot `name`. The caller makes sure that the name is a new
+    /// one, and that nobody else takes a snapshot of this name meanwhile.
     pub async fn snapshot(&self, table: TableId, name: &str) -> Result<(), EngineError> {
         if !is_snapshot_name(name) {
             return Err(EngineError::SnapshotName(name.to_string()));
         }
         let table = self.table_or_error(table)?;
-        self.snapshot_table(&table, name).await
+        self.link_table(&table, &unfinished(&table.dir, name)).await
+    }
+
+    /// Writes down what an unfinished snapshot holds. To be called on one shard when all have linked their sstables.
+    pub async fn complete_snapshot(&self, table: TableId, name: &str) -> Result<(), EngineError> {
+        let table = self.table_or_error(table)?;
+        self.describe_snapshot(&table.schema(), &unfinished(&table.dir, name)).await
+    }
+
+    /// Gives a complete snapshot its name.
+    pub async fn publish_snapshot(&self, table: TableId, name: &str) -> Result<(), EngineError> {
+        let table = self.table_or_error(table)?;
+        let snapshots = table.dir.join(TABLE_SNAPSHOTS);
+        let (from, to) = (unfinished(&table.dir, name), snapshots.join(name));
+        rt::fs::rename(&from, &to).await.map_err(EngineError::io(&to))?;
+        for dir in [&snapshots, &table.dir] {
+            rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn snapshot_table(&self, table: &Rc<Table>, name: &str) -> Result<(), EngineError> {
+        let to = table.dir.join(TABLE_SNAPSHOTS).join(name);
+        self.link_table(table, &to).await?;
+        self.describe_snapshot(&table.schema(), &to).await
+    }
+
+    async fn link_table(&self, table: &Rc<Table>, to: &Path) -> Result<(), EngineError> {
         for tablet in table.tablets().iter() {
             self.flush_tablet(table, tablet).await?;
         }
@@ -44,7 +74,7 @@ impl Engine {
             .iter()
             .flat_map(|tablet| tablet.sstables().iter().map(|own| own.sstable.place().clone()).collect::<Vec<_>>())
             .collect();
-        self.snapshot_files(&table.schema(), &table.dir, &places, name).await
+        self.link_all(&table.dir, &places, to).await
     }
 
     /// Links sstables of a table's directory into its snapshot `name`. Nobody may remove them meanwhile.
@@ -56,40 +86,33 @@ impl Engine {
         name: &str,
     ) -> Result<(), EngineError> {
         let to = dir.join(TABLE_SNAPSHOTS).join(name);
-        rt::fs::create_dir_all(&to).await.map_err(EngineError::io(&to))?;
+        self.link_all(dir, places, &to).await?;
+        self.describe_snapshot(schema, &to).await
+    }
+
+    /// Links sstables of a table's directory into a directory of its snapshots, durably.
+    async fn link_all(&self, dir: &Path, places: &[Place], to: &Path) -> Result<(), EngineError> {
+        rt::fs::create_dir_all(to).await.map_err(EngineError::io(to))?;
         let files = names_in(dir).await?;
         for place in places {
-            self.link(&files, place, &to).await?;
+            self.link(&files, place, to).await?;
         }
+        for dir in [to, &dir.join(TABLE_SNAPSHOTS), dir] {
+            rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
+        }
+        Ok(())
+    }
+
+    /// Writes `schema.cql` and the manifest of a snapshot.
+    async fn describe_snapshot(&self, schema: &TableSchema, to: &Path) -> Result<(), EngineError> {
         if let Some(describe) = self.config().describe {
             let path = to.join(format!("{SCHEMA}-{}", self.config().shard));
             let text = describe(schema);
             rt::fs::write_durably(&path, text.as_bytes()).await.map_err(EngineError::io(&path))?;
             rt::fs::rename(&path, &to.join(SCHEMA)).await.map_err(EngineError::io(&path))?;
         }
-        self.write_manifest(&to).await?;
-        for dir in [to.as_path(), &dir.join(TABLE_SNAPSHOTS), dir] {
-            rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
-        }
-        Ok(())
-    }
-}
-
-impl Engine {
-    /// Removes snapshots of a table: the named one, or all. Those that do not exist are no error.
-    pub async fn clear_snapshot(&self, table: TableId, name: Option<&str>) -> Result<(), EngineError> {
-        let table = self.table_or_error(table)?;
-        let mut dir = table.dir.join(TABLE_SNAPSHOTS);
-        if let Some(name) = name {
-            if !is_snapshot_name(name) {
-                return Err(EngineError::SnapshotName(name.to_string()));
-            }
-            dir = dir.join(name);
-        }
-        match rt::fs::remove_dir_all(&dir).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(EngineError::io(dir)(error)),
-            _ => Ok(()),
-        }
+        self.write_manifest(to).await?;
+        rt::fs::sync_dir(to).await.map_err(EngineError::io(to))
     }
 
     /// Links all components of an sstable, its table of contents last.
@@ -125,6 +148,11 @@ impl Engine {
     }
 }
 
+/// Where the unfinished snapshot `name` of a table is. No snapshot's name begins so.
+fn unfinished(table_dir: &Path, name: &str) -> PathBuf {
+    table_dir.join(TABLE_SNAPSHOTS).join(format!("{UNFINISHED_SNAPSHOT}{name}"))
+}
+
 async fn data_files(dir: &Path) -> Result<Vec<String>, EngineError> {
     let mut names = names_in(dir).await?;
     names.retain(|name| name.ends_with(&format!("-{}", Component::Data.name())));
@@ -137,7 +165,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Letters, digits, `-`, `_` and `.`, so that a name cannot leave the directory.
-fn is_snapshot_name(name: &str) -> bool {
+pub fn is_snapshot_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 200
         && !name.starts_with('.')

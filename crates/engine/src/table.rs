@@ -46,7 +46,6 @@ pub(crate) struct Table {
     marks: RefCell<Vec<(ShardId, Marks)>>,
     /// One change of the marks at a time.
     pub marks_turn: Semaphore,
-    shard: ShardId,
     /// Files that could not be opened: they are left alone, and since what they hold is unknown, nothing is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
     /// An sstable that is not among those served although it holds data: reads fail.
@@ -65,7 +64,6 @@ impl Table {
     pub fn new(
         schema: Rc<TableSchema>,
         dir: PathBuf,
-        shard: ShardId,
         tablets: Vec<Rc<Tablet>>,
         unreadable: Vec<PathBuf>,
         marks: Vec<(ShardId, Marks)>,
@@ -85,7 +83,6 @@ impl Table {
             old_logs_are_void: Cell::new(false),
             marks: RefCell::new(marks),
             marks_turn: Semaphore::new(1),
-            shard,
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),
@@ -171,17 +168,22 @@ impl Table {
         self.old_logs_are_void.get() || self.marks.borrow().iter().any(|(_, marks)| marks.skip(tablet, position))
     }
 
-    /// This shard's marks.
-    pub fn own_marks(&self) -> Marks {
+    /// The marks of a shard, which may be one that is no more.
+    pub fn marks_of(&self, shard: ShardId) -> Marks {
         let marks = self.marks.borrow();
-        marks.iter().find(|(shard, _)| *shard == self.shard).map(|(_, marks)| marks.clone()).unwrap_or_default()
+        marks.iter().find(|(of, _)| *of == shard).map(|(_, marks)| marks.clone()).unwrap_or_default()
     }
 
-    /// Replaces this shard's marks.
-    pub fn set_own_marks(&self, own: Marks) {
-        let mut marks = self.marks.borrow_mut();
-        marks.retain(|(shard, _)| *shard != self.shard);
-        marks.push((self.shard, own));
+    /// Replaces the marks of a shard.
+    pub fn set_marks(&self, shard: ShardId, marks: Marks) {
+        let mut all = self.marks.borrow_mut();
+        all.retain(|(of, _)| *of != shard);
+        all.push((shard, marks));
+    }
+
+    /// The shards that have marks, and how often these were written.
+    pub fn marked_shards(&self) -> Vec<(ShardId, u64)> {
+        self.marks.borrow().iter().map(|(shard, marks)| (*shard, marks.sequence)).collect()
     }
 
     /// Whether compactions may start without being asked.

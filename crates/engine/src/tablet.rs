@@ -5,6 +5,7 @@
 
 use crate::commitlog::{Position, SlotId};
 use crate::compaction::LastLook;
+use crate::large::LargeIndex;
 use crate::memtable::Memtable;
 use crate::pressure::Pool;
 use crate::row_cache::{CachedTablet, RowCache};
@@ -28,6 +29,8 @@ pub(crate) struct Tablet {
     sstables: RefCell<Rc<SstableSet>>,
     rows: Rc<RowCache>,
     cached: Cell<CachedTablet>,
+    /// What is large in the sstables of a version of the set, once somebody has asked.
+    large: RefCell<Option<(u64, Rc<LargeIndex>)>>,
     /// One flush at a time, so that the log is cleaned in order.
     pub flush_turn: Semaphore,
     /// When the last flush failed, as a count: flushes by pressure look elsewhere first.
@@ -54,6 +57,7 @@ impl Tablet {
             flushing: RefCell::default(),
             sstables: RefCell::new(Rc::new(sstables)),
             cached: Cell::new(rows.register()),
+            large: RefCell::default(),
             rows,
             flush_turn: Semaphore::new(1),
             failed_flushes: Cell::new(0),
@@ -79,11 +83,31 @@ impl Tablet {
         self.sstables.borrow().clone()
     }
 
+    /// What is large in its sstables.
+    pub fn large_index(&self) -> Rc<LargeIndex> {
+        let version = self.sstables.borrow().version();
+        if let Some((known, index)) = &*self.large.borrow()
+            && *known == version
+        {
+            return index.clone();
+        }
+        let index = Rc::new(LargeIndex::of(self));
+        *self.large.borrow_mut() = Some((version, index.clone()));
+        index
+    }
+
     /// Bytes of memtables, flushing ones included.
     pub fn memtable_bytes(&self) -> usize {
         let mut bytes = 0;
         self.for_each_memtable(|memtable| bytes += memtable.bytes());
         bytes
+    }
+
+    /// Whether a memtable holds what only the logs of earlier runs have.
+    pub fn needs_old_logs(&self) -> bool {
+        let mut needs = false;
+        self.for_each_memtable(|memtable| needs |= memtable.needs_old_logs());
+        needs
     }
 
     /// Whether something waits to be flushed.

@@ -4,14 +4,17 @@
 //! replayed and the sstables that are void. Before it nothing has changed; after it a restart finishes the work. Writes that come
 //! in meanwhile go to fresh memtables and stay. In a cluster those stay that belong to the epoch that begins (see [`crate::epoch`]).
 
-use crate::commitlog::Position;
+use crate::commitlog::{self, Position};
+use crate::datadir::Made;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::marks::Marks;
 use crate::memtable::Interval;
+use crate::replay::same_log;
 use crate::table::Table;
 use model::TableId;
 use model::schema::TableSchema;
+use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
@@ -26,35 +29,42 @@ pub struct TruncateRecord {
 
 impl Engine {
     /// Removes all data of a table on this shard that was written before the call; durable when it returns. With
-    /// `auto_snapshot`, a snapshot is taken first.
-    pub async fn truncate(&self, id: TableId) -> Result<TruncateRecord, EngineError> {
+    /// `auto_snapshot`, a snapshot is taken first. `at_micros` is the time of the truncation, in microseconds since 1970. It names the
+    /// snapshot, so all shards are given the same.
+    pub async fn truncate(&self, id: TableId, at_micros: i64) -> Result<TruncateRecord, EngineError> {
         let table = self.table_or_error(id)?;
-        self.detached(|engine| async move { engine.truncate_table(&table, None).await }).await
+        self.detached(move |engine| async move { engine.truncate_table(&table, None, at_micros).await }).await
     }
 
     /// The same, and no later than the data go [`Engine::epoch`] says that only requests of this epoch are to be let in; writes that were let
     /// in before are gone with the data. May be called again when it failed, as long as nothing of the epoch was let in.
-    pub async fn truncate_at(&self, id: TableId, epoch: u64) -> Result<TruncateRecord, EngineError> {
+    pub async fn truncate_at(&self, id: TableId, epoch: u64, at_micros: i64) -> Result<TruncateRecord, EngineError> {
         let table = self.table_or_error(id)?;
-        self.detached(move |engine| async move { engine.truncate_table(&table, Some(epoch)).await }).await
+        self.detached(move |engine| async move { engine.truncate_table(&table, Some(epoch), at_micros).await }).await
     }
 
-    async fn truncate_table(&self, table: &Rc<Table>, epoch: Option<u64>) -> Result<TruncateRecord, EngineError> {
+    async fn truncate_table(
+        &self,
+        table: &Rc<Table>,
+        epoch: Option<u64>,
+        at_micros: i64,
+    ) -> Result<TruncateRecord, EngineError> {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let _voiding = table.without_compactions().await;
         if self.has_data(table) && self.config().auto_snapshot {
-            self.snapshot_table(table, &snapshot_name(&table.schema())).await?;
+            self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }
         if let Some(epoch) = epoch {
             self.raise_epoch(table, epoch);
             self.waiting_writes_are_done(table).await;
         }
         if !self.is_started() {
-            // What earlier runs logged is still to come, from any shard.
+            // What earlier runs logged is still to come, from any shard: in this run, or in the next one if the old logs are kept so long.
             table.old_logs_are_void.set(true);
+            self.void_logs_of_absent_shards(table, at_micros).await?;
         } else if !self.has_data(table) {
             // What the log may have of it was flushed and is covered, or was truncated, and that is on record.
-            return Ok(TruncateRecord { at_micros: rt::time::wall_micros(), below: self.log().position() });
+            return Ok(TruncateRecord { at_micros, below: self.log().position() });
         }
         let tablets = table.tablets();
         // Flushes that run are waited for, so that none attaches afterwards what is void.
@@ -62,7 +72,7 @@ impl Engine {
         for tablet in tablets.iter() {
             turns.push(tablet.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?);
         }
-        let record = TruncateRecord { at_micros: rt::time::wall_micros(), below: self.log().position() };
+        let record = TruncateRecord { at_micros, below: self.log().position() };
         let void: Vec<_> = tablets
             .iter()
             .map(|tablet| {
@@ -91,6 +101,27 @@ impl Engine {
         Ok(record)
     }
 
+    /// Makes void what earlier runs logged on shards that this run does not have. The shards that it has do so by their own marks.
+    async fn void_logs_of_absent_shards(&self, table: &Table, at_micros: i64) -> Result<(), EngineError> {
+        if self.config().shard != ShardId(0) {
+            return Ok(());
+        }
+        let running = rt::shard::count() as u16;
+        for (shard, _, below) in self.old_log_spans().await?.into_iter().filter(|(shard, ..)| shard.0 >= running) {
+            let record = TruncateRecord { at_micros, below };
+            self.change_marks_of(table, shard, |marks| marks.truncated = Some(record)).await?;
+        }
+        Ok(())
+    }
+
+    /// What earlier runs have logged and is not known to be safe, by shard.
+    pub(crate) async fn old_log_spans(&self) -> Result<Vec<(ShardId, Position, Position)>, EngineError> {
+        match self.config().log.dir.parent() {
+            Some(root) if !self.is_started() => Ok(commitlog::old_spans(root, rt::shard::count() as u16).await?),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     pub(crate) fn has_data(&self, table: &Table) -> bool {
         table.tablets().iter().any(|tablet| tablet.memtable_bytes() > 0 || tablet.sstables().len() > 0)
     }
@@ -106,24 +137,36 @@ impl Engine {
         self.change_marks(table, |marks| {
             marks.covered.extend(intervals.iter().map(|interval| (tablet, *interval)));
             // What earlier runs logged was replayed and retired, once the engine has started.
-            marks.covered.retain(|(_, interval)| interval.last >= begun || !started);
+            marks
+                .covered
+                .retain(|(_, interval)| !started || (same_log(interval.last, begun) && interval.last >= begun));
         })
         .await
     }
 
     /// Changes this shard's marks, on disk first.
     async fn change_marks(&self, table: &Table, change: impl FnOnce(&mut Marks)) -> Result<(), EngineError> {
+        self.change_marks_of(table, self.config().shard, change).await
+    }
+
+    async fn change_marks_of(
+        &self,
+        table: &Table,
+        shard: ShardId,
+        change: impl FnOnce(&mut Marks),
+    ) -> Result<(), EngineError> {
         let _turn = table.marks_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
-        let mut marks = table.own_marks();
+        let mut marks = table.marks_of(shard);
         change(&mut marks);
         self.make_directory(table).await?;
-        marks.write(&table.dir, self.config().shard).await?;
-        table.set_own_marks(marks);
+        marks.write(&table.dir, shard).await?;
+        self.made(Made::Marks(table.schema().id, shard, marks.sequence));
+        table.set_marks(shard, marks);
         Ok(())
     }
 }
 
-/// The name of the snapshot that a truncation takes.
-pub(crate) fn snapshot_name(schema: &TableSchema) -> String {
-    format!("truncated-{}-{}", rt::time::wall_micros() / 1000, schema.name)
+/// The name of the snapshot that a truncation at this time takes.
+pub(crate) fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
+    format!("truncated-{}-{}", at_micros / 1000, schema.name)
 }

@@ -13,6 +13,7 @@ use crate::deletion_log::{self, UPLOAD};
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::open::names_in;
+use crate::snapshot::MANIFEST;
 use crate::sstable_set::Attached;
 use crate::table::Table;
 use model::TableId;
@@ -20,9 +21,10 @@ use model::key::RingCut;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use sstable::{
-    Component, Corrupt, Generation, PageCache, Place, ReadOptions, Sstable, Unsealed, Writer, WriterOptions,
+    Component, Corrupt, Generation, PageCache, Place, ReadOptions, Sstable, Unsealed, Version, Writer, WriterOptions,
+    unreadable_format,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -52,27 +54,36 @@ impl Engine {
         Ok(self.table_or_error(id)?.dir.join(UPLOAD))
     }
 
-    /// The sstables in a table's `upload` directory, which is made if it is not there. What cannot be one for us (an unknown version, no
-    /// table of contents) is an error: it would be left out silently otherwise.
+    /// The sstables in a table's `upload` directory, which is made if it is not there. What cannot be one for us (an unknown version, a
+    /// missing file) is an error.
     pub async fn uploaded(&self, id: TableId) -> Result<Vec<Uploaded>, EngineError> {
         let table = self.table_or_error(id)?;
         self.make_directory(&table).await?;
         let dir = table.dir.join(UPLOAD);
         rt::fs::create_dir_all(&dir).await.map_err(EngineError::io(&dir))?;
         let names = names_in(&dir).await?;
-        let mut places = Vec::new();
-        for name in names.iter().filter(|name| name.ends_with(&format!("-{}", Component::Data.name()))) {
-            let refused = |why: &str| EngineError::Upload { path: dir.join(name), why: why.to_owned() };
-            let Some((place, Component::Data)) = Place::parse_name(&dir, name) else {
-                return Err(refused("not an sstable of a version that can be read (mc, md, me, na, nb)"));
-            };
-            let toc = place.path(Component::Toc);
-            if !toc.file_name().is_some_and(|toc| names.iter().any(|name| toc == name.as_str())) {
-                return Err(refused("the sstable is not whole: its TOC.txt is not there"));
+        // By all their files: an sstable without Data.db would be left out silently otherwise.
+        let mut sstables: BTreeMap<(Version, Generation), (Place, Vec<&str>)> = BTreeMap::new();
+        for name in &names {
+            match Place::of_file(&dir, name) {
+                Some((place, component)) => {
+                    let key = (place.version, place.generation);
+                    sstables.entry(key).or_insert_with(|| (place, Vec::new())).1.push(component);
+                }
+                None if is_foreign(name) => {
+                    let why = "not an sstable of a version that can be read (mc, md, me, na, nb)";
+                    return Err(EngineError::Upload { path: dir.join(name), why: why.to_owned() });
+                }
+                None => {}
             }
-            places.push(Uploaded(place));
         }
-        Ok(places)
+        for (place, components) in sstables.values() {
+            check_whole(place, components).await?;
+        }
+        if !sstables.is_empty() && names.iter().any(|name| name == MANIFEST) {
+            check_manifest(&dir, &names).await?;
+        }
+        Ok(sstables.into_values().map(|(place, _)| Uploaded(place)).collect())
     }
 
     /// Verifies uploaded sstables and copies them, one piece per tablet. `tablets` are all of the table's tablets on this node. The
@@ -198,9 +209,57 @@ impl Engine {
         }
         if copied != sstable.stats().partitions() {
             let missing = sstable.stats().partitions() - copied;
-            return Err(refused(format!("{missing} of its partitions belong to no tablet of this node")));
+            return Err(refused(format!(
+                "{missing} of its partitions belong to no tablet of this node: load it on the node whose snapshot it is from, \
+                 or write its rows with COPY or DSBulk"
+            )));
         }
         Ok(())
+    }
+}
+
+/// Whether a name can only be that of an sstable's file of a version that cannot be read.
+fn is_foreign(name: &str) -> bool {
+    unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
+}
+
+/// Refuses an sstable that lacks its table of contents, or a file that is listed there.
+async fn check_whole(place: &Place, components: &[&str]) -> Result<(), EngineError> {
+    let missing = |component: &str| EngineError::Upload {
+        path: place.dir.join(place.file_name(component)),
+        why: "the file is missing, its sstable is not whole".to_owned(),
+    };
+    if !components.contains(&Component::Toc.name()) {
+        return Err(missing(Component::Toc.name()));
+    }
+    let toc = place.path(Component::Toc);
+    let text = rt::fs::read(&toc).await.map_err(EngineError::io(&toc))?;
+    let text = String::from_utf8_lossy(&text);
+    let listed = text.lines().filter(|line| !line.is_empty());
+    match [Component::Data.name()].into_iter().chain(listed).find(|name| !components.contains(name)) {
+        Some(name) => Err(missing(name)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses an upload that lacks a file that the manifest of its snapshot names. ScyllaDB's newer manifests have another form, and say
+/// nothing here.
+async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError> {
+    #[derive(serde::Deserialize)]
+    struct Manifest {
+        #[serde(default)]
+        files: Vec<String>,
+    }
+    let path = dir.join(MANIFEST);
+    let text = rt::fs::read(&path).await.map_err(EngineError::io(&path))?;
+    let manifest: Manifest = serde_json::from_slice(&text)
+        .map_err(|error| EngineError::Upload { path: path.clone(), why: format!("not a manifest: {error}") })?;
+    match manifest.files.iter().find(|file| !names.contains(file)) {
+        Some(file) => Err(EngineError::Upload {
+            path,
+            why: format!("it names {file}, which is missing. Copy all of the snapshot, or remove {MANIFEST}"),
+        }),
+        None => Ok(()),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::row::{self, Malformed, Row};
 use crate::schema::TableSchema;
 use crate::time::{Seconds, Timestamp, Tombstone};
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 const FORMAT: u8 = 1;
 const HEADER: usize = 1 + 16 + 16;
@@ -186,7 +187,7 @@ impl<'a> Reader<'a> {
 pub struct MutationBuilder {
     out: Vec<u8>,
     tombstone: Tombstone,
-    static_row: Option<Row>,
+    static_rows: SmallVec<[Row; 1]>,
     range_tombstones: Vec<RangeTombstone>,
     rows: Vec<(Clustering, Row)>,
 }
@@ -205,7 +206,7 @@ impl MutationBuilder {
         MutationBuilder {
             out,
             tombstone: Tombstone::LIVE,
-            static_row: None,
+            static_rows: SmallVec::new(),
             range_tombstones: Vec::new(),
             rows: Vec::new(),
         }
@@ -217,11 +218,8 @@ impl MutationBuilder {
     }
 
     /// Changes the static row.
-    pub fn static_row(&mut self, schema: &TableSchema, row: Row) {
-        self.static_row = Some(match self.static_row.take() {
-            Some(old) => row::merge(schema, &old, &row),
-            None => row,
-        });
+    pub fn static_row(&mut self, row: Row) {
+        self.static_rows.push(row);
     }
 
     /// Deletes a range of rows.
@@ -237,7 +235,7 @@ impl MutationBuilder {
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.tombstone.is_live()
-            && self.static_row.is_none()
+            && self.static_rows.is_empty()
             && self.range_tombstones.is_empty()
             && self.rows.is_empty()
     }
@@ -246,20 +244,15 @@ impl MutationBuilder {
     pub fn finish(mut self, schema: &TableSchema) -> Mutation {
         if self.rows.len() > 1 {
             self.rows.sort_by(|a, b| schema.order.compare_rows(&a.0, &b.0));
-            let mut merged: Vec<(Clustering, Row)> = Vec::with_capacity(self.rows.len());
-            for (key, row) in self.rows {
-                match merged.last_mut() {
-                    Some((last, kept)) if schema.order.compare_rows(last, &key).is_eq() => {
-                        *kept = row::merge(schema, kept, &row);
-                    }
-                    _ => merged.push((key, row)),
-                }
-            }
-            self.rows = merged;
+            self.rows = merge_equal(schema, self.rows);
         }
+        let static_row = match self.static_rows.len() {
+            0 | 1 => self.static_rows.pop(),
+            _ => row::merge_all(schema, self.static_rows.into_vec()),
+        };
         let mut out = self.out;
         push_tombstone(&mut out, self.tombstone);
-        push_bytes(&mut out, self.static_row.as_ref().map_or(&[], |row| &row.0));
+        push_bytes(&mut out, static_row.as_ref().map_or(&[], |row| &row.0));
         out.extend_from_slice(&(self.range_tombstones.len() as u32).to_le_bytes());
         for range in &self.range_tombstones {
             for cut in [&range.start, &range.end] {
@@ -275,6 +268,20 @@ impl MutationBuilder {
         }
         Mutation(out.into())
     }
+}
+
+/// Merges neighbours of the same clustering key. All versions of a row are merged at once: a batch may have many thousands.
+fn merge_equal(schema: &TableSchema, rows: Vec<(Clustering, Row)>) -> Vec<(Clustering, Row)> {
+    let same = |a: &(Clustering, Row), b: &(Clustering, Row)| schema.order.compare_rows(&a.0, &b.0).is_eq();
+    if !rows.windows(2).any(|pair| same(&pair[0], &pair[1])) {
+        return rows;
+    }
+    let merged = |versions: &[(Clustering, Row)]| {
+        let (key, _) = versions.first()?;
+        let row = row::merge_all(schema, versions.iter().map(|(_, row)| row.clone()).collect())?;
+        Some((key.clone(), row))
+    };
+    rows.chunk_by(same).filter_map(merged).collect()
 }
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {

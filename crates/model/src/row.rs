@@ -348,6 +348,10 @@ pub struct RowBuilder {
 /// Flags, a marker that expires, a deletion: what stands before the cells, at most.
 const MAX_HEAD: usize = 1 + (8 + 4 + 8) + (8 + 8);
 
+/// What an element of a collection takes beside its path and value, at least: column, state, timestamp, and the lengths of both or the
+/// time of a deletion and the length of the path.
+pub const MIN_ELEMENT_HEAD: usize = 2 + 1 + 8 + 4 + 4;
+
 /// Column, state, timestamp, TTL and expiry, lengths of path and value, at most.
 const MAX_CELL_HEAD: usize = 2 + 1 + 8 + (4 + 8) + 4 + 4;
 
@@ -465,6 +469,22 @@ pub fn cell_order(schema: &TableSchema, a: &Cell<'_>, b: &Cell<'_>) -> Ordering 
 /// it is not merged with a later one first. One node's counts are, since its later states replace the earlier.
 pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
     Row(merge_to(schema, a, b, Vec::with_capacity(a.len() + b.len())).into())
+}
+
+/// Merges all versions of a row: neighbours first, then the results, so that each cell is copied a logarithmic number of times. Rows of
+/// counters are merged in their order because [`merge`] is not associative for them; they have a cell for each column at most.
+pub fn merge_all(schema: &TableSchema, mut versions: Vec<Row>) -> Option<Row> {
+    if schema.is_counter() {
+        return versions.into_iter().reduce(|kept, row| merge(schema, &kept, &row));
+    }
+    let merge_pair = |pair: &[Row]| match pair {
+        [a, b] => merge(schema, a, b),
+        _ => pair[0].clone(),
+    };
+    while versions.len() > 1 {
+        versions = versions.chunks(2).map(merge_pair).collect();
+    }
+    versions.pop()
 }
 
 /// As [`merge`], appended to a buffer.

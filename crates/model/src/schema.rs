@@ -81,6 +81,8 @@ pub struct TableSchema {
     pub order: ClusteringOrder,
     /// Static and regular columns by id; follows from them.
     by_id: Vec<Option<(ColumnKind, u16)>>,
+    /// The columns that have the name and kind of a dropped one, and when that was dropped last; follows from them. Few tables have any.
+    added_again: Vec<(ColumnId, Timestamp)>,
     /// Whether its columns are counters; follows from them.
     counters: bool,
 }
@@ -122,6 +124,11 @@ impl TableSchema {
             Some(_) => others.any(CqlType::is_counter),
             None => dropped.iter().any(|column| column.ty.is_counter()),
         };
+        let again = |column: &Column| {
+            let before = dropped.iter().filter(|d| d.name == column.name && d.kind == column.kind);
+            Some((column.id, before.map(|d| d.drop_time).max()?))
+        };
+        let added_again = statics.iter().chain(&regulars).filter_map(again).collect();
         let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
         TableSchema {
             id,
@@ -136,8 +143,16 @@ impl TableSchema {
             options,
             order,
             by_id,
+            added_again,
             counters,
         }
+    }
+
+    /// Of a column that was dropped and added again: cells with this timestamp or a lower one are dead, in whatever file or memtable,
+    /// because sstables know columns by their names.
+    #[inline]
+    pub fn dead_until(&self, id: ColumnId) -> Option<Timestamp> {
+        self.added_again.iter().find(|(again, _)| *again == id).map(|(_, until)| *until)
     }
 
     /// The static or regular column of an id; `None` if it was dropped or never existed.

@@ -6,6 +6,7 @@ use model::fragment::Fragment;
 use model::id::{ColumnId, SchemaVersion, TableId};
 use model::key::{Clustering, ClusteringCut, DecoratedKey};
 use model::merge::merge_all;
+use model::mutation::MutationBuilder;
 use model::options::TableOptions;
 use model::row::{self, Cell, Marker, Row};
 use model::schema::{Column, ColumnKind, TableSchema};
@@ -19,6 +20,11 @@ fn column(id: u16, name: &str, kind: ColumnKind, ty: CqlType) -> Column {
 }
 
 fn schema() -> Rc<TableSchema> {
+    schema_of(CqlType::Tinyint)
+}
+
+/// The schema with maps of these keys.
+fn schema_of(map_key: CqlType) -> Rc<TableSchema> {
     Rc::new(TableSchema::new(
         TableId::from_bytes([1; 16]),
         SchemaVersion::from_bytes([2; 16]),
@@ -29,7 +35,7 @@ fn schema() -> Rc<TableSchema> {
         vec![],
         vec![
             column(0, "a", ColumnKind::Regular, CqlType::Blob),
-            column(1, "m", ColumnKind::Regular, CqlType::map(CqlType::Tinyint, CqlType::Blob)),
+            column(1, "m", ColumnKind::Regular, CqlType::map(map_key, CqlType::Blob)),
         ],
         vec![],
         TableOptions::default(),
@@ -163,6 +169,13 @@ proptest! {
     }
 
     #[test]
+    fn rows_merged_together_are_as_merged_one_by_one(rows in proptest::collection::vec(any_row(), 0..12)) {
+        let schema = schema();
+        let folded = rows.iter().cloned().reduce(|kept, row| row::merge(&schema, &kept, &row));
+        prop_assert_eq!(row::merge_all(&schema, rows), folded);
+    }
+
+    #[test]
     fn rows_merge_idempotently(a in any_row(), b in any_row()) {
         let once = row::merge(&schema(), &a, &b);
         prop_assert_eq!(row::merge(&schema(), &once, &b), once.clone());
@@ -228,4 +241,30 @@ fn a_dead_marker_stays_until_it_is_old_enough() {
         };
         assert_eq!(row.parts().0, Some(Marker::expiring(1, model::time::DEAD_MARKER_TTL, 8)));
     }
+}
+
+/// A batch may write each element of a collection with a statement of its own.
+#[test]
+fn many_changes_of_one_row_are_merged_in_time() {
+    const CHANGES: i32 = 20_000;
+    let schema = schema_of(CqlType::Int);
+    let mut together = MutationBuilder::new(schema.id, schema.version, b"key");
+    let mut fixed = MutationBuilder::new(schema.id, schema.version, b"key");
+    let key = Clustering::from_components([&[1][..]]);
+    for i in 0..CHANGES {
+        let path = (i.wrapping_mul(7919) % CHANGES).to_be_bytes();
+        let cell = Cell::live(ColumnId(1), 5, b"x").at(&path);
+        let row = row::build(&schema, None, Tombstone::LIVE, vec![cell]);
+        together.row(key.clone(), row.clone());
+        fixed.static_row(row);
+    }
+    let begun = std::time::Instant::now();
+    let rows: Vec<(Clustering, Row)> = together.finish(&schema).parts().rows.collect();
+    let static_row = fixed.finish(&schema).parts().static_row.expect("a static row");
+    // Merged one after the other they take minutes.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].0, key);
+    assert_eq!(rows[0].1.parts().2.count(), CHANGES as usize);
+    assert_eq!(static_row, rows[0].1);
 }

@@ -103,6 +103,9 @@ impl Replica {
         if !schema.is_counter() {
             return Err(ReplicaError::Rejected("only tables of counters are counted in".to_owned()));
         }
+        if let Some(found) = &context.large_data {
+            self.check_large_data(mutation, key, found)?;
+        }
         self.metrics.writes.set(self.metrics.writes.get() + 1);
         let waiting = self.turns.line_up(mutation.table(), key)?;
         let _turn = waiting.turn.acquire().await.map_err(|_| ReplicaError::Cancelled)?;
@@ -199,7 +202,7 @@ fn new_state(
         out.delete_range(range);
     }
     if let Some(row) = parts.static_row {
-        out.static_row(schema, new_row(&row, None, counted, host, now)?);
+        out.static_row(new_row(&row, None, counted, host, now)?);
     }
     for (key, row) in parts.rows {
         let row = new_row(&row, Some(&key), counted, host, now)?;

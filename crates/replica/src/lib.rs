@@ -4,12 +4,13 @@
 //! shard. A read is admitted ([`permit`]), streams merged fragments out of the engine and turns them into a page of rows
 //! ([`page`]); the reader is kept for the next page ([`querier`]). The replica knows no network, no other replica, no consistency
 //! level.
-//! Reading order: request, output, reduce, page, digest, permit, querier, read, fragments, write, counter, wire, trace.
+//! Reading order: request, output, reduce, page, digest, permit, querier, read, fragments, write, large_data, counter, wire, trace.
 
 mod counter;
 pub mod digest;
 pub mod error;
 pub mod fragments;
+pub mod large_data;
 pub mod output;
 pub mod page;
 pub mod permit;
@@ -24,6 +25,7 @@ pub mod write;
 pub use digest::Digest;
 pub use error::ReplicaError;
 pub use fragments::FragmentPage;
+pub use large_data::LargeKinds;
 pub use output::{Output, OutputColumn};
 pub use page::{Page, PageEnd, Position, Region};
 pub use read::{Replica, ReplicaConfig, ReplicaMetrics};

@@ -8,12 +8,13 @@ use model::key::Clustering;
 use model::row::{Cell, State};
 use model::schema::{ColumnKind, TableSchema};
 use model::types::CqlType;
+use rt::hash::HashMap;
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// One value of a result row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OutputColumn {
     /// A component of the partition key.
     PartitionKey(u16),
@@ -103,7 +104,13 @@ pub(crate) struct Binding {
     plain: bool,
     /// Whether the values are counters: what is stored of them is not what is shown.
     counters: bool,
+    /// How often the column that is named most often is named, at least once.
+    repeats: usize,
 }
+
+/// A row of the result would be longer than it may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooLong;
 
 #[derive(Debug)]
 struct Slot {
@@ -139,21 +146,31 @@ impl Binding {
             matches!(slot.column, OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) | OutputColumn::Value(_))
         };
         let plain = !complex && !counters && slots.iter().all(shows);
-        Binding { slots, by_column, complex, plain, counters }
+        let repeats = most_repeated(&output.columns);
+        Binding { slots, by_column, complex, plain, counters, repeats }
     }
 
-    /// Appends one row: `clustering` is `None` in a row that stands for a partition alone.
+    /// How many times as long as the row itself a row of the result may be, as columns are named more than once.
+    #[inline]
+    pub fn repeats(&self) -> usize {
+        self.repeats
+    }
+
+    /// Appends one row: `clustering` is `None` in a row that stands for a partition alone. `out` gets longer than `max` only by the
+    /// row's own length: values of columns that are named more than once are counted before they are written.
+    #[allow(clippy::too_many_arguments)] // one place calls it, and each argument is of its own kind
     pub(crate) fn write_row<'a>(
         &self,
-        key_components: &[&[u8]],
-        clustering: Option<&Clustering>,
+        key_components: &[&'a [u8]],
+        clustering: Option<&'a Clustering>,
         static_cells: Option<LiveCells<'a>>,
         cells: Option<LiveCells<'a>>,
         now: i32,
+        max: u64,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Result<(), TooLong> {
         if self.plain {
-            return self.write_plain_row(key_components, clustering, [static_cells, cells], out);
+            return self.write_plain_row(key_components, clustering, [static_cells, cells], max, out);
         }
         let mut found: SmallVec<[Found<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
         found.resize_with(self.slots.len(), Found::default);
@@ -169,7 +186,11 @@ impl Binding {
                 want = slot.next;
             }
         }
+        let is_full = |out: &Vec<u8>| self.repeats > 1 && out.len() as u64 > max;
         for (slot, found) in self.slots.iter().zip(&found) {
+            if is_full(out) {
+                return Err(TooLong);
+            }
             match slot.column {
                 OutputColumn::PartitionKey(i) => write_value(key_components.get(i as usize).copied(), out),
                 OutputColumn::Clustering(i) => {
@@ -220,16 +241,18 @@ impl Binding {
                 }
             }
         }
+        Ok(())
     }
 
     /// `write_row` of what most queries ask for, where a slot needs no more than the bytes of a value.
     fn write_plain_row<'a>(
         &self,
-        key_components: &[&[u8]],
-        clustering: Option<&Clustering>,
+        key_components: &[&'a [u8]],
+        clustering: Option<&'a Clustering>,
         cells: [Option<LiveCells<'a>>; 2],
+        max: u64,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Result<(), TooLong> {
         let mut values: SmallVec<[Option<&'a [u8]>; 16]> = smallvec![None; self.slots.len()];
         for cells in cells {
             let Some(cells) = cells else { continue };
@@ -241,6 +264,19 @@ impl Binding {
                 }
             }
         }
+        if self.repeats > 1 {
+            for (slot, value) in self.slots.iter().zip(&mut values) {
+                match slot.column {
+                    OutputColumn::PartitionKey(i) => *value = key_components.get(i as usize).copied(),
+                    OutputColumn::Clustering(i) => *value = clustering.and_then(|key| key.components().nth(i as usize)),
+                    _ => {}
+                }
+            }
+            let len: u64 = values.iter().flatten().map(|value| value.len() as u64).sum();
+            if out.len() as u64 + len > max {
+                return Err(TooLong);
+            }
+        }
         for (slot, value) in self.slots.iter().zip(values) {
             let value = match slot.column {
                 OutputColumn::PartitionKey(i) => key_components.get(i as usize).copied(),
@@ -249,7 +285,17 @@ impl Binding {
             };
             write_value(value, out);
         }
+        Ok(())
     }
+}
+
+/// How often the column that is named most often is named, at least once.
+fn most_repeated(columns: &[OutputColumn]) -> usize {
+    let mut times: HashMap<OutputColumn, usize> = HashMap::default();
+    for column in columns {
+        *times.entry(*column).or_default() += 1;
+    }
+    times.into_values().max().unwrap_or(1)
 }
 
 #[derive(Default)]

@@ -272,12 +272,19 @@ impl<'a> PageBuilder<'a> {
     }
 
     /// The same; `result` makes the page's body of its bytes.
+    #[inline]
     pub fn finish_as(mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {
         if let Some(reducer) = self.reducer.filter(|_| self.page.rows > 0) {
             reducer.finish(&mut self.body);
         }
         self.page.body = result(self.body);
         self.page
+    }
+
+    /// Bytes that the read may take for a fragment: what is in the result of it can be several times as long.
+    #[inline]
+    pub fn weight_of(&self, fragment: &Fragment) -> usize {
+        fragment.weight() * self.binding.repeats()
     }
 
     /// Bytes of result so far.
@@ -392,14 +399,19 @@ impl<'a> PageBuilder<'a> {
         let static_cells = self.static_row.as_ref().map(|row| live_cells(row, self.cover.static_row(), self.now));
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);
+        let max = self.limits.unpaged_bytes;
         if let Some(reducer) = &mut self.reducer {
-            self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut reducer.row);
+            let written =
+                self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut reducer.row);
+            written.map_err(|_| too_large("a row", max))?;
             reducer.take_row().map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         } else {
             if self.body.capacity() == 0 {
                 self.body.reserve(FIRST_BODY);
             }
-            self.binding.write_row(components, clustering, static_cells, cells, self.now, &mut self.body);
+            let written =
+                self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut self.body);
+            written.map_err(|_| too_large(if self.limits.paged { "a row" } else { "unpaged query" }, max))?;
         }
         if self.limits.paged && self.body.len() > LARGE_BODY && (self.body.capacity() as u64) < self.limits.bytes {
             let room = self.limits.bytes as usize + 2 * self.body.len() / (self.page.rows as usize + 1);
@@ -416,176 +428,28 @@ impl<'a> PageBuilder<'a> {
         };
         self.mark(region, prefix, 0);
         let bytes = self.body.len() as u64;
+        if !self.limits.paged && bytes > max {
+            return Err(too_large("unpaged query", max));
+        }
         if self.page.rows >= self.limits.rows {
             self.page.end = PageEnd::Rows;
             return Ok(Flow::Stop);
         }
-        if self.limits.paged {
-            if bytes > self.limits.bytes {
-                self.page.end = PageEnd::Bytes;
-                return Ok(Flow::Stop);
-            }
-        } else if bytes > self.limits.unpaged_bytes {
-            return Err(ReplicaError::TooLarge(format!(
-                "Memory usage of unpaged query exceeds hard limit of {} (configured via max_memory_for_unlimited_query_hard_limit)",
-                self.limits.unpaged_bytes
-            )));
+        if self.limits.paged && bytes > self.limits.bytes {
+            self.page.end = PageEnd::Bytes;
+            return Ok(Flow::Stop);
         }
         Ok(if partition_done { Flow::SkipPartition } else { Flow::Continue })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::output::OutputColumn;
-    use crate::reduce::Reduction;
-    use model::aggregate::AggregateKind;
-    use model::id::{ColumnId, SchemaVersion, TableId};
-    use model::options::TableOptions;
-    use model::row::{Cell, Marker, RowBuilder};
-    use model::schema::{Column, ColumnKind, DroppedColumn};
-    use model::types::CqlType;
-
-    /// `t (pk int PRIMARY KEY, v int)` after column 1 was dropped.
-    fn schema() -> TableSchema {
-        let column = |id, name: &str, kind| Column {
-            id: ColumnId(id),
-            name: name.into(),
-            kind,
-            position: 0,
-            ty: CqlType::Int,
-            descending: false,
-        };
-        let dropped = DroppedColumn {
-            id: ColumnId(1),
-            name: "x".into(),
-            kind: ColumnKind::Regular,
-            ty: CqlType::Int,
-            drop_time: 10,
-        };
-        TableSchema::new(
-            TableId::from_bytes([1; 16]),
-            SchemaVersion::from_bytes([2; 16]),
-            "ks",
-            "t",
-            vec![column(0, "pk", ColumnKind::PartitionKey)],
-            Vec::new(),
-            Vec::new(),
-            vec![column(0, "v", ColumnKind::Regular)],
-            vec![dropped],
-            TableOptions::default(),
-        )
-    }
-
-    /// Partitions that are nothing but a tombstone also fill a page; a live row in between starts the next one afresh.
-    #[test]
-    fn tombstones_of_partitions_end_a_page() {
-        let schema = schema();
-        let output = Output::new(vec![OutputColumn::Value(ColumnId(0))], false, false);
-        let limits =
-            Limits { rows: 10, per_partition: 10, bytes: 1 << 20, tombstones: 3, unpaged_bytes: 1 << 20, paged: true };
-        let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
-        let dead = Tombstone { timestamp: 9, deletion_time: 0 };
-        let mut partition = |n: u8, tombstone: Tombstone, row: bool| {
-            let key = DecoratedKey::new(Bytes::copy_from_slice(&[0, 0, 0, n]));
-            let mut flow = builder.push(Fragment::PartitionStart { key, tombstone }).expect("taken");
-            if row {
-                let row = RowBuilder::new(Some(Marker::new(10)), Tombstone::LIVE).finish();
-                flow = builder.push(Fragment::Row { key: Clustering::EMPTY, row }).expect("taken");
-            }
-            assert_eq!(flow, Flow::Continue);
-            builder.push(Fragment::PartitionEnd).expect("taken")
-        };
-        assert_eq!(partition(1, dead, false), Flow::Continue);
-        assert_eq!(partition(2, dead, true), Flow::Continue);
-        assert_eq!(partition(3, dead, true), Flow::Continue, "the third tombstone, and then a live row");
-        assert_eq!(partition(4, Tombstone::LIVE, true), Flow::Continue);
-        assert_eq!(partition(5, dead, false), Flow::Stop);
-        let page = builder.finish();
-        assert_eq!((page.rows, page.end, page.tombstones, page.examined_rows), (3, PageEnd::Tombstones, 4, 3));
-        assert!(page.examined_bytes >= 5 * 4);
-        let last = page.last.expect("a page that goes on says where");
-        assert_eq!((&last.key[..], last.region), (&[0, 0, 0, 5][..], Region::End));
-    }
-
-    /// A page of reduced rows ends where one of the rows would, and has one row of parts; without rows it has none.
-    #[test]
-    fn rows_are_reduced_to_one_row_of_parts() {
-        let schema = schema();
-        let columns = vec![OutputColumn::Value(ColumnId(0)), OutputColumn::PartitionKey(0)];
-        let reductions = [
-            (AggregateKind::Count, None),
-            (AggregateKind::Count, Some(0)),
-            (AggregateKind::Min, Some(0)),
-            (AggregateKind::Max, Some(1)),
-            (AggregateKind::Sum, Some(0)),
-            // There is no such column.
-            (AggregateKind::Max, Some(7)),
-        ];
-        let reductions = reductions.map(|(kind, column)| Reduction { kind, column }).to_vec();
-        let output = Output::new(columns, false, false).reduced(reductions);
-        let limits =
-            Limits { rows: 3, per_partition: 10, bytes: 1, tombstones: 9, unpaged_bytes: 1 << 20, paged: true };
-        for (values, rows, end) in [
-            (&[Some(4), None, Some(-9), Some(1)][..], 3, PageEnd::Rows),
-            (&[Some(4), None], 2, PageEnd::Exhausted),
-            (&[], 0, PageEnd::Exhausted),
-        ] {
-            let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
-            for (n, value) in values.iter().take(3).enumerate() {
-                let key = DecoratedKey::new(Bytes::copy_from_slice(&(n as i32).to_be_bytes()));
-                builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
-                let mut row = RowBuilder::new(Some(Marker::new(10)), Tombstone::LIVE);
-                if let Some(value) = value {
-                    row.push(&Cell::live(ColumnId(0), 5, &i32::to_be_bytes(*value)));
-                }
-                builder.push(Fragment::Row { key: Clustering::EMPTY, row: row.finish() }).expect("taken");
-            }
-            let page = builder.finish();
-            assert_eq!((page.rows, page.end), (rows, end));
-            let present: Vec<i32> = values.iter().take(3).flatten().copied().collect();
-            let parts: Vec<Option<Vec<u8>>> =
-                crate::reduce::values(&page.body).map(|part| part.map(<[u8]>::to_vec)).collect();
-            if rows == 0 {
-                assert!(parts.is_empty());
-                continue;
-            }
-            let count = present.len() as i64;
-            let sum = [&count.to_be_bytes()[..], &present.iter().map(|v| i128::from(*v)).sum::<i128>().to_be_bytes()];
-            let expected = [
-                Some((rows as i64).to_be_bytes().to_vec()),
-                Some(count.to_be_bytes().to_vec()),
-                present.iter().min().map(|least| least.to_be_bytes().to_vec()),
-                Some((rows as i32 - 1).to_be_bytes().to_vec()),
-                Some(sum.concat()),
-                None,
-            ];
-            assert_eq!(parts, expected);
-        }
-    }
-
-    #[test]
-    fn a_row_of_which_only_a_dropped_column_is_left_is_not_seen() {
-        let schema = schema();
-        let output = Output::new(vec![OutputColumn::Value(ColumnId(0))], false, false);
-        for (marker, column, rows) in [(None, 1, 0), (None, 0, 1), (Some(Marker::new(5)), 1, 1)] {
-            let limits = Limits {
-                rows: 10,
-                per_partition: 10,
-                bytes: 1 << 20,
-                tombstones: 100,
-                unpaged_bytes: 1 << 20,
-                paged: true,
-            };
-            let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
-            let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
-            builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
-            let mut row = RowBuilder::new(marker, Tombstone::LIVE);
-            row.push(&Cell::live(ColumnId(column), 5, &[0, 0, 0, 7]));
-            builder.push(Fragment::Row { key: Clustering::EMPTY, row: row.finish() }).expect("taken");
-            builder.push(Fragment::PartitionEnd).expect("taken");
-            assert_eq!(builder.finish().rows, rows, "column {column}");
-        }
-    }
+/// The result is longer than `max` bytes.
+#[cold]
+fn too_large(what: &str, max: u64) -> ReplicaError {
+    ReplicaError::TooLarge(format!(
+        "Memory usage of {what} exceeds hard limit of {max} (configured via max_memory_for_unlimited_query_hard_limit)"
+    ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,9 +49,15 @@ struct State {
 pub struct Permit {
     state: Rc<RefCell<State>>,
     memory: usize,
-    /// What the read holds of large rows and of a long result, bytes.
-    large_memory: usize,
-    large: Vec<LargeRead>,
+    /// What the read holds of large rows and of a long result. Few reads have any, so it takes a
+    /// pointer's room in the others.
+    large: Option<Box<Large>>,
+}
+
+#[derive(Debug, Default)]
+struct Large {
+    bytes: usize,
+    parts: Vec<LargeRead>,
 }
 
 impl Permits {
@@ -158,7 +164,7 @@ impl State {
         self.count += 1;
         self.memory += BASE_MEMORY;
         self.admitted += 1;
-        Permit { state: own.clone(), memory: BASE_MEMORY, large_memory: 0, large: Vec::new() }
+        Permit { state: own.clone(), memory: BASE_MEMORY, large: None }
     }
 
     fn wake_first(&mut self) {
@@ -173,21 +179,20 @@ impl State {
 impl Permit {
     /// Keeps what the read holds of something large until the page is done.
     pub fn hold_large(&mut self, part: LargeRead, bytes: usize) {
-        self.large_memory += bytes;
-        self.large.push(part);
+        let large = self.large.get_or_insert_default();
+        large.bytes += bytes;
+        large.parts.push(part);
     }
 
     /// Bytes that it holds of something large.
+    #[inline]
     pub fn large_memory(&self) -> usize {
-        self.large_memory
+        self.large.as_ref().map_or(0, |large| large.bytes)
     }
 
     /// The page is done: its result counts by itself.
     pub fn leave_large(&mut self) {
-        if self.large_memory > 0 {
-            self.large_memory = 0;
-            self.large = Vec::new();
-        }
+        self.large = None;
     }
 
     /// Says how much memory the read holds now, beyond the base.

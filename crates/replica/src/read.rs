@@ -3,6 +3,7 @@
 use crate::counter::Turns;
 use crate::digest::{Digest, Digester};
 use crate::error::ReplicaError;
+use crate::large_data::LargeDataThresholds;
 use crate::page::{Flow, Page, PageBuilder, PageEnd, Position};
 use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
 use crate::querier::cache::{CacheCounters, Purpose};
@@ -11,6 +12,7 @@ use crate::querier::{self, Querier};
 use crate::request::{Class, Context, ReadCommand};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::TableId;
+use model::fragment::Fragment;
 use model::key::ClusteringCut;
 use model::range::PartitionRange;
 use rt::time::Duration;
@@ -92,6 +94,7 @@ pub struct Replica {
     config: ReplicaConfig,
     pub(crate) metrics: Counters,
     pub(crate) turns: Turns,
+    pub(crate) large_data: Cell<LargeDataThresholds>,
     /// Requests routed by metadata of lower numbers are refused.
     fence: Cell<u64>,
 }
@@ -125,7 +128,8 @@ impl Replica {
         });
         let queriers = Queriers::new(&config);
         let (metrics, turns) = (Counters::default(), Turns::default());
-        Rc::new(Replica { engine, permits, queriers, config, metrics, turns, fence: Cell::new(0) })
+        let (large_data, fence) = (Cell::default(), Cell::new(0));
+        Rc::new(Replica { engine, permits, queriers, config, metrics, turns, large_data, fence })
     }
 
     /// From now on refuses what other shards and nodes routed by metadata of numbers below `number`: those who wait for it have been
@@ -286,17 +290,19 @@ impl Replica {
     ) -> Result<bool, ReplicaError> {
         let mut begun = false;
         loop {
-            while let Some(fragment) = reader.pop() {
-                // What was examined before is dropped, or in the result.
-                let weight = fragment.weight();
-                if weight >= LARGE && weight + builder.bytes() > permit.large_memory() {
-                    let more = weight + builder.bytes() - permit.large_memory();
-                    self.hold(reader.read_id(), more, permit).await;
-                }
-                match builder.push(fragment)? {
-                    Flow::Continue => {}
-                    Flow::Stop => return Ok(true),
-                    Flow::SkipPartition => reader.skip_partition(),
+            let mut large = None;
+            loop {
+                match feed(reader, builder, large.take())? {
+                    Fed::Full => return Ok(true),
+                    Fed::Empty => break,
+                    Fed::Large(fragment) => {
+                        // What was examined before is dropped, or in the result.
+                        let held = builder.weight_of(&fragment) + builder.bytes();
+                        if held > permit.large_memory() {
+                            self.hold(reader.read_id(), held - permit.large_memory(), permit).await;
+                        }
+                        large = Some(fragment);
+                    }
                 }
             }
             if reader.is_finished() {
@@ -441,6 +447,48 @@ impl Replica {
                 page.body.len(),
                 page.tombstones
             ));
+        }
+    }
+}
+
+/// How the feeding of a page ended.
+enum Fed {
+    /// The page is full.
+    Full,
+    /// The reader has nothing more at hand.
+    Empty,
+    /// The next fragment is large: the read has to be allowed to hold it.
+    Large(Box<Fragment>),
+}
+
+/// Feeds the page with what the reader has at hand, after a large fragment that the read may hold.
+fn feed(reader: &mut Reader, builder: &mut PageBuilder<'_>, large: Option<Box<Fragment>>) -> Result<Fed, ReplicaError> {
+    if let Some(fragment) = large
+        && !push(reader, builder, *fragment)?
+    {
+        return Ok(Fed::Full);
+    }
+    while let Some(fragment) = reader.pop() {
+        // Of all fragments only rows may be large.
+        if matches!(fragment, Fragment::Row { .. } | Fragment::Static(_)) && builder.weight_of(&fragment) >= LARGE {
+            return Ok(Fed::Large(Box::new(fragment)));
+        }
+        if !push(reader, builder, fragment)? {
+            return Ok(Fed::Full);
+        }
+    }
+    Ok(Fed::Empty)
+}
+
+/// Gives the page one fragment; false if the page is full.
+#[inline]
+fn push(reader: &mut Reader, builder: &mut PageBuilder<'_>, fragment: Fragment) -> Result<bool, ReplicaError> {
+    match builder.push(fragment)? {
+        Flow::Continue => Ok(true),
+        Flow::Stop => Ok(false),
+        Flow::SkipPartition => {
+            reader.skip_partition();
+            Ok(true)
         }
     }
 }

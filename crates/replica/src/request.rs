@@ -1,5 +1,6 @@
 //! What a replica is asked: one read of a page, or one write. The same at every distance.
 
+use crate::large_data::LargeKinds;
 use crate::output::Output;
 use crate::trace::Trace;
 use model::id::{QueryId, SchemaVersion, TableId};
@@ -7,6 +8,7 @@ use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
 use rt::sync::{Cancel, Deadline};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Whose work it is; each class has its own permits.
@@ -44,6 +46,8 @@ pub struct Context {
     pub trace: Option<Rc<Trace>>,
     /// The number of the metadata snapshot under which the coordinator routed it.
     pub metadata_number: u64,
+    /// Set for writes that replicas check against the large-data guardrails: what exceeds soft limits is noted here.
+    pub large_data: Option<Rc<Cell<LargeKinds>>>,
 }
 
 impl Context {

@@ -12,6 +12,7 @@ mod serve;
 use crate::digest::Digest;
 use crate::error::ReplicaError;
 use crate::fragments::FragmentPage;
+use crate::large_data::LargeKinds;
 use crate::page::Page;
 use crate::request::{Class, Context, ReadCommand};
 use crate::trace::TraceEvent;
@@ -20,6 +21,7 @@ use codec::{Reader, Writer};
 use model::TableId;
 use model::mutation::Mutation;
 use model::row::Malformed;
+use std::net::IpAddr;
 use std::slice::from_ref;
 use uuid::Uuid;
 
@@ -27,6 +29,9 @@ pub use pieces::Pieces;
 
 /// The version of requests and responses that this release writes; it reads this one.
 pub const VERSION: u8 = 1;
+
+/// What stands behind a write that is checked against the large-data guardrails.
+const CHECKS_LARGE_DATA: u8 = 1;
 
 /// What a shard is asked.
 #[derive(Debug)]
@@ -48,6 +53,11 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether it writes.
+    fn is_write(&self) -> bool {
+        matches!(self, Request::Write(_) | Request::WriteGroup(_) | Request::Count(_))
+    }
+
     /// The tables that it is for, some of them more than once.
     pub(crate) fn tables(&self) -> Vec<TableId> {
         match self {
@@ -71,6 +81,9 @@ pub struct Header {
     pub trace: Option<Uuid>,
     /// The coordinator's metadata number.
     pub metadata_number: u64,
+    /// Whether the write is checked against the large-data guardrails. It stands behind the request: releases that do not know
+    /// it skip it.
+    pub checks_large_data: bool,
 }
 
 impl Header {
@@ -81,6 +94,7 @@ impl Header {
             time_left_micros: context.deadline.remaining().as_micros() as u64,
             trace: context.trace.as_ref().map(|trace| trace.id),
             metadata_number: context.metadata_number,
+            checks_large_data: context.large_data.is_some(),
         }
     }
 }
@@ -92,6 +106,25 @@ pub struct Response {
     pub result: Result<Answer, ReplicaError>,
     /// The steps recorded there, if the request was traced.
     pub events: Vec<TraceEvent>,
+    /// What a write exceeds the soft limits of, if it was checked.
+    pub large_data: LargeKinds,
+}
+
+impl Response {
+    /// An answer without steps.
+    pub fn new(result: Result<Answer, ReplicaError>) -> Response {
+        Response { result, events: Vec::new(), large_data: LargeKinds::default() }
+    }
+
+    /// Adds what was recorded there to a request's trace, which sent it after so many microseconds, and to what it found to be large.
+    pub fn report_to(&mut self, context: &Context, sent_after: Option<u32>, node: Option<IpAddr>) {
+        if let (Some(trace), Some(sent_after)) = (&context.trace, sent_after) {
+            trace.absorb(sent_after, node, std::mem::take(&mut self.events));
+        }
+        if let Some(found) = &context.large_data {
+            found.set(found.get().with(self.large_data));
+        }
+    }
 }
 
 /// What was asked for.
@@ -147,6 +180,9 @@ pub fn encode_request(header: &Header, request: &Request) -> Bytes {
             command::write(read, &mut out);
         }
     }
+    if header.checks_large_data && request.is_write() {
+        out.u8(CHECKS_LARGE_DATA);
+    }
     out.finish().join()
 }
 
@@ -162,6 +198,7 @@ fn read_header(reader: &mut Reader<'_>) -> Option<Header> {
         time_left_micros: reader.u64()?,
         trace: reader.option(|reader| reader.array().map(Uuid::from_bytes))?,
         metadata_number: reader.u64()?,
+        checks_large_data: false,
     })
 }
 
@@ -172,7 +209,7 @@ pub fn decode_request(bytes: Bytes) -> Result<(Header, Request), Malformed> {
 
 fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
     let mut reader = Reader::framed(from_ref(&bytes), VERSION)?;
-    let header = read_header(&mut reader)?;
+    let mut header = read_header(&mut reader)?;
     let request = match reader.u8()? {
         0 => Request::Read(command::read(&mut reader)?),
         1 => Request::Write(Mutation::parse(reader.bytes()?).ok()?),
@@ -186,6 +223,9 @@ fn decode_request_inner(bytes: Bytes) -> Option<(Header, Request)> {
         6 => Request::Fragments(command::read(&mut reader)?),
         _ => return None,
     };
+    if request.is_write() && !reader.is_at_end() {
+        header.checks_large_data = reader.u8()? == CHECKS_LARGE_DATA;
+    }
     Some((header, request))
 }
 
@@ -224,6 +264,9 @@ pub fn encode_response(response: &Response) -> Pieces {
         out.u16(event.shard);
         out.bytes(event.activity.as_bytes());
     }
+    if !response.large_data.is_empty() {
+        out.u8(response.large_data.bits());
+    }
     out.finish()
 }
 
@@ -253,5 +296,6 @@ fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
             Some(TraceEvent { elapsed_micros, node: None, shard, activity })
         })
         .collect::<Option<_>>()?;
-    Some(Response { result, events })
+    let large_data = if reader.is_at_end() { LargeKinds::default() } else { LargeKinds::from_bits(reader.u8()?) };
+    Some(Response { result, events, large_data })
 }

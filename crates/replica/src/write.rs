@@ -13,6 +13,9 @@ impl Replica {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
         }
+        if let Some(found) = &context.large_data {
+            self.check_large_data(mutation, key, found)?;
+        }
         self.metrics.writes.set(self.metrics.writes.get() + 1);
         if let Some(trace) = &context.trace {
             trace.event("Appending to the commitlog and the memtable");
@@ -28,6 +31,9 @@ impl Replica {
     ) -> Result<(), ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
+        }
+        if let Some(found) = &context.large_data {
+            mutations.iter().try_for_each(|(mutation, key)| self.check_large_data(mutation, key, found))?;
         }
         self.metrics.writes.set(self.metrics.writes.get() + mutations.len() as u64);
         if let Some(trace) = &context.trace {

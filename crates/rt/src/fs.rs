@@ -11,12 +11,14 @@ mod file;
 mod huge;
 mod io;
 mod os_file;
+mod regular;
 mod ring;
 mod sequential;
 
 pub use directory::{
-    DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, hard_link, lock_file, metadata, read,
-    read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir, write_durably, write_durably_with_room,
+    DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, free_files, hard_link, is_absence, lock_dir,
+    lock_file, metadata, read, read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir,
+    write_durably, write_durably_with_room,
 };
 pub use file::{File, OpenOptions, open};
 pub(crate) use huge::keep as keep_huge_pages;

@@ -30,5 +30,5 @@ mod machine;
 mod mailbox;
 
 pub use log_throttle::LogThrottle;
-pub use machine::block_on;
+pub use machine::{block_on, try_block_on};
 pub use shard::{Machine, MachineConfig, MachineHandle, Remote, ShardId};

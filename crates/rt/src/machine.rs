@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 
 /// Turns between two looks at the reactor while tasks are ready.
 const TURNS_PER_REACTOR_POLL: u32 = 2;
@@ -85,8 +86,10 @@ impl Machine {
         let mailboxes = mailboxes(config.shards);
         let life = Life::new(config.shards);
         let per_shard = Arc::new(per_shard);
+        // All of them before the first thread: whoever calls a shard waits for its answer.
+        let reactors = (0..config.shards).map(|_| reactor(allowed.clone())).collect::<io::Result<Vec<_>>>()?;
         let mut threads = Vec::with_capacity(config.shards);
-        for index in 0..config.shards {
+        for (index, reactor) in reactors.into_iter().enumerate() {
             let shard = ShardId(index as u16);
             let pin = (!config.overprovisioned && !cpus.is_empty()).then(|| cpus[index % cpus.len()]);
             let seat = Seat {
@@ -99,7 +102,6 @@ impl Machine {
                     background_permille: config.background_permille,
                 },
             };
-            let allowed = allowed.clone();
             let per_shard = per_shard.clone();
             let remote = Remote::new(mailboxes.clone());
             let ending = Ending { life: life.clone(), remote: remote.clone() };
@@ -115,7 +117,7 @@ impl Machine {
                         tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU");
                     }
                     fs::keep_huge_pages(io_buffers);
-                    run_shard(seat, allowed, remote, move || per_shard(shard))
+                    run_shard(seat, reactor, remote, move || per_shard(shard));
                 })?;
             threads.push(thread);
         }
@@ -127,7 +129,7 @@ impl Machine {
 pub struct MachineHandle {
     remote: Remote,
     life: Arc<Life>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl MachineHandle {
@@ -165,16 +167,13 @@ impl MachineHandle {
         }
     }
 
-    /// Blocks the calling thread until all shards have ended. The error is the first shard's that could not start.
-    pub fn join(self) -> io::Result<()> {
-        let mut result = Ok(());
+    /// Blocks the calling thread until all shards have ended. Panics as the first shard that did.
+    pub fn join(self) {
         for thread in self.threads {
-            match thread.join() {
-                Ok(ended) => result = result.and(ended),
-                Err(panic) => std::panic::resume_unwind(panic),
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
             }
         }
-        result
     }
 }
 
@@ -315,7 +314,7 @@ pub(crate) fn mailboxes(shards: usize) -> Arc<[Mailbox]> {
     (0..shards).map(|_| Mailbox::new(shards)).collect()
 }
 
-fn reactor(allowed: Vec<usize>) -> io::Result<tokio::runtime::Runtime> {
+fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -330,11 +329,10 @@ fn reactor(allowed: Vec<usize>) -> io::Result<tokio::runtime::Runtime> {
 
 fn run_shard<Fut: Future<Output = ()> + 'static>(
     seat: Seat,
-    allowed: Vec<usize>,
+    runtime: Runtime,
     remote: Remote,
     main: impl FnOnce() -> Fut + 'static,
-) -> io::Result<()> {
-    let runtime = reactor(allowed)?;
+) {
     let outcome = runtime.block_on(async move {
         let ctx = seat.context();
         let life = seat.life.clone();
@@ -349,12 +347,10 @@ fn run_shard<Fut: Future<Output = ()> + 'static>(
         // As a task, not as the root future: waking a task on its own thread costs no system call.
         tokio::spawn(shard).await
     });
-    match outcome {
-        Ok(()) => Ok(()),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Ok(()),
-        },
+    if let Err(error) = outcome
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -378,13 +374,19 @@ impl Future for OnThisThread {
 ///
 /// For unit tests and command line tools. Panics when the operating system refuses the reactor.
 #[track_caller]
-#[allow(unsafe_code)]
 pub fn block_on<F: Future>(f: F) -> F::Output {
-    let place = Location::caller();
-    let runtime = match reactor(affinity()) {
-        Ok(runtime) => runtime,
+    match try_block_on(f) {
+        Ok(output) => output,
         Err(error) => panic!("cannot make a reactor: {error}"),
-    };
+    }
+}
+
+/// The same; an error when the operating system refuses the reactor, for instance for lack of descriptors.
+#[track_caller]
+#[allow(unsafe_code)]
+pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
+    let place = Location::caller();
+    let runtime = reactor(affinity())?;
     let seat = Seat { shard: ShardId(0), mailboxes: mailboxes(1), life: Life::new(1), tuning: Tuning::default() };
     let output = Cell::new(None);
     runtime.block_on(async {
@@ -405,7 +407,7 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
         shard.await;
     });
     match output.into_inner() {
-        Some(output) => output,
+        Some(output) => Ok(output),
         None => unreachable!("the shard ends only after its main future"),
     }
 }

@@ -39,17 +39,28 @@ pub fn uuid_v4() -> Uuid {
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
+/// 100 ns ticks between 1582-10-15, when the time of version 1 UUIDs begins, and 1970-01-01.
+const EPOCH_TICKS: u64 = 0x01B2_1DD2_1381_4000;
+
 /// A time UUID (version 1); strictly increasing within a shard, unique between shards by a random node part.
 pub fn time_uuid() -> Uuid {
-    /// 100 ns ticks between 1582-10-15 and 1970-01-01.
-    const EPOCH_TICKS: u64 = 0x01B2_1DD2_1381_4000;
     ctx::with(|c| {
         let now = (c.clock.wall_nanos() / 100) as u64 + EPOCH_TICKS;
         let ticks = now.max(c.last_time_uuid.get() + 1);
         c.last_time_uuid.set(ticks);
-        let low = ticks as u32;
-        let middle = (ticks >> 32) as u16;
-        let high = ((ticks >> 48) as u16 & 0x0FFF) | 0x1000;
-        Uuid::from_fields(low, middle, high, &c.uuid_tail)
+        version_1(ticks, &c.uuid_tail)
     })
+}
+
+/// A time UUID of the given time, in 100 ns since 1970; unique by random bits, those of one time have no order.
+pub fn time_uuid_at(ticks: u64) -> Uuid {
+    let mut tail = u64().to_be_bytes();
+    tail[0] = tail[0] & 0x3F | 0x80; // RFC 9562's variant
+    tail[2] |= 1; // the node part is no network card's address
+    version_1(ticks + EPOCH_TICKS, &tail)
+}
+
+fn version_1(ticks: u64, tail: &[u8; 8]) -> Uuid {
+    let high = ((ticks >> 48) as u16 & 0x0FFF) | 0x1000;
+    Uuid::from_fields(ticks as u32, (ticks >> 32) as u16, high, tail)
 }

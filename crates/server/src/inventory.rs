@@ -4,35 +4,47 @@
 //! is the engine's ([`engine::datadir`]).
 
 use crate::stack::{StackConfig, StartError};
-use cluster::metadata::{MetadataService, Recovered};
-use engine::Engine;
-use engine::commitlog::{LoggedRun, OldLogs};
-use engine::datadir::{DataDir, DataDirError, Inventory, InventoryKeeper, Missing};
-use model::schema::TableSchema;
+use cluster::hints;
+use cluster::metadata::{MetadataService, Recovered, Table};
+use cluster::tablets::TabletReplica;
+use engine::commitlog::{self, LoggedRun, OldLogs, ReplayReport};
+use engine::datadir::{DataDir, DataDirError, Inventory, InventoryKeeper, Lacks, Made, Missing};
+use engine::{Engine, LogLeft, Unwritten};
+use model::id::TableId;
 use rt::ShardId;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Checks that the logs are there which the data directory held when the node last ran.
-pub async fn check_logs(data_dir: &DataDir, config: &StackConfig) -> Result<(), StartError> {
+/// Checks that the logs are there which the data directory held when the node last ran. What is given up.
+pub async fn check_logs(data_dir: &DataDir, config: &StackConfig) -> Result<Vec<Missing>, StartError> {
     let missing = data_dir.missing().await.map_err(StartError::because)?;
-    refuse_or_give_up(data_dir, config, &missing)
+    refuse_or_give_up(data_dir, config, &missing).await?;
+    Ok(missing)
 }
 
-/// Checks that the directories of tables are there which the data directory held when the node last ran.
-pub async fn check_tables(data_dir: &DataDir, config: &StackConfig, recovered: &Recovered) -> Result<(), StartError> {
-    let without = data_dir.tables_without_directory().await.map_err(StartError::because)?;
-    if without.is_empty() {
-        return Ok(());
+/// Checks that the directories of tables are there which the data directory held when the node last ran, and in them what says which
+/// rows were truncated. What is given up.
+pub async fn check_tables(
+    data_dir: &DataDir,
+    config: &StackConfig,
+    recovered: &Recovered,
+) -> Result<Vec<Missing>, StartError> {
+    if data_dir.stamp.inventory.is_none() {
+        return Ok(Vec::new());
     }
     let metadata = recovered.metadata().map_err(StartError::because)?;
-    let tables = without.into_iter().filter_map(|id| metadata.table_by_id(id));
-    let dir = |schema: &TableSchema| data_dir.table_dir(&schema.keyspace, &schema.name, schema.id);
-    let missing: Vec<Missing> = tables.map(|table| Missing::table_directory(&dir(&table.schema))).collect();
-    refuse_or_give_up(data_dir, config, &missing)
+    let mut missing = Vec::new();
+    for table in metadata.tables() {
+        let of_table = data_dir.missing_of_table(&table.schema, table.epoch).await;
+        missing.extend(of_table.map_err(StartError::because)?);
+    }
+    refuse_or_give_up(data_dir, config, &missing).await?;
+    Ok(missing)
 }
 
 /// Refuses a data directory that lacks what it held when the node last ran, or names in the log what is given up.
-fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[Missing]) -> Result<(), StartError> {
+async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[Missing]) -> Result<(), StartError> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -62,8 +74,51 @@ fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[Missin
             lost = missing.loses,
             "going on without a missing file, as accept_loss says"
         );
+        if let Some(path) = &missing.in_its_place {
+            let aside = data_dir.move_away(path).await.map_err(StartError::because)?;
+            tracing::warn!(path = %path.display(), to = %aside.display(), "moved away what cannot be used");
+        }
     }
     Ok(())
+}
+
+/// Notes that this node lacks writes which other nodes have, because the start has given up what held them: files that are missing, or
+/// parts of the commitlog that replay skipped. Durable before anything is removed from the inventory or the old logs, so that a crash
+/// does not lose it. On shard 0, when the metadata are there.
+pub async fn note_given_up(
+    config: &StackConfig,
+    given_up: &[Missing],
+    replayed: &ReplayReport,
+) -> Result<(), StartError> {
+    let mut lacks: BTreeSet<Lacks> = given_up.iter().map(|missing| missing.lacks).collect();
+    if !replayed.skipped.is_empty() {
+        lacks.insert(Lacks::AnyTable);
+    }
+    let service = rt::shard::service::<MetadataService>();
+    let (metadata, own) = (service.current(), service.info().host_id);
+    let is_elsewhere = |table: &Table| {
+        let map = &table.tablets;
+        let has_both = |replicas: &[TabletReplica]| replicas.len() > 1 && replicas.iter().any(|one| one.host == own);
+        (0..map.count()).any(|tablet| has_both(map.replicas(tablet)))
+    };
+    let tables: Vec<Option<TableId>> = lacks
+        .into_iter()
+        .filter_map(|lacks| match lacks {
+            Lacks::Nothing => None,
+            Lacks::AnyTable => metadata.tables().any(|table| is_elsewhere(table)).then_some(None),
+            Lacks::Table(id) => metadata.table_by_id(id).filter(|table| is_elsewhere(table)).map(|_| Some(id)),
+        })
+        .collect();
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let notes = hints::notes_directory(&config.data_dir);
+    hints::note_accepted_loss(&notes, own, &tables).await.map_err(|error| {
+        StartError(format!(
+            "that this node lacks writes which other nodes have cannot be noted in {}: {error}; start it again with --accept-loss",
+            notes.display()
+        ))
+    })
 }
 
 /// Names the directories of tables that the metadata does not have: their data is not served.
@@ -86,15 +141,49 @@ pub async fn watch_directories(keeper: Rc<InventoryKeeper>) {
     .await;
 }
 
+/// Sees to it that the next start does not miss the logs that were removed while the node ran, nor replays what is left of them: their
+/// writes are in sstables.
+pub async fn forget_removed_logs(unwritten: &[Unwritten]) {
+    let run = |shard: &Unwritten| match &shard.log {
+        Some(LogLeft::Removed { run, .. }) => Some(run.clone()),
+        _ => None,
+    };
+    let removed = OldLogs { runs: unwritten.iter().filter_map(run).collect() };
+    if removed.is_empty() {
+        return;
+    }
+    // Before this is installed, the inventory does not name the logs of this run.
+    let keeper = rt::shard::try_service::<InventoryKeeper>();
+    let forgotten = async {
+        if let Some(keeper) = keeper {
+            let is_removed = |logged: &LoggedRun| removed.runs.iter().any(|run| run.run == logged.run);
+            keeper
+                .change(|inventory| inventory.runs.retain(|run| !is_removed(run)))
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+        commitlog::retire(&removed).await.map_err(|error| error.to_string())
+    };
+    if let Err(error) = forgotten.await {
+        tracing::error!(
+            error,
+            "the next start will miss the commitlogs that were removed: start it with --accept-loss, nothing is lost by that"
+        );
+    }
+}
+
 /// Adds the tables of this shard that get a directory to the inventory.
 async fn record_directories(engine: Rc<Engine>) {
     let mut made = Vec::new();
-    while let Some(more) = engine.directories_made().await {
-        made.extend(more);
+    while let Some(more) = engine.next_made().await {
+        more.into_iter().for_each(|one: Made| one.add_to(&mut made));
         let tables = made.clone();
         let recorded = rt::shard::call(ShardId(0), || async move {
             let Some(keeper) = rt::shard::try_service::<InventoryKeeper>() else { return Ok(()) };
-            keeper.change(|inventory| inventory.tables.extend(tables)).await.map_err(|error| error.to_string())
+            keeper
+                .change(|inventory| tables.iter().for_each(|made| inventory.add(made)))
+                .await
+                .map_err(|error| error.to_string())
         });
         match recorded.await {
             Ok(()) => made.clear(),
@@ -116,6 +205,8 @@ pub struct InventoryRecord {
     pub keeper: Rc<InventoryKeeper>,
     /// The node is alone in its cluster.
     pub alone: bool,
+    /// This run has written it.
+    pub is_written: Rc<Cell<bool>>,
 }
 
 impl InventoryRecord {
@@ -131,11 +222,19 @@ impl InventoryRecord {
         drop(metadata);
         // Given up at this start, or dropped.
         let gone = self.data_dir.tables_without_directory().await?;
+        let found = rt::shard::service::<Engine>().found_in_directories();
+        let is_first = !self.is_written.replace(true);
         let change = |inventory: &mut Inventory| {
-            inventory.tables.retain(|id| !gone.contains(id));
+            inventory.retain(|id| !gone.contains(&id));
+            if is_first {
+                // What is missing was given up.
+                (inventory.epochs, inventory.marks, inventory.marks_written) = Default::default();
+            }
+            found.iter().for_each(|made| inventory.add(made));
             // Shards may have added tables since the directories were listed.
             tables.append(&mut inventory.tables);
-            *inventory = Inventory { raft, alone, runs, tables };
+            let before = std::mem::take(inventory);
+            *inventory = Inventory { raft, alone, runs, tables, ..before };
         };
         self.keeper.change(change).await
     }

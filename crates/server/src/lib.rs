@@ -1,10 +1,11 @@
 //! The native protocol, administration, metrics, configuration, and the life of a node.
 //!
-//! [`protocol`] is the wire as pure functions; [`connection`] is the loop that reads, asks the language and writes; [`events`]
-//! go the other way. [`config`] is what an operator sets, [`admin`] and [`metrics`] are what one sees, over [`http`].
-//! [`stack`] stacks the floors of a node upon each other, with [`membership`] for its way into a cluster; [`node`] puts the ports on top and is its life ([`client_service`]: those
-//! for clients); [`memory`] divides what it may use.
-//! This crate contains no query and no storage logic.
+//! [`protocol`] is the wire as pure functions; [`connection`] is the loop that reads, asks the
+//! language and writes; [`events`] go the other way. [`config`] is what an operator sets, [`admin`]
+//! and [`metrics`] are what one sees, over [`http`]. [`stack`] starts the layers of a node on each
+//! other, with [`membership`] for its way into a cluster. [`node`] opens the ports and is the life
+//! of a node ([`client_service`]: the ports for clients); [`stopping`] is its end. [`memory`]
+//! divides what it may use. This crate contains no query and no storage logic.
 
 pub mod admin;
 pub mod client_service;
@@ -25,4 +26,5 @@ mod report;
 mod schema_events;
 pub mod seeds;
 pub mod stack;
-mod stopping;
+mod stack_config;
+pub mod stopping;

@@ -3,13 +3,15 @@
 //! Used by `stack`, on shard 0, in the order of the functions here. A node that is told of no other node has no wire, opens no port, and
 //! is a cluster of one.
 
+use crate::config::handoff::Handoff;
 use crate::seeds::Seeds;
 use crate::stack::{StackConfig, StartError};
-use cluster::hints::{Hints, HintsConfig, HintsSettings};
+use cluster::hints::{self, Hints, HintsConfig, HintsSettings};
 use cluster::internode::{self, Identity, Internode, InternodeConfig, InternodeListener};
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
 use cluster::topology::barrier;
+use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, Found};
 use cluster::topology::locate::{self, Locator};
 use cluster::topology::mover::Mover;
@@ -20,7 +22,6 @@ use rt::sync::Deadline;
 use rt::time::Duration;
 use rt::tls::PeerTls;
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -97,8 +98,7 @@ pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError>
         features: features::supported(),
     };
     let listener = InternodeListener::open(cluster.listen).await;
-    let listener = listener
-        .map_err(|error| StartError(format!("cannot listen for other nodes on {}: {error}", cluster.listen)))?;
+    let listener = listener.map_err(|error| StartError(error.to_string()))?;
     internode::install(identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone()).await;
     let internode = rt::shard::service::<Internode>();
     Locator::install();
@@ -168,8 +168,9 @@ pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
     join::open();
     raft::connect(group, &wire.internode);
     let (seeds, address) = (wire.seeds.clone(), wire.internode.own().address);
-    let seeds = async move || seeds.look(address).await;
-    rt::task::spawn(locate::keep_locating(Rc::downgrade(&wire.internode), seeds)).detach();
+    let (of_others, internode) = (seeds.clone(), Rc::downgrade(&wire.internode));
+    rt::task::spawn(foreign_seeds::watch(internode.clone(), async move || of_others.look(address).await)).detach();
+    rt::task::spawn(locate::keep_locating(internode, async move || seeds.look(address).await)).detach();
     let own = service.info().host_id;
     let until = Deadline::after(LEARN);
     while joins && service.current().topology.node(own).is_none() {
@@ -206,17 +207,18 @@ async fn tell_of_itself(internode: Rc<Internode>) {
     loop {
         match introduce(&internode).await {
             Ok(true) => {
-                let made = metadata::change::<(), Infallible, _>(|metadata, info| {
+                let made = metadata::change::<(), String, _>(|metadata, info| {
                     let own = own_node(info, NodeState::Normal);
                     let known = metadata.topology.node(info.host_id);
                     // One that is leaving does not come back by being started again.
                     let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
                     let is_to_tell = known.is_none_or(|known| **known != own && stays(known));
+                    join::check_location(&metadata.topology, &own)?;
                     Ok((if is_to_tell { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
                 });
                 match made.await {
                     Ok(()) => return,
-                    Err(ChangeError::Refused(never)) => match never {},
+                    Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster does not take this node back"),
                     Err(error) => tracing::warn!(%error, "the cluster could not be told of this node; trying again"),
                 }
             }
@@ -300,9 +302,12 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
         |error: std::io::Error| StartError(format!("hints cannot be kept in {}: {error}", directory.display()));
     rt::fs::create_dir_all(&directory).await.map_err(cannot)?;
     let (total, _) = rt::fs::disk_space(&directory).await.map_err(cannot)?;
-    let bounds = HintsConfig::new(directory.clone(), total / HINTS_SHARE / u64::from(shards));
+    let notes = hints::notes_directory(&config.data_dir);
+    let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));
     let config = HintsConfig { settings: settings.hints, ..bounds };
-    rt::shard::service::<MetadataService>().set_change_timeout(settings.change_timeout);
+    let metadata = rt::shard::service::<MetadataService>();
+    metadata.set_change_timeout(settings.change_timeout);
+    Handoff::warn_of_unknown(&config.settings.kept_for, &metadata.current().topology.datacenters());
     let opened = rt::shard::call_all(move || {
         let config = config.clone();
         async move {

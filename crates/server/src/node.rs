@@ -8,6 +8,7 @@ use crate::client_service::ClientService;
 use crate::config::setting::{Size, Time};
 use crate::config::{CommitlogSync, Config, live};
 use crate::connection::accept::{self, Choice};
+use crate::connection::memory::Held;
 use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
@@ -17,7 +18,7 @@ use crate::memory;
 use crate::metrics::{self, sample::Budget};
 use crate::node_events;
 use crate::stack::{self, Stack, StackConfig, StartError};
-use crate::stopping::{Phase, Stopping};
+use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
 use crate::{report, schema_events};
 use cluster::internode::{Internode, InternodeConfig};
 use cluster::{MetadataService, NodeInfo};
@@ -26,7 +27,7 @@ use cql::system::{ClientList, SettingsTable};
 use engine::Engine;
 use engine::commitlog::SyncMode;
 use model::HostId;
-use replica::ReplicaConfig;
+use replica::{Replica, ReplicaConfig};
 use rt::sync::watch;
 use rt::task::Task;
 use rt::time::Instant;
@@ -96,6 +97,7 @@ impl Plan {
         let client_ports = client_ports(config, tls.is_some());
         let mut limits = Limits::for_memory(shard_memory);
         limits.frame_body = config.native_transport_max_frame_size_in_mb.0 as usize;
+        limits.unread_time = config.native_transport_unread_timeout_in_ms.0;
         limits.shard_in_flight = config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize);
         Ok(Plan {
             shards,
@@ -224,8 +226,30 @@ struct Up {
     release_version: String,
 }
 
-/// Runs a node until a signal ends it. `ready` is called with the lines for the operator once clients are served.
-pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> Result<(), StartError> {
+/// Why a node ended otherwise than in order. The text is for the operator.
+#[derive(Debug)]
+pub struct NodeError {
+    /// What happened, and the way out.
+    pub why: String,
+    /// With which status the process ends.
+    pub exit_status: u8,
+}
+
+impl From<StartError> for NodeError {
+    fn from(StartError(why): StartError) -> NodeError {
+        NodeError { why, exit_status: FAILED }
+    }
+}
+
+impl From<StopError> for NodeError {
+    fn from(error: StopError) -> NodeError {
+        NodeError { exit_status: error.exit_status(), why: error.to_string() }
+    }
+}
+
+/// Runs a node until a signal or a failure ends it. `ready` is called with the lines for the
+/// operator once clients are served.
+pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> Result<(), NodeError> {
     let started = rt::time::now();
     let mut plan = Plan::of(config)?;
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
@@ -237,15 +261,17 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
     let machine = Machine::start(plan.machine.clone(), |_| async { rt::shard::stopping().cancelled().await })
         .map_err(|error| StartError(format!("cannot start the shards: {error}")))?;
     let remote = machine.remote();
-    let ran = rt::block_on(async {
+    let ran = rt::try_block_on(async {
+        let clock = StopClock::start().map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
         let (stop, stopped) = watch::channel(false);
         let ports = open_ports(&plan).await.map_err(because)?;
         let signals = wait_for_signal().map_err(because)?;
+        let (failures, mut failed) = stopping::failure_channel();
         let starting = plan.clone();
         let encryption = tls.as_ref().map(|(_, _, config)| config.clone());
         let mut signals = std::pin::pin!(signals);
         let up = tokio::select! {
-            up = remote.call(ShardId(0), move || async move { bring_up(starting, encryption).await }) => up.map_err(because)??,
+            up = remote.call(ShardId(0), move || async move { bring_up(starting, encryption, failures).await }) => up.map_err(because)??,
             signal = &mut signals => {
                 // Replay can take a while. Leaving in the midst of it is as safe as a crash: it is done anew at the next start.
                 tracing::info!(signal, "leaving before the node was up");
@@ -260,10 +286,18 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         }
         let serving = serve_http(ports, &plan, &up, &remote, log, &stopped);
         ready(&ready_lines(&plan, started));
-        let signal = signals.await;
         let limit = config.shutdown_timeout_in_ms.0;
-        tracing::info!(signal, ?limit, "stopping");
-        let stopping = Stopping::begin(limit);
+        let failure = tokio::select! {
+            signal = signals => {
+                tracing::info!(signal, ?limit, "stopping");
+                None
+            }
+            why = failed.recv() => {
+                tracing::error!(why, ?limit, "the node has failed: stopping");
+                Some(why)
+            }
+        };
+        let stopping = Stopping::begin(clock, limit);
         // The ports for HTTP close now, and end their requests while the node goes down.
         let _ = stop.send(true);
         let phase = stopping.phase.clone();
@@ -274,15 +308,18 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
             let _ = served.await;
         }
         stopping.phase.enter("ending the shards");
-        Ok((stopping, down))
+        Ok::<_, StartError>((stopping, down, failure))
     });
     machine.stop();
-    let joined = machine.join().map_err(|error| StartError(format!("a shard failed: {error}")));
+    machine.join();
     // The time limit of the stop holds until the shards have ended.
-    ran.and_then(|(stopping, down)| {
-        drop(stopping);
-        joined.and(down)
-    })
+    let (stopping, down, failure) = ran.map_err(|error| StartError(format!("cannot start the node: {error}")))??;
+    drop(stopping);
+    match (failure, down) {
+        (None, down) => Ok(down?),
+        (Some(why), Ok(())) => Err(NodeError { why, exit_status: FAILED }),
+        (Some(why), Err(left)) => Err(NodeError { why: format!("{why}; {left}"), exit_status: FAILED }),
+    }
 }
 
 /// Reads what encrypts connections to other nodes, if there are to be any. Gives the files, to be watched.
@@ -295,7 +332,11 @@ fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, 
 }
 
 /// On shard 0: floors, then servers on every shard, then the ports.
-async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<Up, StartError> {
+async fn bring_up(
+    plan: Plan,
+    encryption: Option<Arc<ServerConfig>>,
+    failures: FailureSender,
+) -> Result<Up, StartError> {
     // A port that is taken should be told before the data is opened.
     if plan.serves_clients {
         drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
@@ -310,8 +351,10 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
     };
     let (limits, budget) = (plan.limits.clone(), Budget { shard_memory: plan.shard_memory });
     let config = plan.config.clone();
+    let failures_of_metadata = failures.clone();
     rt::shard::call_all(move || {
         let (limits, node, config, encryption) = (limits.clone(), node.clone(), config.clone(), encryption.clone());
+        let failures = failures.clone();
         async move {
             if let Some(encryption) = encryption {
                 rt::shard::install(Tls::new(&encryption));
@@ -320,15 +363,22 @@ async fn bring_up(plan: Plan, encryption: Option<Arc<ServerConfig>>) -> Result<U
             let server = Server::new(rt::shard::service::<Processor>(), limits, node);
             server.install();
             let transport = server.transport.clone();
+            let engine = rt::shard::service::<Engine>();
+            let results = engine.large_reads().clone();
+            transport.memory.borrow_from(Box::new(move |bytes| -> Held { Box::new(engine.lend_cache(bytes)) }));
+            transport.count_copies_in(Box::new(move |bytes| -> Held { Box::new(results.copy_of_result(bytes)) }));
             rt::shard::install(Rc::new(ClientList(Box::new(move || transport.clients()))));
             crate::admin::system_tables::install(&config.data_dir);
             rt::shard::service::<Engine>().set_large_limits(stack::large_limits(&config));
+            let thresholds = stack::large_data_thresholds(&config);
+            rt::shard::service::<Replica>().set_large_data_thresholds(thresholds);
             rt::shard::install(Rc::new(SettingsTable(live::settings(config))));
-            rt::task::spawn(watch_log()).detach();
+            rt::task::spawn(watch_log(failures)).detach();
         }
     })
     .await;
-    rt::task::spawn(watch_metadata()).detach();
+    crate::admin::snapshots::remove_unfinished(&plan.config.data_dir).await;
+    rt::task::spawn(watch_metadata(failures_of_metadata)).detach();
     schema_events::begin();
     if let Some(internode) = rt::shard::try_service::<Internode>() {
         report::begin(&internode);
@@ -358,26 +408,24 @@ fn most_connections(plan: &Plan) -> usize {
 }
 
 /// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must
-/// not go on as if it could.
-async fn watch_metadata() {
+/// not serve any longer.
+async fn watch_metadata(failures: FailureSender) {
     let service = rt::shard::service::<MetadataService>();
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
-    tracing::error!(error, "this node cannot follow the metadata of the cluster any more: the node ends");
-    std::process::exit(1);
+    failures.send(format!("this node cannot follow the metadata of the cluster any more: {error}"));
 }
 
-/// A log that cannot be written any more can promise nothing: the process ends, and replay at the next start finds what was
-/// acknowledged.
-async fn watch_log() {
+/// A commitlog that cannot be written any more makes no write durable: the node stops, flushes what
+/// the log held, and ends.
+async fn watch_log(failures: FailureSender) {
     let error = rt::shard::service::<Engine>().failure().await;
-    tracing::error!(%error, shard = %rt::shard::this(), "the commitlog has failed: the node ends");
-    std::process::exit(1);
+    failures.send(format!("shard {}: {error}", rt::shard::this()));
 }
 
 /// On shard 0: the way back. The ports close, requests under way end, the layers stop, the directory is let go. An error says what
 /// could not be written.
-async fn wind_down(phase: Phase) -> Result<(), StartError> {
+async fn wind_down(phase: Phase) -> Result<(), StopError> {
     if rt::shard::try_service::<Running>().is_none() {
         return Ok(());
     }
@@ -445,11 +493,14 @@ fn serve_http(
         .collect()
 }
 
-/// Starts listening for signals; the future gives the name of the first.
+/// Starts listening for signals; the future gives the name of the first that asks for a stop. A file that reaches the limit of its
+/// size (RLIMIT_FSIZE) becomes an error of the write: by default the signal ends the process without a word.
 fn wait_for_signal() -> io::Result<impl Future<Output = &'static str>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
     Ok(async move {
+        let _ignored = file_size;
         tokio::select! {
             _ = interrupt.recv() => "SIGINT",
             _ = terminate.recv() => "SIGTERM",
@@ -481,7 +532,11 @@ fn ready_lines(plan: &Plan, started: Instant) -> Vec<String> {
         lines.push(format!("  metrics on http://{at}/metrics"));
     }
     if let Some(at) = plan.admin {
-        lines.push(format!("  administration on http://{at}: messina admin status"));
+        let api = match at.to_string().as_str() {
+            "127.0.0.1:10000" | "0.0.0.0:10000" => String::new(),
+            other => format!(" --api http://{other}"),
+        };
+        lines.push(format!("  administration on http://{at}: messina admin status{api}"));
     }
     lines
 }

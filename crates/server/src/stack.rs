@@ -4,9 +4,10 @@
 use crate::config::Config;
 use crate::inventory::{self, InventoryRecord};
 use crate::local_sources;
-use crate::membership::{self, ClusterConfig, ClusterSettings, OpenMetadata, WireHolder};
+use crate::membership::{self, ClusterSettings, OpenMetadata, WireHolder};
 use crate::old_logs::AfterReplay;
-use crate::stopping::Phase;
+pub use crate::stack_config::StackConfig;
+use crate::stopping::{Phase, StopError};
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::hints::HintsSettings;
@@ -14,18 +15,19 @@ use cluster::metadata::{MetadataLog, MetadataService, NodeInfo, PagingKeyPolicy,
 use cql::Processor;
 use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
-use cql::large_data::{LargeDataLimits, Limits};
+use cql::large_data::LargeDataLimits;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
-use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport, SyncMode};
+use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
 use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
+use engine::deletion_log::LastWriter;
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
 pub use replica::ReplicaConfig;
+use replica::large_data::{LargeDataThresholds, Thresholds};
 use rt::ShardId;
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -33,47 +35,6 @@ use thiserror::Error;
 
 /// Disk space with which a start certainly succeeds, in bytes.
 const START_NEEDS: u64 = 1 << 20;
-
-/// What the floors are told.
-#[derive(Clone, Debug)]
-pub struct StackConfig {
-    /// The data directory.
-    pub data_dir: PathBuf,
-    /// How it finds other nodes; none for a node that stays alone.
-    pub cluster: Option<ClusterConfig>,
-    /// What the node is; its host id and shard count are filled in at start.
-    pub info: NodeInfo,
-    /// Memory of each shard, in bytes.
-    pub memory_per_shard: usize,
-    /// When a write is acknowledged.
-    pub sync: SyncMode,
-    /// `commitlog_segment_size_in_mb`, in bytes.
-    pub segment_size: u32,
-    /// `commitlog_total_space_in_mb` of one shard, in bytes.
-    pub log_size_limit: u64,
-    /// `accept_loss`: the way out of a data directory that lacks what it held.
-    pub accept_loss: bool,
-    /// Disk space that is held back for starts and changes of the metadata on a full disk, in bytes.
-    pub disk_reserve: u64,
-    /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
-    pub ignore_log_corruption: bool,
-    /// Whether DROP and TRUNCATE leave a snapshot.
-    pub auto_snapshot: bool,
-    /// Whether compaction runs by itself.
-    pub auto_compaction: bool,
-    /// Where pages end.
-    pub page_limits: PageLimits,
-    /// `tombstone_warn_threshold`.
-    pub tombstone_warn_threshold: u64,
-    /// How the replica is bounded; its memory is filled in at start.
-    pub replica: ReplicaConfig,
-    /// What compaction of one shard may write per second, in bytes; 0 for no limit.
-    pub compaction_throughput: u64,
-    /// The most files of sstables that one shard keeps open; 0 for its share of what the process may open.
-    pub open_files: usize,
-    /// The language's limits.
-    pub language: cql::Config,
-}
 
 /// Why a node did not start. The texts are for the operator.
 #[derive(Debug, Error)]
@@ -136,6 +97,37 @@ pub fn large_limits(config: &Config) -> LargeLimits {
         row_bytes: config.compaction_large_row_warning_threshold_mb.0,
         cell_bytes: config.compaction_large_cell_warning_threshold_mb.0,
         collection_elements: config.compaction_collection_elements_count_warning_threshold,
+        records: usize::try_from(config.compaction_large_data_records_per_sstable).unwrap_or(usize::MAX),
+    }
+}
+
+/// From where on replicas warn of and refuse writes to what has become large, with this configuration.
+pub fn large_data_thresholds(config: &Config) -> LargeDataThresholds {
+    LargeDataThresholds {
+        partition: Thresholds {
+            warned: config.compaction_large_partition_warning_threshold_mb.0,
+            refused: config.large_partition_fail_threshold_mb.0,
+        },
+        rows: Thresholds {
+            warned: config.compaction_rows_count_warning_threshold,
+            refused: config.rows_count_fail_threshold,
+        },
+        row: large_rows(config),
+        collection: large_collections(config),
+    }
+}
+
+fn large_rows(config: &Config) -> Thresholds {
+    Thresholds {
+        warned: config.compaction_large_row_warning_threshold_mb.0,
+        refused: config.large_row_fail_threshold_mb.0,
+    }
+}
+
+fn large_collections(config: &Config) -> Thresholds {
+    Thresholds {
+        warned: config.compaction_collection_elements_count_warning_threshold,
+        refused: config.large_collection_elements_fail_threshold,
     }
 }
 
@@ -150,6 +142,7 @@ pub fn language(config: &Config) -> cql::Config {
         batch_size_warn: config.batch_size_warn_threshold_in_kb.0 as usize,
         batch_size_fail: config.batch_size_fail_threshold_in_kb.0 as usize,
         unpaged_bytes: config.max_memory_for_unlimited_query_hard_limit.0 as usize,
+        mutation_bytes: config.commitlog_segment_size_in_mb.0 as usize / 2,
         restrict_future_timestamp: config.restrict_future_timestamp,
         dialect: Dialect {
             names_are_one: config.cql_duplicate_bind_variable_names_refer_to_same_variable,
@@ -167,18 +160,12 @@ pub fn language(config: &Config) -> cql::Config {
             most_windows: u32::try_from(config.twcs_max_window_count).unwrap_or(u32::MAX),
             windows_without_ttl: config.restrict_twcs_without_default_ttl,
             large_data: LargeDataLimits {
-                cell: Limits {
+                cell: Thresholds {
                     warned: config.compaction_large_cell_warning_threshold_mb.0,
                     refused: config.large_cell_fail_threshold_mb.0,
                 },
-                row: Limits {
-                    warned: config.compaction_large_row_warning_threshold_mb.0,
-                    refused: config.large_row_fail_threshold_mb.0,
-                },
-                collection: Limits {
-                    warned: config.compaction_collection_elements_count_warning_threshold,
-                    refused: config.large_collection_elements_fail_threshold,
-                },
+                row: large_rows(config),
+                collection: large_collections(config),
                 warns_clients: config.large_data_cql_warnings,
             },
             ..Guardrails::default()
@@ -190,15 +177,28 @@ pub fn language(config: &Config) -> cql::Config {
 /// Starts the layers on every shard. To be called on shard 0.
 pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
     let data_dir = config.data_dir.clone();
-    let started = Box::pin(start_layers(config)).await;
-    match (started, rt::fs::disk_space(&data_dir).await) {
-        (Err(StartError(why)), Ok((_, free))) if free < START_NEEDS => Err(StartError(format!(
-            "{why}; the disk of {} has {} MiB free, and a start needs {} MiB",
-            data_dir.display(),
-            free >> 20,
-            START_NEEDS >> 20
-        ))),
-        (started, _) => started,
+    match Box::pin(start_layers(config)).await {
+        Err(StartError(why)) => Err(StartError(match lack_of_room(&data_dir).await {
+            Some(lack) => format!("{why}; {lack}"),
+            None => why,
+        })),
+        started => started,
+    }
+}
+
+/// What the disk of a directory lacks for a start.
+async fn lack_of_room(dir: &Path) -> Option<String> {
+    let at = dir.display();
+    match (rt::fs::disk_space(dir).await, rt::fs::free_files(dir).await) {
+        (Ok((_, free)), _) if free < START_NEEDS => {
+            let (free, needs) = (free >> 20, START_NEEDS >> 20);
+            Some(format!("the disk of {at} has {free} MiB free, and a start needs {needs} MiB"))
+        }
+        (_, Ok(Some(0))) => Some(format!(
+            "the disk of {at} has free space, but no inodes: it takes no more files. Remove files from it (snapshots are the first place to \
+             look), or use a file system with more inodes"
+        )),
+        _ => None,
     }
 }
 
@@ -215,7 +215,7 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
             "accept_loss is set: missing files are given up; take it out of the configuration after this start"
         );
     }
-    inventory::check_logs(&data_dir, &config).await?;
+    let mut given_up = inventory::check_logs(&data_dir, &config).await?;
     let reserve = DiskReserve::of(&config.data_dir, config.disk_reserve);
     reserve.release().await.map_err(StartError::because)?;
 
@@ -225,13 +225,14 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     let OpenMetadata { log, recovered, joins } = opened;
     let alone = log.is_alone();
     if !joins {
-        inventory::check_tables(&data_dir, &config, &recovered).await?;
+        given_up.extend(inventory::check_tables(&data_dir, &config, &recovered).await?);
     }
 
-    open_shard(config.clone(), &recovered, Some(log)).await?;
+    let last_writer = data_dir.last_writer();
+    open_shard(config.clone(), last_writer, &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
         let (config, recovered) = (config.clone(), recovered.clone());
-        let open = move || async move { open_shard(config, &recovered, None).await };
+        let open = move || async move { open_shard(config, last_writer, &recovered, None).await };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), open))
     });
     // All are waited for, so that none works on the directory any more when the error is known.
@@ -248,8 +249,12 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     }
     inventory::name_unknown_tables(&data_dir).await?;
     let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
-    let keeper = Rc::new(data_dir.inventory_keeper());
-    let inventory = InventoryRecord { data_dir: data_dir.clone(), keeper: keeper.clone(), alone };
+    if wire.is_some() {
+        inventory::note_given_up(&config, &given_up, &replayed).await?;
+    }
+    let keeper = Rc::new(data_dir.inventory_keeper(alone));
+    let inventory =
+        InventoryRecord { data_dir: data_dir.clone(), keeper: keeper.clone(), alone, is_written: Rc::default() };
     AfterReplay { logs: old_logs, inventory, reserve }.finish().await?;
     inventory::watch_directories(keeper).await;
     let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
@@ -273,17 +278,20 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
 }
 
-/// Stops the layers on every shard, top down: what runs is finished, the logs are synced. To be called on shard 0. An error says what
-/// could not be written.
-pub async fn stop() -> Result<(), StartError> {
+/// Stops the layers on every shard, top down: what runs is finished, the logs are synced. To be
+/// called on shard 0. An error says what could not be written, and whether acknowledged writes may
+/// be missing for that.
+pub async fn stop() -> Result<(), StopError> {
     stop_in(&Phase::default()).await
 }
 
 /// As [`stop`], and says which phase it is in.
-pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StartError> {
+pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StopError> {
+    let mut log = Ok(());
     if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
         phase.enter("closing the log of the metadata");
         metadata.stop().await;
+        log = metadata.check_log().await;
         phase.enter("closing connections to other nodes");
         membership::close().await;
     }
@@ -299,32 +307,25 @@ pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StartError> {
         }
     });
     let unwritten = unwritten.await;
+    inventory::forget_removed_logs(&unwritten).await;
     rt::shard::uninstall::<InventoryKeeper>();
-    all_written(unwritten)
+    let unwritten = StopError::of(unwritten);
+    match (log, unwritten) {
+        (Ok(()), unwritten) => unwritten,
+        (Err(why), Ok(())) => Err(StopError::MayLackWrites(why)),
+        (Err(why), Err(also)) => Err(StopError::MayLackWrites(format!("{why}; {also}"))),
+    }
 }
 
-/// An error if a shard could not write something until it stopped.
-fn all_written(shards: Vec<Unwritten>) -> Result<(), StartError> {
-    let logs: Vec<String> = shards.iter().filter_map(|shard| shard.log.clone()).collect();
-    if let Some(why) = logs.first() {
-        return Err(StartError(format!(
-            "the commitlog could not be closed: {why}; the last writes may not be on disk"
-        )));
-    }
-    let tables: BTreeSet<String> = shards.into_iter().flat_map(|shard| shard.tables).collect();
-    if tables.is_empty() {
-        return Ok(());
-    }
-    let tables = tables.into_iter().collect::<Vec<_>>().join(", ");
-    Err(StartError(format!(
-        "stopped, but the memtables of {tables} could not be flushed; their writes are in the commitlog and are replayed at the next \
-         start"
-    )))
-}
-
-async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {
+async fn open_shard(
+    config: StackConfig,
+    last_writer: LastWriter,
+    recovered: &Recovered,
+    log: Option<MetadataLog>,
+) -> Result<(), StartError> {
     let shard = rt::shard::this();
-    let engine = Engine::open(engine_config(&config, shard, config.info.host_id)).await.map_err(StartError::because)?;
+    let engine = EngineConfig { last_writer, ..engine_config(&config, shard, config.info.host_id) };
+    let engine = Engine::open(engine).await.map_err(StartError::because)?;
     let info = Rc::new(config.info);
     rt::shard::install(info.clone());
     rt::shard::install(engine.clone());
@@ -401,7 +402,7 @@ fn large_things(engine: Rc<Engine>) -> Rc<LargeThings> {
     let list = move || {
         let mut things = Vec::new();
         for (table, sstable, LargeData { written_at, list }) in engine.large_data() {
-            things.extend(list.into_iter().map(|Large { size, partition_key, what }| {
+            things.extend(list.into_iter().map(|Large { size, partition_key, what, .. }| {
                 let what = match what {
                     LargeKind::Partition { rows, range_tombstones } => LargeThing::Partition { rows, range_tombstones },
                     LargeKind::Row { clustering_key } => LargeThing::Row { clustering_key },

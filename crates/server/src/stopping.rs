@@ -2,12 +2,73 @@
 //!
 //! Ending like that loses nothing that was acknowledged, as kill -9 does not: the next start replays the commitlog.
 
-use rt::side_thread::{self, SideThread};
+use engine::{LogLeft, Unwritten};
+use rt::sync::watch;
 use rt::time::Duration;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use thiserror::Error;
 
-/// The exit status of a process that was cut off.
-const CUT_OFF: i32 = 1;
+/// The exit status of a process that failed, or that was cut off.
+pub const FAILED: u8 = 1;
+/// The exit status of a process that stopped in order with all acknowledged writes on disk, but
+/// could not write all that it should: the next start replays more.
+pub const REPLAYS: u8 = 3;
+
+/// What a stop could not write. The texts are for the operator.
+#[derive(Debug, Error)]
+pub enum StopError {
+    /// Acknowledged writes may not be on disk.
+    #[error("{0}")]
+    MayLackWrites(String),
+    /// All acknowledged writes are on disk, some of them only in the commitlog.
+    #[error("{0}")]
+    Replays(String),
+}
+
+impl StopError {
+    /// With which status the process ends.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            StopError::MayLackWrites(_) => FAILED,
+            StopError::Replays(_) => REPLAYS,
+        }
+    }
+
+    /// An error if a shard could not write something until it stopped.
+    pub(crate) fn of(shards: Vec<Unwritten>) -> Result<(), StopError> {
+        let tables: BTreeSet<&String> = shards.iter().flat_map(|shard| &shard.tables).collect();
+        let tables = tables.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let left_of =
+            |wanted: fn(&LogLeft) -> Option<&String>| shards.iter().find_map(|shard| wanted(shard.log.as_ref()?));
+        let not_ended = left_of(|log| if let LogLeft::NotEnded(why) = log { Some(why) } else { None });
+        if let Some(why) = left_of(|log| if let LogLeft::MayLackWrites(why) = log { Some(why) } else { None }) {
+            let also = if tables.is_empty() {
+                String::new()
+            } else {
+                format!(", nor could the memtables of {tables} be flushed")
+            };
+            return Err(StopError::MayLackWrites(format!(
+                "the commitlog could not be written to its end ({why}){also}: the last writes may not be on disk"
+            )));
+        }
+        let mut left = Vec::new();
+        if !tables.is_empty() {
+            left.push(format!(
+                "the memtables of {tables} could not be flushed; their writes are in the commitlog and are replayed at the next start"
+            ));
+        }
+        left.extend(not_ended.map(|why| {
+            format!("the commitlog could not be closed ({why}); all writes are on disk, and the next start replays it")
+        }));
+        let removed = left_of(|log| if let LogLeft::Removed { what, .. } = log { Some(what) } else { None });
+        left.extend(removed.map(|what| format!("{what}; all writes are on disk, for they were flushed to sstables")));
+        if left.is_empty() { Ok(()) } else { Err(StopError::Replays(format!("stopped, but {}", left.join("; ")))) }
+    }
+}
 
 /// What a stop is doing, for the log line that says what it was cut off in.
 #[derive(Clone, Debug, Default)]
@@ -25,25 +86,130 @@ impl Phase {
     }
 }
 
+/// Ends the process if a stop takes too long. Its thread starts with the node, because a node that has to stop may have neither a
+/// descriptor nor a thread to spare.
+pub struct StopClock(mpsc::Sender<(Duration, Phase)>);
+
+impl StopClock {
+    /// Starts the thread, which waits for a stop to begin.
+    pub fn start() -> io::Result<StopClock> {
+        let (begin, begun) = mpsc::channel();
+        thread::Builder::new().name("stop-limit".to_owned()).spawn(move || {
+            let Ok((limit, phase)) = begun.recv() else { return };
+            if matches!(begun.recv_timeout(limit), Err(RecvTimeoutError::Timeout)) {
+                let phase = Phase::get(&phase);
+                tracing::error!(
+                    phase,
+                    ?limit,
+                    "the node did not stop in time (shutdown_timeout_in_ms): the process ends"
+                );
+                std::process::exit(FAILED.into());
+            }
+        })?;
+        Ok(StopClock(begin))
+    }
+}
+
 /// A stop under way. The limit holds until this is dropped.
 pub struct Stopping {
     /// What the stop is doing.
     pub phase: Phase,
-    _clock: Option<SideThread>,
+    _clock: StopClock,
 }
 
 impl Stopping {
     /// Begins a stop that may take `limit`.
-    pub fn begin(limit: Duration) -> Stopping {
+    pub fn begin(clock: StopClock, limit: Duration) -> Stopping {
         let phase = Phase::default();
-        let known = phase.clone();
-        let clock = side_thread::start("stop-limit", move || async move {
-            rt::time::sleep(limit).await;
-            let phase = known.get();
-            tracing::error!(phase, ?limit, "the node did not stop in time (shutdown_timeout_in_ms): the process ends");
-            std::process::exit(CUT_OFF);
-        });
-        let clock = clock.map_err(|error| tracing::warn!(%error, "the stop has no time limit")).ok();
+        phase.enter("waiting for shard 0");
+        if clock.0.send((limit, phase.clone())).is_err() {
+            tracing::warn!("the stop has no time limit: its thread has ended");
+        }
         Stopping { phase, _clock: clock }
+    }
+}
+
+/// Reports that the node has failed, from any shard. The node stops then, in order, as upon a
+/// signal.
+#[derive(Clone, Debug)]
+pub struct FailureSender(Arc<watch::Sender<Option<String>>>);
+
+/// Receives the failure of the node.
+pub struct FailureReceiver(watch::Receiver<Option<String>>);
+
+/// Both ends of the channel that reports the failure of the node.
+pub fn failure_channel() -> (FailureSender, FailureReceiver) {
+    let (sender, receiver) = watch::channel(None);
+    (FailureSender(Arc::new(sender)), FailureReceiver(receiver))
+}
+
+impl FailureSender {
+    /// The node has failed and must stop. Of several failures the first is reported.
+    pub fn send(&self, why: String) {
+        self.0.send_if_modified(|known| known.is_none() && known.replace(why).is_none());
+    }
+}
+
+impl FailureReceiver {
+    /// Why the node has failed, once it has.
+    pub async fn recv(&mut self) -> String {
+        let why = self.0.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
+        match why {
+            Ok(why) => why,
+            // All senders are gone: nothing is left that could fail.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::commitlog::OldRun;
+    use rt::ShardId;
+
+    fn left(tables: &[&str], log: Option<LogLeft>) -> Unwritten {
+        Unwritten { tables: tables.iter().map(|table| table.to_string()).collect(), log }
+    }
+
+    #[test]
+    fn what_is_replayed_is_told_from_what_may_be_lost() {
+        assert!(StopError::of(vec![left(&[], None), left(&[], None)]).is_ok());
+        let of = |shards| StopError::of(shards).expect_err("something is left");
+        let (full, broken) = ("no space".to_owned(), "fsync failed".to_owned());
+
+        let manifest = of(vec![left(&[], None), left(&[], Some(LogLeft::NotEnded(full.clone())))]);
+        assert_eq!(manifest.exit_status(), REPLAYS);
+        let text = manifest.to_string();
+        assert!(text.contains("all writes are on disk") && !text.contains("may not be on disk"), "{text}");
+
+        let both = of(vec![left(&["k.b", "k.a"], None), left(&["k.a"], Some(LogLeft::NotEnded(full.clone())))]);
+        assert_eq!(both.exit_status(), REPLAYS);
+        assert!(both.to_string().contains("memtables of k.a, k.b could") && both.to_string().contains(&full), "{both}");
+
+        let run = OldRun { shard: ShardId(0), run: 7, dir: "commitlog/0/run-7".into() };
+        let removed = of(vec![left(&[], Some(LogLeft::Removed { what: "segment-7 was removed".into(), run }))]);
+        assert_eq!(removed.exit_status(), REPLAYS);
+        let text = removed.to_string();
+        assert!(
+            text.contains("segment-7") && text.contains("all writes are on disk") && !text.contains("replay"),
+            "{text}"
+        );
+
+        let lost =
+            of(vec![left(&["k.a"], Some(LogLeft::NotEnded(full))), left(&[], Some(LogLeft::MayLackWrites(broken)))]);
+        assert_eq!(lost.exit_status(), FAILED);
+        let text = lost.to_string();
+        assert!(text.contains("fsync failed") && text.contains("k.a") && text.contains("may not be on disk"), "{text}");
+    }
+
+    #[test]
+    fn the_first_failure_is_reported() {
+        rt::block_on(async {
+            let (sender, mut receiver) = failure_channel();
+            sender.send("first".into());
+            sender.clone().send("second".into());
+            assert_eq!(receiver.recv().await, "first");
+        });
     }
 }

@@ -8,10 +8,8 @@ use crate::model::{Change, SeenRow};
 use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
 use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
 use cluster::coordinator::PageLimits;
-use cluster::metadata::NodeInfo;
 use engine::commitlog::SyncMode;
 use engine::{Engine, EngineError};
-use model::HostId;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use replica::Replica;
@@ -20,7 +18,7 @@ use rt::time::Duration;
 use server::stack::{self, ReplicaConfig, StackConfig};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 /// Clients that write at the same time, each to partitions of its own.
@@ -455,41 +453,16 @@ where
 
 impl Life {
     fn config(&self) -> StackConfig {
-        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         StackConfig {
-            cluster: None,
-            data_dir: "/node".into(),
-            info: NodeInfo {
-                host_id: HostId::from_bytes([0; 16]),
-                cluster_name: "sim".into(),
-                shards: 0,
-                datacenter: "datacenter1".into(),
-                rack: "rack1".into(),
-                rpc_address: local,
-                listen_address: local,
-                broadcast_address: local,
-                native_port: 9042,
-                shard_aware_port: 19042,
-                storage_port: 7000,
-                release_version: "4.1.0".into(),
-                started_micros: rt::time::wall_micros(),
-            },
-            memory_per_shard: self.variant.memory,
             sync: self.sync,
             // Small, so that segments and the log's limit matter.
             segment_size: 8 << 10,
             log_size_limit: 48 << 10,
-            accept_loss: false,
             disk_reserve: 64 << 10,
-            ignore_log_corruption: false,
-            auto_snapshot: false,
-            auto_compaction: true,
             page_limits: PageLimits { bytes: 300, ..PageLimits::default() },
-            tombstone_warn_threshold: u64::MAX,
             replica: replica_config(self.variant.queriers.unwrap_or(self.seed), self.variant.memory),
-            compaction_throughput: 0,
             open_files: self.variant.open_files,
-            language: cql::request::Config::default(),
+            ..StackConfig::new("/node", "sim", Ipv4Addr::LOCALHOST.into(), self.variant.memory)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes a random sstable, for other tools to judge: `write_random_sstable DIR SEED [PARTITIONS ROWS VALUE]`. Prints the path of
 //! its Data.db; beside it lies `dump.json`, what Messina reads from it.
 
-#[path = "../tests/random/mod.rs"]
+#[path = "../tests/all/random/mod.rs"]
 mod random;
 
 use model::HostId;

@@ -15,6 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 /// What an entry costs beside its bytes.
@@ -25,8 +27,13 @@ const SMALL_PERCENT: usize = 10;
 const SAMPLE: u64 = 8;
 /// The part of the budget that all readers together may have under way beyond one read each: one in so many bytes.
 const AHEAD_SHARE: usize = 32;
+/// The part of the budget that is never lent: one in so many bytes.
+const LEAST_PART: usize = 8;
 /// More hits than this are not counted.
 const MAX_VISITS: u8 = 3;
+
+/// Tells how many bytes of the shard's memory nobody has. Must not use the cache.
+pub type Spare = Box<dyn Fn() -> usize>;
 
 /// Numbers of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +62,14 @@ pub struct PageCache {
     ahead: Rc<Cell<usize>>,
     /// The memory of reads that hold something large.
     large: Rc<LargeReads>,
+    /// The same of flushes and compactions.
+    large_jobs: Rc<LargeReads>,
+}
+
+impl std::fmt::Debug for PageCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageCache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,6 +96,12 @@ struct Entry {
 #[derive(Default)]
 struct Inner {
     budget: usize,
+    /// Bytes of the budget that others use for a while.
+    lent: usize,
+    /// Bytes of results on their way to clients.
+    results: Arc<AtomicUsize>,
+    /// Bytes of the shard's memory that nobody has now: only what is lent beyond them is taken from the budget.
+    spare: Option<Spare>,
     bytes: usize,
     small_bytes: usize,
     entries: Vec<Entry>,
@@ -109,13 +130,41 @@ impl PageCache {
 
     /// A cache that holds up to `budget` bytes, of sstables whose files are opened there.
     pub fn with_files(budget: usize, files: Rc<OpenFiles>) -> Rc<PageCache> {
-        PageCache::with_large_reads(budget, files, LargeReads::new(usize::MAX))
+        PageCache::with_large_budgets(budget, files, usize::MAX, usize::MAX)
     }
 
-    /// The same, with a budget for reads that hold something large.
-    pub fn with_large_reads(budget: usize, files: Rc<OpenFiles>, large: Rc<LargeReads>) -> Rc<PageCache> {
-        let inner = RefCell::new(Inner { budget, ..Inner::default() });
-        Rc::new(PageCache { inner, files, ahead: Rc::default(), large })
+    /// The same, with budgets for what reads hold of something large, and what flushes and compactions do. While they hold it, the cache
+    /// does without that much.
+    pub fn with_large_budgets(budget: usize, files: Rc<OpenFiles>, reads: usize, jobs: usize) -> Rc<PageCache> {
+        Rc::new_cyclic(|me| {
+            let (large, large_jobs) = (LargeReads::beside(reads, me.clone()), LargeReads::beside(jobs, me.clone()));
+            let inner = RefCell::new(Inner { budget, results: large.results(), ..Inner::default() });
+            PageCache { inner, files, ahead: Rc::default(), large, large_jobs }
+        })
+    }
+
+    /// Says how many bytes of the shard's memory nobody has at a moment. Without it, there are none.
+    pub fn set_spare(&self, spare: Spare) {
+        self.inner.borrow_mut().spare = Some(spare);
+    }
+
+    /// Does without `bytes` more until the loan is dropped, as far as there is no spare memory; what is cached beyond the rest leaves at once.
+    pub fn lend(self: &Rc<Self>, bytes: usize) -> Loan {
+        let mut inner = self.inner.borrow_mut();
+        inner.lent += bytes;
+        let limit = inner.limit();
+        inner.evict_to(limit);
+        Loan { cache: self.clone(), bytes }
+    }
+
+    /// Bytes that it does without.
+    pub fn lent(&self) -> usize {
+        self.inner.borrow().lent
+    }
+
+    /// The memory of flushes and compactions that hold something large.
+    pub fn large_jobs(&self) -> &Rc<LargeReads> {
+        &self.large_jobs
     }
 
     /// The memory of reads that hold something large.
@@ -132,7 +181,8 @@ impl PageCache {
     pub fn set_budget(&self, bytes: usize) {
         let mut inner = self.inner.borrow_mut();
         inner.budget = bytes;
-        inner.evict_to(bytes);
+        let limit = inner.limit();
+        inner.evict_to(limit);
     }
 
     /// The budget in bytes.
@@ -151,7 +201,7 @@ impl PageCache {
     /// Whether it takes `bytes` bytes in of a long sequential read.
     pub(crate) fn samples(&self, bytes: usize) -> bool {
         let mut inner = self.inner.borrow_mut();
-        if inner.bytes + bytes + bytes / 8 <= inner.budget {
+        if inner.bytes + bytes + bytes / 8 <= inner.limit() {
             return true;
         }
         inner.sample = inner.sample.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -180,6 +230,16 @@ impl PageCache {
 }
 
 impl Inner {
+    /// Bytes that it may hold now.
+    fn limit(&self) -> usize {
+        let others = self.lent + self.results.load(Ordering::Relaxed);
+        if others == 0 {
+            return self.budget;
+        }
+        let spare = self.spare.as_ref().map_or(0, |spare| spare());
+        self.budget.saturating_sub(others.saturating_sub(spare)).max(self.budget / LEAST_PART)
+    }
+
     fn slot(&self, key: Key) -> Option<u32> {
         self.files.get(&key.file)?.get(&key.page).copied()
     }
@@ -200,10 +260,11 @@ impl Inner {
 
     fn insert(&mut self, key: Key, bytes: Bytes) {
         let cost = bytes.len() + OVERHEAD;
-        if cost > self.budget || self.slot(key).is_some() || !self.files.contains_key(&key.file) {
+        let limit = self.limit();
+        if cost > limit || self.slot(key).is_some() || !self.files.contains_key(&key.file) {
             return;
         }
-        self.evict_to(self.budget - cost);
+        self.evict_to(limit - cost);
         let small = self.ghosts.remove(&key).is_none();
         let bytes = if small { bytes } else { Bytes::copy_from_slice(&bytes) };
         let entry = Entry { key, bytes: Some(bytes), visits: 0, small };
@@ -360,6 +421,11 @@ impl CachedFile {
         &self.cache.large
     }
 
+    /// The memory of flushes and compactions that hold something large.
+    pub fn large_jobs(&self) -> &Rc<LargeReads> {
+        &self.cache.large_jobs
+    }
+
     /// Room for a read ahead of so many bytes, of a reader that has one under way already; none while readers have taken all there is.
     pub fn room_ahead(&self, bytes: usize) -> Option<RoomAhead> {
         let (room, all) = (&self.cache.ahead, self.cache.budget() / AHEAD_SHARE);
@@ -398,6 +464,19 @@ impl CachedFile {
             keys.push(key);
         }
         Claim { cache: self.cache.clone(), keys }
+    }
+}
+
+/// Memory that the cache does without; dropping it gives it back.
+#[derive(Debug)]
+pub struct Loan {
+    cache: Rc<PageCache>,
+    bytes: usize,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.cache.inner.borrow_mut().lent -= self.bytes;
     }
 }
 
@@ -476,88 +555,4 @@ impl Flight {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(n: u8) -> Bytes {
-        Bytes::from(vec![n; 1000])
-    }
-
-    fn keys_held(file: &CachedFile, pages: std::ops::Range<u64>) -> Vec<u64> {
-        pages.filter(|&n| file.has(Kind::Data, n)).collect()
-    }
-
-    #[test]
-    fn pages_in_use_survive_a_flood_and_the_budget_holds() {
-        let cache = PageCache::new(100 * (1000 + OVERHEAD));
-        let file = cache.register();
-        for round in 0..3 {
-            for n in 0..20 {
-                if file.get(Kind::Data, n).is_none() {
-                    assert_eq!(round, 0, "asked for again, so it stayed");
-                    file.insert(Kind::Data, n, &page(n as u8));
-                }
-                assert_eq!(file.get(Kind::Data, n), Some(page(n as u8)));
-            }
-            for n in 0..200u64 {
-                file.insert(Kind::Data, 1000 * (round + 1) + n, &page(0));
-            }
-        }
-        assert_eq!(keys_held(&file, 0..20).len(), 20, "asked for again, so they stay");
-        let stats = cache.stats();
-        assert!(stats.bytes <= cache.budget() && stats.pages <= 100 && stats.pages > 80, "{stats:?}");
-        let freed = cache.shrink(stats.bytes / 2);
-        assert!(freed >= stats.bytes / 2 && cache.stats().bytes == stats.bytes - freed);
-        cache.set_budget(0);
-        assert_eq!((cache.stats().bytes, cache.stats().pages), (0, 0));
-        file.insert(Kind::Data, 1, &page(1));
-        assert!(!file.has(Kind::Data, 1));
-    }
-
-    #[test]
-    fn closing_a_file_frees_its_pages() {
-        let cache = PageCache::new(1 << 20);
-        let kept = cache.register();
-        kept.insert(Kind::Index, 3, &page(3));
-        for _ in 0..100 {
-            let file = cache.register();
-            (0..50).for_each(|n| file.insert(Kind::Data, n, &page(n as u8)));
-        }
-        assert_eq!((cache.stats().pages, cache.stats().bytes), (1, 1000 + OVERHEAD));
-        assert_eq!(kept.get(Kind::Index, 3), Some(page(3)));
-        assert_eq!(kept.get(Kind::Data, 3), None);
-        assert!(cache.inner.borrow().entries.len() < 200, "slots are used again");
-    }
-
-    #[test]
-    fn a_full_cache_samples_long_reads() {
-        let cache = PageCache::new(100 * (1000 + OVERHEAD));
-        let file = cache.register();
-        assert!((0..1000).all(|_| file.samples(50_000)), "there is room");
-        (0..100).for_each(|n| file.insert(Kind::Data, n, &page(n as u8)));
-        let taken = (0..8000).filter(|_| file.samples(50_000)).count();
-        assert!((800..1200).contains(&taken), "{taken} of 8000 windows");
-    }
-
-    #[test]
-    fn a_page_is_claimed_once() {
-        rt::block_on(async {
-            let cache = PageCache::new(1 << 20);
-            let file = cache.register();
-            file.insert(Kind::Data, 4, &page(4));
-            let claim = file.claim(Kind::Data, 1, 10);
-            assert_eq!(claim.len(), 3, "up to what is there");
-            let flight = file.flight(Kind::Data, 2).expect("under way");
-            let waiter = rt::task::spawn(async move { flight.wait().await });
-            rt::task::yield_now().await;
-            claim.complete(1, &page(2));
-            drop(claim);
-            assert_eq!(waiter.await, Ok(Some(page(2))));
-            assert!(file.flight(Kind::Data, 1).is_none() && file.has(Kind::Data, 2) && !file.has(Kind::Data, 1));
-            let claim = file.claim(Kind::Data, 1, 2);
-            let flight = file.flight(Kind::Data, 1).expect("under way");
-            drop(claim);
-            assert_eq!(flight.wait().await, None);
-        });
-    }
-}
+mod tests;

@@ -145,7 +145,7 @@ impl Sstable {
             match rt::fs::metadata(&path).await {
                 Ok(found) => out.push((name.clone(), found.len)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
+                Err(source) => return Err(Error::Io { path, source }),
             }
         }
         Ok(out)

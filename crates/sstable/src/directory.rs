@@ -24,7 +24,7 @@ pub struct Listing {
 /// Lists the sstables in `dir`. Other files are left out.
 pub async fn list(dir: &Path) -> Result<Listing, Error> {
     let mut found: BTreeMap<(Version, Generation), (bool, Vec<PathBuf>)> = BTreeMap::new();
-    for entry in rt::fs::read_dir(dir).await? {
+    for entry in rt::fs::read_dir(dir).await.map_err(Error::io(dir))? {
         if let Some((place, component)) = Place::parse_name(dir, &entry.name) {
             let (sealed, files) = found.entry((place.version, place.generation)).or_default();
             *sealed |= component == Component::Toc;
@@ -45,11 +45,12 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
 /// Removes an sstable: first unsealed, durably, so that a crash half-way leaves only leftovers. Removing one that is not there
 /// is no error.
 pub async fn remove(place: &Place) -> Result<(), Error> {
-    let unsealed = rt::fs::rename(&place.path(Component::Toc), &place.path(Component::TemporaryToc)).await;
+    let toc = place.path(Component::Toc);
+    let unsealed = rt::fs::rename(&toc, &place.path(Component::TemporaryToc)).await;
     match unsealed {
-        Ok(()) => rt::fs::sync_dir(&place.dir).await?,
+        Ok(()) => rt::fs::sync_dir(&place.dir).await.map_err(Error::io(&place.dir))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
+        Err(source) => return Err(Error::Io { path: toc, source }),
     }
     remove_files(place).await;
     Ok(())
@@ -85,9 +86,10 @@ pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
         }
     }
     for (component, wanted) in [(Component::Data, checksums.data_length), (Component::Index, checksums.index_length)] {
-        match rt::fs::metadata(&place.path(component)).await {
+        let path = place.path(component);
+        match rt::fs::metadata(&path).await {
             Ok(found) if found.len == wanted => {}
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(Error::Io { path, source }),
             _ => return Ok(false),
         }
     }
@@ -98,15 +100,15 @@ pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
     // Under a name that no start takes for the mark of an unfinished sstable.
     let rebuilt = place.dir.join(place.file_name(REBUILT_TOC));
     write_over(rebuilt.clone(), toc, IoClass::Background).await?;
-    rt::fs::rename(&rebuilt, &place.path(Component::Toc)).await?;
-    rt::fs::sync_dir(&place.dir).await?;
+    rt::fs::rename(&rebuilt, &place.path(Component::Toc)).await.map_err(Error::io(&rebuilt))?;
+    rt::fs::sync_dir(&place.dir).await.map_err(Error::io(&place.dir))?;
     Ok(true)
 }
 
-async fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
+async fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     match rt::fs::read(path).await {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(Error::io(path)(error)),
     }
 }

@@ -25,8 +25,13 @@ impl fmt::Display for Corrupt {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system's.
-    #[error("sstable I/O: {0}")]
-    Io(#[from] io::Error),
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it says.
+        source: io::Error,
+    },
     /// Damage.
     #[error("{0}")]
     Corrupt(Corrupt),
@@ -36,6 +41,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err` on an operation on the file or directory at `path`.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
+        move |source| Error::Io { path: path.to_path_buf(), source }
+    }
+
+    /// Whether the operating system refused for a reason that says nothing of the file: the process has no descriptors or no memory. Other
+    /// files would be refused as well, and this one may be served later.
+    pub fn is_of_process(&self) -> bool {
+        const ENOMEM: i32 = 12;
+        let Error::Io { source, .. } = self else { return false };
+        crate::is_out_of_files(source) || source.raw_os_error() == Some(ENOMEM)
+    }
+
     /// Damage at a place.
     pub(crate) fn corrupt(file: &Path, offset: u64, why: impl Into<String>) -> Error {
         Error::Corrupt(Corrupt { file: file.to_path_buf(), offset, why: why.into() })

@@ -249,18 +249,30 @@ impl Place {
     }
 
     /// The name of the file of a component, known or not.
-    pub(crate) fn file_name(&self, component: &str) -> String {
+    pub fn file_name(&self, component: &str) -> String {
         format!("{}-{}-big-{component}", self.version.name(), self.generation)
     }
 
     /// Takes a file name of this format apart; `None` for any other name, or a component that Messina does not know.
     pub fn parse_name(dir: &Path, name: &str) -> Option<(Place, Component)> {
-        let (version, rest) = name.split_once('-')?;
-        let (generation, rest) = rest.split_once('-')?;
-        let component = Component::named(rest.strip_prefix("big-")?)?;
-        let version = Version::ALL.into_iter().find(|v| v.name() == version)?;
+        let (version, generation, component) = split_name(name)?;
+        let component = Component::named(component)?;
         Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
+
+    /// As [`Place::parse_name`], with the component's name, also of one that Messina does not know.
+    pub fn of_file<'a>(dir: &Path, name: &'a str) -> Option<(Place, &'a str)> {
+        let (version, generation, component) = split_name(name)?;
+        Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
+    }
+}
+
+/// The version, generation and component in a file name.
+fn split_name(name: &str) -> Option<(Version, &str, &str)> {
+    let (version, rest) = name.split_once('-')?;
+    let (generation, rest) = rest.split_once('-')?;
+    let version = Version::ALL.into_iter().find(|v| v.name() == version)?;
+    Some((version, generation, rest.strip_prefix("big-")?))
 }
 
 /// Says of which format a file is that bears the name of an sstable's but cannot be read; `None` for any other name.

@@ -1,35 +1,33 @@
 //! What is large in an sstable: partitions, rows and cells beyond limits, found while it is written.
 //!
 //! They stand in a component of their own, LargeData.db, which other tools ignore; an sstable without any has none. So they are known after
-//! a restart, come along where the sstable goes, and go with it. Of each kind the largest [`KEPT`] are kept. Layout:
+//! a restart, come along where the sstable goes, and go with it. By each measure the largest [`LargeLimits::records`] are kept. Layout:
 //!
 //! ```text
-//! be32 version 1
+//! be32 version 2
 //! be64 when it was written, in milliseconds since 1970
 //! be32 count
 //!   u8 kind (0 partition, 1 row, 2 cell), vint size in bytes, vint length and text of the partition key
+//!   vint length and bytes of the partition key, vint length and bytes of the clustering key (version 1 lacks both)
 //!   of a partition: vint rows, vint range tombstones
 //!   of a row: vint length and text of the clustering key; empty for the static row
 //!   of a cell: the same, vint length and name of the column, vint elements of the collection (0 for what is none)
 //! ```
 //!
-//! A row costs one comparison; only rows that are large enough to hold something large are looked at.
+//! They are found by [`finder`] while the sstable is written.
 
-use crate::dump::{clustering_key_texts, key_texts};
+mod finder;
+
 use crate::input::{Fault, Input, Parsed, write_vbytes};
-use model::key::{Clustering, DecoratedKey};
-use model::row::Row;
+use bytes::Bytes;
 use model::types::vint::write_unsigned;
-use model::{ColumnId, TableSchema};
-use std::rc::Rc;
+use std::cell::Cell;
 
-/// How many of a kind are kept for an sstable.
-const KEPT: usize = 100;
-/// Keys are cut to so many characters.
-const LONGEST_KEY: usize = 1000;
-const VERSION: u32 = 1;
-/// An element of a collection takes more bytes than this in a row.
-const LEAST_ELEMENT: u64 = 2;
+pub(crate) use finder::Finder;
+
+const VERSION: u32 = 2;
+/// The first version, without the bytes of keys.
+const VERSION_WITHOUT_KEYS: u32 = 1;
 
 /// What counts as large: more than this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +42,8 @@ pub struct LargeLimits {
     pub cell_bytes: u64,
     /// Elements of a collection.
     pub collection_elements: u64,
+    /// How many things are kept for an sstable by each measure, the largest first.
+    pub records: usize,
 }
 
 impl Default for LargeLimits {
@@ -55,8 +55,22 @@ impl Default for LargeLimits {
             row_bytes: 10 << 20,
             cell_bytes: 1 << 20,
             collection_elements: 10_000,
+            records: 10,
         }
     }
+}
+
+/// How many things were beyond the limits in the sstables that were written, whether they are kept or not.
+#[derive(Default, Debug)]
+pub struct LargeCounts {
+    /// Partitions of too many bytes.
+    pub partitions: Cell<u64>,
+    /// Rows.
+    pub rows: Cell<u64>,
+    /// Cells, and collections of too many bytes.
+    pub cells: Cell<u64>,
+    /// Collections of too many elements.
+    pub collections: Cell<u64>,
 }
 
 /// Something large.
@@ -66,6 +80,10 @@ pub struct Large {
     pub size: u64,
     /// The partition key as text, components divided by colons.
     pub partition_key: String,
+    /// The partition key; empty in files of version 1.
+    pub key: Bytes,
+    /// The clustering key of the row; empty for partitions and the static row.
+    pub clustering: Bytes,
     /// What it is.
     pub what: LargeKind,
 }
@@ -125,6 +143,8 @@ impl LargeData {
             out.push(large.what.number() as u8);
             write_unsigned(large.size, &mut out);
             write_vbytes(large.partition_key.as_bytes(), &mut out);
+            write_vbytes(&large.key, &mut out);
+            write_vbytes(&large.clustering, &mut out);
             match &large.what {
                 LargeKind::Partition { rows, range_tombstones } => {
                     write_unsigned(*rows, &mut out);
@@ -147,13 +167,20 @@ impl LargeData {
             Ok(text.to_owned())
         }
         let mut input = Input(bytes);
-        if input.be32()? != VERSION {
-            return Err(Fault::Bad("version of the large data"));
-        }
+        let has_keys = match input.be32()? {
+            VERSION => true,
+            VERSION_WITHOUT_KEYS => false,
+            _ => return Err(Fault::Bad("version of the large data")),
+        };
         let written_at = input.be64()?.cast_signed();
         let mut list = Vec::new();
         for _ in 0..input.be32()? {
             let (kind, size, partition_key) = (input.u8()?, input.uvint()?, text(&mut input)?);
+            let (mut key, mut clustering) = (Bytes::new(), Bytes::new());
+            if has_keys {
+                key = Bytes::copy_from_slice(input.vbytes()?);
+                clustering = Bytes::copy_from_slice(input.vbytes()?);
+            }
             let what = match kind {
                 0 => LargeKind::Partition { rows: input.uvint()?, range_tombstones: input.uvint()? },
                 1 => LargeKind::Row { clustering_key: text(&mut input)? },
@@ -164,7 +191,7 @@ impl LargeData {
                 },
                 _ => return Err(Fault::Bad("kind of large data")),
             };
-            list.push(Large { size, partition_key, what });
+            list.push(Large { size, partition_key, key, clustering, what });
         }
         if !input.0.is_empty() {
             return Err(Fault::Bad("bytes after the large data"));
@@ -173,103 +200,15 @@ impl LargeData {
     }
 }
 
-/// Finds what is large while an sstable is written.
-pub(crate) struct Finder {
-    limits: LargeLimits,
-    /// Rows of more bytes are looked at.
-    least_row: u64,
-    schema: Rc<TableSchema>,
-    /// By kind.
-    found: [Vec<Large>; 3],
-}
-
-impl Finder {
-    pub fn new(limits: LargeLimits, schema: Rc<TableSchema>) -> Self {
-        let collections = schema.all_columns().any(|column| column.ty.is_multi_cell());
-        let elements = if collections { limits.collection_elements.saturating_mul(LEAST_ELEMENT) } else { u64::MAX };
-        let least_row = limits.row_bytes.min(limits.cell_bytes).min(elements);
-        Finder { limits, least_row, schema, found: Default::default() }
-    }
-
-    /// A row of so many bytes was written; without a clustering key, the static row.
-    #[inline]
-    pub fn row(&mut self, key: &DecoratedKey, clustering: Option<&Clustering>, row: &Row, size: u64) {
-        if size > self.least_row {
-            self.look_at(key, clustering, row, size);
-        }
-    }
-
-    /// A partition of so many bytes was written.
-    #[inline]
-    pub fn partition(&mut self, key: &DecoratedKey, size: u64, rows: u64, range_tombstones: u64) {
-        if size > self.limits.partition_bytes || rows > self.limits.partition_rows {
-            self.keep(key, size, |_| LargeKind::Partition { rows, range_tombstones });
-        }
-    }
-
-    #[cold]
-    fn look_at(&mut self, key: &DecoratedKey, clustering: Option<&Clustering>, row: &Row, size: u64) {
-        let clustering_key = |schema: &TableSchema| {
-            cut(clustering.map_or(String::new(), |clustering| clustering_key_texts(schema, clustering).join(":")))
-        };
-        if size > self.limits.row_bytes {
-            self.keep(key, size, |schema| LargeKind::Row { clustering_key: clustering_key(schema) });
-        }
-        // The cells of a column stand beside each other.
-        let mut columns: Vec<(ColumnId, u64, u64)> = Vec::new();
-        for cell in row.cells().filter(|cell| cell.as_complex_deletion().is_none()) {
-            let bytes = (cell.value.len() + cell.path.map_or(0, <[u8]>::len)) as u64;
-            let element = u64::from(cell.path.is_some());
-            match columns.last_mut() {
-                Some((column, size, elements)) if *column == cell.column => {
-                    *size += bytes;
-                    *elements += element;
-                }
-                _ => columns.push((cell.column, bytes, element)),
-            }
-        }
-        for (id, size, elements) in columns {
-            if size > self.limits.cell_bytes || elements > self.limits.collection_elements {
-                self.keep(key, size, |schema| LargeKind::Cell {
-                    clustering_key: clustering_key(schema),
-                    column: schema.column(id).map_or(String::new(), |column| column.name.clone()),
-                    elements,
-                });
-            }
-        }
-    }
-
-    /// Keeps something if it is among the largest of its kind.
-    #[cold]
-    fn keep(&mut self, key: &DecoratedKey, size: u64, what: impl FnOnce(&TableSchema) -> LargeKind) {
-        let partition_key = cut(key_texts(&self.schema, &key.key).join(":"));
-        let large = Large { size, partition_key, what: what(&self.schema) };
-        let kept = &mut self.found[large.what.number()];
-        let place = kept.partition_point(|other| other.size >= size);
-        kept.insert(place, large);
-        kept.truncate(KEPT);
-    }
-
-    /// What was found, if anything.
-    pub fn finish(self) -> Option<LargeData> {
-        let list = self.found.concat();
-        (!list.is_empty()).then(|| LargeData { written_at: rt::time::wall_micros() / 1000, list })
-    }
-}
-
-fn cut(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(LONGEST_KEY) {
-        text.truncate(end);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn sample() -> LargeData {
-        let large = |size, key: &str, what| Large { size, partition_key: key.to_owned(), what };
+        let large = |size, text: &str, what| {
+            let (key, clustering) = (Bytes::copy_from_slice(text.as_bytes()), Bytes::from_static(b"row"));
+            Large { size, partition_key: text.to_owned(), key, clustering, what }
+        };
         LargeData {
             written_at: 1_700_000_000_000,
             list: vec![
@@ -285,6 +224,17 @@ mod tests {
         for data in [sample(), LargeData::default()] {
             assert_eq!(LargeData::read(&data.write()), Ok(data));
         }
+    }
+
+    #[test]
+    fn the_first_version_is_read_without_keys() {
+        let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+        let row = [&[1, 100][..], &text("k"), &text("c")].concat();
+        let bytes = [&1u32.to_be_bytes()[..], &7u64.to_be_bytes(), &1u32.to_be_bytes(), &row].concat();
+        let data = LargeData::read(&bytes).expect("readable");
+        let [large] = &data.list[..] else { panic!("{data:?}") };
+        assert_eq!((large.partition_key.as_str(), large.key.len()), ("k", 0));
+        assert_eq!(large.what, LargeKind::Row { clustering_key: "c".into() });
     }
 
     #[test]

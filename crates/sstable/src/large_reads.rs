@@ -1,16 +1,18 @@
-//! The memory of reads that hold large rows or long results: one budget per shard.
+//! The memory of reads that hold large rows or long results: one budget per shard. Another one is for flushes and compactions of large rows.
 //!
 //! What a read needs for a large row is not known before the row is found; a permit for the read cannot count it. So a read asks here when it
 //! meets something large, and waits until there is room. Reads come in by order of arrival. The read that came in first is always
 //! given more, so that no two wait for each other. A result counts from the moment it is built until its last byte was
-//! given up, mostly by the socket of the client, on whatever shard that is.
+//! given up, mostly by the socket of the client, on whatever shard that is. The cache of pages does without what is held, since one large row
+//! may take more than the budget.
 
+use crate::cache::{Loan, PageCache};
 use bytes::Bytes;
 use rt::sync::Notify;
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,6 +40,8 @@ pub struct LargeReads {
     queue: RefCell<VecDeque<ReadId>>,
     room: Notify,
     last: Cell<ReadId>,
+    /// Does without what is held.
+    cache: Weak<PageCache>,
 }
 
 /// A part of the budget that a read holds; dropping it gives it back.
@@ -46,11 +50,17 @@ pub struct LargeRead {
     of: Rc<LargeReads>,
     read: ReadId,
     bytes: usize,
+    _loan: Option<Loan>,
 }
 
 impl LargeReads {
     /// A budget of so many bytes.
     pub fn new(budget: usize) -> Rc<LargeReads> {
+        LargeReads::beside(budget, Weak::new())
+    }
+
+    /// A budget of so many bytes; `cache` does without what is held.
+    pub(crate) fn beside(budget: usize, cache: Weak<PageCache>) -> Rc<LargeReads> {
         Rc::new(LargeReads {
             budget,
             used: Cell::new(0),
@@ -59,6 +69,7 @@ impl LargeReads {
             queue: RefCell::default(),
             room: Notify::new(),
             last: Cell::new(0),
+            cache,
         })
     }
 
@@ -68,6 +79,11 @@ impl LargeReads {
         let id = self.last.get() + 1;
         self.last.set(id);
         id
+    }
+
+    /// Counts the bytes of results that were not given up yet.
+    pub(crate) fn results(&self) -> Arc<AtomicUsize> {
+        self.results.clone()
     }
 
     /// Bytes that reads and their results hold.
@@ -90,7 +106,9 @@ impl LargeReads {
             Some((_, parts)) => *parts += 1,
             None => holders.push((read, 1)),
         }
-        LargeRead { of: self.clone(), read, bytes }
+        drop(holders);
+        let loan = self.cache.upgrade().map(|cache| cache.lend(bytes));
+        LargeRead { of: self.clone(), read, bytes, _loan: loan }
     }
 
     fn may_hold(&self, read: ReadId, bytes: usize) -> bool {
@@ -104,13 +122,38 @@ impl LargeReads {
         is_next && (used + bytes <= self.budget || used == 0)
     }
 
+    /// Counts a copy of a result until what this gives is dropped.
+    pub fn copy_of_result(&self, bytes: usize) -> ResultCopy {
+        self.results.fetch_add(bytes, Ordering::Relaxed);
+        ResultCopy { bytes, results: self.results.clone() }
+    }
+
     /// A result of this shard. If it is large, it counts until the last part of it is given up.
+    #[inline]
     pub fn result(&self, bytes: Vec<u8>) -> Bytes {
-        if bytes.len() < LARGE_RESULT {
-            return bytes.into();
+        match bytes.len() < LARGE_RESULT {
+            true => bytes.into(),
+            false => self.large_result(bytes),
         }
+    }
+
+    #[cold]
+    fn large_result(&self, bytes: Vec<u8>) -> Bytes {
         self.results.fetch_add(bytes.len(), Ordering::Relaxed);
         Bytes::from_owner(LargeResult { bytes, results: self.results.clone() })
+    }
+}
+
+/// A copy of a large result, in another form.
+#[derive(Debug)]
+pub struct ResultCopy {
+    bytes: usize,
+    results: Arc<AtomicUsize>,
+}
+
+impl Drop for ResultCopy {
+    fn drop(&mut self) {
+        self.results.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

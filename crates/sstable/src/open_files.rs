@@ -7,6 +7,7 @@
 //! Invariant: what is to be removed from the disk while somebody still reads it is opened before and stays open
 //! ([`LazyFile::keep`]): it could not be opened any more.
 
+use crate::error::Error;
 use bytes::Bytes;
 use rt::fs::{File, IoClass, OpenOptions};
 use std::cell::{Cell, RefCell};
@@ -146,12 +147,12 @@ impl LazyFile {
     }
 
     /// The open file.
-    pub async fn open(&self) -> io::Result<File> {
+    pub async fn open(&self) -> Result<File, Error> {
         self.0.used.set(true);
         if let Some(file) = &*self.0.file.borrow() {
             return Ok(file.clone());
         }
-        self.open_again().await
+        self.open_again().await.map_err(Error::io(self.path()))
     }
 
     async fn open_again(&self) -> io::Result<File> {
@@ -176,8 +177,8 @@ impl LazyFile {
     }
 
     /// As [`File::read_at`].
-    pub async fn read_at(&self, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
-        self.open().await?.read_at(offset, len, class).await
+    pub async fn read_at(&self, offset: u64, len: usize, class: IoClass) -> Result<Bytes, Error> {
+        self.open().await?.read_at(offset, len, class).await.map_err(Error::io(self.path()))
     }
 
     /// Whether it is open now.
@@ -186,7 +187,7 @@ impl LazyFile {
     }
 
     /// Opens it for as long as it is here.
-    pub async fn keep(&self) -> io::Result<()> {
+    pub async fn keep(&self) -> Result<(), Error> {
         self.0.kept.set(true);
         self.open().await.map(drop)
     }
@@ -264,7 +265,8 @@ mod tests {
             assert_eq!(files.give_back(), 2);
             assert_eq!(read(&all[3]).await, 3, "nor is it given back");
             let gone = all[4].read_at(0, 1, IoClass::Foreground).await.expect_err("it was not kept");
-            assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+            let Error::Io { path, source } = gone else { panic!("{gone}") };
+            assert_eq!((path.as_path(), source.kind()), (all[4].path(), io::ErrorKind::NotFound));
         });
     }
 }

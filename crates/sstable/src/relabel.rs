@@ -12,6 +12,7 @@ use crate::statistics::Statistics;
 use crate::table::Sstable;
 use crate::writer::{Sealed, Unsealed, write_synced};
 use rt::fs::IoClass;
+use std::path::Path;
 
 impl Sstable {
     /// Whether every component is protected by checksums, as in files that Messina wrote.
@@ -42,11 +43,11 @@ impl Sstable {
     async fn write_relabeled(&self, place: &Place, level: u32) -> Result<(), Error> {
         let checksums_path = self.place.path(Component::Checksums);
         let mut checksums =
-            Checksums::read(&rt::fs::read(&checksums_path).await?).map_err(|fault| fault.at(&checksums_path, 0))?;
+            Checksums::read(&read(&checksums_path).await?).map_err(|fault| fault.at(&checksums_path, 0))?;
         let statistics_path = self.place.path(Component::Statistics);
-        let mut statistics = rt::fs::read(&statistics_path).await?;
+        let mut statistics = read(&statistics_path).await?;
         let toc_path = self.place.path(Component::Toc);
-        let toc = rt::fs::read(&toc_path).await?;
+        let toc = read(&toc_path).await?;
         for (component, path, bytes) in
             [(Component::Statistics, &statistics_path, &statistics), (Component::Toc, &toc_path, &toc)]
         {
@@ -60,11 +61,15 @@ impl Sstable {
         let is_rewritten = |name: &str| rewritten.iter().any(|(component, _)| component.name() == name);
         for name in self.components().iter().filter(|name| !is_rewritten(name) && *name != Component::Toc.name()) {
             let from = self.place.dir.join(self.place.file_name(name));
-            rt::fs::hard_link(&from, &place.dir.join(place.file_name(name))).await?;
+            rt::fs::hard_link(&from, &place.dir.join(place.file_name(name))).await.map_err(Error::io(&from))?;
         }
         for (component, bytes) in rewritten {
             write_synced(place.path(component), bytes, IoClass::Background).await?;
         }
         Ok(())
     }
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    rt::fs::read(path).await.map_err(Error::io(path))
 }

@@ -108,12 +108,12 @@ impl Found {
     }
 
     /// Takes a small component; `None` if it is not there.
-    fn take(&mut self, component: Component) -> Result<Option<Bytes>, Error> {
+    fn take(&mut self, place: &Place, component: Component) -> Result<Option<Bytes>, Error> {
         let Some(at) = self.small.iter().position(|(own, _)| *own == component) else { return Ok(None) };
         match self.small.swap_remove(at).1 {
             Ok(bytes) => Ok(Some(bytes.into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(source) => Err(Error::Io { path: place.path(component), source }),
         }
     }
 }
@@ -122,7 +122,7 @@ impl Found {
 fn length_of(length: io::Result<u64>, place: &Place, component: Component) -> Result<u64, Error> {
     length.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::corrupt(&place.path(component), 0, "the TOC lists it, but it is missing"),
-        _ => error.into(),
+        _ => Error::Io { path: place.path(component), source: error },
     })
 }
 
@@ -141,7 +141,7 @@ impl Small<'_> {
             return Ok(None);
         }
         let path = self.place.path(component);
-        let Some(bytes) = self.found.take(component)? else {
+        let Some(bytes) = self.found.take(self.place, component)? else {
             return Err(Error::corrupt(&path, 0, "the TOC lists it, but it is missing"));
         };
         if let Some(checksums) = self.checksums {
@@ -167,8 +167,11 @@ impl Sstable {
     pub async fn open_at(place: &Place, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
         let toc_path = place.path(Component::Toc);
         let mut found = Found::at(place).await;
-        let Some(toc) = found.take(Component::Toc)? else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", toc_path.display())).into());
+        let Some(toc) = found.take(place, Component::Toc)? else {
+            return Err(Error::Io {
+                path: toc_path,
+                source: io::Error::new(io::ErrorKind::NotFound, "the file is missing"),
+            });
         };
         let text = std::str::from_utf8(&toc).map_err(|_| Error::corrupt(&toc_path, 0, "not a list of components"))?;
         let listed: Vec<String> = text.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
@@ -230,7 +233,7 @@ impl Sstable {
 
     fn read_checksums(place: &Place, listed: &[String], found: &mut Found) -> Result<Option<Checksums>, Error> {
         let (component, path) = (Component::Checksums, place.path(Component::Checksums));
-        let found = found.take(component)?;
+        let found = found.take(place, component)?;
         match (listed.iter().any(|name| name == component.name()), found) {
             (false, None) => Ok(None),
             // The list itself is damaged, or somebody left the file here.
@@ -296,7 +299,7 @@ impl Sstable {
             return Ok(summary);
         }
         let index_path = small.place.path(Component::Index);
-        let index = Bytes::from(rt::fs::read(&index_path).await?);
+        let index = Bytes::from(rt::fs::read(&index_path).await.map_err(Error::io(&index_path))?);
         let mut builder = SummaryBuilder::new(128);
         let mut input = Input(&index);
         let mut last: &[u8] = &[];
@@ -337,7 +340,7 @@ impl Sstable {
     }
 
     /// Opens its files for as long as it is here. To be called before they are removed, if somebody still reads it.
-    pub async fn keep_open(&self) -> io::Result<()> {
+    pub async fn keep_open(&self) -> Result<(), Error> {
         self.data.keep().await?;
         self.index.keep().await
     }

@@ -144,7 +144,7 @@ fn head_len(entry: &Entry) -> u64 {
 
 async fn read_exactly(file: &File, at: u64, length: u64) -> Result<bytes::Bytes, Error> {
     let len = (length - at).min(PIECE as u64) as usize;
-    let piece = file.read_at(at, len, OPTIONS.class).await?;
+    let piece = file.read_at(at, len, OPTIONS.class).await.map_err(Error::io(file.path()))?;
     if piece.len() == len { Ok(piece) } else { Err(Error::corrupt(file.path(), at, "the file ends too early")) }
 }
 

@@ -74,10 +74,10 @@ async fn open(file: &Path) -> Result<Rc<Sstable>, Failure> {
     };
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if let Some(format) = sstable::unreadable_format(&name) {
-        return Err(Failure(format!("{}: unsupported format {format}", file.display())));
+        return Err(Failure::new(format!("{}: unsupported format {format}", file.display())));
     }
     let Some((place, _)) = Place::parse_name(dir, &name) else {
-        return Err(Failure(format!("{} is not named like a file of an sstable", file.display())));
+        return Err(Failure::new(format!("{} is not named like a file of an sstable", file.display())));
     };
     Ok(Sstable::open_at(&place, &PageCache::new(CACHE)).await?)
 }
@@ -123,7 +123,7 @@ async fn verify(files: &[PathBuf], json: bool, out: &mut impl Write) -> Result<(
                     "{name}: sound: {partitions} partitions, {rows} rows, {markers} range tombstone markers{protected}"
                 )?;
             }
-            (Err(Failure(why)), false) => writeln!(out, "{name}: {why}")?,
+            (Err(Failure { why, .. }), false) => writeln!(out, "{name}: {why}")?,
             (Ok(found), true) => {
                 let Verified { partitions, rows, markers, all_protected } = found;
                 let line = json!({
@@ -136,7 +136,7 @@ async fn verify(files: &[PathBuf], json: bool, out: &mut impl Write) -> Result<(
                 });
                 writeln!(out, "{line}")?;
             }
-            (Err(Failure(why)), true) => {
+            (Err(Failure { why, .. }), true) => {
                 writeln!(out, "{}", json!({ "file": name.to_string(), "sound": false, "error": why }))?;
             }
         }
@@ -144,7 +144,7 @@ async fn verify(files: &[PathBuf], json: bool, out: &mut impl Write) -> Result<(
     }
     match damaged {
         0 => Ok(()),
-        _ => Err(Failure(format!("{damaged} of {} sstables cannot be trusted", files.len()))),
+        _ => Err(Failure::new(format!("{damaged} of {} sstables cannot be trusted", files.len()))),
     }
 }
 

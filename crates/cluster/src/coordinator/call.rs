@@ -53,10 +53,8 @@ impl Coordinator {
         });
         let bytes = encode_request(&Header::of(context), &request);
         let answer = serve_on(shard, bytes, context).await;
-        let response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
-        if let (Some(trace), Some(began)) = (&context.trace, began) {
-            trace.absorb(began, None, response.events);
-        }
+        let mut response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
+        response.report_to(context, began, None);
         response.result
     }
 }

@@ -2,14 +2,15 @@
 
 use super::Coordinator;
 use super::far::{Message, Miss};
-use crate::hints::Delivered;
 use crate::hints::fate::{self, Fate};
 use crate::hints::format::Hint;
+use crate::hints::{Cause, Delivered, Hints};
 use model::id::HostId;
 use replica::wire::Request;
-use replica::{Class, Context};
+use replica::{Class, Context, ReplicaError};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
+use std::cell::Cell;
 
 /// How long a replica may take over a hint.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,7 +24,8 @@ impl Coordinator {
             if !self.nodes().is_alive(target) {
                 continue;
             }
-            let deliver = |hint: Hint| self.deliver_hint(target, hint);
+            let is_told = Cell::new(false);
+            let deliver = |hint: Hint| self.deliver_hint(&hints, target, hint, &is_told);
             match hints.replay(target, deliver).await {
                 Ok(true) if hints.missed().iter().any(|one| one.target == target) => tracing::warn!(
                     target_node = %target,
@@ -36,27 +38,49 @@ impl Coordinator {
         }
     }
 
-    async fn deliver_hint(&self, target: HostId, hint: Hint) -> Delivered {
+    /// Sends a hint to its replicas. What they will never take is noted as missed by them; `is_told`: the log has named the reason already.
+    async fn deliver_hint(&self, hints: &Hints, target: HostId, hint: Hint, is_told: &Cell<bool>) -> Delivered {
         let fate = fate::decide(&hint, target, &self.metadata(), rt::time::wall_micros());
         let replicas = match fate {
             Fate::Send(replicas) => replicas,
             Fate::Drop => return Delivered::Dropped,
             Fate::Expire => return Delivered::Expired(hint.mutation.table()),
         };
+        let table = hint.mutation.table();
         let context = Context {
             class: Class::System,
             deadline: Deadline::after(HINT_TIMEOUT),
             cancel: Cancel::new(),
             trace: None,
             metadata_number: self.metadata().number,
+            large_data: None,
         };
         let message = Message::new(Request::Write(hint.mutation));
         let asked = replicas.iter().map(|replica| self.far.ask(*replica, &message, &context));
         let asked = context.deadline.limit(futures_util::future::join_all(asked)).await;
         let Ok(answers) = asked else { return Delivered::NotYet };
-        match answers.iter().any(|answer| answer.as_ref().is_err_and(Miss::may_pass)) {
-            true => Delivered::NotYet,
-            false => Delivered::Sent,
+        let mut refusals = Vec::new();
+        for (replica, answer) in replicas.iter().zip(answers) {
+            match answer {
+                Ok(_) => {}
+                Err(Miss::Refused(ReplicaError::NoSuchTable)) => match self.metadata().table_by_id(table) {
+                    Some(_) => return Delivered::NotYet,
+                    None => return Delivered::Dropped,
+                },
+                Err(miss) if miss.may_pass() => return Delivered::NotYet,
+                Err(miss) => refusals.push((replica.host, miss)),
+            }
         }
+        if refusals.is_empty() {
+            return Delivered::Sent;
+        }
+        for (host, miss) in refusals {
+            if !is_told.replace(true) {
+                let why = miss.why();
+                tracing::error!(target_node = %host, table = %table.0, why, "a node refuses a hint: it misses the write");
+            }
+            hints.note_missed(host, table, Cause::Refused).await;
+        }
+        Delivered::Refused
     }
 }

@@ -82,7 +82,8 @@ impl Miss {
         matches!(self, Miss::Refused(ReplicaError::Stale(_)))
     }
 
-    /// Whether the same write may well succeed later: what failed was not the write itself.
+    /// Whether the same write may well succeed later: what failed was not the write itself. `NoSuchTable` does not
+    /// decide it: whether the table is gone for good, the metadata say.
     pub fn may_pass(&self) -> bool {
         match self {
             Miss::Unreached(unreached) => !matches!(unreached, Unreached::Refused(_)),
@@ -212,10 +213,8 @@ impl Far {
             self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
         }
         let response = decode_response(answered.map_err(Miss::Unreached)?);
-        let response = response.map_err(|error| Miss::Refused(ReplicaError::Storage(error.to_string())))?;
-        if let (Some(trace), Some(traced)) = (&context.trace, traced) {
-            trace.absorb(traced, self.nodes.borrow().address(to.host), response.events);
-        }
+        let mut response = response.map_err(|error| Miss::Refused(ReplicaError::Storage(error.to_string())))?;
+        response.report_to(context, traced, self.nodes.borrow().address(to.host));
         response.result.map_err(Miss::Refused)
     }
 
@@ -229,10 +228,8 @@ impl Far {
             trace.elapsed_micros()
         });
         let answer = serve_on(shard, bytes, context).await;
-        let response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
-        if let (Some(trace), Some(began)) = (&context.trace, began) {
-            trace.absorb(began, None, response.events);
-        }
+        let mut response = decode_response(answer).map_err(|error| ReplicaError::Rejected(error.to_string()))?;
+        response.report_to(context, began, None);
         response.result
     }
 

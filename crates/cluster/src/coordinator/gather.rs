@@ -9,7 +9,7 @@
 //! its reader. That is all that it is about: any other replica gives the same answer.
 
 use super::error::Attempt;
-use super::far::{Message, Miss, MissClass};
+use super::far::{Message, Miss, MissClass, Unreached};
 use super::nodes::Nodes;
 use super::paging::LastReplicas;
 use super::reconcile::{self, Merged};
@@ -26,7 +26,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use replica::wire::{Answer, Request};
-use replica::{Digest, FragmentPage, Page, ReadCommand, ReplicaError};
+use replica::{Class, Digest, FragmentPage, Page, ReadCommand, ReplicaError};
 use rt::time::Duration;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -98,6 +98,18 @@ impl Gathering {
                 MissClass::Unanswered => self.unanswered = true,
                 MissClass::Failed => self.failed.push((self.nodes.address(replica.host), other.why())),
             },
+        }
+    }
+
+    /// Remembers why a replica did not take what it lacks. What it refuses is no fault of the read.
+    pub fn note_unrepaired(&mut self, replica: TabletReplica, miss: Miss) {
+        match miss {
+            Miss::Refused(ReplicaError::Rejected(why)) | Miss::Unreached(Unreached::Refused(why)) => {
+                let address = self.nodes.address(replica.host);
+                let node = address.map_or_else(|| replica.host.to_string(), |address| address.to_string());
+                self.failed.push((address, format!("node {node} refuses rows that it lacks: {why}")));
+            }
+            other => self.note(replica, other),
         }
     }
 
@@ -213,29 +225,36 @@ impl Coordinator {
             LastReplicas { before, last, hosts }
         };
         let limit = options.context.deadline;
-        let first = limit.limit(self.ask_for_page(table, command, &targets, &mut gathering, options)).await;
-        match first {
-            Ok(Ok(())) => {}
-            Ok(Err(())) => return Err(self.too_few(&mut gathering)),
-            Err(_) => return Err(self.late(&mut gathering).into()),
-        }
-        let order = reconcile::order_of(&table.schema, command.slice.reversed);
-        let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
-        if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
-            let answered = gathering.answered();
-            let others = gathering.digests.iter().map(|(_, page, _)| page);
-            let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
-            let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
-            steps::agreed(&answered, options);
-            let Some((_, mut page, _)) = gathering.rows.take() else { return Err(gathering.error(false).into()) };
-            if let Some(first) = first {
-                (page.end, page.last, page.rows_in_last) = first;
+        let answered = if options.context.class == Class::Maintenance {
+            // What is to be the same on all replicas afterwards is more than digests cover: tombstones as well.
+            targets.iter().copied().collect()
+        } else {
+            let first = limit.limit(self.ask_for_page(table, command, &targets, &mut gathering, options)).await;
+            match first {
+                Ok(Ok(())) => {}
+                Ok(Err(())) => return Err(self.too_few(&mut gathering)),
+                Err(_) => return Err(self.late(&mut gathering).into()),
             }
-            return Ok(Gathered { page, goes_on: false, by: by(answered) });
-        }
-        count(&self.counters.digest_mismatches);
-        options.context.trace("Digest mismatch: reconciling the replicas' data");
-        let answered = gathering.answered();
+            let order = reconcile::order_of(&table.schema, command.slice.reversed);
+            let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
+            if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
+                let answered = gathering.answered();
+                let others = gathering.digests.iter().map(|(_, page, _)| page);
+                let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
+                let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
+                steps::agreed(&answered, options);
+                let Some((_, mut page, _)) = gathering.rows.take() else { return Err(gathering.error(false).into()) };
+                if let Some(first) = first {
+                    (page.end, page.last, page.rows_in_last) = first;
+                }
+                return Ok(Gathered { page, goes_on: false, by: by(answered) });
+            }
+            count(&self.counters.digest_mismatches);
+            options.context.trace("Digest mismatch: reconciling the replicas' data");
+            let answered = gathering.answered();
+            gathering.withdraw(&answered);
+            answered
+        };
         let other = OtherSet::of(metadata, &gathering.nodes, table, tablet, options);
         // Boxed, for it is seldom: what reads have with them is small.
         let reconciled = Box::pin(self.reconcile(table, command, answered, other, &mut gathering, options));
@@ -367,7 +386,8 @@ impl Coordinator {
         }
     }
 
-    /// Merges what these replicas have, repairs them, and makes the page: whether more has to be asked for, and who gave the data.
+    /// Merges what these replicas have, repairs them, and makes the page: whether more has to be asked for, and who gave the data. None of
+    /// them counts before.
     async fn reconcile(
         &self,
         table: &Table,
@@ -377,7 +397,6 @@ impl Coordinator {
         gathering: &mut Gathering,
         options: &RequestOptions,
     ) -> Result<(Page, bool, SmallVec<[TabletReplica; 3]>), Option<CoordinatorError>> {
-        gathering.withdraw(&replicas);
         let (merged, sources) = loop {
             let (mut merged, sources) = self.merged(table, command, &replicas, gathering, options).await?;
             let missed = self.repair(&sources, &mut merged, other.as_ref(), gathering, options).await;

@@ -166,7 +166,7 @@ fn lacking(
         if let Some(row) = partition.fixed.as_ref().and_then(|row| left(row, cover.static_row())) {
             let has = own.and_then(|own| own.fixed.as_ref()).and_then(|row| left(row, cover.static_row()));
             if has.as_ref() != Some(&row) {
-                mutation.static_row(schema, row);
+                mutation.static_row(row);
             }
         }
         let mut known = own.map_or(&[][..], |own| &own.rows[..]);

@@ -114,7 +114,7 @@ impl Coordinator {
                         gathering.tally.failed(gathering.nodes.datacenter(replica.host));
                         missed.push(replica);
                     }
-                    gathering.note(replica, miss);
+                    gathering.note_unrepaired(replica, miss);
                 }
             }
         }

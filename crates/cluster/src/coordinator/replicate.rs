@@ -1,7 +1,8 @@
 //! Writing to several replicas: to all of them at once, waiting for as many as the level asks for.
 //!
 //! Each replica gets one request with all that a write has for it, in a task of its own: it goes on when the level is reached or the client
-//! has gone. A replica that is down, or whose answer does not come, gets a hint.
+//! has gone. A replica that is down, or whose answer does not come, gets a hint. So does one that refuses the write, and this node itself, if
+//! the level is reached all the same: an acknowledged write is on every replica, or is hinted, or is noted as missed.
 
 use super::error::Attempt;
 use super::far::{Far, MAX_BYTES_ON_THE_WAY, Message, Miss, MissClass};
@@ -9,10 +10,12 @@ use super::nodes::Nodes;
 use super::tally::{Factors, Standing, Tally};
 use super::write::{Mutations, WriteKind};
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use crate::hints::Cause;
 use crate::metadata::builtin::is_built_in;
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Replicas, WriteSet};
+use model::id::HostId;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
 use replica::wire::{Answer, Request};
@@ -41,6 +44,8 @@ struct Round {
     parts: RefCell<Vec<Part>>,
     /// Why replicas answered that they failed, and where they are.
     failures: RefCell<Vec<(Option<IpAddr>, String)>>,
+    /// Why a replica refused the write itself, if one did.
+    refused: RefCell<Option<String>>,
     /// Replicas that have not been heard of yet.
     outstanding: Cell<usize>,
     /// A replica got the write, or may have.
@@ -52,6 +57,15 @@ struct Round {
     is_open: Cell<bool>,
     /// A replica refused it, meanwhile, as routed by outdated metadata.
     outdated: Cell<bool>,
+    /// Replicas that will not have the write, and that nothing brings it yet.
+    lacking: RefCell<Vec<Lacking>>,
+}
+
+/// A replica that did not take its part of a write.
+struct Lacking {
+    host: HostId,
+    message: Rc<Message>,
+    miss: Miss,
 }
 
 /// What became of a round.
@@ -274,6 +288,7 @@ impl Coordinator {
         let round = Rc::new(Round {
             parts: RefCell::new(parts),
             failures: RefCell::default(),
+            refused: RefCell::default(),
             outstanding: Cell::new(targets.len()),
             was_sent: Cell::new(done.is_some()),
             changed: Notify::new(),
@@ -281,6 +296,7 @@ impl Coordinator {
             consistency,
             is_open: Cell::new(true),
             outdated: Cell::new(false),
+            lacking: RefCell::default(),
         });
         // Those who get the same share a message.
         let mut messages: SmallVec<[(Share, Rc<Message>); 1]> = SmallVec::new();
@@ -308,6 +324,9 @@ impl Coordinator {
             Ok(Decided::Reached) => Ok(()),
             Ok(Decided::Outdated) => Err(Attempt::Outdated),
             Ok(Decided::OutOfReach) => {
+                if let Some(why) = round.refused.take() {
+                    return Err(CoordinatorError::Invalid(why).into());
+                }
                 let failed = round.failures.borrow();
                 if failed.is_empty() && !round.was_sent.get() {
                     count(&self.counters.unavailable);
@@ -339,13 +358,16 @@ impl Coordinator {
         key: &DecoratedKey,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
+        // Once it has been counted, no replica may refuse the new state.
+        let unchecked = Context { large_data: None, ..options.context.clone() };
+        let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
         loop {
             let metadata = self.metadata();
             let number = metadata.number;
             match self.count_by(&metadata, mutation, key, &options.routed_by(number)).await {
                 Ok((leader, state)) => {
                     let counted =
-                        self.route(metadata, Mutations::from_iter([(state, key.clone())]), Some(leader), options);
+                        self.route(metadata, Mutations::from_iter([(state, key.clone())]), Some(leader), &unchecked);
                     return counted.await.map_err(|error| match error {
                         // It has been counted: nobody may be told that it was not.
                         CoordinatorError::Unavailable { consistency, required, .. } => {
@@ -447,11 +469,7 @@ async fn carry(
     message: Rc<Message>,
     context: Context,
 ) {
-    let mutations: &[Mutation] = match &message.request {
-        Request::Write(mutation) => std::slice::from_ref(mutation),
-        Request::WriteGroup(mutations) => mutations,
-        _ => &[],
-    };
+    let mutations = mutations_of(&message);
     let bytes: usize = mutations.iter().map(|mutation| mutation.as_bytes().len()).sum();
     let datacenter = round.nodes.datacenter_name(replica.host);
     let hints = far.hints().filter(|hints| replica.host != far.host && hints.are_kept_for(datacenter));
@@ -469,7 +487,8 @@ async fn carry(
         let miss = match outcome {
             Ok(Ok(_)) => {
                 round.was_sent.set(true);
-                return round.change(replica, &parts, Tally::answered);
+                round.change(replica, &parts, Tally::answered);
+                return provide(&far, &round, context.metadata_number).await;
             }
             Ok(Err(miss)) => miss,
             Err(_) => Miss::Refused(ReplicaError::Timeout),
@@ -479,18 +498,24 @@ async fn carry(
             round.was_sent.set(true);
         }
         if miss.is_stale() && round.is_outdated() {
-            return;
+            // The level may be reached without it, before anybody does the write again.
+            round.lacking.borrow_mut().push(Lacking { host: replica.host, message, miss });
+            return provide(&far, &round, context.metadata_number).await;
         }
         by_hint &= miss.may_pass();
         if !by_hint && class != MissClass::Failed {
             round.change(replica, &parts, Tally::absent);
         } else if !by_hint {
             let node = round.nodes.address(replica.host);
+            if let Miss::Refused(ReplicaError::Rejected(why)) = &miss {
+                round.refused.borrow_mut().get_or_insert_with(|| why.clone());
+            }
             round.failures.borrow_mut().push((node, miss.why()));
             round.change(replica, &parts, Tally::failed);
         }
         if replica.host == far.host || !miss.may_pass() {
-            return;
+            round.lacking.borrow_mut().push(Lacking { host: replica.host, message, miss });
+            return provide(&far, &round, context.metadata_number).await;
         }
     }
     let Some(hints) = hints else { return };
@@ -506,5 +531,43 @@ async fn carry(
     }
     if by_hint {
         round.change(replica, &parts, if kept { Tally::answered } else { Tally::failed });
+        provide(&far, &round, context.metadata_number).await;
+    }
+}
+
+fn mutations_of(message: &Message) -> &[Mutation] {
+    match &message.request {
+        Request::Write(mutation) => std::slice::from_ref(mutation),
+        Request::WriteGroup(mutations) => mutations,
+        _ => &[],
+    }
+}
+
+/// Once a write has reached its level, and its client may be told that it is done: sees to the replicas that did not take it. `number`: of the
+/// metadata that routed it.
+async fn provide(far: &Rc<Far>, round: &Rc<Round>, number: u64) {
+    if round.lacking.borrow().is_empty() || round.standing() != Standing::Reached {
+        return;
+    }
+    for lacking in round.lacking.take() {
+        Box::pin(provide_one(far, &round.nodes, lacking, number)).await;
+    }
+}
+
+/// Keeps a hint for a replica. The hint may be accepted where the write was not: it is not checked against guardrails, and the replica may have
+/// time or room again. If it is refused as well, replay notes that the replica misses the write. Without hints that is noted at once; so it is
+/// for a disk of this node that fails, because hints are on the same disk in most configurations.
+async fn provide_one(far: &Far, nodes: &Nodes, lacking: Lacking, number: u64) {
+    let Some(hints) = far.hints() else { return };
+    let Lacking { host, message, miss } = lacking;
+    let is_own_disk =
+        host == far.host && matches!(miss, Miss::Refused(ReplicaError::Storage(_) | ReplicaError::Corrupt(_)));
+    let is_hinted = !is_own_disk && hints.are_kept_for(nodes.datacenter_name(host));
+    for mutation in mutations_of(&message) {
+        if !is_hinted {
+            hints.note_missed(host, mutation.table(), Cause::Refused).await;
+        } else if let Err(refused) = hints.store(host, mutation, number, None).await {
+            tracing::debug!(target_node = %host, %refused, "a hint was not kept");
+        }
     }
 }

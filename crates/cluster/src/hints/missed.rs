@@ -1,11 +1,12 @@
 //! Which nodes missed writes that no hint will bring them: an operator has to know, also after a
 //! restart.
 //!
-//! One file for each shard, `missed`: (version, length, body) and a CRC32 of all before. An entry
-//! is a node, a table, why, and since when. It goes when the node was brought what it lacks
-//! ([`crate::resync`]), when an operator says so, and with its table. Writing it down costs one
-//! small file for each new entry, however many writes are missed.
+//! One file for each shard, beside the manifest of its hints and not among the hints: who removes the
+//! hints must not remove this. An entry is a node, a table, why, and since when. It goes when the node
+//! was brought what it lacks ([`crate::resync`]), when an operator says so, and with its table. Writing
+//! it down costs one small file for each new entry, however many writes are missed.
 
+use super::sealed;
 use model::id::{HostId, TableId};
 use rt::sync::Semaphore;
 use serde::{Deserialize, Serialize};
@@ -15,8 +16,8 @@ use std::io;
 use std::path::PathBuf;
 use uuid::Uuid;
 
-/// The name of the file.
-pub(super) const NAME: &str = "missed";
+/// The name that the file had among the hints.
+pub(super) const OLD_NAME: &str = "missed";
 /// The version of the file and of what nodes tell each other of it.
 const FORMAT: u8 = 1;
 
@@ -29,10 +30,14 @@ pub enum Cause {
     Full,
     /// The hint could not be written.
     NotWritten,
-    /// Hints were damaged: they could not be read back.
+    /// Hints were damaged or are missing: they could not be read back.
     Damaged,
     /// The hint was older than `gc_grace_seconds` when the node was back.
     Expired,
+    /// The node started without files that held its own writes, as its operator said.
+    AcceptedLoss,
+    /// The node answered that it cannot take the writes: its disk is full or fails, or they are larger than its configuration allows.
+    Refused,
 }
 
 impl Cause {
@@ -42,8 +47,10 @@ impl Cause {
             Cause::WindowOver => "it was down for longer than max_hint_window_in_ms",
             Cause::Full => "the hints took all the space that they may",
             Cause::NotWritten => "hints could not be written",
-            Cause::Damaged => "hints were damaged",
+            Cause::Damaged => "hints were damaged or are missing",
             Cause::Expired => "it was down for longer than gc_grace_seconds",
+            Cause::AcceptedLoss => "it started without files that were missing or damaged (--accept-loss)",
+            Cause::Refused => "it refused writes that other replicas have: its log names the reason",
         }
     }
 }
@@ -68,6 +75,8 @@ struct Entry {
     since: i64,
     /// When it was noted last.
     last: i64,
+    /// A resync began after it was noted last.
+    mark: Option<Uuid>,
 }
 
 /// What one shard knows of missed writes.
@@ -78,12 +87,21 @@ pub(super) struct Missed {
     changes: Cell<u64>,
     written: Cell<u64>,
     turn: Semaphore,
+    /// The last write failed.
+    failing: Cell<bool>,
 }
 
 impl Missed {
     pub fn new(path: PathBuf) -> Missed {
         let (changes, written) = (Cell::new(0), Cell::new(0));
-        Missed { path, entries: RefCell::default(), changes, written, turn: Semaphore::new(1) }
+        Missed {
+            path,
+            entries: RefCell::default(),
+            changes,
+            written,
+            turn: Semaphore::new(1),
+            failing: Cell::new(false),
+        }
     }
 
     /// Adds what a file has; none: there is no such file.
@@ -93,7 +111,7 @@ impl Missed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let Some(found) = decode(&bytes) else {
+        let Some(found) = sealed::decode::<Vec<MissedWrites>>(FORMAT, &bytes) else {
             // A node must not fail to start over its own notes.
             tracing::error!(file = %path.display(), "the notes of missed writes cannot be read: the nodes that missed writes are not known any more");
             return Ok(());
@@ -101,7 +119,7 @@ impl Missed {
         let now = rt::time::wall_micros();
         let mut entries = self.entries.borrow_mut();
         for one in found {
-            let fresh = Entry { cause: one.cause, since: one.since, last: now };
+            let fresh = Entry { cause: one.cause, since: one.since, last: now, mark: None };
             entries.entry((one.target, one.table.map(|table| table.0))).or_insert(fresh);
         }
         Ok(())
@@ -113,11 +131,17 @@ impl Missed {
         let key = (target, table.map(|table| table.0));
         let is_news = match self.entries.borrow_mut().entry(key) {
             std::collections::btree_map::Entry::Occupied(mut known) => {
-                known.get_mut().last = now;
-                false
+                let known = known.get_mut();
+                (known.last, known.mark) = (now, None);
+                // What a resync must not spread is to be known whatever was missed before.
+                let is_worse = cause == Cause::Expired && known.cause != cause;
+                if is_worse {
+                    known.cause = cause;
+                }
+                is_worse
             }
             std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Entry { cause, since: now, last: now });
+                place.insert(Entry { cause, since: now, last: now, mark: None });
                 true
             }
         };
@@ -145,6 +169,23 @@ impl Missed {
         }
     }
 
+    /// Marks what is noted of a node.
+    pub fn mark(&self, target: HostId, mark: Uuid) {
+        let mut entries = self.entries.borrow_mut();
+        entries.iter_mut().filter(|((host, _), _)| *host == target).for_each(|(_, entry)| entry.mark = Some(mark));
+    }
+
+    /// Forgets what was noted of a node in these tables, as far as it has this mark.
+    pub async fn forget_marked(&self, target: HostId, tables: &[Option<TableId>], mark: Uuid) {
+        let before = self.entries.borrow().len();
+        self.entries.borrow_mut().retain(|(host, table), entry| {
+            *host != target || entry.mark != Some(mark) || !tables.contains(&table.map(TableId))
+        });
+        if self.entries.borrow().len() < before {
+            self.changed().await;
+        }
+    }
+
     /// All that is known.
     pub fn list(&self) -> Vec<MissedWrites> {
         let entries = self.entries.borrow();
@@ -157,39 +198,41 @@ impl Missed {
         entries.iter().map(of).collect()
     }
 
-    /// Writes down what is known.
+    /// Writes down what has changed. What cannot be written is tried again by the next [`Missed::write`].
     pub async fn changed(&self) {
         self.changes.set(self.changes.get() + 1);
+        self.write().await;
+    }
+
+    /// Whether all that is known is on disk.
+    pub fn is_written(&self) -> bool {
+        self.written.get() >= self.changes.get()
+    }
+
+    /// Writes down what is known, unless that is on disk.
+    pub async fn write(&self) {
+        if self.is_written() {
+            return;
+        }
         let Ok(_turn) = self.turn.acquire().await else { return };
         let upto = self.changes.get();
         if self.written.get() >= upto {
             return;
         }
-        match rt::fs::write_durably(&self.path, &encode(&self.list())).await {
-            Ok(()) => self.written.set(upto),
-            Err(error) => tracing::error!(file = %self.path.display(), %error, "missed writes cannot be noted"),
+        match rt::fs::write_durably(&self.path, &sealed::encode(FORMAT, &self.list())).await {
+            Ok(()) => {
+                self.written.set(upto);
+                if self.failing.replace(false) {
+                    tracing::info!(file = %self.path.display(), "missed writes are noted on disk again");
+                }
+            }
+            Err(error) if !self.failing.replace(true) => {
+                tracing::error!(file = %self.path.display(), %error,
+                    "missed writes cannot be noted on disk: a restart would forget them; it is tried again");
+            }
+            Err(error) => tracing::debug!(file = %self.path.display(), %error, "missed writes still cannot be noted"),
         }
     }
-}
-
-fn encode(all: &[MissedWrites]) -> Vec<u8> {
-    let body = postcard::to_stdvec(all).expect("plain values can be encoded");
-    let mut out = vec![FORMAT];
-    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    out.extend_from_slice(&body);
-    let crc = crc32fast::hash(&out);
-    out.extend_from_slice(&crc.to_le_bytes());
-    out
-}
-
-fn decode(bytes: &[u8]) -> Option<Vec<MissedWrites>> {
-    let (all, crc) = bytes.split_last_chunk::<4>()?;
-    let (head, body) = all.split_first_chunk::<5>()?;
-    let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    if head[0] != FORMAT || len != body.len() || crc32fast::hash(all) != u32::from_le_bytes(*crc) {
-        return None;
-    }
-    postcard::from_bytes(body).ok()
 }
 
 #[cfg(test)]
@@ -204,16 +247,17 @@ mod tests {
             cause: Cause::Damaged,
             since: 1,
         };
-        let bytes = encode(&[one, MissedWrites { table: None, ..one }]);
+        let both = vec![one, MissedWrites { table: None, ..one }];
+        let bytes = sealed::encode(FORMAT, &both);
         let id = |n: u8| [&[16][..], &[0; 15], &[n]].concat();
         let body = [&[2][..], &id(5), &[1], &id(6), &[3, 2], &id(5), &[0, 3, 2]].concat();
         assert_eq!(bytes[..5], [FORMAT, body.len() as u8, 0, 0, 0]);
         assert_eq!(bytes[5..bytes.len() - 4], body);
-        assert_eq!(decode(&bytes), Some(vec![one, MissedWrites { table: None, ..one }]));
+        assert_eq!(sealed::decode(FORMAT, &bytes), Some(both));
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[at] ^= 4;
-            assert_eq!(decode(&bad), None, "byte {at}");
+            assert_eq!(sealed::decode::<Vec<MissedWrites>>(FORMAT, &bad), None, "byte {at}");
         }
     }
 }

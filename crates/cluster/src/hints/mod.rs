@@ -5,25 +5,30 @@
 //! power loss at most the last period's. Hints are bounded in size and age: what is over the bounds is refused, and read repair or a repair
 //! brings it back. Replay goes file by file, the oldest first; a file goes once all in it were delivered or dropped.
 //! What becomes of a hint at replay is decided in [`fate`]. Which nodes miss writes that no hint
-//! will bring is kept in `missed`. Nothing here knows how hints are sent.
+//! will bring is kept in `missed`, which files of hints must be there in `manifest`: both lie in
+//! [`HintsConfig::notes`], away from the hints, so that hints which somebody removes are missed.
+//! Nothing here knows how hints are sent.
 
 pub mod fate;
 pub mod format;
+mod manifest;
 mod missed;
 mod pile;
+mod sealed;
 
 pub use missed::{Cause, MissedWrites};
 
 use format::Hint;
+use manifest::Manifest;
 use missed::Missed;
 use model::id::{HostId, TableId};
 use model::mutation::Mutation;
 use pile::Pile;
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -60,6 +65,8 @@ impl Default for HintsSettings {
 pub struct HintsConfig {
     /// Where they are: a directory for each shard below it.
     pub directory: PathBuf,
+    /// Where it is noted which files of hints must be there and which nodes missed writes: not below the directory of the hints.
+    pub notes: PathBuf,
     /// What can be changed later.
     pub settings: HintsSettings,
     /// The most bytes on disk of this shard.
@@ -72,9 +79,10 @@ pub struct HintsConfig {
 
 impl HintsConfig {
     /// ScyllaDB's bounds, of a shard that may use this much of the disk.
-    pub fn new(directory: PathBuf, max_bytes: u64) -> HintsConfig {
+    pub fn new(directory: PathBuf, notes: PathBuf, max_bytes: u64) -> HintsConfig {
         HintsConfig {
             directory,
+            notes,
             settings: HintsSettings::default(),
             max_bytes,
             file_bytes: 32 << 20,
@@ -106,7 +114,7 @@ pub struct HintsMetrics {
     pub refused: u64,
     /// Delivered.
     pub sent: u64,
-    /// Given up: too old, or of a table that is gone.
+    /// Given up: too old, of a table that is gone, or refused by the replica.
     pub dropped: u64,
     /// That could not be read back.
     pub corrupted: u64,
@@ -123,6 +131,8 @@ pub enum Delivered {
     Dropped,
     /// It is of a table that is still there, and too old to be sent: the target misses it.
     Expired(TableId),
+    /// A replica will never take it, and is noted as missing it.
+    Refused,
     /// Not now: keep it.
     NotYet,
 }
@@ -133,7 +143,10 @@ const AT_ONCE: usize = 128;
 /// One shard's hints.
 pub struct Hints {
     config: HintsConfig,
+    shard: u16,
     settings: RefCell<Rc<HintsSettings>>,
+    /// Of this shard's directory, and of those that it took over.
+    manifests: RefCell<BTreeMap<u16, Rc<Manifest>>>,
     piles: RefCell<BTreeMap<HostId, Rc<Pile>>>,
     bytes: Rc<Cell<u64>>,
     metrics: Cell<HintsMetrics>,
@@ -142,36 +155,111 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Opens the hints of shard `shard` of `shards`. Those that shards left which are no more are taken over.
+    /// Opens the hints of shard `shard` of `shards`. Those that shards left which are no more are taken over. Hints that are missing are
+    /// noted as missed writes.
     pub async fn open(config: HintsConfig, shard: u16, shards: u16) -> io::Result<Rc<Hints>> {
         let own = config.directory.join(shard.to_string());
         rt::fs::create_dir_all(&own).await?;
+        rt::fs::create_dir_all(&config.notes).await?;
+        // What is noted to be there must not go with a power loss.
+        rt::fs::sync_dir(&config.directory).await?;
+        for parent in [&config.directory, &config.notes].into_iter().filter_map(|made| made.parent()) {
+            // Not every directory of the system may be opened.
+            let _ = rt::fs::sync_dir(parent).await;
+        }
         let hints = Hints {
             settings: RefCell::new(Rc::new(config.settings.clone())),
-            missed: Missed::new(own.join(missed::NAME)),
+            missed: Missed::new(missed_path(&config.notes, shard)),
+            manifests: RefCell::default(),
             config,
+            shard,
             piles: RefCell::default(),
             bytes: Rc::default(),
             metrics: Cell::default(),
             replaying: Cell::new(false),
         };
-        for entry in rt::fs::read_dir(&hints.config.directory).await? {
-            let number = entry.name.parse::<u16>().ok().filter(|_| entry.is_dir);
-            let Some(number) = number.filter(|number| number % shards.max(1) == shard) else { continue };
+        let numbers = hints.directories(shard, shards).await?;
+        for number in &numbers {
+            let manifest = Manifest::open(hints.config.notes.join(format!("{number}.files"))).await?;
+            hints.manifests.borrow_mut().insert(*number, Rc::new(manifest));
+        }
+        hints.take_over_notes(shard, &numbers).await?;
+        let mut missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>> = BTreeMap::new();
+        for number in numbers {
+            let Some(manifest) = hints.manifests.borrow().get(&number).cloned() else { continue };
             let directory = hints.config.directory.join(number.to_string());
-            let notes = directory.join(missed::NAME);
-            hints.missed.adopt(&notes).await?;
-            if number != shard && rt::fs::exists(&notes).await {
-                hints.missed.changed().await;
-                rt::fs::remove_file(&notes).await?;
-            }
-            for target in rt::fs::read_dir(&directory).await? {
-                let Ok(host) = Uuid::parse_str(&target.name) else { continue };
-                let pile = hints.pile(HostId(host));
-                pile.adopt(&directory.join(&target.name)).await?;
+            let mut targets: BTreeSet<HostId> = manifest.targets().into_iter().collect();
+            let there = names_in(&directory).await?;
+            targets.extend(there.iter().filter_map(|name| Uuid::parse_str(name).ok()).map(HostId));
+            for target in targets {
+                let adopted = hints.pile(target).adopt(&directory.join(target.to_string()), &manifest).await?;
+                if !adopted.is_empty() {
+                    let files = adopted.into_iter().map(|number| (manifest.clone(), number));
+                    missing.entry(target).or_default().extend(files);
+                }
             }
         }
+        hints.note_missing(missing).await;
+        hints.write_manifests().await;
         Ok(Rc::new(hints))
+    }
+
+    /// The numbers of the shards whose hints and notes this shard has, itself among them.
+    async fn directories(&self, shard: u16, shards: u16) -> io::Result<BTreeSet<u16>> {
+        let hints = names_in(&self.config.directory).await?;
+        let notes = names_in(&self.config.notes).await?;
+        let notes = notes.iter().filter_map(|name| name.strip_suffix(".files").or(name.strip_suffix(".missed")));
+        let numbers = hints.iter().map(String::as_str).chain(notes).filter_map(|name| name.parse::<u16>().ok());
+        Ok(numbers.filter(|number| number % shards.max(1) == shard).chain([shard]).collect())
+    }
+
+    /// Takes over the notes of missed writes that shards left, also where earlier builds kept them: among the hints.
+    async fn take_over_notes(&self, shard: u16, numbers: &BTreeSet<u16>) -> io::Result<()> {
+        let own = missed_path(&self.config.notes, shard);
+        let mut others = Vec::new();
+        for number in numbers {
+            let old = self.config.directory.join(number.to_string()).join(missed::OLD_NAME);
+            for path in [missed_path(&self.config.notes, *number), old] {
+                self.missed.adopt(&path).await?;
+                if path != own && rt::fs::exists(&path).await {
+                    others.push(path);
+                }
+            }
+        }
+        if others.is_empty() {
+            return Ok(());
+        }
+        self.missed.changed().await;
+        for path in others.iter().filter(|_| self.missed.is_written()) {
+            rt::fs::remove_file(path).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the targets of these files miss what was in them, and then does not expect the files any more.
+    async fn note_missing(&self, missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>>) {
+        for (target, files) in missing {
+            tracing::error!(
+                target_node = %target, files = files.len(), directory = %self.config.directory.display(),
+                "files of hints are missing: the node lacks the writes in them, and no hint will bring these. Restore the files and start \
+                 again; or run `messina admin resync {target}`"
+            );
+            self.count(|metrics| metrics.corrupted += files.len() as u64);
+            self.missed.note(target, None, Cause::Damaged).await;
+            if self.missed.is_written() {
+                files.iter().for_each(|(manifest, number)| manifest.take(target, *number));
+            }
+        }
+    }
+
+    /// Writes down which files must be there. What cannot be written is tried again by the next [`Hints::sync`].
+    async fn write_manifests(&self) {
+        let manifests: Vec<Rc<Manifest>> = self.manifests.borrow().values().cloned().collect();
+        for manifest in manifests {
+            if let Err(error) = manifest.write().await {
+                tracing::debug!(%error, "the manifest of hints cannot be written; it is tried again");
+            }
+        }
     }
 
     /// Goes by other settings from now on.
@@ -189,8 +277,9 @@ impl Hints {
     }
 
     fn pile(&self, target: HostId) -> Rc<Pile> {
-        let own = self.config.directory.join(rt::shard::this().to_string());
-        let fresh = || Rc::new(Pile::new(own.join(target.to_string()), target, self.bytes.clone()));
+        let own = self.config.directory.join(self.shard.to_string());
+        let manifest = || self.manifests.borrow().get(&self.shard).cloned().expect("its own is the first to be opened");
+        let fresh = || Rc::new(Pile::new(own.join(target.to_string()), manifest(), target, self.bytes.clone()));
         self.piles.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
 
@@ -252,10 +341,30 @@ impl Hints {
         self.missed.list()
     }
 
+    /// Notes that a node misses a write that no hint will bring. Returns once it is on disk, if it is news.
+    pub async fn note_missed(&self, target: HostId, table: TableId, cause: Cause) {
+        self.missed.note(target, Some(table), cause).await;
+    }
+
     /// Forgets what was noted of a node by a time; of these tables, or everything if none are
     /// given.
     pub async fn forget_missed(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
         self.missed.forget(target, tables, by).await;
+    }
+
+    /// Marks what is noted of a node, for [`Hints::forget_marked`]. A note that is renewed loses its mark.
+    pub fn mark_missed(&self, target: HostId, mark: Uuid) {
+        self.missed.mark(target, mark);
+    }
+
+    /// Forgets what was noted of a node in these tables, as far as it has this mark.
+    pub async fn forget_marked(&self, target: HostId, tables: &[Option<TableId>], mark: Uuid) {
+        self.missed.forget_marked(target, tables, mark).await;
+    }
+
+    /// Bytes of hints for a node that are not delivered yet.
+    pub fn pending(&self, target: HostId) -> u64 {
+        self.piles.borrow().get(&target).map_or(0, |pile| pile.pending())
     }
 
     /// The nodes for which there are hints.
@@ -269,8 +378,10 @@ impl Hints {
         self.config.period
     }
 
-    /// Makes all that was stored so far survive a loss of power.
+    /// Makes all that was stored so far survive a loss of power, and writes notes of missed writes that could not be written before.
     pub async fn sync(&self) {
+        self.missed.write().await;
+        self.write_manifests().await;
         let piles: Vec<Rc<Pile>> = self.piles.borrow().values().cloned().collect();
         for pile in piles {
             if let Err(error) = pile.sync().await {
@@ -293,7 +404,17 @@ impl Hints {
         let _end = EndOfReplay(&self.replaying);
         pile.seal().await?;
         while let Some(file) = pile.oldest() {
-            let bytes = bytes::Bytes::from(rt::fs::read(&file.path).await?);
+            let bytes = match rt::fs::read(&file.path).await {
+                Ok(bytes) => bytes::Bytes::from(bytes),
+                Err(error) if is_of_process(&error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(file = %file.path.display(), %error, "a file of hints cannot be read: the node misses the writes in it");
+                    self.count(|metrics| metrics.corrupted += 1);
+                    self.missed.note(target, None, Cause::Damaged).await;
+                    pile.forget_oldest(self.missed.is_written());
+                    continue;
+                }
+            };
             let mut reader = match format::open(&bytes) {
                 Ok(reader) => reader.skip_to(file.delivered),
                 Err(why) => {
@@ -345,6 +466,51 @@ impl Hints {
         }
         Ok(pile.is_empty())
     }
+}
+
+/// Where a node with this data directory keeps [`HintsConfig::notes`].
+pub fn notes_directory(data_dir: &Path) -> PathBuf {
+    data_dir.join("hint-notes")
+}
+
+/// Notes that this node itself lacks writes of these tables (none: of any) which other nodes have: it was started without what held them.
+/// To be called before [`Hints::open`], on one shard. Durable when it returns.
+pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<TableId>]) -> io::Result<()> {
+    rt::fs::create_dir_all(notes).await?;
+    if let Some(parent) = notes.parent() {
+        rt::fs::sync_dir(parent).await?;
+    }
+    let path = missed_path(notes, 0);
+    let missed = Missed::new(path.clone());
+    missed.adopt(&path).await?;
+    for table in tables {
+        missed.note(own, *table, Cause::AcceptedLoss).await;
+    }
+    match missed.is_written() {
+        true => Ok(()),
+        false => Err(io::Error::other("the file could not be written")),
+    }
+}
+
+/// The file with the notes of a shard of missed writes.
+fn missed_path(notes: &Path, shard: u16) -> PathBuf {
+    notes.join(format!("{shard}.missed"))
+}
+
+/// The names of directories and files in a directory; none if it is not there.
+async fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    match rt::fs::read_dir(directory).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => Ok(entries?.into_iter().map(|entry| entry.name).collect()),
+    }
+}
+
+/// Whether the system refused for a reason that says nothing of the file: the process has no descriptors or no memory.
+fn is_of_process(error: &io::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
 }
 
 struct EndOfReplay<'a>(&'a Cell<bool>);

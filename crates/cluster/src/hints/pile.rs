@@ -1,11 +1,12 @@
 //! The files of hints for one node: one that grows, and those that wait for replay.
 
 use super::format;
+use super::manifest::Manifest;
 use model::id::HostId;
 use rt::fs::{File, IoClass, OpenOptions};
 use rt::sync::Semaphore;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,9 +15,12 @@ use std::rc::Rc;
 const ENDING: &str = ".hints";
 
 /// A file that waits for replay.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Waiting {
     pub path: PathBuf,
+    /// What names it, and its number there.
+    manifest: Rc<Manifest>,
+    number: u64,
     bytes: u64,
     /// Up to where it was delivered since the node started.
     pub delivered: usize,
@@ -25,6 +29,7 @@ pub(super) struct Waiting {
 struct Growing {
     file: File,
     path: PathBuf,
+    number: u64,
     len: u64,
     /// What was written and not synced.
     is_dirty: bool,
@@ -33,6 +38,10 @@ struct Growing {
 pub(super) struct Pile {
     pub target: HostId,
     directory: PathBuf,
+    /// A power loss does not take the directory away.
+    is_durable: Cell<bool>,
+    /// Names the files of the directory.
+    manifest: Rc<Manifest>,
     waiting: RefCell<VecDeque<Waiting>>,
     growing: RefCell<Option<Growing>>,
     /// Records that nobody has begun to write, and how many were ever put here.
@@ -50,10 +59,12 @@ pub(super) struct Pile {
 }
 
 impl Pile {
-    pub fn new(directory: PathBuf, target: HostId, total: Rc<Cell<u64>>) -> Pile {
+    pub fn new(directory: PathBuf, manifest: Rc<Manifest>, target: HostId, total: Rc<Cell<u64>>) -> Pile {
         Pile {
             target,
             directory,
+            is_durable: Cell::new(false),
+            manifest,
             waiting: RefCell::default(),
             growing: RefCell::default(),
             queue: RefCell::default(),
@@ -66,25 +77,48 @@ impl Pile {
         }
     }
 
-    /// Takes over the files of a directory.
-    pub async fn adopt(&self, directory: &Path) -> io::Result<()> {
-        let mut found: Vec<(u64, Waiting)> = Vec::new();
-        for entry in rt::fs::read_dir(directory).await? {
+    /// Takes over the files of a directory, which a manifest names. Says which of them are missing.
+    pub async fn adopt(&self, directory: &Path, manifest: &Rc<Manifest>) -> io::Result<BTreeSet<u64>> {
+        let entries = match rt::fs::read_dir(directory).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            other => other?,
+        };
+        let mut found: BTreeMap<u64, Waiting> = BTreeMap::new();
+        for entry in entries {
             let number = entry.name.strip_suffix(ENDING).and_then(|number| number.parse::<u64>().ok());
             let Some(number) = number else { continue };
-            found.push((number, Waiting { path: directory.join(&entry.name), bytes: entry.len, delivered: 0 }));
+            let (path, manifest) = (directory.join(&entry.name), manifest.clone());
+            found.insert(number, Waiting { path, manifest, number, bytes: entry.len, delivered: 0 });
         }
-        found.sort_by_key(|(number, _)| *number);
+        let mut missing = manifest.files(self.target);
         for (number, file) in found {
             self.next_number.set(self.next_number.get().max(number + 1));
+            if !missing.remove(&number) {
+                if manifest.is_known() && file.bytes < format::header(self.target).len() as u64 {
+                    // A crash came before anything was put into it.
+                    let _ = rt::fs::remove_file(&file.path).await;
+                    continue;
+                }
+                manifest.put(self.target, number);
+            }
             self.total.set(self.total.get() + file.bytes);
             self.waiting.borrow_mut().push_back(file);
         }
-        Ok(())
+        // A new file with the number of a missing one would hide that.
+        let next = missing.last().map_or(0, |last| last + 1);
+        self.next_number.set(self.next_number.get().max(next));
+        Ok(missing)
     }
 
     pub fn is_empty(&self) -> bool {
         self.waiting.borrow().is_empty() && self.growing.borrow().is_none() && self.queue.borrow().is_empty()
+    }
+
+    /// Bytes that are not delivered yet: of files, and of records that are on their way into one.
+    pub fn pending(&self) -> u64 {
+        let growing = self.growing.borrow().as_ref().map_or(0, |growing| growing.len);
+        let waiting: u64 = self.waiting.borrow().iter().map(|file| file.bytes).sum();
+        waiting + growing + self.queue.borrow().len() as u64
     }
 
     /// Appends a record; returns when the kernel has it. Records that come while one is being written are written together. They stay in the
@@ -138,24 +172,37 @@ impl Pile {
         Ok(())
     }
 
+    /// A new file. Nothing is acknowledged before the manifest names it, and the manifest names it once it is durable.
     async fn create(&self) -> io::Result<Growing> {
         rt::fs::create_dir_all(&self.directory).await?;
+        if let Some(parent) = self.directory.parent().filter(|_| !self.is_durable.get()) {
+            rt::fs::sync_dir(parent).await?;
+            self.is_durable.set(true);
+        }
         let number = self.next_number.replace(self.next_number.get() + 1);
         let path = self.directory.join(format!("{number:020}{ENDING}"));
         let file = rt::fs::open(&path, &OpenOptions::create_new()).await?;
         let header = format::header(self.target);
         let len = header.len() as u64;
-        file.write_at(0, header, IoClass::Background).await?;
-        rt::fs::sync_dir(&self.directory).await?;
+        let begun = async {
+            file.write_at(0, header, IoClass::Background).await?;
+            rt::fs::sync_dir(&self.directory).await?;
+            self.manifest.add(self.target, number).await
+        };
+        if let Err(error) = begun.await {
+            // Nothing is in it. If it stays, the next start finds it without a name.
+            let _ = rt::fs::remove_file(&path).await;
+            return Err(error);
+        }
         self.total.set(self.total.get() + len);
-        Ok(Growing { file, path, len, is_dirty: true })
+        Ok(Growing { file, path, number, len, is_dirty: true })
     }
 
     /// Has the file that grows wait for replay.
     async fn close(&self) -> io::Result<()> {
-        let Some(growing) = self.growing.take() else { return Ok(()) };
-        let synced = growing.file.sync_data().await;
-        let file = Waiting { path: growing.path, bytes: growing.len, delivered: 0 };
+        let Some(Growing { file, path, number, len, .. }) = self.growing.take() else { return Ok(()) };
+        let synced = file.sync_data().await;
+        let file = Waiting { path, manifest: self.manifest.clone(), number, bytes: len, delivered: 0 };
         self.waiting.borrow_mut().push_back(file);
         synced
     }
@@ -187,10 +234,39 @@ impl Pile {
         }
     }
 
-    pub async fn remove_oldest(&self) -> io::Result<()> {
-        let oldest = self.waiting.borrow_mut().pop_front();
-        let Some(oldest) = oldest else { return Ok(()) };
+    /// Leaves a file that cannot be read where it is, if it is there, for the next start. It is known by then what that costs, so the manifest
+    /// does not name it any more if `is_noted`.
+    pub fn forget_oldest(&self, is_noted: bool) {
+        let Some(oldest) = self.waiting.borrow_mut().pop_front() else { return };
         self.total.set(self.total.get().saturating_sub(oldest.bytes));
-        rt::fs::remove_file(&oldest.path).await
+        if is_noted {
+            oldest.manifest.take(self.target, oldest.number);
+        }
+    }
+
+    /// Removes a file of which nothing is to be delivered any more. After an error it waits on.
+    pub async fn remove_oldest(&self) -> io::Result<()> {
+        let oldest = self.waiting.borrow().front().cloned();
+        let Some(Waiting { path, manifest, number, .. }) = oldest else { return Ok(()) };
+        if let Err(error) = manifest.remove(self.target, number).await {
+            // The disk may be full: what the file takes up must not wait for the manifest.
+            self.empty_oldest(&path).await?;
+            return Err(error);
+        }
+        let oldest = self.waiting.borrow_mut().pop_front();
+        self.total.set(self.total.get().saturating_sub(oldest.map_or(0, |oldest| oldest.bytes)));
+        rt::fs::remove_file(&path).await
+    }
+
+    /// Cuts the oldest file to its header.
+    async fn empty_oldest(&self, path: &Path) -> io::Result<()> {
+        let len = format::header(self.target).len() as u64;
+        let file = rt::fs::open(path, &OpenOptions { write: true, ..OpenOptions::default() }).await?;
+        file.set_len(len).await?;
+        if let Some(oldest) = self.waiting.borrow_mut().front_mut() {
+            self.total.set(self.total.get().saturating_sub(oldest.bytes.saturating_sub(len)));
+            oldest.bytes = len;
+        }
+        Ok(())
     }
 }

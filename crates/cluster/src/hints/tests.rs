@@ -41,7 +41,29 @@ impl Scratch {
         HintsConfig {
             file_bytes: 500,
             settings: HintsSettings { throttle: 0, ..HintsSettings::default() },
-            ..HintsConfig::new(self.0.clone(), 1 << 20)
+            ..HintsConfig::new(self.0.clone(), self.0.join("notes"), 1 << 20)
+        }
+    }
+
+    /// The files of hints of shard 0, in order.
+    fn files(&self) -> Vec<PathBuf> {
+        let Ok(directory) = std::fs::read_dir(self.0.join("0").join(target().to_string())) else { return Vec::new() };
+        let mut files: Vec<PathBuf> = directory.map(|entry| entry.expect("an entry").path()).collect();
+        files.sort();
+        files
+    }
+
+    /// What a shard `from` left is of a shard `to` now.
+    fn renumber(&self, from: u16, to: u16) {
+        let rename = |from: PathBuf, to: PathBuf| {
+            if from.exists() {
+                std::fs::rename(from, to).expect("renamed");
+            }
+        };
+        rename(self.0.join(from.to_string()), self.0.join(to.to_string()));
+        for ending in ["files", "missed"] {
+            let note = |shard| self.0.join("notes").join(format!("{shard}.{ending}"));
+            rename(note(from), note(to));
         }
     }
 }
@@ -105,7 +127,7 @@ fn what_cannot_be_delivered_stays_also_over_a_restart() {
         assert_eq!((hints.metrics().bytes, hints.metrics().sent), (bytes, 0));
         drop(hints);
         // Two shards less: shard 0 takes over what the others left.
-        std::fs::rename(scratch.0.join("0"), scratch.0.join("2")).expect("renamed");
+        scratch.renumber(0, 2);
         let hints = Hints::open(scratch.config(), 0, 2).await.expect("opens");
         assert_eq!(hints.metrics().bytes, bytes);
         fill(&hints, 1).await;
@@ -212,10 +234,10 @@ fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
         assert_eq!(known(&hints), all);
         drop(hints);
         // Fewer shards than before: another one takes the notes over.
-        std::fs::rename(scratch.0.join("0"), scratch.0.join("1")).expect("renamed");
+        scratch.renumber(0, 1);
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         assert_eq!(known(&hints), all);
-        assert!(!scratch.0.join("1").join(missed::NAME).exists());
+        assert!(!missed_path(&scratch.0.join("notes"), 1).exists());
         hints.forget_missed(target(), Some(&[Some(other), None]), 0).await;
         assert_eq!(known(&hints), all, "what came since stays");
         hints.forget_missed(target(), Some(&[Some(other), None]), i64::MAX).await;
@@ -243,5 +265,255 @@ fn a_hint_that_is_cut_off_is_noted() {
         assert_eq!(replay(&hints, |_| Delivered::Sent).await.1.len(), 2);
         let known: Vec<_> = hints.missed().iter().map(|one| (one.table, one.cause)).collect();
         assert_eq!(known, [(None, Cause::Damaged)]);
+    });
+}
+
+#[test]
+fn a_file_that_is_gone_does_not_keep_the_later_ones_back() {
+    rt::block_on(async {
+        let scratch = Scratch::new("gone");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        hints.store(target(), &mutation(1), 1, None).await.expect("kept");
+        assert!(!replay(&hints, |_| Delivered::NotYet).await.0);
+        let is_file = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "hints");
+        let dir = scratch.0.join("0").join(target().to_string());
+        let files: Vec<_> = std::fs::read_dir(&dir).expect("there").map(|entry| entry.expect("read").path()).collect();
+        let first = files.iter().find(|path| is_file(path)).expect("a file of hints");
+        std::fs::remove_file(first).expect("removed");
+        hints.store(target(), &mutation(2), 1, None).await.expect("kept");
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!((done, seen.len()), (true, 1));
+        let known: Vec<_> = hints.missed().iter().map(|one| (one.table, one.cause)).collect();
+        assert_eq!(known, [(None, Cause::Damaged)]);
+    });
+}
+
+#[test]
+fn a_note_that_could_not_be_written_is_written_later() {
+    rt::block_on(async {
+        let scratch = Scratch::new("unwritten");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        // A file cannot take the place of a directory.
+        let notes = missed_path(&scratch.0.join("notes"), 0);
+        std::fs::create_dir(&notes).expect("made");
+        let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
+        for _ in 0..2 {
+            hints.store(target(), &mutation(7), 1, too_long).await.expect_err("it was down for too long");
+            hints.sync().await;
+        }
+        std::fs::remove_dir(&notes).expect("removed");
+        hints.sync().await;
+        drop(hints);
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(hints.missed().len(), 1);
+    });
+}
+
+#[test]
+fn a_resync_forgets_what_was_noted_before_it_and_not_again_since() {
+    rt::block_on(async {
+        let scratch = Scratch::new("marked");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let table = Some(mutation(0).table());
+        let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
+        let misses = async || drop(hints.store(target(), &mutation(7), 1, too_long).await);
+        let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        misses().await;
+        hints.mark_missed(target(), first);
+        misses().await;
+        hints.forget_marked(target(), &[table], first).await;
+        assert_eq!(hints.missed().len(), 1, "it was renewed");
+        hints.mark_missed(target(), second);
+        hints.forget_marked(target(), &[table], first).await;
+        hints.forget_marked(target(), &[None], second).await;
+        hints.forget_marked(HostId(Uuid::from_u128(3)), &[table], second).await;
+        assert_eq!(hints.missed().len(), 1, "another mark, table, node");
+        hints.forget_marked(target(), &[table], second).await;
+        assert_eq!(hints.missed(), []);
+
+        assert_eq!(hints.pending(target()), 0);
+        fill(&hints, 30).await;
+        assert_eq!(hints.pending(target()), hints.metrics().bytes);
+        replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!(hints.pending(target()), 0);
+    });
+}
+
+/// What is noted of missed writes, without times.
+fn noted(hints: &Hints) -> Vec<(HostId, Option<TableId>, Cause)> {
+    hints.missed().iter().map(|one| (one.target, one.table, one.cause)).collect()
+}
+
+const DAMAGED: Cause = Cause::Damaged;
+
+#[test]
+fn files_that_were_removed_are_noted_as_missed_writes_once() {
+    rt::block_on(async {
+        for (removed, kept) in [(0..1, true), (1..2, true), (2..100, true), (0..100, true), (0..100, false)] {
+            let scratch = Scratch::new("removed");
+            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            fill(&hints, 20).await;
+            drop(hints);
+            let files = scratch.files();
+            assert!(files.len() > 3, "several files");
+            let removed = removed.start..removed.end.min(files.len());
+            match kept {
+                true => files[removed.clone()].iter().for_each(|file| std::fs::remove_file(file).expect("removed")),
+                // With all directories.
+                false => std::fs::remove_dir_all(scratch.0.join("0")).expect("removed"),
+            }
+            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            assert_eq!(noted(&hints), [(target(), None, DAMAGED)], "{removed:?} of {} files", files.len());
+            assert_eq!(hints.metrics().corrupted, removed.len() as u64);
+            let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+            assert!(done && seen.len() < 20);
+            assert_eq!(seen.is_empty(), removed.len() == files.len());
+            drop(hints);
+            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            assert_eq!(noted(&hints).len(), 1, "it is known over a restart");
+            hints.forget_missed(target(), None, i64::MAX).await;
+            drop(hints);
+            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            assert_eq!(noted(&hints), [], "what was repaired is not missed again");
+        }
+    });
+}
+
+#[test]
+fn notes_of_missed_writes_outlive_the_hints() {
+    rt::block_on(async {
+        let scratch = Scratch::new("outlive");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
+        hints.store(target(), &mutation(7), 1, too_long).await.expect_err("it was down for too long");
+        drop(hints);
+        std::fs::remove_dir_all(scratch.0.join("0")).expect("removed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(noted(&hints), [(target(), Some(mutation(7).table()), Cause::WindowOver)]);
+        // Builds of before kept them among the hints.
+        drop(hints);
+        let (old, new) = (scratch.0.join("0").join(missed::OLD_NAME), missed_path(&scratch.0.join("notes"), 0));
+        std::fs::rename(&new, &old).expect("renamed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!((noted(&hints).len(), old.exists(), new.exists()), (1, false, true));
+    });
+}
+
+#[test]
+fn nothing_is_missed_of_a_release_without_manifests() {
+    rt::block_on(async {
+        let scratch = Scratch::new("old");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 20).await;
+        drop(hints);
+        std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(noted(&hints), []);
+        drop(hints);
+        // They are named from then on, also where nothing else was stored.
+        std::fs::remove_file(&scratch.files()[0]).expect("removed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(noted(&hints), [(target(), None, DAMAGED)]);
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert!(done && !seen.is_empty() && seen.len() < 20);
+    });
+}
+
+#[test]
+fn what_a_crash_leaves_between_a_file_and_its_manifest_is_no_damage() {
+    rt::block_on(async {
+        let scratch = Scratch::new("between");
+        // The first file of all.
+        drop(Hints::open(scratch.config(), 0, 1).await.expect("opens"));
+        let directory = scratch.0.join("0").join(target().to_string());
+        std::fs::create_dir(&directory).expect("made");
+        std::fs::write(directory.join(format!("{:020}.hints", 1)), b"").expect("written");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!((replay(&hints, |_| Delivered::Sent).await.0, noted(&hints)), (true, Vec::new()));
+        drop(hints);
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 20).await;
+        drop(hints);
+        // Files that were created and not yet named: without a header, with a part of it, and with all of it.
+        let (last, header) = (scratch.files().pop().expect("a file"), format::header(target()));
+        for (n, len) in [0, 5, header.len()].into_iter().enumerate() {
+            let path = last.with_file_name(format!("{:020}.hints", 100 + n));
+            std::fs::write(path, &header[..len]).expect("written");
+        }
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let before: Vec<(PathBuf, Vec<u8>)> =
+            scratch.files().into_iter().map(|path| (path.clone(), std::fs::read(&path).expect("readable"))).collect();
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!((done, seen.len(), noted(&hints)), (true, 20, Vec::new()));
+        drop(hints);
+        // Files that were delivered, are not named any more, and were not yet removed.
+        before.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).expect("written"));
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!((done, seen.len(), noted(&hints)), (true, 20, Vec::new()));
+        assert_eq!(scratch.files(), [] as [PathBuf; 0]);
+    });
+}
+
+#[test]
+fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
+    rt::block_on(async {
+        let scratch = Scratch::new("unnamed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 20).await;
+        let (files, bytes) = (scratch.files(), hints.metrics().bytes);
+        // A directory is where the manifest is to be written first.
+        let obstacle = scratch.0.join("notes").join("0.files.tmp");
+        std::fs::create_dir(&obstacle).expect("made");
+        let other = HostId(Uuid::from_u128(3));
+        let refused = hints.store(other, &mutation(1), 1, None).await;
+        assert!(matches!(refused, Err(Refused::Io(_))), "{refused:?}");
+        assert_eq!(noted(&hints), [(other, Some(mutation(1).table()), Cause::NotWritten)]);
+        let left = std::fs::read_dir(scratch.0.join("0").join(other.to_string())).expect("a directory").count();
+        assert_eq!((left, hints.metrics().bytes), (0, bytes));
+        // What is delivered takes up no space, and is not delivered again.
+        let delivered = Cell::new(0);
+        let deliver = |_| {
+            delivered.set(delivered.get() + 1);
+            async { Delivered::Sent }
+        };
+        for _ in 0..3 {
+            assert!(hints.replay(target(), deliver).await.is_err());
+        }
+        let of_first = delivered.get();
+        assert!(0 < of_first && of_first < 20 && hints.metrics().bytes < bytes, "{of_first} were delivered");
+        assert_eq!(scratch.files(), files);
+        std::fs::remove_dir(&obstacle).expect("removed");
+        assert!(hints.replay(target(), deliver).await.expect("the disk works"));
+        assert_eq!((delivered.get(), hints.metrics().bytes), (20, 0));
+        hints.forget_missed(other, None, i64::MAX).await;
+        drop(hints);
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!((noted(&hints), hints.targets()), (Vec::new(), Vec::new()));
+    });
+}
+
+#[test]
+fn what_a_node_gave_up_of_its_own_is_noted_before_it_serves() {
+    rt::block_on(async {
+        let scratch = Scratch::new("own");
+        let (notes, own, table) = (scratch.0.join("notes"), HostId(Uuid::from_u128(9)), TableId(Uuid::from_u128(7)));
+        // The start may be repeated.
+        for _ in 0..2 {
+            note_accepted_loss(&notes, own, &[None, Some(table)]).await.expect("written");
+        }
+        let lost = Cause::AcceptedLoss;
+        for _ in 0..2 {
+            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            assert_eq!(noted(&hints), [(own, None, lost), (own, Some(table), lost)]);
+        }
+        // Other notes stay, and a note that cannot be written is no note.
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        hints.forget_missed(own, Some(&[Some(table)]), i64::MAX).await;
+        drop(hints);
+        std::fs::create_dir(notes.join("0.missed.tmp")).expect("made");
+        note_accepted_loss(&notes, own, &[Some(table)]).await.expect_err("an obstacle");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(noted(&hints), [(own, None, lost)]);
     });
 }

@@ -61,7 +61,7 @@ where
         if ops.is_empty() {
             return Ok(result);
         }
-        let change = Change { previous: current.version, new: rt::random::uuid_v4(), ops };
+        let change = Change { previous: current.version, new: rt::random::time_uuid(), ops };
         current.apply(&change)?;
         drop(current);
         if let Some(why) = leading.following.trouble() {

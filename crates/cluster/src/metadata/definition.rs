@@ -8,6 +8,7 @@ use crate::topology::Node;
 use model::id::{ColumnId, HostId, SchemaVersion, TableId};
 use model::options::{OptionMap, TableOptions};
 use model::schema::ColumnKind;
+use model::types::{CqlType, class_name};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -73,10 +74,27 @@ pub struct DroppedDefinition {
     pub name: String,
     /// Its part.
     pub kind: ColumnKind,
-    /// Its CQL type at the time.
+    /// Its type at the time ([`lasting_type`]). Release 0.1.0 reads that, but wrote user types by their names.
     pub ty: String,
     /// Microseconds.
     pub drop_time: i64,
+}
+
+impl DroppedDefinition {
+    /// The type in CQL, with tuples in the place of user types.
+    pub fn shown_type(&self) -> String {
+        let class = self.ty.strip_prefix('\'').and_then(|ty| ty.strip_suffix('\''));
+        let ty = class.and_then(|class| class_name::parse(class).ok());
+        ty.map_or_else(|| self.ty.clone(), |ty| ty.expand_user_types().to_string())
+    }
+}
+
+/// The text of a type for definitions that may outlive the user types in it: it says what they consist of.
+pub fn lasting_type(ty: &CqlType) -> String {
+    if !ty.any(&mut |ty| matches!(ty, CqlType::Udt(_))) {
+        return ty.to_string();
+    }
+    format!("'{}'", class_name::of(ty).replace(class_name::PACKAGE, ""))
 }
 
 /// A table.
@@ -182,6 +200,26 @@ pub enum Op {
         /// The number of the metadata that this change leads to; in a snapshot, of those that the last such change led to.
         epoch: u64,
     },
+    /// Gives a type that was just made an identity: a later type of its name has another one. Only where
+    /// [`TYPE_IDENTITIES`](crate::topology::features::TYPE_IDENTITIES) is enabled.
+    IdentifyType {
+        /// The keyspace.
+        keyspace: String,
+        /// The type.
+        name: String,
+        /// Chosen by the sender.
+        identity: Uuid,
+    },
+}
+
+impl Op {
+    /// The table of which an epoch begins.
+    pub(super) fn truncated(&self) -> Option<TableId> {
+        match self {
+            Op::Truncate { table, .. } => Some(*table),
+            _ => None,
+        }
+    }
 }
 
 /// A change from one version of the metadata to the next; all of it or nothing.
@@ -189,7 +227,7 @@ pub enum Op {
 pub struct Change {
     /// The version it was made for; it fits no other.
     pub previous: Uuid,
-    /// The version it leads to, chosen by the sender.
+    /// The version it leads to, chosen by the sender. A time UUID: see [`Change::made_at`].
     pub new: Uuid,
     /// Its steps, in order.
     pub ops: Vec<Op>,
@@ -199,6 +237,13 @@ impl Change {
     /// Its bytes, as it is proposed and written down.
     pub fn encoded(&self) -> Vec<u8> {
         super::encode(self)
+    }
+
+    /// When the sender made it, in microseconds since 1970. All nodes name the snapshots of what it drops or truncates by this time.
+    /// Nothing, if a release without time UUIDs made it.
+    pub fn made_at(&self) -> Option<i64> {
+        let (seconds, nanos) = self.new.get_timestamp()?.to_unix();
+        i64::try_from(seconds).ok()?.checked_mul(1_000_000)?.checked_add(i64::from(nanos / 1_000))
     }
 }
 
@@ -217,6 +262,7 @@ mod tests {
             ("end-transition", Op::EndTransition { table, tablet: 300, moved: true }),
             ("fence", Op::Fence(1_000)),
             ("truncate", Op::Truncate { table, epoch: 1_001 }),
+            ("identify-type", Op::IdentifyType { keyspace: "k".into(), name: "u".into(), identity: table.0 }),
         ];
         let lines: Vec<String> = known
             .iter()

@@ -25,7 +25,7 @@
 use super::decode;
 use super::definition::{Change, Op};
 use super::recovery::{Recovered, snapshot_of};
-use super::service::{MetadataService, forget_queriers};
+use super::service::{Dropped, MetadataService, forget_queriers};
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::{Machine, Outcome};
@@ -33,6 +33,7 @@ use engine::datadir::DiskReserve;
 use engine::{Engine, EngineError};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use model::id::TableId;
 use model::schema::TableSchema;
 use rt::sync::{Cancel, Semaphore};
 use rt::time::{Duration, Instant};
@@ -80,10 +81,17 @@ struct Trouble {
     why: String,
 }
 
+/// A dropped table whose directory is to be removed.
+#[derive(Clone)]
+struct Removal {
+    dropped: Dropped,
+    /// A try has failed: a shard may have left sstables behind.
+    failed_before: bool,
+}
+
 /// What is to be removed from the disk when no shard has it any more.
 struct Removals {
-    /// Dropped tables, and whether a try has failed: then a shard may have left sstables behind.
-    tables: RefCell<Vec<(Rc<Table>, bool)>>,
+    tables: RefCell<Vec<Removal>>,
     turn: Semaphore,
     /// A task repeats what failed.
     repeats: Cell<bool>,
@@ -172,24 +180,68 @@ impl Following {
     }
 }
 
-/// A table whose epoch begins, and its epoch.
-type Begins = Vec<(Rc<TableSchema>, u64)>;
+/// A table whose epoch begins.
+struct Begin {
+    schema: Rc<TableSchema>,
+    epoch: u64,
+    /// It is not the table that this node has under the id, if it has one. It begins empty.
+    is_new: bool,
+    /// For the names of snapshots.
+    at_micros: i64,
+}
+
+impl Begin {
+    fn of(before: &Metadata, table: &Table, at_micros: i64) -> Begin {
+        let is_new = before.table_by_id(table.schema.id).is_none_or(|known| !known.has_directory_of(table));
+        Begin { schema: table.schema.clone(), epoch: table.epoch, is_new, at_micros }
+    }
+}
 
 /// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata
 /// that say so: what the tables hold is void, durably, and what was routed by earlier metadata is
 /// refused from here on.
-async fn begin_epochs(engine: &Engine, begins: &Begins) -> Result<(), String> {
-    for (schema, epoch) in begins {
-        let begun = begin_epoch(engine, schema, *epoch).await;
-        begun.map_err(|why| format!("table {}.{} cannot be truncated: {why}", schema.keyspace, schema.name))?;
+async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result<(), String> {
+    for begin in begins {
+        let Begin { schema, epoch, is_new, at_micros } = begin;
+        let begun = match is_new {
+            true => begin_empty(service, schema, *epoch, *at_micros).await,
+            false => begin_epoch(service.engine(), schema, *epoch, *at_micros).await,
+        };
+        begun.map_err(|why| format!("table {}.{} cannot be made empty: {why}", schema.keyspace, schema.name))?;
     }
     Ok(())
 }
 
-async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64) -> Result<(), String> {
+/// Begins the first epoch of a table whose id an earlier table may have had. The earlier table leaves all shards first, and its
+/// pending removal ends: a later one would remove the new table's data.
+async fn begin_empty(
+    service: &Rc<MetadataService>,
+    schema: &TableSchema,
+    epoch: u64,
+    at_micros: i64,
+) -> Result<(), String> {
+    let id = schema.id;
+    let parted = rt::shard::call_all(move || async move {
+        let service = rt::shard::service::<MetadataService>();
+        service.part_from(id, at_micros).await.map_err(|why| format!("shard {}: {why}", rt::shard::this().0))?;
+        Ok::<_, String>(service.engine().log_end())
+    });
+    let running = parted.await.into_iter().collect::<Result<Vec<_>, String>>()?;
+    let removals = &service.leading().following.removals;
+    let _turn = removals.turn.acquire().await.map_err(|_| "the node is stopping")?;
+    let begun = service.engine().begin_empty(schema, epoch, &running, at_micros).await;
+    begun.map_err(|error| error.to_string())?;
+    // The removal of the directory of another name goes on.
+    let is_same = |table: &Table| table.schema.keyspace == schema.keyspace && table.schema.name == schema.name;
+    let is_void = |table: &Table| table.schema.id == id && is_same(table);
+    removals.tables.borrow_mut().retain(|removal| !is_void(&removal.dropped.table));
+    Ok(())
+}
+
+async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64, at_micros: i64) -> Result<(), String> {
     let id = schema.id;
     let truncated = rt::shard::call_all(move || async move {
-        let done = rt::shard::service::<MetadataService>().engine().truncate_at(id, epoch).await;
+        let done = rt::shard::service::<MetadataService>().engine().truncate_at(id, epoch, at_micros).await;
         forget_queriers(id);
         match done {
             // It comes with the metadata.
@@ -232,12 +284,13 @@ impl AllShards {
             tracing::error!(version = %change.new, %error, "a change of the metadata is refused");
             return Ok(Outcome::Failed(error.to_string()));
         }
-        let begins = change.ops.iter().filter_map(|op| match op {
-            Op::Truncate { table, epoch } => Some((before.table_by_id(*table)?.schema.clone(), *epoch)),
-            _ => None,
-        });
-        let begins = begins.collect();
-        AllShards::follow(&service, Source::Change(bytes), begins).await?;
+        let at_micros = change.made_at().unwrap_or_else(rt::time::wall_micros);
+        let truncated: Vec<TableId> = change.ops.iter().filter_map(Op::truncated).collect();
+        let begins = |after: &Metadata| {
+            let tables = truncated.iter().filter_map(|table| after.table_by_id(*table));
+            tables.map(|table| Begin::of(&before, table, at_micros)).collect::<Vec<_>>()
+        };
+        AllShards::follow(&service, Source::Change(bytes), at_micros, begins).await?;
         service.remember(change.new);
         AllShards::remove(&service).await;
         Ok(Outcome::Applied)
@@ -245,20 +298,25 @@ impl AllShards {
 
     async fn take_over(snapshot: Vec<u8>) -> Result<(), String> {
         let service = rt::shard::service::<MetadataService>();
-        let before = service.current();
-        let after = Recovered::of_snapshot(snapshot.clone()).metadata().map_err(|error| error.to_string())?;
+        let (before, at_micros) = (service.current(), rt::time::wall_micros());
         let known = |table: &Table| before.table_by_id(table.schema.id).map_or(0, |known| known.epoch);
-        let begins = after.tables().filter(|table| table.epoch > known(table));
-        let begins = begins.map(|table| (table.schema.clone(), table.epoch)).collect();
-        drop(before);
-        AllShards::follow(&service, Source::Snapshot(snapshot), begins).await?;
+        let begins = |after: &Metadata| {
+            let begins = after.tables().filter(|table| table.epoch > known(table));
+            begins.map(|table| Begin::of(&before, table, at_micros)).collect::<Vec<_>>()
+        };
+        AllShards::follow(&service, Source::Snapshot(snapshot), at_micros, begins).await?;
         service.leading().following.refused.take();
         AllShards::remove(&service).await;
         Ok(())
     }
 
-    /// Stages, prepares and shows.
-    async fn follow(service: &Rc<MetadataService>, source: Source, begins: Begins) -> Result<(), String> {
+    /// Stages, prepares and shows. Snapshots of what goes are named after the time `at_micros`, on all shards.
+    async fn follow(
+        service: &Rc<MetadataService>,
+        source: Source,
+        at_micros: i64,
+        begins: impl FnOnce(&Metadata) -> Vec<Begin>,
+    ) -> Result<(), String> {
         let (before, following) = (service.current(), &service.leading().following);
         let staged = rt::shard::call_all(move || {
             let source = source.clone();
@@ -266,7 +324,8 @@ impl AllShards {
         });
         // Shard 0 could: others that cannot have other metadata than it has.
         staged.await.into_iter().collect::<Result<(), String>>()?;
-        following.until_done(async || begin_epochs(service.engine(), &begins).await).await?;
+        let begins = service.staged().map_or_else(Vec::new, |staged| begins(&staged.metadata));
+        following.until_done(async || begin_epochs(service, &begins).await).await?;
         let prepared = async || {
             let prepared = rt::shard::call_all(|| async {
                 let prepared = rt::shard::service::<MetadataService>().prepare().await;
@@ -275,7 +334,7 @@ impl AllShards {
             prepared.await.into_iter().collect()
         };
         following.until_done(prepared).await?;
-        rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().show() }).await;
+        rt::shard::call_all(move || async move { rt::shard::service::<MetadataService>().show(at_micros) }).await;
         service.changed(&before);
         Ok(())
     }
@@ -284,7 +343,8 @@ impl AllShards {
     /// with it.
     async fn remove(service: &Rc<MetadataService>) {
         let removals = &service.leading().following.removals;
-        removals.tables.borrow_mut().extend(service.just_dropped().into_iter().map(|table| (table, false)));
+        let fresh = service.just_dropped().into_iter().map(|dropped| Removal { dropped, failed_before: false });
+        removals.tables.borrow_mut().extend(fresh);
         if removals.repeats.get() {
             removals.more.set(true);
             return;
@@ -292,7 +352,7 @@ impl AllShards {
         let removed = rt::time::timeout(REMOVAL_WAIT, remove_once(service)).await;
         if !matches!(removed, Ok(Ok(()))) && !removals.repeats.replace(true) {
             // What was given up half-way may leave sstables in the directory.
-            removals.tables.borrow_mut().iter_mut().for_each(|(_, failed_before)| *failed_before = true);
+            removals.tables.borrow_mut().iter_mut().for_each(|removal| removal.failed_before = true);
             if let Ok(Err(why)) = removed {
                 tracing::warn!(why, "dropped data cannot be removed from the disk; it is tried again");
             }
@@ -332,22 +392,21 @@ async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
     let removed = rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().remove_left().await });
     let mut removed = removed.await.into_iter().collect::<Result<(), String>>();
     if removed.is_ok() {
-        for (table, failed_before) in &tables {
+        for Removal { dropped: Dropped { table, at_micros }, failed_before } in &tables {
             let done = match failed_before {
                 false => service.engine().remove_directory(&table.schema).await,
-                true => service.engine().sweep_dropped(&table.schema).await.map(drop),
+                true => service.engine().sweep_dropped(&table.schema, *at_micros).await.map(drop),
             };
             match done {
                 Ok(()) => {
-                    let mut left = removals.tables.borrow_mut();
-                    left.retain(|(other, _)| other.schema.id != table.schema.id);
+                    removals.tables.borrow_mut().retain(|other| !Rc::ptr_eq(&other.dropped.table, table));
                 }
                 Err(error) => removed = Err(error.to_string()),
             }
         }
     }
     if removed.is_err() {
-        removals.tables.borrow_mut().iter_mut().for_each(|(_, failed_before)| *failed_before = true);
+        removals.tables.borrow_mut().iter_mut().for_each(|removal| removal.failed_before = true);
     }
     removed
 }

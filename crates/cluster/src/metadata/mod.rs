@@ -17,7 +17,7 @@ mod touched;
 pub use change::{ChangeError, change};
 pub use definition::{
     Change, ColumnDefinition, DroppedDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition,
-    TransitionDefinition, TypeDefinition,
+    TransitionDefinition, TypeDefinition, lasting_type,
 };
 pub use paging_keys::{PagingKey, PagingKeyPolicy, PagingKeys};
 pub use recovery::{MetadataLog, OpenError, Recovered, is_member, open_log, open_log_to_join, own_node};

@@ -11,7 +11,7 @@ use super::touched::Touched;
 use super::{builtin, decode, encode};
 use crate::raft::{self, Opened};
 use crate::tablets::{self, TabletReplica};
-use crate::topology::{Node, NodeState, features};
+use crate::topology::{self, Node, NodeState, features};
 use engine::journal::{Journal, JournalError};
 use engine::raft_log::RaftLog;
 use model::id::{HostId, TableId};
@@ -37,6 +37,9 @@ pub enum OpenError {
     /// The cluster uses features that this release does not have.
     #[error("the cluster uses features that this release does not have: {}; start a newer release", .0.join(", "))]
     Features(Vec<String>),
+    /// A member of a cluster is configured to be in another datacenter or rack.
+    #[error("{0}")]
+    Moved(String),
     /// A change builds upon one that does not fit: this release reads the history differently than
     /// the one that wrote it.
     #[error(
@@ -71,7 +74,7 @@ impl MetadataLog {
 
 /// What changes took from a node: a crash may have kept it from removing that.
 pub(super) struct Gone {
-    /// Tables that were dropped, as they were. Their ids are in no table of the metadata.
+    /// Tables that were dropped, as they were. No table of the metadata has the directory of one.
     pub tables: Vec<Rc<Table>>,
     /// Tablets that it has parted with.
     pub tablets: Vec<(Rc<Table>, u32)>,
@@ -109,9 +112,13 @@ impl Recovered {
                 }
             }
         })?;
-        tables.retain(|table| metadata.table_by_id(table.schema.id).is_none());
-        tables.sort_by_key(|table| table.schema.id);
-        tables.dedup_by_key(|table| table.schema.id);
+        // The directory of a table that was dropped may be that of a later one with the same id, which starts empty by its epoch.
+        let is_gone = |table: &Rc<Table>| {
+            metadata.table_by_id(table.schema.id).is_none_or(|known| !known.has_directory_of(table))
+        };
+        tables.retain(is_gone);
+        tables.sort_by(|a, b| directory(a).cmp(&directory(b)));
+        tables.dedup_by(|a, b| directory(a) == directory(b));
         let parted = tablets.into_iter().filter_map(|(table, tablet)| {
             let table = metadata.table_by_id(table)?;
             table.tablets.shard_on(tablet, host).is_none().then(|| (table.clone(), tablet))
@@ -179,6 +186,11 @@ impl Recovered {
     }
 }
 
+/// What the directory of a table is named by.
+fn directory(table: &Table) -> (TableId, &str, &str) {
+    (table.schema.id, &table.schema.keyspace, &table.schema.name)
+}
+
 /// What a replay came to.
 enum Replayed {
     /// The metadata after all changes.
@@ -224,6 +236,8 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
     if !missing.is_empty() {
         return Err(OpenError::Features(missing));
     }
+    let own = own_node(info, NodeState::Normal);
+    topology::join::check_location(&metadata.topology, &own).map_err(OpenError::Moved)?;
     if opened.is_alone() {
         let ops = own_affairs(&metadata, info)?;
         if !ops.is_empty() {

@@ -93,7 +93,7 @@ pub struct MetadataService {
     /// Tables that are gone from the metadata, and from which the engine is just parting.
     dropping: RefCell<Vec<Rc<Table>>>,
     /// Tables that were dropped, for the removal of their directories.
-    just_dropped: RefCell<Vec<Rc<Table>>>,
+    just_dropped: RefCell<Vec<Dropped>>,
     listeners: RefCell<Vec<TopologyListener>>,
     change_listeners: RefCell<Vec<ChangeListener>>,
     engine: Rc<Engine>,
@@ -115,13 +115,33 @@ pub(super) struct Leading {
     history: RefCell<VecDeque<Uuid>>,
 }
 
+/// A table that the metadata does not have any more.
+#[derive(Clone)]
+pub(super) struct Dropped {
+    pub table: Rc<Table>,
+    /// When it was dropped: microseconds since 1970. It names the snapshot.
+    pub at_micros: i64,
+}
+
 /// What the metadata took from a shard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Left {
-    /// A table that was dropped.
-    Table(TableId),
+    /// A table that was dropped, and when: microseconds since 1970.
+    Table(TableId, i64),
     /// A tablet that moved away.
     Tablet(TableId, u32),
+}
+
+/// The time only names a snapshot. A removal of the same table that waits since another time is the same removal: it must not be repeated when
+/// another table has the id.
+impl PartialEq for Left {
+    fn eq(&self, other: &Left) -> bool {
+        match (self, other) {
+            (Left::Table(one, _), Left::Table(two, _)) => one == two,
+            (Left::Tablet(one, tablet), Left::Tablet(two, other)) => one == two && tablet == other,
+            _ => false,
+        }
+    }
 }
 
 impl MetadataService {
@@ -143,13 +163,15 @@ impl MetadataService {
                         (0..table.tablets.count()).map(|id| TabletRange { id, range: table.tablets.range(id) });
                     let tablets: Vec<TabletRange> = ranges.collect();
                     if table.epoch > 0 {
-                        let done = engine.catch_up_with_epoch(&table.schema, table.epoch).await;
+                        let done =
+                            engine.catch_up_with_epoch(&table.schema, table.epoch, rt::time::wall_micros()).await;
                         done.map_err(|error| error.to_string())?;
                     }
                     engine.reshard(table.schema.clone(), &tablets).await.map_err(|error| error.to_string())
                 }
             };
-            sweep(&engine, &gone).await;
+            let at_micros = rt::time::wall_micros();
+            sweep(&engine, &gone, at_micros).await;
             side_by_side(metadata.tables().cloned().collect(), prepare).await.map_err(StartError::Storage)?;
         } else {
             let found = rt::shard::call(ShardId(0), || async {
@@ -184,7 +206,7 @@ impl MetadataService {
         let all = Touched { put: metadata.tables().cloned().collect(), dropped: Vec::new() };
         service.staged.replace(Some(Staged { metadata: Rc::new(metadata), touched: Rc::new(all) }));
         service.prepare().await.map_err(StartError::Storage)?;
-        service.show();
+        service.show(rt::time::wall_micros());
         Ok(service)
     }
 
@@ -302,6 +324,14 @@ impl MetadataService {
         following.map_or((None, 0), |following| (following.trouble(), following.failures()))
     }
 
+    /// Whether the log of the metadata is on the disk yet. The error is for the operator.
+    pub async fn check_log(&self) -> Result<(), String> {
+        match &self.leading {
+            Some(leading) => leading.group.check_log().await,
+            None => Ok(()),
+        }
+    }
+
     /// Ends the group on this node. On shard 0, when nobody makes changes any more.
     pub async fn stop(&self) {
         if let Some(leading) = &self.leading {
@@ -316,6 +346,11 @@ impl MetadataService {
         let staged = Staged::of(&self.current(), source)?;
         self.staged.replace(Some(staged));
         Ok(())
+    }
+
+    /// What is about to be shown.
+    pub(super) fn staged(&self) -> Option<Staged> {
+        self.staged.borrow().clone()
     }
 
     /// Has the engine take in tables and tablets of the staged metadata. May fail, and resumes then
@@ -344,8 +379,8 @@ impl MetadataService {
     }
 
     /// Shows the staged metadata, for which the engine is prepared: a table is there before anybody
-    /// can ask for it.
-    pub(super) fn show(&self) {
+    /// can ask for it. What it drops was dropped at the time `at_micros`, the same on all shards.
+    pub(super) fn show(&self, at_micros: i64) {
         let Some(Staged { metadata, touched }) = self.staged.take() else { return };
         let old = self.current();
         for table in &touched.put {
@@ -373,12 +408,17 @@ impl MetadataService {
             let (topology, listeners) = (self.current().topology.clone(), self.listeners.borrow().clone());
             listeners.iter().for_each(|listener| listener(&topology));
         }
-        self.dropping.borrow_mut().extend(touched.dropped.iter().cloned());
-        for table in &touched.dropped {
+        // Where another table has the id now, the shard has parted from the dropped one: only its directory is left.
+        let current = self.current();
+        for table in touched.dropped.iter().filter(|table| current.table_by_id(table.schema.id).is_none()) {
+            self.dropping.borrow_mut().push(table.clone());
             forget_queriers(table.schema.id);
-            self.leave([Left::Table(table.schema.id)]);
+            self.leave([Left::Table(table.schema.id, at_micros)]);
         }
-        self.just_dropped.borrow_mut().extend(touched.dropped.iter().cloned());
+        if self.leading.is_some() {
+            let dropped = touched.dropped.iter().map(|table| Dropped { table: table.clone(), at_micros });
+            self.just_dropped.borrow_mut().extend(dropped);
+        }
     }
 
     fn leave(&self, left: impl IntoIterator<Item = Left>) {
@@ -388,7 +428,7 @@ impl MetadataService {
     }
 
     /// The tables that were dropped since this was last asked.
-    pub(super) fn just_dropped(&self) -> Vec<Rc<Table>> {
+    pub(super) fn just_dropped(&self) -> Vec<Dropped> {
         self.just_dropped.take()
     }
 
@@ -409,9 +449,26 @@ impl MetadataService {
         removed
     }
 
+    /// Removes a table from this shard that is dropped, or that the staged metadata replaces by another table with the same id. Runs
+    /// to its end even if the caller stops waiting for it.
+    pub(super) async fn part_from(self: &Rc<Self>, table: TableId, at_micros: i64) -> Result<(), String> {
+        if self.engine.has_table(table) {
+            forget_queriers(table);
+        }
+        let service = self.clone();
+        let parted = rt::task::spawn(async move {
+            let _turn = service.removing.acquire().await.map_err(|_| "the node is stopping")?;
+            let gone = |left: &Left| matches!(left, Left::Tablet(of, _) if *of == table);
+            service.remove_one(&Left::Table(table, at_micros)).await.map_err(|error| error.to_string())?;
+            service.left.borrow_mut().retain(|left| !gone(left));
+            Ok::<_, String>(())
+        });
+        finished(parted).await
+    }
+
     async fn remove_one(&self, left: &Left) -> Result<(), EngineError> {
         let done = match left {
-            Left::Table(table) => self.engine.drop_table(*table).await,
+            Left::Table(table, at_micros) => self.engine.drop_table(*table, *at_micros).await,
             Left::Tablet(table, tablet) => self.engine.drop_tablet(*table, *tablet).await,
         };
         match done {
@@ -421,7 +478,7 @@ impl MetadataService {
             Err(error) => return Err(error),
         }
         self.left.borrow_mut().retain(|other| other != left);
-        if let Left::Table(id) = left {
+        if let Left::Table(id, _) = left {
             self.dropping.borrow_mut().retain(|table| table.schema.id != *id);
         }
         Ok(())
@@ -494,9 +551,9 @@ pub(super) fn forget_queriers(table: TableId) {
 /// Finishes what a crash interrupted: the directories of tables that logged changes dropped, and what is left of tablets that moved away.
 /// A directory of which the log says nothing is left alone. What cannot be removed takes up space and is in nobody's way, so it is reported
 /// only.
-async fn sweep(engine: &Engine, gone: &Gone) {
+async fn sweep(engine: &Engine, gone: &Gone, at_micros: i64) {
     for table in &gone.tables {
-        if let Err(error) = engine.sweep_dropped(&table.schema).await {
+        if let Err(error) = engine.sweep_dropped(&table.schema, at_micros).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
             tracing::warn!(keyspace, table = name, %error, "the directory of a dropped table cannot be removed");
         }

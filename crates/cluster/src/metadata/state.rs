@@ -51,6 +51,8 @@ pub struct Keyspace {
     pub tables: SharedMap<String, Rc<Table>>,
     /// Its types by name.
     pub types: BTreeMap<String, Arc<UserType>>,
+    /// The identities of its types by name; a type that release 0.1.0 made has none.
+    pub type_identities: BTreeMap<String, Uuid>,
 }
 
 /// A table.
@@ -64,6 +66,14 @@ pub struct Table {
     pub tablets: Rc<TabletMap>,
     /// Since which number of the metadata its data count: the last TRUNCATE led to that. 0: since it was made.
     pub epoch: u64,
+}
+
+impl Table {
+    /// Whether the other table has the same directory: the same id and the same name.
+    pub fn has_directory_of(&self, other: &Table) -> bool {
+        let (own, other) = (&self.schema, &other.schema);
+        (own.id, &own.keyspace, &own.name) == (other.id, &other.keyspace, &other.name)
+    }
 }
 
 /// A snapshot.
@@ -106,6 +116,11 @@ impl Metadata {
     /// The table of a name.
     pub fn table(&self, keyspace: &str, name: &str) -> Option<&Rc<Table>> {
         self.keyspaces.get(keyspace)?.tables.get(name)
+    }
+
+    /// The identity of a user type, if it has one: ALTER TYPE keeps it, a later type of the same name has another.
+    pub fn type_identity(&self, keyspace: &str, name: &str) -> Option<Uuid> {
+        self.keyspace(keyspace)?.type_identities.get(name).copied()
     }
 
     /// The table of an id.
@@ -188,6 +203,11 @@ impl Metadata {
                     fields: user_type.fields.iter().map(|(name, ty)| (name.clone(), ty.to_string())).collect(),
                 }));
             }
+            ops.extend(keyspace.type_identities.iter().map(|(name, identity)| Op::IdentifyType {
+                keyspace: keyspace.definition.name.clone(),
+                name: name.clone(),
+                identity: *identity,
+            }));
             for table in keyspace.tables.values() {
                 ops.push(Op::PutTable(Box::new((*table.definition).clone())));
                 ops.push(Op::PutTablets(TabletsDefinition {
@@ -218,6 +238,7 @@ impl Metadata {
                         definition: definition.clone(),
                         tables: SharedMap::default(),
                         types: BTreeMap::new(),
+                        type_identities: BTreeMap::new(),
                     };
                     self.keyspaces.insert(definition.name.clone(), Rc::new(keyspace));
                 }
@@ -237,6 +258,10 @@ impl Metadata {
             }
             Op::DropType { keyspace, name } => self.edit(keyspace, |keyspace| {
                 keyspace.types.remove(name);
+                keyspace.type_identities.remove(name);
+            })?,
+            Op::IdentifyType { keyspace, name, identity } => self.edit(keyspace, |keyspace| {
+                keyspace.type_identities.insert(name.clone(), *identity);
             })?,
             Op::PutTable(definition) => {
                 let schema = Rc::new(self.resolve_table(definition)?);

@@ -34,7 +34,7 @@ impl Touched {
                         touched.note(before, after, table.schema.id);
                     }
                 }
-                Op::PutKeyspace(_) | Op::PutType(_) | Op::DropType { .. } => {}
+                Op::PutKeyspace(_) | Op::PutType(_) | Op::IdentifyType { .. } | Op::DropType { .. } => {}
                 Op::PutPagingKey(_) | Op::DropPagingKey(_) => {}
                 Op::PutNode(_) | Op::RemoveNode(_) | Op::EnableFeatures(_) | Op::Fence(_) => {}
                 // Its schema and its tablets are as before.
@@ -51,7 +51,9 @@ impl Touched {
                 .table_by_id(table.schema.id)
                 .is_some_and(|known| known.definition == table.definition && known.tablets == table.tablets)
         };
-        let gone = |table: &&Rc<Table>| after.table_by_id(table.schema.id).is_none();
+        // Of a table with the same id and another name nothing is left but the directory, which goes.
+        let gone =
+            |table: &&Rc<Table>| after.table_by_id(table.schema.id).is_none_or(|now| !now.has_directory_of(table));
         Touched {
             put: after.tables().filter(|table| !same(table)).cloned().collect(),
             dropped: before.tables().filter(gone).cloned().collect(),

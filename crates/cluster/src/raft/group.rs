@@ -1,5 +1,6 @@
 //! The group as the rest of the node sees it.
 
+use super::divergence::{self, Divergence};
 use super::election::{self, HEARTBEAT, MOST_PATIENCE, PATIENCE};
 use super::machine::{Applied, Applier, Machine, Outcome};
 use super::network::{self, Answer, Connector, Link, Request, Transport};
@@ -12,7 +13,7 @@ use engine::raft_log::RaftLog;
 use futures_util::future::{Either, select};
 use model::id::HostId;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
-use openraft::{EmptyNode, ServerState, SnapshotPolicy};
+use openraft::{ChangeMembers, EmptyNode, ServerState, SnapshotPolicy};
 use rt::sync::Deadline;
 use rt::task::Task;
 use rt::time::{Duration, Instant};
@@ -92,6 +93,7 @@ pub struct Group {
     /// When a leader last gave a sign of life.
     heard: Cell<Option<Instant>>,
     watcher: RefCell<Option<Task<()>>>,
+    divergence: Divergence,
 }
 
 fn config(name: &str) -> openraft::Config {
@@ -140,6 +142,7 @@ impl Group {
             alone,
             heard: Cell::new(None),
             watcher: RefCell::default(),
+            divergence: Divergence::default(),
         });
         group.settle().await?;
         Ok(group)
@@ -177,8 +180,20 @@ impl Group {
         let _ = self.raft.shutdown().await;
     }
 
+    /// Whether the log is on the disk yet. The error is for the operator.
+    pub async fn check_log(&self) -> Result<(), String> {
+        self.log.check_there().await.map_err(|error| error.to_string())
+    }
+
     /// Waits until the group fails on this node, and says why. The node must end then.
     pub async fn failure(&self) -> String {
+        let (ended, diverged) = (std::pin::pin!(self.openraft_failure()), std::pin::pin!(self.divergence.wait()));
+        match select(ended, diverged).await {
+            Either::Left((why, _)) | Either::Right((why, _)) => why,
+        }
+    }
+
+    async fn openraft_failure(&self) -> String {
         let mut metrics = self.raft.metrics();
         loop {
             let state = metrics.borrow_and_update().running_state.clone();
@@ -261,7 +276,7 @@ impl Group {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         let voter = metrics.membership_config.voter_ids().any(|member| HostId::from(member) == self.host);
-        voter && metrics.state != ServerState::Leader && self.link.is_connected()
+        voter && metrics.state != ServerState::Leader && self.link.is_connected() && self.divergence.why().is_none()
     }
 
     pub(super) async fn stand(&self) {
@@ -290,7 +305,33 @@ impl Group {
     /// Answers a message of another node.
     pub async fn handle(&self, from: HostId, message: Bytes) -> Result<Bytes, String> {
         let request: Request = decode(&message)?;
+        if let Some(why) = self.divergence.why() {
+            return Err(why);
+        }
+        if let Some(why) = divergence::contradiction(&self.log, from, &request) {
+            return Err(self.divergence.find(why));
+        }
+        if let Request::MayElect { last } | Request::Vote { last, .. } = &request
+            && let Some(acknowledged) = self.link.acknowledged(from).is_beyond(*last)
+        {
+            let link = self.link.clone();
+            let tell = async move { link.ask(from, &Request::Forgotten(acknowledged), QUESTION).await };
+            rt::task::spawn(tell).detach();
+            return Err("it has lost what it had acknowledged".into());
+        }
+        let sent = match &request {
+            Request::Append { vote, previous, entries, committed } => {
+                Some((vote.term, entries.last().map(|record| record.at).or(*previous), *committed))
+            }
+            _ => None,
+        };
         let answer = match request {
+            Request::Forgotten(acknowledged) => {
+                let last = self.last_position();
+                let lacks = !election::is_up_to_date(last, Some(acknowledged));
+                let why = lacks.then(|| self.divergence.find(divergence::forgotten(acknowledged, last)));
+                Answer::Failed(why.unwrap_or_else(|| "nothing is forgotten".into()))
+            }
             Request::MayElect { last } => Answer::MayElect(self.welcomes_election(last)),
             Request::Propose(command) => self.propose_for(command).await,
             Request::ReadIndex => match self.applied_index().await {
@@ -312,6 +353,9 @@ impl Group {
                 let refused = matches!(answer, Answer::HigherVote(_) | Answer::Failed(_));
                 if from_leader && !refused {
                     self.heard.set(Some(rt::time::now()));
+                }
+                if let (Answer::Appended, Some((term, last, committed))) = (&answer, sent) {
+                    self.link.acknowledged(from).upto(term, last, committed);
                 }
                 self.cut_log().await;
                 answer
@@ -497,6 +541,13 @@ impl Group {
         let voters: BTreeSet<Member> = voters.iter().copied().map(Member::from).collect();
         // Who votes no more goes on learning.
         let changed = self.raft.change_membership(voters, true).await;
+        changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
+    }
+
+    /// Removes members that do not vote. Only the leader can.
+    pub async fn remove(&self, hosts: &BTreeSet<HostId>) -> Result<(), GroupError> {
+        let members = hosts.iter().copied().map(Member::from).collect();
+        let changed = self.raft.change_membership(ChangeMembers::RemoveNodes(members), true).await;
         changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
     }
 

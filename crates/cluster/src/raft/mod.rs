@@ -3,11 +3,12 @@
 //! The group orders opaque commands and hands them to a [`Machine`] on every node, in the same order; it knows nothing of what they
 //! say. Reading order: [`Machine`] and [`Transport`] are what it is given, [`Group`] what it gives; `stored` is what it writes down and
 //! sends, `store` and `machine` join openraft to the engine's log and to the machine (`saved` keeps them in order), `network` to the other nodes; `election` decides
-//! when a node stands for election. A node alone is a group of one voter: it leads from its first moment on and waits for nobody.
+//! when a node stands for election; `divergence` finds members that were started with an older log. A node alone is a group of one voter: it leads from its first moment on and waits for nobody.
 //!
 //! Invariants: a command was written down by a majority of the voters before it is applied anywhere (`raft_safety`); an error of the
 //! disk ends the group on this node, and the node with it. The data plane must never wait for the group.
 
+mod divergence;
 mod election;
 mod group;
 mod machine;
@@ -80,5 +81,7 @@ type Entry = openraft::Entry<Types>;
 type Membership = openraft::StoredMembership<Member, openraft::EmptyNode>;
 type StorageError = openraft::StorageError<Member>;
 
+#[cfg(test)]
+mod older_log_tests;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //!
 //! Messages are (version, body by postcard), and append-only as everything that is sent.
 
+use super::divergence::Acknowledged;
 use super::machine::Outcome;
 use super::stored::{Ballot, Position, Record, SnapshotHead, decode, encode};
 use super::{Entry, LogId, Member, Types, Vote};
@@ -15,6 +16,7 @@ use openraft::raft::{
     VoteResponse,
 };
 use openraft::{AnyError, EmptyNode};
+use rt::hash::HashMap;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -58,6 +60,8 @@ pub(super) enum Request {
     ReadIndex,
     /// To answer once the entry of an index is applied.
     Reached(u64),
+    /// The leader says that the asked node had acknowledged the entries up to here, and lacks them now.
+    Forgotten(Position),
 }
 
 /// An answer. Append-only.
@@ -93,6 +97,7 @@ pub(super) enum Answer {
 #[derive(Default)]
 pub(super) struct Link {
     transport: RefCell<Option<Rc<dyn Transport>>>,
+    acknowledged: RefCell<HashMap<HostId, Rc<Acknowledged>>>,
 }
 
 impl Link {
@@ -103,6 +108,11 @@ impl Link {
 
     pub fn is_connected(&self) -> bool {
         self.transport.borrow().is_some()
+    }
+
+    /// What is known of a node.
+    pub fn acknowledged(&self, host: HostId) -> Rc<Acknowledged> {
+        self.acknowledged.borrow_mut().entry(host).or_default().clone()
     }
 
     /// Asks a node.
@@ -126,13 +136,15 @@ pub(super) struct Connector(pub Rc<Link>);
 pub(super) struct Connection {
     link: Rc<Link>,
     to: HostId,
+    acknowledged: Rc<Acknowledged>,
 }
 
 impl RaftNetworkFactory<Types> for Connector {
     type Network = Connection;
 
     async fn new_client(&mut self, target: Member, _: &EmptyNode) -> Connection {
-        Connection { link: self.0.clone(), to: target.into() }
+        let to = HostId::from(target);
+        Connection { link: self.0.clone(), to, acknowledged: self.0.acknowledged(to) }
     }
 }
 
@@ -142,6 +154,18 @@ impl Connection {
     async fn ask<E: std::error::Error>(&self, request: Request, option: &RPCOption) -> Result<Answer, Failed<E>> {
         let asked = self.link.ask(self.to, &request, option.hard_ttl()).await;
         asked.map_err(|failed| RPCError::Unreachable(Unreachable::new(&failed)))
+    }
+
+    /// Tells the node that it has lost what it had acknowledged, and openraft, which would not bear it, that the node does not answer.
+    async fn forgot(&self, acknowledged: Position, limit: Duration) -> Failed<Infallible> {
+        let why = format!("it has lost what it had acknowledged, up to change {}", acknowledged.index);
+        match self.link.ask(self.to, &Request::Forgotten(acknowledged), limit).await {
+            Ok(Answer::Failed(_)) | Err(_) => {}
+            Ok(other) => {
+                tracing::warn!(node = %self.to, why, answer = ?other, "a member of the metadata group is left out")
+            }
+        }
+        RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))
     }
 
     /// An answer that says why not, or makes no sense.
@@ -170,10 +194,21 @@ impl RaftNetwork<Types> for Connection {
             entries: rpc.entries.iter().map(Record::from).collect(),
             committed: positions(rpc.leader_commit),
         };
+        let (term, previous) = (rpc.vote.leader_id.term, positions(rpc.prev_log_id));
         match self.ask::<Infallible>(request, &option).await? {
-            Answer::Appended => Ok(AppendEntriesResponse::Success),
-            Answer::AppendedUpTo(last) => Ok(AppendEntriesResponse::PartialSuccess(last.map(LogId::from))),
-            Answer::Conflict => Ok(AppendEntriesResponse::Conflict),
+            Answer::Appended => {
+                let last = rpc.entries.last().map(|entry| entry.log_id.into()).or(previous);
+                self.acknowledged.upto(term, last, positions(rpc.leader_commit));
+                Ok(AppendEntriesResponse::Success)
+            }
+            Answer::AppendedUpTo(last) => {
+                self.acknowledged.upto(term, last, positions(rpc.leader_commit));
+                Ok(AppendEntriesResponse::PartialSuccess(last.map(LogId::from)))
+            }
+            Answer::Conflict => match self.acknowledged.lost(term, previous) {
+                Some(acknowledged) => Err(self.forgot(acknowledged, option.hard_ttl()).await),
+                None => Ok(AppendEntriesResponse::Conflict),
+            },
             Answer::HigherVote(vote) => Ok(AppendEntriesResponse::HigherVote(vote.into())),
             other => Err(self.refused(other)),
         }
@@ -250,9 +285,11 @@ pub(super) async fn answer(raft: &openraft::Raft<Types>, request: Request) -> An
                 Err(error) => failed(error),
             }
         }
-        Request::MayElect { .. } | Request::Propose(_) | Request::ReadIndex | Request::Reached(_) => {
-            failed("this is not for openraft")
-        }
+        Request::MayElect { .. }
+        | Request::Propose(_)
+        | Request::ReadIndex
+        | Request::Reached(_)
+        | Request::Forgotten(_) => failed("this is not for openraft"),
     }
 }
 
@@ -281,6 +318,7 @@ mod tests {
         assert_eq!(encode(&Request::Propose(vec![7])), bytes(&[&[4, 1, 7]]));
         assert_eq!(encode(&Request::ReadIndex), bytes(&[&[5]]));
         assert_eq!(encode(&Request::Reached(9)), bytes(&[&[6, 9]]));
+        assert_eq!(encode(&Request::Forgotten(at)), bytes(&[&[7], &place]));
         let head = SnapshotHead { last: None, members_at: None, members: Members { voters: vec![], all: vec![] } };
         let snapshot = Request::Snapshot { vote, head, offset: 5, data: vec![9], done: true };
         assert_eq!(encode(&snapshot), bytes(&[&[2], &ballot, &[0, 0, 0, 0], &[5, 1, 9, 1]]));

@@ -81,7 +81,13 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, StorageError> {
-        let understood = |bytes: Bytes| decode::<Ballot>(&bytes).map(Vote::from);
+        let understood = |bytes: Bytes| -> Result<Vote, String> {
+            let mut ballot = decode::<Ballot>(&bytes)?;
+            // A leader that was started again does not go on in its term, as openraft would let it: with an older log than it had it would
+            // put other entries in the places of those that it has forgotten, under the same ids.
+            ballot.committed &= self.alone.get() || ballot.node != self.host.0;
+            Ok(Vote::from(ballot))
+        };
         let vote = self.log.vote().map(understood).transpose();
         vote.map_err(|why| StorageIOError::read_vote(AnyError::error(why)).into())
     }

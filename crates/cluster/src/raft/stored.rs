@@ -18,7 +18,7 @@ use std::rc::Rc;
 use uuid::Uuid;
 
 /// The version of all that is written down.
-const FORMAT: u8 = 1;
+pub(super) const FORMAT: u8 = 1;
 
 /// The index of the entry with which a group begins.
 const FIRST_INDEX: u64 = 1;

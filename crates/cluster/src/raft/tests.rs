@@ -1,4 +1,4 @@
-//! Groups in one process, joined by function calls. Crashes, elections and lost messages: `crates/sim/tests/raft.rs`.
+//! Groups in one process, joined by function calls. Crashes, elections and lost messages: `crates/sim/tests/all/raft.rs`.
 
 use super::*;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// A list of commands; one that is empty is refused.
 #[derive(Default)]
-struct Ledger(RefCell<Vec<Vec<u8>>>);
+pub(super) struct Ledger(RefCell<Vec<Vec<u8>>>);
 
 impl Machine for Ledger {
     fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>> {
@@ -44,14 +44,14 @@ impl Machine for Ledger {
 }
 
 #[derive(Default)]
-struct Net {
-    groups: RefCell<HashMap<HostId, Rc<Group>>>,
+pub(super) struct Net {
+    pub groups: RefCell<HashMap<HostId, Rc<Group>>>,
     cut_off: Cell<Option<HostId>>,
 }
 
-struct Way {
-    net: Rc<Net>,
-    own: HostId,
+pub(super) struct Way {
+    pub net: Rc<Net>,
+    pub own: HostId,
 }
 
 impl Transport for Way {
@@ -69,10 +69,10 @@ impl Transport for Way {
     }
 }
 
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("messina-raft-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("made");
         Scratch(path)
@@ -85,11 +85,11 @@ impl Drop for Scratch {
     }
 }
 
-fn host(n: u8) -> HostId {
+pub(super) fn host(n: u8) -> HostId {
     HostId(Uuid::from_u128(n.into()))
 }
 
-async fn start(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
+pub(super) async fn start(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     let empty = stored::encode(&Vec::<Vec<u8>>::new());
     let opened = stored::open(dir, host, async || Ok(empty)).await.expect("opened");
     let ledger = Rc::new(Ledger::default());
@@ -101,7 +101,7 @@ async fn start(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     (group, ledger)
 }
 
-fn soon() -> Deadline {
+pub(super) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
@@ -178,8 +178,36 @@ fn three_nodes_agree_and_one_alone_does_not() {
     });
 }
 
+#[test]
+fn a_member_without_a_vote_can_be_removed() {
+    let scratch = Scratch::new("removed");
+    rt::block_on(async {
+        let net = Rc::new(Net::default());
+        let (first, _) = start(&scratch.0.join("1"), host(1)).await;
+        let (second, ledger) = join(&scratch.0.join("2"), host(2)).await;
+        for (n, group) in [(1, &first), (2, &second)] {
+            net.groups.borrow_mut().insert(host(n), group.clone());
+            group.connect(Rc::new(Way { net: net.clone(), own: host(n) }));
+        }
+        first.add(host(2)).await.expect("added");
+        first.propose(vec![1], soon()).await.expect("decided");
+        second.barrier(soon()).await.expect("there is a leader");
+        assert_eq!(*ledger.0.borrow(), [vec![1]]);
+        first.remove(&BTreeSet::from([host(1)])).await.expect_err("it votes");
+        first.remove(&BTreeSet::from([host(2)])).await.expect("removed");
+        assert_eq!(first.members(), BTreeSet::from([host(1)]));
+        first.propose(vec![2], soon()).await.expect("decided");
+        first.add(host(2)).await.expect("added again");
+        second.barrier(soon()).await.expect("there is a leader");
+        assert_eq!(*ledger.0.borrow(), [vec![1], vec![2]]);
+        first.stop().await;
+        second.stop().await;
+        net.groups.borrow_mut().clear();
+    });
+}
+
 /// A node that has no group yet, and waits to be added to one.
-async fn join(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
+pub(super) async fn join(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     let opened = stored::open_to_join(dir, host).await.expect("opened");
     let ledger = Rc::new(Ledger::default());
     let group = Group::start(opened, dir.to_path_buf(), "test", ledger.clone()).await.expect("started");

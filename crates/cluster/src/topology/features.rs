@@ -23,6 +23,12 @@ pub const ANSWERS_HOLD_METADATA: &str = "ANSWERS_HOLD_METADATA";
 /// A TRUNCATE begins an epoch of its table: it is a change of the metadata, and replicas refuse what was routed by earlier ones.
 pub const TRUNCATE_BY_EPOCH: &str = "TRUNCATE_BY_EPOCH";
 
+/// The replication factor of a datacenter may be a list of racks. Nodes that do not know that would place tables otherwise.
+pub const RACK_LISTS: &str = "RACK_LISTS";
+
+/// User types have identities, so that a type is told apart from a later one of its name.
+pub const TYPE_IDENTITIES: &str = "TYPE_IDENTITIES";
+
 /// A feature that every release has, under the name by which clients of ScyllaDB look for it: tables are made of tablets.
 /// It is shown to clients, and is no feature that nodes agree upon.
 const TABLETS: &str = "TABLETS";
@@ -44,6 +50,8 @@ pub fn supported() -> Vec<String> {
         AGGREGATES_BY_OWNERS,
         ANSWERS_HOLD_METADATA,
         TRUNCATE_BY_EPOCH,
+        RACK_LISTS,
+        TYPE_IDENTITIES,
     ];
     features.map(str::to_owned).to_vec()
 }

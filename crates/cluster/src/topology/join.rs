@@ -11,7 +11,7 @@ use crate::internode::{
     AddressBook, CallError, Caller, Internode, NodeStatus, Party, PeerAddress, Refusal, RefusalCode, RejectionCode,
     Verb,
 };
-use crate::metadata::{MetadataService, Op, change};
+use crate::metadata::{ChangeError, MetadataService, Op, change};
 use bytes::Bytes;
 use model::id::HostId;
 use rt::sync::Deadline;
@@ -33,6 +33,8 @@ const QUESTION: Duration = Duration::from_secs(2);
 const ADMISSION: Duration = Duration::from_secs(60);
 /// How often an operator is told what a node waits for.
 const TELL: Duration = Duration::from_secs(10);
+/// Of so many hosts it is remembered why they are not let in.
+const MOST_TOLD: usize = 256;
 
 /// What a node asks. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -80,11 +82,27 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 struct Searching(RefCell<Discovery>);
 
 /// That this node can let others in: all of its shards follow changes of the metadata. On shard 0.
-struct Open;
+#[derive(Default)]
+struct Open {
+    /// Why nodes that ask again and again are not let in, as it was logged last.
+    told: RefCell<BTreeMap<HostId, String>>,
+}
+
+impl Open {
+    /// Whether this reason is news.
+    fn is_news(&self, host: HostId, why: &str) -> bool {
+        let mut told = self.told.borrow_mut();
+        // Hosts that nobody knows may be anybody's invention.
+        if told.len() >= MOST_TOLD && !told.contains_key(&host) {
+            told.clear();
+        }
+        told.insert(host, why.to_owned()).is_none_or(|before| before != why)
+    }
+}
 
 /// From now on this node lets others in, for all of its shards follow changes of the metadata. On shard 0.
 pub fn open() {
-    rt::shard::install(Rc::new(Open));
+    rt::shard::install(Rc::new(Open::default()));
 }
 
 /// Answers other nodes' questions about the cluster. On shard 0.
@@ -130,8 +148,12 @@ async fn answer(caller: Caller, request: Request) -> Answer {
 /// Lets a node in, if this one leads.
 async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
     let Some(group) = service.group() else { return Answer::Later("this is not the right shard".into()) };
+    let host = node.host;
+    let is_news = |why: &str| rt::shard::try_service::<Open>().is_some_and(|open| open.is_news(host, why));
     if let Some(why) = has_lost_metadata(&service.current().topology, &node) {
-        tracing::warn!(why, "a node is refused");
+        if is_news(&why) {
+            tracing::warn!(why, "a node is refused");
+        }
         return Answer::Refused(why);
     }
     if !group.is_leader() {
@@ -142,8 +164,7 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
             None => Answer::Later("no leader of the metadata is known".into()),
         };
     }
-    let host = node.host;
-    let moved = moved(service);
+    let (moved, lost) = (moved(service), lost(service));
     let topology = service.current().topology.clone();
     if let Some(old) = still_at(&topology, &node).await {
         let why = format!(
@@ -151,31 +172,78 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
              of the other's data directory",
             node.internode()
         );
-        tracing::warn!(why, "a node is not let in yet");
+        if is_news(&why) {
+            tracing::warn!(why, "a node is not let in yet");
+        }
         return Answer::Later(why);
     }
     if topology.node(host).is_some()
-        && let Err(why) = relocate(&topology, &node, &moved)
+        && let Err(why) = relocate(&topology, &node, &moved, &lost)
     {
         // A member that took another one's address: that one may yet be found where it is now.
-        tracing::info!(%host, why, "a member with a new address is not let in yet");
+        if is_news(&why) {
+            tracing::info!(%host, why, "a member with a new address is not let in yet");
+        }
         return Answer::Later(why);
     }
-    let made = change(move |metadata, _| admit(&metadata.topology, &node, &moved).map(|ops| (ops, ()))).await;
-    match made {
+    let replaced = topology.with_address_of(&node).map(|other| other.host).filter(|other| lost.contains(other));
+    let seen = place(&topology, host);
+    let made = change(move |metadata, _| {
+        check_unchanged(seen, place(&metadata.topology, host), host)?;
+        let ops = admit(&metadata.topology, &node, &moved, &lost).map_err(NotAdmitted::Ever)?;
+        Ok((ops, ()))
+    });
+    match made.await {
         Ok(()) => {}
-        Err(crate::metadata::ChangeError::Refused(why)) => {
-            tracing::warn!(%host, why, "a node is not let in");
+        Err(ChangeError::Refused(NotAdmitted::Ever(why))) => {
+            if is_news(&why) {
+                tracing::warn!(%host, why, "a node is not let in");
+            }
             return Answer::Refused(why);
+        }
+        Err(ChangeError::Refused(NotAdmitted::Yet(why))) => {
+            if is_news(&why) {
+                tracing::warn!(%host, why, "a node is not let in yet");
+            }
+            return Answer::Later(why);
         }
         Err(error) => return Answer::Later(error.to_string()),
     }
     match group.add(host).await {
         Ok(()) => {
             tracing::info!(%host, "a node joins the cluster");
+            if let Some(replaced) = replaced {
+                tracing::warn!(%host, %replaced, "the node takes the address of one that never finished joining and does not answer: that one has left for good");
+            }
             Answer::Welcome(service.current().topology.members().map(|node| (**node).clone()).collect())
         }
         Err(error) => Answer::Later(error.to_string()),
+    }
+}
+
+/// Why a node is not let in.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum NotAdmitted {
+    /// It may be another time.
+    #[error("{0}")]
+    Yet(String),
+    /// It never will be.
+    #[error("{0}")]
+    Ever(String),
+}
+
+/// Where the metadata have a node.
+fn place(topology: &Topology, host: HostId) -> Option<SocketAddr> {
+    topology.node(host).map(|node| node.internode())
+}
+
+/// Two nodes with one host id may ask at the same time. Whether one of them answers at the place of the member was found out while the
+/// metadata had it at the place `seen`; if they have another place `now`, it has to be found out again.
+fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: HostId) -> Result<(), NotAdmitted> {
+    match now {
+        now if now == seen => Ok(()),
+        Some(now) => Err(NotAdmitted::Yet(format!("a node of the id {host} was let in a moment ago, at {now}"))),
+        None => Err(NotAdmitted::Yet(format!("node {host} was removed a moment ago"))),
     }
 }
 
@@ -215,32 +283,52 @@ fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
     internode.found().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
 }
 
-/// Why a node cannot join: it is a full member already, and asks without knowing it, for it has
-/// lost its metadata. To vote again it must remember how it voted.
+/// Members that have not finished joining and do not answer. They have no tablets.
+fn lost(service: &MetadataService) -> BTreeSet<HostId> {
+    let Some(internode) = rt::shard::try_service::<Internode>() else { return BTreeSet::new() };
+    let (topology, liveness) = (service.current().topology.clone(), internode.liveness());
+    topology.lost_while_joining(|host| liveness.is_down(host))
+}
+
+/// Why a node cannot join: it is a full member already, and asks without knowing it, because it has
+/// lost its metadata. To vote again it must have its last votes: older ones would let it vote twice
+/// in one term.
 fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     let known = topology.node(node.host)?;
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
     (is_full && node.state == NodeState::Joining).then(|| {
         format!(
             "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its data \
-             directory is missing or empty. Restore `raft` as it was when the node stopped, or restore the whole data directory from a \
-             backup of this node, and start it again. Without either, start a new node with an empty data directory at another address: \
-             the data of this one are not served until `raft` is back",
+             directory is missing or empty. It holds the node's votes: restore it exactly as it was when the node stopped. An older \
+             copy, such as one of a backup, is unsafe: the node could vote twice. Without it, replace the node: leave it stopped, and \
+             start a new node with an empty data directory at another address. Sstables of this one can be loaded into the cluster \
+             with `messina admin refresh`",
             node.host
         )
     })
 }
 
 /// The members whose addresses have to change so that a node can have its own: the one that the
-/// metadata have there, if it was found elsewhere, and so on. An error if it was not.
-fn relocate(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
+/// metadata have there, if it was found elsewhere, and so on. One that is `lost` leaves instead: the node that has its address now may be the
+/// same machine with an empty disk. An error if the other one may still be there.
+fn relocate(
+    topology: &Topology,
+    node: &Node,
+    moved: &BTreeMap<HostId, SocketAddr>,
+    lost: &BTreeSet<HostId>,
+) -> Result<Vec<Op>, String> {
     let (mut ops, mut placed) = (Vec::new(), BTreeSet::from([node.host]));
     let mut newcomer = node.clone();
     while let Some(other) = topology.with_address_of(&newcomer).filter(|other| !placed.contains(&other.host)) {
         let address = newcomer.internode();
         let Some(now_at) = moved.get(&other.host).filter(|now_at| **now_at != address) else {
+            // The metadata may have changed since it was found to be lost.
+            if lost.contains(&other.host) && other.state == NodeState::Joining {
+                ops.push(Op::PutNode(Box::new(Node { state: NodeState::Left, ..(**other).clone() })));
+                return Ok(ops);
+            }
             return Err(format!(
-                "the address {address} belongs to node {}: remove that node first, or use another address",
+                "the address {address} belongs to node {}, a member of the cluster: use another address",
                 other.host
             ));
         };
@@ -259,21 +347,23 @@ fn relocate(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAdd
 }
 
 /// Whether a node may be let in, and what that changes. `moved`: members that were found at other
-/// addresses than the metadata have.
-pub fn admit(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
+/// addresses than the metadata have. `lost`: members that have not finished joining and do not answer.
+pub fn admit(
+    topology: &Topology,
+    node: &Node,
+    moved: &BTreeMap<HostId, SocketAddr>,
+    lost: &BTreeSet<HostId>,
+) -> Result<Vec<Op>, String> {
     let missing = features::missing(topology, &node.features);
     if !missing.is_empty() {
         return Err(format!("the cluster uses features that this release does not have: {}", missing.join(", ")));
     }
-    let mut ops = relocate(topology, node, moved)?;
+    let mut ops = relocate(topology, node, moved, lost)?;
+    check_location(topology, node)?;
     match topology.node(node.host) {
         Some(known) if known.state == NodeState::Left => {
             Err(format!("node {} has left the cluster for good: start it with an empty data directory", node.host))
         }
-        Some(known) if known.datacenter != node.datacenter || known.rack != node.rack => Err(format!(
-            "node {} is in rack {} of datacenter {}: it cannot move to rack {} of datacenter {}",
-            node.host, known.rack, known.datacenter, node.rack, node.datacenter
-        )),
         Some(known) => {
             let again = Node { state: known.state, ..node.clone() };
             if **known != again {
@@ -286,6 +376,28 @@ pub fn admit(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAd
             Ok(ops)
         }
     }
+}
+
+/// Refuses another datacenter or rack of a node than the metadata has: replicas are placed by them, so
+/// rows that LOCAL_QUORUM acknowledged would not be found by LOCAL_QUORUM after a move. Only a node
+/// that never had others may move. The error is for the operator of the node.
+pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
+    let Some(known) = topology.node(node.host).filter(|known| known.state.is_member() && topology.len() > 1) else {
+        return Ok(());
+    };
+    for (what, key, saved, configured) in
+        [("DC", "datacenter", &known.datacenter, &node.datacenter), ("rack", "rack", &known.rack, &node.rack)]
+    {
+        if saved != configured {
+            return Err(format!(
+                "Saved {what} name \"{saved}\" is not equal to the {what} name \"{configured}\" specified by the configuration: node {} \
+                 has joined as datacenter {}, rack {}, and a member of a cluster cannot move. Set `{key}` back to \"{saved}\", or start a \
+                 new node with an empty data directory in the other place",
+                node.host, known.datacenter, known.rack
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Where nodes are, for the wire between them.
@@ -468,99 +580,4 @@ async fn join(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::topology::node;
-    use crate::topology::node::tests::node;
-
-    fn cluster() -> Topology {
-        let mut topology = Topology::default();
-        topology.put(node(1, "dc1", "r1"));
-        topology.put(Node { state: NodeState::Left, ..node(2, "dc1", "r2") });
-        topology.enable(&["RAFT_METADATA".into()]);
-        topology
-    }
-
-    #[test]
-    fn who_is_let_in() {
-        let topology = cluster();
-        let new = node(3, "dc1", "r3");
-        let nobody = BTreeMap::new();
-        let admit = |topology: &Topology, node: &Node| admit(topology, node, &nobody);
-        let ops = admit(&topology, &new).expect("let in");
-        assert_eq!(ops, [Op::PutNode(Box::new(Node { state: NodeState::Joining, ..new.clone() }))]);
-        assert_eq!(admit(&topology, &node(1, "dc1", "r1")), Ok(vec![]), "it has asked before");
-        let moved = Node { storage_port: 7007, ..node(1, "dc1", "r1") };
-        assert_eq!(admit(&topology, &moved), Ok(vec![Op::PutNode(Box::new(moved.clone()))]));
-        let refused = [
-            (Node { features: vec![], ..new.clone() }, "RAFT_METADATA"),
-            (Node { broadcast_address: node(1, "", "").broadcast_address, ..new }, "belongs to node"),
-            (node(2, "dc1", "r2"), "has left"),
-            (node(1, "dc1", "r2"), "cannot move"),
-        ];
-        for (node, why) in refused {
-            let error = admit(&topology, &node).expect_err(why);
-            assert!(error.contains(why), "{error}");
-        }
-    }
-
-    /// A node at the address of another one of these tests.
-    fn at(node: Node, n: u8) -> Node {
-        let address = node::tests::node(n, "", "").broadcast_address;
-        Node { broadcast_address: address, rpc_address: address, listen_address: address, ..node }
-    }
-
-    #[test]
-    fn members_that_took_each_others_addresses_are_let_in_together() {
-        let mut topology = cluster();
-        let all: Vec<Node> = [1, 3, 4].into_iter().map(|n| node(n, "dc1", "r1")).collect();
-        all.iter().for_each(|node| topology.put(node.clone()));
-        let first = |to: u8| at(all[0].clone(), to);
-        let put =
-            |nodes: &[&Node]| -> Vec<Op> { nodes.iter().map(|one| Op::PutNode(Box::new((*one).clone()))).collect() };
-        let moved = |places: &[(usize, u8)]| -> BTreeMap<HostId, SocketAddr> {
-            places.iter().map(|(one, n)| (all[*one].host, at(all[*one].clone(), *n).internode())).collect()
-        };
-        // Two have swapped: only where the other one is known to answer.
-        let error = admit(&topology, &first(3), &moved(&[])).expect_err("the other one may be there");
-        assert!(error.contains("belongs to node"), "{error}");
-        let swapped = admit(&topology, &first(3), &moved(&[(1, 1)]));
-        assert_eq!(swapped, Ok(put(&[&at(all[1].clone(), 1), &first(3)])));
-        // Three in a circle; and one that went to a free address.
-        let circle = admit(&topology, &first(3), &moved(&[(1, 4), (2, 1)]));
-        assert_eq!(circle, Ok(put(&[&at(all[1].clone(), 4), &at(all[2].clone(), 1), &first(3)])));
-        let chain = admit(&topology, &first(3), &moved(&[(1, 9)]));
-        assert_eq!(chain, Ok(put(&[&at(all[1].clone(), 9), &first(3)])));
-        assert!(admit(&topology, &first(3), &moved(&[(1, 4)])).is_err(), "the third one may be there");
-        // A newcomer at the address that a member has left.
-        let new = Node { state: NodeState::Joining, ..at(node(8, "dc1", "r1"), 3) };
-        assert_eq!(admit(&topology, &new, &moved(&[(1, 9)])), Ok(put(&[&at(all[1].clone(), 9), &new])));
-    }
-
-    #[test]
-    fn a_full_member_that_asks_to_join_has_lost_its_metadata() {
-        let mut topology = cluster();
-        topology.put(Node { state: NodeState::Joining, ..node(5, "dc1", "r1") });
-        let asks = |n: u8, state| has_lost_metadata(&topology, &Node { state, ..node(n, "dc1", "r1") });
-        assert!(asks(1, NodeState::Joining).is_some_and(|why| why.contains("`raft`") && why.contains("Restore")));
-        assert_eq!(asks(1, NodeState::Normal), None, "it is introduced at a new address");
-        assert_eq!(asks(5, NodeState::Joining), None, "it asked before");
-        assert_eq!(asks(9, NodeState::Joining), None);
-    }
-
-    #[test]
-    fn the_form_of_messages_stays() {
-        let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
-        let place = [0, 127, 0, 0, 1, 0xd8, 0x36];
-        let bytes = |head: &[u8]| [&[FORMAT], head, &place].concat();
-        assert_eq!(encode(&Request::Discover([address].into())), bytes(&[0, 1]));
-        assert_eq!(encode(&Answer::Searching([address].into())), bytes(&[0, 1]));
-        assert_eq!(encode(&Answer::InCluster), [FORMAT, 1].as_slice());
-        assert_eq!(encode(&Answer::Elsewhere(address)), bytes(&[3]));
-        assert_eq!(encode(&Answer::Refused("x".into())), [FORMAT, 5, 1, b'x'].as_slice());
-        assert_eq!(encode(&Request::Locate([address].into())), bytes(&[2, 1]));
-        assert_eq!(encode(&Answer::Located([address].into())), bytes(&[6, 1]));
-        let joining = Request::Join(Box::new(node(1, "dc1", "r1")));
-        assert_eq!(decode::<Request>(&encode(&joining)), Ok(joining));
-    }
-}
+mod tests;

@@ -34,6 +34,8 @@ const MOST_NAMED: usize = 256;
 pub struct Locator {
     named: RefCell<BTreeSet<SocketAddr>>,
     hurry: Notify,
+    /// Members whose id several nodes have, and where these answer: logged already.
+    several: RefCell<BTreeMap<HostId, BTreeSet<SocketAddr>>>,
 }
 
 impl Locator {
@@ -127,7 +129,12 @@ pub async fn keep_locating(internode: Weak<Internode>, seeds: impl AsyncFn() -> 
         let Some(internode) = internode.upgrade().filter(|_| waited.is_some()) else { return };
         if believed(&internode).values().all(|one| one.is_up && one.found.is_none()) {
             locator.named.borrow_mut().clear();
-            pause = FIRST_PAUSE;
+            locator.several.borrow_mut().clear();
+            pause = match internode.stated().keys().all(|host| *host == internode.own().host) {
+                // There is nobody to be lost.
+                true => LONGEST_PAUSE,
+                false => FIRST_PAUSE,
+            };
             continue;
         }
         locator.name(seeds().await, internode.own().address);
@@ -165,7 +172,12 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
     let mut has_found = false;
     for (host, believed) in believed(internode) {
         let answered = answered.remove(&host).unwrap_or_default();
-        let found = match judge(believed, &answered) {
+        let finding = judge(believed, &answered);
+        let before = match finding {
+            Finding::Several => locator.several.borrow_mut().insert(host, answered.clone()),
+            _ => locator.several.borrow_mut().remove(&host),
+        };
+        let found = match finding {
             Finding::Same => continue,
             Finding::AsStated => None,
             Finding::Here(address) => {
@@ -173,6 +185,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
                 has_found = true;
                 Some(address)
             }
+            Finding::Several if before.as_ref() == Some(&answered) => None,
             Finding::Several => {
                 tracing::warn!(
                     node = %host, addresses = ?answered,

@@ -6,6 +6,7 @@
 pub mod barrier;
 pub mod discovery;
 pub mod features;
+pub mod foreign_seeds;
 pub mod join;
 pub mod locate;
 pub mod mover;
@@ -42,6 +43,12 @@ impl Topology {
     /// The nodes that new tablets may be given to.
     pub fn owners(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values().filter(|node| node.state == NodeState::Normal)
+    }
+
+    /// Nodes that began to join and are down. They have no tablets, and may never come back: nobody has to wait for them.
+    pub fn lost_while_joining(&self, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
+        let joining = self.members().filter(|node| node.state == NodeState::Joining).map(|node| node.host);
+        joining.filter(|host| is_down(*host)).collect()
     }
 
     /// The node of an id.
@@ -130,6 +137,17 @@ mod tests {
             topology.put(node(n, datacenter, rack));
         }
         topology
+    }
+
+    #[test]
+    fn only_a_node_that_never_finished_joining_may_be_lost() {
+        let mut topology = Topology::default();
+        let all = [NodeState::Normal, NodeState::Joining, NodeState::Leaving, NodeState::Left, NodeState::Joining];
+        for (n, state) in (1..).zip(all) {
+            topology.put(Node { state, ..node(n, "dc1", "r1") });
+        }
+        let up = node(5, "", "").host;
+        assert_eq!(topology.lost_while_joining(|host| host != up), BTreeSet::from([node(2, "", "").host]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the node that leads the metadata looks after by itself: who votes, and which features are enabled.
+//! What the node that leads the metadata looks after by itself: who votes, who has left the group, and which features are enabled.
 //!
 //! It acts only through changes that the group agrees on, so a leader that has been replaced and does not know it does no harm.
 
@@ -28,6 +28,12 @@ pub async fn look_after(is_down: impl Fn(HostId) -> bool) {
         {
             tracing::info!(%error, "who votes on metadata could not be changed; trying again");
         }
+        let gone = left(&topology, &group);
+        if !gone.is_empty()
+            && let Err(error) = group.remove(&gone).await
+        {
+            tracing::info!(%error, "nodes that have left could not be removed from the metadata group; trying again");
+        }
         if !features::to_enable(&topology).is_empty() {
             let made = change::<(), Infallible, _>(|metadata, _| {
                 let enabled = features::to_enable(&metadata.topology);
@@ -38,6 +44,13 @@ pub async fn look_after(is_down: impl Fn(HostId) -> bool) {
             }
         }
     }
+}
+
+/// Nodes that have left, and are sent changes of the metadata all the same.
+fn left(topology: &Topology, group: &Rc<Group>) -> BTreeSet<HostId> {
+    let voters = group.voters();
+    let has_left = |host: &HostId| topology.node(*host).is_some_and(|node| !node.state.is_member());
+    group.members().into_iter().filter(|host| has_left(host) && !voters.contains(host)).collect()
 }
 
 /// Who should vote.

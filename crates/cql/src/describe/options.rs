@@ -1,5 +1,6 @@
 //! Table options as text, in ScyllaDB's order.
 
+use crate::schema::first_types;
 use cluster::tablets::strategy::racks_of;
 use model::options::{OptionMap, TableOptions};
 
@@ -32,7 +33,8 @@ pub fn properties(options: &TableOptions) -> Vec<String> {
             out.push(format!("{name} = {}", map(value)));
         }
     }
-    out.extend(options.others.iter().map(|(name, value)| format!("{name} = {}", string(value))));
+    let others = options.others.iter().filter(|(name, _)| !first_types::is_one(name));
+    out.extend(others.map(|(name, value)| format!("{name} = {}", string(value))));
     out
 }
 

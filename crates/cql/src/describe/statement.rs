@@ -48,7 +48,7 @@ pub fn create_table(table: &Table, internals: bool) -> String {
         lines.push(if inline_key && column.kind == ColumnKind::PartitionKey { line + " PRIMARY KEY" } else { line });
     }
     for column in gone.iter().filter(|column| !is_there(definition, &column.name)) {
-        lines.push(column_line(&column.name, &column.ty, column.kind == ColumnKind::Static));
+        lines.push(column_line(&column.name, &column.shown_type(), column.kind == ColumnKind::Static));
     }
     if !inline_key {
         lines.push(format!("    PRIMARY KEY ({})", key(&partition, &clustering)));

@@ -12,7 +12,9 @@ use cluster::coordinator::WriteKind;
 use model::key::DecoratedKey;
 use model::mutation::{Mutation, MutationBuilder};
 use model::time::expiry;
+use replica::LargeKinds;
 use smallvec::SmallVec;
+use std::rc::Rc;
 
 /// Mutations with the keys of their partitions.
 pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
@@ -29,7 +31,8 @@ impl Modify {
         };
         let seconds = request.seconds(now);
         let (expiry, capped) = if ttl == 0 { (0, false) } else { expiry(seconds, ttl) };
-        Ok((Stamp { timestamp, now: seconds as i32, ttl, expiry }, capped))
+        let mutation_bytes = request.config.mutation_bytes;
+        Ok((Stamp { timestamp, now: seconds as i32, ttl, expiry, mutation_bytes }, capped))
     }
 
     /// The warning for an expiry that was cut short.
@@ -60,14 +63,14 @@ impl Modify {
             true => (WriteKind::Counter, config.counter_write_timeout),
             false => (WriteKind::Simple, config.write_timeout),
         };
-        let options = request.options(self.attributes.timeout(env, timeout)?);
+        let mut options = request.options(self.attributes.timeout(env, timeout)?);
         let prior = match &self.read_first {
             // Boxed: few statements read, and the future of all of them would be as large as that of a read.
             Some(wanted) => Box::pin(read_first(self, wanted, &keys, &rows, stamp.now, request, &options)).await?,
             None => Prior::default(),
         };
         let mut mutations = Mutations::new();
-        let mut large = None;
+        let mut large = LargeKinds::default();
         let mut hint = None;
         let one = keys.len() == 1;
         for key in keys {
@@ -83,19 +86,23 @@ impl Modify {
                 let mutation = mutation.finish(&self.schema);
                 if self.checks_large_data {
                     let guardrails = &config.guardrails;
-                    large = guardrails.large_data.check(&self.schema, &mutation, &guardrails.violations)?.or(large);
+                    large = large.with(guardrails.large_data.check(&self.schema, &mutation, &guardrails.violations)?);
                 }
                 mutations.push((mutation, key));
             }
         }
         if !mutations.is_empty() {
+            options.context.large_data = self.checks_large_data.then(Rc::default);
             let written = request.coordinator.write(mutations, kind, &options).await;
             written.map_err(|error| write_error(error, &self.schema, kind))?;
+            if let Some(found) = &options.context.large_data {
+                large = large.with(found.get());
+            }
         }
         let mut answer = Answer::new(AnswerKind::Void);
         answer.tablet = hint;
         answer.warnings.extend(warning);
-        answer.warnings.extend(large);
+        answer.warnings.extend(config.guardrails.large_data.warning(large));
         if capped {
             answer.warnings.push(self.capped_warning());
         }

@@ -9,6 +9,9 @@ use crate::term::{Env, Term, Val};
 use model::types::{Json, Value, fold_name};
 use std::rc::Rc;
 
+/// The most characters of a text that an error shows.
+const SHOWN: usize = 1000;
+
 /// Where the values of an INSERT JSON come from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JsonInsert {
@@ -44,8 +47,14 @@ impl JsonInsert {
             value => value.into_bytes().unwrap_or_default(),
         };
         let text = std::str::from_utf8(&text).map_err(|error| Error::invalid(error.to_string()))?;
-        let undecodable =
-            |why: String| Error::invalid(format!("Could not decode JSON string as a map: {why}. (String was: {text})"));
+        let undecodable = |why: String| {
+            // A text may be megabytes long.
+            let (shown, more) = match text.char_indices().nth(SHOWN) {
+                Some((end, _)) => (&text[..end], "..."),
+                None => (text, ""),
+            };
+            Error::invalid(format!("Could not decode JSON string as a map: {why}. (String was: {shown}{more})"))
+        };
         let json = Json::parse(text).map_err(|error| undecodable(error.to_string()))?;
         let Json::Object(members) = json else { return Err(undecodable("it is no object".to_owned())) };
         let left_out = |i: usize| {

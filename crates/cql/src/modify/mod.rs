@@ -89,7 +89,7 @@ pub struct ReadFirst {
     pub output: Rc<Output>,
 }
 
-/// The time of a write.
+/// The time of a write, and how large it may become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Microseconds; what conflicts are decided by.
@@ -100,4 +100,6 @@ pub struct Stamp {
     pub ttl: i32,
     /// When that ends.
     pub expiry: Seconds,
+    /// The most bytes of a mutation.
+    pub mutation_bytes: usize,
 }

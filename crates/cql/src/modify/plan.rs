@@ -10,10 +10,12 @@ use crate::large_data;
 use crate::restrictions::{Clustering, Op, Ops, Partition, Purpose, Restrictions, analyse};
 use crate::syntax::ast::{self, DeleteTarget, InsertSource, Modification};
 use crate::term::{Term, Variables, prepare};
+use model::id::ColumnId;
 use model::schema::{Column, ColumnKind};
 use model::{CqlType, TableSchema};
 use replica::{Output, OutputColumn};
 use smallvec::smallvec;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// The table's name in a modification.
@@ -74,10 +76,9 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     let mut partition: Box<[Ops]> = schema.partition_key.iter().map(|_| Ops::new()).collect();
     let mut clustering: Box<[Ops]> = schema.clustering.iter().map(|_| Ops::new()).collect();
     let mut operations = Vec::new();
-    for (i, name) in columns.iter().enumerate() {
-        if columns[..i].contains(name) {
-            return Err(Error::invalid("The column names contains duplicates"));
-        }
+    let distinct: BTreeSet<&str> = columns.iter().map(|name| name.as_str()).collect();
+    if distinct.len() < columns.len() {
+        return Err(Error::invalid("The column names contains duplicates"));
     }
     if columns.len() != values.len() {
         return Err(Error::invalid("Unmatched column names/values"));
@@ -176,16 +177,16 @@ fn insert_json(
 fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Variables<'_>) -> Result<Modify, Error> {
     let attributes = Attributes::plan(&statement.attributes, variables)?;
     let mut operations: Vec<(&Column, Operation)> = Vec::new();
+    // The columns so far, and whether the operation on one is about all of it.
+    let mut assigned: BTreeMap<ColumnId, bool> = BTreeMap::new();
     for assignment in &statement.assignments {
         let column = column(schema, &assignment.column)?;
         if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
             return Err(Error::invalid(format!("PRIMARY KEY part {} found in SET part", column.name)));
         }
         let operation = Operation::assign(column, &assignment.op, variables)?;
-        let clash = |other: &(&Column, Operation)| {
-            other.0.id == column.id && (other.1.change.is_whole() || operation.change.is_whole())
-        };
-        if operations.iter().any(clash) {
+        let whole = operation.change.is_whole();
+        if assigned.insert(column.id, whole).is_some_and(|before| before || whole) {
             return Err(Error::invalid(format!("Multiple incompatible setting of column {}", column.name)));
         }
         operations.push((column, operation));

@@ -1,6 +1,6 @@
 //! The rows of a statement: full keys, prefixes, and ranges, also of several columns in mixed order.
 
-use super::{MAX_CLUSTERING_PREFIXES, Op, Ops, bound, check_length, combinations, null, values};
+use super::{MAX_CLUSTERING_PREFIXES, Op, Ops, Sameness, bound, check_length, combinations, null, values};
 use crate::error::Error;
 use crate::term::{Env, Term};
 use bytes::Bytes;
@@ -127,7 +127,7 @@ impl Clustering {
 fn by_column(prefix: &[Ops], slice: &[Op], schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Rows, Error> {
     let mut components: SmallVec<[SmallVec<[Bytes; 1]>; 4]> = SmallVec::new();
     for (ops, column) in prefix.iter().zip(&schema.clustering) {
-        let mut values = values(ops, &column.ty, &column.name, env, write)?;
+        let mut values = values(ops, &column.ty, &column.name, Sameness::Order, env, write)?;
         for value in &values {
             check_length(value)?;
         }

@@ -2,6 +2,7 @@
 
 use super::InList;
 use super::clustering::Tuple;
+use super::like::Pattern;
 use crate::error::Error;
 use crate::syntax::ast::CompareOp;
 use crate::term::{Env, Term};
@@ -54,22 +55,58 @@ pub struct BoundFilter {
 #[derive(Debug)]
 enum BoundTest {
     Never,
-    Compare(CompareOp, Bytes),
+    Compare(Comparison),
     In(Vec<Bytes>, bool),
     Contains(Bytes),
     ContainsKey(Bytes),
-    Element(Bytes, CompareOp, Bytes),
+    Element(Bytes, Comparison),
     /// One of these, or (true) none of them. A component may be null.
     Tuples(Vec<Vec<Option<Bytes>>>, bool),
     /// A bound of several columns, from below or (false) above, and whether it belongs to what is within. A component may be null.
     Bound(Vec<Option<Bytes>>, bool, bool),
 }
 
+/// What a value is compared with.
+#[derive(Debug)]
+enum Comparison {
+    Order(CompareOp, Bytes),
+    Like(Box<Pattern>),
+}
+
+impl Comparison {
+    fn new(op: CompareOp, wanted: Bytes) -> Result<Comparison, Error> {
+        Ok(match op {
+            CompareOp::Like => Comparison::Like(Box::new(Pattern::new(&wanted)?)),
+            op => Comparison::Order(op, wanted),
+        })
+    }
+
+    fn holds(&self, ty: &CqlType, value: &[u8]) -> bool {
+        let (op, wanted) = match self {
+            Comparison::Like(pattern) => return pattern.matches(value),
+            Comparison::Order(op, wanted) => (op, wanted),
+        };
+        let order = compare(ty, value, wanted);
+        match op {
+            CompareOp::Eq => order == Ordering::Equal,
+            CompareOp::Ne => order != Ordering::Equal,
+            CompareOp::Lt => order == Ordering::Less,
+            CompareOp::Le => order != Ordering::Greater,
+            CompareOp::Gt => order == Ordering::Greater,
+            CompareOp::Ge => order != Ordering::Less,
+            CompareOp::Like => unreachable!("LIKE is a pattern"),
+        }
+    }
+}
+
 impl Filter {
     /// The test for these values. A comparison with null is unknown and never holds; so is `NOT IN` of a list with a null.
     pub fn bind(&self, env: Env<'_>) -> Result<BoundFilter, Error> {
         let test = match &self.test {
-            Test::Compare(op, term) => term.evaluate_set(env)?.map(|value| BoundTest::Compare(*op, value)),
+            Test::Compare(op, term) => match term.evaluate_set(env)? {
+                Some(value) => Some(BoundTest::Compare(Comparison::new(*op, value)?)),
+                None => None,
+            },
             Test::In(list, negated) => {
                 let (values, nulls) = list.values(env)?;
                 (!(nulls && *negated)).then_some(BoundTest::In(values, *negated))
@@ -77,7 +114,7 @@ impl Filter {
             Test::Contains(term) => term.evaluate_set(env)?.map(BoundTest::Contains),
             Test::ContainsKey(term) => term.evaluate_set(env)?.map(BoundTest::ContainsKey),
             Test::Element(key, op, term) => match (key.evaluate_set(env)?, term.evaluate_set(env)?) {
-                (Some(key), Some(value)) => Some(BoundTest::Element(key, *op, value)),
+                (Some(key), Some(value)) => Some(BoundTest::Element(key, Comparison::new(*op, value)?)),
                 _ => None,
             },
             Test::Tuple(tuple, negated) => bind_tuple(tuple, *negated, env)?,
@@ -144,7 +181,7 @@ impl BoundFilter {
                 Some(Ordering::Equal) => *inclusive,
                 Some(order) => (order == Ordering::Greater) == *lower,
             },
-            BoundTest::Compare(op, wanted) => compares(*op, &self.ty, value, wanted),
+            BoundTest::Compare(wanted) => wanted.holds(&self.ty, value),
             BoundTest::In(wanted, negated) => {
                 wanted.iter().any(|wanted| compare(&self.ty, value, wanted) == Ordering::Equal) != *negated
             }
@@ -161,16 +198,16 @@ impl BoundFilter {
                 CqlType::Map { key, .. } => pairs(value).any(|(k, _)| compare(key, k, wanted) == Ordering::Equal),
                 _ => false,
             },
-            BoundTest::Element(key, op, wanted) => match &self.ty {
+            BoundTest::Element(key, wanted) => match &self.ty {
                 CqlType::Map { key: key_type, value: ty, .. } => pairs(value)
                     .find(|(k, _)| compare(key_type, k, key) == Ordering::Equal)
-                    .is_some_and(|(_, element)| compares(*op, ty, element, wanted)),
+                    .is_some_and(|(_, element)| wanted.holds(ty, element)),
                 CqlType::List { elem, .. } => {
                     let index = <[u8; 4]>::try_from(&key[..]).map(i32::from_be_bytes).ok();
                     let index = index.and_then(|index| usize::try_from(index).ok());
                     index
                         .and_then(|index| elements(value).nth(index))
-                        .is_some_and(|element| compares(*op, elem, element, wanted))
+                        .is_some_and(|element| wanted.holds(elem, element))
                 }
                 _ => false,
             },
@@ -218,88 +255,4 @@ fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     collection::pairs(value).into_iter().flatten().map_while(Result::ok)
-}
-
-fn compares(op: CompareOp, ty: &CqlType, value: &[u8], wanted: &[u8]) -> bool {
-    if op == CompareOp::Like {
-        return like(value, wanted);
-    }
-    let order = compare(ty, value, wanted);
-    match op {
-        CompareOp::Eq => order == Ordering::Equal,
-        CompareOp::Ne => order != Ordering::Equal,
-        CompareOp::Lt => order == Ordering::Less,
-        CompareOp::Le => order != Ordering::Greater,
-        CompareOp::Gt => order == Ordering::Greater,
-        CompareOp::Ge => order != Ordering::Less,
-        CompareOp::Like => false,
-    }
-}
-
-/// Whether a text matches a pattern: `%` stands for any run of characters, `_` for any one, a backslash makes the next plain.
-/// Time is bounded by the product of both lengths.
-fn like(text: &[u8], pattern: &[u8]) -> bool {
-    let (Ok(text), Ok(pattern)) = (std::str::from_utf8(text), std::str::from_utf8(pattern)) else { return false };
-    enum Piece {
-        Any,
-        One,
-        Plain(char),
-    }
-    let mut pieces = Vec::new();
-    let mut chars = pattern.chars();
-    while let Some(c) = chars.next() {
-        pieces.push(match c {
-            '%' => Piece::Any,
-            '_' => Piece::One,
-            '\\' => Piece::Plain(chars.next().unwrap_or('\\')),
-            c => Piece::Plain(c),
-        });
-    }
-    let text: Vec<char> = text.chars().collect();
-    let (mut t, mut p) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pieces.get(p) {
-            Some(Piece::Any) => {
-                retry = Some((p + 1, t));
-                p += 1;
-            }
-            Some(Piece::One) => (t, p) = (t + 1, p + 1),
-            Some(Piece::Plain(c)) if *c == text[t] => (t, p) = (t + 1, p + 1),
-            _ => match retry {
-                Some((after, from)) => {
-                    retry = Some((after, from + 1));
-                    (p, t) = (after, from + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pieces[p..].iter().all(|piece| matches!(piece, Piece::Any))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns() {
-        for (text, pattern, matches) in [
-            ("abc", "abc", true),
-            ("abc", "a%", true),
-            ("abc", "%c", true),
-            ("abc", "%b%", true),
-            ("abc", "a_c", true),
-            ("abc", "a_", false),
-            ("", "%", true),
-            ("", "", true),
-            ("a%c", "a\\%c", true),
-            ("abc", "a\\%c", false),
-            ("aaab", "%ab", true),
-            ("mississippi", "m%iss%pi", true),
-            ("mississippi", "m%iss%x", false),
-        ] {
-            assert_eq!(like(text.as_bytes(), pattern.as_bytes()), matches, "{text} like {pattern}");
-        }
-    }
 }

@@ -12,6 +12,7 @@ pub mod analyse;
 pub mod canonical;
 pub mod clustering;
 pub mod filter;
+mod like;
 pub mod partition;
 mod relation;
 
@@ -24,6 +25,7 @@ use crate::error::Error;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
 use model::CqlType;
+use model::key::MAX_KEY_BYTES;
 use model::types::{collection, compare};
 use smallvec::{SmallVec, smallvec};
 use std::cmp::Ordering;
@@ -99,29 +101,41 @@ impl InList {
     }
 }
 
+/// When two values of a column of the primary key name the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sameness {
+    /// Partition keys are the same by their bytes: 1 and 1.0, as decimals, are two partitions.
+    Bytes,
+    /// Rows are the same by the order of the clustering columns' types.
+    Order,
+}
+
+impl Sameness {
+    fn compare(self, ty: &CqlType, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Sameness::Bytes => compare(ty, a, b).then_with(|| a.cmp(b)),
+            Sameness::Order => compare(ty, a, b),
+        }
+    }
+}
+
 /// The values of a column that all relations allow, in the column's order, each once. At least one relation names values.
 pub(crate) fn values(
     ops: &[Op],
     ty: &CqlType,
     name: &str,
+    same: Sameness,
     env: Env<'_>,
     write: bool,
 ) -> Result<SmallVec<[Bytes; 1]>, Error> {
     if let [Op::Eq(term)] = ops {
-        return match term.evaluate(env)? {
-            Val::Unset => Err(unset(name)),
-            Val::Null if write => Err(null(name)),
-            value => Ok(value.into_bytes().into_iter().collect()),
-        };
+        let value = bound(term, name, env, write)?;
+        return Ok(value.map_or_else(SmallVec::new, |value| SmallVec::from_buf([value])));
     }
     let mut found: Option<SmallVec<[Bytes; 1]>> = None;
     for op in ops {
         let mut these: SmallVec<[Bytes; 1]> = match op {
-            Op::Eq(term) => match term.evaluate(env)? {
-                Val::Unset => return Err(unset(name)),
-                Val::Null if write => return Err(null(name)),
-                value => value.into_bytes().into_iter().collect(),
-            },
+            Op::Eq(term) => bound(term, name, env, write)?.into_iter().collect(),
             Op::In(list) => {
                 let (values, nulls) = list.values(env)?;
                 if nulls && write {
@@ -131,11 +145,11 @@ pub(crate) fn values(
             }
             Op::Lower(..) | Op::Upper(..) => continue,
         };
-        these.sort_by(|a, b| compare(ty, a, b));
-        these.dedup_by(|a, b| compare(ty, a, b) == Ordering::Equal);
+        these.sort_by(|a, b| same.compare(ty, a, b));
+        these.dedup_by(|a, b| same.compare(ty, a, b) == Ordering::Equal);
         found = Some(match found {
             Some(before) => {
-                let allowed = |value: &Bytes| these.iter().any(|other| compare(ty, value, other) == Ordering::Equal);
+                let allowed = |value: &Bytes| these.binary_search_by(|other| same.compare(ty, other, value)).is_ok();
                 before.into_iter().filter(allowed).collect()
             }
             None => these,
@@ -154,7 +168,8 @@ pub(crate) fn values(
     Ok(found)
 }
 
-/// A bound's value; none if it is null, so that nothing lies within.
+/// The value on the right side of a relation; none if it is null, so that nothing fits.
+#[inline]
 pub(crate) fn bound(term: &Term, name: &str, env: Env<'_>, write: bool) -> Result<Option<Bytes>, Error> {
     match term.evaluate(env)? {
         Val::Unset => Err(unset(name)),
@@ -174,15 +189,14 @@ pub(crate) fn null(name: &str) -> Error {
 }
 
 /// Checks that a key component fits its length field.
+#[inline]
 pub(crate) fn check_length(bytes: &[u8]) -> Result<(), Error> {
-    if bytes.len() > model::key::MAX_KEY_BYTES {
-        return Err(Error::invalid(format!(
-            "Key length of {} is longer than maximum of {}",
-            bytes.len(),
-            model::key::MAX_KEY_BYTES
-        )));
-    }
-    Ok(())
+    if bytes.len() > MAX_KEY_BYTES { Err(too_long(bytes.len())) } else { Ok(()) }
+}
+
+#[cold]
+fn too_long(length: usize) -> Error {
+    Error::invalid(format!("Key length of {length} is longer than maximum of {MAX_KEY_BYTES}"))
 }
 
 /// The number of combinations of these numbers of values, refused beyond a limit.

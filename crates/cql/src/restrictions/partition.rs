@@ -1,6 +1,6 @@
 //! The partitions of a statement: named by their keys, or a range of tokens.
 
-use super::{MAX_PARTITION_KEYS, Op, Ops, check_length, combinations, null, unset, values};
+use super::{MAX_PARTITION_KEYS, Op, Ops, Sameness, bound, check_length, combinations, null, unset, values};
 use crate::error::Error;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
@@ -64,9 +64,21 @@ fn keys(
     env: Env<'_>,
     write: bool,
 ) -> Result<SmallVec<[DecoratedKey; 1]>, Error> {
+    // Most requests name one partition by one value.
+    if let [ops] = columns
+        && let [Op::Eq(term)] = &ops[..]
+        && let [column] = &schema.partition_key[..]
+    {
+        let Some(value) = bound(term, &column.name, env, write)? else { return Ok(SmallVec::new()) };
+        check_length(&value)?;
+        if write && value.is_empty() {
+            return Err(empty_key());
+        }
+        return Ok(SmallVec::from_buf([DecoratedKey::new(value)]));
+    }
     let mut components: SmallVec<[SmallVec<[Bytes; 1]>; 4]> = SmallVec::new();
     for (ops, column) in columns.iter().zip(&schema.partition_key) {
-        let values = values(ops, &column.ty, &column.name, env, write)?;
+        let values = values(ops, &column.ty, &column.name, Sameness::Bytes, env, write)?;
         for value in &values {
             check_length(value)?;
         }
@@ -75,7 +87,7 @@ fn keys(
     if let [values] = &mut components[..] {
         combinations(std::iter::once(values.len()), MAX_PARTITION_KEYS, "partition")?;
         if write && values.iter().any(|value| value.is_empty()) {
-            return Err(Error::invalid("Key may not be empty"));
+            return Err(empty_key());
         }
         return Ok(std::mem::take(values).into_iter().map(DecoratedKey::new).collect());
     }
@@ -96,6 +108,11 @@ fn keys(
         out.push(DecoratedKey::new(key.into()));
     }
     Ok(out)
+}
+
+#[cold]
+fn empty_key() -> Error {
+    Error::invalid("Key may not be empty")
 }
 
 const NAME: &str = "partition key token";

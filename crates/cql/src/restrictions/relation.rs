@@ -123,6 +123,9 @@ fn compare<'s>(
                 _ => return Err(Error::invalid(format!("Column {name} is not a map/list, cannot be subscripted"))),
             };
             let key = prepare(variables, key, &format!("{index}({name})"), &key_type)?;
+            if op == CompareOp::Like && !matches!(value_type, CqlType::Text | CqlType::Ascii) {
+                return Err(Error::invalid(format!("LIKE is allowed only on string types, which {name} is not")));
+            }
             let value = prepare(variables, value, &format!("value({name})"), &value_type)?;
             Ok(Restriction::Filter(column, Test::Element(key, op, value)))
         }

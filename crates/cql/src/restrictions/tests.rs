@@ -2,7 +2,7 @@
 
 use super::Clustering;
 use super::clustering::Tuple;
-use super::{Op, Rows};
+use super::{InList, Op, Rows, Sameness};
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::key;
@@ -147,4 +147,18 @@ proptest! {
             in_prefix && in_slice
         })?;
     }
+}
+
+#[test]
+fn partition_keys_are_the_same_by_their_bytes_and_rows_by_their_order() {
+    let decimal = |scale: i32, unscaled: u8| Bytes::from([&scale.to_be_bytes()[..], &[unscaled]].concat());
+    let (one, also_one, two) = (decimal(0, 1), decimal(1, 10), decimal(0, 2));
+    let terms = [&two, &also_one, &one, &one].map(|value| Term::Constant(value.clone())).to_vec();
+    let ops = [Op::In(InList::Terms(terms))];
+    let env = Env { values: &[], variables: &[] };
+    let by = |same| super::values(&ops, &CqlType::Decimal, "p", same, env, false).expect("good values");
+    let keys = by(Sameness::Bytes);
+    assert_eq!((keys.len(), &keys[2]), (3, &two));
+    assert!(keys.contains(&one) && keys.contains(&also_one));
+    assert_eq!(by(Sameness::Order).len(), 2);
 }

@@ -2,6 +2,7 @@
 
 use super::compatibility::{keeps_bytes, keeps_order, keeps_values};
 use super::create_table::STATIC_WITHOUT_CLUSTERING;
+use super::first_types;
 use super::options::{self, Purpose};
 use super::table::new_version;
 use super::{Made, names, types, written_keyspace};
@@ -11,11 +12,12 @@ use crate::guardrails::Guardrails;
 use crate::syntax::ast::{
     AlterTable, AlterTableAction, ColumnDefinition as WrittenColumn, Literal, Name, Term, TypeName,
 };
-use cluster::metadata::{ColumnDefinition, DroppedDefinition, Op, Table, TableDefinition};
+use cluster::metadata::{ColumnDefinition, DroppedDefinition, Op, Table, TableDefinition, lasting_type};
 use cluster::{Coordinator, Metadata};
 use model::CqlType;
 use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
+use model::types::Quoted;
 
 pub(super) fn alter(metadata: &Metadata, guardrails: &Guardrails, statement: &AlterTable) -> Result<Made, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
@@ -106,6 +108,14 @@ fn add(
         if next_id.0 == u16::MAX {
             return Err(Error::invalid(format!("No column can be added to table {} any more", definition.name)));
         }
+        let dropped =
+            definition.dropped.iter().rev().find(|dropped| dropped.name == name).map(|dropped| dropped.ty.clone());
+        let has_changed = |before: &CqlType| before.to_string() != ty.to_string();
+        let is_other =
+            |before: &String| metadata.parse_type(&definition.keyspace, before).as_ref().is_ok_and(has_changed);
+        if let Some(before) = dropped.filter(is_other) {
+            first_types::note(definition, name, &before);
+        }
         let column =
             ColumnDefinition { id: next_id, name: name.to_owned(), kind, ty: ty.to_string(), descending: false };
         definition.columns.push(column);
@@ -138,7 +148,7 @@ fn check_dropped(
             "Cannot re-add previously dropped column {name}: its type is not known any more"
         )));
     };
-    if keeps_values(&old, ty) {
+    if keeps_values(&old.freeze_nested(), &ty.freeze_nested()) {
         return Ok(());
     }
     if ty.is_collection() && ty.is_multi_cell() && old.is_collection() && old.is_multi_cell() {
@@ -147,9 +157,33 @@ fn check_dropped(
              already been used in the past"
         )));
     }
+    let fields = match old.to_string() == ty.to_string() {
+        true => format!(": the user types in it had other fields then: {}", fields_of(&old)),
+        false => String::new(),
+    };
     Err(Error::invalid(format!(
-        "Cannot re-add previously dropped column '{name}' of type {ty}, incompatible with previous type {old}"
+        "Cannot re-add previously dropped column '{name}' of type {ty}, incompatible with previous type {old}{fields}"
     )))
+}
+
+/// The user types in a type with their fields, the beginning of it where that is long.
+fn fields_of(ty: &CqlType) -> String {
+    const MOST: usize = 500;
+    let mut shown = String::new();
+    ty.any(&mut |ty| {
+        if let CqlType::Udt(user_type) = ty {
+            let fields = user_type.fields.iter().map(|(name, ty)| format!("{} {ty}", Quoted(name)));
+            let fields = fields.take(MOST / 4).collect::<Vec<_>>().join(", ");
+            let separator = if shown.is_empty() { "" } else { ", " };
+            shown += &format!("{separator}{} ({fields})", Quoted(&user_type.name));
+        }
+        shown.len() > MOST
+    });
+    if let Some((end, _)) = shown.char_indices().nth(MOST) {
+        shown.truncate(end);
+        shown += "...";
+    }
+    shown
 }
 
 fn drop(
@@ -159,11 +193,20 @@ fn drop(
     timestamp: Option<&Term>,
     if_exists: bool,
 ) -> Result<bool, Error> {
+    // By the clock of writes, which is ahead of the wall's where that has jumped back: no cell written so far may be younger.
+    let now = rt::shard::try_service::<Coordinator>().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
     let drop_time = match timestamp {
-        // By the clock of writes, which is ahead of the wall's where that has jumped back: no cell written so far may be younger.
-        None => rt::shard::try_service::<Coordinator>().map_or_else(rt::time::wall_micros, |clock| clock.timestamp()),
+        None => now,
         Some(Term::Literal(Literal::Integer(text))) => {
-            text.parse().map_err(|_| Error::invalid(format!("Invalid timestamp {text} of a dropped column")))?
+            let time =
+                text.parse().map_err(|_| Error::invalid(format!("Invalid timestamp {text} of a dropped column")))?;
+            if time > now {
+                return Err(Error::invalid(format!(
+                    "Cannot drop a column with the timestamp {time}, which is in the future: a column of that name that is added \
+                     again would lose all writes until then"
+                )));
+            }
+            time
         }
         Some(_) => return Err(Error::invalid("The timestamp of a dropped column must be an integer")),
     };
@@ -180,6 +223,7 @@ fn drop(
         }
         let column = definition.columns.remove(at);
         let ColumnDefinition { id, name, kind, ty, .. } = column;
+        let ty = schema.column_named(&name).map_or(ty, |column| lasting_type(&column.ty));
         definition.dropped.push(DroppedDefinition { id, name, kind, ty, drop_time });
         changed = true;
     }
@@ -210,6 +254,7 @@ fn rename(
             return Err(Error::invalid(format!("Cannot rename non PRIMARY KEY part {from}")));
         }
         definition.columns[at].name = to.as_str().to_owned();
+        first_types::rename(definition, from.as_str(), to.as_str());
         changed = true;
     }
     Ok(changed)
@@ -236,8 +281,11 @@ fn retype(
     if !compatible {
         return Err(Error::Configuration(format!("Cannot change {column} from type {old} to type {new}: {how}.")));
     }
-    for column in definition.columns.iter_mut().filter(|column| column.name == current.name) {
+    if let Some(column) = definition.columns.iter_mut().find(|column| column.name == current.name) {
         column.ty = new.to_string();
+        if *old != new {
+            first_types::note(definition, &current.name, &lasting_type(old));
+        }
     }
     Ok(*old != new)
 }

@@ -13,6 +13,7 @@
 //! lists and values of maps are compared by value.
 
 use model::CqlType;
+use model::types::UserType;
 
 /// Whether cells of a static or regular column that were written as `old` can be read as `new`.
 pub(super) fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
@@ -27,6 +28,9 @@ pub(super) fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
             CqlType::Map { key: old_key, value: old, frozen: false },
             CqlType::Map { key: new_key, value: new, frozen: false },
         ) => keeps_order(old_key, new_key) && keeps_values(old, new),
+        (CqlType::Udt(old), CqlType::Udt(new)) if !old.frozen && !new.frozen => {
+            is_later(old, new, Growth::Allowed, keeps_order)
+        }
         _ if old.is_multi_cell() || new.is_multi_cell() => false,
         _ => old.fixed_width() == new.fixed_width() && nested_values(old, new),
     }
@@ -91,8 +95,23 @@ fn nested(old: &CqlType, new: &CqlType, growth: Growth, rule: fn(&CqlType, &CqlT
             };
             lengths && old.iter().zip(new.iter()).all(|(old, new)| rule(old, new))
         }
+        (CqlType::Udt(old), CqlType::Udt(new)) => is_later(old, new, growth, rule),
         _ => false,
     }
+}
+
+/// Whether ALTER TYPE could have made the one user type of the other: fields may have got other names, types and company behind them,
+/// but none is at another place. The types in use are always the same; the old one may be that of a dropped column.
+fn is_later(old: &UserType, new: &UserType, growth: Growth, rule: fn(&CqlType, &CqlType) -> bool) -> bool {
+    let lengths = match growth {
+        Growth::Allowed => old.fields.len() <= new.fields.len(),
+        Growth::Refused => old.fields.len() == new.fields.len(),
+    };
+    let stayed = |at: usize, name: &str| new.field_index(name).is_none_or(|place| place == at);
+    (&old.keyspace, &old.name) == (&new.keyspace, &new.name)
+        && lengths
+        && old.fields.iter().enumerate().all(|(at, (name, _))| stayed(at, name))
+        && old.fields.iter().zip(&new.fields).all(|((_, old), (_, new))| rule(old, new))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use cluster::metadata::{Keyspace, KeyspaceDefinition, NodeInfo, Op, builtin};
 use cluster::placement;
 use cluster::tablets::allocator::{self, Host};
 use cluster::tablets::strategy::{Replication, check_racks, copies, rack_list, racks_by_datacenter, racks_of};
+use cluster::topology::features::{self, RACK_LISTS};
 use model::options::OptionMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +56,8 @@ pub(super) fn create(
     }
     warnings.extend(guardrails.check_replication(&definition)?);
     warnings.extend(too_few_nodes(&definition, &hosts));
-    let ops = vec![Op::PutKeyspace(definition)];
+    let mut ops = enabling_rack_lists(metadata, &definition)?;
+    ops.push(Op::PutKeyspace(definition));
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
@@ -81,7 +83,9 @@ pub(super) fn alter(
     let mut warnings = Vec::new();
     let hosts = placement::hosts(metadata, node);
     if let Some(options) = properties.map_with_racks("replication")? {
+        let everywhere = options.get(FACTOR).cloned();
         let altered = replication(name, &hosts, options, Some(&definition.replication))?;
+        warnings.extend(everywhere.and_then(|factor| kept_factors(&factor, &definition.replication, &altered)));
         if is_enabled(&definition.tablets) && !is_built_in {
             check_step(&definition.replication, &altered, &hosts)?;
             check_racks_step(&definition.replication, &altered)?;
@@ -105,7 +109,8 @@ pub(super) fn alter(
     }
     check_others(&properties)?;
     check_rack_lists(&definition, &hosts)?;
-    let ops = vec![Op::PutKeyspace(definition)];
+    let mut ops = enabling_rack_lists(metadata, &definition)?;
+    ops.push(Op::PutKeyspace(definition));
     Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
@@ -181,6 +186,22 @@ fn replication(
     Ok(out)
 }
 
+/// A warning of datacenters that keep another factor than `everywhere`: `replication_factor` is only for those that have none, as in
+/// Cassandra and ScyllaDB.
+fn kept_factors(everywhere: &str, before: &OptionMap, after: &OptionMap) -> Option<String> {
+    let is_kept = |(name, factor): &(&String, &String)| {
+        !matches!(name.as_str(), "class" | FACTOR) && before.get(*name) == Some(*factor) && *factor != everywhere
+    };
+    let kept: Vec<String> =
+        after.iter().filter(is_kept).map(|(name, factor)| format!("{name} keeps {factor}")).collect();
+    (!kept.is_empty()).then(|| {
+        format!(
+            "replication_factor applies only to datacenters without a replication factor: {}. Name the datacenter to change its factor.",
+            kept.join(", ")
+        )
+    })
+}
+
 /// The stored form of a number that is written for a datacenter which has these racks so far. A list of racks stays if the number is
 /// theirs, and ends with 0; no other number can replace it.
 fn factor_after(datacenter: &str, factor: String, racks: Option<&Vec<String>>) -> Result<String, Error> {
@@ -210,6 +231,21 @@ fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(
     let known = placement::racks(hosts);
     let is_known = |datacenter: &str, rack: &str| known.get(datacenter).is_some_and(|racks| racks.contains_key(rack));
     check_racks(&lists, is_known).map_err(|error| Error::Configuration(error.to_string()))
+}
+
+/// What a keyspace with lists of racks needs before it: all nodes must know them, and nodes that do not must not join any more.
+fn enabling_rack_lists(metadata: &Metadata, definition: &KeyspaceDefinition) -> Result<Vec<Op>, Error> {
+    let topology = &metadata.topology;
+    let is_alone = topology.members().next().is_none();
+    if racks_by_datacenter(&definition.replication).is_empty() || topology.has_feature(RACK_LISTS) || is_alone {
+        return Ok(Vec::new());
+    }
+    match features::to_enable(topology).iter().any(|feature| feature == RACK_LISTS) {
+        true => Ok(vec![Op::EnableFeatures(vec![RACK_LISTS.to_owned()])]),
+        false => Err(Error::Configuration(format!(
+            "Lists of racks as replication factors cannot be used until all nodes of the cluster support the feature {RACK_LISTS}"
+        ))),
+    }
 }
 
 /// Whether a statement changes lists of racks as ScyllaDB allows: by one rack, or it makes lists of numbers and changes nothing else.

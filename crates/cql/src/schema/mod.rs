@@ -9,6 +9,7 @@ mod alter_type;
 mod compatibility;
 mod create_table;
 mod drop_unsupported;
+pub(crate) mod first_types;
 mod keyspace;
 pub mod names;
 #[cfg(test)]
@@ -101,9 +102,6 @@ pub async fn execute(
         ChangeError::Metadata(error) => Error::Server(error.to_string()),
         ChangeError::Storage(why) => Error::Server(format!("the schema change could not be carried out: {why}")),
     })?;
-    if change.is_some() {
-        forget_namesake(&statement).await?;
-    }
     let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
     Ok(Answer { warnings, ..Answer::new(kind) })
 }
@@ -131,21 +129,6 @@ async fn keep_newer_than_drop(statement: &Statement) -> Result<(), Error> {
     };
     let flushed = cluster::flush::flush(table.schema.id).await;
     flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
-}
-
-/// A table created under a given id may have had a forerunner of that id, whose writes the log still holds: nothing before now is
-/// the new table's.
-async fn forget_namesake(statement: &Statement) -> Result<(), Error> {
-    let Statement::CreateTable(created) = statement else { return Ok(()) };
-    if !created.options.iter().any(|option| option.name.as_str() == "id") {
-        return Ok(());
-    }
-    let metadata = rt::shard::service::<cluster::MetadataService>().current();
-    let Some(table) = metadata.table(written_keyspace(&created.name), created.name.name.as_str()) else {
-        return Ok(());
-    };
-    let emptied = cluster::truncate::truncate(table.schema.id, truncate::DEFAULT_TIMEOUT).await;
-    emptied.map_err(|why| Error::Server(format!("the table was created, but may not be empty: {why}")))
 }
 
 /// The statement with its keyspace written out, so that it means the same on every shard.

@@ -9,6 +9,7 @@ use crate::syntax::ast::{CreateTable, DropTable};
 use cluster::Metadata;
 use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op, TableDefinition, TabletsDefinition};
 use cluster::tablets::count::Wishes;
+use cluster::topology::features::TRUNCATE_BY_EPOCH;
 use model::id::{SchemaVersion, TableId};
 use model::options::OptionMap;
 
@@ -40,7 +41,18 @@ pub(super) fn create(
     }
     warnings.extend(guardrails.check_table(&definition.options)?);
     let tablets = place(metadata, node, &home.definition, &definition)?;
-    let ops = vec![Op::PutTable(Box::new(definition)), Op::PutTablets(tablets)];
+    let (id, is_given) = (definition.id, definition.id != identity.table);
+    let mut ops = vec![Op::PutTable(Box::new(definition)), Op::PutTablets(tablets)];
+    if is_given {
+        // An earlier table may have had this id. Its rows in commitlogs, hints, sstables and requests are older than the epoch.
+        if !metadata.topology.has_feature(TRUNCATE_BY_EPOCH) {
+            return Err(Error::Configuration(format!(
+                "A table can be created with a given id when all nodes of the cluster have the feature {TRUNCATE_BY_EPOCH}: \
+                 upgrade the other nodes first, or leave the id out"
+            )));
+        }
+        ops.push(Op::Truncate { table: id, epoch: metadata.number + 1 });
+    }
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
 }
 

@@ -7,7 +7,7 @@ use crate::syntax::ast::Truncate;
 use std::time::Duration;
 
 /// How long a TRUNCATE may take unless it says otherwise.
-pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Executes a TRUNCATE. `timeout` is that of its USING clause, which the caller has evaluated.
 pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Option<Duration>) -> Result<Answer, Error> {

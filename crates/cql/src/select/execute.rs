@@ -40,7 +40,8 @@ impl Select {
         let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
-        let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition);
+        let max_bytes = request.config.unpaged_bytes;
+        let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);
         let pager = Pager::new(self, env, request, [rows_limit.is_some(), per_partition.is_some()]);
         let state = pager.open().await?;
         let default = match &partitions {

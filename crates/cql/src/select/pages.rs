@@ -76,7 +76,7 @@ impl Select {
             let answer = self.answer(self.rows(read.rows, read.body, next), read.info, page.request);
             return Ok(Answer { tablet, ..answer });
         }
-        let mut emitter = Emitter::new(self, page.pager.env(), None, None)?;
+        let mut emitter = Emitter::new(self, page.pager.env(), None, None, page.request.config.unpaged_bytes)?;
         push_all(read.body, read.rows, self, &mut emitter).await?;
         let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
         Ok(Answer { tablet, ..self.answer(rows, read.info, page.request) })

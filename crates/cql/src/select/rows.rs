@@ -66,15 +66,19 @@ pub struct Emitter<'a> {
     unsorted: Vec<Slots>,
     /// Bytes of `unsorted`.
     unsorted_bytes: usize,
+    /// The most bytes of `body`.
+    max_bytes: usize,
 }
 
 impl<'a> Emitter<'a> {
-    /// Nothing emitted yet. The limits are those that nobody below has applied.
+    /// Nothing emitted yet. The limits are those that no layer below has applied; a result of more than
+    /// `max_bytes` is an error.
     pub fn new(
         select: &'a Select,
         env: Env<'a>,
         limit: Option<u64>,
         per_partition: Option<u64>,
+        max_bytes: usize,
     ) -> Result<Self, Error> {
         let filters = select.restrictions.filters.iter().map(|filter| filter.bind(env)).collect::<Result<_, _>>()?;
         Ok(Emitter {
@@ -92,6 +96,7 @@ impl<'a> Emitter<'a> {
             last: Vec::new(),
             unsorted: Vec::new(),
             unsorted_bytes: 0,
+            max_bytes,
         })
     }
 
@@ -212,7 +217,7 @@ impl<'a> Emitter<'a> {
         let Some(left) = self.remaining.checked_sub(1) else { return Ok(()) };
         self.remaining = left;
         self.rows += 1;
-        write_row(selectors, Row { slots: &first, aggregates: &results, env: self.env }, &mut self.body)
+        write_row(selectors, Row { slots: &first, aggregates: &results, env: self.env }, self.max_bytes, &mut self.body)
     }
 
     fn emit(&mut self, slots: &Slots) -> Result<(), Error> {
@@ -222,7 +227,7 @@ impl<'a> Emitter<'a> {
         match &self.select.shape {
             Shape::Plain => slots.iter().for_each(|value| write_value(value.as_deref(), &mut self.body)),
             Shape::Rows(selectors) | Shape::Aggregate(_, selectors) => {
-                write_row(selectors, Row { slots, aggregates: &[], env: self.env }, &mut self.body)?;
+                write_row(selectors, Row { slots, aggregates: &[], env: self.env }, self.max_bytes, &mut self.body)?;
             }
         }
         Ok(())
@@ -253,9 +258,16 @@ fn fresh(select: &Select) -> Vec<State<'_>> {
     }
 }
 
-fn write_row(selectors: &[Selector], row: Row<'_>, out: &mut Vec<u8>) -> Result<(), Error> {
+/// Appends a row of the result. An expression can be many times as long as the row, so the limit is checked at each.
+fn write_row(selectors: &[Selector], row: Row<'_>, max_bytes: usize, out: &mut Vec<u8>) -> Result<(), Error> {
     for selector in selectors {
         write_value(selector.evaluate(row)?.as_deref(), out);
+        if out.len() > max_bytes {
+            return Err(Error::invalid(format!(
+                "Memory usage of the result exceeds hard limit of {max_bytes} (configured via \
+                 max_memory_for_unlimited_query_hard_limit)"
+            )));
+        }
     }
     Ok(())
 }

@@ -88,15 +88,11 @@ fn nesting_is_bounded_and_the_bound_is_usable() {
     };
     let deep = Err("expression nested too deeply".to_owned());
     assert!(nested("[", "1", "]", 50).is_ok());
-    for (open, middle, close) in
-        [("[", "1", "]"), ("(", "1", ")"), ("{", "1", "}"), ("f(", "1", ")"), ("(int)", "1", "")]
-    {
+    for (open, middle, close) in [("[", "1", "]"), ("(", "1", ")"), ("{", "1", "}"), ("(int)", "1", "")] {
         assert!(nested(open, middle, close, MAX_NESTING - 10).is_ok());
         assert_eq!(nested(open, middle, close, 100_000), deep);
     }
     for text in [
-        format!("SELECT {}a{} FROM t", "f(".repeat(100_000), ")".repeat(100_000)),
-        format!("SELECT {}a{} FROM t", "CAST(".repeat(100_000), " AS int)".repeat(100_000)),
         format!("SELECT a{} FROM t", ".b".repeat(100_000)),
         format!("SELECT a{} FROM t", "[1]".repeat(100_000)),
         format!("SELECT * FROM t WHERE {}a = 1{}", "(".repeat(100_000), ")".repeat(100_000)),
@@ -105,6 +101,25 @@ fn nesting_is_bounded_and_the_bound_is_usable() {
         format!("CREATE KEYSPACE k WITH a = {{'a': {}", "[".repeat(100_000)),
     ] {
         assert_eq!(parse(&text).map_err(|error| error.message), deep);
+    }
+}
+
+#[test]
+fn nesting_of_calls_is_bounded() {
+    for (before, open, close, after) in [
+        ("SELECT ", "f(", ")", " FROM t"),
+        ("SELECT ", "CAST(", " AS int)", " FROM t"),
+        ("SELECT * FROM t WHERE a = ", "f(", ")", ""),
+    ] {
+        let nested = |depth: usize| {
+            let text = format!("{before}{}a(){}{after}", open.repeat(depth - 1), close.repeat(depth - 1));
+            parse(&text).map_err(|error| error.message)
+        };
+        assert!(nested(MAX_NESTED_CALLS - 1).is_ok());
+        // A call without arguments is none that other calls are in.
+        for depth in [MAX_NESTED_CALLS + 2, 100_000] {
+            assert_eq!(nested(depth).unwrap_err(), "more than 16 function calls nested in each other");
+        }
     }
 }
 

@@ -118,7 +118,7 @@ pub(super) fn dropped_columns(known: &Knowledge, rows: &mut Rows) {
                 ("column_name", text(&dropped.name)),
                 ("dropped_time", Value::Timestamp(dropped.drop_time / 1000)),
                 ("kind", text(kind_name(dropped.kind))),
-                ("type", text(&dropped.ty)),
+                ("type", text(dropped.shown_type())),
             ]);
         }
     }

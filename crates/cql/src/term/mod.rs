@@ -5,7 +5,7 @@
 //! Nothing here reads a table. In reading order: this file, [`variables`], [`typing`], [`function`], `call`, [`cast`], [`numbers`],
 //! [`math`], [`collections`].
 
-mod call;
+pub(crate) mod call;
 pub mod cast;
 pub mod collections;
 pub mod function;
@@ -128,15 +128,19 @@ impl Term {
     /// Evaluates the list on the right side of IN: the list without its null elements, and whether it had any. Null elements are
     /// legal in a bound list there and nowhere else.
     pub fn evaluate_in_list(&self, env: Env<'_>) -> Result<Option<(Bytes, bool)>, Error> {
+        let refused = match self.evaluate_set(env) {
+            Ok(list) => return Ok(list.map(|list| (list, false))),
+            Err(refused) => refused,
+        };
+        // Few lists have nulls: they are looked for once a list is not valid as it is.
         if let Term::Variable(number) = self
             && let Some(BoundValue::Value(bytes)) = env.values.get(*number as usize)
+            && let Some(spec) = env.variables.get(*number as usize)
             && let Some(stripped) = collection::without_nulls(bytes)
         {
-            let spec = env.variables.get(*number as usize);
-            let spec = spec.ok_or_else(|| Error::invalid(format!("No value was bound to variable {number}")))?;
             return Ok(Some((valid(spec, &stripped.into())?.into_bytes().unwrap_or_default(), true)));
         }
-        Ok(self.evaluate_set(env)?.map(|list| (list, false)))
+        Err(refused)
     }
 
     /// The error for an unset variable where a value is needed.
@@ -257,7 +261,7 @@ fn variable<'a>(number: u16, env: Env<'a>) -> Result<Val<'a>, Error> {
 }
 
 /// The canonical form of a bound value, checked against the type of its variable.
-#[inline]
+#[inline(always)]
 fn valid<'a>(spec: &ColumnSpec, bytes: &'a Bytes) -> Result<Val<'a>, Error> {
     types::validate(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))?;
     match types::canonical(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))? {

@@ -1,5 +1,6 @@
 //! How a log is tuned.
 
+use crate::datadir::DiskReserve;
 use rt::ShardId;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub struct CommitlogConfig {
     pub buffer_limit: usize,
     /// Segments without live records that are kept to be used again instead of being removed.
     pub spare_segments: usize,
+    /// Disk space of which no segment is made.
+    pub reserve: Option<DiskReserve>,
 }
 
 impl CommitlogConfig {
@@ -55,6 +58,7 @@ impl CommitlogConfig {
             total_size_limit: 1 << 30,
             buffer_limit: 16 << 20,
             spare_segments: 2,
+            reserve: None,
         }
     }
 

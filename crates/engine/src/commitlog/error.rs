@@ -66,7 +66,7 @@ pub enum LogError {
         known: u32,
     },
     /// The operating system refused.
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", crate::error::way_out(.error))]
     Io {
         /// Of what.
         path: PathBuf,
@@ -76,6 +76,18 @@ pub enum LogError {
     /// Whoever takes the replayed records refused one.
     #[error("replay of the commitlog stopped: {0}")]
     Refused(Arc<str>),
+}
+
+/// Why a log was not closed in order.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CloseError {
+    /// Its last records may not be on the device.
+    #[error("{0}")]
+    Unsynced(LogError),
+    /// All its records are on the device, but the run could not be ended: the next start replays
+    /// more than it needs.
+    #[error("{0}")]
+    NotEnded(LogError),
 }
 
 impl LogError {

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The length of the first segment of a run on a disk that has no room for a larger one. Writes are refused while no second segment
-/// can be made, but the log is open, and the node serves reads.
+/// The length of the first segment of a run on a disk that has no room for a larger one beside the reserve. Writes are refused while no
+/// second segment can be made, but the log is open, and the node serves reads.
 const SHORTEST_SEGMENT: u32 = 4096;
 
 /// How long to wait before something is tried again for which there was no space.
@@ -58,7 +58,12 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     fs::sync_dir(dir).await.map_err(LogError::io(dir))?;
     let synced_file = SyncedFile::create(&run_dir, first, start).await.map_err(LogError::io(&run_dir))?;
-    let segment = match make_segment(config.segment_size, &run_dir, first, first, None).await {
+    let has_room = has_room(config).await;
+    let made = async {
+        has_room?;
+        make_segment(config.segment_size, &run_dir, first, first, None).await
+    };
+    let segment = match made.await {
         Err(error) if is_full(&error) => {
             tracing::error!(
                 shard = config.shard.0,
@@ -74,6 +79,17 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     manifest.segments.push(first);
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     Ok(Begun { run_dir, first: segment, synced_file })
+}
+
+/// Whether the disk has room for a segment beside the space that is held back: an error of a full disk if not.
+async fn has_room(config: &CommitlogConfig) -> io::Result<()> {
+    let Some(reserve) = &config.reserve else { return Ok(()) };
+    let needed = u64::from(config.segment_size).saturating_add(reserve.missing().await);
+    match fs::disk_space(&config.dir).await {
+        Ok((_, free)) if free < needed => Err(io::Error::from(io::ErrorKind::StorageFull)),
+        // What is free is not known: the file system says so if it is too little.
+        _ => Ok(()),
+    }
 }
 
 /// Makes a segment, durable, of the file `spare` if there is one.
@@ -155,7 +171,10 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
                 let _ = rt::time::timeout(SPACE_RETRY, log.signals.keep.notified()).await;
             }
             Err(error) => {
-                log.fail(&format!("a segment could not be made or removed in {}: {error}", log.run_dir.display()));
+                // Where files of the run are gone, that is the reason.
+                if log.check_there().await.is_none() {
+                    log.fail(&format!("a segment could not be made or removed in {}: {error}", log.run_dir.display()));
+                }
                 break;
             }
         }
@@ -231,8 +250,11 @@ impl Keeper {
     async fn make_one(&mut self) -> io::Result<Rc<Segment>> {
         let log = self.log.clone();
         let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
-        add(&log.counters.allocating, 1);
         let spare = self.spares.pop();
+        if spare.is_none() {
+            has_room(&log.config).await?;
+        }
+        add(&log.counters.allocating, 1);
         let made = make_segment(log.config.segment_size, &log.run_dir, log.run, id, spare.as_deref()).await;
         log.counters.allocating.set(log.counters.allocating.get() - 1);
         let segment = made?;

@@ -2,24 +2,25 @@
 //!
 //! Appending copies the record into the buffer of the current batch and returns; three tasks do the rest: the writer
 //! (`writer.rs`) writes batches and acknowledges them, the syncer (periodic mode) calls fsync, and the keeper (`keeper.rs`)
-//! makes segments ahead of their use and removes those that nobody needs.
+//! makes segments ahead of their use and removes those that nobody needs. A fourth (`presence.rs`) notices files that somebody
+//! else has removed.
 //!
 //! Contract with the store: a mutation is put into its memtable in the same poll in which it was appended, so that a
 //! memtable holds all records of its slot up to the highest position it has seen.
 
 use super::acknowledged::Acknowledged;
 use super::config::{CommitlogConfig, SyncMode};
-use super::error::LogError;
+use super::error::{CloseError, LogError};
 use super::format::{Kind, RECORD_HEADER, SEGMENT_HEADER, record_len};
 use super::ledger::Ledger;
 use super::mapping::ColumnMapping;
 use super::metrics::{Blocked, Counters, Metrics, add};
 use super::position::{Position, SlotId};
-use super::runs::LoggedRun;
+use super::runs::{LoggedRun, OldRun};
 use super::state::State;
 use super::synced::SyncedFile;
 use super::waiters::Waiters;
-use super::{keeper, waiters, writer};
+use super::{keeper, presence, waiters, writer};
 use bytes::Bytes;
 use model::TableSchema;
 use rt::hash::HashSet;
@@ -37,6 +38,8 @@ pub struct Commitlog {
     pub(super) config: CommitlogConfig,
     pub(super) run_dir: PathBuf,
     pub(super) run: u64,
+    /// The length of the first segment's file: on a full disk less than that of others.
+    pub(super) first_size: u32,
     segments_for_writes: usize,
     pub(super) synced_file: SyncedFile,
     pub(super) state: RefCell<State>,
@@ -57,6 +60,8 @@ pub(super) struct Signals {
     pub sync: Notify,
     /// To the keeper: a segment is needed, or free.
     pub keep: Notify,
+    /// To the watch: the log ends.
+    pub watch: Notify,
     /// To blocked appenders: try again.
     pub room: Notify,
     /// To whoever waits for something to be written or synced, or for the failure of the log.
@@ -103,6 +108,7 @@ impl Commitlog {
         counters.segment_files.set(1);
         let log = Rc::new(Commitlog {
             run: first.id,
+            first_size: first.size,
             segments_for_writes: config.segments_for_writes(),
             run_dir: opened.run_dir,
             synced_file: opened.synced_file,
@@ -135,12 +141,21 @@ impl Commitlog {
             tasks: RefCell::default(),
             config,
         });
-        let mut tasks = vec![rt::task::spawn(writer::write(log.clone())), rt::task::spawn(keeper::keep(log.clone()))];
+        let mut tasks = vec![
+            rt::task::spawn(writer::write(log.clone())),
+            rt::task::spawn(keeper::keep(log.clone())),
+            rt::task::spawn(presence::watch(log.clone())),
+        ];
         if let SyncMode::Periodic { period } = log.config.mode {
             tasks.push(rt::task::spawn(writer::sync_each(log.clone(), period)));
         }
         *log.tasks.borrow_mut() = tasks;
         Ok(log)
+    }
+
+    /// This run, to be removed by [`super::retire`] when nothing in it is needed.
+    pub fn own_run(&self) -> OldRun {
+        OldRun { shard: self.config.shard, run: self.run, dir: self.run_dir.clone() }
     }
 
     /// This run, to be written down elsewhere.
@@ -404,15 +419,20 @@ impl Commitlog {
         }
     }
 
+    /// Whether the log has failed. See [`Commitlog::failure`].
+    pub fn has_failed(&self) -> bool {
+        self.state.borrow().failed.is_some()
+    }
+
     /// Ends the run in order: refuses appends, makes everything durable, and leaves only the segments that replay needs.
-    pub async fn close(&self) -> Result<(), LogError> {
+    pub async fn close(&self) -> Result<(), CloseError> {
         let end = {
             let mut state = self.state.borrow_mut();
             if let Some(error) = &state.failed {
-                return Err(error.clone());
+                return Err(CloseError::Unsynced(error.clone()));
             }
             if state.closing {
-                return Err(LogError::Closed);
+                return Err(CloseError::NotEnded(LogError::Closed));
             }
             state.closing = true;
             state.end_segment();
@@ -420,6 +440,7 @@ impl Commitlog {
         };
         self.signals.write.notify_one();
         self.signals.keep.notify_one();
+        self.signals.watch.notify_one();
         self.signals.room.notify_waiters();
         let synced = self.synced(end).await;
         if synced.is_err() {
@@ -431,8 +452,11 @@ impl Commitlog {
             // An aborted task has nothing left to do here.
             task.await.unwrap_or_default();
         }
-        synced?;
-        keeper::end_run(self, end).await
+        synced.map_err(CloseError::Unsynced)?;
+        if let Some(lost) = self.check_there().await {
+            return Err(CloseError::Unsynced(LogError::Failed(Arc::from(lost))));
+        }
+        keeper::end_run(self, end).await.map_err(CloseError::NotEnded)
     }
 
     /// Stops at once and leaves the disk as it is, as a crash would. For tests of what comes after a crash.
@@ -459,6 +483,7 @@ impl Commitlog {
         self.signals.write.notify_one();
         self.signals.sync.notify_one();
         self.signals.keep.notify_one();
+        self.signals.watch.notify_one();
         self.signals.pressure.notify_one();
         self.signals.progress.notify_waiters();
         self.signals.room.notify_waiters();

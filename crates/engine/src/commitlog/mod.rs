@@ -18,7 +18,7 @@
 //! checksum covers its segment's id and its offset. A failed fsync ends the log: it is never tried again.
 //!
 //! The log must never look into a mutation beyond its table and schema version, nor decide what a memtable flushes.
-//! Reading order: position, format, mapping, ledger, manifest, waiters, state, synced, log, writer, keeper, replay.
+//! Reading order: position, format, mapping, ledger, manifest, waiters, state, synced, log, writer, keeper, presence, replay.
 
 mod acknowledged;
 mod config;
@@ -31,6 +31,7 @@ mod manifest;
 mod mapping;
 mod metrics;
 mod position;
+mod presence;
 mod replay;
 mod runs;
 mod state;
@@ -40,14 +41,14 @@ mod writer;
 
 pub use acknowledged::Acknowledged;
 pub use config::{CommitlogConfig, SyncMode};
-pub use error::LogError;
+pub use error::{CloseError, LogError};
 pub use format::fuzz_segment;
 pub use log::{Appended, Commitlog, Entry};
 pub use mapping::{ColumnMapping, MappedColumn};
 pub use metrics::Metrics;
 pub use position::{Position, SlotId, shard_of_segment};
 pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
-pub use runs::{LoggedRun, OldLogs, OldRun, ends, find_old, missing, retire, runs_in};
+pub use runs::{LoggedRun, OldLogs, OldRun, ends, find_old, missing, old_spans, retire, runs_in};
 
 #[cfg(test)]
 mod tests;

@@ -146,6 +146,24 @@ pub async fn ends(root: &Path) -> Result<Vec<(ShardId, Position)>, LogError> {
     Ok(ends)
 }
 
+/// For each shard with a directory below `root`, positions before and behind all that earlier processes have logged. Shards below
+/// `running` have begun a run of this process: theirs is the last one.
+pub async fn old_spans(root: &Path, running: u16) -> Result<Vec<(ShardId, Position, Position)>, LogError> {
+    let mut spans = Vec::new();
+    for (shard, dir) in shard_dirs(root).await? {
+        let end = match shard.0 < running {
+            true => {
+                let entries = fs::read_dir(&dir).await.map_err(LogError::io(&dir))?;
+                entries.iter().filter_map(|entry| run_of_name(&entry.name)).max()
+            }
+            false => Some(segment_id(shard, highest_sequence(&dir).await? + 1)),
+        };
+        let at = |segment| Position { segment, offset: 0 };
+        spans.extend(end.map(|end| (shard, at(segment_id(shard, 0)), at(end))));
+    }
+    Ok(spans)
+}
+
 async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {
     let entries = match fs::read_dir(root).await {
         Ok(entries) => entries,

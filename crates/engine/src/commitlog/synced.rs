@@ -47,6 +47,11 @@ impl SyncedFile {
         self.file.write_at(0, Bytes::copy_from_slice(&encode(self.run, synced)), IoClass::Log).await
     }
 
+    /// Whether its name still leads to it.
+    pub async fn is_in_place(&self) -> io::Result<bool> {
+        self.file.is_in_place().await
+    }
+
     /// For messages.
     pub fn path(&self) -> &Path {
         self.file.path()

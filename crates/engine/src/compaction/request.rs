@@ -153,8 +153,8 @@ mod tests {
             let range = PartitionRange::tokens(Token::MIN, Token(0));
             let (pool, rows) = (engine.pool().clone(), engine.rows().clone());
             let tablet = Tablet::new(0, range, table.tablets()[0].slot, pool, rows, (*before).clone());
-            let (dir, shard) = (table.dir.clone(), ShardId(0));
-            let narrow = Table::new(schema.clone(), dir, shard, vec![tablet.clone()], Vec::new(), Vec::new());
+            let dir = table.dir.clone();
+            let narrow = Table::new(schema.clone(), dir, vec![tablet.clone()], Vec::new(), Vec::new());
             let partitions = |set: &crate::sstable_set::SstableSet| set.iter().map(|own| own.partitions()).sum::<u64>();
             assert_eq!((partitions(&before), before.len()), (40, 1));
             assert_eq!(engine.clean_up(&narrow).await.unwrap(), 1);

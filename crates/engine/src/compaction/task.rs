@@ -140,6 +140,7 @@ impl Engine {
         let slice = Rc::new(Slice::full());
         let options = sstable::ReadOptions {
             window: self.config().compaction_window(read.len()),
+            job: self.large_jobs().next_id(),
             ..sstable::ReadOptions::BACKGROUND
         };
         let mut readers: Vec<_> =
@@ -174,6 +175,8 @@ impl Engine {
                 }
                 Step::Need(i) => {
                     let before = readers[i].position();
+                    // What it gave before was merged and written.
+                    readers[i].large_is_done();
                     match readers[i].fill(merger.buffer(i)).await {
                         Ok(true) => {}
                         Ok(false) => merger.finish(i),

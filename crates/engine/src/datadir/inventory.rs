@@ -1,8 +1,9 @@
 //! What a data directory must hold: written down in its stamp at each start, and compared with what is there at the next one.
 //!
 //! A log that was removed as a whole leaves nothing behind that could be missing something. So the stamp, which lies elsewhere,
-//! names the runs of the commitlog that hold acknowledged writes, the end of the Raft log, and the tables with a directory. All are
-//! lower bounds, whatever crashes: a run or a directory is named when it is complete on the device; a run is no longer named before it
+//! names the runs of the commitlog that hold acknowledged writes, the end of the Raft log, the tables with a directory, and which small
+//! files in these say what was truncated. All are lower bounds, whatever crashes: a run or a directory is named when it is complete on
+//! the device; a run is no longer named before it
 //! is removed, and the directory of a table is removed after the metadata has forgotten the table. How far the Raft log went
 //! since then is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
@@ -10,15 +11,19 @@
 
 use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
-use crate::deletion_log::QUARANTINE;
+use crate::deletion_log::{LastWriter, QUARANTINE};
+use crate::epoch::{self, epoch_path};
+use crate::marks::{self, marks_path};
 use crate::raft_log::{self, FoundLog, LogEnd};
-use crate::sealed;
+use crate::sealed::{self, Unusable};
 use model::TableId;
+use model::schema::TableSchema;
+use rt::ShardId;
 use rt::fs;
 use rt::sync::Semaphore;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,6 +42,82 @@ pub struct Inventory {
     /// The tables with a directory. One that was dropped since may still be named.
     #[serde(default)]
     pub tables: BTreeSet<TableId>,
+    /// The epochs that tables have begun. What is noted of a table counts only as long as it is in this epoch, or in 0 if none is noted.
+    #[serde(default)]
+    pub epochs: BTreeMap<TableId, u64>,
+    /// The shards that have marks of a table, which say what of the commitlog is not replayed.
+    #[serde(default)]
+    pub marks: BTreeMap<TableId, BTreeSet<u16>>,
+    /// How often each shard has written its marks of a table. Nothing is known of marks that are not named here.
+    #[serde(default)]
+    pub marks_written: BTreeMap<TableId, BTreeMap<u16, u64>>,
+}
+
+/// Something in the directory of a table that the next start must find. It is durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Made {
+    /// The directory.
+    Directory(TableId),
+    /// The marks of a shard, which were written so many times.
+    Marks(TableId, ShardId, u64),
+    /// An epoch has begun.
+    Epoch(TableId, u64),
+    /// An epoch has begun in a directory that is new, or was emptied: what was noted before counts no more.
+    Emptied(TableId, u64),
+}
+
+impl Made {
+    /// Adds this to what waits to be noted, in the place of an earlier state of the same file.
+    pub fn add_to(self, all: &mut Vec<Made>) {
+        if let Made::Marks(table, shard, _) = self {
+            all.retain(|made| !matches!(*made, Made::Marks(of, by, _) if (of, by) == (table, shard)));
+        }
+        all.push(self);
+    }
+}
+
+impl Inventory {
+    /// Adds what was made.
+    pub fn add(&mut self, made: &Made) {
+        match *made {
+            Made::Directory(table) => {
+                self.tables.insert(table);
+            }
+            Made::Marks(table, shard, sequence) => {
+                self.marks.entry(table).or_default().insert(shard.0);
+                let written = self.marks_written.entry(table).or_default().entry(shard.0).or_default();
+                *written = sequence.max(*written);
+            }
+            Made::Epoch(table, epoch) => {
+                self.epochs.insert(table, epoch);
+            }
+            Made::Emptied(table, epoch) => {
+                self.marks.remove(&table);
+                self.marks_written.remove(&table);
+                self.tables.insert(table);
+                self.epochs.insert(table, epoch);
+            }
+        }
+    }
+
+    /// Keeps what is noted of these tables, and nothing of others.
+    pub fn retain(&mut self, is_kept: impl Fn(TableId) -> bool) {
+        self.tables.retain(|table| is_kept(*table));
+        self.epochs.retain(|table, _| is_kept(*table));
+        self.marks.retain(|table, _| is_kept(*table));
+        self.marks_written.retain(|table, _| is_kept(*table));
+    }
+}
+
+/// Of which tables a node lacks writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lacks {
+    /// Of none.
+    Nothing,
+    /// It is not known of which, so of any.
+    AnyTable,
+    /// Of this one.
+    Table(TableId),
 }
 
 /// Something that was in the data directory and is not there any more.
@@ -48,6 +129,10 @@ pub struct Missing {
     pub loses: &'static str,
     /// It belongs to the log of the metadata.
     pub is_raft: bool,
+    /// Of which tables the node lacks writes if it goes on without it.
+    pub lacks: Lacks,
+    /// Something useless stands in its place: it has to be moved away before the start can go on without it.
+    pub in_its_place: Option<PathBuf>,
 }
 
 impl fmt::Display for Missing {
@@ -58,14 +143,20 @@ impl fmt::Display for Missing {
 
 impl Missing {
     /// The directory of a table that the metadata has.
-    pub fn table_directory(dir: &Path) -> Missing {
+    pub fn table_directory(dir: &Path, table: TableId) -> Missing {
         let what = format!("{} is missing", dir.display());
-        Missing { what, loses: "the sstables of the table", is_raft: false }
+        let lacks = Lacks::Table(table);
+        Missing { what, loses: "the sstables of the table", is_raft: false, lacks, in_its_place: None }
+    }
+
+    fn file(path: PathBuf, unusable: Unusable, loses: &'static str, lacks: Lacks) -> Missing {
+        let what = format!("{} {}", path.display(), unusable.why);
+        Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }
     }
 
     fn raft(what: String) -> Missing {
         let loses = "the metadata: keyspaces, tables, roles, topology, and the votes of this node";
-        Missing { what, loses, is_raft: true }
+        Missing { what, loses, is_raft: true, lacks: Lacks::AnyTable, in_its_place: None }
     }
 }
 
@@ -103,6 +194,8 @@ impl DataDir {
                     what,
                     loses: "acknowledged writes that are in no sstable",
                     is_raft: false,
+                    lacks: Lacks::AnyTable,
+                    in_its_place: None,
                 }));
             }
             None if found.is_none() && !fs::exists(&self.journal_dir()).await => {
@@ -137,13 +230,15 @@ impl DataDir {
                     wanted.number
                 )))
             }
-            Some(found) if found.end < wanted => Some(Missing::raft(format!(
-                "{}/log-{} is cut off: it ends at byte {}, and {} bytes of it were durable",
-                dir.display(),
-                wanted.number,
-                found.end.at,
-                wanted.at
-            ))),
+            Some(found) if found.end < wanted => {
+                let path = dir.join(format!("log-{}", wanted.number));
+                let len = fs::metadata(&path).await.map_or(0, |file| file.len);
+                let (what, path) = (if len < wanted.at { "cut off" } else { "damaged" }, path.display());
+                Some(Missing::raft(format!(
+                    "{path} is {what}: it can be read up to byte {}, and {} bytes of it were durable",
+                    found.end.at, wanted.at
+                )))
+            }
             Some(found) if noted.is_none() && !found.marked => Some(Missing::raft(format!(
                 "{} is missing or damaged, and {}/log-{} has no end mark: it may be cut off",
                 path.display(),
@@ -169,7 +264,59 @@ impl DataDir {
         Ok(None)
     }
 
-    /// The tables of the inventory that have no directory. Those that the metadata has are missing, the others were dropped.
+    /// What is missing of a table that the metadata has in this epoch: its directory, or a file of it. A file that is older than it was counts
+    /// as missing, for somebody has put a copy of the table's directory in its place: by what that says, rows would be removed that
+    /// were acknowledged since then, or truncated ones would return.
+    pub async fn missing_of_table(&self, schema: &TableSchema, epoch: u64) -> Result<Vec<Missing>, DataDirError> {
+        let Some(inventory) = &self.stamp.inventory else { return Ok(Vec::new()) };
+        let (id, mut missing) = (schema.id, Vec::new());
+        // Of what a later epoch makes void nothing is missed.
+        if inventory.epochs.get(&id).copied().unwrap_or(0) != epoch && epoch > 0 {
+            return Ok(missing);
+        }
+        let dir = self.table_dir(&schema.keyspace, &schema.name, id);
+        if inventory.tables.contains(&id) {
+            match fs::metadata(&dir).await {
+                Ok(_) => {}
+                Err(error) if fs::is_absence(&error) => return Ok(vec![Missing::table_directory(&dir, id)]),
+                Err(error) => return Err(self.failed(&dir)(error)),
+            }
+        }
+        if epoch > 0 {
+            let path = epoch_path(&dir);
+            let defect = epoch::defect(&path, epoch).await.map_err(self.failed(&path))?;
+            missing.extend(defect.map(|defect| {
+                // The node counts the rows as truncated.
+                Missing::file(path, defect, epoch::HOLDS, Lacks::Table(id))
+            }));
+        }
+        let written = inventory.marks_written.get(&id);
+        for shard in inventory.marks.get(&id).into_iter().flatten() {
+            let path = marks_path(&dir, ShardId(*shard));
+            let sequence = written.and_then(|written| written.get(shard)).copied().unwrap_or(0);
+            let defect = marks::defect(&path, sequence).await.map_err(self.failed(&path))?;
+            missing.extend(defect.map(|defect| Missing::file(path, defect, marks::HOLDS, Lacks::Nothing)));
+        }
+        Ok(missing)
+    }
+
+    /// Moves away what stands in the place of something that is given up. Where to.
+    pub async fn move_away(&self, path: &Path) -> Result<PathBuf, DataDirError> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".given-up-{}", rt::time::wall_micros() / 1000));
+        let aside = PathBuf::from(name);
+        let moved = async {
+            fs::rename(path, &aside).await?;
+            match path.parent() {
+                Some(dir) => fs::sync_dir(dir).await,
+                None => Ok(()),
+            }
+        };
+        moved.await.map_err(self.failed(path))?;
+        Ok(aside)
+    }
+
+    /// The tables of the inventory that have no directory: they were dropped, or are missing.
     pub async fn tables_without_directory(&self) -> Result<Vec<TableId>, DataDirError> {
         let Some(inventory) = &self.stamp.inventory else { return Ok(Vec::new()) };
         let there: BTreeSet<TableId> = self.tables_on_disk().await?.into_iter().map(|table| table.id).collect();
@@ -189,10 +336,20 @@ impl DataDir {
         Ok(tables.iter().map(|table| table.id).collect())
     }
 
-    /// What changes the inventory while the node runs.
-    pub fn inventory_keeper(&self) -> InventoryKeeper {
+    /// Which release ran on the directory before this start: those that write an inventory also
+    /// mark unfinished sstables.
+    pub fn last_writer(&self) -> LastWriter {
+        match &self.stamp.inventory {
+            Some(_) => LastWriter::Marks,
+            None => LastWriter::DoesNotMark,
+        }
+    }
+
+    /// What changes the inventory while the node runs. `alone`: whether the node is alone in its
+    /// cluster.
+    pub fn inventory_keeper(&self, alone: bool) -> InventoryKeeper {
         let (path, stamp) = (self.path.join(STAMP), RefCell::new(self.stamp.clone()));
-        InventoryKeeper { path, stamp, turn: Semaphore::new(1) }
+        InventoryKeeper { path, stamp, alone, turn: Semaphore::new(1) }
     }
 
     /// The end of the log of the metadata, as far as it is noted.
@@ -241,6 +398,8 @@ impl DataDir {
 pub struct InventoryKeeper {
     path: PathBuf,
     stamp: RefCell<Stamp>,
+    /// For an inventory that is begun by a change of a part of it.
+    alone: bool,
     /// One change at a time.
     turn: Semaphore,
 }
@@ -252,7 +411,7 @@ impl InventoryKeeper {
         let _turn = self.turn.acquire().await.map_err(|_| failed(io::Error::other("the node is stopping")))?;
         let before = self.stamp.borrow().clone();
         let mut stamp = before.clone();
-        change(stamp.inventory.get_or_insert_default());
+        change(stamp.inventory.get_or_insert_with(|| Inventory { alone: self.alone, ..Inventory::default() }));
         if stamp != before {
             sealed::write(&self.path, stamp::KIND, stamp::FORMAT, &stamp).await.map_err(failed)?;
             self.stamp.replace(stamp);

@@ -4,11 +4,13 @@
 //! messina.stamp                                   host id, cluster, format, shards, inventory (sealed text)
 //! messina.raft-end                                how far the log of the metadata is durable
 //! messina.reserve                                 disk space for starts and changes on a full disk
-//! lock                                            held as long as the node runs
+//! lock                                            the process that runs; it and the directory itself are locked
 //! data/<keyspace>/<table>-<table id>/             sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
 //! commitlog/<shard>/                              that shard's log
 //! raft/                                           metadata: the log of its Raft group, and a snapshot
+//! hints/<shard>/<node>/                           writes that other nodes missed (unless `hints_directory` says otherwise)
+//! hint-notes/                                     which files of hints must be there, which nodes missed writes
 //! journal/                                        metadata of releases before there was a group
 //! ```
 //!
@@ -20,7 +22,7 @@ mod layout;
 mod reserve;
 mod stamp;
 
-pub use inventory::{FoundTable, Inventory, InventoryKeeper, Missing, raft_end_path};
+pub use inventory::{FoundTable, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
 pub use reserve::DiskReserve;
 pub use stamp::{FORMAT, Stamp};
@@ -45,15 +47,24 @@ pub struct DataDir {
     pub previous_shards: Option<u16>,
     /// What the stamp said when the directory was opened.
     pub stamp: Stamp,
-    _lock: FileLock,
+    _locks: Vec<FileLock>,
 }
 
 /// Why a data directory cannot be used. The texts are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another process runs on it.
-    #[error("the data directory {0} is in use by another process (it holds the lock on {0}/lock)")]
-    Locked(PathBuf),
+    #[error(
+        "the data directory {path} is in use by another process{}: stop that process first. Removing {path}/lock does not help, the \
+         directory itself is locked",
+        process.map(|id| format!(" (process {id})")).unwrap_or_default()
+    )]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// The id of the process, if it is known.
+        process: Option<u32>,
+    },
     /// It belongs to another cluster.
     #[error(
         "the data directory {path} belongs to cluster '{found}', and this node is configured for cluster '{wanted}': \
@@ -90,11 +101,13 @@ pub enum DataDirError {
     },
     /// There is data, but no stamp.
     #[error(
-        "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost"
+        "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp says \
+         which node this is and what it stored: restore it as it was when the node stopped. An older copy may need a start with \
+         --accept-loss. A member of a cluster can be replaced by a new node with an empty data directory"
     )]
     NoStamp(PathBuf),
     /// The operating system refused.
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", crate::error::way_out(.error))]
     Io {
         /// Of what.
         path: PathBuf,
@@ -119,11 +132,7 @@ impl DataDir {
             move |error| DataDirError::Io { path, error }
         };
         fs::create_dir_all(path).await.map_err(failed(path))?;
-        let lock_path = path.join(LOCK);
-        let lock = fs::lock_file(&lock_path).await.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => DataDirError::Locked(path.to_path_buf()),
-            _ => DataDirError::Io { path: lock_path.clone(), error },
-        })?;
+        let locks = lock(path).await?;
         let stamp_path = path.join(STAMP);
         let found = match fs::read(&stamp_path).await {
             Ok(text) => Some(text),
@@ -177,8 +186,34 @@ impl DataDir {
             host_id: stamp.host_id,
             previous_shards: before.map(|before| before.shards),
             stamp,
-            _lock: lock,
+            _locks: locks,
         })
+    }
+}
+
+/// Locks the directory for this process: the directory itself, so that removing files from it frees nothing, and the file `lock`, by which
+/// releases before this one refuse a directory in use.
+async fn lock(path: &Path) -> Result<Vec<FileLock>, DataDirError> {
+    let file = path.join(LOCK);
+    let locked = async {
+        let dir = match fs::lock_dir(path).await {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                tracing::warn!(dir = %path.display(), %error,
+                    "the file system locks no directories: do not remove the file 'lock' from the data directory while the node runs");
+                None
+            }
+            locked => Some(locked?),
+        };
+        let file = fs::lock_file(&file).await?;
+        io::Result::Ok(dir.into_iter().chain([file]).collect())
+    };
+    match locked.await {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let text = fs::read(&file).await.unwrap_or_default();
+            let process = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+            Err(DataDirError::Locked { path: path.to_path_buf(), process })
+        }
+        locked => locked.map_err(|error| DataDirError::Io { path: file, error }),
     }
 }
 

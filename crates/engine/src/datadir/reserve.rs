@@ -2,10 +2,12 @@
 //!
 //! Two steps must not fail on a full disk, and need a little space. A start needs manifests, directories and the first segment of each
 //! commitlog: without them not even reads would be served. A committed change of the metadata needs marks and epochs of truncated
-//! tables. Both release the reserve when they need it, and take it again afterwards.
+//! tables. Both release the reserve when they need it, and take it again afterwards. Meanwhile the commitlog makes no segment of it
+//! ([`DiskReserve::missing`]).
 //!
 //! The reserve is a convenience: a missing or shorter one refuses nothing.
 
+use super::DataDirError;
 use rt::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,8 +30,18 @@ impl DiskReserve {
         DiskReserve { path: data_dir.join(NAME), bytes }
     }
 
+    /// Bytes of the reserve that are released, or could not be taken.
+    pub async fn missing(&self) -> u64 {
+        let taken = fs::metadata(&self.path).await.map_or(0, |file| file.len);
+        self.bytes.saturating_sub(taken)
+    }
+
     /// Gives the reserved space back to the file system.
-    pub async fn release(&self) -> io::Result<()> {
+    pub async fn release(&self) -> Result<(), DataDirError> {
+        self.remove().await.map_err(|error| DataDirError::Io { path: self.path.clone(), error })
+    }
+
+    async fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.path).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -53,7 +65,7 @@ impl DiskReserve {
         if self.bytes > 0 && fs::metadata(&self.path).await.is_ok_and(|file| file.len == self.bytes) {
             return Ok(self.bytes);
         }
-        self.release().await?;
+        self.remove().await?;
         let mut size = self.bytes;
         while size >= SMALLEST.min(self.bytes) && size > 0 {
             match self.allocate(size).await {
@@ -74,7 +86,7 @@ impl DiskReserve {
         let allocated = allocated.await;
         drop(file);
         if allocated.is_err() {
-            self.release().await?;
+            self.remove().await?;
         }
         allocated
     }

@@ -26,7 +26,17 @@ fn a_second_holder_is_refused() {
         let scratch = Scratch::new("datadir-lock");
         let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
         let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("held");
-        assert!(matches!(error, DataDirError::Locked(_)), "{error}");
+        let own = std::process::id();
+        assert!(matches!(error, DataDirError::Locked { process: Some(id), .. } if id == own), "{error}");
+        assert!(error.to_string().contains(&format!("(process {own})")), "{error}");
+        // Operators remove what looks like a stale lock.
+        for _ in 0..2 {
+            std::fs::remove_file(scratch.path().join(LOCK)).expect("removed");
+            let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("still held");
+            assert!(matches!(error, DataDirError::Locked { process: None, .. }), "{error}");
+            assert!(error.to_string().contains("does not help"), "{error}");
+            std::fs::write(scratch.path().join(LOCK), "").expect("written");
+        }
         drop(dir);
         DataDir::open(scratch.path(), "one", 1).await.expect("free again");
     });
@@ -56,6 +66,24 @@ fn foreign_newer_damaged_and_unstamped_directories_are_refused() {
         fs::create_dir_all(&scratch.path().join("data/ks")).await.expect("made");
         let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("no stamp");
         assert!(matches!(error, DataDirError::NoStamp(_)), "{error}");
+    });
+}
+
+/// Where the inventory cannot be written at a start, for lack of disk space, a new table begins it.
+#[test]
+fn an_inventory_that_a_table_begins_knows_whether_the_node_is_alone() {
+    rt::block_on(async {
+        for alone in [true, false] {
+            let scratch = Scratch::new(&format!("datadir-alone-{alone}"));
+            let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
+            let table = TableId(uuid::Uuid::from_u128(7));
+            let keeper = dir.inventory_keeper(alone);
+            keeper.change(|inventory| inventory.tables.extend([table])).await.expect("written");
+            drop(dir);
+            let dir = DataDir::open(scratch.path(), "one", 1).await.expect("again");
+            let inventory = dir.stamp.inventory.clone().expect("begun");
+            assert_eq!((inventory.alone, inventory.tables.contains(&table)), (alone, true));
+        }
     });
 }
 

@@ -65,8 +65,10 @@ pub enum JournalError {
     TooLarge(usize),
     /// Something that was durable is damaged.
     #[error(
-        "{file} is damaged at byte {offset} ({why}): restore its directory from a backup. On a node without others the directory can \
-         be moved away; a start with --accept-loss then begins without keyspaces, tables and roles"
+        "{file} is damaged at byte {offset} ({why}): restore its directory exactly as it was when the node stopped. An older copy is \
+         unsafe on a member of a cluster, because the node's votes are in it: replace such a node by a new one with an empty data \
+         directory. On a node without others the directory can be restored from a backup, or moved away; a start with --accept-loss \
+         then begins without keyspaces, tables and roles"
     )]
     Corrupt {
         /// The file.
@@ -90,7 +92,7 @@ pub enum JournalError {
     #[error("the journal has failed: {0}")]
     Failed(String),
     /// The operating system refused.
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", crate::error::way_out(.error))]
     Io {
         /// Of what.
         path: PathBuf,

@@ -7,7 +7,7 @@ use super::chunks::{Chunks, ROW_OVERHEAD};
 use super::range_tombstones::RangeTombstones;
 use super::{ALLOCATION, own_clustering, own_row};
 use bytes::Bytes;
-use model::key::Clustering;
+use model::key::{Clustering, PositionRef};
 use model::mutation::Parts;
 use model::row::{self, Row};
 use model::schema::TableSchema;
@@ -68,10 +68,7 @@ impl Body {
             grew += by;
         }
         if !parts.range_tombstones.is_empty() {
-            let ranges = Rc::make_mut(&mut self.ranges);
-            for range in &parts.range_tombstones {
-                grew += ranges.insert(&schema.order, range);
-            }
+            grew += Rc::make_mut(&mut self.ranges).add(&schema.order, &parts.range_tombstones);
         }
         for (key, row) in parts.rows {
             grew += self.apply_row(schema, key, row);
@@ -92,6 +89,20 @@ impl Body {
             Rows::One(_, row) => least.min(min_of_row(row)),
             Rows::Many(chunks) => least.min(min_of_rows(chunks).unwrap_or(Timestamp::MIN)),
         }
+    }
+
+    /// The row of a clustering key.
+    pub fn row(&self, schema: &TableSchema, wanted: &Clustering) -> Option<Row> {
+        let (key, row) = match &self.rows {
+            Rows::None => return None,
+            Rows::One(key, row) => (key, row),
+            Rows::Many(chunks) => {
+                let cursor = chunks.seek(&schema.order, PositionRef { prefix: &wanted.0, weight: -1 }, true)?;
+                let (key, row) = cursor.row();
+                return schema.order.compare_rows(key, wanted).is_eq().then(|| row.clone());
+            }
+        };
+        schema.order.compare_rows(key, wanted).is_eq().then(|| row.clone())
     }
 
     /// Merges a row in; returns by how many bytes the body grew.

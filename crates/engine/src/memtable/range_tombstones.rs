@@ -8,6 +8,7 @@ use model::mutation::RangeTombstone;
 use model::schema::ClusteringOrder;
 use model::time::Tombstone;
 use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 
 /// From here on this deletion holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,46 +50,92 @@ impl RangeTombstones {
         index.checked_sub(1).map_or(Tombstone::LIVE, |i| self.changes[i].tombstone)
     }
 
-    /// Adds a deletion; returns by how many bytes the list grew (negative: shrank).
-    pub fn insert(&mut self, order: &ClusteringOrder, range: &RangeTombstone) -> isize {
-        if range.tombstone.is_live() || range.start.cmp(order, &range.end) != Ordering::Less {
+    /// Adds the deletions of a mutation in one pass, however many there are; returns by how many bytes the list grew (negative: shrank).
+    pub fn add(&mut self, order: &ClusteringOrder, ranges: &[RangeTombstone]) -> isize {
+        let added = flatten(order, ranges);
+        let Some((first, _)) = added.first() else { return 0 };
+        let kept = self.changes.partition_point(|change| change.at.cmp(order, first) == Ordering::Less);
+        // What the list had and what is added, at the place reached.
+        let (mut old, mut new) = (self.open_before(kept), Tombstone::LIVE);
+        let mut rest = self.changes.split_off(kept).into_iter();
+        let mut grew = 0;
+        for (at, tombstone) in added {
+            let before = rest.as_slice().partition_point(|change| change.at.cmp(order, at) == Ordering::Less);
+            old = rest.as_slice()[..before].last().map_or(old, |change| change.tombstone);
+            if new.is_live() {
+                self.changes.extend(rest.by_ref().take(before));
+            } else {
+                for change in rest.by_ref().take(before) {
+                    grew -= weight(&change) as isize;
+                    grew += self.push(change.at, change.tombstone.max(new));
+                }
+            }
+            new = tombstone;
+            if rest.as_slice().first().is_some_and(|change| change.at.cmp(order, at).is_eq())
+                && let Some(change) = rest.next()
+            {
+                old = change.tombstone;
+                grew -= weight(&change) as isize;
+                grew += self.push(change.at, old.max(new));
+            } else {
+                grew += self.push(owned(at), old.max(new));
+            }
+        }
+        self.changes.extend(rest);
+        grew
+    }
+
+    /// Appends a change unless its deletion holds already; returns its bytes.
+    fn push(&mut self, at: ClusteringCut, tombstone: Tombstone) -> isize {
+        if self.open_before(self.changes.len()) == tombstone {
             return 0;
         }
-        let low = self.changes.partition_point(|change| change.at.cmp(order, &range.start) == Ordering::Less);
-        let mut high = self.changes.partition_point(|change| change.at.cmp(order, &range.end) == Ordering::Less);
-        let mut after = self.open_before(high);
-        let mut prev = self.open_before(low);
-        let mut fresh = Vec::with_capacity(high - low + 2);
-        let mut push = |at: ClusteringCut, tombstone: Tombstone| {
-            if tombstone != prev {
-                prev = tombstone;
-                fresh.push(Change { at, tombstone });
-            }
-        };
-        let starts_here = self.changes.get(low).is_some_and(|change| change.at.cmp(order, &range.start).is_eq());
-        if !starts_here {
-            push(owned(&range.start), self.open_before(low).max(range.tombstone));
-        }
-        for change in &self.changes[low..high] {
-            push(change.at.clone(), change.tombstone.max(range.tombstone));
-        }
-        if let Some(change) = self.changes.get(high)
-            && change.at.cmp(order, &range.end).is_eq()
-        {
-            after = change.tombstone;
-            high += 1;
-        }
-        push(owned(&range.end), after);
-        let before: usize = self.changes[low..high].iter().map(weight).sum();
-        let now: usize = fresh.iter().map(weight).sum();
-        self.changes.splice(low..high, fresh);
-        now as isize - before as isize
+        let change = Change { at, tombstone };
+        let bytes = weight(&change);
+        self.changes.push(change);
+        bytes as isize
     }
 
     /// The least timestamp of its deletions.
     pub fn min_timestamp(&self) -> Option<i64> {
         self.changes.iter().filter(|change| !change.tombstone.is_live()).map(|change| change.tombstone.timestamp).min()
     }
+}
+
+/// These deletions alone as changes: cuts ascend, neighbours differ, the last change is to "live".
+fn flatten<'a>(order: &ClusteringOrder, ranges: &'a [RangeTombstone]) -> Vec<(&'a ClusteringCut, Tombstone)> {
+    let deletes =
+        |range: &&RangeTombstone| !range.tombstone.is_live() && range.start.cmp(order, &range.end) == Ordering::Less;
+    if let [range] = ranges {
+        if !deletes(&range) {
+            return Vec::new();
+        }
+        return vec![(&range.start, range.tombstone), (&range.end, Tombstone::LIVE)];
+    }
+    let mut starts: Vec<&RangeTombstone> = ranges.iter().filter(deletes).collect();
+    starts.sort_by(|a, b| a.start.cmp(order, &b.start));
+    let mut cuts: Vec<&ClusteringCut> = starts.iter().flat_map(|range| [&range.start, &range.end]).collect();
+    cuts.sort_by(|a, b| a.cmp(order, b));
+    cuts.dedup_by(|a, b| a.cmp(order, b).is_eq());
+    let mut starting = starts.iter().enumerate().peekable();
+    // The ranges that have begun, the newest deletion on top; those that have ended stay until they are on top.
+    let mut begun = BinaryHeap::new();
+    let mut changes: Vec<(&ClusteringCut, Tombstone)> = Vec::with_capacity(cuts.len());
+    let mut holds = Tombstone::LIVE;
+    for at in cuts {
+        while let Some((i, range)) = starting.next_if(|(_, range)| range.start.cmp(order, at).is_eq()) {
+            begun.push((range.tombstone.timestamp, range.tombstone.deletion_time, i));
+        }
+        while begun.peek().is_some_and(|&(_, _, i)| starts[i].end.cmp(order, at) != Ordering::Greater) {
+            begun.pop();
+        }
+        let newest = begun.peek().map_or(Tombstone::LIVE, |&(_, _, i)| starts[i].tombstone);
+        if newest != holds {
+            holds = newest;
+            changes.push((at, newest));
+        }
+    }
+    changes
 }
 
 /// A cut with its own bytes, so that it does not keep a mutation's whole buffer alive.
@@ -125,14 +172,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_overlap_is_normalised(ranges in prop::collection::vec((0i32..20, any::<bool>(), 0i32..20, any::<bool>(), 1i64..6), 0..30)) {
+        fn any_overlap_is_normalised(
+            mutations in prop::collection::vec(
+                prop::collection::vec((0i32..20, any::<bool>(), 0i32..20, any::<bool>(), 1i64..6), 1..6),
+                0..12,
+            ),
+        ) {
             let order = order();
             let mut list = RangeTombstones::default();
             let mut bytes = 0isize;
-            for &(a, a_after, b, b_after, timestamp) in &ranges {
-                let range = RangeTombstone { start: cut(a, a_after), end: cut(b, b_after), tombstone: Tombstone::new(timestamp, 7) };
-                bytes += list.insert(&order, &range);
+            for mutation in &mutations {
+                let ranges: Vec<RangeTombstone> = mutation
+                    .iter()
+                    .map(|&(a, a_after, b, b_after, timestamp)| {
+                        let (start, end) = (cut(a, a_after), cut(b, b_after));
+                        RangeTombstone { start, end, tombstone: Tombstone::new(timestamp, 7) }
+                    })
+                    .collect();
+                bytes += list.add(&order, &ranges);
             }
+            let ranges: Vec<_> = mutations.concat();
             prop_assert_eq!(bytes, list.changes.iter().map(weight).sum::<usize>() as isize);
             for n in -1..21 {
                 let row = cut(n, false).prefix;
@@ -149,5 +208,29 @@ mod tests {
             let twice = list.reversed().reversed();
             prop_assert_eq!(twice.changes, list.changes);
         }
+    }
+
+    /// Each encloses the next, as a batch may have it: added one after the other, each goes over all before it.
+    #[test]
+    fn many_nested_deletions_are_added_in_time() {
+        const DELETIONS: i32 = 20_000;
+        let order = order();
+        let ranges: Vec<RangeTombstone> = (0..DELETIONS)
+            .map(|i| {
+                let tombstone = Tombstone::new(1 + i64::from(i), 7);
+                RangeTombstone { start: cut(i, false), end: cut(2 * DELETIONS - i, false), tombstone }
+            })
+            .collect();
+        let outwards: Vec<RangeTombstone> = ranges.iter().rev().cloned().collect();
+        let begun = std::time::Instant::now();
+        let mut list = RangeTombstones::default();
+        list.add(&order, &ranges);
+        let bytes = list.changes.iter().map(weight).sum::<usize>();
+        assert_eq!(list.add(&order, &outwards), 0);
+        // Added one after the other they take minutes.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(list.changes.len(), 2 * DELETIONS as usize);
+        assert_eq!(list.changes.iter().map(weight).sum::<usize>(), bytes);
+        assert_eq!(at(&list, DELETIONS), Tombstone::new(i64::from(DELETIONS), 7));
     }
 }

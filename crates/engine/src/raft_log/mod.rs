@@ -392,6 +392,10 @@ impl RaftLog {
             armed.finish(Some(format!("an fsync failed: {error}")));
             return Err(io_error(file.path())(error));
         }
+        if let Err(why) = check_there(file.path()).await {
+            armed.finish(Some(why.clone()));
+            return Err(JournalError::Failed(why));
+        }
         {
             let mut state = self.state.borrow_mut();
             (state.tail, state.content) = (tail, content);
@@ -406,6 +410,12 @@ impl RaftLog {
         }
         armed.finish(failed);
         Ok(())
+    }
+
+    /// Whether its file has its name yet. A log without a name is gone when the node ends, whatever was synced.
+    pub async fn check_there(&self) -> Result<(), JournalError> {
+        let file = self.state.borrow().file.clone();
+        check_there(file.path()).await.map_err(JournalError::Failed)
     }
 
     async fn turn(&self) -> Result<rt::sync::SemaphorePermit<'_>, JournalError> {
@@ -448,6 +458,16 @@ fn number_of(name: &str) -> Option<u64> {
 
 fn log_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("log-{number}"))
+}
+
+async fn check_there(path: &Path) -> Result<(), String> {
+    match fs::metadata(path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+            "{} was removed while the node ran: what it held is lost (docs/faults.md, \"The metadata log is lost\")",
+            path.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn snapshot_path(dir: &Path) -> PathBuf {

@@ -330,6 +330,7 @@ impl Reader {
             read_ahead,
             window: sstable::LARGEST_WINDOW,
             read: self.options.read,
+            job: 0,
         };
         let reader = attached.sstable.reader(&self.schema, range.clone(), self.slices.slice().clone(), options);
         SstableSource { reader, of: attached.clone() }

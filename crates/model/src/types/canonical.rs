@@ -10,9 +10,18 @@ use super::{CqlType, ValueError, collection, compare};
 
 /// The canonical form of `bytes`, a valid value of type `ty`; borrowed if they are canonical already, which needs no
 /// look at them unless the type has a set or map in it. Of equal keys in a map the last one stays.
+#[inline]
 pub fn canonical<'a>(ty: &CqlType, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ValueError> {
+    match ty.native_name() {
+        Some(_) => Ok(Cow::Borrowed(bytes)),
+        None => canonical_of_parts(ty, bytes),
+    }
+}
+
+/// The same for types that are made of other types.
+fn canonical_of_parts<'a>(ty: &CqlType, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ValueError> {
     let orders_elements = |t: &CqlType| matches!(t, CqlType::Set { .. } | CqlType::Map { .. });
-    if bytes.is_empty() || ty.native_name().is_some() || !ty.any(&mut { orders_elements }) {
+    if bytes.is_empty() || !ty.any(&mut { orders_elements }) {
         return Ok(Cow::Borrowed(bytes));
     }
     let all = |elem: &CqlType| -> Result<Vec<Cow<'a, [u8]>>, ValueError> {

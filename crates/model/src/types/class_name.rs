@@ -11,7 +11,8 @@ use super::parse::{MAX_NESTING, MAX_VECTOR_DIMENSION};
 use super::scalar_text::{decode_hex, push_hex};
 use super::{CqlType, UserType, ValueError};
 
-const PACKAGE: &str = "org.apache.cassandra.db.marshal.";
+/// What stands before the names of classes, and may be left out.
+pub const PACKAGE: &str = "org.apache.cassandra.db.marshal.";
 
 /// The class name of `ty`.
 pub fn of(ty: &CqlType) -> String {

@@ -1,85 +1,138 @@
 //! Values as JSON, by Cassandra's rules: numbers plain (NaN and infinities null), keys of maps always strings,
 //! timestamps with a blank between date and time, blobs as "0x...".
 
-use super::literal::{push_listed, scalar_text};
+use super::literal::scalar_text;
 use super::{CqlType, Value, temporal};
+
+/// The JSON text would be longer than its limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JsonTooLong;
 
 impl Value {
     /// The value, of type `ty`, as JSON text.
     pub fn to_json_string(&self, ty: &CqlType) -> String {
         let mut out = String::new();
-        push(self, ty, &mut out);
+        let _ = push(self, ty, usize::MAX, &mut out);
         out
+    }
+
+    /// Appends the value, of type `ty`, as JSON text, unless `out` would become longer than `limit` bytes. Little more than `limit`
+    /// bytes are ever written.
+    pub fn push_json(&self, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
+        push(self, ty, limit, out)
+    }
+}
+
+/// What stands for a byte inside of a JSON string, if not the byte itself. All of them are ASCII.
+fn escape(byte: u8) -> Option<&'static str> {
+    const CONTROLS: [&str; 32] = [
+        "\\u0000", "\\u0001", "\\u0002", "\\u0003", "\\u0004", "\\u0005", "\\u0006", "\\u0007", "\\b", "\\t", "\\n",
+        "\\u000b", "\\f", "\\r", "\\u000e", "\\u000f", "\\u0010", "\\u0011", "\\u0012", "\\u0013", "\\u0014",
+        "\\u0015", "\\u0016", "\\u0017", "\\u0018", "\\u0019", "\\u001a", "\\u001b", "\\u001c", "\\u001d", "\\u001e",
+        "\\u001f",
+    ];
+    match byte {
+        b'"' => Some("\\\""),
+        b'\\' => Some("\\\\"),
+        byte => CONTROLS.get(usize::from(byte)).copied(),
     }
 }
 
 /// Appends `text` as a JSON string.
 pub(super) fn push_string(text: &str, out: &mut String) {
     out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push(c),
+    let mut written = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if let Some(escaped) = escape(byte) {
+            out.push_str(&text[written..at]);
+            out.push_str(escaped);
+            written = at + 1;
         }
     }
+    out.push_str(&text[written..]);
     out.push('"');
 }
 
-fn push(value: &Value, ty: &CqlType, out: &mut String) {
+/// As [`push_string`], unless `out` would become longer than `limit`. Room is made once: a long text is not copied as it grows.
+fn push_string_within(text: &str, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
+    let escapes: usize = text.bytes().filter_map(escape).map(|escaped| escaped.len() - 1).sum();
+    let len = text.len() + escapes + 2;
+    if len > limit.saturating_sub(out.len()) {
+        return Err(JsonTooLong);
+    }
+    out.reserve(len);
+    push_string(text, out);
+    Ok(())
+}
+
+/// Appends what `each` writes of every item, with commas between and brackets around.
+fn push_items<T>(
+    brackets: [char; 2],
+    items: impl IntoIterator<Item = T>,
+    limit: usize,
+    out: &mut String,
+    mut each: impl FnMut(T, &mut String) -> Result<(), JsonTooLong>,
+) -> Result<(), JsonTooLong> {
+    out.push(brackets[0]);
+    for (i, item) in items.into_iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        each(item, out)?;
+        if out.len() >= limit {
+            return Err(JsonTooLong);
+        }
+    }
+    out.push(brackets[1]);
+    Ok(())
+}
+
+fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
     match (value, ty) {
         (Value::Null, _) => out.push_str("null"),
         (Value::Empty, _) => out.push_str("\"\""),
         (Value::Float(v), _) if !v.is_finite() => out.push_str("null"),
         (Value::Double(v), _) if !v.is_finite() => out.push_str("null"),
         (Value::Timestamp(v), _) => push_string(&temporal::format_timestamp(*v, ' '), out),
+        (Value::Text(text), _) => return push_string_within(text, limit, out),
         (
-            Value::Text(_)
-            | Value::Blob(_)
-            | Value::Uuid(_)
-            | Value::Inet(_)
-            | Value::Date(_)
-            | Value::Time(_)
-            | Value::Duration(_),
+            Value::Blob(_) | Value::Uuid(_) | Value::Inet(_) | Value::Date(_) | Value::Time(_) | Value::Duration(_),
             _,
-        ) => push_string(&scalar_text(value).unwrap_or_default(), out),
+        ) => return push_string_within(&scalar_text(value).unwrap_or_default(), limit, out),
         (Value::List(values), CqlType::List { elem, .. })
         | (Value::Set(values), CqlType::Set { elem, .. })
         | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
-            push_listed(['[', ']'], values, out, |value, out| push(value, elem, out));
+            return push_items(['[', ']'], values, limit, out, |value, out| push(value, elem, limit, out));
         }
         (Value::Map(entries), CqlType::Map { key, value: value_type, .. }) => {
-            push_listed(['{', '}'], entries, out, |(k, v), out| {
+            return push_items(['{', '}'], entries, limit, out, |(k, v), out| {
                 let mut name = String::new();
-                push(k, key, &mut name);
+                push(k, key, limit, &mut name)?;
                 // A key that is a string already stands as it is; any other becomes one.
                 if name.starts_with('"') {
                     out.push_str(&name)
                 } else {
-                    push_string(&name, out)
+                    push_string_within(&name, limit, out)?;
                 }
                 out.push_str(": ");
-                push(v, value_type, out);
+                push(v, value_type, limit, out)
             });
         }
         (Value::Tuple(values), CqlType::Tuple(types)) => {
-            push_listed(['[', ']'], values.iter().zip(types.iter()), out, |(value, ty), out| push(value, ty, out));
+            let fields = values.iter().zip(types.iter());
+            return push_items(['[', ']'], fields, limit, out, |(value, ty), out| push(value, ty, limit, out));
         }
         (Value::Udt(values), CqlType::Udt(user_type)) => {
-            push_listed(['{', '}'], values.iter().zip(&user_type.fields), out, |(value, (name, ty)), out| {
+            let fields = values.iter().zip(&user_type.fields);
+            return push_items(['{', '}'], fields, limit, out, |(value, (name, ty)), out| {
                 push_field_name(name, out);
                 out.push_str(": ");
-                push(value, ty, out);
+                push(value, ty, limit, out)
             });
         }
         _ => out.push_str(&scalar_text(value).unwrap_or_else(|| "null".to_owned())),
     }
+    if out.len() > limit { Err(JsonTooLong) } else { Ok(()) }
 }
 
 /// A name with capitals keeps its CQL quotes inside the JSON string, so that it reads back as the same name.

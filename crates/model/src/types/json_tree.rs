@@ -9,6 +9,9 @@ use super::json::push_string;
 /// How deep lists and objects may nest: texts come from clients.
 const MAX_NESTING: usize = 100;
 
+/// How many values a text may have: the tree takes about a hundred bytes for each, however short the text.
+const MAX_VALUES: usize = 1 << 19;
+
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
@@ -29,7 +32,7 @@ pub enum Json {
 impl Json {
     /// Reads a whole text as one value.
     pub fn parse(text: &str) -> Result<Json, ValueError> {
-        let mut parser = Parser { text, at: 0 };
+        let mut parser = Parser { text, at: 0, left: MAX_VALUES };
         let value = parser.value(0)?;
         parser.skip_space();
         if parser.at < text.len() {
@@ -82,6 +85,8 @@ impl fmt::Display for Json {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// How many more values the text may have.
+    left: usize,
 }
 
 impl Parser<'_> {
@@ -116,6 +121,10 @@ impl Parser<'_> {
     fn value(&mut self, depth: usize) -> Result<Json, ValueError> {
         if depth > MAX_NESTING {
             return Err(self.failed("nested too deeply"));
+        }
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => return Err(self.failed(&format!("more than {MAX_VALUES} values"))),
         }
         self.skip_space();
         match self.peek() {
@@ -290,6 +299,13 @@ mod tests {
         ] {
             assert_eq!(Json::parse(text).map(|json| json.to_string()), Ok(shown.to_owned()), "{text}");
         }
+    }
+
+    #[test]
+    fn the_number_of_values_is_bounded() {
+        let list = |values: usize| Json::parse(&format!("[{}1]", "1,".repeat(values - 1)));
+        assert!(list(MAX_VALUES - 1).is_ok());
+        assert!(list(MAX_VALUES).unwrap_err().to_string().contains("more than 524288 values"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn push_quoted(text: &str, out: &mut String) {
 }
 
 /// Appends what `each` writes of every item, with commas between and brackets around.
-pub(super) fn push_listed<T>(
+fn push_listed<T>(
     brackets: [char; 2],
     items: impl IntoIterator<Item = T>,
     out: &mut String,

@@ -36,6 +36,7 @@ pub use decimal::Decimal;
 pub use duration::Duration;
 pub use error::ValueError;
 pub use from_json::fold_name;
+pub use json::JsonTooLong;
 pub use json_tree::Json;
 pub use name::{Quoted, is_reserved_keyword};
 pub use scalar_text::parse_scalar;
@@ -268,6 +269,22 @@ impl CqlType {
 
     fn is_deeply_frozen(&self) -> bool {
         !self.any(&mut |t| t.is_multi_cell())
+    }
+
+    /// The same type with a tuple of its fields in the place of each user type.
+    pub fn expand_user_types(&self) -> CqlType {
+        let expanded = |ty: &Arc<CqlType>| Arc::new(ty.expand_user_types());
+        match self {
+            CqlType::List { elem, frozen } => CqlType::List { elem: expanded(elem), frozen: *frozen },
+            CqlType::Set { elem, frozen } => CqlType::Set { elem: expanded(elem), frozen: *frozen },
+            CqlType::Map { key, value, frozen } => {
+                CqlType::Map { key: expanded(key), value: expanded(value), frozen: *frozen }
+            }
+            CqlType::Tuple(fields) => CqlType::Tuple(fields.iter().map(CqlType::expand_user_types).collect()),
+            CqlType::Vector { elem, dim } => CqlType::Vector { elem: expanded(elem), dim: *dim },
+            CqlType::Udt(u) => CqlType::tuple(u.fields.iter().map(|(_, ty)| ty.expand_user_types())),
+            _ => self.clone(),
+        }
     }
 
     /// Whether `test` holds for this type or any type inside it.

@@ -96,6 +96,7 @@ impl Display for Quoted<'_> {
 
 impl CqlType {
     /// The name of a type without parameters.
+    #[inline]
     pub(super) fn native_name(&self) -> Option<&'static str> {
         Some(match self {
             CqlType::Ascii => "ascii",

@@ -17,7 +17,7 @@ impl Replica {
     pub async fn serve(&self, request: Bytes) -> Pieces {
         let response = match decode_request(request) {
             Ok((header, request)) => self.answer(header, request).await,
-            Err(error) => Response { result: Err(ReplicaError::Rejected(error.to_string())), events: Vec::new() },
+            Err(error) => Response::new(Err(ReplicaError::Rejected(error.to_string()))),
         };
         encode_response(&response)
     }
@@ -29,11 +29,13 @@ impl Replica {
             cancel: Cancel::new(),
             trace: header.trace.map(|id| Rc::new(Trace::new(id))),
             metadata_number: header.metadata_number,
+            large_data: header.checks_large_data.then(Rc::default),
         };
         let work = self.perform(&request, &context);
         let result = context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout));
         let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
-        Response { result, events }
+        let large_data = context.large_data.map(|found| found.get()).unwrap_or_default();
+        Response { result, events, large_data }
     }
 
     /// Does what a request asks for, unless it was routed by metadata below the fence, or by such as do not know of a TRUNCATE of its table.

@@ -7,8 +7,9 @@ use super::file::{OpenOptions, open};
 use super::io::blocking;
 #[cfg(feature = "sim")]
 use super::io::{is_simulated, simulated};
+use super::regular;
 use std::ffi::{CString, OsString};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -137,6 +138,11 @@ pub async fn metadata(path: &Path) -> io::Result<Metadata> {
     .await
 }
 
+/// Whether an error says that there is nothing at a path.
+pub fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// Whether `path` exists. A path that cannot be looked at counts as missing.
 pub async fn exists(path: &Path) -> bool {
     metadata(path).await.is_ok()
@@ -150,7 +156,12 @@ pub async fn read(path: &Path) -> io::Result<Vec<u8>> {
         let len = file.len().await? as usize;
         return Ok(file.read_at(0, len, IoClass::Foreground).await?.into());
     }
-    at(path, |path| std::fs::read(path)).await
+    at(path, read_regular).await
+}
+
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    regular::check(path)?;
+    std::fs::read(path)
 }
 
 /// The whole contents of several small files, and the lengths in bytes of several others, asked for at once: one trip to a helper
@@ -171,7 +182,7 @@ pub async fn read_and_measure(
         return (contents, lengths);
     }
     blocking(move || {
-        let contents = small.iter().map(std::fs::read).collect();
+        let contents = small.iter().map(|path| read_regular(path)).collect();
         let lengths = large.iter().map(|path| std::fs::metadata(path).map(|found| found.len())).collect();
         (contents, lengths)
     })
@@ -210,7 +221,7 @@ pub async fn write_durably_with_room(path: &Path, data: &[u8], room: u64) -> io:
     sync_dir(&parent).await
 }
 
-/// An exclusive lock on a file, held until dropped or the process ends.
+/// An exclusive lock on a file or directory, held until dropped or the process ends.
 #[derive(Debug)]
 pub struct FileLock {
     _held: Held,
@@ -223,7 +234,8 @@ enum Held {
     Sim(#[allow(dead_code)] crate::sim::SimLock),
 }
 
-/// Locks the file at `path`, making it if needed. Fails with `WouldBlock` when another holds the lock.
+/// Locks the file at `path`, making it if needed, and writes the id of this process into it. Fails with `WouldBlock` when another holds
+/// the lock. The simulated machine has no processes: there the file stays empty.
 pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -232,12 +244,38 @@ pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
             .map(|lock| FileLock { _held: Held::Sim(lock) });
     }
     let file = at(path, |path| {
-        let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        regular::check(path)?;
+        let mut file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         flock(&file)?;
+        // Only messages need the id. A full disk may have no room for it.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(file)
     })
     .await?;
     Ok(FileLock { _held: Held::Os(file) })
+}
+
+/// Locks the directory at `path`, whatever becomes of the files in it. Fails with `WouldBlock` when another holds the lock, with
+/// `Unsupported` where the file system locks no directories (NFS).
+pub async fn lock_dir(path: &Path) -> io::Result<FileLock> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated(|disk, boot, _| disk.lock_dir(boot, path))
+            .await
+            .map(|lock| FileLock { _held: Held::Sim(lock) });
+    }
+    let dir = at(path, |path| {
+        let dir = std::fs::File::open(path)?;
+        flock(&dir).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBADF | libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP) => {
+                io::Error::new(io::ErrorKind::Unsupported, error)
+            }
+            _ => error,
+        })?;
+        Ok(dir)
+    })
+    .await?;
+    Ok(FileLock { _held: Held::Os(dir) })
 }
 
 #[allow(unsafe_code)]
@@ -255,11 +293,23 @@ pub async fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
     if is_simulated() {
         return simulated(|disk, boot, _| disk.space(boot)).await;
     }
-    at(path, statvfs).await
+    let stat = at(path, statvfs).await?;
+    Ok((stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize))
+}
+
+/// How many more files the file system that holds `path` takes (inodes for unprivileged users); `None` where their number has no limit of
+/// its own.
+pub async fn free_files(path: &Path) -> io::Result<Option<u64>> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return Ok(None);
+    }
+    let stat = at(path, statvfs).await?;
+    Ok((stat.f_files > 0).then_some(stat.f_favail))
 }
 
 #[allow(unsafe_code)]
-fn statvfs(path: &Path) -> io::Result<(u64, u64)> {
+fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a C string and a zeroed struct that the call fills.
     let stat = unsafe {
@@ -269,5 +319,5 @@ fn statvfs(path: &Path) -> io::Result<(u64, u64)> {
         }
         stat
     };
-    Ok((stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize))
+    Ok(stat)
 }

@@ -5,6 +5,7 @@
 
 use super::IoClass;
 use super::buffer::AlignedBuf;
+use super::directory::is_absence;
 use super::io::{Op, Payload, Request, blocking};
 #[cfg(feature = "sim")]
 use super::io::{is_simulated, simulated};
@@ -13,6 +14,7 @@ use crate::ctx;
 use bytes::Bytes;
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -205,6 +207,26 @@ impl File {
             Handle::Os(os) => os.file.metadata().map(|m| m.len()),
             #[cfg(feature = "sim")]
             Handle::Sim(file) => simulated(|_, _, _| file.len()).await,
+        }
+    }
+
+    /// Whether the path by which the file was opened still leads to it. A file that is not in place is gone when it is closed.
+    pub async fn is_in_place(&self) -> io::Result<bool> {
+        match &self.inner.handle {
+            Handle::Os(os) => {
+                let (file, path) = (os.file.clone(), self.inner.path.clone());
+                blocking(move || {
+                    let open = file.metadata()?;
+                    match std::fs::metadata(path) {
+                        Ok(found) => Ok((found.dev(), found.ino()) == (open.dev(), open.ino())),
+                        Err(error) if is_absence(&error) => Ok(false),
+                        Err(error) => Err(error),
+                    }
+                })
+                .await
+            }
+            #[cfg(feature = "sim")]
+            Handle::Sim(file) => simulated(|_, _, _| file.is_at(&self.inner.path)).await,
         }
     }
 

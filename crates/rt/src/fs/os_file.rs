@@ -7,6 +7,7 @@ use super::IoClass;
 use super::buffer::{ALIGN, AlignedBuf};
 use super::file::OpenOptions;
 use super::io::{MAX_OPERATION, Op, Payload, Request, blocking};
+use super::regular;
 use crate::ctx::Ctx;
 use bytes::Bytes;
 use std::cell::{Cell, OnceCell};
@@ -58,6 +59,9 @@ pub(super) struct Alignment {
 /// Opens the file at `path`.
 pub(super) async fn open_os(path: PathBuf, opts: OpenOptions) -> io::Result<OsFile> {
     let (file, alignment) = blocking(move || -> io::Result<_> {
+        if !opts.create_new {
+            regular::check(&path)?;
+        }
         let mut options = std::fs::OpenOptions::new();
         options.read(opts.read).write(opts.write).truncate(opts.truncate);
         options.create(opts.create).create_new(opts.create_new);

@@ -101,6 +101,10 @@ async fn names(dir: &Path) {
     assert!(lock_file(&dir.join("lock")).await.is_err());
     drop(lock);
     lock_file(&dir.join("lock")).await.expect("freed");
+    let lock = lock_dir(dir).await.expect("first");
+    assert_eq!(lock_dir(dir).await.expect_err("held").kind(), std::io::ErrorKind::WouldBlock);
+    drop(lock);
+    lock_dir(dir).await.expect("freed");
     let (total, free) = disk_space(dir).await.expect("space");
     assert!(total >= free && free > 0);
 }
@@ -290,4 +294,30 @@ fn several_files_are_looked_at_at_once() {
         assert_eq!(lengths.into_iter().map(Result::ok).collect::<Vec<_>>(), [None, Some(9000), Some(0)]);
         assert_eq!(read(&scratch.path("a")).await.expect("read"), pattern(0, 9000));
     });
+}
+
+/// Opening one without a writer would not return.
+#[test]
+fn a_fifo_in_the_place_of_a_file_is_refused_at_once() {
+    let scratch = Scratch::new("fifo");
+    let path = scratch.path("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("run").success());
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        crate::block_on(async {
+            let over = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
+            let (mut small, _) = read_and_measure(vec![path.clone()], Vec::new()).await;
+            let all = [
+                read(&path).await.map(drop),
+                small.pop().expect("asked for").map(drop),
+                open(&path, &OpenOptions::read()).await.map(drop),
+                open(&path, &OpenOptions::read_direct()).await.map(drop),
+                open(&path, &over).await.map(drop),
+                lock_file(&path).await.map(drop),
+            ];
+            let _ = tell.send(all.map(|one| one.expect_err("no file").to_string()));
+        });
+    });
+    let errors = told.recv_timeout(std::time::Duration::from_secs(30)).expect("nothing waits");
+    assert!(errors.iter().all(|error| error.contains("a FIFO")), "{errors:?}");
 }

@@ -481,6 +481,11 @@ impl Disk {
     pub(crate) fn lock(&self, boot: u64, now: i64, path: &Path) -> Outcome<SimLock> {
         let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
         drop(self.open(boot, now, path, &options)?);
+        self.lock_dir(boot, path)
+    }
+
+    /// Locks a path that is there.
+    pub(crate) fn lock_dir(&self, boot: u64, path: &Path) -> Outcome<SimLock> {
         let path = normal(path);
         if !self.alive(boot)?.locks.insert(path.clone()) {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -1,8 +1,9 @@
 //! Compactions as administrators see them, under ScyllaDB's paths: those that run, those done, stopping, cleanup.
 
+use super::extract::{Path, Query};
 use super::operations::{self, Refusal, TableName};
 use super::rest::AdminState;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::{CompactionKind, CompactionProgress, Engine};

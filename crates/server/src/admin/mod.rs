@@ -4,6 +4,7 @@
 //! goes this way: `messina admin` is a client of it. No authentication: it listens on loopback unless told otherwise.
 
 pub mod compactions;
+mod extract;
 pub mod nodes;
 pub mod operations;
 pub mod process;

@@ -3,10 +3,11 @@
 //! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`. So is
 //! `/cluster/missed/{node}`: what a node missed and hints do not bring.
 
+use super::extract::{Path, Query};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
 use super::ring::{Entry, facts};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::hints::MissedWrites;
@@ -148,11 +149,22 @@ async fn missed(remote: &Remote) -> Result<Vec<(MissedWrites, Option<String>)>, 
     asked.await.map_err(Refusal::failed)
 }
 
+#[derive(Deserialize)]
+struct Forced {
+    /// Also if deletions that the node missed may be purged elsewhere.
+    #[serde(default)]
+    force: bool,
+}
+
 /// Brings a node what it missed: the names of the tables that were read for that.
-async fn resync(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<Vec<String>> {
+async fn resync(
+    State(state): State<AdminState>,
+    Path(node): Path<String>,
+    Query(query): Query<Forced>,
+) -> Answer<Vec<String>> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
     let done = state.remote.call(ShardId(0), move || async move {
-        let task = rt::task::spawn(cluster::resync::resync(host));
+        let task = rt::task::spawn(cluster::resync::resync(host, query.force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     });
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
@@ -165,8 +177,17 @@ async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>
     Ok(Json(done.await.map_err(Refusal::failed)?))
 }
 
+/// Why this node has not carried out a committed change of the metadata for some time, if it is so.
+async fn stuck_change(remote: &Remote) -> Result<Option<String>, Refusal> {
+    let asked = remote.call(ShardId(0), || async {
+        rt::shard::try_service::<MetadataService>().and_then(|service| service.trouble().0)
+    });
+    asked.await.map_err(Refusal::failed)
+}
+
 async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
     let missed = missed(&state.remote).await?;
+    let stuck = stuck_change(&state.remote).await?;
     let missed_by = |node: &Node| {
         let mut of_node = missed.iter().filter(|(one, _)| one.target == node.host).peekable();
         let first = of_node.peek()?.0;
@@ -196,6 +217,8 @@ async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
             "release_version": node.release_version,
             "clock_ahead_us": member.clock_ahead_micros,
             "missed_writes": missed_by(node),
+            // Nodes know it of themselves only.
+            "stuck_change": stuck.as_ref().filter(|_| member.is_own),
             "own": member.is_own,
         })
     };

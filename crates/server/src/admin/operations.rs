@@ -32,7 +32,7 @@ impl Refusal {
     }
 
     /// The same, with the place where it happened if it is the node's failure.
-    fn at(self, place: impl std::fmt::Display) -> Refusal {
+    pub(super) fn at(self, place: impl std::fmt::Display) -> Refusal {
         match self {
             Refusal::Failed(why) => Refusal::Failed(format!("{place}: {why}")),
             other => other,

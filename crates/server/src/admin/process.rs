@@ -2,11 +2,12 @@
 //!
 //! What does not exist here (gossip, Thrift, caches of keys and of counters, incremental backups) is told to be off or empty.
 
+use super::extract::{Path, Query};
 use super::operations::Refusal;
 use super::rest::AdminState;
 use super::ring::facts;
 use super::snapshots;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cql::system::SettingsTable;

@@ -1,11 +1,12 @@
 //! Paths of the admin REST interface.
 
+use super::extract::{Path, Query};
 use super::operations::{self, Refusal};
 use super::snapshots;
 use super::table_stats;
 use super::tables::named;
 use crate::client_service::ClientService;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -255,6 +256,26 @@ impl SnapshotQuery {
         Ok(tables)
     }
 
+    /// Snapshots outlive their tables, so what is chosen here need not be a table that is there.
+    fn chosen(&self) -> Result<snapshots::Chosen, Refusal> {
+        let names = |list: &Option<String>| -> Option<Vec<String>> {
+            let list = list.as_deref().filter(|list| !list.is_empty())?;
+            Some(list.split(',').map(str::to_owned).collect())
+        };
+        let chosen = snapshots::Chosen {
+            name: self.name().map(str::to_owned),
+            keyspaces: names(&self.kn),
+            tables: names(&self.cf),
+        };
+        match (&chosen.keyspaces, &chosen.tables) {
+            (None, Some(_)) => Err(Refusal::Bad("The keyspace of the column families must be given".to_owned())),
+            (Some(keyspaces), Some(_)) if keyspaces.len() > 1 => {
+                Err(Refusal::Bad("Only one keyspace allowed when specifying a column family".to_owned()))
+            }
+            _ => Ok(chosen),
+        }
+    }
+
     fn name(&self) -> Option<&str> {
         self.tag.as_deref().filter(|tag| !tag.is_empty())
     }
@@ -274,8 +295,8 @@ async fn take_snapshot(State(state): State<AdminState>, Query(query): Query<Snap
 }
 
 async fn clear_snapshots(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> Answer {
-    let tables = query.tables(&state.remote).await?;
-    Ok(Json(snapshots::clear(&state.remote, &tables, query.name()).await?))
+    let chosen = query.chosen()?;
+    Ok(Json(snapshots::clear(&state.remote, &state.data_dir, chosen).await?))
 }
 
 async fn host_id(State(state): State<AdminState>) -> Json<String> {
@@ -362,12 +383,24 @@ async fn loggers() -> Json<[&'static str; 9]> {
     Json(LOGGERS)
 }
 
+/// Refuses names that are of no logger and nothing below one: their level would have no effect.
+fn check_logger(name: &str) -> Result<(), Refusal> {
+    let owner = name.split("::").next().unwrap_or(name);
+    match LOGGERS.contains(&owner) {
+        true => Ok(()),
+        false => {
+            Err(Refusal::Bad(format!("There is no logger '{name}': {}, or a module below one", LOGGERS.join(", "))))
+        }
+    }
+}
+
 /// What all modules log that have no level of their own.
 async fn set_root_logger(state: State<AdminState>, query: Query<Level>) -> Answer {
     set_logger(state, Path("root".to_owned()), query).await
 }
 
 async fn logger(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<String> {
+    check_logger(&name)?;
     (state.log)(&name, None).map(Json).map_err(Refusal::Bad)
 }
 
@@ -375,5 +408,6 @@ async fn set_logger(State(state): State<AdminState>, Path(name): Path<String>, Q
     let Some(level) = query.level else {
         return Err(Refusal::Bad("The level is missing: ?level=debug".to_owned()));
     };
+    check_logger(&name)?;
     (state.log)(&name, Some(&level)).map(|_| Json(())).map_err(Refusal::Bad)
 }

@@ -3,10 +3,11 @@
 //! Clients that split work by the ring are shown evenly spaced tokens of every full member, as in `system.local` and `system.peers`; what
 //! really decides who owns a partition are its table's tablets.
 
+use super::extract::{Path, Query};
 use super::nodes::{self, Member};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use cluster::tablets::TabletReplica;

@@ -1,8 +1,9 @@
 //! Which requests are logged as slow, under ScyllaDB's path. Every shard is told; a restart forgets it.
 
+use super::extract::Query;
 use super::operations::Refusal;
 use super::rest::AdminState;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use cql::{Processor, SlowLogSettings};

@@ -1,12 +1,15 @@
 //! Snapshots as an administrator sees them: names over all tables, found in the data directory.
 
 use super::operations::{self, Refusal, TableName};
-use engine::datadir::{TABLE_SNAPSHOTS, table_of_dir_name};
+use engine::datadir::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
+use engine::{Engine, EngineError, UNFINISHED_SNAPSHOT, is_snapshot_name};
+use rt::sync::Semaphore;
 use rt::{Remote, ShardId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// A snapshot of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,7 +48,8 @@ pub(super) async fn scan(root: PathBuf) -> io::Result<BTreeMap<String, Vec<Table
             let Some((table, _)) = table_of_dir_name(&table_dir) else { continue };
             let dir = root.join(&keyspace).join(&table_dir);
             let living: Vec<String> = names(&dir).await?.into_iter().map(|(name, _)| name).collect();
-            for name in directories(&dir.join(TABLE_SNAPSHOTS)).await? {
+            for name in directories(&dir.join(TABLE_SNAPSHOTS)).await?.into_iter().filter(|name| is_snapshot_name(name))
+            {
                 let files = names(&dir.join(TABLE_SNAPSHOTS).join(&name)).await?;
                 let total = files.iter().map(|(_, len)| len).sum();
                 let live = files.iter().filter(|(name, _)| !living.contains(name)).map(|(_, len)| len).sum();
@@ -76,33 +80,179 @@ async fn names(dir: &Path) -> io::Result<Vec<(String, u64)>> {
     Ok(entries(dir).await?.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect())
 }
 
-/// Takes the snapshot `name` of `tables`; it must be a new one for each of them.
+/// Lets one administrator's snapshot be taken at a time. On shard 0.
+struct Turn(Rc<Semaphore>);
+
+impl Turn {
+    fn of_shard() -> Rc<Semaphore> {
+        let turn = rt::shard::try_service::<Turn>().unwrap_or_else(|| {
+            let fresh = Rc::new(Turn(Rc::new(Semaphore::new(1))));
+            rt::shard::install(fresh.clone());
+            fresh
+        });
+        turn.0.clone()
+    }
+}
+
+/// Takes the snapshot `name` of `tables`; it must be a new one for each of them. It appears when all shards have linked all tables, or not
+/// at all, also if the caller goes away.
 pub async fn take(remote: &Remote, data_dir: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
-    let known = list(remote, data_dir).await?;
-    if let Some(same) = known.iter().find(|snapshot| snapshot.key == name) {
+    let (root, tables, name) = (data_dir.join("data"), tables.to_vec(), name.to_owned());
+    let taken = remote.call(ShardId(0), move || async move {
+        let task = rt::task::spawn(async move { take_here(&root, &tables, &name).await });
+        task.await.unwrap_or_else(|_| Err(Refusal::failed("the node is stopping")))
+    });
+    taken.await.map_err(Refusal::failed)?
+}
+
+/// As [`take`], on shard 0; `root` is the directory of the keyspaces.
+pub async fn take_here(root: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
+    let turn = Turn::of_shard();
+    let _turn = turn.acquire().await.map_err(Refusal::failed)?;
+    let known = scan(root.to_owned()).await.map_err(Refusal::failed)?;
+    let same = known.get(name).map_or(&[][..], |same| &same[..]);
+    if let Some(table) = tables.iter().find(|t| same.iter().any(|one| one.ks == t.keyspace && one.cf == t.name)) {
+        return Err(Refusal::Bad(format!("Keyspace {}: snapshot {name} already exists.", table.keyspace)));
+    }
+    if !is_snapshot_name(name) {
+        return Err(Refusal::of_engine(EngineError::SnapshotName(name.to_owned())));
+    }
+    let taken = link_and_publish(tables, name).await;
+    if taken.is_err() {
+        // None of these was there before.
         for table in tables {
-            if same.value.iter().any(|one| one.ks == table.keyspace && one.cf == table.name) {
-                return Err(Refusal::Bad(format!("Keyspace {}: snapshot {name} already exists.", table.keyspace)));
+            let dir = root.join(&table.keyspace).join(table_dir_name(&table.name, table.id)).join(TABLE_SNAPSHOTS);
+            for left in [dir.join(name), dir.join(format!("{UNFINISHED_SNAPSHOT}{name}"))] {
+                remove_if_there(&left).await;
             }
         }
     }
-    let name = name.to_owned();
-    operations::on_every_shard(remote, tables, move |engine, table| {
-        let name = name.clone();
-        async move { engine.snapshot(table, &name).await }
-    })
-    .await
+    taken
 }
 
-/// Removes the snapshot `name`, or all, of `tables`.
-pub async fn clear(remote: &Remote, tables: &[TableName], name: Option<&str>) -> Result<(), Refusal> {
-    let (tables, name) = (tables.to_vec(), name.map(str::to_owned));
-    let done = remote.call(ShardId(0), move || async move {
-        let engine = rt::shard::service::<engine::Engine>();
-        for table in tables {
-            engine.clear_snapshot(table.id, name.as_deref()).await.map_err(Refusal::of_engine)?;
+async fn link_and_publish(tables: &[TableName], name: &str) -> Result<(), Refusal> {
+    let (all, snapshot) = (tables.to_vec(), name.to_owned());
+    let linked = rt::shard::call_all(move || {
+        let (tables, name) = (all.clone(), snapshot.clone());
+        async move {
+            let engine = rt::shard::service::<Engine>();
+            for table in &tables {
+                engine.snapshot(table.id, &name).await.map_err(|error| refusal(table, error))?;
+            }
+            Ok(())
         }
-        Ok(())
+    });
+    linked.await.into_iter().collect::<Result<(), Refusal>>()?;
+    let engine = rt::shard::service::<Engine>();
+    for table in tables {
+        engine.complete_snapshot(table.id, name).await.map_err(|error| refusal(table, error))?;
+    }
+    for table in tables {
+        engine.publish_snapshot(table.id, name).await.map_err(|error| refusal(table, error))?;
+    }
+    Ok(())
+}
+
+fn refusal(table: &TableName, error: EngineError) -> Refusal {
+    let place = format!("{}.{} on shard {}", table.keyspace, table.name, rt::shard::this());
+    Refusal::of_engine(error).at(place)
+}
+
+async fn remove_if_there(dir: &Path) {
+    match rt::fs::remove_dir_all(dir).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %dir.display(), %error, "an unfinished snapshot stays behind");
+        }
+        _ => {}
+    }
+}
+
+/// Removes the snapshots that a crash left unfinished. To be called on shard 0 at start, before any snapshot is taken.
+pub async fn remove_unfinished(data_dir: &Path) {
+    if let Err(error) = try_remove_unfinished(&data_dir.join("data")).await {
+        tracing::warn!(%error, "cannot look for unfinished snapshots");
+    }
+}
+
+async fn try_remove_unfinished(root: &Path) -> io::Result<()> {
+    for keyspace in directories(root).await? {
+        for table_dir in directories(&root.join(&keyspace)).await? {
+            let snapshots = root.join(&keyspace).join(table_dir).join(TABLE_SNAPSHOTS);
+            for name in directories(&snapshots).await?.into_iter().filter(|name| name.starts_with(UNFINISHED_SNAPSHOT))
+            {
+                tracing::info!(path = %snapshots.join(&name).display(), "removes an unfinished snapshot");
+                remove_if_there(&snapshots.join(&name)).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Which snapshots are meant; none of a part means all.
+#[derive(Clone, Debug, Default)]
+pub struct Chosen {
+    /// The name.
+    pub name: Option<String>,
+    /// The keyspaces.
+    pub keyspaces: Option<Vec<String>>,
+    /// The tables.
+    pub tables: Option<Vec<String>>,
+}
+
+/// Whether `one` is among the chosen, which are all if none is named.
+fn has(all: &Option<Vec<String>>, one: &str) -> bool {
+    all.as_ref().is_none_or(|all| all.iter().any(|other| other == one))
+}
+
+/// Removes snapshots, also those of tables that were dropped. An error if a keyspace or table is named that has neither data nor
+/// snapshots here.
+pub async fn clear(remote: &Remote, data_dir: &Path, chosen: Chosen) -> Result<(), Refusal> {
+    if let Some(name) = chosen.name.as_ref().filter(|name| !is_snapshot_name(name)) {
+        return Err(Refusal::of_engine(EngineError::SnapshotName(name.clone())));
+    }
+    let living = operations::all_tables(remote).await?;
+    let root = data_dir.join("data");
+    let done = remote.call(ShardId(0), move || async move {
+        let turn = Turn::of_shard();
+        // Not while one is taken.
+        let _turn = turn.acquire().await.map_err(Refusal::failed)?;
+        remove(&root, &chosen, &living).await
     });
     done.await.map_err(Refusal::failed)?
+}
+
+async fn remove(root: &Path, chosen: &Chosen, living: &[TableName]) -> Result<(), Refusal> {
+    let keyspaces = directories(root).await.map_err(Refusal::failed)?;
+    let known = |keyspace: &String| keyspaces.contains(keyspace) || living.iter().any(|one| one.keyspace == *keyspace);
+    if let Some(keyspace) = chosen.keyspaces.iter().flatten().find(|keyspace| !known(keyspace)) {
+        return Err(Refusal::Bad(format!("Can't find a keyspace {keyspace}")));
+    }
+    let mut seen: Vec<String> = living.iter().map(|one| one.name.clone()).collect();
+    for keyspace in keyspaces.iter().filter(|keyspace| has(&chosen.keyspaces, keyspace)) {
+        for table_dir in directories(&root.join(keyspace)).await.map_err(Refusal::failed)? {
+            let Some((table, id)) = table_of_dir_name(&table_dir) else { continue };
+            seen.push(table.to_owned());
+            if !has(&chosen.tables, table) {
+                continue;
+            }
+            let dir = root.join(keyspace).join(&table_dir);
+            let snapshots = dir.join(TABLE_SNAPSHOTS);
+            for name in directories(&snapshots).await.map_err(Refusal::failed)? {
+                if chosen.name.as_ref().is_none_or(|wanted| *wanted == name) {
+                    rt::fs::remove_dir_all(&snapshots.join(name)).await.map_err(Refusal::failed)?;
+                }
+            }
+            // Of a dropped table the snapshots alone are left.
+            let is_dropped = !living.iter().any(|one| one.id == id);
+            let left = entries(&dir).await.map_err(Refusal::failed)?;
+            let is_empty = left.iter().all(|entry| entry.is_dir && entry.name == TABLE_SNAPSHOTS);
+            if is_dropped && is_empty && entries(&snapshots).await.map_err(Refusal::failed)?.is_empty() {
+                rt::fs::remove_dir_all(&dir).await.map_err(Refusal::failed)?;
+            }
+        }
+    }
+    match chosen.tables.iter().flatten().find(|table| !seen.contains(table)) {
+        Some(table) => Err(Refusal::Bad(format!("Can't find a column family {table}"))),
+        None => Ok(()),
+    }
 }

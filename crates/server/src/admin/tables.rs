@@ -1,9 +1,10 @@
 //! What a table is, under ScyllaDB's paths: compaction strategy and thresholds, compression, whether it is compacted by itself.
 
+use super::extract::Path;
 use super::operations::{self, Refusal, TableName};
 use super::rest::AdminState;
 use super::ring::Entry;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::MetadataService;

@@ -47,6 +47,8 @@ pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loade
 
 fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), ConfigError> {
     let not_yaml = |why: String| ConfigError::NotYaml { path: path.to_path_buf(), why };
+    // Some editors put a byte order mark in front.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mapping = match serde_yaml_ng::from_str(text).map_err(|error| not_yaml(error.to_string()))? {
         Value::Null => return Ok(()),
         Value::Mapping(mapping) => mapping,
@@ -113,11 +115,25 @@ fn raw(value: &Value) -> Raw {
 /// Values that exclude each other.
 fn check(config: &Config) -> Result<(), ConfigError> {
     let conflict = |why: &str| Err(ConfigError::Conflict(why.to_owned()));
+    for (key, name) in
+        [("cluster_name", &config.cluster_name), ("datacenter", &config.datacenter), ("rack", &config.rack)]
+    {
+        if name.trim().is_empty() {
+            return conflict(&format!("{key} is empty: give it a name, or leave the key out for the default"));
+        }
+    }
     if config.rpc_address.is_unspecified() && config.broadcast_rpc_address.is_none() {
         return conflict("rpc_address listens everywhere: set broadcast_rpc_address to what clients are to use");
     }
-    if config.broadcast_rpc_address.is_some_and(|address| address.is_unspecified()) {
+    if config.broadcast_rpc_address.is_some_and(|address| address.is_unspecified() || address.is_multicast()) {
         return conflict("broadcast_rpc_address must be an address that clients can use");
+    }
+    let usable = |address: IpAddr| !address.is_unspecified() && !address.is_multicast();
+    if config.broadcast_address.is_some_and(|address| !usable(address)) {
+        return conflict("broadcast_address must be an address at which other nodes reach this one");
+    }
+    if config.broadcast_address.is_none() && !usable(config.listen_address) {
+        return conflict("listen_address listens everywhere: set broadcast_address to what other nodes are to use");
     }
     config.server_encryption_options.files().map_err(ConfigError::Conflict)?;
     let encrypted = config.client_encryption_options.files().map_err(ConfigError::Conflict)?.is_some();
@@ -126,6 +142,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         ("native_shard_aware_transport_port", config.rpc_address, config.native_shard_aware_transport_port),
         ("api_port", config.api_address, config.api_port),
         ("prometheus_port", config.prometheus_address, config.prometheus_port),
+        ("storage_port", config.listen_address, config.storage_port),
     ];
     // Without encryption nothing listens there; and a port of both names is an encrypted one.
     let pairs = [
@@ -161,7 +178,7 @@ fn suggestion(name: &str) -> String {
 }
 
 /// How many insertions, deletions and replacements of a character make one word of the other.
-fn distance(a: &str, b: &str) -> usize {
+pub(super) fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.bytes().enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], i + 1);
@@ -216,6 +233,13 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_skipped() {
+        let loaded = parse("\u{feff}cluster_name: a\r\nrack: b\r\n").expect("understood");
+        assert_eq!((loaded.config.cluster_name.as_str(), loaded.config.rack.as_str()), ("a", "b"));
+        assert!(loaded.warnings.is_empty());
+    }
+
+    #[test]
     fn wrong_values_are_named() {
         for (text, why) in [
             ("native_transport_port: 70000", "m.yaml: native_transport_port: '70000' is not a number from 0 to 65535"),
@@ -226,6 +250,12 @@ mod tests {
             ("authenticator: PasswordAuthenticator", "not supported yet"),
             ("rpc_address: 0.0.0.0", "broadcast_rpc_address"),
             ("api_port: 9042", "both 127.0.0.1:9042"),
+            ("storage_port: 9042", "storage_port and native_transport_port are both"),
+            ("broadcast_address: 0.0.0.0", "at which other nodes reach this one"),
+            ("broadcast_address: 224.0.0.1", "at which other nodes reach this one"),
+            ("listen_address: 0.0.0.0", "set broadcast_address"),
+            ("listen_address: '::'", "set broadcast_address"),
+            ("seeds: ',,'", "IP addresses or host names"),
             ("paging_key_rotation_period: 0", "paging_key_rotation_period: 0us is out of range: at least 1s"),
             ("read_request_timeout_in_ms: 0", "out of range: from 10ms to 365d"),
             ("write_request_timeout: 9ms", "9ms is out of range: from 10ms to 365d"),
@@ -247,6 +277,10 @@ mod tests {
                 "client_encryption_options: {enabled: true, certificate: c, keyfile: k}\nnative_transport_port_ssl: 19042",
                 "native_transport_port_ssl and native_shard_aware_transport_port are both",
             ),
+            ("cluster_name: ''", "cluster_name is empty"),
+            ("datacenter: ' '", "datacenter is empty"),
+            ("rack: \"\"", "rack is empty"),
+            ("hinted_handoff_enabled: ture", "hinted_handoff_enabled: 'ture' (did you mean true?"),
             ("- a", "expected keys and values"),
             ("a: [", "line"),
         ] {

@@ -1,7 +1,16 @@
 //! `hinted_handoff_enabled`: yes, no, or for which datacenters.
+//!
+//! A word that is none of the first two is the name of a datacenter, which need not have members yet. So that a misspelt `true` does not
+//! switch hints off, a word that is nearly one of the usual ones is refused, and a datacenter without members is warned of
+//! ([`Handoff::warn_of_unknown`]). A list in brackets holds names only.
 
+use super::file::distance;
 use super::setting::{BadValue, Raw, Setting};
 use cluster::hints::KeptFor;
+use std::collections::BTreeSet;
+
+/// What an operator may have meant; words that are one edit or two away are refused.
+const USUAL: &[(&str, usize)] = &[("true", 2), ("false", 2), ("yes", 1), ("enabled", 2), ("disabled", 2)];
 
 /// For which nodes hints are kept, as it is configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,9 +22,13 @@ impl Setting for Handoff {
 
     fn from_word(word: &str) -> Option<Self> {
         Some(Handoff(match word.to_ascii_lowercase().as_str() {
-            "true" | "yes" | "on" => KeptFor::All,
-            "false" | "no" | "off" => KeptFor::Nobody,
-            _ => KeptFor::Datacenters(names(word.split(','))?),
+            "true" | "yes" | "on" | "1" => KeptFor::All,
+            "false" | "no" | "off" | "0" => KeptFor::Nobody,
+            _ => match word.strip_prefix('[').and_then(|word| word.strip_suffix(']')) {
+                Some(list) => KeptFor::Datacenters(names(list.split(','))?),
+                None if nearly(word).is_some() => return None,
+                None => KeptFor::Datacenters(names(word.split(','))?),
+            },
         }))
     }
 
@@ -23,14 +36,23 @@ impl Setting for Handoff {
         match &self.0 {
             KeptFor::All => "true".to_owned(),
             KeptFor::Nobody => "false".to_owned(),
-            KeptFor::Datacenters(names) => names.join(","),
+            KeptFor::Datacenters(names) => {
+                let (plain, found) = (names.join(","), Some(self.clone()));
+                if Self::from_word(&plain) == found { plain } else { format!("[{plain}]") }
+            }
         }
     }
 
     fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
         match raw {
             Raw::Null => Ok(None),
-            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
+            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| match nearly(word.trim()) {
+                Some(usual) => Self::bad(format!(
+                    "'{word}' (did you mean {usual}? a datacenter of that name is written as a list: [{}])",
+                    word.trim()
+                )),
+                None => Self::bad(format!("'{word}'")),
+            }),
             Raw::List(words) => match names(words.iter().map(String::as_str)) {
                 Some(names) => Ok(Some(Handoff(KeptFor::Datacenters(names)))),
                 None => Err(Self::bad("a list without names".to_owned())),
@@ -42,7 +64,36 @@ impl Setting for Handoff {
 
 fn names<'a>(words: impl Iterator<Item = &'a str>) -> Option<Vec<String>> {
     let names: Vec<String> = words.map(|word| word.trim().to_owned()).collect();
-    (!names.is_empty() && names.iter().all(|name| !name.is_empty())).then_some(names)
+    let is_name = |name: &String| !name.is_empty() && !name.contains(|c: char| c.is_control() || "[]\"'".contains(c));
+    (!names.is_empty() && names.iter().all(is_name)).then_some(names)
+}
+
+/// The usual word that an operator may have meant. Names of datacenters mostly have digits or more letters.
+fn nearly(word: &str) -> Option<&'static str> {
+    let word = word.to_ascii_lowercase();
+    if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        return None;
+    }
+    USUAL.iter().find(|(usual, edits)| distance(&word, usual) <= *edits).map(|(usual, _)| *usual)
+}
+
+impl Handoff {
+    /// Warns of datacenters for which hints are to be kept and that no member of the cluster is in.
+    pub fn warn_of_unknown(kept_for: &KeptFor, known: &BTreeSet<&str>) {
+        let unknown = Self::unknown(kept_for, known);
+        if !unknown.is_empty() {
+            tracing::warn!(
+                datacenters = unknown.join(","),
+                known = known.iter().copied().collect::<Vec<_>>().join(","),
+                "hinted_handoff_enabled names datacenters that no node is in: hints are kept for nodes of the named datacenters only"
+            );
+        }
+    }
+
+    fn unknown<'a>(kept_for: &'a KeptFor, known: &BTreeSet<&str>) -> Vec<&'a str> {
+        let KeptFor::Datacenters(names) = kept_for else { return Vec::new() };
+        names.iter().map(String::as_str).filter(|name| !known.contains(name)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -61,6 +112,18 @@ mod tests {
             let found = read(word).expect(word).expect(word);
             assert_eq!((&found.0, found.show().as_str()), (&expected, shown));
         }
+        for word in ["ture", "Treu", "flase", "fals", "yess", "enable", "disabled", "\0", "\"true\""] {
+            assert!(read(word).is_err(), "{word:?}");
+        }
+        let why = read("ture").expect_err("nearly true").to_string();
+        assert!(why.contains("did you mean true?") && why.contains("[ture]"), "{why}");
+        for word in ["us", "eu", "tokyo", "dc1", "no1", "maybe"] {
+            assert_eq!(read(word).expect(word).expect(word).0, some(&[word]));
+        }
+        let odd = read("[ture]").expect("a list").expect("a value");
+        assert_eq!((&odd.0, odd.show().as_str()), (&some(&["ture"]), "[ture]"));
+        assert_eq!(Handoff::unknown(&odd.0, &BTreeSet::from(["dc1"])), ["ture"]);
+        assert!(Handoff::unknown(&some(&["dc1"]), &BTreeSet::from(["dc1", "dc2"])).is_empty());
         assert!(read("dc1,,dc2").is_err() && read("").is_err());
         let list = Handoff::read(&Raw::List(vec!["a".into(), "b".into()]));
         assert_eq!(list, Ok(Some(Handoff(some(&["a", "b"])))));

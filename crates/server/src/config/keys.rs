@@ -121,9 +121,9 @@ settings! {
     section "Identity" {
         /// The cluster's name. A data directory belongs to one cluster and is refused under another name.
         cluster_name: String = "Messina".to_owned();
-        /// The datacenter this node is in.
+        /// The datacenter this node is in. A node that has joined others keeps it.
         datacenter ["dc"]: String = "datacenter1".to_owned();
-        /// The rack this node is in.
+        /// The rack this node is in. A node that has joined others keeps it.
         rack: String = "rack1".to_owned();
     }
     section "Storage" {
@@ -163,12 +163,22 @@ settings! {
         compaction_large_cell_warning_threshold_mb: MiB = Size(1 << 20);
         /// A collection of more elements is listed there as well.
         compaction_collection_elements_count_warning_threshold: u64 = 10_000;
+        /// How many partitions, rows and cells are listed for an sstable by each measure, the largest first.
+        compaction_large_data_records_per_sstable: u64 = 10;
+        /// A write to a partition that is larger in an sstable of a replica is refused, in tables with
+        /// `large_data_guardrails_enabled = true`; 0: no write is. From `compaction_large_partition_warning_threshold_mb` on a
+        /// write brings a warning.
+        large_partition_fail_threshold_mb: MiB = Size(2000 << 20);
+        /// The same for the rows of a partition. The warning: `compaction_rows_count_warning_threshold`.
+        rows_count_fail_threshold: u64 = 200_000;
         /// A write of a larger cell to a table with `large_data_guardrails_enabled = true` is refused; 0: no write is. From
         /// `compaction_large_cell_warning_threshold_mb` on a write brings a warning.
         large_cell_fail_threshold_mb: MiB = Size(2 << 20);
-        /// The same for a row. The warning: `compaction_large_row_warning_threshold_mb`.
+        /// The same for a row: of one write, or of a row that has grown. The warning:
+        /// `compaction_large_row_warning_threshold_mb`.
         large_row_fail_threshold_mb: MiB = Size(20 << 20);
-        /// The same for the elements of a collection. The warning: `compaction_collection_elements_count_warning_threshold`.
+        /// The same for the elements of a collection: of one write, or of a collection that has grown. The warning:
+        /// `compaction_collection_elements_count_warning_threshold`.
         large_collection_elements_fail_threshold: u64 = 20_000;
         /// Whether clients get the warnings of large data. The log always gets them.
         large_data_cql_warnings: bool = true;
@@ -290,12 +300,16 @@ settings! {
         cql_in_bind_variable_name_uses_uppercase_operator: bool = true;
         /// The longest request frame. A tenth of the shard's memory, if that is less.
         native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"] ("1MiB" to "2047MiB"): MiB = Size(256 << 20);
+        /// A client that takes nothing of its answers for this long is dropped; of more than 1 MiB it must take 1 MiB. Reads of large rows
+        /// wait for the memory of answers that are not read.
+        native_transport_unread_timeout_in_ms ["native_transport_unread_timeout"] ("1s" to "1d"): Millis = millis(30_000);
         /// Requests of a shard that may wait for something at once; more are refused as overload. Without a value: no limit but memory.
         max_concurrent_requests_per_shard ("1" to ""): Option<u64> = None;
     }
     section "Nodes that are down" {
         /// Whether what a replica misses is kept for it, and delivered when it answers again: `true`, `false`, or the datacenters of
-        /// the replicas for which it is, separated by commas.
+        /// the replicas for which it is, separated by commas. Words that are nearly `true` or `false` are refused; a
+        /// datacenter of such a name is written in brackets.
         hinted_handoff_enabled: Handoff = Handoff(KeptFor::All);
         /// Nothing more is kept for a node that has been down for longer: it must be repaired.
         max_hint_window_in_ms ["max_hint_window"]: Millis = millis(3 * 3600 * 1000);
@@ -346,7 +360,7 @@ settings! {
     section "Logging" {
         /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or per module as in `info,server::connection=debug`.
         log_level ["default_log_level"]: String = "info".to_owned();
-        /// How log lines look: `auto` is text, with colours in a terminal.
+        /// How log lines look: `auto` is text, with colours in a terminal, `text` is without colours, `json` is one object a line.
         log_format: LogFormat = LogFormat::Auto;
     }
 }

@@ -4,14 +4,17 @@
 //! after a restart, as in ScyllaDB.
 
 use super::fixed;
+use super::handoff::Handoff;
 use super::keys::{Config, KEYS, Key};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
-use crate::stack::{hints_settings, language, large_limits, page_limits};
+use crate::stack::{hints_settings, language, large_data_thresholds, large_limits, page_limits};
 use cluster::{Coordinator, MetadataService};
 use cql::Processor;
 use cql::system::{Setting, SettingRefused, Settings};
 use engine::Engine;
+use replica::Replica;
+use rt::ShardId;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -54,14 +57,18 @@ const LIVE: &[(&str, Carry)] = &[
     ("compaction_large_cell_warning_threshold_mb", carry_large_data),
     ("compaction_rows_count_warning_threshold", carry_large_limits),
     ("compaction_collection_elements_count_warning_threshold", carry_large_data),
+    ("compaction_large_data_records_per_sstable", carry_large_limits),
+    ("large_partition_fail_threshold_mb", carry_large_limits),
+    ("rows_count_fail_threshold", carry_large_limits),
     ("large_cell_fail_threshold_mb", carry_language),
-    ("large_row_fail_threshold_mb", carry_language),
-    ("large_collection_elements_fail_threshold", carry_language),
+    ("large_row_fail_threshold_mb", carry_large_data),
+    ("large_collection_elements_fail_threshold", carry_large_data),
     ("large_data_cql_warnings", carry_language),
 ];
 
 fn carry_large_limits(config: &Config) {
     rt::shard::service::<Engine>().set_large_limits(large_limits(config));
+    rt::shard::service::<Replica>().set_large_data_thresholds(large_data_thresholds(config));
 }
 
 fn carry_large_data(config: &Config) {
@@ -72,6 +79,10 @@ fn carry_large_data(config: &Config) {
 fn carry_hints(config: &Config) {
     if let Some(hints) = rt::shard::service::<Coordinator>().hints() {
         hints.set(hints_settings(config));
+    }
+    if rt::shard::this() == ShardId(0) {
+        let metadata = rt::shard::service::<MetadataService>().current();
+        Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.topology.datacenters());
     }
 }
 
@@ -117,7 +128,7 @@ impl Settings for Live {
             return Err(if fixed { SettingRefused::NotLive } else { SettingRefused::Unknown });
         };
         let (_, carry) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
-        (key.set)(&mut config, &Raw::Scalar(value.to_owned())).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
+        (key.set)(&mut config, &Raw::of_text(value)).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
         config.sources.set(key.name, Source::Cql);
         carry(&config);
         Ok(())
@@ -177,6 +188,43 @@ mod tests {
             let after = settings.list().into_iter().find(|setting| setting.name == name).map(|setting| setting.value);
             assert_eq!(before, after, "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_is_accepted_back() {
+        let mut config = Config::default();
+        let not_default = [
+            ("hinted_handoff_enabled", "dc1,dc2"),
+            ("replication_strategy_fail_list", "SimpleStrategy,LocalStrategy"),
+            ("write_consistency_levels_warned", "ANY,ONE"),
+            ("restrict_twcs_without_default_ttl", "true"),
+            ("http_allowed_hosts", "a.example,b.example"),
+            ("seeds", "127.0.0.1,127.0.0.2"),
+            ("cpuset", "0-2"),
+            ("client_encryption_options", "enabled=true,certificate=/a,keyfile=/b"),
+            ("internode_compression", "dc"),
+        ];
+        let check = |config: &Config| {
+            for key in KEYS {
+                let (mut again, shown) = (config.clone(), (key.json)(config));
+                for text in [shown, (key.get)(config)] {
+                    let set = (key.set)(&mut again, &Raw::of_text(&text));
+                    assert!(
+                        set.is_ok(),
+                        "{}: {text}: {}",
+                        key.name,
+                        set.err().map(|why| why.to_string()).unwrap_or_default()
+                    );
+                    assert_eq!((key.json)(&again), (key.json)(config), "{}: {text}", key.name);
+                }
+            }
+        };
+        check(&config);
+        for (name, value) in not_default {
+            let key = KEYS.iter().find(|key| key.name == name).expect(name);
+            assert!((key.set)(&mut config, &Raw::of_text(value)).is_ok(), "{name}");
+        }
+        check(&config);
     }
 
     #[test]

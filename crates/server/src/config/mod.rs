@@ -10,7 +10,7 @@ pub mod encryption;
 pub mod file;
 mod fixed;
 pub mod guardrail;
-mod handoff;
+pub mod handoff;
 pub mod hosts;
 pub mod internode;
 pub mod keys;

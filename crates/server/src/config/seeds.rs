@@ -76,7 +76,9 @@ impl Setting for Seeds {
 
     fn from_word(word: &str) -> Option<Self> {
         let words = word.split(',').map(str::trim).filter(|word| !word.is_empty());
-        words.map(seed).collect::<Option<_>>().map(Seeds)
+        let seeds: Vec<_> = words.map(seed).collect::<Option<_>>()?;
+        // Nothing but commas is a slip, and must not make a cluster of its own.
+        (!seeds.is_empty() || word.trim().is_empty()).then_some(Seeds(seeds))
     }
 
     fn show(&self) -> String {

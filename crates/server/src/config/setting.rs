@@ -20,6 +20,30 @@ pub enum Raw {
     Other,
 }
 
+impl Raw {
+    /// A text that is a value: as one would write it, or as `system.config` shows it, which is JSON.
+    pub fn of_text(text: &str) -> Raw {
+        use serde_json::Value;
+        let scalar = |value: &Value| match value {
+            Value::String(word) => Some(word.clone()),
+            Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+            _ => None,
+        };
+        let written = || Raw::Scalar(text.to_owned());
+        match serde_json::from_str(text) {
+            Ok(Value::Null) => Raw::Null,
+            Ok(Value::String(word)) => Raw::Scalar(word),
+            Ok(Value::Array(list)) => list.iter().map(scalar).collect::<Option<_>>().map_or_else(written, Raw::List),
+            Ok(Value::Object(map)) => {
+                let pairs = map.iter().map(|(name, value)| Some((name.clone(), scalar(value)?)));
+                pairs.collect::<Option<_>>().map_or_else(written, Raw::Map)
+            }
+            // Numbers stay as they are written.
+            Ok(Value::Bool(_) | Value::Number(_)) | Err(_) => written(),
+        }
+    }
+}
+
 /// What is wrong with a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {

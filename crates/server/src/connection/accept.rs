@@ -5,12 +5,14 @@
 //! the handshake where a port is encrypted.
 //!
 //! The number of connections is bounded ([`most_connections`]), so that clients never take the
-//! descriptors which files need.
+//! descriptors which files need. When all are in use, those without STARTUP are evicted
+//! ([`super::seats`]).
 
 use super::drive;
+use super::seats::{Newcomer, Newcomers, STARTUP_GRACE, Seat, Spread};
 use super::service::Service;
 use super::tls::Tls;
-use super::transport::Server;
+use super::transport::{Server, Transport};
 use rt::LogThrottle;
 use rt::net::{AcceptErrors, Detached, TcpListener, TcpStream};
 use rt::shard::{self, ShardId};
@@ -19,11 +21,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncWriteExt;
 
 /// How long the refusal of a connection may take to be sent.
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
+/// How long an evicted connection may take to give back its seat.
+const EVICTION_TIME: Duration = Duration::from_millis(100);
 /// The code of the error Overloaded.
 const OVERLOADED: i32 = 0x1001;
 /// Descriptors that are kept from clients: for logs, metadata, listeners, administration, other
@@ -40,53 +43,6 @@ pub fn most_connections(descriptors: u64, files: u64, shards: usize) -> usize {
     let kept = KEPT_DESCRIPTORS + KEPT_DESCRIPTORS_OF_SHARD * shards as u64 + descriptors / 32;
     let left = descriptors.saturating_sub(files.saturating_add(kept));
     usize::try_from(left.max(descriptors / LEAST_SHARE).max(1)).unwrap_or(usize::MAX)
-}
-
-/// How many connections each shard serves.
-#[derive(Debug, Clone)]
-pub struct Spread {
-    shards: Arc<[AtomicUsize]>,
-    most: usize,
-}
-
-/// A connection, as [`Spread`] counts it; dropping it counts it out.
-#[derive(Debug)]
-struct Seat {
-    spread: Spread,
-    shard: ShardId,
-}
-
-impl Spread {
-    /// No connections on any of `shards` shards; there will be at most `most` in all.
-    pub fn new(shards: usize, most: usize) -> Spread {
-        Spread { shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(), most }
-    }
-
-    fn is_full(&self) -> bool {
-        self.shards.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= self.most
-    }
-
-    /// The shard with the fewest connections, the first of equals.
-    fn least(&self) -> ShardId {
-        let least = self.shards.iter().enumerate().min_by_key(|(_, count)| count.load(Ordering::Relaxed));
-        ShardId(least.map_or(0, |(shard, _)| shard as u16))
-    }
-
-    /// The shard that a client chose by its port.
-    fn by_port(&self, port: u16) -> ShardId {
-        ShardId(port % self.shards.len().clamp(1, usize::from(u16::MAX)) as u16)
-    }
-
-    fn take(&self, shard: ShardId) -> Seat {
-        self.shards[usize::from(shard.0)].fetch_add(1, Ordering::Relaxed);
-        Seat { spread: self.clone(), shard }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.spread.shards[usize::from(self.shard.0)].fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// How a port chooses the shard.
@@ -134,7 +90,9 @@ impl Listeners {
 
     /// Accepts connections for all shards, until dropped. Every shard has its `Server<S>` installed.
     pub async fn accept<S: Service>(self, spread: Spread) {
-        let loops = self.ports.into_iter().map(|(listener, port)| accept::<S>(listener, port, spread.clone()));
+        let newcomers = Rc::new(Newcomers::new());
+        let accept = |(listener, port)| accept::<S>(listener, port, spread.clone(), newcomers.clone());
+        let loops = self.ports.into_iter().map(accept);
         let tasks: Vec<_> = loops.map(rt::task::spawn).collect();
         let _abort = AbortOnDrop(tasks);
         std::future::pending::<()>().await;
@@ -164,8 +122,9 @@ pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spread) {
-    let (mut errors, refusals) = (AcceptErrors::new("a client"), LogThrottle::default());
+async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spread, newcomers: Rc<Newcomers>) {
+    let mut errors = AcceptErrors::new("a client");
+    let (refusals, evictions) = (LogThrottle::default(), LogThrottle::default());
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -176,16 +135,16 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
             }
         };
         errors.accepted();
-        if spread.is_full() {
+        if spread.is_full() && !make_room(&spread, &newcomers, &evictions).await {
             if let Some(refused) = refusals.count(rt::time::now()) {
                 tracing::warn!(
-                    most = spread.most,
+                    most = spread.most(),
                     refused,
                     "too many client connections for the descriptors of the process: refused; raise the limit (ulimit -n, \
                      LimitNOFILE) or use fewer connections"
                 );
             }
-            refuse(stream, port.encrypted, spread.most).await;
+            refuse(stream, port.encrypted, spread.most()).await;
             continue;
         }
         let to = match port.choice {
@@ -193,11 +152,41 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
             Choice::Client => spread.by_port(peer.port()),
         };
         let seat = spread.take(to);
+        newcomers.push(rt::time::now(), seat.newcomer.clone());
         match rt::net::detach(stream) {
             Ok(detached) => rt::task::spawn(hand_over::<S>(to, detached, peer, seat, port.encrypted)).detach(),
             Err(error) => tracing::debug!(%peer, %error, "a client left before it was served"),
         }
     }
+}
+
+/// Evicts the oldest connection that has sent no STARTUP in time, and waits for its seat. False if
+/// no seat is free then.
+async fn make_room(spread: &Spread, newcomers: &Newcomers, evictions: &LogThrottle) -> bool {
+    let Some(newcomer) = newcomers.evict_oldest(rt::time::now()) else { return false };
+    if let Some(evicted) = evictions.count(rt::time::now()) {
+        tracing::warn!(
+            most = spread.most(),
+            evicted,
+            grace = ?STARTUP_GRACE,
+            "all client connections are in use: closed connections without STARTUP to accept new ones"
+        );
+    }
+    rt::task::spawn(cut(newcomer)).detach();
+    let _ = rt::time::timeout(EVICTION_TIME, spread.free()).await;
+    !spread.is_full()
+}
+
+/// Closes an evicted connection. While its TLS handshake lasts, it is not in its shard's list and
+/// ends by itself.
+async fn cut(newcomer: Arc<Newcomer>) {
+    shard::call(newcomer.shard, move || async move {
+        // None when the node is stopping.
+        if let Some(transport) = shard::try_service::<Transport>() {
+            transport.evict(newcomer.id());
+        }
+    })
+    .await;
 }
 
 /// Says why a connection is not served, as an error to the first request, and closes it. A client
@@ -225,14 +214,15 @@ async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr
     shard::call(to, move || async move {
         match detached.attach() {
             Ok(stream) => rt::task::spawn(async move {
+                let newcomer = seat.newcomer.clone();
                 let _seat = seat;
                 // None when the node is stopping.
                 let Some(server) = shard::try_service::<Server<S>>() else { return };
                 if encrypted {
                     // Apart, so that other connections do not carry its size.
-                    Box::pin(serve_encrypted(server, stream, peer)).await;
+                    Box::pin(serve_encrypted(server, stream, peer, newcomer)).await;
                 } else {
-                    drive::serve(server, stream, peer, None).await;
+                    drive::serve(server, stream, peer, None, Some(newcomer)).await;
                 }
             })
             .detach(),
@@ -242,9 +232,19 @@ async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr
     .await;
 }
 
-async fn serve_encrypted<S: Service>(server: Rc<Server<S>>, stream: TcpStream, peer: SocketAddr) {
-    match shard::service::<Tls>().accept(stream).await {
-        Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption)).await,
+async fn serve_encrypted<S: Service>(
+    server: Rc<Server<S>>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    newcomer: Arc<Newcomer>,
+) {
+    let tls = shard::service::<Tls>();
+    let handshake = tokio::select! {
+        handshake = tls.accept(stream) => handshake,
+        () = newcomer.evicted() => return,
+    };
+    match handshake {
+        Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption), Some(newcomer)).await,
         Err(error) => tracing::debug!(%peer, %error, "no encrypted connection came about"),
     }
 }
@@ -254,25 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_emptiest_shard_is_chosen() {
-        let spread = Spread::new(3, 7);
-        let first: Vec<Seat> = (0..6).map(|_| spread.take(spread.least())).collect();
-        let shards: Vec<u16> = first.iter().map(|seat| seat.shard.0).collect();
-        assert_eq!(shards, [0, 1, 2, 0, 1, 2]);
-        drop(first.into_iter().nth(4));
-        assert_eq!(spread.least(), ShardId(0));
-        let _one = spread.take(ShardId(0));
-        assert_eq!(spread.least(), ShardId(1));
-        assert_eq!(spread.by_port(19_043), ShardId(2));
-    }
-
-    #[test]
     fn connections_leave_descriptors_for_files() {
-        let spread = Spread::new(2, 3);
-        let seats: Vec<Seat> = (0..3).map(|_| spread.take(spread.least())).collect();
-        assert!(spread.is_full());
-        drop(seats);
-        assert!(!spread.is_full());
         assert_eq!(most_connections(1024, 512, 2), 1024 - 512 - 64 - 32 - 32);
         assert_eq!(most_connections(90, 45, 1), 11, "few descriptors still serve some clients");
         assert!(most_connections(1 << 20, 1 << 16, 64) > 900_000);

@@ -1,6 +1,6 @@
 //! What clients can make the server hold, and how long: requests under way, memory for them, answers that are not read.
 
-use super::tests::{limits, query, run};
+use super::tests::{Client, World, limits, query, run};
 use super::transport::Limits;
 use crate::protocol::Opcode;
 use rt::time::{Duration, timeout};
@@ -66,23 +66,77 @@ fn a_client_that_never_reads_is_not_read_either() {
 fn clients_that_stall_go_when_the_shard_is_short_of_memory() {
     let limits = Limits { connection_unread: 10, shard_unread: 20_000, ..limits() };
     run(limits, |world| async move {
+        let transport = world.server.transport.clone();
         let mut client = world.connect();
         client.start(&[]).await;
-        for stream in 0..10 {
-            client.send(&query(stream, "wait")).await;
-        }
-        let transport = world.server.transport.clone();
-        while transport.in_flight() < 10 {
-            rt::task::yield_now().await;
-        }
+        two_late_answers(&world, &mut client).await;
         let known = transport.connections().remove(0);
-        client.send(&query(30, "rows 90000")).await;
+        world.fake.release.add_permits(1);
         while transport.connection_count() > 0 {
             rt::task::yield_now().await;
         }
         assert!(known.client.cancel.is_cancelled());
         assert_eq!(transport.stats.dropped_unread.get(), 1);
         assert_eq!(transport.unread(), 0);
+    });
+}
+
+#[test]
+fn clients_that_read_stay_when_the_shard_was_busy_for_long() {
+    let limits = Limits { connection_unread: 10, shard_unread: 20_000, ..limits() };
+    run(limits, |world| async move {
+        let mut client = world.connect();
+        client.start(&[]).await;
+        two_late_answers(&world, &mut client).await;
+        // The shard appends the second answer before it sees that the client has taken some of the first.
+        world.fake.release.add_permits(1);
+        for _ in 0..2 {
+            assert_eq!(client.receive().await.body.len(), 16 + 30_000);
+        }
+        assert_eq!(world.server.transport.stats.dropped_unread.get(), 0);
+    });
+}
+
+/// The client has asked for two answers and not read the first for so long that it can be dropped; the second waits for a permit.
+async fn two_late_answers(world: &World, client: &mut Client) {
+    for stream in 0..2 {
+        client.send(&query(stream, "late 30000")).await;
+    }
+    let transport = &world.server.transport;
+    while transport.in_flight() < 2 {
+        rt::task::yield_now().await;
+    }
+    world.fake.release.add_permits(1);
+    while transport.unread() == 0 {
+        rt::task::yield_now().await;
+    }
+    for _ in 0..100 {
+        rt::task::yield_now().await;
+    }
+    std::thread::sleep(Duration::from_millis(1100));
+}
+
+#[test]
+fn answers_that_the_shard_cannot_hold_are_refused_and_their_clients_stay() {
+    let limits = Limits { connection_unread: 1000, shard_unread: 20_000, ..limits() };
+    run(limits, |world| async move {
+        let (mut one, mut two) = (world.connect(), world.connect());
+        one.start(&[]).await;
+        two.start(&[]).await;
+        // No matter what others have: four times the memory for unread answers is all there is.
+        let refused = one.ask(&query(1, "rows 90000")).await;
+        assert_eq!((refused.code(), refused.stream), (0x2200, 1));
+        assert!(refused.message().contains("90000 bytes"), "{}", refused.message());
+        one.send(&query(2, "rows 70000")).await;
+        while world.server.transport.unread() == 0 {
+            rt::task::yield_now().await;
+        }
+        let refused = two.ask(&query(1, "rows 30000")).await;
+        assert_eq!((refused.code(), refused.stream), (0x1001, 1));
+        assert_eq!(two.ask(&query(2, "rows 500")).await.body.len(), 16 + 500);
+        assert_eq!(one.receive().await.body.len(), 16 + 70_000);
+        assert_eq!(two.ask(&query(3, "rows 30000")).await.body.len(), 16 + 30_000);
+        assert_eq!(world.server.transport.stats.dropped_unread.get(), 0);
     });
 }
 

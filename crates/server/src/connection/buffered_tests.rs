@@ -49,7 +49,7 @@ fn what_was_written_is_flushed_however_slowly_the_client_reads() {
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let encryption = Encryption { protocol: "TLSv1.3".to_owned(), cipher: "any".to_owned() };
         let stream = Buffered { inner: there, held: Vec::new() };
-        rt::task::spawn(drive::serve(world.server.clone(), stream, peer, Some(encryption.clone()))).detach();
+        rt::task::spawn(drive::serve(world.server.clone(), stream, peer, Some(encryption.clone()), None)).detach();
         let mut client = Client { stream: here };
         client.start(&[]).await;
         assert_eq!(world.server.transport.clients()[0].encryption, Some(encryption));

@@ -1,6 +1,8 @@
 //! One connection: what its loop and its requests share.
 
 use super::latency::Did;
+use super::memory::Held;
+use super::seats::Newcomer;
 use super::transport::Transport;
 use crate::protocol::{Dialect, Event, EventKinds, Outbox, Reply, Version};
 use cql::Error;
@@ -10,6 +12,7 @@ use rt::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -19,8 +22,10 @@ const STALLED: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(1);
 /// See [`SLOW`].
 const TOO_FULL: usize = 2;
-/// With this many times that memory in use, also a client that is only slow is dropped.
-const NO_PATIENCE: usize = 4;
+/// With this many times that memory in use, clients get errors in place of large answers.
+const FULL: usize = 4;
+/// Copies of rows of at least so many bytes count as large results do.
+const LARGE_COPY: usize = 2 << 20;
 /// The first answer of a connection is taken to be this part of the shard's memory for answers: large, so that nothing is promised before
 /// anything is known.
 const FIRST_ANSWER: usize = 64;
@@ -44,6 +49,8 @@ pub struct Connection {
     /// How the connection is encrypted, if it is.
     encryption: Option<Encryption>,
     pub(super) registered: Cell<EventKinds>,
+    /// What the accepting shard knows of the connection, until STARTUP succeeded.
+    newcomer: RefCell<Option<Arc<Newcomer>>>,
     /// Statements that wait for something.
     pub(super) in_flight: Cell<usize>,
     /// Bytes that the answers of these are taken to have.
@@ -58,14 +65,23 @@ pub struct Connection {
     closed: Cell<bool>,
     /// The loop is running: it will see what is appended.
     pub(super) driving: Cell<bool>,
-    pub(super) last_progress: Cell<Instant>,
+    last_progress: Cell<Instant>,
+    /// The client has taken nothing for too long: it is dropped if it takes nothing when it is offered its answers again.
+    pub(super) overdue: Cell<bool>,
     outbox: RefCell<Outbox>,
+    /// What counts large rows that are compressed for the client: the rows themselves count until then only.
+    copies: RefCell<Vec<Held>>,
     waker: RefCell<Option<Waker>>,
     transport: Rc<Transport>,
 }
 
 impl Connection {
-    pub(super) fn new(transport: Rc<Transport>, peer: SocketAddr, encryption: Option<Encryption>) -> Rc<Connection> {
+    pub(super) fn new(
+        transport: Rc<Transport>,
+        peer: SocketAddr,
+        encryption: Option<Encryption>,
+        newcomer: Option<Arc<Newcomer>>,
+    ) -> Rc<Connection> {
         let client = Rc::new(ClientState {
             keyspace: RefCell::default(),
             role: RefCell::default(),
@@ -85,6 +101,7 @@ impl Connection {
             lwt_mark: Cell::new(false),
             encryption,
             registered: Cell::default(),
+            newcomer: RefCell::new(newcomer),
             in_flight: Cell::new(0),
             expected: Cell::new(0),
             answer_size: Cell::new(None),
@@ -93,10 +110,20 @@ impl Connection {
             closed: Cell::new(false),
             driving: Cell::new(false),
             last_progress: Cell::new(rt::time::coarse_now()),
+            overdue: Cell::new(false),
             outbox: RefCell::new(Outbox::of_node(transport.node.address)),
+            copies: RefCell::default(),
             waker: RefCell::new(None),
             transport,
         })
+    }
+
+    /// STARTUP succeeded. From now on the connection is not evicted to make room for others.
+    pub(super) fn started(&self) {
+        self.ready.set(true);
+        if self.newcomer.take().is_some_and(|newcomer| !newcomer.start()) {
+            self.cut();
+        }
     }
 
     /// The value of a STARTUP option.
@@ -212,35 +239,69 @@ impl Connection {
     pub(super) fn close(&self) {
         self.closed.set(true);
         self.outbox(Outbox::clear);
+        self.all_taken();
         self.client.cancel.cancel();
     }
 
-    /// When the shard holds too many unread answers, those clients go that have stopped reading.
+    /// When the shard holds too many unread answers, those clients go that have stopped reading. The loop decides: a busy shard may not have
+    /// offered them their answers for a while.
     fn check_unread(&self, before: usize, after: usize) {
         let now = rt::time::coarse_now();
         if before == 0 {
             self.last_progress.set(now);
         }
         let limits = &self.transport.limits;
-        if self.transport.unread() <= limits.shard_unread {
+        if self.transport.unread() <= limits.shard_unread || after <= self.unread_share() {
             return;
         }
-        let share = limits.shard_unread / self.transport.connection_count().max(1);
-        if after > limits.connection_unread.min(share) {
-            let patience = match self.transport.unread() / limits.shard_unread.max(1) {
-                NO_PATIENCE.. => Duration::ZERO,
-                TOO_FULL.. => SLOW,
-                _ => STALLED,
-            };
-            if now.saturating_duration_since(self.last_progress.get()) >= patience {
-                self.drop_unread(after);
-            }
+        let is_too_full = self.transport.unread() / limits.shard_unread.max(1) >= TOO_FULL;
+        let patience = if is_too_full { SLOW } else { STALLED };
+        if now.saturating_duration_since(self.last_progress.get()) >= patience {
+            self.overdue.set(true);
+            self.wake();
         }
+    }
+
+    /// The socket has taken some of the answers.
+    #[inline]
+    pub(super) fn progressed(&self) {
+        self.last_progress.set(rt::time::coarse_now());
+        self.overdue.set(false);
+    }
+
+    /// The unread answers that the connection may have however many others have, bytes.
+    fn unread_share(&self) -> usize {
+        let limits = &self.transport.limits;
+        limits.connection_unread.min(limits.shard_unread / self.transport.connection_count().max(1))
+    }
+
+    /// Why the shard has no room for an answer with so many bytes of rows.
+    #[inline]
+    fn no_room(&self, bytes: usize) -> Option<Error> {
+        let most = FULL.saturating_mul(self.transport.limits.shard_unread);
+        (self.transport.unread() + bytes > most).then(|| self.why_no_room(bytes, most)).flatten()
+    }
+
+    #[cold]
+    fn why_no_room(&self, bytes: usize, most: usize) -> Option<Error> {
+        if self.unread() + bytes <= self.unread_share() {
+            return None;
+        }
+        if bytes > most {
+            return Some(Error::Invalid(format!(
+                "The result of {bytes} bytes is larger than this node keeps for its clients: {most} bytes per shard. Read fewer rows or \
+                 columns at a time, or give the node more memory (--memory)"
+            )));
+        }
+        Some(Error::Overloaded(format!(
+            "No memory for the result of {bytes} bytes: this shard keeps {} of {most} bytes for clients that have not read their answers yet",
+            self.transport.unread()
+        )))
     }
 
     /// Drops the client, which does not read its answers.
     #[cold]
-    fn drop_unread(&self, bytes: usize) {
+    pub(super) fn drop_unread(&self, bytes: usize) {
         self.transport.stats.dropped_unread.add(1);
         if let Some(dropped) = self.transport.dropped_log.count(rt::time::coarse_now()) {
             tracing::warn!(client = %self.peer, bytes, dropped,
@@ -254,17 +315,41 @@ impl Connection {
     pub(super) fn answer(&self, reply: &Reply, came: Instant, answer: Result<Answer, Error>) {
         match answer {
             Ok(answer) => {
+                if let AnswerKind::Rows(rows) = &answer.kind
+                    && let Some(error) = self.no_room(rows.body.len())
+                {
+                    return self.error(reply, &error);
+                }
                 self.count_latency(&answer.kind, came);
                 self.after(&answer.kind);
-                let bytes = self.outbox(|out| {
+                let (bytes, copied) = self.outbox(|out| {
                     let before = out.len();
                     out.answer(reply, &answer);
                     // A segment that is compressed now may take less than its first frames did.
-                    out.len().saturating_sub(before)
+                    let bytes = out.len().saturating_sub(before);
+                    (bytes, bytes >= LARGE_COPY && out.copies(reply))
                 });
+                if copied {
+                    self.count_copy(bytes);
+                }
                 self.answered(bytes);
             }
             Err(error) => self.error(reply, &error),
+        }
+    }
+
+    #[cold]
+    fn count_copy(&self, bytes: usize) {
+        if !self.closed.get() {
+            self.copies.borrow_mut().extend(self.transport.count_copy(bytes));
+        }
+    }
+
+    /// The socket has taken all answers.
+    #[inline]
+    pub(super) fn all_taken(&self) {
+        if !self.copies.borrow().is_empty() {
+            self.copies.borrow_mut().clear();
         }
     }
 

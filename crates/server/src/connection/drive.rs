@@ -10,6 +10,7 @@
 use super::Service;
 use super::client::Connection;
 use super::memory::{Charge, Ticket};
+use super::seats::Newcomer;
 use super::startup;
 use super::statement::{Job, Statement};
 use super::transport::{Server, Transport};
@@ -24,6 +25,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -31,8 +33,14 @@ use std::time::Duration;
 const LARGE_FRAME: usize = BUFFER;
 /// A request holds its body so many times: as it came, as a mutation, and as that is logged or copied to another shard.
 const COPIES: usize = 3;
-/// A large frame must be complete after this long.
-const LARGE_FRAME_TIME: Duration = Duration::from_secs(30);
+/// A large frame must be complete after so many steps (`Limits::large_frame_step`), counted while the connection is read.
+const LARGE_FRAME_STEPS: u32 = 5;
+/// So many bytes of a large frame have to be there before it reserves memory: who announces one and sends nothing holds none.
+const FIRST_PART: usize = BUFFER / 2;
+/// The least that must come of a large frame in a step while others wait for its memory, bytes.
+const LEAST_PER_STEP: usize = 64 << 10;
+/// The least that a client must take of its answers within `Limits::unread_time` if they are large, bytes. Of others, one byte.
+const LEAST_TAKEN: u64 = 1 << 20;
 /// A statement that waits is charged with its frame and this.
 const STATEMENT: usize = 8 << 10;
 /// The answers that one connection waits for may take this part of the shard's memory for answers.
@@ -54,15 +62,23 @@ enum End {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve<T, S>(server: Rc<Server<S>>, mut stream: T, peer: SocketAddr, encryption: Option<Encryption>)
-where
+pub(super) async fn serve<T, S>(
+    server: Rc<Server<S>>,
+    mut stream: T,
+    peer: SocketAddr,
+    encryption: Option<Encryption>,
+    newcomer: Option<Arc<Newcomer>>,
+) where
     T: AsyncRead + AsyncWrite + Unpin,
     S: Service,
 {
     let Some(_inside) = server.gate.borrow().enter() else { return };
     let transport = server.transport.clone();
-    let connection = Connection::new(transport.clone(), peer, encryption);
+    let connection = Connection::new(transport.clone(), peer, encryption, newcomer.clone());
     let id = transport.add(connection.clone());
+    if newcomer.is_some_and(|newcomer| !newcomer.is_listed_as(id)) {
+        connection.cut();
+    }
     let stop = transport.stop();
     let mut drive = Drive {
         stream: &mut stream,
@@ -75,6 +91,8 @@ where
         large: None,
         ticket: None,
         unflushed: false,
+        taken: 0,
+        unread: None,
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
     drop(drive);
@@ -109,6 +127,18 @@ struct Drive<'a, T, S> {
     ticket: Option<Ticket>,
     /// The stream was given bytes that it may not have passed on yet.
     unflushed: bool,
+    /// Bytes of answers that the socket has taken.
+    taken: u64,
+    /// Since when answers wait for the socket.
+    unread: Option<Unread>,
+}
+
+/// Answers wait for the socket to take more.
+struct Unread {
+    /// What it had taken when they were looked at.
+    taken: u64,
+    /// When they are looked at next.
+    look: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// A large frame that is being read.
@@ -116,7 +146,14 @@ struct LargeFrame {
     charge: Charge,
     /// The bytes that it needs.
     need: usize,
-    late: Pin<Box<dyn Future<Output = ()>>>,
+    /// What was missing of it when it was looked at.
+    missing: usize,
+    /// Steps that it has taken so far.
+    steps: u32,
+    /// The connection was not read for a while, so the step does not count.
+    paused: bool,
+    /// When it is looked at next.
+    look: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// Why no more requests are started.
@@ -154,9 +191,14 @@ where
     /// As much as can be done now. An error is the socket's.
     fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
         loop {
-            self.check_late(cx);
             let stop = self.start_requests(cx);
             let flushed = self.flush(cx)?;
+            if flushed {
+                self.unread = None;
+                self.connection.all_taken();
+            } else {
+                self.check_unread(cx);
+            }
             if self.connection.doomed.get() {
                 return Ok(Poll::Ready(End::Gone));
             }
@@ -175,6 +217,9 @@ where
                 // A connection that is blocked by its answers leaves its place in the queue for memory to others.
                 Stop::Blocked if self.is_blocked(cx) => {
                     self.ticket = None;
+                    if let Some(large) = &mut self.large {
+                        large.paused = true;
+                    }
                     return Ok(Poll::Pending);
                 }
                 Stop::Blocked if self.ticket.is_some() => return Ok(Poll::Pending),
@@ -188,7 +233,7 @@ where
                 return Ok(Poll::Pending);
             }
             let read = {
-                let space = self.frames.space();
+                let space = self.frames.space(self.large.is_some());
                 pin!(self.stream.read_buf(space)).poll(cx)?
             };
             match read {
@@ -267,7 +312,9 @@ where
     fn may_open(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(compression) = self.connection.dialect.get().compression else { return true };
         let opened = self.frames.opened_len(compression);
-        opened <= LARGE_FRAME || self.reserve(self.frames.incomplete_len() + COPIES * opened, cx)
+        opened <= LARGE_FRAME
+            || self.has_just_begun()
+            || self.reserve(self.frames.incomplete_len() + COPIES * opened, cx)
     }
 
     /// Whether there is memory for a large frame that needs so many bytes. If not, the loop is woken when there is.
@@ -278,14 +325,20 @@ where
         // All of it at once: one that held a part and waited for the rest could wait for another one that does the same.
         self.large = None;
         let Poll::Ready(charge) = self.transport.memory.poll_reserve(&mut self.ticket, need, cx) else { return false };
-        self.large = Some(LargeFrame { charge, need, late: Box::pin(rt::time::sleep(LARGE_FRAME_TIME)) });
+        let look = Box::pin(rt::time::sleep(self.transport.limits.large_frame_step));
+        self.large = Some(LargeFrame { charge, need, missing: self.frames.missing(), steps: 0, paused: false, look });
         true
+    }
+
+    /// Whether so little of the next frame is there that it needs no memory of its own.
+    fn has_just_begun(&self) -> bool {
+        self.large.is_none() && self.frames.missing() > 0 && self.frames.buffered() < FIRST_PART
     }
 
     /// Whether the next bytes may be read: a large frame needs its memory first, and has to arrive in time.
     fn may_read(&mut self, cx: &mut Context<'_>) -> bool {
         let len = self.frames.incomplete_len();
-        if len <= LARGE_FRAME {
+        if len <= LARGE_FRAME || self.has_just_begun() {
             return true;
         }
         if !self.may_open(cx) || !self.reserve(COPIES * len, cx) {
@@ -295,18 +348,55 @@ where
         !self.connection.closing.get()
     }
 
-    /// Ends the connection if a large frame has not arrived in time. Its memory is given back at once.
+    /// Ends the connection if a large frame has not arrived in time, or does not get on while others wait for memory. Its own is given back
+    /// at once.
     fn check_late(&mut self, cx: &mut Context<'_>) {
         let Some(large) = &mut self.large else { return };
-        if large.late.as_mut().poll(cx).is_pending() {
-            return;
+        let missing = self.frames.missing();
+        while missing > 0 && large.look.as_mut().poll(cx).is_ready() {
+            let arrived = large.missing.saturating_sub(missing);
+            if !std::mem::take(&mut large.paused) {
+                large.steps += 1;
+                let stalls = arrived < LEAST_PER_STEP && self.transport.memory.has_waiting();
+                if stalls || large.steps >= LARGE_FRAME_STEPS {
+                    return self.give_up_late();
+                }
+            }
+            large.missing = missing;
+            large.look = Box::pin(rt::time::sleep(self.transport.limits.large_frame_step));
         }
-        self.large = None;
+    }
+
+    #[cold]
+    fn give_up_late(&mut self) {
+        let after = self.transport.limits.large_frame_step * self.large.take().map_or(0, |large| large.steps);
         let len = self.frames.incomplete_len();
-        let error = Error::Overloaded(format!("The request of {len} bytes did not arrive within {LARGE_FRAME_TIME:?}"));
+        let error = Error::Overloaded(format!(
+            "The request of {len} bytes did not arrive in time: after {after:?}, {} bytes are missing. Send it again, faster or in parts",
+            self.frames.missing()
+        ));
         let version = self.connection.version.get().map_or(4, |version| version as u8);
         self.connection.outbox(|out| out.foreign_error(version, 0, &error));
         self.connection.closing.set(true);
+    }
+
+    /// Ends the connection if its client has stopped to take its answers: while they wait, large reads of others may wait for their memory.
+    #[cold]
+    fn check_unread(&mut self, cx: &mut Context<'_>) {
+        if self.connection.overdue.take() {
+            return self.connection.drop_unread(self.connection.unread());
+        }
+        let limit = self.transport.limits.unread_time;
+        let unread =
+            self.unread.get_or_insert_with(|| Unread { taken: self.taken, look: Box::pin(rt::time::sleep(limit)) });
+        while unread.look.as_mut().poll(cx).is_ready() {
+            let held = self.connection.unread();
+            let least = if held as u64 >= LEAST_TAKEN { LEAST_TAKEN } else { 1 };
+            if self.taken - unread.taken < least {
+                return self.connection.drop_unread(held);
+            }
+            *unread = Unread { taken: self.taken, look: Box::pin(rt::time::sleep(limit)) };
+        }
     }
 
     /// Writes what waits. True when nothing is left.
@@ -315,6 +405,7 @@ where
         let stream = &mut *self.stream;
         let stats = &self.transport.stats;
         let unflushed = &mut self.unflushed;
+        let taken = &mut self.taken;
         let written = connection.outbox(|outbox| {
             while !outbox.is_empty() {
                 let mut slices = [IoSlice::new(&[]); MAX_SLICES];
@@ -329,8 +420,9 @@ where
                     Poll::Ready(n) => {
                         *unflushed = true;
                         outbox.written(n);
+                        *taken += n as u64;
                         stats.sent.add(n as u64);
-                        connection.last_progress.set(rt::time::coarse_now());
+                        connection.progressed();
                     }
                 }
             }

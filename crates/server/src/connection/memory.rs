@@ -3,11 +3,13 @@
 //! A large request (its frame fills more than a read buffer, or it is compressed and becomes large) reserves what it may hold
 //! before its body is read. Reservations are granted in the order of arrival, each of them whole, so none waits for another that waits; the
 //! most that one takes is the whole part for large requests, so that each can be granted. Other requests are charged when they wait for
-//! something; while the memory is used up, connections stop reading their sockets. A quarter is for these alone: large
+//! something; while the memory is used up, connections stop reading their sockets. A request that alone needs more than the whole part
+//! for large ones borrows the rest from the caches. A quarter is for these alone: large
 //! requests do not shut them out, nor they the large ones. Requests that finish at once are never charged: they hold nothing when
 //! the next one starts.
 
-use std::cell::{Cell, RefCell};
+use std::any::Any;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -15,10 +17,15 @@ use std::task::{Context, Poll, Waker};
 /// One part in so many is for requests that are not large.
 const SMALL_PART: usize = 4;
 
+/// Memory that is counted somewhere until this is dropped.
+pub type Held = Box<dyn Any>;
+/// Counts so many bytes somewhere.
+pub type Lender = Box<dyn Fn(usize) -> Held>;
+
 /// The budget of a shard.
-#[derive(Debug)]
 pub struct Memory {
     limit: usize,
+    lender: OnceCell<Lender>,
     /// Bytes of requests that are not large.
     small: Cell<usize>,
     /// Bytes of large requests.
@@ -32,12 +39,20 @@ pub struct Memory {
     waits: Cell<u64>,
 }
 
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("limit", &self.limit).field("used", &self.used()).finish_non_exhaustive()
+    }
+}
+
 /// A part of the budget; dropping it gives it back.
 #[derive(Debug)]
 pub struct Charge {
     memory: Rc<Memory>,
     bytes: usize,
     is_large: bool,
+    /// What it needs beyond the budget.
+    _loan: Option<Held>,
 }
 
 /// A place among the large requests that wait; dropping it leaves the queue.
@@ -52,6 +67,7 @@ impl Memory {
     pub fn new(limit: usize) -> Rc<Memory> {
         Rc::new(Memory {
             limit,
+            lender: OnceCell::new(),
             small: Cell::new(0),
             large: Cell::new(0),
             blocked: RefCell::default(),
@@ -59,6 +75,16 @@ impl Memory {
             next_ticket: Cell::new(0),
             waits: Cell::new(0),
         })
+    }
+
+    /// Lets large requests borrow what they need beyond the budget. To be called once.
+    pub fn borrow_from(&self, lender: Lender) {
+        let _ = self.lender.set(lender);
+    }
+
+    /// Whether large requests wait for memory.
+    pub fn has_waiting(&self) -> bool {
+        !self.queue.borrow().is_empty()
     }
 
     /// The whole budget, bytes.
@@ -85,7 +111,7 @@ impl Memory {
     /// Takes `bytes`, if need be beyond the limit: for work that was already accepted.
     pub fn charge(self: &Rc<Self>, bytes: usize) -> Charge {
         self.small.set(self.small.get() + bytes);
-        Charge { memory: self.clone(), bytes, is_large: false }
+        Charge { memory: self.clone(), bytes, is_large: false, _loan: None }
     }
 
     /// Takes `bytes` for a large request when its turn has come and they are left. `ticket` is its place in the queue, made and taken away
@@ -97,7 +123,8 @@ impl Memory {
         cx: &mut Context<'_>,
     ) -> Poll<Charge> {
         let most = self.limit - self.limit / SMALL_PART;
-        let bytes = bytes.min(most);
+        let beyond = bytes.saturating_sub(most);
+        let bytes = bytes - beyond;
         let mut queue = self.queue.borrow_mut();
         let is_first = match (&*ticket, queue.front()) {
             (Some(ticket), Some((first, _))) => ticket.id == *first,
@@ -109,7 +136,8 @@ impl Memory {
             self.large.set(self.large.get() + bytes);
             // Leaves the queue and wakes the next, for which there may be room, too.
             *ticket = None;
-            return Poll::Ready(Charge { memory: self.clone(), bytes, is_large: true });
+            let loan = (beyond > 0).then(|| self.lender.get()).flatten().map(|lend| lend(beyond));
+            return Poll::Ready(Charge { memory: self.clone(), bytes, is_large: true, _loan: loan });
         }
         match ticket {
             Some(ticket) => {

@@ -81,7 +81,7 @@ pub(super) fn start(
     connection.rate_limit.set(get("SCYLLA_RATE_LIMIT_ERROR").is_some());
     connection.lwt_mark.set(get("SCYLLA_LWT_ADD_METADATA_MARK").is_some());
     connection.version.set(Some(version));
-    connection.ready.set(true);
+    connection.started();
     *connection.options.borrow_mut() = options;
     Ok(form)
 }

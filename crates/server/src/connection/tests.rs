@@ -51,6 +51,16 @@ impl Service for Fake {
         self.texts.borrow_mut().push(text.to_owned());
         match text.split_once(' ').unwrap_or((text, "")) {
             ("rows", len) => Ok(rows(len.parse().expect("a length"))),
+            ("noise", len) => {
+                let mut state = 1u32;
+                let noise = |_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 24) as u8
+                };
+                let body: Vec<u8> = (0..len.parse().expect("a length")).map(noise).collect();
+                let rows = Rows { metadata: Rc::default(), paging_state: None, count: 1, body: body.into() };
+                Ok(Answer::new(AnswerKind::Rows(rows)))
+            }
             ("late", len) => {
                 self.release.acquire().await.expect("open").forget();
                 Ok(rows(len.parse().expect("a length")))
@@ -221,6 +231,8 @@ pub(super) fn limits() -> Limits {
         shard_in_flight: 1000,
         connection_unread: 64 << 10,
         shard_unread: 1 << 20,
+        unread_time: Duration::from_secs(60),
+        large_frame_step: Duration::from_secs(6),
     }
 }
 
@@ -246,7 +258,7 @@ impl World {
     pub fn connect(&self) -> Client {
         let (here, there) = tokio::io::duplex(16 << 10);
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        rt::task::spawn(drive::serve(self.server.clone(), there, peer, None)).detach();
+        rt::task::spawn(drive::serve(self.server.clone(), there, peer, None, None)).detach();
         Client { stream: here }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::client::Connection;
 use super::latency::Latencies;
-use super::memory::Memory;
+use super::memory::{Held, Lender, Memory};
 use super::service::Service;
 use super::worker::Workers;
 use crate::protocol::Opcode;
@@ -10,10 +10,11 @@ use cql::Error;
 use cql::system::ClientInfo;
 use rt::LogThrottle;
 use rt::sync::{Cancel, Gate};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// What a client may make a shard hold.
@@ -30,8 +31,14 @@ pub struct Limits {
     /// Unread answers of a connection, bytes; with more, its next requests are not read.
     pub connection_unread: usize,
     /// Unread answers of the shard and those that are expected of statements that wait, bytes; with more, clients to which answers are
-    /// owed are not read. Those that stopped reading are dropped when the unread ones alone are more.
+    /// owed are not read. Those that stopped reading are dropped when the unread ones alone are more. With four times as many, large answers
+    /// are replaced by errors.
     pub shard_unread: usize,
+    /// A client that takes nothing of its answers for this long is dropped.
+    pub unread_time: Duration,
+    /// A large request of which next to nothing came for this long is refused if others wait for its memory; after five times as long it must be
+    /// complete.
+    pub large_frame_step: Duration,
 }
 
 impl Limits {
@@ -49,6 +56,8 @@ impl Limits {
             shard_in_flight: usize::MAX,
             connection_unread: 1 << 20,
             shard_unread: (memory / 10).max(8 << 20),
+            unread_time: Duration::from_secs(30),
+            large_frame_step: Duration::from_secs(6),
         }
     }
 }
@@ -104,6 +113,8 @@ pub struct Stats {
     pub blocked_unread: Count,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: Count,
+    /// Connections closed because they had sent no STARTUP while others wanted their seats.
+    pub evicted_silent: Count,
     /// Errors by code.
     errors: RefCell<BTreeMap<i32, u64>>,
 }
@@ -128,7 +139,6 @@ impl Stats {
 }
 
 /// A shard's connections.
-#[derive(Debug)]
 pub struct Transport {
     /// The limits.
     pub limits: Limits,
@@ -147,10 +157,18 @@ pub struct Transport {
     pub(super) expected: Cell<usize>,
     list: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,
+    /// Counts copies of large rows for clients that have not taken them.
+    copies: OnceCell<Lender>,
     /// Of clients that were dropped because they do not read.
     pub(super) dropped_log: LogThrottle,
     /// Fired when connections are to end.
     stop: RefCell<Cancel>,
+}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transport").field("connections", &self.connection_count()).finish_non_exhaustive()
+    }
 }
 
 impl Transport {
@@ -168,6 +186,7 @@ impl Transport {
             expected: Cell::new(0),
             list: RefCell::default(),
             next_id: Cell::new(0),
+            copies: OnceCell::new(),
             dropped_log: LogThrottle::default(),
             stop: RefCell::default(),
         })
@@ -203,6 +222,15 @@ impl Transport {
         self.unread.set(self.unread.get() + after - before);
     }
 
+    /// Makes copies of large rows count where the rows themselves do. To be called once.
+    pub fn count_copies_in(&self, counter: Lender) {
+        let _ = self.copies.set(counter);
+    }
+
+    pub(super) fn count_copy(&self, bytes: usize) -> Option<Held> {
+        self.copies.get().map(|count| count(bytes))
+    }
+
     /// Fires when the connections that begin now are to end.
     pub(super) fn stop(&self) -> Cancel {
         self.stop.borrow().clone()
@@ -211,6 +239,16 @@ impl Transport {
     /// Closes all connections at once, whatever they are doing.
     pub fn cut_all(&self) {
         self.connections().iter().for_each(|connection| connection.cut());
+    }
+
+    /// Closes a connection that had sent no STARTUP while others wanted its seat; `id` is its id in
+    /// the list, if it is there.
+    pub(super) fn evict(&self, id: Option<u64>) {
+        self.stats.evicted_silent.add(1);
+        let connection = id.and_then(|id| self.list.borrow().get(&id).cloned());
+        if let Some(connection) = connection {
+            connection.cut();
+        }
     }
 
     pub(super) fn add(&self, connection: Rc<Connection>) -> u64 {

@@ -40,6 +40,7 @@ families! {
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
     gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not taken." |s| s.transport.unread;
     counter "scylla_transport_connections_dropped_unread" "Connections closed because their clients did not read." |s| s.transport.dropped_unread;
+    counter "scylla_transport_connections_evicted_silent" "Connections closed to make room because they had sent no STARTUP." |s| s.transport.evicted_silent;
     counter "scylla_transport_received_bytes" "Bytes received from clients." |s| s.transport.received;
     counter "scylla_transport_sent_bytes" "Bytes sent to clients." |s| s.transport.sent;
     counters "scylla_transport_cql_requests_count" "Requests by kind." |s, put| {
@@ -131,6 +132,10 @@ families! {
     counter "scylla_database_requests_blocked_memory" "Writes ever held up by back-pressure." |s| s.engine.writes_delayed;
     counter "scylla_database_engine_writes" "Mutations applied to memtables." |s| s.engine.writes;
     counter "scylla_database_engine_reads" "Readers opened." |s| s.engine.reads;
+    counter "scylla_database_large_partition_exceeding_threshold" "Partitions above compaction_large_partition_warning_threshold_mb in the sstables that were written." |s| s.engine.large_partitions;
+    counter "scylla_database_large_rows_exceeding_threshold" "Rows above compaction_large_row_warning_threshold_mb in them." |s| s.engine.large_rows;
+    counter "scylla_database_large_cell_exceeding_threshold" "Cells above compaction_large_cell_warning_threshold_mb in them." |s| s.engine.large_cells;
+    counter "scylla_database_large_collection_exceeding_threshold" "Collections above compaction_collection_elements_count_warning_threshold in them." |s| s.engine.large_collections;
 
     gauge "scylla_cache_bytes_used" "Bytes of rows and of sstable pages in the caches." |s| s.engine.cache.bytes as u64 + s.engine.rows.bytes;
     gauge "scylla_cache_bytes_total" "Bytes that the caches of rows and of pages may take." |s| s.engine.cache_limit_bytes;

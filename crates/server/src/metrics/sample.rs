@@ -84,6 +84,8 @@ pub struct TransportNumbers {
     pub unread: u64,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: u64,
+    /// Connections closed because they had sent no STARTUP while others wanted their seats.
+    pub evicted_silent: u64,
     /// Errors by code.
     pub errors: BTreeMap<i32, u64>,
     /// Latencies of statements that answered rows.
@@ -144,6 +146,7 @@ fn transport_numbers(transport: &Transport) -> TransportNumbers {
         sent: stats.sent.get(),
         unread: transport.unread() as u64,
         dropped_unread: stats.dropped_unread.get(),
+        evicted_silent: stats.evicted_silent.get(),
         errors: stats.errors(),
         read_latency: transport.latencies.of(Did::Read).numbers(),
         write_latency: transport.latencies.of(Did::Write).numbers(),

@@ -178,13 +178,15 @@ impl Frames {
         self.opened = Some(Opened { form, payload: Bytes::new(), long: BytesMut::new(), long_len: 0, skip: 0 });
     }
 
-    /// The buffer, with room to append to. Tell [`Frames::arrived`] afterwards.
-    pub fn space(&mut self) -> &mut BytesMut {
-        let missing = self.wanted.saturating_sub(self.buffer.len());
+    /// The buffer, with room to append to: for all of a long frame if there is memory for it (`whole`), else for its beginning. Tell
+    /// [`Frames::arrived`] afterwards.
+    pub fn space(&mut self, whole: bool) -> &mut BytesMut {
+        let wanted = if whole { self.wanted } else { self.wanted.min(BUFFER) };
+        let missing = wanted.saturating_sub(self.buffer.len());
         let room = self.buffer.capacity() - self.buffer.len();
-        if missing > room && self.wanted > BUFFER {
+        if missing > room && wanted > BUFFER {
             // Not a byte more: what follows is read when there is memory for it.
-            let mut own = BytesMut::with_capacity(self.wanted);
+            let mut own = BytesMut::with_capacity(wanted);
             own.extend_from_slice(&self.buffer);
             self.buffer = own;
         } else if missing > room {
@@ -215,6 +217,23 @@ impl Frames {
     /// The whole length of the frame that is being read, if it is known and not complete; else zero.
     pub fn incomplete_len(&self) -> usize {
         self.opened.as_ref().map_or(0, |opened| opened.long_len).max(self.wanted)
+    }
+
+    /// Bytes of the first frame that are still to come, as far as is known.
+    pub fn missing(&self) -> usize {
+        match &self.opened {
+            Some(opened) => {
+                let long = opened.long_len.saturating_sub(opened.long.len() + self.buffer.len());
+                long.max(self.wanted.saturating_sub(self.buffer.len()))
+            }
+            None => match self.buffer.first_chunk::<HEADER_LEN>() {
+                Some(&[.., l0, l1, l2, l3]) => {
+                    let body = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+                    (HEADER_LEN + body).saturating_sub(self.buffer.len())
+                }
+                None => HEADER_LEN - self.buffer.len(),
+            },
+        }
     }
 
     /// How many bytes are buffered.

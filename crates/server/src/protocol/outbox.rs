@@ -112,6 +112,11 @@ impl Outbox {
         self.len + self.passed
     }
 
+    /// Whether rows go out as copies, in another form.
+    pub fn copies(&self, reply: &Reply) -> bool {
+        reply.compression.is_some() || self.sealing.as_ref().is_some_and(Sealing::compresses)
+    }
+
     /// Whether nothing waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -241,11 +246,20 @@ impl Outbox {
         let mut large = None;
         match (compression, rows) {
             (Some(compression), rows) => {
-                if let Some(rows) = rows {
-                    self.tail.extend_from_slice(rows);
-                }
                 let mut closed = Vec::new();
-                compression.compress(&self.tail[start..], &mut closed);
+                match rows {
+                    // Not in the tail, which would stay that long.
+                    Some(rows) if rows.len() >= LARGE => {
+                        let whole = [&self.tail[start..], &rows[..]].concat();
+                        compression.compress(&whole, &mut closed);
+                        drop(whole);
+                        closed.shrink_to_fit();
+                    }
+                    rows => {
+                        self.tail.extend_from_slice(rows.map_or(&[][..], |rows| rows));
+                        compression.compress(&self.tail[start..], &mut closed);
+                    }
+                }
                 self.tail.truncate(start);
                 self.tail[start - 8] |= flag::COMPRESSION;
                 self.set_len(start, closed.len());

@@ -99,7 +99,7 @@ fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
                 }
                 own = Some(builder);
             }
-            (Fragment::Static(row), Some(own)) => own.static_row(schema, row.clone()),
+            (Fragment::Static(row), Some(own)) => own.static_row(row.clone()),
             (Fragment::Row { key, row }, Some(own)) => own.row(key.clone(), row.clone()),
             (Fragment::Change { at, tombstone }, Some(own)) => {
                 if let Some((start, tombstone)) = open.take() {
@@ -123,6 +123,7 @@ async fn ask(to: TabletReplica, request: Request, metadata_number: u64) -> Resul
         cancel: Cancel::new(),
         trace: None,
         metadata_number,
+        large_data: None,
     };
     let bytes = encode_request(&Header::of(&context), &request);
     let answer = if to.host == rt::shard::service::<MetadataService>().info().host_id {

@@ -11,18 +11,17 @@ use super::workload::{COUNTERS, Read, any, setup};
 use cluster::Coordinator;
 use cluster::hints::{Hints, HintsConfig};
 use cluster::internode::{Internode, NodeStatus};
-use cluster::metadata::{MetadataService, NodeInfo, Table};
+use cluster::metadata::{MetadataService, Table};
 use cql::api::Consistency;
 use engine::Engine;
 use engine::commitlog::SyncMode;
-use model::HostId;
 use model::range::Slice;
 use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use server::membership::ClusterConfig;
-use server::stack::{self, ReplicaConfig, StackConfig};
+use server::stack::{self, StackConfig};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
@@ -240,7 +239,7 @@ async fn on_engines<Fut: Future<Output = ()> + 'static>(work: impl Fn(Rc<Engine>
 async fn forget_hints() {
     let shards = rt::shard::count() as u16;
     rt::shard::call_all(move || async move {
-        let config = HintsConfig::new(Path::new(DIR).join("forgotten"), 0);
+        let config = HintsConfig::new(Path::new(DIR).join("forgotten"), Path::new(DIR).join("forgotten-notes"), 0);
         let hints = Hints::open(config, rt::shard::this().0, shards).await.expect("the disk works");
         rt::shard::service::<Coordinator>().set_hints(hints);
     })
@@ -382,6 +381,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         cancel: Cancel::new(),
         trace: None,
         metadata_number: 0,
+        large_data: None,
     };
     let page = replica.read(&command, &context).await.map_err(|error| error.to_string())?;
     Ok(page.body.to_vec())
@@ -389,27 +389,11 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
 
 fn config(shared: &Shared, node: usize) -> StackConfig {
     let address = shared.addresses[node];
-    let info = NodeInfo {
-        host_id: HostId::from_bytes([0; 16]),
-        cluster_name: "sim".into(),
-        shards: 0,
-        datacenter: format!("datacenter{}", shared.plan.datacenter(node) + 1),
-        rack: format!("rack{}", node % 3),
-        rpc_address: address.ip(),
-        listen_address: address.ip(),
-        broadcast_address: address.ip(),
-        native_port: 9042,
-        shard_aware_port: 19042,
-        storage_port: address.port(),
-        release_version: "4.1.0".into(),
-        started_micros: rt::time::wall_micros(),
-    };
     let sync = match (shared.plan.canary, shared.plan.sync) {
         (Canary::LazyLog, _) => SyncMode::Periodic { period: Duration::from_secs(3600) },
         (_, sync) => sync,
     };
-    StackConfig {
-        data_dir: DIR.into(),
+    let mut config = StackConfig {
         cluster: Some(ClusterConfig {
             seeds: shared.addresses.clone().into(),
             listen: ([0, 0, 0, 0], address.port()).into(),
@@ -417,21 +401,16 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
             tls: None,
             settings: Default::default(),
         }),
-        info,
-        memory_per_shard: MEMORY,
         sync,
         segment_size: 32 << 10,
         log_size_limit: 256 << 10,
-        accept_loss: false,
         disk_reserve: 64 << 10,
-        ignore_log_corruption: false,
-        auto_snapshot: false,
-        auto_compaction: true,
         page_limits: if shared.plan.paging { pages::limits() } else { Default::default() },
-        tombstone_warn_threshold: u64::MAX,
-        replica: ReplicaConfig::with_memory(MEMORY),
-        compaction_throughput: 0,
-        open_files: 0,
         language: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
-    }
+        ..StackConfig::new(DIR, "sim", address.ip(), MEMORY)
+    };
+    config.info.datacenter = format!("datacenter{}", shared.plan.datacenter(node) + 1);
+    config.info.rack = format!("rack{}", node % 3);
+    config.info.storage_port = address.port();
+    config
 }

@@ -101,11 +101,12 @@ fn match_columns(
     for column in file {
         let found = table.iter().find(|c| c.name == column.name);
         let drops = schema.dropped.iter().filter(|d| d.name == column.name && d.kind == kind);
-        let dead_until = drops.clone().map(|d| d.drop_time).max();
+        let dead_until = drops.map(|d| d.drop_time).max();
         let id = match found {
             Some(c) if compatible(&column.ty, &c.ty) => Some(c.id),
-            // The file was written before the column was dropped and added with another type.
-            Some(_) if drops.clone().any(|d| compatible(&column.ty, &d.ty)) => None,
+            // The file was written before the column was dropped and added with another type. Which type it had then does not
+            // matter: metadata of release 0.1.0 may no longer know, and the other columns must stay readable.
+            Some(_) if dead_until.is_some() => None,
             Some(c) => {
                 let (table, name, old, new) = (&schema.name, &column.name, &column.ty, &c.ty);
                 return Err(format!("column {name} of {table} is {old} in the file and {new} in the schema"));

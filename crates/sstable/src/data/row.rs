@@ -7,6 +7,7 @@ use super::flags::*;
 use super::layout::{Columns, Layout};
 use super::prefix;
 use crate::input::{Fault, Input, Parsed};
+use crate::large_reads::LARGE;
 use crate::statistics::collector::Collector;
 use model::row::{Cell, Marker, Row, RowBuilder, State};
 use model::time::Tombstone;
@@ -225,7 +226,11 @@ pub(crate) struct Source<'a> {
     pub previous: u64,
 }
 
-/// Appends a row; false if there was nothing to write. The error names what does not fit its type.
+/// The longest numbers between a row's head and its body: the lengths of the body and of what stands before the row.
+const LENGTHS: usize = 2 * 9;
+
+/// Appends a row; false if there was nothing to write. The error names what does not fit its type. A large row is written in place, with
+/// room before it for its length, so that it is in memory once; for others `scratch` is cheaper.
 pub(crate) fn write(
     source: &Source<'_>,
     layout: &Layout,
@@ -260,21 +265,31 @@ pub(crate) fn write(
     if complex {
         flags |= HAS_COMPLEX_DELETION;
     }
-    scratch.clear();
+    let in_place = source.row.len() >= LARGE;
+    let start = if in_place {
+        out.reserve_exact(source.row.len() + source.row.len() / 64 + LENGTHS);
+        write_row_head(source, flags, layout, out)?;
+        out.resize(out.len() + LENGTHS, 0);
+        out.len()
+    } else {
+        0
+    };
+    let body = if in_place { &mut *out } else { &mut *scratch };
+    body.truncate(start);
     if let Some(marker) = marker {
-        layout.write_timestamp(marker.timestamp, scratch);
+        layout.write_timestamp(marker.timestamp, body);
         if marker.ttl != 0 {
-            layout.write_ttl(marker.ttl, scratch);
-            layout.write_deletion_time(marker.expiry, scratch);
+            layout.write_ttl(marker.ttl, body);
+            layout.write_deletion_time(marker.expiry, body);
         }
         collector.marker(&marker);
     }
     if !deletion.is_live() {
-        layout.write_deletion(deletion, scratch);
+        layout.write_deletion(deletion, body);
         collector.tombstone(deletion);
     }
     if flags & HAS_ALL_COLUMNS == 0 {
-        Subset::write(&present, columns.targets.len(), scratch);
+        Subset::write(&present, columns.targets.len(), body);
     }
     let mut rest = &cells[..];
     while let Some(&(place, _)) = rest.first() {
@@ -283,7 +298,7 @@ pub(crate) fn write(
         rest = tail;
         if !target.multi {
             if let [(_, cell)] = own {
-                write_cell(cell, marker, target.width, layout, scratch).map_err(|n| wrong_length(n, cell))?;
+                write_cell(cell, marker, target.width, layout, body).map_err(|n| wrong_length(n, cell))?;
                 collector.cell(cell);
                 collector.column_set();
                 continue;
@@ -297,23 +312,38 @@ pub(crate) fn write(
             elements => (None, elements),
         };
         if complex {
-            layout.write_deletion(first.unwrap_or(Tombstone::LIVE), scratch);
+            layout.write_deletion(first.unwrap_or(Tombstone::LIVE), body);
         }
         if let Some(tombstone) = first {
             collector.tombstone(tombstone);
         }
-        write_unsigned(elements.len() as u64, scratch);
+        write_unsigned(elements.len() as u64, body);
         for (_, cell) in elements {
             if cell.path.is_none() {
                 return Err(format!("column {} has a cell without a path", cell.column.0));
             }
-            write_cell(cell, marker, None, layout, scratch).map_err(|n| wrong_length(n, cell))?;
+            write_cell(cell, marker, None, layout, body).map_err(|n| wrong_length(n, cell))?;
             collector.cell(cell);
         }
         if !elements.is_empty() {
             collector.column_set();
         }
     }
+    collector.row();
+    if in_place {
+        close_up(start, source.previous, out);
+        return Ok(true);
+    }
+    write_row_head(source, flags, layout, out)?;
+    write_unsigned((unsigned_len(source.previous) + scratch.len()) as u64, out);
+    write_unsigned(source.previous, out);
+    out.extend_from_slice(scratch);
+    Ok(true)
+}
+
+/// What stands before a row's lengths.
+#[inline]
+fn write_row_head(source: &Source<'_>, flags: u8, layout: &Layout, out: &mut Vec<u8>) -> Result<(), String> {
     match source.key {
         Some(key) => {
             out.push(flags);
@@ -322,11 +352,18 @@ pub(crate) fn write(
         }
         None => out.extend_from_slice(&[flags | EXTENSION, EXTENDED_STATIC]),
     }
-    write_unsigned((unsigned_len(source.previous) + scratch.len()) as u64, out);
-    write_unsigned(source.previous, out);
-    out.extend_from_slice(scratch);
-    collector.row();
-    Ok(true)
+    Ok(())
+}
+
+/// Writes the lengths of the body that begins at `start` into the room before it, of which nothing is left over.
+fn close_up(start: usize, previous: u64, out: &mut Vec<u8>) {
+    let mut lengths = Vec::with_capacity(LENGTHS);
+    write_unsigned((unsigned_len(previous) + out.len() - start) as u64, &mut lengths);
+    write_unsigned(previous, &mut lengths);
+    let room = start - LENGTHS;
+    out[room..room + lengths.len()].copy_from_slice(&lengths);
+    out.copy_within(start.., room + lengths.len());
+    out.truncate(out.len() - (LENGTHS - lengths.len()));
 }
 
 /// Appends the static row of a partition that has none, in a file with static columns.
@@ -386,4 +423,23 @@ fn write_cell(
     }
     out[at] = flags;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_stand_close_before_a_body_written_in_place() {
+        for (previous, len) in [(0, 0), (127, 3), (1 << 20, 200), (u64::MAX, 20_000)] {
+            let body: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let mut expected = b"head".to_vec();
+            write_unsigned((unsigned_len(previous) + body.len()) as u64, &mut expected);
+            write_unsigned(previous, &mut expected);
+            expected.extend_from_slice(&body);
+            let mut out = [b"head", &[0; LENGTHS][..], &body].concat();
+            close_up(4 + LENGTHS, previous, &mut out);
+            assert_eq!(out, expected);
+        }
+    }
 }

@@ -20,6 +20,7 @@ use model::types::CqlType;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::Path;
 use std::rc::Rc;
 use text::{hex, json, plain, quoted};
 
@@ -51,10 +52,10 @@ pub async fn dump_json(
             dump.fragment(&fragment);
         }
         progress(reader.position());
-        out.write_all(dump.text.as_bytes())?;
+        out.write_all(dump.text.as_bytes()).map_err(Error::io(Path::new("the output")))?;
         dump.text.clear();
         if !more {
-            out.write_all(b"\n]\n")?;
+            out.write_all(b"\n]\n").map_err(Error::io(Path::new("the output")))?;
             return Ok(());
         }
     }

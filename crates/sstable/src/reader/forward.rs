@@ -32,6 +32,7 @@ impl Reader {
             self.jump().await?;
         }
         match self.decode_forward()? {
+            Stop::Bytes(n) if self.hands_on_before(n) => Ok(()),
             Stop::Bytes(n) => self.stream.require(n).await,
             Stop::More => self.stream.more().await,
             Stop::Full => Ok(()),

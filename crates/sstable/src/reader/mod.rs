@@ -15,7 +15,7 @@ use crate::data::{self, Head, flags};
 use crate::error::Error;
 use crate::index::{Entry, IndexCursor};
 use crate::input::Fault;
-use crate::large_reads::ReadId;
+use crate::large_reads::{LARGE, ReadId};
 use crate::promoted::Promoted;
 use crate::table::Sstable;
 use backward::Backward;
@@ -55,6 +55,8 @@ pub struct ReadOptions {
     pub window: u32,
     /// The read that this is a part of: what it may hold of large rows is bounded, unless this is 0.
     pub read: ReadId,
+    /// The compaction that this is a part of, which takes from the budget of such work; 0 for none.
+    pub job: ReadId,
 }
 
 impl ReadOptions {
@@ -66,6 +68,7 @@ impl ReadOptions {
         read_ahead: false,
         window: LARGEST_WINDOW,
         read: 0,
+        job: 0,
     };
     /// For scans of clients.
     pub const SCAN: ReadOptions = ReadOptions { fill_cache: false, read_ahead: true, ..ReadOptions::POINT };
@@ -115,6 +118,8 @@ pub struct Reader {
     checks_order: bool,
     /// The position of the unfiltered before, if there is one in this partition: its prefix and weight.
     before: (Vec<u8>, Option<i8>),
+    /// A large row comes next: what came before it is handed on first.
+    large_follows: bool,
 }
 
 enum State {
@@ -175,6 +180,7 @@ impl Reader {
             every_marker: false,
             checks_order: options.class == IoClass::Background,
             before: (Vec::new(), None),
+            large_follows: false,
         }
     }
 
@@ -199,6 +205,10 @@ impl Reader {
         match self.run().await {
             Ok(more) => {
                 self.batch.flush(out);
+                // A backward reader goes on in the same window.
+                if self.stream.has_large_window() && !matches!(self.state, State::Backward(_)) {
+                    self.stream.drop_large_window();
+                }
                 Ok(more)
             }
             Err(error) => {
@@ -227,6 +237,11 @@ impl Reader {
     pub fn release(&mut self) {
         self.stream.release();
         self.index.release();
+    }
+
+    /// What [`Reader::fill`] gave before is not held any more: what it took of the budget for large rows is free.
+    pub fn large_is_done(&mut self) {
+        self.stream.leave_budget();
     }
 
     /// Gives back what is held of something large: for a reader that waits to be gone on with.
@@ -258,6 +273,9 @@ impl Reader {
                 State::Backward(_) => self.backward().await?,
                 State::Leave(ended) => self.leave(ended).await?,
                 State::Done => return Ok(false),
+            }
+            if std::mem::take(&mut self.large_follows) {
+                return Ok(true);
             }
             if self.batch.weight() >= self.fill {
                 self.fill = (self.fill * 2).min(FILL);
@@ -430,6 +448,9 @@ impl Reader {
         };
         let Some(total) = head.checked_add(body) else { return Err(self.stream.corrupt("length of a row")) };
         if wanted {
+            if self.hands_on_before(total) {
+                return Ok(());
+            }
             self.stream.require(total).await?;
             let start = self.batch.arena.len();
             let body = &self.stream.rest()[head..total];
@@ -444,6 +465,13 @@ impl Reader {
         self.stream.consume(total);
         self.state = State::Choose;
         Ok(())
+    }
+
+    /// Whether the batch is handed on before a row of `bytes` is read: so a merge of many sstables has in memory only the large rows of the
+    /// partition that it is at.
+    fn hands_on_before(&mut self, bytes: usize) -> bool {
+        self.large_follows = bytes >= LARGE && !self.batch.items.is_empty();
+        self.large_follows
     }
 
     /// Decides how to read the rows of this partition.

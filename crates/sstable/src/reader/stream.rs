@@ -18,7 +18,6 @@ use bytes::Bytes;
 use rt::fs::IoClass;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -33,12 +32,14 @@ const SAMPLED_FROM: u64 = 1 << 20;
 const MOST_AHEAD: usize = 4;
 /// How much is decompressed at once, into one buffer.
 const DECODE_AHEAD: usize = 32 << 10;
-/// Something large is in memory so many times while it is read.
-const LARGE_COPIES: usize = 3;
+/// Something large is in memory so many times while it is read: in the window, and decoded.
+pub(crate) const LARGE_COPIES: usize = 2;
+/// What is left of a window for something large is moved to a buffer of at least this size, in bytes.
+const LEAST_WINDOW: usize = 4 << 10;
 /// The least that is taken from the next buffer to join it with what is left of the last.
 const JOINED: usize = 256;
 
-type Read = Pin<Box<dyn Future<Output = io::Result<Bytes>>>>;
+type Read = Pin<Box<dyn Future<Output = Result<Bytes, Error>>>>;
 
 /// Stored chunks `first..end`.
 struct Stored {
@@ -193,18 +194,43 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until there is memory for something large: for its bytes in the window, which may be copied when that grows, and for
-    /// what is made of them.
+    /// Waits until there is memory for something large: for its bytes in the window, and for what is made of them.
     #[cold]
     async fn hold(&mut self, n: usize) {
         let known = self.large.as_ref().map_or(0, |(bytes, _)| *bytes);
         let left = self.table.content_length.saturating_sub(self.position());
-        if self.options.read == 0 || n <= known || n as u64 > left {
+        let cached = &self.table.cached;
+        let (all, id) = match self.options {
+            ReadOptions { job: 0, read: 0, .. } => return,
+            ReadOptions { job: 0, read, .. } => (cached.large_reads().clone(), read),
+            ReadOptions { job, .. } => (cached.large_jobs().clone(), job),
+        };
+        if n <= known || n as u64 > left {
             return;
         }
-        let all = self.table.cached.large_reads().clone();
-        let more = Box::pin(all.enter(self.options.read, LARGE_COPIES * n)).await;
+        let more = Box::pin(all.enter(id, LARGE_COPIES * n)).await;
         self.large = Some((n, more));
+    }
+
+    /// Gives back what it took of the budget for something large, which nobody has any more.
+    pub fn leave_budget(&mut self) {
+        self.large = None;
+    }
+
+    /// Whether the window was made for something large, which is decoded.
+    #[inline]
+    pub fn has_large_window(&self) -> bool {
+        matches!(&self.window, Window::Own(own) if own.capacity() >= LARGE) && self.rest().len() < LARGE
+    }
+
+    /// Gives back a window that something large was read into. What is unread stays.
+    #[cold]
+    pub fn drop_large_window(&mut self) {
+        let place = self.position();
+        let mut small = Vec::with_capacity(self.rest().len().max(LEAST_WINDOW));
+        small.extend_from_slice(self.rest());
+        self.window = Window::Own(small);
+        (self.base, self.at) = (place, 0);
     }
 
     /// Makes more available than there is. Running into the end of the content is damage.

@@ -2,13 +2,19 @@
 
 use crate::checksums::{CRC_CHUNK, CrcFile, PAGE, PieceSums};
 use crate::compression::{Compression, CompressionInfo, PackedOffsets};
+use crate::error::Error;
+use crate::large_reads::LARGE;
 use rt::fs::{IoClass, SequentialWriter};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Content is stored in steps of this many bytes between looks at the clock: a large row has very many chunks.
+const YIELD_EVERY: usize = 256 << 10;
 
 /// Data.db: takes content, stores chunks.
 pub(crate) struct DataFile {
     out: SequentialWriter,
+    path: PathBuf,
     compression: Option<Compression>,
     /// Content that is not stored yet; it begins at `stored`.
     content: Vec<u8>,
@@ -29,9 +35,10 @@ pub(crate) struct DataDone {
 }
 
 impl DataFile {
-    pub async fn create(path: &Path, compression: Option<Compression>, class: IoClass) -> io::Result<Self> {
+    pub async fn create(path: &Path, compression: Option<Compression>, class: IoClass) -> Result<Self, Error> {
         Ok(DataFile {
-            out: SequentialWriter::create(path, class).await?,
+            out: SequentialWriter::create(path, class).await.map_err(Error::io(path))?,
+            path: path.to_path_buf(),
             compression,
             content: Vec::new(),
             stored: 0,
@@ -63,8 +70,11 @@ impl DataFile {
 
     /// Stores whole chunks.
     #[inline]
-    pub async fn drain(&mut self) -> io::Result<()> {
-        if self.content.len() < self.chunk_length() { Ok(()) } else { self.store(false).await }
+    pub async fn drain(&mut self) -> Result<(), Error> {
+        if self.content.len() < self.chunk_length() {
+            return Ok(());
+        }
+        self.store(false).await.map_err(|error| Error::io(&self.path)(error))
     }
 
     async fn store(&mut self, all: bool) -> io::Result<()> {
@@ -92,16 +102,23 @@ impl DataFile {
                     self.out.append(&self.chunk).await?;
                 }
             }
+            if at.is_multiple_of(YIELD_EVERY) {
+                rt::task::maybe_yield().await;
+            }
         }
         self.content.drain(..at);
+        // What a large row took is not kept for the small ones behind it.
+        if self.content.capacity() >= LARGE {
+            self.content.shrink_to(LARGE / 2);
+        }
         self.stored += at as u64;
         Ok(())
     }
 
     /// Stores the rest and makes it durable.
-    pub async fn finish(mut self) -> io::Result<DataDone> {
-        self.store(true).await?;
-        let (stored_length, _) = self.out.finish().await?;
+    pub async fn finish(mut self) -> Result<DataDone, Error> {
+        self.store(true).await.map_err(|error| Error::io(&self.path)(error))?;
+        let (stored_length, _) = self.out.finish().await.map_err(Error::io(&self.path))?;
         let companion = match self.compression {
             None => CrcFile { chunk: CRC_CHUNK, sums: self.crcs.finish() }.write(),
             Some(compression) => CompressionInfo {
@@ -121,26 +138,28 @@ impl DataFile {
 /// Index.db.
 pub(crate) struct IndexFile {
     out: SequentialWriter,
+    path: PathBuf,
     sums: PieceSums,
 }
 
 impl IndexFile {
-    pub async fn create(path: &Path, class: IoClass) -> io::Result<Self> {
-        Ok(IndexFile { out: SequentialWriter::create(path, class).await?, sums: PieceSums::new(PAGE) })
+    pub async fn create(path: &Path, class: IoClass) -> Result<Self, Error> {
+        let out = SequentialWriter::create(path, class).await.map_err(Error::io(path))?;
+        Ok(IndexFile { out, path: path.to_path_buf(), sums: PieceSums::new(PAGE) })
     }
 
     pub fn position(&self) -> u64 {
         self.out.position()
     }
 
-    pub async fn append(&mut self, entry: &[u8]) -> io::Result<()> {
+    pub async fn append(&mut self, entry: &[u8]) -> Result<(), Error> {
         self.sums.update(entry);
-        self.out.append(entry).await
+        self.out.append(entry).await.map_err(Error::io(&self.path))
     }
 
     /// Makes it durable; gives the length and the checksums of its pages.
-    pub async fn finish(self) -> io::Result<(u64, Vec<u32>)> {
-        let (length, _) = self.out.finish().await?;
+    pub async fn finish(self) -> Result<(u64, Vec<u32>), Error> {
+        let (length, _) = self.out.finish().await.map_err(Error::io(&self.path))?;
         Ok((length, self.sums.finish()))
     }
 }

@@ -21,7 +21,7 @@ use crate::data::{self, marker, row};
 use crate::error::Error;
 use crate::filter::FilterBuilder;
 use crate::generation::{Component, Generation, Place};
-use crate::large::{Finder, LargeLimits};
+use crate::large::{Finder, LargeCounts, LargeLimits};
 use crate::statistics::collector::{Collector, Minima};
 use crate::statistics::header::Header;
 use crate::statistics::sketch::Sketch;
@@ -36,7 +36,6 @@ use model::time::Tombstone;
 use model::types::vint::write_unsigned;
 use model::{HostId, TableSchema};
 use rt::fs::{IoClass, OpenOptions};
-use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -61,6 +60,8 @@ pub struct WriterOptions {
     pub promoted_index_block: usize,
     /// What counts as large.
     pub large: LargeLimits,
+    /// Where it is counted how much of it there was.
+    pub large_counts: Rc<LargeCounts>,
 }
 
 impl WriterOptions {
@@ -76,6 +77,7 @@ impl WriterOptions {
             class: IoClass::Background,
             promoted_index_block: 64 << 10,
             large: LargeLimits::default(),
+            large_counts: Rc::default(),
         }
     }
 }
@@ -125,8 +127,9 @@ struct Partition {
 
 /// Makes the mark of an unfinished sstable, then the files that are written while partitions come in. File systems keep the order
 /// of names that are made in one directory, so no sync is needed between them.
-async fn create_files(place: &Place, options: &WriterOptions) -> io::Result<(DataFile, IndexFile)> {
-    drop(rt::fs::open(&place.path(Component::TemporaryToc), &OpenOptions::create_new()).await?);
+async fn create_files(place: &Place, options: &WriterOptions) -> Result<(DataFile, IndexFile), Error> {
+    let mark = place.path(Component::TemporaryToc);
+    drop(rt::fs::open(&mark, &OpenOptions::create_new()).await.map_err(Error::io(&mark))?);
     let data = DataFile::create(&place.path(Component::Data), options.compression, options.class).await?;
     let index = IndexFile::create(&place.path(Component::Index), options.class).await?;
     Ok((data, index))
@@ -150,7 +153,7 @@ impl Writer {
             Ok(files) => files,
             Err(error) => {
                 crate::directory::remove_files(&place).await;
-                return Err(error.into());
+                return Err(error);
             }
         };
         Ok(Writer {
@@ -161,7 +164,7 @@ impl Writer {
             sketch: Sketch::default(),
             collector: Collector::new(schema.order.clone()),
             blocks: Blocks::new(options.promoted_index_block),
-            large: Finder::new(options.large, schema.clone()),
+            large: Finder::new(options.large, schema.clone(), options.large_counts.clone()),
             form: None,
             held_back: Vec::new(),
             held_back_weight: 0,
@@ -243,7 +246,7 @@ impl Writer {
             Fragment::Change { at, tombstone } => self.change(&at, tombstone)?,
             Fragment::PartitionEnd => self.end_partition().await?,
         }
-        Ok(self.data.drain().await?)
+        self.data.drain().await
     }
 
     fn refused(&self, why: String) -> Error {

@@ -66,16 +66,17 @@ pub async fn seal_all(all: Vec<Unsealed>) -> Result<Vec<Sealed>, Error> {
         let place = &unsealed.place;
         // The names of the other components must be durable before the one that says they are there.
         if !dirs.contains(&place.dir) {
-            rt::fs::sync_dir(&place.dir).await?;
+            rt::fs::sync_dir(&place.dir).await.map_err(Error::io(&place.dir))?;
             dirs.push(place.dir.clone());
         }
     }
     for unsealed in &all {
         let place = &unsealed.place;
-        rt::fs::rename(&place.path(Component::TemporaryToc), &place.path(Component::Toc)).await?;
+        let temporary = place.path(Component::TemporaryToc);
+        rt::fs::rename(&temporary, &place.path(Component::Toc)).await.map_err(Error::io(&temporary))?;
     }
     for dir in &dirs {
-        rt::fs::sync_dir(dir).await?;
+        rt::fs::sync_dir(dir).await.map_err(Error::io(dir))?;
     }
     Ok(all.into_iter().map(|unsealed| unsealed.outcome).collect())
 }
@@ -86,20 +87,23 @@ fn alone(key: &DecoratedKey) -> DecoratedKey {
 }
 
 /// Makes a file of these bytes, and makes it durable.
-pub(crate) async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
+pub(crate) async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> Result<(), Error> {
     write(path, OpenOptions::create_new(), bytes, class).await
 }
 
 /// Puts these bytes into a file, in place of what it holds, and makes it durable.
-pub(crate) async fn write_over(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
+pub(crate) async fn write_over(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> Result<(), Error> {
     let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
     write(path, options, bytes, class).await
 }
 
-async fn write(path: PathBuf, options: OpenOptions, bytes: Vec<u8>, class: IoClass) -> io::Result<()> {
-    let file = rt::fs::open(&path, &options).await?;
-    file.write_at(0, bytes, class).await?;
-    file.sync_all().await
+async fn write(path: PathBuf, options: OpenOptions, bytes: Vec<u8>, class: IoClass) -> Result<(), Error> {
+    let written = async {
+        let file = rt::fs::open(&path, &options).await?;
+        file.write_at(0, bytes, class).await?;
+        file.sync_all().await
+    };
+    written.await.map_err(Error::io(&path))
 }
 
 /// The contents of a TOC.txt: `small` names the components between Index.db and Checksums.db.
@@ -111,26 +115,37 @@ pub(crate) fn toc_text<'a>(small: impl Iterator<Item = &'a str>) -> String {
 
 /// Tells the operator what is large.
 fn warn(data: &LargeData, schema: &TableSchema, place: &Place) {
-    let (keyspace, table, generation) = (&schema.keyspace, &schema.name, place.generation);
-    for Large { size, partition_key, what } in &data.list {
-        match what {
-            LargeKind::Partition { rows, .. } => tracing::warn!(
-                %generation,
-                "large partition {keyspace}/{table}:{partition_key} ({size} bytes, {rows} rows)"
-            ),
-            LargeKind::Row { clustering_key } => {
-                tracing::warn!(%generation, "large row {keyspace}/{table}:{partition_key} {clustering_key} ({size} bytes)");
+    let (keyspace, table, path) = (&schema.keyspace, &schema.name, place.path(Component::Data));
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let within = |clustering_key: &String| match clustering_key.is_empty() {
+        true => String::new(),
+        false => format!("/{clustering_key}"),
+    };
+    for Large { size, partition_key, what, .. } in &data.list {
+        let (kind, path, size) = match what {
+            LargeKind::Partition { rows, .. } => ("partition", String::new(), format!("{size} bytes/{rows} rows")),
+            LargeKind::Row { clustering_key } if clustering_key.is_empty() && !schema.clustering.is_empty() => {
+                ("static row", String::new(), format!("{size} bytes"))
             }
-            LargeKind::Cell { clustering_key, column, elements: 0 } => tracing::warn!(
-                %generation,
-                "large cell {keyspace}/{table}:{partition_key} {clustering_key} {column} ({size} bytes)"
-            ),
-            LargeKind::Cell { clustering_key, column, elements } => tracing::warn!(
-                %generation,
-                "large collection {keyspace}/{table}:{partition_key} {clustering_key} {column} ({size} bytes, {elements} elements)"
-            ),
-        }
+            LargeKind::Row { clustering_key } => ("row", within(clustering_key), format!("{size} bytes")),
+            LargeKind::Cell { clustering_key, column, elements: 0 } => {
+                ("cell", format!("{}/{column}", within(clustering_key)), format!("{size} bytes"))
+            }
+            LargeKind::Cell { clustering_key, column, elements } => {
+                let path = format!("{}/{column}", within(clustering_key));
+                ("collection", path, format!("{size} bytes/{elements} elements"))
+            }
+        };
+        tracing::warn!(
+            target: "large_data",
+            "Writing large {kind} {keyspace}/{table}: {partition_key}{path} ({size}) to {file}"
+        );
     }
+}
+
+/// The task that was to write a file has ended before it had.
+fn aborted(path: PathBuf, why: &impl ToString) -> Error {
+    Error::Io { path, source: io::Error::other(why.to_string()) }
 }
 
 /// Writes and syncs all that is left to write.
@@ -158,7 +173,7 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     let index = rt::task::spawn(index.finish());
     let data = data.finish().await;
     // Waited for in any case, so that nothing writes any more when the files are removed after an error.
-    let index = index.await.unwrap_or_else(|aborted| Err(io::Error::other(aborted.to_string())));
+    let index = index.await.unwrap_or_else(|ended| Err(aborted(place.path(Component::Index), &ended)));
     let (data, (index_length, index_pages)) = (data?, index?);
     let mut stats = collector.finish();
     stats.level = options.level;
@@ -198,19 +213,23 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     let writes: Vec<_> = files
         .into_iter()
         .map(|(component, bytes)| {
-            let (place, class) = (place.clone(), options.class);
-            rt::task::spawn(async move {
-                match component {
-                    Component::Toc => write_over(place.path(Component::TemporaryToc), bytes, class).await,
-                    other => write_synced(place.path(other), bytes, class).await,
+            let class = options.class;
+            let is_toc = component == Component::Toc;
+            let path = place.path(if is_toc { Component::TemporaryToc } else { component });
+            let write = path.clone();
+            let writing = rt::task::spawn(async move {
+                match is_toc {
+                    true => write_over(write, bytes, class).await,
+                    false => write_synced(write, bytes, class).await,
                 }
-            })
+            });
+            (path, writing)
         })
         .collect();
     // All are waited for, so that nothing writes any more when files are removed after an error.
     let mut result = Ok(());
-    for write in writes {
-        let one = write.await.unwrap_or_else(|aborted| Err(io::Error::other(aborted.to_string())));
+    for (path, writing) in writes {
+        let one = writing.await.unwrap_or_else(|ended| Err(aborted(path, &ended)));
         result = result.and(one);
     }
     result?;

@@ -1,7 +1,7 @@
 //! Applying changes, step by step.
 
-use super::super::ColumnDefinition;
 use super::super::touched::Touched;
+use super::super::{ColumnDefinition, DroppedDefinition, lasting_type};
 use super::*;
 use model::id::SchemaVersion;
 use model::options::TableOptions;
@@ -98,4 +98,55 @@ fn an_epoch_outlives_changes_of_the_table_and_snapshots() {
     assert_eq!(epoch(&Metadata::empty().with(&metadata.as_ops(|_| false)).unwrap()), 7);
     let unknown = Op::Truncate { table: TableId(Uuid::from_u128(99)), epoch: 8 };
     assert!(matches!(metadata.with(&[unknown]), Err(MetadataError::Broken(_))));
+}
+
+fn user_type(fields: &[&str]) -> Op {
+    let fields = fields.iter().map(|name| (name.to_string(), "int".to_string())).collect();
+    Op::PutType(TypeDefinition { keyspace: "a".into(), name: "u".into(), fields })
+}
+
+#[test]
+fn an_identity_is_that_of_a_type_until_it_is_dropped() {
+    let identity = Uuid::from_u128(7);
+    let identify = Op::IdentifyType { keyspace: "a".into(), name: "u".into(), identity };
+    let of = |metadata: &Metadata| metadata.type_identity("a", "u");
+    let metadata = Metadata::empty().with(&[keyspace("a"), user_type(&["x"])]).unwrap();
+    assert_eq!(of(&metadata), None, "a type of release 0.1.0");
+    let metadata = metadata.with(&[identify, user_type(&["x", "y"])]).unwrap();
+    assert_eq!(of(&metadata), Some(identity), "ALTER TYPE keeps it");
+    assert_eq!(of(&Metadata::empty().with(&metadata.as_ops(|_| false)).unwrap()), Some(identity), "so does a snapshot");
+    let drop = Op::DropType { keyspace: "a".into(), name: "u".into() };
+    assert_eq!(of(&metadata.with(&[drop, user_type(&["x"])]).unwrap()), None);
+}
+
+#[test]
+fn a_dropped_column_has_the_type_that_it_had() {
+    let dropped = |ty: String| {
+        let mut op = table("a", 0, 1);
+        let Op::PutTable(definition) = &mut op else { unreachable!() };
+        let (name, kind) = ("gone".to_owned(), ColumnKind::Regular);
+        definition.dropped.push(DroppedDefinition { id: model::ColumnId(1), name, kind, ty, drop_time: 1 });
+        op
+    };
+    let type_of = |metadata: &Metadata| metadata.table("a", "t0").expect("it is there").schema.dropped[0].ty.clone();
+    let metadata = Metadata::empty().with(&[keyspace("a"), user_type(&["x", "y"])]).unwrap();
+    for text in
+        ["u", "frozen<u>", "list<frozen<u>>", "tuple<int, frozen<u>>", "map<frozen<u>, int>", "vector<frozen<u>, 2>"]
+    {
+        let before = metadata.parse_type("a", text).unwrap().freeze_nested();
+        let written = lasting_type(&before);
+        let drop = Op::DropType { keyspace: "a".into(), name: "u".into() };
+        let again = metadata.with(&[dropped(written), drop, user_type(&["z"]), table("a", 1, 1)]).unwrap();
+        assert_eq!(type_of(&again), before, "{text}");
+        let restored = Metadata::empty().with(&again.as_ops(|_| false)).unwrap();
+        assert_eq!(type_of(&restored), before, "{text}");
+        // Release 0.1.0 wrote the name: it stands for the type of now, or for none.
+        let by_name = again.with(&[dropped(text.to_owned())]).unwrap();
+        assert_eq!(type_of(&by_name).freeze_nested(), again.parse_type("a", text).unwrap().freeze_nested());
+        let gone = Op::DropType { keyspace: "a".into(), name: "u".into() };
+        assert_eq!(type_of(&again.with(&[gone, dropped(text.to_owned())]).unwrap()), CqlType::Blob);
+    }
+    let shown = |ty: &str| lasting_type(&metadata.parse_type("a", ty).unwrap());
+    assert_eq!(shown("frozen<list<int>>"), "frozen<list<int>>", "as release 0.1.0 writes it");
+    assert_eq!(shown("u"), "'UserType(a,75,78:Int32Type,79:Int32Type)'");
 }

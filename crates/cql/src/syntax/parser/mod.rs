@@ -22,6 +22,9 @@ use super::token::{Kind, Mark as M, Token};
 /// How deep terms, types, selections and relations may be nested in each other.
 pub const MAX_NESTING: usize = 100;
 
+/// How deep function calls and casts may be nested in each other: each makes a value, which can be large.
+pub const MAX_NESTED_CALLS: usize = 16;
+
 /// The longest statement, in bytes. A literal of the largest mutation (16 MiB) in hexadecimal fits.
 pub const MAX_STATEMENT_BYTES: usize = 48 << 20;
 
@@ -36,6 +39,7 @@ pub struct Parser<'a> {
     tokens: Vec<Token>,
     at: usize,
     depth: usize,
+    calls: usize,
     markers: Vec<Option<Name>>,
 }
 
@@ -46,7 +50,14 @@ impl<'a> Parser<'a> {
             let message = format!("statement of {} bytes is longer than {MAX_STATEMENT_BYTES}", source.len());
             return Err(SyntaxError { message, line: 1, column: 0 });
         }
-        Ok(Parser { source, tokens: lexer::tokens(source, MAX_TOKENS)?, at: 0, depth: 0, markers: Vec::new() })
+        Ok(Parser {
+            source,
+            tokens: lexer::tokens(source, MAX_TOKENS)?,
+            at: 0,
+            depth: 0,
+            calls: 0,
+            markers: Vec::new(),
+        })
     }
 
     /// Reads the whole text as one statement.
@@ -192,6 +203,17 @@ impl<'a> Parser<'a> {
         self.depth += 1;
         let result = rule(self);
         self.depth -= 1;
+        result
+    }
+
+    /// Runs the rule of a function call, unless too many calls are around it.
+    fn called<T>(&mut self, rule: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.calls >= MAX_NESTED_CALLS {
+            return Err(self.error(format!("more than {MAX_NESTED_CALLS} function calls nested in each other")));
+        }
+        self.calls += 1;
+        let result = rule(self);
+        self.calls -= 1;
         result
     }
 

@@ -164,7 +164,7 @@ impl Parser<'_> {
             Kind::Word(K::Cast, _) if called => {
                 self.advance();
                 self.expect(M::Open)?;
-                let expr = self.select_expr()?;
+                let expr = self.called(Self::select_expr)?;
                 self.expect_words(&[K::As])?;
                 let type_name = self.native_type()?;
                 self.expect(M::Close)?;
@@ -233,7 +233,7 @@ impl Parser<'_> {
         if self.eat(M::Close) {
             return Ok(Vec::new());
         }
-        let arguments = self.list(Self::select_expr)?;
+        let arguments = self.called(|parser| parser.list(Self::select_expr))?;
         self.expect(M::Close)?;
         Ok(arguments)
     }

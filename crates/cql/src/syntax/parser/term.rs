@@ -34,7 +34,7 @@ impl Parser<'_> {
             _ if self.is_call(0) => {
                 let name = self.function_name()?;
                 self.expect(M::Open)?;
-                Ok(Term::Call(FunctionCall { name, arguments: self.terms_until(M::Close)? }))
+                Ok(Term::Call(FunctionCall { name, arguments: self.called(|parser| parser.terms_until(M::Close))? }))
             }
             _ => Err(self.no_alternative()),
         }

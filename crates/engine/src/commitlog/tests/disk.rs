@@ -1,9 +1,10 @@
 //! On a real disk: order, acknowledgement, classification of damage, segments' lives.
 
 use super::super::format::{Image, SEGMENT_HEADER};
-use super::super::manifest::segment_path;
+use super::super::manifest::{self, segment_path};
 use super::super::*;
 use super::setup::*;
+use crate::datadir::DiskReserve;
 use crate::scratch::Scratch;
 use rt::ShardId;
 use std::path::{Path, PathBuf};
@@ -540,5 +541,68 @@ fn an_image_ends_where_the_segment_says() {
                     || path == *segments(&log.run_dir).last().expect("some")
             );
         }
+    });
+}
+
+/// While the disk space in reserve is released for a start, the log takes none of it: its first segment is the shortest one, and there is
+/// no second one until the reserve and a segment have room.
+#[test]
+fn a_log_leaves_the_disk_reserve_alone() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-reserve");
+        let reserve = |bytes| Some(DiskReserve::of(scratch.path(), bytes));
+        let sizes = |run: &Path| {
+            let files = std::fs::read_dir(run).expect("a run").map(|file| file.expect("an entry"));
+            let segments =
+                files.filter(|file| manifest::segment_of_name(&file.file_name().to_string_lossy()).is_some());
+            let mut sizes: Vec<u64> = segments.map(|file| file.metadata().expect("there").len()).collect();
+            sizes.sort();
+            sizes
+        };
+        let (_, free) = rt::fs::disk_space(scratch.path()).await.expect("space");
+        let wanting = CommitlogConfig { reserve: reserve(free * 2), ..config(scratch.path(), SyncMode::Batch) };
+        let log = Commitlog::open(wanting).await.expect("it opens all the same");
+        append(&log, 0, 1, 10).await;
+        rt::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(sizes(&log.run_dir), [4096], "{free} bytes are free");
+        log.abandon().await;
+
+        let has_it = CommitlogConfig { reserve: reserve(8192), ..config(scratch.path(), SyncMode::Batch) };
+        let log = Commitlog::open(has_it).await.expect("opened");
+        append(&log, 0, 2, 10).await;
+        // A segment's file is created first and gets its length then.
+        for _ in 0..10_000 {
+            if sizes(&log.run_dir) == [u64::from(SEGMENT); 2] {
+                break;
+            }
+            rt::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(sizes(&log.run_dir), [u64::from(SEGMENT); 2]);
+        log.abandon().await;
+        assert_eq!(numbers(scratch.path()).await, [1, 2]);
+    });
+}
+
+/// A start on a full disk retires old logs again and again: what an attempt before has removed is no error.
+#[test]
+fn logs_are_retired_again_after_a_failure() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-retired-again");
+        for number in 1..4 {
+            let log = open(scratch.path(), SyncMode::Batch).await;
+            append(&log, 0, number, 10).await;
+            log.abandon().await;
+        }
+        let old = find_old(scratch.path()).await.expect("listed");
+        assert_eq!(old.runs.len(), 3);
+        // The one attempt got so far: a run is gone, the manifest of another one is renamed, and half of its files are removed.
+        std::fs::remove_dir_all(&old.runs[0].dir).expect("removed");
+        let second = &old.runs[1].dir;
+        std::fs::rename(second.join(manifest::NAME), second.join(manifest::RETIRED)).expect("renamed");
+        std::fs::remove_file(segment_path(second, old.runs[1].run)).expect("removed");
+        for _ in 0..2 {
+            retire(&old).await.expect("what is left goes");
+        }
+        assert!(find_old(scratch.path()).await.expect("listed").is_empty());
     });
 }

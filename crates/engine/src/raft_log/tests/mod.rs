@@ -173,6 +173,25 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
     });
 }
 
+/// What is written to a file without a name is gone with the process.
+#[test]
+fn a_log_that_was_removed_acknowledges_nothing() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-removed");
+        let (log, mut model) = (open(scratch.path()).await, Model::default());
+        take(&log, &mut model, &Step::Append(1, 3)).await.expect("done");
+        log.check_there().await.expect("there");
+        let path = log_path(scratch.path(), 1);
+        std::fs::remove_file(&path).expect("removed");
+        for what in [log.check_there().await, take(&log, &mut model, &Step::Vote(7)).await] {
+            let why = what.expect_err("it is gone").to_string();
+            assert!(why.contains("log-1 was removed while the node ran"), "{why}");
+        }
+        std::fs::write(&path, "another").expect("written");
+        assert!(take(&log, &mut model, &Step::Vote(8)).await.is_err(), "it has failed for good");
+    });
+}
+
 #[test]
 fn a_batch_of_which_the_middle_was_not_written_is_torn_and_not_damaged() {
     rt::block_on(async {

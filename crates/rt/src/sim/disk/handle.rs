@@ -1,9 +1,9 @@
 //! Open files and locks of a simulated disk.
 
-use super::{Disk, Fault, Kind, Outcome};
+use super::{Disk, Entry, Fault, Kind, Outcome, normal};
 use bytes::Bytes;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An open file of a simulated disk.
 pub(crate) struct SimFile {
@@ -111,6 +111,11 @@ impl SimFile {
             }
             Ok(())
         })
+    }
+
+    pub fn is_at(&self, path: &Path) -> Outcome<bool> {
+        let state = self.disk.alive(self.boot)?;
+        Ok(matches!(state.names.get(&normal(path)), Some(Entry::File(inode)) if inode == self.inode))
     }
 
     pub fn len(&self) -> Outcome<u64> {

@@ -21,6 +21,13 @@ pub(super) struct Sealing {
     open: Option<usize>,
 }
 
+impl Sealing {
+    /// Whether segments are compressed.
+    pub fn compresses(&self) -> bool {
+        self.form == Form::Lz4
+    }
+}
+
 impl Outbox {
     /// From the next frame on, frames go out in segments.
     pub fn use_segments(&mut self, form: Form) {

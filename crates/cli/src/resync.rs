@@ -1,0 +1,156 @@
+//! `messina admin resync`: gives nodes the writes that they missed and no hint brings.
+
+use crate::Failure;
+use crate::admin::{Api, Method, quoted};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::{Map, Value, json};
+
+/// The name of the command.
+pub const NAME: &str = "resync";
+
+/// The command.
+pub fn command() -> Command {
+    let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+    Command::new(NAME)
+        .about(
+            "Brings a node the writes that it missed and no hint brings: reads the tables concerned at consistency ALL",
+        )
+        .args([
+            Arg::new("node").required_unless_present("all").help("The node's address or host id"),
+            flag("all")
+                .conflicts_with_all(["node", "forget"])
+                .help("All nodes that missed writes, one after the other"),
+            flag("forget").conflicts_with("force").help("Reads nothing: the node has been repaired in another way"),
+            flag("force")
+                .help("Reads also if the node missed writes for longer than gc_grace_seconds: deleted rows may return. If nothing is noted as missed, reads all tables of the node"),
+        ])
+}
+
+/// Runs the command.
+pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
+    let forced = if arguments.get_flag("force") { "?force=true" } else { "" };
+    let ask = |method, node: &str| api.send(method, &format!("/cluster/missed/{}{forced}", quoted(node)));
+    let nodes = api.get("/cluster/nodes")?;
+    if arguments.get_flag("all") {
+        return all(&nodes, |node| ask(Method::Post, node), as_json);
+    }
+    let node = arguments.get_one::<String>("node").map(String::as_str).unwrap_or_default();
+    let is_forgotten = arguments.get_flag("forget");
+    let answer = ask(if is_forgotten { Method::Delete } else { Method::Post }, node)?;
+    if as_json {
+        println!("{answer}");
+    } else {
+        print!("{}", of_one(&nodes, node, &answer, is_forgotten));
+    }
+    Ok(())
+}
+
+/// What is printed for one node.
+fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> String {
+    let tables: String = list(answer).iter().map(|table| format!("{}\n", word(table))).collect();
+    let is_noted = missing(nodes).iter().any(|one| one["address"] == node || one["host_id"] == node);
+    match (tables.is_empty(), is_noted) {
+        (true, false) if is_forgotten => format!("nothing is noted as missed for {node}\n"),
+        (true, false) => format!("nothing is noted as missed for {node}: nothing was read\n"),
+        (true, true) if !is_forgotten => format!("no table had to be read for {node}\n"),
+        _ => tables,
+    }
+}
+
+/// Brings every node that missed writes what it lacks. The failure of one does not keep the others from it.
+fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: bool) -> Result<(), Failure> {
+    let (chosen, mut answers, mut failed) = (missing(nodes), Map::new(), Vec::new());
+    if chosen.is_empty() && !as_json {
+        println!("nothing is noted as missed for any node");
+    }
+    for node in &chosen {
+        // The id: two nodes may have swapped their addresses.
+        let (host, address) = (word(&node["host_id"]), word(&node["address"]));
+        match resync(&host) {
+            Ok(answer) => {
+                if !as_json {
+                    let tables: Vec<String> = list(&answer).iter().map(word).collect();
+                    println!(
+                        "{address}: {}",
+                        if tables.is_empty() { "no table had to be read".into() } else { tables.join(", ") }
+                    );
+                }
+                answers.insert(address, answer);
+            }
+            Err(Failure { why, .. }) => {
+                eprintln!("{address}: {why}");
+                answers.insert(address.clone(), json!({ "error": why }));
+                failed.push(address);
+            }
+        }
+    }
+    if as_json {
+        println!("{}", Value::Object(answers));
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} of {} nodes still miss writes: {}", failed.len(), chosen.len(), failed.join(", "))))
+}
+
+/// The nodes for which something is noted.
+fn missing(nodes: &Value) -> Vec<&Value> {
+    list(nodes).iter().filter(|node| node["missed_writes"].is_object()).collect()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn nodes() -> Value {
+        let missed = json!({ "tables": ["ks.t"], "any_table": false, "why": "...", "since": 1 });
+        json!([
+            { "address": "a", "host_id": "1", "missed_writes": missed },
+            { "address": "b", "host_id": "2", "missed_writes": null },
+            { "address": "c", "host_id": "3", "missed_writes": missed },
+        ])
+    }
+
+    #[test]
+    fn all_nodes_with_a_note_are_asked_for_one_after_the_other() {
+        let asked = RefCell::new(Vec::new());
+        let answer = |node: &str| {
+            asked.borrow_mut().push(node.to_owned());
+            if node == "1" { Err(Failure::new("it is down")) } else { Ok(json!(["ks.t"])) }
+        };
+        let failure = all(&nodes(), answer, false).expect_err("one has failed");
+        assert_eq!(*asked.borrow(), ["1", "3"]);
+        assert_eq!(failure.why, "1 of 2 nodes still miss writes: a");
+        assert!(all(&json!([]), |_| Ok(Value::Null), false).is_ok());
+    }
+
+    #[test]
+    fn it_is_said_if_nothing_is_noted() {
+        let none = json!([]);
+        assert_eq!(of_one(&nodes(), "b", &none, false), "nothing is noted as missed for b: nothing was read\n");
+        assert_eq!(of_one(&nodes(), "2", &Value::Null, true), "nothing is noted as missed for 2\n");
+        assert_eq!(of_one(&nodes(), "3", &none, false), "no table had to be read for 3\n");
+        assert_eq!(of_one(&nodes(), "a", &Value::Null, true), "");
+        assert_eq!(of_one(&nodes(), "a", &json!(["ks.t", "ks.u"]), false), "ks.t\nks.u\n");
+    }
+
+    #[test]
+    fn a_node_or_all_are_named() {
+        let parsed = |line: &str| command().try_get_matches_from(line.split(' ')).is_ok();
+        for line in ["resync a", "resync a --force", "resync a --forget", "resync --all", "resync --all --force"] {
+            assert!(parsed(line), "{line}");
+        }
+        for line in ["resync", "resync a --all", "resync --all --forget", "resync a --force --forget"] {
+            assert!(!parsed(line), "{line}");
+        }
+    }
+}

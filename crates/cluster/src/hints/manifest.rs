@@ -1,0 +1,172 @@
+//! Which files of hints must be there: a file of hints that was removed looks like one that never was.
+//!
+//! One manifest for each directory of a shard. It lies in another directory than the hints, so it notices when all of them are gone.
+//! It names files by target and number, and is replaced durably at each change.
+//!
+//! Invariant: the manifest names no file that is not there, whatever crashes. A file is named after its directory entry is durable and
+//! before a hint in it is acknowledged. It is no longer named before it is removed. So a named file that is missing was removed by
+//! somebody else, and a file that is not named holds no hint that somebody still needs. The latter is adopted all the same: it may be
+//! of a release without manifests.
+
+use super::sealed;
+use model::id::HostId;
+use rt::sync::Semaphore;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+/// The version of the file.
+const FORMAT: u8 = 1;
+
+/// What the file says: of each target, the first and last number of each run of files without a gap.
+type Named = Vec<(HostId, Vec<(u64, u64)>)>;
+
+/// The files of hints that must be in one directory of a shard.
+pub(super) struct Manifest {
+    path: PathBuf,
+    files: RefCell<BTreeMap<HostId, BTreeSet<u64>>>,
+    /// There was a manifest when the node started, and it could be read: what it does not name is of no use.
+    is_known: bool,
+    /// Counts changes, and those that are on disk.
+    changes: Cell<u64>,
+    written: Cell<u64>,
+    turn: Semaphore,
+}
+
+impl Manifest {
+    /// Reads a manifest. Without one nothing is known of the files.
+    pub async fn open(path: PathBuf) -> io::Result<Manifest> {
+        let named = match rt::fs::read(&path).await {
+            Ok(bytes) => {
+                let named = sealed::decode::<Named>(FORMAT, &bytes);
+                if named.is_none() {
+                    // A node must not fail to start over its own notes.
+                    tracing::error!(file = %path.display(),
+                        "the manifest of hints cannot be read: files of hints that are missing go unnoticed at this start");
+                }
+                named
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let is_known = named.is_some();
+        let numbers = |runs: Vec<(u64, u64)>| runs.into_iter().flat_map(|(first, last)| first..=last).collect();
+        let files = named.unwrap_or_default().into_iter().map(|(target, runs)| (target, numbers(runs))).collect();
+        let (files, turn) = (RefCell::new(files), Semaphore::new(1));
+        // Where there is none, one is written before the first file of hints is created: after a kill in between, that file is known to be
+        // of no use.
+        let changes = Cell::new(u64::from(!is_known));
+        Ok(Manifest { path, files, is_known, changes, written: Cell::new(0), turn })
+    }
+
+    /// Whether nothing that a target needs is in a file which is not named.
+    pub fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// The nodes of which files are named.
+    pub fn targets(&self) -> Vec<HostId> {
+        self.files.borrow().keys().copied().collect()
+    }
+
+    /// The numbers of the files that are named of a target.
+    pub fn files(&self, target: HostId) -> BTreeSet<u64> {
+        self.files.borrow().get(&target).cloned().unwrap_or_default()
+    }
+
+    /// Names a file, in memory.
+    pub fn put(&self, target: HostId, number: u64) {
+        if self.files.borrow_mut().entry(target).or_default().insert(number) {
+            self.changes.set(self.changes.get() + 1);
+        }
+    }
+
+    /// No longer names a file, in memory.
+    pub fn take(&self, target: HostId, number: u64) {
+        let mut files = self.files.borrow_mut();
+        let Some(of_target) = files.get_mut(&target) else { return };
+        if of_target.remove(&number) {
+            self.changes.set(self.changes.get() + 1);
+        }
+        if of_target.is_empty() {
+            files.remove(&target);
+        }
+    }
+
+    /// Names a file, durably. After an error it is not named, but the file may be on disk with its name until the next
+    /// [`Manifest::write`].
+    pub async fn add(&self, target: HostId, number: u64) -> io::Result<()> {
+        self.put(target, number);
+        let written = self.write().await;
+        if written.is_err() {
+            self.take(target, number);
+        }
+        written
+    }
+
+    /// No longer names a file, durably. After an error it is still named.
+    pub async fn remove(&self, target: HostId, number: u64) -> io::Result<()> {
+        self.take(target, number);
+        let written = self.write().await;
+        if written.is_err() {
+            self.put(target, number);
+        }
+        written
+    }
+
+    /// Puts on disk what has changed. Changes that come while another one is being written are written together.
+    pub async fn write(&self) -> io::Result<()> {
+        let own = self.changes.get();
+        if self.written.get() >= own {
+            return Ok(());
+        }
+        let _turn = self.turn.acquire().await.map_err(io::Error::other)?;
+        if self.written.get() >= own {
+            return Ok(());
+        }
+        let upto = self.changes.get();
+        let bytes = sealed::encode(FORMAT, &self.named());
+        rt::fs::write_durably(&self.path, &bytes).await?;
+        self.written.set(upto);
+        Ok(())
+    }
+
+    fn named(&self) -> Named {
+        self.files.borrow().iter().map(|(target, numbers)| (*target, runs(numbers))).collect()
+    }
+}
+
+/// The first and last number of each run without a gap.
+fn runs(numbers: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn the_form_of_the_file_stays() {
+        let numbers = BTreeSet::from([1, 2, 3, 7]);
+        let named: Named = vec![(HostId(Uuid::from_u128(5)), runs(&numbers))];
+        let bytes = sealed::encode(FORMAT, &named);
+        let body = [&[1, 16][..], &[0; 15], &[5, 2, 1, 3, 7, 7]].concat();
+        assert_eq!(bytes[..5], [FORMAT, body.len() as u8, 0, 0, 0]);
+        assert_eq!(bytes[5..bytes.len() - 4], body);
+        assert_eq!(sealed::decode::<Named>(FORMAT, &bytes), Some(named));
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 4;
+            assert_eq!(sealed::decode::<Named>(FORMAT, &bad), None, "byte {at}");
+        }
+    }
+}

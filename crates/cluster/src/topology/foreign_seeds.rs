@@ -1,0 +1,106 @@
+//! Seeds that belong to another cluster, for the operator to know.
+//!
+//! A node that has data is in a cluster, if only in one of its own, and looks for no other. So nodes that each began a cluster and get each
+//! other's addresses as seeds stay apart, which nobody would notice: each says once what it finds at such a seed.
+
+use super::join::{Answer, NoAnswer, Request, ask};
+use crate::internode::{Internode, Party};
+use crate::metadata::MetadataService;
+use rt::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+/// Pause before the seeds are asked first, and then the second time.
+const FIRST_PAUSE: Duration = Duration::from_secs(4);
+/// The longest pause between two rounds.
+const LONGEST_PAUSE: Duration = Duration::from_secs(256);
+
+/// What was found at seeds that do not belong here.
+#[derive(Default)]
+struct Findings {
+    last: BTreeMap<SocketAddr, String>,
+    told: BTreeMap<SocketAddr, String>,
+}
+
+impl Findings {
+    /// Takes what a round found, and gives what of it is to be logged: what is new, and was found by two rounds. A node that has just joined
+    /// may not be known here yet.
+    fn news(&mut self, found: BTreeMap<SocketAddr, String>) -> Vec<(SocketAddr, String)> {
+        let is_news = |(address, why): &(&SocketAddr, &String)| {
+            self.last.get(*address) == Some(*why) && self.told.get(*address) != Some(*why)
+        };
+        let news: Vec<_> = found.iter().filter(is_news).map(|(address, why)| (*address, why.clone())).collect();
+        self.told.retain(|address, _| found.contains_key(address) || self.last.contains_key(address));
+        self.told.extend(news.iter().cloned());
+        self.last = found;
+        news
+    }
+}
+
+/// Looks at the seeds now and then until this node stops. `seeds` gives their addresses as they are now. On shard 0.
+pub async fn watch(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
+    let stopping = rt::shard::stopping();
+    let (mut findings, mut pause) = (Findings::default(), FIRST_PAUSE);
+    loop {
+        if stopping.unless(rt::time::sleep(pause)).await.is_none() {
+            return;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        let Some(internode) = internode.upgrade() else { return };
+        let Some(found) = stopping.unless(look(&internode, seeds().await)).await else { return };
+        for (seed, why) in findings.news(found) {
+            tracing::warn!(
+                %seed,
+                why,
+                "a seed belongs to another cluster and is ignored: clusters cannot be merged. Take it out of `seeds`; or, to have this node \
+                 join that cluster, start it with an empty data directory"
+            );
+        }
+    }
+}
+
+/// What is found at those seeds that do not belong here.
+async fn look(internode: &Rc<Internode>, seeds: Vec<SocketAddr>) -> BTreeMap<SocketAddr, String> {
+    let members: BTreeSet<SocketAddr> = internode
+        .stated()
+        .into_values()
+        .chain(internode.found().into_values())
+        .chain([internode.own().address])
+        .collect();
+    let mut found = BTreeMap::new();
+    for seed in seeds.into_iter().filter(|seed| !members.contains(seed)) {
+        match ask(internode, seed, Request::Discover(BTreeSet::new())).await {
+            Ok((Party { host, .. }, Answer::InCluster)) => {
+                let service = rt::shard::service::<MetadataService>();
+                if service.current().topology.node(host).is_none() {
+                    found.insert(seed, format!("node {host} is there, in a cluster without this node"));
+                }
+            }
+            Err(NoAnswer::Ever(why)) => {
+                found.insert(seed, why);
+            }
+            Ok(_) | Err(NoAnswer::Yet(_) | NoAnswer::Own | NoAnswer::Twin(_)) => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_told_of_once_and_when_it_changes() {
+        let seed: SocketAddr = ([127, 0, 0, 2], 7000).into();
+        let of = |why: &str| BTreeMap::from([(seed, why.to_owned())]);
+        let mut findings = Findings::default();
+        let mut news = |found| findings.news(found).into_iter().map(|(_, why)| why).collect::<Vec<_>>();
+        assert!(news(of("a")).is_empty(), "it may have joined just now");
+        assert_eq!(news(of("a")), ["a"]);
+        assert!(news(of("a")).is_empty() && news(BTreeMap::new()).is_empty() && news(of("a")).is_empty());
+        assert!(news(of("a")).is_empty(), "a round without an answer changes nothing");
+        assert!(news(of("b")).is_empty());
+        assert_eq!(news(of("b")), ["b"]);
+    }
+}

@@ -1,0 +1,130 @@
+//! The execution of a plan, whatever it does.
+
+use super::Processor;
+use crate::api::{Answer, AnswerKind, ClientState, QueryParams};
+use crate::attributes::Attributes;
+use crate::authorize::{Permission, Resource, authorize};
+use crate::batch::{self, Part, Whole};
+use crate::error::Error;
+use crate::plan::{BatchPlan, Plan, Planned, bind};
+use crate::request::Request;
+use crate::schema::{is_schema_statement, names};
+use crate::syntax::Statement;
+use crate::term::Env;
+use crate::{describe, schema, system};
+use cluster::Metadata;
+use replica::Trace;
+use std::rc::Rc;
+
+impl Processor {
+    #[inline]
+    pub(super) async fn run(
+        &self,
+        planned: &Planned,
+        client: &Rc<ClientState>,
+        params: &QueryParams,
+        metadata: Rc<Metadata>,
+        trace: Option<Rc<Trace>>,
+    ) -> Result<Answer, Error> {
+        let values = bind(&params.values, &planned.variables.columns)?;
+        let env = Env { values: &values, variables: &planned.variables.columns };
+        let config = self.config();
+        let request = self.request(&config, metadata, client, params, trace);
+        match &planned.plan {
+            Plan::Select(select) => {
+                self.statistics.select(select, params);
+                allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
+                let answer = select.execute(env, &request).await?;
+                self.statistics.selected(&answer);
+                Ok(answer)
+            }
+            Plan::Modify(modify) => {
+                self.statistics.modification(modify, params);
+                allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
+                modify.execute(env, &request).await
+            }
+            Plan::Configure(modify) => {
+                self.statistics.modification(modify, params);
+                allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
+                Box::pin(system::config::update(modify, env, &request)).await?;
+                Ok(Answer::new(AnswerKind::Void))
+            }
+            Plan::Unwritable(modify) => {
+                self.statistics.modification(modify, params);
+                allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
+                request.check_write_level()?;
+                Err(system::not_writable(&modify.schema, params.consistency))
+            }
+            Plan::Batch(batch) => {
+                self.statistics.batch(batch.kind, params, batch.statements.iter().map(|modify| modify.verb));
+                Box::pin(run_batch(batch, env, &request)).await
+            }
+            Plan::Use(keyspace) => self.use_keyspace(client, keyspace, &request.metadata()),
+            Plan::Truncate(truncate) => {
+                let (statement, attributes) = &**truncate;
+                let keyspace = names::keyspace_of(client, &statement.table)?;
+                allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
+                let timeout = attributes.timeout(env, config.truncate_timeout)?;
+                request.let_go_of_metadata();
+                Box::pin(schema::truncate(client, statement, Some(timeout))).await
+            }
+            Plan::Describe(statement) => {
+                authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;
+                describe::describe(client, statement)
+            }
+            Plan::Schema(schema) => {
+                let (statement, attributes) = &**schema;
+                let permission = permission_of(statement);
+                authorize(client.role.borrow().as_deref(), permission, Resource::AllKeyspaces)?;
+                if !is_schema_statement(statement) {
+                    return Err(Error::not_supported("This statement"));
+                }
+                let drop_time = attributes.timestamp(env, rt::time::wall_micros(), false)?;
+                Box::pin(schema::execute(client, statement, drop_time, &config.guardrails)).await
+            }
+        }
+    }
+
+    fn use_keyspace(&self, client: &ClientState, keyspace: &str, metadata: &Metadata) -> Result<Answer, Error> {
+        if !crate::system::is_virtual(keyspace) && metadata.keyspace(keyspace).is_none() {
+            return Err(Error::invalid(format!("Keyspace '{keyspace}' does not exist")));
+        }
+        *client.keyspace.borrow_mut() = Some(keyspace.to_owned());
+        Ok(Answer::new(AnswerKind::SetKeyspace(keyspace.to_owned())))
+    }
+}
+
+#[inline]
+fn allowed(client: &ClientState, permission: Permission, keyspace: &str, table: &str) -> Result<(), Error> {
+    authorize(client.role.borrow().as_deref(), permission, Resource::Table { keyspace, table })
+}
+
+fn permission_of(statement: &Statement) -> Permission {
+    match statement {
+        Statement::CreateKeyspace(_) | Statement::CreateTable(_) | Statement::CreateType(_) => Permission::Create,
+        Statement::DropKeyspace(_)
+        | Statement::DropTable(_)
+        | Statement::DropType(_)
+        | Statement::DropUnsupported(_) => Permission::Drop,
+        _ => Permission::Alter,
+    }
+}
+
+async fn run_batch(plan: &BatchPlan, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+    for modify in &plan.statements {
+        allowed(request.client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
+    }
+    let parts: Vec<Part<'_>> = plan.statements.iter().map(|modify| Part { modify, env }).collect();
+    let attributes: &Attributes = &plan.attributes;
+    let now = rt::time::wall_micros();
+    let whole = Whole {
+        kind: plan.kind,
+        timestamp: attributes.timestamp(env, now, request.config.restrict_future_timestamp)?,
+        timeout: attributes
+            .timeout
+            .as_ref()
+            .map(|_| attributes.timeout(env, request.config.write_timeout))
+            .transpose()?,
+    };
+    batch::execute(&parts, &whole, request).await
+}

@@ -1,0 +1,120 @@
+//! What of a request is recorded while it runs, and written down afterwards: its trace, and that it was slow.
+
+use super::Processor;
+use crate::api::{ClientState, QueryParams};
+use crate::plan::Planned;
+use crate::slow_log::{self, SlowRequest};
+use crate::trace_store;
+use cluster::MetadataService;
+use replica::Trace;
+use std::rc::Rc;
+
+/// A request that is answered, as it is written down.
+pub(super) struct Finished<'a> {
+    pub client: &'a ClientState,
+    pub params: &'a QueryParams,
+    pub command: &'static str,
+    pub request: &'static str,
+    /// The statement; those of a batch one after the other.
+    pub text: &'a str,
+    /// What was executed; nothing if it could not be planned.
+    pub planned: &'a [Rc<Planned>],
+}
+
+impl Processor {
+    /// Where the time of a request is taken: it is traced, or slow ones are logged.
+    #[inline]
+    pub(super) fn trace_of(&self, params: &QueryParams) -> Option<Rc<Trace>> {
+        match params.trace {
+            Some(id) => Some(Rc::new(Trace::new(id))),
+            None if self.slow_log.settings().enabled => Some(Rc::new(Trace::new(rt::random::time_uuid()))),
+            None => None,
+        }
+    }
+
+    /// Where the steps of a request are recorded: nowhere if only its time is wanted.
+    pub(super) fn steps_of(&self, trace: &Rc<Trace>, params: &QueryParams) -> Option<Rc<Trace>> {
+        let wanted = params.trace.is_some() || !self.slow_log.settings().fast;
+        wanted.then(|| trace.clone())
+    }
+
+    /// Writes down, after a request, the trace that was asked for, and if it was slow, that and a record of it.
+    pub(super) fn finished(&self, trace: Rc<Trace>, finished: Finished<'_>) {
+        let Finished { client, params, command, request, text, planned } = finished;
+        let duration = trace.elapsed_micros();
+        let admitted = self.slow_log.admit(duration);
+        if params.trace.is_none() && admitted.is_none() {
+            return;
+        }
+        let mut parameters = vec![
+            ("consistency_level".to_owned(), params.consistency.name().to_owned()),
+            ("query".to_owned(), text.to_owned()),
+        ];
+        if let Some(level) = params.serial_consistency {
+            parameters.push(("serial_consistency_level".to_owned(), level.name().to_owned()));
+        }
+        if let Some(size) = params.page_size {
+            parameters.push(("page_size".to_owned(), size.to_string()));
+        }
+        let Some(admitted) = admitted else {
+            return self.save_trace(Some(trace), client, parameters, command, request);
+        };
+        let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
+        let mut tables: Vec<String> = planned.iter().flat_map(|planned| planned.plan.table_names()).collect();
+        tables.sort();
+        tables.dedup();
+        let slow = SlowRequest {
+            session: trace.id,
+            started_at: session.started_at,
+            duration,
+            command: text.to_owned(),
+            parameters: session.parameters.clone(),
+            client: session.client,
+            node: session.coordinator,
+            tables,
+            username: client.role.borrow().clone(),
+        };
+        let (coordinator, ttl) = (self.coordinator.clone(), self.slow_log.settings().ttl_seconds);
+        let trace_ttl = params.trace.is_none().then_some(ttl);
+        rt::task::spawn(async move {
+            slow_log::save(&coordinator, slow, ttl).await;
+            drop(admitted);
+            trace_store::save(&coordinator, trace, session, trace_ttl).await;
+        })
+        .detach();
+    }
+
+    pub(super) fn save_trace(
+        &self,
+        trace: Option<Rc<Trace>>,
+        client: &ClientState,
+        parameters: Vec<(String, String)>,
+        command: &'static str,
+        request: &str,
+    ) {
+        let Some(trace) = trace else { return };
+        let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
+        let coordinator = self.coordinator.clone();
+        rt::task::spawn(async move { trace_store::save(&coordinator, trace, session, None).await }).detach();
+    }
+}
+
+/// What a trace that ends now was about; nothing on a shard without metadata.
+fn session_of(
+    trace: &Trace,
+    client: &ClientState,
+    parameters: Vec<(String, String)>,
+    command: &'static str,
+    request: &str,
+) -> Option<trace_store::Session> {
+    let service = rt::shard::try_service::<MetadataService>()?;
+    let elapsed = i64::from(trace.elapsed_micros()) / 1000;
+    Some(trace_store::Session {
+        client: client.address.map(|address| address.ip()),
+        coordinator: service.info().broadcast_address,
+        command,
+        request: request.to_owned(),
+        parameters,
+        started_at: rt::time::wall_micros() / 1000 - elapsed,
+    })
+}

@@ -1,0 +1,52 @@
+//! Writes to a column that was dropped and added again, with timestamps of before the drop.
+
+use crate::support::with_node;
+use cql::QueryParams;
+use engine::Engine;
+
+/// What such writes bring is the same before and after a flush. Without the rule they are read from the memtable, and then lost.
+#[test]
+fn writes_of_before_a_drop_are_dead_at_once() {
+    with_node("dropped_columns", |session| async move {
+        session.use_keyspace("ks").await;
+        session
+            .ok("CREATE TABLE t (p int, c int, v int, w int, m map<int, int>, s int static, PRIMARY KEY (p, c))")
+            .await;
+        for column in ["v int", "m map<int, int>", "s int static"] {
+            let name = column.split(' ').next().unwrap_or_default();
+            session.ok(&format!("ALTER TABLE t DROP {name}")).await;
+            session.ok(&format!("ALTER TABLE t ADD {column}")).await;
+        }
+        let early = rt::time::wall_micros() - 3_000_000;
+        let params = QueryParams { timestamp: Some(early), ..QueryParams::default() };
+        let insert = "INSERT INTO t (p, c, v, w, m, s) VALUES (1, 1, 1, 1, {1: 1}, 1)";
+        session.processor.query(&session.client, insert, &params).await.expect("the write is taken");
+        // Operations on elements are not written in one pass, so that both ways of making a row are tried.
+        session.ok(&format!("UPDATE t USING TIMESTAMP {early} SET v = 2, w = 2 WHERE p = 1 AND c = 2")).await;
+        session.ok(&format!("UPDATE t USING TIMESTAMP {early} SET m[1] = 2, w = 2 WHERE p = 1 AND c = 3")).await;
+        session.ok("INSERT INTO t (p, c, v, w, m) VALUES (1, 4, 4, 4, {4: 4})").await;
+        let expected = [
+            "c=1, v=null, w=1, m=null, s=null",
+            "c=2, v=null, w=2, m=null, s=null",
+            "c=3, v=null, w=2, m=null, s=null",
+            "c=4, v=4, w=4, m={4: 4}, s=null",
+        ];
+        let select = "SELECT c, v, w, m, s FROM t";
+        assert_eq!(session.rows(select).await, expected, "in the memtable");
+        rt::shard::service::<Engine>().flush(None).await.expect("the memtables are flushed");
+        assert_eq!(session.rows(select).await, expected, "in sstables");
+    });
+}
+
+#[test]
+fn no_column_is_dropped_in_the_future() {
+    with_node("dropped_in_the_future", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v int, w int)").await;
+        for time in [i64::MAX, rt::time::wall_micros() + 60_000_000] {
+            let refused = session.query(&format!("ALTER TABLE t DROP v USING TIMESTAMP {time}")).await;
+            assert!(refused.unwrap_err().to_string().contains("in the future"), "{time}");
+        }
+        session.ok("ALTER TABLE t DROP v USING TIMESTAMP 1").await;
+    });
+}

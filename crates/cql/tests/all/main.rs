@@ -1,0 +1,28 @@
+//! The tests of CQL through a session, one module for each subject.
+//!
+//! They are one program, because linking one for each file takes minutes.
+//! `hot_path` and `statement_memory` count allocations, so each has an allocator and a program of its own.
+
+mod bound;
+mod clock;
+mod dropped_columns;
+mod grammar;
+mod groups;
+mod language;
+mod large_data;
+mod many_operations;
+mod metadata;
+mod nulls;
+mod pages;
+mod paging;
+mod prepared;
+mod prepared_altered;
+mod prepared_dropped;
+mod reference;
+mod robust;
+mod slow_log;
+mod statistics;
+mod support;
+mod traces;
+mod type_limits;
+mod types_again;

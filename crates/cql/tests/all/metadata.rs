@@ -1,0 +1,44 @@
+//! How long statements hold on to the metadata that they were planned by: others may wait for these to go out of use.
+
+use crate::support::with_node;
+use cluster::MetadataService;
+use cql::QueryParams;
+use rt::sync::Deadline;
+use rt::time::Duration;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+/// Looks for rows that are not there, a row at a time.
+const STATEMENTS: [&str; 2] =
+    ["SELECT p FROM t WHERE v = 1 ALLOW FILTERING", "SELECT p, sum(v) FROM t WHERE v = 1 GROUP BY p ALLOW FILTERING"];
+
+#[test]
+fn a_statement_of_many_pages_holds_metadata_for_one_at_most() {
+    with_node("let-go", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
+        for p in 0..400 {
+            session.ok(&format!("INSERT INTO t (p, v) VALUES ({p}, 0)")).await;
+        }
+        let service = rt::shard::service::<MetadataService>();
+        let params = QueryParams { page_size: Some(1), ..QueryParams::default() };
+        for (n, text) in STATEMENTS.into_iter().enumerate() {
+            let mut looking = pin!(session.processor.query(&session.client, text, &params));
+            let begun = poll_fn(|cx| Poll::Ready(looking.as_mut().poll(cx))).await;
+            assert!(begun.is_pending(), "{text}: there are more pages");
+            session.ok(&format!("CREATE TABLE other{n} (p int PRIMARY KEY)")).await;
+            let number = service.number();
+            let mut let_go = false;
+            let answer = loop {
+                match poll_fn(|cx| Poll::Ready(looking.as_mut().poll(cx))).await {
+                    Poll::Ready(answer) => break answer,
+                    Poll::Pending => let_go |= service.wait_until_unused(number, Deadline::after(Duration::ZERO)).await,
+                }
+                rt::task::yield_now().await;
+            };
+            answer.expect("it is there");
+            assert!(let_go, "{text}: the metadata from before were in use until its end");
+        }
+    });
+}

@@ -1,0 +1,212 @@
+#![allow(dead_code, reason = "each program uses its part")]
+//! A node of one shard in this process, on a directory of its own, and a session that speaks to it.
+
+pub mod statements;
+
+use bytes::Bytes;
+use cluster::coordinator::{PageLimits, TimestampClock};
+use cluster::metadata::open_log;
+use cluster::{Coordinator, MetadataService, NodeInfo};
+use cql::api::{BoundValue, BoundValues, Rows};
+use cql::{Answer, AnswerKind, ClientState, Error, Processor, QueryParams};
+use engine::datadir::DataDir;
+use engine::{Engine, EngineConfig};
+use model::CqlType;
+use model::types::Value;
+use replica::{Replica, ReplicaConfig};
+use rt::ShardId;
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// The stack of a test's thread: futures of unoptimised builds are large.
+const STACK: usize = 16 << 20;
+
+/// Runs `test` against a fresh node.
+pub fn with_node<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F + Send) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, || run(name, test)).expect("a thread starts");
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F) {
+    let path = std::env::temp_dir().join(format!("messina-cql-{name}-{}", std::process::id()));
+    if path.exists() {
+        std::fs::remove_dir_all(&path).expect("an old directory can be removed");
+    }
+    std::fs::create_dir_all(&path).expect("a directory can be made");
+    rt::block_on(async {
+        let _data_dir = start(path.clone()).await;
+        test(Session::new()).await;
+        rt::shard::service::<Engine>().stop().await;
+    });
+    std::fs::remove_dir_all(&path).expect("the directory can be removed");
+}
+
+async fn start(path: PathBuf) -> DataDir {
+    let data_dir = DataDir::open(&path, "Test Cluster", 1).await.expect("a fresh data directory opens");
+    let host = data_dir.host_id;
+    let config = EngineConfig::new(path.clone(), ShardId(0), host, 64 << 20);
+    let engine = Engine::open(config).await.expect("a fresh engine opens");
+    rt::shard::install(engine.clone());
+    let address: IpAddr = "127.0.0.1".parse().expect("an address");
+    let info = Rc::new(NodeInfo {
+        host_id: host,
+        cluster_name: "Test Cluster".into(),
+        shards: 1,
+        datacenter: "datacenter1".into(),
+        rack: "rack1".into(),
+        rpc_address: address,
+        listen_address: address,
+        broadcast_address: address,
+        native_port: 9042,
+        shard_aware_port: 19042,
+        storage_port: 7000,
+        release_version: "4.1.7".into(),
+        started_micros: 0,
+    });
+    rt::shard::install(info.clone());
+    let (log, recovered) = open_log(&path, &info).await.expect("fresh metadata opens");
+    let metadata = MetadataService::start(engine.clone(), info, &recovered, Some(log)).await;
+    let metadata = metadata.unwrap_or_else(|_| panic!("fresh metadata starts"));
+    rt::shard::install(metadata.clone());
+    engine.replay_finished().await.expect("there is nothing to replay");
+    engine.start();
+    let replica = Replica::new(engine, ReplicaConfig::with_memory(64 << 20));
+    rt::shard::install(replica.clone());
+    let coordinator = Coordinator::new(metadata, replica, TimestampClock::above(i64::MIN), PageLimits::default());
+    rt::shard::install(coordinator.clone());
+    rt::shard::install(Rc::new(Processor::new(coordinator)));
+    data_dir
+}
+
+/// A client's session.
+pub struct Session {
+    /// The door.
+    pub processor: Rc<Processor>,
+    /// The connection's state.
+    pub client: Rc<ClientState>,
+}
+
+impl Session {
+    fn new() -> Self {
+        let client = Rc::new(ClientState {
+            keyspace: RefCell::new(None),
+            role: RefCell::new(None),
+            address: Some("127.0.0.1:40000".parse().expect("an address")),
+            tablets_routing: Cell::new(false),
+            cancel: rt::sync::Cancel::new(),
+            identity: Default::default(),
+        });
+        Session { processor: rt::shard::service::<Processor>(), client }
+    }
+
+    /// Another connection to the same node.
+    pub fn another(&self) -> Session {
+        Session::new()
+    }
+
+    /// Executes text without values.
+    pub async fn query(&self, text: &str) -> Result<Answer, Error> {
+        self.processor.query(&self.client, text, &QueryParams::default()).await
+    }
+
+    /// Executes text that must succeed.
+    pub async fn ok(&self, text: &str) -> Answer {
+        self.query(text).await.unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    /// The rows of a SELECT that must succeed, each as text.
+    pub async fn rows(&self, text: &str) -> Vec<String> {
+        match self.ok(text).await.kind {
+            AnswerKind::Rows(rows) => show_rows(&rows),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    /// A keyspace, in use.
+    pub async fn use_keyspace(&self, name: &str) {
+        let replication = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
+        self.ok(&format!("CREATE KEYSPACE {name} WITH replication = {replication}")).await;
+        self.ok(&format!("USE {name}")).await;
+    }
+}
+
+/// Values by place.
+pub fn values(values: &[(&CqlType, Value)]) -> BoundValues {
+    BoundValues::Positional(values.iter().map(|(ty, value)| bound(ty, value)).collect())
+}
+
+/// A bound value.
+pub fn bound(ty: &CqlType, value: &Value) -> BoundValue {
+    match value.encode(ty).expect("the value is of its type") {
+        Some(bytes) => BoundValue::Value(bytes.into()),
+        None => BoundValue::Null,
+    }
+}
+
+/// Each row as `name=value, ...`.
+pub fn show_rows(rows: &Rows) -> Vec<String> {
+    let mut rest = rows.body.clone();
+    let shown = (0..rows.count)
+        .map(|_| {
+            let columns = rows.metadata.columns.iter().map(|column| {
+                let len = i32::from_be_bytes(take(&mut rest, 4)[..].try_into().expect("four bytes"));
+                let bytes = usize::try_from(len).ok().map(|len| take(&mut rest, len));
+                let value = Value::decode_optional(&column.ty, bytes.as_deref());
+                let value = value.unwrap_or_else(|error| panic!("{}: {error}", column.name));
+                format!("{}={}", column.name, value.to_cql_literal(&column.ty))
+            });
+            columns.collect::<Vec<_>>().join(", ")
+        })
+        .collect();
+    assert!(rest.is_empty(), "{} bytes are left after the last row", rest.len());
+    shown
+}
+
+fn take(rest: &mut Bytes, len: usize) -> Bytes {
+    assert!(len <= rest.len(), "a row is cut short");
+    rest.split_to(len)
+}
+
+/// Runs `first` against a fresh node and `second` against the same node after a restart. The commitlog is not replayed.
+pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
+    name: &str,
+    first: impl FnOnce(Session) -> F + Send,
+    second: impl FnOnce(Session, T) -> G + Send,
+) {
+    let path = std::env::temp_dir().join(format!("messina-cql-{name}-{}", std::process::id()));
+    if path.exists() {
+        std::fs::remove_dir_all(&path).expect("an old directory can be removed");
+    }
+    std::fs::create_dir_all(&path).expect("a directory can be made");
+    let kept = on_a_thread(|| {
+        rt::block_on(async {
+            let _data_dir = start(path.clone()).await;
+            let kept = first(Session::new()).await;
+            rt::shard::service::<Engine>().stop().await;
+            kept
+        })
+    });
+    on_a_thread(|| {
+        rt::block_on(async {
+            let _data_dir = start(path.clone()).await;
+            second(Session::new(), kept).await;
+            rt::shard::service::<Engine>().stop().await;
+        })
+    });
+    std::fs::remove_dir_all(&path).expect("the directory can be removed");
+}
+
+fn on_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, run).expect("a thread starts");
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

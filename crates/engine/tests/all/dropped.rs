@@ -1,0 +1,59 @@
+//! What a kill in the middle of a drop has taken away stays away, also when the power goes later.
+//!
+//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine --features sim --test all dropped::
+
+use crate::support::*;
+use engine::Engine;
+use rt::sim::{Disk, Unsynced};
+use std::path::{Path, PathBuf};
+
+/// The files of the table's own directory, without what is below it.
+fn left(disk: &Disk) -> Vec<PathBuf> {
+    let files = disk.files().into_iter().map(|(file, _)| file);
+    files
+        .filter(|file| file.parent().is_some_and(|dir| dir.starts_with("/data/data/ks") && !dir.ends_with("mine")))
+        .collect()
+}
+
+/// A killed process leaves the removal of names to the kernel: the next start finds nothing to remove, and must see to it all the same.
+#[test]
+fn what_a_killed_drop_removed_does_not_come_back_with_a_power_loss() {
+    // A start that learns of the drop only while it runs removes the directory in the usual way.
+    for (with_snapshot, at_start) in [(false, true), (true, true), (false, false)] {
+        let (schema, dir, disk) = (schema(0, |_| {}), Path::new("/data"), Disk::new(3));
+        disk.set_unsynced(Unsynced::Lost);
+        rt::sim::block_on(1, &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(1)).await;
+            let change = Change::Insert { k: 1, c: 1, value: "v".into() };
+            engine.apply_durably(&change.mutation(&schema, 1), &key(1)).await.unwrap();
+            engine.flush(None).await.unwrap();
+            if with_snapshot {
+                snapshot(&engine, schema.id, "mine").await;
+            }
+            assert!(!left(&disk).is_empty());
+            // So far a drop comes before it is killed.
+            if with_snapshot {
+                for file in left(&disk) {
+                    rt::fs::remove_file(&file).await.unwrap();
+                }
+            } else {
+                rt::fs::remove_dir_all(left(&disk)[0].parent().unwrap()).await.unwrap();
+            }
+        });
+        assert_eq!(left(&disk), [] as [PathBuf; 0], "the page cache has it so");
+        rt::sim::block_on(2, &disk, async {
+            let engine = Engine::open(config(dir, 16 << 20)).await.unwrap();
+            match at_start {
+                true => assert!(
+                    !engine.sweep_dropped(&schema, rt::time::wall_micros()).await.unwrap(),
+                    "there is nothing to remove"
+                ),
+                false => engine.remove_directory(&schema).await.unwrap(),
+            }
+            engine.stop().await;
+        });
+        // From now on the table may be forgotten.
+        disk.lose_power();
+        assert_eq!(left(&disk), [] as [PathBuf; 0], "with a snapshot: {with_snapshot}, at start: {at_start}");
+    }
+}

@@ -1,0 +1,338 @@
+//! Files of sstables that are gone when an engine starts: no row is lost silently, and no file is deleted.
+
+use crate::support::*;
+use engine::commitlog::{self, OldLogs};
+use engine::datadir::{DataDir, Inventory};
+use engine::{Engine, LogLeft};
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+const ROWS: i32 = 40;
+
+fn quiet() -> Rc<TableSchema> {
+    schema(0, |options| {
+        options.compaction.insert("enabled".into(), "false".into());
+    })
+}
+
+/// An engine with two sstables, each with half of the rows, that was killed later. The directory of its table.
+async fn prepared(root: &Path, schema: &Rc<TableSchema>) -> PathBuf {
+    let engine = open(config(root, 16 << 20), schema, &tablets(1)).await;
+    for half in 0..2 {
+        for k in (0..ROWS).filter(|k| k % 2 == half) {
+            let change = Change::Insert { k, c: 1, value: format!("v{k}") };
+            engine.apply_durably(&change.mutation(schema, 1), &key(k)).await.unwrap();
+        }
+        engine.flush(None).await.unwrap();
+    }
+    engine.stop().await;
+    // The log of the next run holds none of the rows.
+    open(config(root, 16 << 20), schema, &tablets(1)).await.abandon().await;
+    root.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The names of the files of the first sstable.
+fn first(dir: &Path) -> Vec<String> {
+    let all = names(dir);
+    let toc = all.iter().find(|name| name.ends_with("-big-TOC.txt")).expect("there is an sstable");
+    let own = toc.trim_end_matches("TOC.txt").to_owned();
+    all.into_iter().filter(|name| name.starts_with(&own)).collect()
+}
+
+fn component(name: &str) -> &str {
+    name.rsplit_once("-big-").expect("a component").1
+}
+
+async fn count(engine: &Engine, schema: &TableSchema) -> usize {
+    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await.len()
+}
+
+#[test]
+fn a_lost_toc_is_rebuilt() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("lost-toc"), quiet());
+        let dir = prepared(&scratch.0, &schema).await;
+        let before = names(&dir);
+        let toc = dir.join(first(&dir).into_iter().find(|name| component(name) == "TOC.txt").unwrap());
+        let contents = std::fs::read(&toc).unwrap();
+        std::fs::remove_file(&toc).unwrap();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        assert_eq!(count(&engine, &schema).await, ROWS as usize);
+        assert_eq!(std::fs::read(&toc).unwrap(), contents);
+        assert_eq!(names(&dir), before);
+        engine.stop().await;
+    });
+}
+
+/// A lost component is reported when the table is read; without the TOC.txt as well, the files are moved aside.
+#[test]
+fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
+    rt::block_on(async {
+        let schema = quiet();
+        let template = Scratch::new("lost-component");
+        let dir = prepared(&template.0, &schema).await;
+        let own = first(&dir);
+        assert!(own.len() >= 8, "{own:?}");
+        for lost in own.iter().filter(|name| component(name) != "TOC.txt") {
+            let (path, toc) = (dir.join(lost), dir.join(own.iter().find(|name| component(name) == "TOC.txt").unwrap()));
+            let (contents, contents_of_toc) = (std::fs::read(&path).unwrap(), std::fs::read(&toc).unwrap());
+            std::fs::remove_file(&path).unwrap();
+            let engine = open(config(&template.0, 16 << 20), &schema, &tablets(1)).await;
+            let error = reading_fails(&engine, &schema).await;
+            assert!(error.contains("me-") && error.contains("-big-"), "{lost}: {error}");
+            engine.abandon().await;
+
+            std::fs::remove_file(&toc).unwrap();
+            let engine = open(config(&template.0, 16 << 20), &schema, &tablets(1)).await;
+            assert_eq!(count(&engine, &schema).await, ROWS as usize / 2, "{lost}: the other sstable is served");
+            engine.abandon().await;
+            let mut left = own.clone();
+            left.retain(|name| name != lost && component(name) != "TOC.txt");
+            assert_eq!(names(&dir.join("quarantine")), left, "{lost}");
+
+            for name in left {
+                std::fs::rename(dir.join("quarantine").join(&name), dir.join(&name)).unwrap();
+            }
+            std::fs::write(&path, contents).unwrap();
+            std::fs::write(&toc, contents_of_toc).unwrap();
+        }
+        let engine = open(config(&template.0, 16 << 20), &schema, &tablets(1)).await;
+        assert_eq!(count(&engine, &schema).await, ROWS as usize);
+        engine.stop().await;
+    });
+}
+
+/// The system refuses one file: its table alone cannot be read, and the error names the file.
+#[test]
+fn a_component_that_the_system_refuses_makes_its_table_unreadable() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("refused-component"), quiet());
+        let dir = prepared(&scratch.0, &schema).await;
+        for refused in first(&dir) {
+            let (path, aside) = (dir.join(&refused), scratch.0.join("aside"));
+            std::fs::rename(&path, &aside).unwrap();
+            std::fs::create_dir(&path).unwrap();
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            let error = reading_fails(&engine, &schema).await;
+            assert!(error.contains(&refused), "{refused}: {error}");
+            engine.abandon().await;
+            std::fs::remove_dir(&path).unwrap();
+            std::fs::rename(&aside, &path).unwrap();
+        }
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        assert_eq!(count(&engine, &schema).await, ROWS as usize);
+        engine.stop().await;
+    });
+}
+
+async fn reading_fails(engine: &Engine, schema: &TableSchema) -> String {
+    let reader = engine.reader(schema.id, PartitionRange::FULL, Rc::new(Slice::full()), engine::ReadOptions::default());
+    let mut fragments = Default::default();
+    match reader {
+        Err(error) => error.to_string(),
+        Ok(mut reader) => loop {
+            match reader.fill(&mut fragments).await {
+                Ok(true) => {}
+                Ok(false) => panic!("the table was read to its end"),
+                Err(error) => break error.to_string(),
+            }
+        },
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy_dir(&entry.path(), &target),
+            // A temporary file of the engine may have gone.
+            false => drop(std::fs::copy(entry.path(), target)),
+        }
+    }
+}
+
+/// Removes a directory in which the engine may be making files.
+fn remove_dir(dir: &Path) {
+    while std::fs::remove_dir_all(dir).is_err_and(|error| error.kind() != std::io::ErrorKind::NotFound) {}
+}
+
+/// The files of the log in use, of which there is one run.
+fn of_log(root: &Path) -> Vec<PathBuf> {
+    let run = std::fs::read_dir(root.join("commitlog/0")).unwrap().next().unwrap().unwrap().path();
+    names(&run).into_iter().map(|name| run.join(name)).collect()
+}
+
+fn segment(root: &Path) -> PathBuf {
+    of_log(root).into_iter().find(|path| path.to_string_lossy().contains("/segment-")).unwrap()
+}
+
+fn manifest(root: &Path) -> PathBuf {
+    of_log(root).into_iter().find(|path| path.ends_with("manifest")).unwrap()
+}
+
+/// Waits until the log has its next segment: it writes no manifest then until that is used, and so does not mend what an attack does.
+async fn is_settled(root: &Path) {
+    let names_two = || {
+        let text = std::fs::read_to_string(manifest(root)).unwrap_or_default();
+        let list = text.split_once("\"segments\": [").and_then(|(_, rest)| rest.split_once(']'));
+        list.is_some_and(|(list, _)| list.contains(','))
+    };
+    while !names_two() {
+        rt::time::sleep(rt::time::Duration::from_millis(5)).await;
+    }
+}
+
+/// Somebody changes the log of a running engine.
+type Attack = fn(&Path);
+
+const ATTACKS_ON_THE_LOG: [Attack; 7] = [
+    |root| remove_dir(&root.join("commitlog")),
+    |root| remove_dir(manifest(root).parent().unwrap()),
+    |root| std::fs::remove_file(segment(root)).unwrap(),
+    |root| std::fs::remove_file(manifest(root)).unwrap(),
+    |root| std::fs::remove_file(manifest(root).with_file_name("synced")).unwrap(),
+    |root| std::fs::File::options().write(true).open(segment(root)).unwrap().set_len(100).unwrap(),
+    |root| {
+        let (log, copy) = (root.join("commitlog"), root.join("copy"));
+        copy_dir(&log, &copy);
+        remove_dir(&log);
+        std::fs::rename(&copy, &log).unwrap();
+    },
+];
+
+/// The stop flushes what the log should have held, and claims nothing else.
+#[test]
+fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
+    rt::block_on(async {
+        for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
+            let (scratch, schema) = (Scratch::new(&format!("log-changed-{i}")), quiet());
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            for k in 0..ROWS {
+                if k == ROWS / 2 {
+                    is_settled(&scratch.0).await;
+                    attack(&scratch.0);
+                }
+                let change = Change::Insert { k, c: 1, value: format!("v{k}") };
+                // The engine may have noticed.
+                if engine.apply_durably(&change.mutation(&schema, 1), &key(k)).await.is_err() {
+                    break;
+                }
+            }
+            let written = count(&engine, &schema).await;
+            assert!(written >= ROWS as usize / 2, "attack {i}: {written}");
+            let left = engine.stop().await;
+            let Some(LogLeft::Removed { what, run }) = left.log else { panic!("attack {i}: {left:?}") };
+            assert!(what.contains("while the node ran"), "attack {i}: {what}");
+            assert!(left.tables.is_empty(), "attack {i}: {:?}", left.tables);
+            // As the stop of a node does.
+            commitlog::retire(&OldLogs { runs: vec![run] }).await.unwrap();
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            assert_eq!(count(&engine, &schema).await, written, "attack {i}");
+            engine.stop().await;
+        }
+    });
+}
+
+/// Without waiting for a stop, and also if nothing is written.
+#[test]
+fn a_log_that_was_changed_behind_the_engine_fails_soon() {
+    rt::block_on(async {
+        for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
+            let (scratch, schema) = (Scratch::new(&format!("log-watched-{i}")), quiet());
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            is_settled(&scratch.0).await;
+            attack(&scratch.0);
+            let failed = rt::time::timeout(rt::time::Duration::from_secs(30), engine.failure()).await;
+            let failed = failed.unwrap_or_else(|_| panic!("attack {i} goes unnoticed")).to_string();
+            assert!(failed.contains("while the node ran"), "attack {i}: {failed}");
+            engine.stop().await;
+        }
+    });
+}
+
+/// An operator puts an older copy of a table's directory in its place, or something else stands there for a file. By what an older copy
+/// says, acknowledged rows would be removed, or truncated ones would return.
+#[test]
+fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("older"), quiet());
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let dir = scratch.0.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));
+        let older = scratch.0.join("older");
+        let mut made = Vec::new();
+        for epoch in [4, 5] {
+            let change = Change::Insert { k: 1, c: 1, value: "v".into() };
+            engine.apply_durably(&change.mutation(&schema, 1), &key(1)).await.unwrap();
+            engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+            engine.begin_epoch(&schema, epoch).await.unwrap();
+            made.extend(engine.next_made().await.unwrap());
+            if epoch == 4 {
+                copy_dir(&dir, &older);
+            }
+        }
+        engine.stop().await;
+        let data_dir = DataDir::open(&scratch.0, "test", 1).await.unwrap();
+        let note = |inventory: &mut Inventory| made.iter().for_each(|made| inventory.add(made));
+        data_dir.inventory_keeper(true).change(note).await.unwrap();
+        drop(data_dir);
+        let data_dir = DataDir::open(&scratch.0, "test", 1).await.unwrap();
+        assert_eq!(data_dir.missing_of_table(&schema, 5).await.unwrap(), [], "nothing is missing");
+
+        for name in ["epoch", "replay-marks-0"] {
+            let (path, aside) = (dir.join(name), scratch.0.join("aside"));
+            std::fs::rename(&path, &aside).unwrap();
+            let named = async |why: &str| {
+                let missing = data_dir.missing_of_table(&schema, 5).await.unwrap();
+                let [missing] = missing.as_slice() else { panic!("{name}: {missing:?}") };
+                assert!(missing.what.contains(&*path.to_string_lossy()) && missing.what.contains(why), "{missing}");
+                missing.in_its_place.clone()
+            };
+            assert_eq!(named("is missing").await, None);
+            std::fs::copy(older.join(name), &path).unwrap();
+            assert_eq!(named("is older than it was").await, None);
+            std::fs::write(&path, "messina").unwrap();
+            assert_eq!(named("is damaged").await, Some(path.clone()));
+            std::fs::remove_file(&path).unwrap();
+            std::fs::create_dir(&path).unwrap();
+            assert_eq!(named("is a directory").await, Some(path.clone()));
+            data_dir.move_away(&path).await.unwrap();
+            assert_eq!(named("is missing").await, None);
+            std::fs::rename(&aside, &path).unwrap();
+        }
+        assert_eq!(data_dir.missing_of_table(&schema, 5).await.unwrap(), [], "all is back");
+    });
+}
+
+/// What a crash in the middle of writing leaves has a `TOC.txt.tmp` from the start, and is deleted.
+#[test]
+fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("unfinished"), quiet());
+        let dir = prepared(&scratch.0, &schema).await;
+        let before = names(&dir);
+        for name in ["me-7-big-TOC.txt.tmp", "me-7-big-Data.db", "na-8-big-Data.db", "mc-9-big-TOC.txt.tmp"] {
+            std::fs::write(dir.join(name), "half").unwrap();
+        }
+        std::fs::create_dir_all(dir.join("quarantine")).unwrap();
+        std::fs::write(dir.join("quarantine/na-8-big-Data.db"), "another").unwrap();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        assert_eq!(count(&engine, &schema).await, ROWS as usize);
+        engine.stop().await;
+        let mut after = names(&dir);
+        after.retain(|name| name != "quarantine");
+        assert_eq!(after, before);
+        assert_eq!(names(&dir.join("quarantine")), ["na-8-big-Data.db", "na-8-big-Data.db.1"]);
+        assert_eq!(std::fs::read(dir.join("quarantine/na-8-big-Data.db")).unwrap(), b"another");
+    });
+}

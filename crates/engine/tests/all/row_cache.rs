@@ -1,0 +1,227 @@
+//! The cache of rows is never stale: whatever flushes, compactions, truncates and schema changes come between writes and reads, a
+//! read through it sees what a read past it sees.
+
+use crate::support::*;
+use engine::{Engine, ReadOptions};
+use model::fragment::Fragment;
+use model::key::Clustering;
+use model::mutation::MutationBuilder;
+use model::range::{PartitionRange, Slice};
+use model::row::{Cell, Marker, RowBuilder};
+use model::schema::TableSchema;
+use model::time::Tombstone;
+use model::{CqlType, SchemaVersion};
+use proptest::prelude::*;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// `t (k int primary key, v text)`.
+fn key_value(version: u128) -> Rc<TableSchema> {
+    let wide = schema(0, |options| {
+        options.compaction.insert("enabled".into(), "false".into());
+    });
+    let v = wide.regulars.iter().find(|column| column.id == VALUE).unwrap().clone();
+    assert_eq!(v.ty, CqlType::Text);
+    Rc::new(TableSchema::new(
+        wide.id,
+        SchemaVersion(Uuid::from_u128(version)),
+        "ks",
+        "kv",
+        wide.partition_key.clone(),
+        Vec::new(),
+        Vec::new(),
+        vec![v],
+        Vec::new(),
+        wide.options.clone(),
+    ))
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { k: i32, timestamp: i64 },
+    DeleteCell { k: i32, timestamp: i64 },
+    DeletePartition { k: i32, timestamp: i64 },
+    Read { k: i32 },
+    Flush,
+    Compact,
+    Truncate,
+    Alter,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (k, timestamp) = (0i32..6, 1i64..1_000_000);
+    prop_oneof![
+        6 => (k.clone(), timestamp.clone()).prop_map(|(k, timestamp)| Step::Write { k, timestamp }),
+        1 => (k.clone(), timestamp.clone()).prop_map(|(k, timestamp)| Step::DeleteCell { k, timestamp }),
+        1 => (k.clone(), timestamp).prop_map(|(k, timestamp)| Step::DeletePartition { k, timestamp }),
+        12 => k.prop_map(|k| Step::Read { k }),
+        4 => Just(Step::Flush),
+        1 => Just(Step::Compact),
+        1 => Just(Step::Truncate),
+        1 => Just(Step::Alter),
+    ]
+}
+
+/// What a client sees: the cells' values.
+async fn seen(engine: &Engine, schema: &TableSchema, k: i32, bypass: bool) -> Vec<Vec<u8>> {
+    let options = ReadOptions { bypass, ..ReadOptions::default() };
+    let range = PartitionRange::singular(&key(k));
+    let fragments = read_fragments(engine, schema.id, range, Slice::full(), options).await;
+    let mut cover = model::compact::Cover::default();
+    let mut values = Vec::new();
+    for fragment in &fragments {
+        match fragment {
+            Fragment::PartitionStart { tombstone, .. } => cover.start(*tombstone),
+            Fragment::Row { row, .. } => {
+                values.extend(model::compact::live_cells(row, cover.row(), NOW).map(|cell| cell.value.to_vec()))
+            }
+            _ => {}
+        }
+    }
+    values
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn never_stale(steps in prop::collection::vec(step(), 1..120)) {
+        rt::block_on(async {
+            let scratch = Scratch::new("row-cache");
+            let mut schema = key_value(1);
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+            for (n, step) in steps.into_iter().enumerate() {
+                let mutation = |k: i32| MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+                match step {
+                    Step::Write { k, timestamp } => {
+                        let mut row = RowBuilder::new(Some(Marker::new(timestamp)), Tombstone::LIVE);
+                        row.push(&Cell::live(VALUE, timestamp, n.to_string().as_bytes()));
+                        let mut builder = mutation(k);
+                        builder.row(Clustering::EMPTY, row.finish());
+                        engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+                    }
+                    Step::DeleteCell { k, timestamp } => {
+                        let mut row = RowBuilder::new(None, Tombstone::LIVE);
+                        row.push(&Cell::dead(VALUE, timestamp, DELETED_AT));
+                        let mut builder = mutation(k);
+                        builder.row(Clustering::EMPTY, row.finish());
+                        engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+                    }
+                    Step::DeletePartition { k, timestamp } => {
+                        let mut builder = mutation(k);
+                        builder.delete_partition(Tombstone::new(timestamp, DELETED_AT));
+                        engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+                    }
+                    Step::Read { k } => {
+                        let through = seen(&engine, &schema, k, false).await;
+                        assert_eq!(through, seen(&engine, &schema, k, true).await, "k = {k}, step {n}");
+                    }
+                    Step::Flush => engine.flush(None).await.unwrap(),
+                    Step::Compact => engine.compact_major(schema.id).await.unwrap(),
+                    Step::Truncate => drop(engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap()),
+                    Step::Alter => {
+                        schema = key_value(2 + n as u128);
+                        engine.update_schema(schema.clone());
+                    }
+                }
+            }
+            engine.stop().await;
+        });
+    }
+}
+
+#[test]
+fn a_row_is_found_whatever_is_flushed_and_compacted() {
+    rt::block_on(async {
+        let scratch = Scratch::new("row-cache-hits");
+        let schema = key_value(1);
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let write = async |k: i32, timestamp: i64| {
+            let mut row = RowBuilder::new(Some(Marker::new(timestamp)), Tombstone::LIVE);
+            row.push(&Cell::live(VALUE, timestamp, b"x"));
+            let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+            builder.row(Clustering::EMPTY, row.finish());
+            engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+        };
+        let hits = || (engine.metrics().rows.hits, engine.metrics().rows.misses);
+        for k in 0..200 {
+            write(k, 1).await;
+        }
+        engine.flush(None).await.unwrap();
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (0, 1));
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (1, 1));
+        // Other keys are flushed: the filter says that nothing is new.
+        write(1000, 2).await;
+        engine.flush(None).await.unwrap();
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (2, 1));
+        engine.compact_major(schema.id).await.unwrap();
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (3, 1), "a compaction brings nothing new");
+        write(1, 3).await;
+        engine.flush(None).await.unwrap();
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (3, 2), "the new sstable has the key");
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (4, 2));
+        engine.stop().await;
+    });
+}
+
+/// The deletion and what it covers go in one compaction, so that no filter tells of either.
+#[test]
+fn a_purged_deletion_takes_the_cached_row_along() {
+    rt::block_on(async {
+        let scratch = Scratch::new("row-cache-purged");
+        let schema = key_value(1);
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let mutation = |k: i32| MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+        for k in [1, 2] {
+            let mut row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE);
+            row.push(&Cell::live(VALUE, 1, b"x"));
+            let mut builder = mutation(k);
+            builder.row(Clustering::EMPTY, row.finish());
+            engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+        }
+        engine.flush(None).await.unwrap();
+        assert_eq!(seen(&engine, &schema, 1, false).await, [b"x".to_vec()]);
+        let mut builder = mutation(1);
+        builder.delete_partition(Tombstone::new(2, DELETED_AT));
+        engine.apply_durably(&builder.finish(&schema), &key(1)).await.unwrap();
+        engine.flush(None).await.unwrap();
+        engine.compact_major(schema.id).await.unwrap();
+        assert_eq!(seen(&engine, &schema, 1, false).await, Vec::<Vec<u8>>::new());
+        assert_eq!(seen(&engine, &schema, 2, false).await, [b"x".to_vec()]);
+        engine.stop().await;
+    });
+}
+
+/// A write older than a deletion that was purged is seen, with the cache as without it.
+#[test]
+fn a_cached_deletion_goes_when_it_was_purged() {
+    rt::block_on(async {
+        let scratch = Scratch::new("row-cache-purged-alone");
+        let schema = key_value(1);
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let apply = async |k: i32, row: RowBuilder| {
+            let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+            builder.row(Clustering::EMPTY, row.finish());
+            engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+        };
+        let with = |cell: Cell<'_>| {
+            let mut row = RowBuilder::new(None, Tombstone::LIVE);
+            row.push(&cell);
+            row
+        };
+        apply(1, with(Cell::dead(VALUE, 5, DELETED_AT))).await;
+        apply(2, with(Cell::live(VALUE, 1, b"y"))).await;
+        engine.flush(None).await.unwrap();
+        assert_eq!(seen(&engine, &schema, 1, false).await, Vec::<Vec<u8>>::new());
+        engine.compact_major(schema.id).await.unwrap();
+        apply(1, with(Cell::live(VALUE, 1, b"x"))).await;
+        assert_eq!(seen(&engine, &schema, 1, true).await, [b"x".to_vec()]);
+        assert_eq!(seen(&engine, &schema, 1, false).await, [b"x".to_vec()]);
+        engine.stop().await;
+    });
+}

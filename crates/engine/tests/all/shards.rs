@@ -1,0 +1,267 @@
+//! Several shards on one data directory, and restarts with other numbers of them.
+
+use crate::support::*;
+use engine::commitlog::{self, OldLogs, ReplayOptions};
+use engine::datadir::DataDir;
+use engine::replay::replay_logs;
+use engine::{Engine, TabletRange};
+use model::TableId;
+use model::key::DecoratedKey;
+use model::range::{PartitionRange, Slice};
+use rt::{Machine, MachineConfig, ShardId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const TABLETS: u64 = 6;
+
+fn owner(tablet: u32, shards: usize) -> ShardId {
+    ShardId((tablet as usize % shards) as u16)
+}
+
+fn route(key: &DecoratedKey, shards: usize) -> ShardId {
+    let tablet = tablets(TABLETS).into_iter().find(|tablet| tablet.range.contains(key)).unwrap();
+    owner(tablet.id, shards)
+}
+
+async fn add_table(dir: PathBuf, shards: usize, epoch: u64) {
+    let shard = rt::shard::this();
+    let schema = schema(0, |_| {});
+    let mut config = config(&dir, 32 << 20);
+    config.shard = shard;
+    config.log.shard = shard;
+    config.log.dir = dir.join("commitlog").join(shard.to_string());
+    let engine = Engine::open(config).await.unwrap();
+    rt::shard::install(engine.clone());
+    if shard == ShardId(0) {
+        engine.catch_up_with_epoch(&schema, epoch, rt::time::wall_micros()).await.unwrap();
+    }
+    let own: Vec<TabletRange> =
+        tablets(TABLETS).into_iter().filter(|tablet| owner(tablet.id, shards) == shard).collect();
+    engine.add_table(schema, own).await.unwrap();
+}
+
+async fn replay_part(old: OldLogs, shards: usize) {
+    let part = old.part(rt::shard::this(), shards as u16);
+    let to = |_: TableId, key: &DecoratedKey| Some(route(key, shards));
+    replay_logs(&part, ReplayOptions::default(), to).await.unwrap();
+}
+
+/// Starts a node with so many shards, runs `f` on shard 0, and ends it in order or as a crash does.
+fn run<T: Send + 'static, F>(dir: PathBuf, shards: usize, crash: bool, f: impl FnOnce() -> F + Send + 'static) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    run_in_epoch(dir, shards, 0, crash, f)
+}
+
+/// A life on a full disk: what is replayed cannot be made safe, and the old logs are kept. It ends as a crash does.
+fn run_with_old_logs<T: Send + 'static, F>(dir: PathBuf, shards: usize, f: impl FnOnce() -> F + Send + 'static) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    run_as(dir, shards, 0, true, false, f)
+}
+
+/// The same, of a table that the metadata say to be in this epoch.
+fn run_in_epoch<T: Send + 'static, F>(
+    dir: PathBuf,
+    shards: usize,
+    epoch: u64,
+    crash: bool,
+    f: impl FnOnce() -> F + Send + 'static,
+) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    run_as(dir, shards, epoch, crash, true, f)
+}
+
+fn run_as<T: Send + 'static, F>(
+    dir: PathBuf,
+    shards: usize,
+    epoch: u64,
+    crash: bool,
+    retires: bool,
+    f: impl FnOnce() -> F + Send + 'static,
+) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    let config = MachineConfig { shards, overprovisioned: true, ..MachineConfig::default() };
+    let machine = Machine::start(config, |_| async { rt::shard::stopping().cancelled().await }).unwrap();
+    let done = machine.call(ShardId(0), move || async move {
+        let _data_dir = DataDir::open(&dir, "test", shards as u16).await.unwrap();
+        let old = commitlog::find_old(&dir.join("commitlog")).await.unwrap();
+        for shard in 0..shards as u16 {
+            let dir = dir.clone();
+            rt::shard::call(ShardId(shard), move || add_table(dir, shards, epoch)).await;
+        }
+        let logs = old.clone();
+        rt::shard::call_all(move || replay_part(logs.clone(), shards)).await;
+        if retires {
+            rt::shard::call_all(|| async {
+                rt::shard::service::<Engine>().replay_finished().await.unwrap();
+            })
+            .await;
+            commitlog::retire(&old).await.unwrap();
+            rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
+        }
+        let out = f().await;
+        rt::shard::call_all(move || async move {
+            let engine = rt::shard::service::<Engine>();
+            if crash { engine.abandon().await } else { drop(engine.stop().await) }
+        })
+        .await;
+        out
+    });
+    let out = rt::block_on(done).unwrap();
+    machine.stop();
+    machine.join();
+    out
+}
+
+async fn write_on_owner(k: i32, timestamp: i64, change: Change, shards: usize) {
+    rt::shard::call(route(&key(k), shards), move || async move {
+        let mutation = change.mutation(&schema(0, |_| {}), timestamp);
+        rt::shard::service::<Engine>().apply_durably(&mutation, &key(k)).await.unwrap();
+    })
+    .await;
+}
+
+async fn read_all() -> Seen {
+    let parts = rt::shard::call_all(|| async {
+        let engine = rt::shard::service::<Engine>();
+        read(&engine, schema(0, |_| {}).id, PartitionRange::FULL, Slice::full()).await
+    })
+    .await;
+    let mut seen = BTreeMap::new();
+    for part in parts {
+        for (k, partition) in part {
+            assert!(seen.insert(k, partition).is_none(), "partition {k} is on two shards");
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_restart_with_another_number_of_shards_finds_everything() {
+    let scratch = Scratch::new("shards");
+    let mut naive = Naive::default();
+    let mut timestamp = 0;
+    for (run_number, (shards, crash)) in
+        [(2, true), (3, false), (1, true), (4, true), (2, false)].into_iter().enumerate()
+    {
+        let mut changes = Vec::new();
+        for k in 0..60 {
+            timestamp += 1;
+            let change = match (k + run_number as i32) % 7 {
+                0 => Change::DeletePartition { k },
+                1 => Change::DeleteRow { k, c: run_number as i32 },
+                _ => Change::Insert { k, c: run_number as i32, value: format!("{run_number}-{k}") },
+            };
+            changes.push((timestamp, change));
+        }
+        let before = naive.clone();
+        naive.changes.extend(changes.clone());
+        let (found_before, found_after) = run(scratch.0.clone(), shards, crash, move || async move {
+            let found_before = read_all().await;
+            for (i, (timestamp, change)) in changes.into_iter().enumerate() {
+                write_on_owner(change.k(), timestamp, change, shards).await;
+                if i == 30 {
+                    rt::shard::call_all(|| async {
+                        let engine = rt::shard::service::<Engine>();
+                        engine.flush(None).await.unwrap();
+                        engine.compact_major(schema(0, |_| {}).id).await.unwrap();
+                    })
+                    .await;
+                }
+            }
+            (found_before, read_all().await)
+        });
+        assert_eq!(found_before, before.seen(), "at the start of run {run_number} with {shards} shards");
+        assert_eq!(found_after, naive.seen(), "at the end of run {run_number} with {shards} shards");
+    }
+}
+
+/// One of three shards has truncated its part when the node dies; what the others had logged and flushed is void, whoever owns it afterwards.
+#[test]
+fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
+    let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
+    for after in [1, 2, 3, 5] {
+        let scratch = Scratch::new(&format!("shards-epoch-{after}"));
+        run(scratch.0.clone(), 3, true, move || async move {
+            for k in 0..60 {
+                write_on_owner(k, 1, insert(k, "old"), 3).await;
+                if k == 30 {
+                    rt::shard::call_all(|| async { rt::shard::service::<Engine>().flush(None).await.unwrap() }).await;
+                }
+            }
+            let table = schema(0, |_| {}).id;
+            let truncated = move || async move {
+                rt::shard::service::<Engine>().truncate_at(table, 8, rt::time::wall_micros()).await.map(drop)
+            };
+            rt::shard::call(ShardId(1), truncated).await.unwrap();
+        });
+        let left = run_in_epoch(scratch.0.clone(), after, 8, true, move || async move {
+            let left = read_all().await;
+            write_on_owner(1, 0, insert(1, "new"), after).await;
+            left
+        });
+        assert_eq!(left, Seen::new(), "with {after} shards");
+        let found = run_in_epoch(scratch.0.clone(), 3, 8, false, read_all);
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), [1], "with {after} shards in between");
+    }
+}
+
+/// Three shards logged rows. With fewer shards, and their logs still there, the table is truncated; then the node is killed.
+#[test]
+fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
+    let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
+    for after in [1, 2, 3] {
+        let scratch = Scratch::new(&format!("shards-kept-logs-{after}"));
+        run(scratch.0.clone(), 3, true, move || async move {
+            for k in 0..60 {
+                write_on_owner(k, 1, insert(k, "old"), 3).await;
+            }
+        });
+        let left = run_with_old_logs(scratch.0.clone(), after, move || async move {
+            let table = schema(0, |_| {}).id;
+            assert_eq!(read_all().await.len(), 60);
+            rt::shard::call_all(move || async move {
+                rt::shard::service::<Engine>().truncate(table, rt::time::wall_micros()).await.unwrap();
+            })
+            .await;
+            write_on_owner(1, 0, insert(1, "new"), after).await;
+            read_all().await
+        });
+        assert_eq!(left.into_keys().collect::<Vec<_>>(), [1], "with {after} shards");
+        for shards in [after, 3] {
+            let found = run(scratch.0.clone(), shards, false, read_all);
+            assert_eq!(found.into_keys().collect::<Vec<_>>(), [1], "with {after} shards, then {shards}");
+        }
+    }
+}
+
+/// A tablet leaves a shard while old logs are kept, and comes back empty: what they hold of it stays away over a crash.
+#[test]
+fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
+    let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
+    let scratch = Scratch::new("shards-kept-tablet");
+    run(scratch.0.clone(), 3, true, move || async move {
+        for k in 0..60 {
+            write_on_owner(k, 1, insert(k, "old"), 3).await;
+        }
+    });
+    let own = tablets(TABLETS).remove(0);
+    let range = own.range.clone();
+    let inside = move |k: &i32| range.contains(&key(*k));
+    run_with_old_logs(scratch.0.clone(), 1, move || async move {
+        let engine = rt::shard::service::<Engine>();
+        let table = schema(0, |_| {}).id;
+        engine.drop_tablet(table, own.id).await.unwrap();
+        engine.add_tablet(table, own).await.unwrap();
+    });
+    let found = run(scratch.0.clone(), 1, false, read_all);
+    assert!((0..60).any(|k| inside(&k)) && !found.is_empty());
+    assert!(!found.keys().any(inside), "{found:?}");
+}

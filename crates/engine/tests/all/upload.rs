@@ -1,0 +1,383 @@
+//! Sstables from elsewhere become part of a table: all of them or none, split by tablet, seen by readers at once.
+
+use crate::support::*;
+use engine::upload::Uploaded;
+use engine::{Engine, EngineError, TabletRange};
+use model::fragment::Fragment;
+use model::key::Clustering;
+use model::mutation::MutationBuilder;
+use model::range::{PartitionRange, Slice};
+use model::row::{Cell, Marker, RowBuilder};
+use model::schema::TableSchema;
+use model::time::Tombstone;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+fn table_dir(dir: &Path, schema: &TableSchema) -> PathBuf {
+    dir.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id))
+}
+
+async fn names(dir: &Path) -> Vec<String> {
+    match rt::fs::read_dir(dir).await {
+        Ok(entries) => entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Puts a snapshot's sstables where a refresh finds them.
+async fn upload(table: &Path, snapshot: &str) {
+    let (from, to) = (table.join("snapshots").join(snapshot), table.join("upload"));
+    rt::fs::create_dir_all(&to).await.unwrap();
+    for name in names(&from).await.into_iter().filter(|name| name.contains("-big-")) {
+        rt::fs::hard_link(&from.join(&name), &to.join(&name)).await.unwrap();
+    }
+    for dir in [&to, table] {
+        rt::fs::sync_dir(dir).await.unwrap();
+    }
+}
+
+/// As a node of one shard does it.
+async fn refresh(engine: &Engine, schema: &TableSchema, tablets: &[TabletRange]) -> Result<usize, EngineError> {
+    let uploads: Vec<Uploaded> = engine.uploaded(schema.id).await?;
+    let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets.to_vec()).await?;
+    engine.seal_loaded(schema.id, pieces.clone(), uploads).await?;
+    engine.attach_loaded(schema.id, pieces.clone()).await?;
+    Ok(pieces.len())
+}
+
+async fn write(engine: &Engine, schema: &TableSchema, naive: &mut Naive, timestamp: i64, change: Change) {
+    engine.apply_durably(&change.mutation(schema, timestamp), &key(change.k())).await.unwrap();
+    naive.changes.push((timestamp, change));
+}
+
+async fn seen(engine: &Engine, schema: &TableSchema) -> Seen {
+    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
+}
+
+/// No compaction by itself: the sstables are counted.
+fn still() -> Rc<TableSchema> {
+    schema(0, |options| {
+        options.compaction.insert("enabled".into(), "false".into());
+    })
+}
+
+#[test]
+fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-split");
+        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let mut naive = Naive::default();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        for k in 0..40 {
+            write(&engine, &schema, &mut naive, 10, Change::Insert { k, c: 1, value: format!("old {k}") }).await;
+            write(&engine, &schema, &mut naive, 10, Change::Static { k, value: "s".into() }).await;
+            write(&engine, &schema, &mut naive, 11, Change::DeleteRange { k, from: 5, to: 9 }).await;
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        engine.stop().await;
+
+        // Now there are four tablets, and newer writes.
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(4)).await;
+        assert!(seen(&engine, &schema).await.is_empty());
+        for k in 0..4 {
+            write(&engine, &schema, &mut naive, 20, Change::DeleteRow { k, c: 1 }).await;
+            write(&engine, &schema, &mut naive, 20, Change::Insert { k, c: 2, value: "new".into() }).await;
+        }
+        upload(&table, "s").await;
+        assert_eq!(refresh(&engine, &schema, &tablets(4)).await.unwrap(), 4, "one piece a tablet");
+        assert_eq!(names(&table.join("upload")).await, Vec::<String>::new());
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        assert_eq!(engine.table_stats(schema.id).unwrap().sstables, 4);
+        assert_eq!(refresh(&engine, &schema, &tablets(4)).await.unwrap(), 0, "nothing is left to load");
+        engine.compact_major(schema.id).await.unwrap();
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        engine.abandon().await;
+
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(4)).await;
+        assert_eq!(seen(&engine, &schema).await, naive.seen(), "after a crash");
+        engine.stop().await;
+    });
+}
+
+/// A reader keeps the set it began with; the next one takes what was loaded.
+#[test]
+fn an_open_reader_keeps_what_it_began_with() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-open");
+        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let mut naive = Naive::default();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        for c in [100, 200, 300] {
+            write(&engine, &schema, &mut naive, 5, Change::Insert { k: 1, c, value: "loaded".into() }).await;
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        let mut naive = Naive::default();
+        for c in 0..400 {
+            if c % 100 != 0 {
+                let value = "x".repeat(400);
+                write(&engine, &schema, &mut naive, 6, Change::Insert { k: 1, c, value }).await;
+            }
+        }
+        engine.flush(None).await.unwrap();
+        let mut reader = engine
+            .reader(schema.id, PartitionRange::FULL, Rc::new(Slice::full()), engine::ReadOptions::default())
+            .unwrap();
+        let mut page = Default::default();
+        assert!(reader.fill(&mut page).await.unwrap(), "the partition is longer than what is read at once");
+        let began = page.len();
+        upload(&table, "s").await;
+        refresh(&engine, &schema, &tablets(1)).await.unwrap();
+        while reader.fill(&mut page).await.unwrap() {}
+        let fragments: Vec<_> = page.into();
+        assert!(fragments.len() > began);
+        assert_eq!(seen_of(&fragments), naive.seen(), "an open reader sees what it began with");
+        for c in [100, 200, 300] {
+            naive.changes.push((5, Change::Insert { k: 1, c, value: "loaded".into() }));
+        }
+        assert_eq!(seen(&engine, &schema).await, naive.seen(), "one opened now sees all");
+        engine.stop().await;
+    });
+}
+
+/// The set of sstables has a new version after a load although nothing left it: by that the cache of rows takes notice.
+#[test]
+fn cached_rows_take_notice() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-cached");
+        let wide = still();
+        let columns = (wide.partition_key.clone(), vec![wide.regulars[0].clone()]);
+        let schema = Rc::new(TableSchema::new(
+            wide.id,
+            wide.version,
+            "ks",
+            "t",
+            columns.0,
+            Vec::new(),
+            Vec::new(),
+            columns.1,
+            Vec::new(),
+            wide.options.clone(),
+        ));
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let put = async |k: i32, timestamp: i64, value: &str| {
+            let mut row = RowBuilder::new(Some(Marker::new(timestamp)), Tombstone::LIVE);
+            row.push(&Cell::live(VALUE, timestamp, value.as_bytes()));
+            let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+            builder.row(Clustering::EMPTY, row.finish());
+            engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+        };
+        let get = async |k: i32| {
+            let range = PartitionRange::singular(&key(k));
+            let all = read_fragments(&engine, schema.id, range, Slice::full(), engine::ReadOptions::default()).await;
+            let row = all.iter().find_map(|fragment| match fragment {
+                Fragment::Row { row, .. } => Some(row),
+                _ => None,
+            });
+            row.and_then(|row| Some(String::from_utf8(row.cells().next()?.value.to_vec()).unwrap()))
+        };
+        put(1, 20, "newer").await;
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        put(1, 10, "older").await;
+        put(2, 10, "other").await;
+        engine.flush(None).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!((get(1).await.as_deref(), get(2).await.as_deref()), (Some("older"), Some("other")));
+        }
+        assert_eq!(engine.metrics().rows.hits, 2, "the rows are cached");
+        upload(&table_dir(&scratch.0, &schema), "s").await;
+        refresh(&engine, &schema, &tablets(1)).await.unwrap();
+        assert_eq!((get(1).await.as_deref(), get(2).await.as_deref()), (Some("newer"), Some("other")));
+        assert_eq!(engine.metrics().rows.hits, 3, "what the loaded sstable cannot have stays cached");
+        engine.stop().await;
+    });
+}
+
+/// The same node's files carry intervals of its log, maybe of another table's records: they must not make replay skip anything.
+#[test]
+fn intervals_of_uploaded_files_are_not_believed() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-intervals");
+        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let mut old = Naive::default();
+        let mut naive = Naive::default();
+        // Positions: old, new, old. The interval of the snapshot spans that of the new record.
+        write(&engine, &schema, &mut old, 1, Change::Insert { k: 1, c: 1, value: "first".into() }).await;
+        write(&engine, &schema, &mut naive, 2, Change::Insert { k: 2, c: 1, value: "kept".into() }).await;
+        write(&engine, &schema, &mut old, 3, Change::Insert { k: 3, c: 1, value: "last".into() }).await;
+        engine.sync_log().await.unwrap();
+        let log = names_below(&scratch.0.join("commitlog")).await;
+        // A copy of the log as it is now, to come back after the crash as if nothing had been flushed.
+        let mut saved = Vec::new();
+        for path in log {
+            saved.push((path.clone(), rt::fs::read(&path).await.unwrap()));
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.abandon().await;
+        // The table's own sstables are lost, those of the snapshot come back by refresh.
+        for name in names(&table).await {
+            rt::fs::remove_file(&table.join(name)).await.unwrap();
+        }
+        std::fs::remove_dir_all(scratch.0.join("commitlog")).unwrap();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        upload(&table, "s").await;
+        refresh(&engine, &schema, &tablets(1)).await.unwrap();
+        engine.stop().await;
+        std::fs::remove_dir_all(scratch.0.join("commitlog")).unwrap();
+        for (path, bytes) in saved {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        assert_eq!(engine.metrics().replay_skipped, 0, "no record is taken for one that the loaded sstable covers");
+        assert_eq!(engine.metrics().replayed, 3);
+        engine.stop().await;
+    });
+}
+
+async fn names_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![dir.to_path_buf()];
+    while let Some(dir) = waiting.pop() {
+        for entry in rt::fs::read_dir(&dir).await.unwrap() {
+            match entry.is_dir {
+                true => waiting.push(dir.join(entry.name)),
+                false => found.push(dir.join(entry.name)),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-refused");
+        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let mut naive = Naive::default();
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+        for k in 0..200 {
+            let change = Change::Insert { k, c: 1, value: format!("{k}").repeat(50) };
+            write(&engine, &schema, &mut naive, 10, change).await;
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        upload(&table, "s").await;
+        let dir = table.join("upload");
+        let all = names(&dir).await;
+        let refused = async |why: &str| {
+            let before = names(&dir).await;
+            let error = refresh(&engine, &schema, &tablets(2)).await.expect_err("refused").to_string();
+            assert!(error.contains(why), "{error:?} does not say {why:?}");
+            assert_eq!(names(&dir).await, before, "nothing was taken away");
+            assert!(!names(&table).await.iter().any(|name| name.contains("-big-")), "no copy is left");
+            assert!(seen(&engine, &schema).await.is_empty());
+        };
+        for component in ["Data.db", "Index.db", "Statistics.db", "Filter.db"] {
+            let path = dir.join(all.iter().find(|name| name.ends_with(component)).unwrap());
+            let good = std::fs::read(&path).unwrap();
+            let mut bad = good.clone();
+            bad[good.len() / 2] ^= 4;
+            // The snapshot's files are the same ones: write another.
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, bad).unwrap();
+            refused(component).await;
+            std::fs::write(&path, good).unwrap();
+        }
+        std::fs::write(dir.join("oa-1-big-Data.db"), b"x").unwrap();
+        refused("oa-1-big-Data.db: not an sstable of a version that can be read").await;
+        std::fs::remove_file(dir.join("oa-1-big-Data.db")).unwrap();
+        std::fs::write(dir.join("me-1-big-Data.db"), b"x").unwrap();
+        refused("me-1-big-TOC.txt: the file is missing").await;
+        std::fs::remove_file(dir.join("me-1-big-Data.db")).unwrap();
+        std::fs::write(dir.join("oa-1-big-Index.db"), b"x").unwrap();
+        refused("oa-1-big-Index.db: not an sstable of a version that can be read").await;
+        std::fs::remove_file(dir.join("oa-1-big-Index.db")).unwrap();
+        let one = all[0].rsplit_once('-').unwrap().0;
+        let data = format!("{one}-Data.db");
+        let components: Vec<&String> = all.iter().filter(|name| name.starts_with(one)).collect();
+        assert!(components.len() > 7 && components.len() < all.len() && all.contains(&data));
+        for name in components {
+            std::fs::rename(dir.join(name), scratch.0.join(name)).unwrap();
+            refused(&format!("{name}: the file is missing")).await;
+            std::fs::rename(scratch.0.join(name), dir.join(name)).unwrap();
+        }
+        let manifest = dir.join("manifest.json");
+        std::fs::write(&manifest, format!("{{\"files\":[\"{data}\",\"me-7-big-Data.db\"]}}")).unwrap();
+        refused("manifest.json: it names me-7-big-Data.db, which is missing").await;
+        std::fs::write(&manifest, b"{\"files\":[\"me").unwrap();
+        refused("not a manifest").await;
+        std::fs::copy(table.join("snapshots/s/manifest.json"), &manifest).unwrap();
+        let first_half = &tablets(4)[..1];
+        let error = refresh(&engine, &schema, first_half).await.expect_err("refused").to_string();
+        assert!(error.contains("belong to no tablet"), "{error}");
+        refresh(&engine, &schema, &tablets(2)).await.unwrap();
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        assert_eq!(names(&dir).await, ["manifest.json"]);
+        assert_eq!(refresh(&engine, &schema, &tablets(2)).await.unwrap(), 0, "a manifest alone asks for nothing");
+        engine.stop().await;
+    });
+}
+
+/// The power goes at every write of a refresh: afterwards all is loaded and `upload` is empty, or nothing is and `upload` is whole.
+#[cfg(feature = "sim")]
+#[test]
+fn a_power_loss_at_any_write_loads_all_or_nothing() {
+    use rt::sim::Disk;
+    let dir = Path::new("/var/messina");
+    let (schema, table) = (still(), table_dir(dir, &still()));
+    let prepared = Disk::new(7);
+    let naive = rt::sim::block_on(7, &prepared, async {
+        rt::fs::create_dir_all(dir).await.unwrap();
+        rt::fs::sync_dir(Path::new("/var")).await.unwrap();
+        rt::fs::sync_dir(Path::new("/")).await.unwrap();
+        let mut naive = Naive::default();
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+        for round in 0..2 {
+            for k in 0..6 {
+                let change = Change::Insert { k, c: round, value: "v".into() };
+                write(&engine, &schema, &mut naive, 10, change).await;
+            }
+            engine.flush(None).await.unwrap();
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        upload(&table, "s").await;
+        engine.stop().await;
+        naive
+    });
+    let whole = rt::sim::block_on(8, &prepared.fork(), async { names(&table.join("upload")).await });
+    assert!(whole.len() > 20);
+    let mut outcomes = [0, 0];
+    for cut in (1..).step_by(3) {
+        let disk = prepared.fork();
+        disk.power_loss_at_write(cut);
+        let done = rt::sim::run(cut, &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            refresh(&engine, &schema, &tablets(2)).await.unwrap();
+            engine.stop().await;
+        });
+        disk.no_power_loss();
+        disk.lose_power();
+        rt::sim::block_on(cut, &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            let (found, left) = (seen(&engine, &schema).await, names(&table.join("upload")).await);
+            if found.is_empty() && done.is_err() {
+                assert_eq!(left, whole, "nothing was loaded at {cut}");
+                outcomes[0] += 1;
+            } else {
+                assert_eq!(found, naive.seen(), "all was loaded at {cut}");
+                assert_eq!(left, Vec::<String>::new(), "at {cut}");
+                outcomes[1] += 1;
+            }
+            engine.stop().await;
+        });
+        if done.is_ok() {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] > 2, "{outcomes:?}");
+}

@@ -1,0 +1,165 @@
+//! Digests and data for reconciliation: they say the same of the same data wherever it lies, tell what differs, and end where a page ends.
+
+use crate::support::*;
+use engine::Engine;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use replica::page::{Flow, PageBuilder};
+use replica::{Page, ReadCommand, Replica, ReplicaConfig, ReplicaError};
+use std::rc::Rc;
+
+const KEYS: i32 = 3;
+const SIDE: i32 = 6;
+
+fn change() -> impl Strategy<Value = Change> {
+    let place = (0..KEYS, 0..SIDE, 0..SIDE);
+    prop_oneof![
+        20 => (place.clone(), 0usize..40).prop_map(|((k, a, b), size)| Change::Row { k, a, b, size }),
+        2 => (0..KEYS).prop_map(|k| Change::Static { k }),
+        1 => (0..KEYS).prop_map(|k| Change::DeleteStatic { k }),
+        3 => place.clone().prop_map(|(k, a, b)| Change::DeleteRow { k, a, b }),
+        2 => (place, 0..SIDE).prop_map(|((k, a, b), c)| {
+            Change::DeleteRange { k, from: (a, b), to: (a.max(c), b), open: false }
+        }),
+        1 => (0..KEYS).prop_map(|k| Change::DeletePartition { k }),
+    ]
+}
+
+fn replica(engine: &Rc<Engine>) -> Rc<Replica> {
+    Replica::new(engine.clone(), ReplicaConfig { querier_cache: false, ..ReplicaConfig::with_memory(64 << 20) })
+}
+
+fn queries() -> Vec<Query> {
+    let mut all = Vec::new();
+    for rows in [1, 3, 100] {
+        for k in 0..KEYS {
+            all.push(Query::of_key(1, k, rows));
+            all.push(Query { reversed: true, ..Query::of_key(1, k, rows) });
+        }
+        let everything = model::range::PartitionRange::FULL;
+        let mut whole = Query { range: everything, ..Query::of_key(1, 0, rows) };
+        all.push(whole.clone());
+        whole.limits.tombstones = 2;
+        all.push(whole.clone());
+        whole.limits.bytes = 50;
+        all.push(whole);
+    }
+    all
+}
+
+/// The page that a coordinator makes of data for reconciliation.
+fn page_of(command: &ReadCommand, fragments: Vec<model::fragment::Fragment>) -> Page {
+    let schema = schema(1);
+    let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, None);
+    for fragment in fragments {
+        if builder.push(fragment).unwrap() == Flow::Stop {
+            break;
+        }
+    }
+    builder.finish()
+}
+
+#[test]
+fn the_same_data_has_the_same_digest_and_the_data_behind_it_the_same_page() {
+    let mut runner = TestRunner::new(ProptestConfig::default());
+    let strategy = prop::collection::vec(change(), 1..40);
+    for case in 0..10 {
+        let changes = strategy.new_tree(&mut runner).unwrap().current();
+        let (scratch, other) = (Scratch::new(&format!("digest{case}")), Scratch::new(&format!("digested{case}")));
+        rt::block_on(async {
+            let (a, b) = (engine(&scratch).await, engine(&other).await);
+            for (i, change) in changes.iter().enumerate() {
+                change.apply(&a, i as i64 + 1);
+            }
+            for (i, change) in changes.iter().enumerate().rev() {
+                change.apply(&b, i as i64 + 1);
+                if i % 10 == 5 {
+                    b.flush(None).await.unwrap();
+                }
+            }
+            let (here, there) = (replica(&a), replica(&b));
+            for query in queries() {
+                let command = query.command(1, None).unwrap();
+                let (page, digest) = here.read_digested(&command, &context()).await.unwrap();
+                assert_eq!(page, here.read(&command, &context()).await.unwrap(), "the digest changes no page");
+                let (same_page, same) = there.read_digested(&command, &context()).await.unwrap();
+                assert_eq!((same, same_page), (digest, page.clone()), "{query:?} {changes:?}");
+                let part = there.read_fragments(&command, &context()).await.unwrap();
+                assert_eq!(part.last, page.last.clone().filter(|_| page.end != replica::PageEnd::Exhausted));
+                let mut made = page_of(&command, part.fragments);
+                // It may have been looked at less where what is covered was dropped before.
+                (made.examined_bytes, made.examined_rows) = (page.examined_bytes, page.examined_rows);
+                assert_eq!(made, page, "{query:?} {changes:?}");
+            }
+            a.stop().await;
+            b.stop().await;
+        });
+    }
+}
+
+#[test]
+fn what_differs_is_told() {
+    let (scratch, other) = (Scratch::new("differs"), Scratch::new("differing"));
+    rt::block_on(async {
+        let (a, b) = (engine(&scratch).await, engine(&other).await);
+        let command = Query::of_key(1, 1, 100).command(1, None).unwrap();
+        let (here, there) = (replica(&a), replica(&b));
+        let mut time = 0;
+        let mut both = |change: Change| {
+            time += 1;
+            change.apply(&a, time);
+            change.apply(&b, time);
+        };
+        both(Change::Row { k: 1, a: 1, b: 1, size: 4 });
+        both(Change::Row { k: 1, a: 2, b: 1, size: 4 });
+        both(Change::Row { k: 2, a: 2, b: 1, size: 4 });
+        let same = |expected: bool, why: &'static str| {
+            let (here, there, command) = (here.clone(), there.clone(), &command);
+            async move {
+                let (_, digest) = here.read_digested(command, &context()).await.unwrap();
+                let (_, other) = there.read_digested(command, &context()).await.unwrap();
+                assert_eq!(digest == other, expected, "{why}");
+            }
+        };
+        same(true, "all is the same").await;
+        Change::DeleteRow { k: 1, a: 3, b: 3 }.apply(&a, 10);
+        Change::DeleteRange { k: 1, from: (4, 0), to: (4, 4), open: false }.apply(&b, 10);
+        same(true, "what hides nothing is not told").await;
+        Change::Row { k: 2, a: 1, b: 1, size: 4 }.apply(&a, 11);
+        same(true, "another partition").await;
+        Change::Row { k: 1, a: 2, b: 1, size: 4 }.apply(&a, 12);
+        same(false, "a later write of the same row").await;
+        Change::Row { k: 1, a: 2, b: 1, size: 4 }.apply(&b, 12);
+        same(true, "the other has it too").await;
+        Change::Static { k: 1 }.apply(&a, 13);
+        same(false, "a static row").await;
+        Change::DeleteStatic { k: 1 }.apply(&a, 14);
+        same(true, "it is gone").await;
+        Change::DeleteRow { k: 1, a: 1, b: 1 }.apply(&b, 15);
+        same(false, "a row is gone").await;
+        Change::DeletePartition { k: 1 }.apply(&a, 16);
+        Change::DeletePartition { k: 1 }.apply(&b, 17);
+        same(true, "all is gone").await;
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn limits_that_leave_holes_are_refused() {
+    let scratch = Scratch::new("holes");
+    rt::block_on(async {
+        let engine = engine(&scratch).await;
+        let replica = replica(&engine);
+        let mut distinct = Query::of_key(1, 1, 10);
+        distinct.distinct = true;
+        let mut limited = Query::of_key(1, 1, 10);
+        limited.limits.per_partition = 1;
+        for query in [distinct, limited] {
+            let refused = replica.read_fragments(&query.command(1, None).unwrap(), &context()).await;
+            assert!(matches!(refused, Err(ReplicaError::Rejected(_))), "{refused:?}");
+        }
+        engine.stop().await;
+    });
+}

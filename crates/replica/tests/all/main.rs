@@ -1,0 +1,9 @@
+//! The tests of the replica, one module for each subject.
+//!
+//! They are one program, because linking one for each file takes minutes.
+
+mod counters;
+mod digests;
+mod invisible;
+mod queriers;
+mod support;

@@ -1,0 +1,29 @@
+//! What is opened is a regular file: a FIFO in its place would be waited for, perhaps for ever.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Refuses what is at a path and is neither a regular file nor a directory, which the system refuses itself.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    let found = match std::fs::metadata(path) {
+        Ok(found) => found,
+        // To be made, perhaps.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if found.is_file() || found.is_dir() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("not a regular file, but {}", kind(&found))))
+}
+
+fn kind(found: &Metadata) -> &'static str {
+    let kind = found.file_type();
+    match () {
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
+}

@@ -1,0 +1,250 @@
+//! Seats: how many connections of clients each shard serves, and which of these have sent no
+//! STARTUP yet.
+//!
+//! The number of seats is bounded. When all are taken, the oldest connection that has sent no
+//! STARTUP within [`STARTUP_GRACE`] is evicted to make room for a new one. So connections that send
+//! nothing cannot lock out clients.
+//!
+//! A seat is taken on the shard that accepts and dropped on the shard that serves. What both know
+//! of a connection is in its [`Newcomer`].
+
+use rt::shard::ShardId;
+use rt::sync::Notify;
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+/// How long a connection may take to send STARTUP while others want its seat. Enough for the
+/// handshakes of TCP's, TLS's and the protocol's own round trips to another continent.
+pub const STARTUP_GRACE: Duration = Duration::from_secs(1);
+/// The list of newcomers is searched for connections that have started or ended when it has at
+/// least this length.
+const LEAST_PURGE: usize = 128;
+
+/// The stages of a connection, as the accepting shard sees them.
+const SILENT: u8 = 0;
+const STARTED: u8 = 1;
+const EVICTED: u8 = 2;
+const ENDED: u8 = 3;
+/// The connection has no id in its shard's list yet.
+const NO_ID: u64 = u64::MAX;
+
+/// How many connections each shard serves.
+#[derive(Debug, Clone)]
+pub struct Spread {
+    shards: Arc<[AtomicUsize]>,
+    most: usize,
+    freed: Arc<Notify>,
+}
+
+/// A connection, as [`Spread`] counts it; dropping it counts it out.
+#[derive(Debug)]
+pub(super) struct Seat {
+    spread: Spread,
+    pub newcomer: Arc<Newcomer>,
+}
+
+impl Spread {
+    /// No connections on any of `shards` shards; there will be at most `most` in all.
+    pub fn new(shards: usize, most: usize) -> Spread {
+        Spread { shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(), most, freed: Arc::default() }
+    }
+
+    /// The most connections at a time.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.shards.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= self.most
+    }
+
+    /// Waits until a seat is free. Each seat that becomes free wakes one waiter.
+    pub(super) async fn free(&self) {
+        while self.is_full() {
+            self.freed.notified().await;
+        }
+    }
+
+    /// The shard with the fewest connections, the first of equals.
+    pub(super) fn least(&self) -> ShardId {
+        let least = self.shards.iter().enumerate().min_by_key(|(_, count)| count.load(Ordering::Relaxed));
+        ShardId(least.map_or(0, |(shard, _)| shard as u16))
+    }
+
+    /// The shard that a client chose by its port.
+    pub(super) fn by_port(&self, port: u16) -> ShardId {
+        ShardId(port % self.shards.len().clamp(1, usize::from(u16::MAX)) as u16)
+    }
+
+    pub(super) fn take(&self, shard: ShardId) -> Seat {
+        self.shards[usize::from(shard.0)].fetch_add(1, Ordering::Relaxed);
+        Seat { spread: self.clone(), newcomer: Arc::new(Newcomer::on(shard)) }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.newcomer.stage.store(ENDED, Ordering::SeqCst);
+        self.spread.shards[usize::from(self.newcomer.shard.0)].fetch_sub(1, Ordering::Relaxed);
+        self.spread.freed.notify_one();
+    }
+}
+
+/// What the accepting and the serving shard know of a connection until it has sent STARTUP.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    /// The shard that serves it.
+    pub shard: ShardId,
+    stage: AtomicU8,
+    /// Its id in the list of its shard.
+    id: AtomicU64,
+    evicted: Notify,
+}
+
+impl Newcomer {
+    fn on(shard: ShardId) -> Newcomer {
+        Newcomer { shard, stage: AtomicU8::new(SILENT), id: AtomicU64::new(NO_ID), evicted: Notify::new() }
+    }
+
+    /// STARTUP succeeded. False if the connection was evicted just before.
+    pub fn start(&self) -> bool {
+        self.stage.compare_exchange(SILENT, STARTED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// The connection is in the list of its shard now. False if it was evicted before.
+    pub fn is_listed_as(&self, id: u64) -> bool {
+        self.id.store(id, Ordering::SeqCst);
+        self.stage.load(Ordering::SeqCst) != EVICTED
+    }
+
+    /// Its id in the list of its shard, if it is there.
+    pub fn id(&self) -> Option<u64> {
+        Some(self.id.load(Ordering::SeqCst)).filter(|id| *id != NO_ID)
+    }
+
+    /// Waits until the connection is evicted. For what comes before it is in its shard's list.
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+
+    fn is_silent(&self) -> bool {
+        self.stage.load(Ordering::SeqCst) == SILENT
+    }
+
+    /// False if the connection has started or ended meanwhile.
+    fn evict(&self) -> bool {
+        let was_silent = self.stage.compare_exchange(SILENT, EVICTED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if was_silent {
+            self.evicted.notify_one();
+        }
+        was_silent
+    }
+}
+
+/// The connections that have sent no STARTUP yet, oldest first. On the shard that accepts.
+#[derive(Debug)]
+pub(super) struct Newcomers {
+    queue: RefCell<VecDeque<(Instant, Arc<Newcomer>)>>,
+    /// The length at which the queue is purged of those that have started or ended.
+    purge_at: Cell<usize>,
+}
+
+impl Newcomers {
+    pub fn new() -> Newcomers {
+        Newcomers { queue: RefCell::default(), purge_at: Cell::new(LEAST_PURGE) }
+    }
+
+    /// A connection was accepted at `now`, which is not before any earlier one.
+    pub fn push(&self, now: Instant, newcomer: Arc<Newcomer>) {
+        let mut queue = self.queue.borrow_mut();
+        if queue.len() >= self.purge_at.get() {
+            queue.retain(|(_, newcomer)| newcomer.is_silent());
+            // So that each connection is looked at a few times in all.
+            self.purge_at.set(LEAST_PURGE.max(2 * queue.len()));
+        }
+        queue.push_back((now, newcomer));
+    }
+
+    /// Evicts the oldest connection that has sent no STARTUP. None if all of these are younger than
+    /// [`STARTUP_GRACE`].
+    pub fn evict_oldest(&self, now: Instant) -> Option<Arc<Newcomer>> {
+        let mut queue = self.queue.borrow_mut();
+        while let Some((came, newcomer)) = queue.front() {
+            if newcomer.is_silent() && now.saturating_duration_since(*came) < STARTUP_GRACE {
+                return None;
+            }
+            let (_, newcomer) = queue.pop_front()?;
+            if newcomer.evict() {
+                return Some(newcomer);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_emptiest_shard_is_chosen() {
+        let spread = Spread::new(3, 7);
+        let first: Vec<Seat> = (0..6).map(|_| spread.take(spread.least())).collect();
+        let shards: Vec<u16> = first.iter().map(|seat| seat.newcomer.shard.0).collect();
+        assert_eq!(shards, [0, 1, 2, 0, 1, 2]);
+        drop(first.into_iter().nth(4));
+        assert_eq!(spread.least(), ShardId(0));
+        let _one = spread.take(ShardId(0));
+        assert_eq!(spread.least(), ShardId(1));
+        assert_eq!(spread.by_port(19_043), ShardId(2));
+    }
+
+    #[test]
+    fn seats_are_bounded_and_given_back() {
+        let spread = Spread::new(2, 3);
+        let seats: Vec<Seat> = (0..3).map(|_| spread.take(spread.least())).collect();
+        assert!(spread.is_full());
+        drop(seats);
+        assert!(!spread.is_full());
+    }
+
+    #[test]
+    fn the_oldest_silent_connection_is_evicted_after_its_grace() {
+        let (spread, newcomers) = (Spread::new(1, 4), Newcomers::new());
+        let begun = rt::time::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        let seats: Vec<Seat> = (0..4).map(|_| spread.take(ShardId(0))).collect();
+        for (n, seat) in seats.iter().enumerate() {
+            newcomers.push(at(100 * n as u64), seat.newcomer.clone());
+        }
+        assert!(seats[0].newcomer.start(), "it sent STARTUP");
+        let first = at(100) + STARTUP_GRACE;
+        assert!(newcomers.evict_oldest(first - Duration::from_millis(1)).is_none(), "all are young");
+        let evicted = newcomers.evict_oldest(first).expect("one is too old");
+        assert!(Arc::ptr_eq(&evicted, &seats[1].newcomer));
+        assert!(!evicted.start(), "its STARTUP came too late");
+        assert!(!evicted.is_listed_as(7), "nor is it served");
+        assert!(newcomers.evict_oldest(first).is_none());
+        let mut seats = seats;
+        drop(seats.remove(2));
+        let evicted = newcomers.evict_oldest(at(5000)).expect("the last one");
+        assert!(Arc::ptr_eq(&evicted, &seats[2].newcomer), "one that has ended is passed over");
+        assert!(newcomers.evict_oldest(at(5000)).is_none());
+    }
+
+    #[test]
+    fn connections_that_started_or_ended_are_not_kept() {
+        let (spread, newcomers) = (Spread::new(1, usize::MAX), Newcomers::new());
+        let silent: Vec<Seat> = (0..100).map(|_| spread.take(ShardId(0))).collect();
+        silent.iter().for_each(|seat| newcomers.push(rt::time::now(), seat.newcomer.clone()));
+        for _ in 0..10_000 {
+            let seat = spread.take(ShardId(0));
+            seat.newcomer.start();
+            newcomers.push(rt::time::now(), seat.newcomer.clone());
+        }
+        assert!(newcomers.queue.borrow().len() <= 2 * LEAST_PURGE, "{}", newcomers.queue.borrow().len());
+    }
+}

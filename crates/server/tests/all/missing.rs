@@ -1,0 +1,351 @@
+//! Every file of a node's data directory is removed, cut in half, zeroed and replaced by a directory, one at a time, after a stop and after
+//! a kill: the next start is refused, names it and a way out, or nothing that was acknowledged is gone.
+
+use crate::support::{Scratch, ask, live};
+use cql::api::AnswerKind;
+use engine::Engine;
+use std::path::{Path, PathBuf};
+
+const ROWS: i32 = 20;
+/// How many rows there are in all tables.
+const ALL: usize = 4 * ROWS as usize;
+
+/// How many rows the tables have.
+async fn rows() -> Result<usize, String> {
+    let mut all = 0;
+    for table in ["t", "u", "truncated", "given_id"] {
+        let AnswerKind::Rows(rows) = ask(&format!("SELECT k FROM ks.{table}")).await? else {
+            return Err("no rows".into());
+        };
+        all += rows.count as usize;
+    }
+    Ok(all)
+}
+
+/// Rows in sstables, rows in the log, a table of which there is only a log, one that was truncated while the log has its rows, and one
+/// with an epoch.
+async fn fill() {
+    let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
+    ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 1}}")).await.expect("made");
+    ask("CREATE TABLE ks.t (k int PRIMARY KEY, v int)").await.expect("made");
+    for k in 0..ROWS {
+        ask(&format!("INSERT INTO ks.t (k, v) VALUES ({k}, {k})")).await.expect("written");
+    }
+    let id = "5a1c395e-b41f-11e5-9f22-ba0be0483c18";
+    ask(&format!("CREATE TABLE ks.given_id (k int PRIMARY KEY, v int) WITH id = {id}")).await.expect("made");
+    ask("CREATE TABLE ks.truncated (k int PRIMARY KEY, v int)").await.expect("made");
+    for k in 0..ROWS {
+        ask(&format!("INSERT INTO ks.given_id (k, v) VALUES ({k}, {k})")).await.expect("written");
+        ask(&format!("INSERT INTO ks.truncated (k, v) VALUES ({k}, {k})")).await.expect("written");
+    }
+    ask("TRUNCATE ks.truncated").await.expect("truncated");
+    rt::shard::service::<Engine>().flush(None).await.expect("flushed");
+    ask("CREATE TABLE ks.u (k int PRIMARY KEY, v int)").await.expect("made");
+    for k in 0..ROWS {
+        ask(&format!("INSERT INTO ks.t (k, v) VALUES ({}, {k})", ROWS + k)).await.expect("written");
+        ask(&format!("INSERT INTO ks.u (k, v) VALUES ({k}, {k})")).await.expect("written");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("readable") {
+        let entry = entry.expect("readable");
+        let target = to.join(entry.file_name());
+        match entry.file_type().expect("known").is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
+        }
+    }
+}
+
+/// The paths below `root`, relative to it: files (of segments those with records), and directories of logs and tables.
+fn paths(root: &Path) -> Vec<PathBuf> {
+    fn walk(root: &Path, at: &Path, out: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(at).expect("readable") {
+            let path = entry.expect("readable").path();
+            let relative = path.strip_prefix(root).expect("below").to_owned();
+            if path.is_dir() {
+                walk(root, &path, out);
+                let is_table = relative.starts_with("data/ks") && relative.components().count() == 3;
+                if relative.starts_with("raft") || relative.starts_with("commitlog") || is_table {
+                    out.push(relative);
+                }
+            } else if relative.to_string_lossy().contains("/segment-") {
+                if std::fs::read(&path).expect("readable")[64..].iter().any(|byte| *byte != 0) {
+                    out.push(relative);
+                }
+            } else if relative != Path::new("lock")
+                && (!relative.starts_with("data") || relative.starts_with("data/ks"))
+            {
+                out.push(relative);
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(root, root, &mut out);
+    out.sort();
+    out
+}
+
+/// Whether the inventory names three directories of tables, one epoch and the marks of two tables.
+fn is_noted(root: &Path) -> bool {
+    let text = std::fs::read_to_string(root.join("messina.stamp")).expect("readable");
+    let json = &text[text.find('\n').expect("two parts") + 1..];
+    let value: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    let inventory = &value["inventory"];
+    let has = |field: &str, count: usize| {
+        let noted = inventory[field].as_object().map(|map| map.len());
+        noted.or(inventory[field].as_array().map(|list| list.len())) == Some(count)
+    };
+    has("tables", 3) && has("epochs", 1) && has("marks", 2)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Damage {
+    Removed,
+    Halved,
+    Zeroed,
+    Directory,
+}
+
+fn damage(path: &Path, damage: Damage) {
+    if path.is_dir() {
+        return std::fs::remove_dir_all(path).expect("removed");
+    }
+    let len = std::fs::metadata(path).expect("there").len() as usize;
+    match damage {
+        Damage::Removed => std::fs::remove_file(path).expect("removed"),
+        Damage::Halved => {
+            let bytes = std::fs::read(path).expect("readable");
+            std::fs::write(path, &bytes[..len / 2]).expect("written");
+        }
+        Damage::Zeroed => std::fs::write(path, vec![0; len]).expect("written"),
+        Damage::Directory => {
+            std::fs::remove_file(path).expect("removed");
+            std::fs::create_dir(path).expect("made");
+        }
+    }
+}
+
+/// What became of a directory with a damaged file: why the start was refused, else the rows or why they could not be read.
+fn outcome(path: &Path, accept_loss: bool) -> Result<Result<usize, String>, String> {
+    live(path, accept_loss, false, rows)
+}
+
+#[test]
+fn whatever_is_missing_is_named_or_nothing_is_lost() {
+    let scratch = Scratch::new("missing");
+    let (home, killed, case) = (scratch.0.join("stopped"), scratch.0.join("killed"), scratch.0.join("case"));
+    let (from, to) = (home.clone(), killed.clone());
+    live(&home, false, true, move || async move {
+        fill().await;
+        // What is in the tables' directories is noted soon after it was made.
+        while !is_noted(&from) {
+            rt::time::sleep(rt::time::Duration::from_millis(5)).await;
+        }
+        // The kernel has what a kill would leave.
+        copy(&from, &to);
+    })
+    .expect("the node starts");
+    for template in [&home, &killed] {
+        copy(template, &case);
+        assert_eq!(outcome(&case, false), Ok(Ok(ALL)), "{}: nothing is damaged", template.display());
+        std::fs::remove_dir_all(&case).expect("removed");
+    }
+    let (mut starts, mut refused, mut given_up) = (0, 0, 0);
+    for template in [&home, &killed] {
+        for path in paths(template) {
+            // The sstables are the same in both.
+            if path.starts_with("data") && *template == killed {
+                continue;
+            }
+            let is_dir = template.join(&path).is_dir();
+            for how in [Damage::Removed, Damage::Halved, Damage::Zeroed, Damage::Directory] {
+                // What else may befall sstables, sstable/tests/all/corruption.rs tries.
+                let is_of_sstable = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("me-"));
+                if how != Damage::Removed && (is_dir || is_of_sstable) {
+                    continue;
+                }
+                starts += 1;
+                let what = format!("{} of {}, {how:?}", path.display(), template.display());
+                copy(template, &case);
+                damage(&case.join(&path), how);
+                let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+                match outcome(&case, false) {
+                    Ok(Ok(rows)) => assert_eq!(rows, ALL, "{what}: rows are gone without a word"),
+                    Ok(Err(why)) => assert!(why.contains("me-"), "{what}: {why}"),
+                    Err(why) => {
+                        refused += 1;
+                        let parent = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+                        let named = why.contains(&name) || (!parent.is_empty() && why.contains(&*parent));
+                        assert!(named, "{what} is not named: {why}");
+                        let ways =
+                            ["restore", "Restore", "move it away", "--accept-loss", "commitlog_ignore_corruption"];
+                        assert!(ways.iter().any(|way| why.contains(way)), "{what}: no way out: {why}");
+                        if why.contains("start once with --accept-loss") {
+                            assert!(outcome(&case, true).is_ok(), "{what}: there is a way out");
+                            assert!(outcome(&case, false).is_ok(), "{what}: once is enough");
+                            given_up += 1;
+                        }
+                    }
+                }
+                std::fs::remove_dir_all(&case).expect("removed");
+            }
+        }
+    }
+    println!("{refused} of {starts} starts were refused, {given_up} of them had --accept-loss as the way out");
+    assert!(refused >= 20 && given_up >= 8, "{refused} refused, {given_up} given up");
+}
+
+/// The commitlog is removed while the node runs: the stop says so and flushes all writes, and the next start misses nothing.
+#[test]
+fn a_commitlog_that_is_removed_while_the_node_runs_loses_nothing() {
+    let scratch = Scratch::new("missing-running");
+    let log = scratch.0.join("commitlog");
+    let why = live(&scratch.0, false, true, move || async move {
+        fill().await;
+        std::fs::remove_dir_all(log).expect("removed");
+    });
+    let why = why.expect_err("the stop says so");
+    assert!(why.contains("while the node ran") && why.contains("all writes are on disk"), "{why}");
+    assert!(!why.contains("replay"), "{why}");
+    for _ in 0..2 {
+        assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+    }
+}
+
+/// An older copy of a table's directory is put in its place. By what it says, rows that were truncated later would return.
+#[test]
+fn an_older_copy_of_a_tables_directory_is_refused() {
+    let scratch = Scratch::new("missing-older");
+    let (home, older) = (scratch.0.join("home"), scratch.0.join("older"));
+    let dir = |home: &Path| {
+        let tables = std::fs::read_dir(home.join("data/ks")).expect("readable");
+        let mut tables = tables.map(|entry| entry.expect("readable").path());
+        tables.find(|dir| dir.to_string_lossy().contains("/truncated-")).expect("it is there")
+    };
+    let (from, to) = (home.clone(), older.clone());
+    live(&home, false, true, move || async move {
+        fill().await;
+        copy(&dir(&from), &to);
+        ask("INSERT INTO ks.truncated (k, v) VALUES (1, 1)").await.expect("written");
+        ask("TRUNCATE ks.truncated").await.expect("truncated");
+        let stamp = from.join("messina.stamp");
+        // Twice truncated, and that is noted soon.
+        let is_noted = || {
+            let text = std::fs::read_to_string(&stamp).expect("readable");
+            let json = &text[text.find('\n').expect("two parts") + 1..];
+            let value: serde_json::Value = serde_json::from_str(json).expect("JSON");
+            let written = value["inventory"]["marks_written"].as_object().cloned().unwrap_or_default();
+            written.values().any(|shards| shards["0"].as_u64().is_some_and(|times| times >= 2))
+        };
+        while !is_noted() {
+            rt::time::sleep(rt::time::Duration::from_millis(5)).await;
+        }
+    })
+    .expect("the node starts");
+    let marks = dir(&home).join("replay-marks-0");
+    let newest = std::fs::read(&marks).expect("readable");
+    assert_eq!(outcome(&home, false), Ok(Ok(ALL)));
+
+    std::fs::copy(older.join("replay-marks-0"), &marks).expect("copied");
+    let why = outcome(&home, false).expect_err("truncated rows would return");
+    assert!(why.contains("replay-marks-0 is older than it was") && why.contains("--accept-loss"), "{why}");
+    std::fs::remove_file(&marks).expect("removed");
+    std::fs::create_dir(&marks).expect("made");
+    let why = outcome(&home, false).expect_err("truncated rows would return");
+    assert!(why.contains("replay-marks-0 is a directory") && why.contains("--accept-loss"), "{why}");
+    assert!(outcome(&home, true).is_ok() && outcome(&home, false).is_ok(), "once is enough");
+
+    std::fs::write(&marks, newest).expect("written");
+    assert!(outcome(&home, false).is_ok());
+}
+
+/// Copies the first sstable in the directory of `ks.t` under another generation, without the
+/// components `left_out`.
+fn copy_sstable(data_dir: &Path, generation: &str, left_out: &[&str]) -> PathBuf {
+    let tables = std::fs::read_dir(data_dir.join("data/ks")).expect("readable");
+    let mut tables = tables.map(|entry| entry.expect("readable").path());
+    let dir = tables.find(|dir| dir.to_string_lossy().contains("/t-")).expect("ks.t is there");
+    let names: Vec<String> = std::fs::read_dir(&dir)
+        .expect("readable")
+        .map(|entry| entry.expect("readable").file_name().to_string_lossy().into())
+        .collect();
+    let toc = names.iter().find(|name| name.ends_with("-big-TOC.txt")).expect("an sstable");
+    let own = toc.trim_end_matches("TOC.txt");
+    for component in names.iter().filter_map(|name| name.strip_prefix(own)).filter(|name| !left_out.contains(name)) {
+        std::fs::copy(dir.join(format!("{own}{component}")), dir.join(format!("me-{generation}-big-{component}")))
+            .expect("copied");
+    }
+    dir
+}
+
+/// A directory without an inventory starts, and has one afterwards. What a crash of that release
+/// left unfinished is removed.
+#[test]
+fn a_directory_of_an_earlier_release_gets_an_inventory() {
+    let scratch = Scratch::new("missing-old");
+    live(&scratch.0, false, true, fill).expect("the node starts");
+    // As the release before wrote it: no inventory, and nothing that says where the log of the metadata ends.
+    let stamp = scratch.0.join("messina.stamp");
+    let text = std::fs::read_to_string(&stamp).expect("readable");
+    let json = &text[text.find('\n').expect("two parts") + 1..];
+    let mut value: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    assert!(value.as_object_mut().expect("fields").remove("inventory").is_some(), "{text}");
+    let json = serde_json::to_string_pretty(&value).expect("JSON") + "\n";
+    std::fs::write(&stamp, format!("messina stamp 2 {:08x}\n{json}", crc32fast::hash(json.as_bytes())))
+        .expect("written");
+    std::fs::remove_file(scratch.0.join("messina.raft-end")).expect("removed");
+    let table = copy_sstable(&scratch.0, "77", &["TOC.txt", "Checksums.db", "Statistics.db"]);
+    copy_sstable(&scratch.0, "78", &["TOC.txt", "Statistics.db"]);
+
+    // Even of such a directory it is known that there were metadata.
+    let raft = scratch.0.join("raft");
+    std::fs::rename(&raft, scratch.0.join("elsewhere")).expect("moved");
+    let why = outcome(&scratch.0, false).expect_err("the metadata is gone");
+    assert!(why.contains("raft is missing, although there is") && why.contains("--accept-loss"), "{why}");
+    std::fs::remove_dir_all(&raft).expect("removed");
+    std::fs::rename(scratch.0.join("elsewhere"), &raft).expect("moved back");
+
+    assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+    assert!(std::fs::read_to_string(&stamp).expect("readable").contains("inventory"));
+    assert!(scratch.0.join("messina.raft-end").exists());
+    assert!(std::fs::read_to_string(&stamp).expect("readable").contains(r#""alone": true"#));
+    let names = |dir: &Path| -> Vec<String> {
+        std::fs::read_dir(dir)
+            .expect("readable")
+            .map(|entry| entry.expect("readable").file_name().to_string_lossy().into())
+            .collect()
+    };
+    assert!(!names(&table).iter().any(|name| name.starts_with("me-7")), "{:?}", names(&table));
+    let quarantined = names(&table.join("quarantine"));
+    assert!(quarantined.iter().all(|name| name.starts_with("me-78-")) && !quarantined.is_empty(), "{quarantined:?}");
+    // With an inventory, the same files are no remains of a crash.
+    copy_sstable(&scratch.0, "77", &["TOC.txt", "Checksums.db", "Statistics.db"]);
+    assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+    assert!(names(&table.join("quarantine")).contains(&"me-77-big-Data.db".to_owned()));
+}
+
+/// Operators move tables to other volumes and leave links behind. The table is missing only if the link leads nowhere.
+#[test]
+fn a_table_behind_a_link_is_there() {
+    let (scratch, other) = (Scratch::new("missing-link"), Scratch::new("missing-volume"));
+    live(&scratch.0, false, true, fill).expect("the node starts");
+    let tables = std::fs::read_dir(scratch.0.join("data/ks")).expect("readable");
+    let tables = tables.map(|entry| entry.expect("readable").path());
+    let is_t = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-"));
+    let dir = tables.into_iter().find(is_t).expect("it has sstables");
+    let moved = other.0.join("moved");
+    copy(&dir, &moved);
+    std::fs::remove_dir_all(&dir).expect("removed");
+    std::os::unix::fs::symlink(&moved, &dir).expect("linked");
+    for _ in 0..2 {
+        assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+    }
+    std::fs::rename(&moved, other.0.join("unmounted")).expect("moved");
+    let why = outcome(&scratch.0, false).expect_err("its rows would be gone");
+    assert!(why.contains(&*dir.to_string_lossy()), "{why}");
+    std::fs::rename(other.0.join("unmounted"), &moved).expect("moved back");
+    assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+}

@@ -1,0 +1,160 @@
+//! Snapshots: TRUNCATE and DROP TABLE take one for the operation and the table, with the rows of all shards; an administrator's are whole
+//! or not there.
+
+use crate::support::{Scratch, ask, config, live_with};
+use cluster::metadata::{Change, MetadataService, Op, change};
+use engine::UNFINISHED_SNAPSHOT;
+use engine::datadir::table_dir_name;
+use model::id::TableId;
+use rt::ShardId;
+use rt::time::Duration;
+use server::admin::operations::TableName;
+use server::admin::snapshots::{remove_unfinished, take_here};
+use server::stack::StackConfig;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const SHARDS: usize = 3;
+/// Longer than a millisecond, the unit of the names, and than a shard waits for its turn on a busy machine.
+const STALL: Duration = Duration::from_millis(60);
+
+async fn insert() {
+    for k in 0..60 {
+        ask(&format!("INSERT INTO ks.t (k, v) VALUES ({k}, {k})")).await.expect("written");
+    }
+}
+
+/// Keeps the shards but this one busy, each for another time, so that they come to an operation one after the other.
+fn stall_the_others() {
+    for shard in 1..SHARDS {
+        let busy = move || async move { std::thread::sleep(STALL * shard as u32) };
+        rt::task::spawn(rt::shard::call(ShardId(shard as u16), busy)).detach();
+    }
+}
+
+fn table() -> TableId {
+    let metadata = rt::shard::service::<MetadataService>().current();
+    metadata.tables().find(|table| table.schema.keyspace == "ks").expect("it is there").schema.id
+}
+
+/// What a TRUNCATE does on each node of a cluster of several.
+async fn truncate_by_epoch() {
+    let table = table();
+    let changed =
+        change(move |metadata, _| Ok::<_, String>((vec![Op::Truncate { table, epoch: metadata.number + 1 }], ())));
+    changed.await.expect("changed");
+}
+
+/// The snapshots of all tables, and the number of Data files in each.
+fn snapshots(root: &Path) -> BTreeMap<String, usize> {
+    let list = |dir: &Path| -> Vec<_> {
+        std::fs::read_dir(dir).map_or_else(|_| Vec::new(), |dir| dir.map(|entry| entry.expect("read").path()).collect())
+    };
+    let mut found = BTreeMap::new();
+    for snapshot in list(&root.join("data/ks")).iter().flat_map(|table| list(&table.join("snapshots"))) {
+        let data = list(&snapshot).iter().filter(|path| path.to_string_lossy().ends_with("-Data.db")).count();
+        found.insert(snapshot.file_name().expect("named").to_string_lossy().into_owned(), data);
+    }
+    found
+}
+
+#[test]
+fn all_shards_of_a_node_take_one_snapshot() {
+    let scratch = Scratch::new("one-snapshot");
+    let config = StackConfig { auto_snapshot: true, ..config(&scratch.0, false) };
+    live_with(config, SHARDS, true, || async {
+        let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
+        ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
+        ask("CREATE TABLE ks.t (k int PRIMARY KEY, v int)").await.expect("made");
+        insert().await;
+        stall_the_others();
+        ask("TRUNCATE ks.t").await.expect("truncated");
+        insert().await;
+        stall_the_others();
+        truncate_by_epoch().await;
+        insert().await;
+        stall_the_others();
+        ask("DROP TABLE ks.t").await.expect("dropped");
+    })
+    .expect("it starts");
+    let found = snapshots(&scratch.0);
+    let of = |kind: &str| found.iter().filter(|(name, _)| name.starts_with(kind)).collect::<Vec<_>>();
+    assert_eq!((of("truncated-").len(), of("dropped-").len()), (2, 1), "{found:?}");
+    let all = found.values().max().expect("three");
+    assert!(found.values().all(|data| data == all), "each has all tablets: {found:?}");
+}
+
+/// A snapshot of two tables fails at the second one, for one shard: nothing of the first one is left. Then it is taken under the same name.
+#[test]
+fn an_administrators_snapshot_is_whole_or_not_there() {
+    let scratch = Scratch::new("whole-snapshot");
+    let root = scratch.0.clone();
+    live_with(config(&scratch.0, false), SHARDS, true, || async move {
+        let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
+        ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
+        ask("CREATE TABLE ks.t (k int PRIMARY KEY, v int)").await.expect("made");
+        ask("CREATE TABLE ks.u (k int PRIMARY KEY, v int)").await.expect("made");
+        insert().await;
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let mut tables: Vec<TableName> = metadata
+            .tables()
+            .map(|table| &table.schema)
+            .filter(|schema| schema.keyspace == "ks")
+            .map(|schema| TableName { keyspace: "ks".into(), name: schema.name.clone(), id: schema.id })
+            .collect();
+        tables.sort_by(|a, b| a.name.cmp(&b.name));
+        let keyspaces = root.join("data");
+        let other = keyspaces.join("ks").join(table_dir_name("u", tables[1].id)).join("snapshots");
+        // No directory can be made where a file is.
+        std::fs::create_dir_all(&other).expect("made");
+        let file = other.join(format!("{UNFINISHED_SNAPSHOT}s"));
+        std::fs::write(&file, b"").expect("written");
+        take_here(&keyspaces, &tables, "s").await.expect_err("a table fails");
+        assert_eq!(snapshots(&root).keys().collect::<Vec<_>>(), [&format!("{UNFINISHED_SNAPSHOT}s")], "the file");
+        std::fs::remove_file(file).expect("removed");
+
+        let mut all = Vec::new();
+        for _ in 0..2 {
+            let (keyspaces, tables) = (keyspaces.clone(), tables.clone());
+            all.push(rt::task::spawn(async move { take_here(&keyspaces, &tables, "s").await }));
+        }
+        let mut taken = Vec::new();
+        for task in all {
+            taken.push(task.await.expect("it runs"));
+        }
+        taken.sort_by_key(Result::is_err);
+        assert_eq!(taken[0], Ok(()));
+        let refused = taken[1].clone().expect_err("the name is taken");
+        assert!(format!("{refused:?}").contains("already exists"), "{refused:?}");
+        // What a crash leaves has no name of a snapshot, and goes at the next start.
+        std::fs::create_dir_all(other.join(format!("{UNFINISHED_SNAPSHOT}d"))).expect("made");
+        remove_unfinished(&root).await;
+    })
+    .expect("it starts");
+    let list = |name: &str| {
+        let table =
+            std::fs::read_dir(scratch.0.join("data/ks")).expect("read").map(|entry| entry.expect("read").path());
+        let found = table.filter(|dir| dir.file_name().is_some_and(|dir| dir.to_string_lossy().starts_with(name)));
+        found.map(|dir| dir.join("snapshots/s")).find(|dir| dir.exists()).expect("a snapshot")
+    };
+    assert_eq!(snapshots(&scratch.0).keys().collect::<Vec<_>>(), ["s"]);
+    let data = std::fs::read_dir(list("t-"))
+        .expect("read")
+        .filter(|entry| entry.as_ref().expect("read").file_name().to_string_lossy().ends_with("-Data.db"));
+    let manifest = std::fs::read_to_string(list("t-").join("manifest.json")).expect("read");
+    let data = data.count();
+    assert!(data >= 8 && manifest.matches("-Data.db").count() == data, "{data} files, {manifest}");
+    assert!(list("u-").join("manifest.json").exists());
+}
+
+/// The time of a change is the same on all nodes; a change of an earlier release has none.
+#[test]
+fn changes_say_when_they_were_made() {
+    rt::block_on(async {
+        let before = rt::time::wall_micros();
+        let previous = uuid::Uuid::from_u128(1);
+        let made = Change { previous, new: rt::random::time_uuid(), ops: Vec::new() }.made_at();
+        assert!(made.is_some_and(|made| (before..=rt::time::wall_micros()).contains(&made)), "{made:?} after {before}");
+        assert_eq!(Change { previous, new: rt::random::uuid_v4(), ops: Vec::new() }.made_at(), None);
+    });
+}

@@ -1,0 +1,120 @@
+//! Whole clusters on the simulated machine, and that their checkers notice what is planted: a story in which a promise is not kept, a mistake of
+//! each kind. `tests/seeds.rs` has the trials, in which all promises must be kept.
+//!
+//! `TELL=1` prints every step.
+use rt::sim::Unsynced;
+use rt::time::Duration;
+use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, NETWORK, PEACE, POWER, Regime};
+use sim::cluster::shared::{Canary, Plan};
+use sim::cluster::trials::{Trial, batch, periodic, two_datacenters, with_room};
+use sim::cluster::{Simulation, story};
+
+/// What reads of this seed repaired at a copy that was leaving was not on the one in its place.
+#[test]
+fn tablets_that_move_while_the_network_fails_cost_no_promise() {
+    let trial = Trial::of("moves-network").expect("a trial of this name");
+    let outcome = trial.run(222, Duration::from_secs(8));
+    println!("{:?}", outcome.unwrap_or_else(|why| panic!("{why}")));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_cluster() {
+    let once = || story(4, batch(0), POWER, Duration::from_secs(5));
+    let first = once();
+    let second = std::thread::spawn(once).join().expect("ran");
+    assert_eq!(first, second);
+}
+
+/// A story with a mistake on purpose, until a seed shows it: what the checkers say then.
+fn found(canary: Canary, regime: Regime, seeds: u64) -> String {
+    found_in(canary, regime, periodic(0), seeds)
+}
+
+fn found_in(canary: Canary, regime: Regime, plan: Plan, seeds: u64) -> String {
+    for seed in 0..seeds {
+        let plan = Plan { canary, schema_changes: false, ..plan.clone() };
+        if let Err(why) = story(seed, plan, regime, Duration::from_secs(12)) {
+            return why;
+        }
+    }
+    panic!("{canary:?} was not found in {seeds} seeds");
+}
+
+#[test]
+fn writes_that_a_majority_does_not_have_are_found() {
+    let why = found(Canary::WritesAtOne, NETWORK, 5);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+#[test]
+fn reads_that_do_not_ask_a_majority_are_found() {
+    let why = found(Canary::ReadsAtOne, NETWORK, 5);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+#[test]
+fn writes_that_one_datacenter_has_not_are_found() {
+    let why = found_in(Canary::OneDatacenter, DATACENTERS, two_datacenters(0), 5);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+#[test]
+fn values_that_do_not_expire_are_found() {
+    let why = found_in(Canary::NoExpiry, EXPIRY, Plan { expiring: true, ..periodic(0) }, 2);
+    assert!(why.contains("which has expired"), "{why}");
+}
+
+#[test]
+fn what_is_not_truncated_is_found() {
+    let why = found_in(Canary::NoTruncate, PEACE, Plan { truncating: true, ..periodic(0) }, 2);
+    assert!(why.contains("which was truncated"), "{why}");
+}
+
+/// An update whose answer was lost on its way has been done.
+#[test]
+fn counts_that_are_sent_again_are_found() {
+    let why = found_in(Canary::CountsAgain, CUTS, periodic(2), 5);
+    assert!(why.contains("a counter counts twice"), "{why}");
+}
+
+#[test]
+fn tablets_that_move_without_their_data_are_found() {
+    let why = found_in(Canary::NoCopy, NETWORK, with_room(0), 5);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+/// A node is cut off while others write.
+#[test]
+fn hints_that_are_not_kept_are_found() {
+    let isolate = |canary| {
+        let mut simulation = Simulation::new(2, Plan { canary, schema_changes: false, ..periodic(0) }, NETWORK);
+        simulation.form()?;
+        simulation.nemesis.inflict(&mut simulation.world, Fault::Isolate, 2, 0);
+        simulation.run_for(Duration::from_secs(4))?;
+        simulation.converge()
+    };
+    assert_eq!(isolate(Canary::None), Ok(()));
+    let why = isolate(Canary::NoHints).unwrap_err();
+    assert!(why.contains("replicas_converge is broken"), "{why}");
+}
+
+/// All nodes lose their power at once, with what they say they have synced and have not.
+#[test]
+fn a_log_that_is_not_synced_is_found() {
+    let lose = |canary| {
+        let mut simulation = Simulation::new(3, Plan { canary, ..batch(0) }, POWER);
+        simulation.set_unsynced(Unsynced::Lost);
+        simulation.form()?;
+        simulation.run_for(Duration::from_secs(3))?;
+        for node in 0..3 {
+            simulation.nemesis.inflict(&mut simulation.world, Fault::PowerLoss, node, (node + 1) % 3);
+        }
+        simulation.run_for(Duration::from_secs(1))?;
+        simulation.judge(false)
+    };
+    let fine = lose(Canary::None);
+    assert!(fine.is_ok(), "{fine:?}");
+    let why = lose(Canary::LazyLog).unwrap_err();
+    // A row that is older than what was acknowledged, or a deleted one that is back.
+    assert!(why.contains(" is broken: "), "{why}");
+}

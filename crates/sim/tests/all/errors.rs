@@ -1,0 +1,137 @@
+//! A disk that fails, not only fills up: slow operations, I/O errors, too many open files, failed fsyncs. What is told to clients, that
+//! nothing is wrong or lost, and that the node recovers by itself, or stops where it must.
+//!
+//! `SEEDS=n` runs n seeds (default 2) from `FIRST_SEED=n` on.
+use engine::commitlog::SyncMode;
+use rt::sim::{Fault, Latency};
+use rt::time::Duration;
+use sim::node::Progress;
+use sim::story::{End, Story};
+use std::collections::BTreeMap;
+
+const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(60) };
+/// How long after the last error all must be well again: failed flushes and compactions are tried again after two seconds.
+const GRACE: Duration = Duration::from_secs(8);
+
+fn seeds() -> std::ops::Range<u64> {
+    let setting = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let first = setting("FIRST_SEED").unwrap_or(0);
+    first..first + setting("SEEDS").unwrap_or(2)
+}
+
+/// Lives with bursts of errors for a while; then everything must go well again, and nothing is lost. Gives what failed meanwhile.
+fn live_through(fault: Fault, seed: u64, shards: usize, sync: SyncMode) -> Vec<String> {
+    let mut story = Story::new(seed, sync);
+    story.rounds = 8;
+    let mut burst_ends = None;
+    let progress = story.live_with(shards, End::Stop, |story, lived| {
+        if burst_ends.is_some_and(|end| lived >= end) {
+            story.disk.fail_next(fault, 0);
+            burst_ends = None;
+        }
+        let is_time = lived < Duration::from_secs(5) && story.shared.acknowledged.get() > 10;
+        if is_time && burst_ends.is_none() && story.any(60) == 0 {
+            story.shared.reads_may_fail.set(true);
+            let until = story.world().wall_micros() + GRACE.as_micros() as i64;
+            story.shared.trouble_until.set(until);
+            let times = 1 + story.any(6) as u32;
+            story.disk.fail_next(fault, times);
+            burst_ends = Some(lived + Duration::from_millis(1 + story.any(40)));
+        }
+    });
+    assert_eq!(progress, Progress::Ended, "{fault:?}, seed {seed}, {shards} shards");
+    story.shared.reads_may_fail.set(false);
+    story.shared.trouble_until.set(i64::MIN);
+    story.rounds = 1;
+    for end in [End::KillAtWrite(60), End::PowerAtWrite(60), End::Stop] {
+        let progress = story.live(shards, end);
+        assert!(matches!(progress, Progress::Running | Progress::Ended), "{fault:?}, seed {seed}: then {progress:#?}");
+    }
+    story.shared.failures.take()
+}
+
+/// What an operator can do something about.
+fn assert_clear(fault: Fault, failures: Vec<String>, wanted: &[&str]) {
+    assert!(!failures.is_empty(), "{fault:?}: nothing ever failed");
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for failure in failures {
+        assert!(wanted.iter().any(|text| failure.contains(text)), "{fault:?}: what is the matter with {failure}");
+        *counts.entry(failure.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    println!("what failed for {fault:?}: {counts:?}");
+}
+
+#[test]
+fn read_errors_are_told_and_pass() {
+    let mut failures = Vec::new();
+    for seed in seeds() {
+        for (shards, sync) in [(1, SyncMode::Batch), (2, PERIODIC)] {
+            failures.append(&mut live_through(Fault::Read, seed, shards, sync));
+        }
+    }
+    assert_clear(Fault::Read, failures, &["Input/output error"]);
+}
+
+#[test]
+fn too_many_open_files_are_told_and_pass() {
+    let mut failures = Vec::new();
+    for seed in seeds() {
+        for (shards, sync) in [(1, PERIODIC), (2, SyncMode::Batch)] {
+            failures.append(&mut live_through(Fault::Open, seed, shards, sync));
+        }
+    }
+    assert_clear(Fault::Open, failures, &["open files", "too many files are open"]);
+}
+
+/// An fsync, or a write, fails once. Where it is the log's, the node stops, for nobody knows what the device has; where it is an sstable's,
+/// that is tried again with a new file. Nothing acknowledged is lost either way.
+#[test]
+fn a_failed_fsync_or_write_of_the_log_stops_the_node_and_nothing_is_lost() {
+    for seed in seeds() {
+        for (shards, sync) in [(1, SyncMode::Batch), (2, PERIODIC)] {
+            for fault in [Fault::Sync, Fault::Write] {
+                for (below, stops) in [("/node/commitlog", true), ("/node/data", false)] {
+                    let what = format!("{fault:?} below {below}, seed {seed}, {shards} shards, {sync:?}");
+                    let mut story = Story::new(seed, sync);
+                    (story.rounds, story.globals) = (4, false);
+                    let begins = 15 + story.any(20) as u32;
+                    let mut is_due = true;
+                    let progress = story.live_with(shards, End::Stop, |story, _| {
+                        if is_due && story.shared.acknowledged.get() > begins {
+                            is_due = false;
+                            let until = story.world().wall_micros() + GRACE.as_micros() as i64;
+                            story.shared.trouble_until.set(until);
+                            story.disk.fail_next_below(below, fault, 1);
+                        }
+                    });
+                    assert!(!is_due, "{what}: it came to an end before");
+                    match progress {
+                        Progress::Stopped(why) if stops => assert!(why.contains("Input/output error"), "{what}: {why}"),
+                        Progress::Ended if !stops => {}
+                        other => panic!("{what}: {other:#?}"),
+                    }
+                    story.disk.fail_next_below(below, fault, 0);
+                    story.shared.trouble_until.set(i64::MIN);
+                    story.rounds = 1;
+                    for life in 1..=2 {
+                        assert_eq!(story.live(shards, End::Stop), Progress::Ended, "{what}: life {life} after it");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Operations that take a tenth of a second: all takes longer, and that is all.
+#[test]
+fn a_slow_disk_makes_nothing_fail() {
+    for seed in seeds() {
+        let mut story = Story::new(seed, SyncMode::Batch);
+        (story.rounds, story.steps) = (2, 5);
+        let (min, max) = (Duration::from_millis(20), Duration::from_millis(120));
+        story.disk.set_latency(Latency { min, max, slow_permille: 700 });
+        for life in 0..2 {
+            assert_eq!(story.live(1 + life, End::Stop), Progress::Ended, "seed {seed}, life {life}");
+        }
+    }
+}

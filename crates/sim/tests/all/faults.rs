@@ -1,0 +1,136 @@
+//! A full disk, flipped bits, a clock that jumps back; and that the checkers notice a promise that is not kept.
+//!
+//! `SEEDS=n` runs n seeds (default 3); `FLIPS=n` flips n bits for each (default 40).
+use engine::commitlog::SyncMode;
+use rt::time::Duration;
+use sim::node::Progress;
+use sim::story::{End, Story};
+use std::collections::BTreeMap;
+
+const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(60) };
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let first = setting("FIRST_SEED").unwrap_or(0);
+    first..first + setting("SEEDS").unwrap_or(3)
+}
+
+/// With ENOSPC for some seconds statements may fail, with an error that says so; reads go on, and afterwards everything does.
+#[test]
+fn a_full_disk_loses_nothing_and_the_node_lives_on() {
+    let mut failures = Vec::new();
+    for seed in seeds() {
+        for (shards, sync) in [(1, SyncMode::Batch), (2, PERIODIC)] {
+            let mut story = Story::new(seed, sync);
+            story.rounds = 10;
+            let (mut full_at, mut free_at) = (None, None);
+            let progress = story.live_with(shards, End::Stop, |story, lived| {
+                if full_at.is_none() && story.shared.acknowledged.get() > 20 {
+                    full_at = Some(lived);
+                    let left = [0, 40_000][story.any(2) as usize];
+                    let left = story.any(left);
+                    story.fill_disk(left);
+                }
+                let since = full_at.map_or(Duration::ZERO, |at| lived - at);
+                if free_at.is_none() && since > Duration::from_secs(4) {
+                    free_at = Some(lived);
+                    story.empty_disk(Duration::from_secs(6));
+                }
+            });
+            assert_eq!(progress, Progress::Ended, "seed {seed}, {shards} shards");
+            assert!(full_at.is_some(), "seed {seed}: the disk was never full");
+            failures.append(&mut story.shared.failures.borrow_mut());
+            for end in [End::PowerAtWrite(100), End::Stop] {
+                let progress = story.live(shards, end);
+                assert!(matches!(progress, Progress::Running | Progress::Ended), "seed {seed}: then {progress:#?}");
+            }
+        }
+    }
+    assert!(!failures.is_empty(), "the disk was full, and nothing failed");
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for failure in failures {
+        assert!(failure.contains("space"), "what should the operator do about this: {failure}");
+        *counts.entry(failure.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    println!("what failed for lack of space: {counts:?}");
+}
+
+/// A flipped bit is an error or makes no difference; nobody ever reads something else than what was written.
+#[test]
+fn flipped_bits_are_errors_and_never_wrong_data() {
+    let mut counts: BTreeMap<String, [u32; 2]> = BTreeMap::new();
+    let mut broken_ones = Vec::new();
+    for seed in seeds() {
+        let mut base = Story::new(seed, SyncMode::Batch);
+        // Nothing may expire and be compacted away meanwhile.
+        (base.expiring, base.globals) = (false, seed % 2 == 1);
+        let end = if seed % 2 == 0 { End::Stop } else { End::KillAtWrite(400) };
+        base.live(2, end);
+        base.rounds = 0;
+        let files: Vec<_> = base.disk.files().into_iter().filter(|(_, len)| *len > 0).collect();
+        for flip in 0..setting("FLIPS").unwrap_or(40) {
+            let mut story = base.fork(seed << 16 | flip);
+            let (file, len) = files[story.any(files.len() as u64) as usize].clone();
+            let (byte, bit) = (story.any(len), story.any(8) as u8);
+            assert!(story.disk.flip_bit(&file, byte, bit));
+            let noticed = match story.live(2, End::Stop) {
+                Progress::Ended => 0,
+                Progress::Refused(_) | Progress::Failed(_) => 1,
+                broken => {
+                    broken_ones.push(format!(
+                        "seed {seed}, bit {bit} of byte {byte} of {}, {len} bytes: {broken:#?}",
+                        file.display()
+                    ));
+                    continue;
+                }
+            };
+            let name = file.file_name().expect("a file has a name").to_string_lossy().into_owned();
+            let kind = name.rsplit(['-', '.']).next().unwrap_or(&name).to_owned();
+            counts.entry(if name.starts_with("me-") { kind } else { name[..3].to_owned() }).or_default()[noticed] += 1;
+        }
+    }
+    assert!(
+        broken_ones.is_empty(),
+        "{} flips broke something, the first {}",
+        broken_ones.len(),
+        broken_ones.join("\n")
+    );
+    println!("unnoticed and noticed, by kind of file: {counts:?}");
+    assert!(counts.values().map(|[_, noticed]| noticed).sum::<u32>() > 20, "{counts:?}");
+}
+
+/// New writes win over old ones even if the clock went back while the node was down.
+#[test]
+fn a_clock_that_jumps_back_hides_no_write() {
+    for seed in seeds() {
+        let mut story = Story::new(seed, SyncMode::Batch);
+        // What expires does so by the clock.
+        story.expiring = false;
+        story.world().set_clock_ahead(Duration::from_secs(3600));
+        let first = story.live(1, End::KillAtWrite(200));
+        story.world().set_clock_ahead(Duration::ZERO);
+        let second = story.live(2, End::Stop);
+        let third = story.live(1, End::Stop);
+        for progress in [first, second, third] {
+            assert!(matches!(progress, Progress::Running | Progress::Ended), "seed {seed}: {progress:#?}");
+        }
+    }
+}
+
+/// The check of the checks: a node in periodic mode does not keep batch mode's promise, and that is noticed.
+#[test]
+fn a_promise_that_is_not_kept_is_noticed() {
+    let mut noticed = 0;
+    for seed in 0..6 {
+        for at in [150, 250, 350] {
+            let mut story = Story::new(seed, PERIODIC);
+            story.shared = sim::node::Shared::new(None);
+            story.live(1, End::PowerAtWrite(at));
+            noticed += u32::from(matches!(story.live(1, End::Stop), Progress::Broken(_)));
+        }
+    }
+    assert!(noticed > 0, "no write of the last period was ever lost, or nobody noticed");
+}

@@ -1,0 +1,132 @@
+//! Hints of a process that is killed at every write to its disk, and of a machine that loses its power there: what was acknowledged, or
+//! synced, is delivered, and a kill is not taken for damage.
+
+use cluster::hints::{Delivered, Hints, HintsConfig, HintsSettings};
+use model::id::{HostId, SchemaVersion, TableId};
+use model::mutation::{Mutation, MutationBuilder};
+use model::options::TableOptions;
+use model::schema::{Column, ColumnKind, TableSchema};
+use model::time::Tombstone;
+use model::types::CqlType;
+use rt::sim::{Disk, Unsynced};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+use uuid::Uuid;
+
+fn target() -> HostId {
+    HostId(Uuid::from_u128(2))
+}
+
+/// A mutation of the partition of this number.
+fn mutation(n: i32) -> Mutation {
+    let (table, version) = (TableId(Uuid::from_u128(7)), SchemaVersion(Uuid::from_u128(1)));
+    let key = Column {
+        id: model::ColumnId(0),
+        name: "k".into(),
+        kind: ColumnKind::PartitionKey,
+        position: 0,
+        ty: CqlType::Int,
+        descending: false,
+    };
+    let (name, none) = ("t", Vec::new);
+    let options = TableOptions::default();
+    let schema = TableSchema::new(table, version, "ks", name, vec![key], none(), none(), none(), Vec::new(), options);
+    let mut builder = MutationBuilder::new(table, version, &n.to_be_bytes());
+    builder.delete_partition(Tombstone::new(i64::from(n), n));
+    builder.finish(&schema)
+}
+
+/// What is known outside of the machine.
+#[derive(Default)]
+struct Known {
+    next: i32,
+    acknowledged: BTreeSet<i32>,
+    /// Of these, those that a power loss must not take away.
+    synced: BTreeSet<i32>,
+    delivered: BTreeSet<i32>,
+}
+
+async fn open() -> Rc<Hints> {
+    // As a start does with the data directory.
+    rt::fs::create_dir_all(Path::new("/node")).await.expect("made");
+    rt::fs::sync_dir(Path::new("/")).await.expect("synced");
+    let config = HintsConfig {
+        file_bytes: 300,
+        settings: HintsSettings { throttle: 0, ..HintsSettings::default() },
+        ..HintsConfig::new(Path::new("/node/hints").into(), Path::new("/node/hint-notes").into(), 1 << 20)
+    };
+    Hints::open(config, 0, 1).await.expect("it opens")
+}
+
+async fn store(hints: &Hints, known: &RefCell<Known>, count: i32) {
+    for _ in 0..count {
+        let n = known.borrow().next;
+        known.borrow_mut().next += 1;
+        hints.store(target(), &mutation(n), 1, None).await.expect("there is room");
+        known.borrow_mut().acknowledged.insert(n);
+    }
+}
+
+async fn sync(hints: &Hints, known: &RefCell<Known>) {
+    let all = known.borrow().acknowledged.clone();
+    hints.sync().await;
+    known.borrow_mut().synced = all;
+}
+
+/// Delivers `count` hints at most.
+async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
+    let before = known.borrow().delivered.len();
+    let one = |hint: cluster::hints::format::Hint| async move {
+        if known.borrow().delivered.len() >= before + count {
+            return Delivered::NotYet;
+        }
+        let n = i32::from_be_bytes(hint.mutation.key()[..4].try_into().expect("an int"));
+        known.borrow_mut().delivered.insert(n);
+        Delivered::Sent
+    };
+    hints.replay(target(), one).await.expect("the disk works");
+}
+
+async fn live(known: &RefCell<Known>) {
+    for _ in 0..2 {
+        let hints = open().await;
+        store(&hints, known, 9).await;
+        sync(&hints, known).await;
+        deliver(&hints, known, 5).await;
+        store(&hints, known, 5).await;
+        deliver(&hints, known, 100).await;
+        store(&hints, known, 7).await;
+        sync(&hints, known).await;
+    }
+}
+
+#[test]
+fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
+    let whole = Disk::new(1);
+    rt::sim::block_on(1, &whole, live(&RefCell::default()));
+    let writes = whole.writes();
+    assert!(writes > 50, "{writes} writes");
+    for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Torn] {
+        for n in 1..=writes {
+            let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
+            disk.set_unsynced(unsynced);
+            disk.power_loss_at_write(n);
+            rt::sim::run(1, &disk, live(&known)).expect_err("it is killed");
+            disk.no_power_loss();
+            let (corrupted, noted) = rt::sim::block_on(1, &disk, async {
+                let hints = open().await;
+                deliver(&hints, &known, 100).await;
+                (hints.metrics().corrupted, hints.missed().len())
+            });
+            let known = known.into_inner();
+            let is_kill = unsynced == Unsynced::Kept;
+            let must = if is_kill { &known.acknowledged } else { &known.synced };
+            let lost: Vec<_> = must.difference(&known.delivered).collect();
+            assert!(lost.is_empty(), "{unsynced:?} at write {n}: {lost:?} are lost");
+            // A record that the kill cut off may be noted, and only that.
+            assert!(!is_kill || corrupted == 0, "killed at write {n}: {corrupted} files, {noted} notes");
+        }
+    }
+}

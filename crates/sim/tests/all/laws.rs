@@ -1,0 +1,89 @@
+//! What must make no difference makes none: the same statements of the same clients, with other strategies of compaction, other moments
+//! of flushes, other memory, other caches, fewer open files, other numbers of shards, give the same answers, which are the model's.
+//!
+//! `SEEDS=n` runs n seeds (default 1) from `FIRST_SEED=n` on.
+use engine::commitlog::SyncMode;
+use rt::time::Duration;
+use sim::model::SeenRow;
+use sim::node::{Progress, QUERIER_CACHES, Variant};
+use sim::story::{End, Story};
+use sim::workload::KINDS;
+use std::collections::BTreeMap;
+
+const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(60) };
+
+fn seeds() -> std::ops::Range<u64> {
+    let setting = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let first = setting("FIRST_SEED").unwrap_or(0);
+    first..first + setting("SEEDS").unwrap_or(1)
+}
+
+/// The same statements in another life: what is there at their end.
+fn live(seed: u64, shards: usize, variant: Variant) -> BTreeMap<i32, Vec<SeenRow>> {
+    let mut story = Story::new(seed, SyncMode::Batch);
+    // What expires, and what concerns the whole table, comes at moments that are not the same in all lives.
+    (story.expiring, story.globals, story.variant) = (false, false, variant);
+    (story.rounds, story.steps) = (5, 12);
+    assert_eq!(story.live(shards, End::Stop), Progress::Ended, "seed {seed}, {shards} shards, {variant:?}");
+    story.shared.last_seen.take()
+}
+
+/// All of `variants` end with the same rows.
+fn all_the_same(seed: u64, variants: impl IntoIterator<Item = (usize, Variant)>) {
+    let mut first = None;
+    for (shards, variant) in variants {
+        let found = live(seed, shards, variant);
+        assert!(found.values().any(|rows| !rows.is_empty()), "seed {seed}: something is there");
+        let wanted = first.get_or_insert_with(|| found.clone());
+        assert_eq!(&found, wanted, "seed {seed}, {shards} shards, {variant:?}");
+    }
+}
+
+/// Every strategy, with many flushes and compactions, and with none but those that come by themselves.
+#[test]
+fn compaction_is_invisible() {
+    for seed in seeds() {
+        let variants = (0..KINDS).flat_map(|kind| {
+            [0, 20].map(|maintenance| (1, Variant { kind: Some(kind), maintenance, ..Variant::default() }))
+        });
+        all_the_same(seed, variants);
+    }
+}
+
+#[test]
+fn querier_cache_is_invisible() {
+    for seed in seeds() {
+        let with = |queriers| (1, Variant { queriers: Some(queriers), kind: Some(1), ..Variant::default() });
+        all_the_same(seed, (0..QUERIER_CACHES).map(with));
+    }
+}
+
+#[test]
+fn shards_memory_and_open_files_are_invisible() {
+    for seed in seeds() {
+        let with = |(shards, memory, open_files)| {
+            (shards, Variant { memory, open_files, kind: Some(2), ..Variant::default() })
+        };
+        all_the_same(seed, [(1, 4 << 20, 0), (1, 1 << 20, 4), (2, 2 << 20, 4), (3, 1 << 20, 6)].map(with));
+    }
+}
+
+/// With everything: expiry, truncation, drops, crashes of every kind; each strategy in turn.
+#[test]
+fn no_resurrection_whatever_the_strategy() {
+    for seed in seeds() {
+        for kind in 0..KINDS {
+            let mut story = Story::new(seed * 100 + kind as u64, PERIODIC);
+            story.variant = Variant { kind: Some(kind), maintenance: 15, ..Variant::default() };
+            (story.rounds, story.steps) = (3, 10);
+            for end in [End::KillAtWrite(300), End::PowerAtWrite(400), End::Stop] {
+                let shards = 1 + story.any(2) as usize;
+                let progress = story.live(shards, end);
+                assert!(
+                    matches!(progress, Progress::Running | Progress::Ended),
+                    "seed {seed}, kind {kind}, {end:?}: {progress:#?}"
+                );
+            }
+        }
+    }
+}

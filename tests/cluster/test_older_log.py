@@ -1,0 +1,71 @@
+"""Members that are started with an older copy of their data directory than they had when they stopped."""
+
+import shutil
+
+import pytest
+from cluster.trio import eventually
+from launch import StartFailed
+
+pytestmark = pytest.mark.node
+
+
+def keep_copy(node, name):
+    node.stop()
+    copy = node.data_dir.parent / name
+    shutil.copytree(node.data_dir, copy)
+    return copy
+
+
+def put_back(node, copy):
+    shutil.rmtree(node.data_dir)
+    shutil.copytree(copy, node.data_dir)
+
+
+def ends_and_says(node, *texts):
+    """Starts the node, which may serve for a moment before it hears from the others."""
+    before = len(node.log_path.read_text())
+    try:
+        node.start()
+    except StartFailed:
+        pass
+    eventually(lambda: not node.alive(), seconds=60)
+    said = node.log_path.read_text()[before:]
+    assert all(text in said for text in texts), said[-3000:]
+    assert "panicked" not in said, said[-3000:]
+
+
+def test_a_member_with_a_backup_of_its_own_ends_and_the_others_go_on(trio):
+    trio.keyspace()
+    node = trio.nodes[2]
+    copy = keep_copy(node, "backup")
+    node.start()
+    trio.wait_up(2)
+    for n in range(3):
+        trio.sessions[0].execute(f"CREATE TABLE ks.t{n} (k int PRIMARY KEY)")
+    trio.kill(2)
+    put_back(node, copy)
+    ends_and_says(node, "has forgotten changes of the metadata", "empty data directory")
+    trio.wait_down(2)
+    eventually(lambda: trio.sessions[0].execute("CREATE TABLE ks.later (k int PRIMARY KEY)") is not None)
+    assert trio.nodes[0].alive() and trio.nodes[1].alive()
+
+
+def test_a_member_whose_changes_others_have_decided_differently_ends(trio):
+    """The last node that knows a table is down while the two others, one of them with its backup, decide on another one."""
+    trio.keyspace()
+    first, second, third = trio.nodes
+    copy = keep_copy(second, "backup")
+    second.start()
+    trio.wait_up(1)
+    trio.kill(2)
+    trio.wait_down(2)
+    eventually(lambda: trio.sessions[0].execute("CREATE TABLE IF NOT EXISTS ks.lost (k int PRIMARY KEY)") is not None)
+    for n in range(2):
+        trio.kill(n)
+    put_back(second, copy)
+    second.start()
+    third.start()
+    trio.sessions.forget(1)
+    eventually(lambda: trio.sessions[1].execute("CREATE TABLE IF NOT EXISTS ks.other (k int PRIMARY KEY)") is not None, seconds=60)
+    ends_and_says(first, "different committed changes", "empty data directory")
+    assert second.alive() and third.alive()

@@ -3,10 +3,10 @@
 use crate::api::{Answer, AnswerKind, BatchKind};
 use crate::error::Error;
 use crate::large_data;
-use crate::modify::Modify;
 use crate::modify::execute::{Mutations, default_timestamp};
 use crate::modify::json::JsonValues;
-use crate::modify::read_first::{Prior, read_first};
+use crate::modify::read_first::read_first;
+use crate::modify::{Modify, Room};
 use crate::request::{Request, write_error};
 use crate::term::Env;
 use cluster::coordinator::WriteKind;
@@ -59,6 +59,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
+    let mut room = Room::of(config);
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i % PARTS_PER_LOOK == PARTS_PER_LOOK - 1 {
             rt::task::maybe_yield().await;
@@ -71,18 +72,18 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
         }
         let keys = modify.keys(*env)?;
         let rows = modify.rows(*env)?;
-        let prior = match &modify.read_first {
-            Some(wanted) => read_first(modify, wanted, &keys, &rows, stamp.now, request, &options).await?,
-            None => Prior::default(),
-        };
         let schema = &modify.schema;
         for key in keys {
+            let prior = match &modify.read_first {
+                Some(wanted) => Some(read_first(modify, wanted, &key, &rows, stamp.now, request, &options).await?),
+                None => None,
+            };
             let place = *places.entry((schema.id, key.key.clone())).or_insert_with(|| {
                 let mutation = MutationBuilder::new(schema.id, schema.version, &key.key);
                 partitions.push((schema.clone(), key.clone(), mutation));
                 partitions.len() - 1
             });
-            modify.fill(&mut partitions[place].2, &key, &rows, *env, &stamp, &prior)?;
+            modify.fill(&mut partitions[place].2, &key, &rows, *env, &stamp, prior.as_ref(), &mut room)?;
         }
     }
     let mut large = LargeKinds::default();

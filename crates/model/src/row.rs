@@ -443,15 +443,29 @@ impl RowBuilder {
 
 /// Builds a row from cells in any order, sorting them; of two versions of one cell the stronger stays.
 pub fn build(schema: &TableSchema, marker: Option<Marker>, deletion: Tombstone, mut cells: Vec<Cell<'_>>) -> Row {
-    cells.sort_by(|a, b| cell_order(schema, a, b).then_with(|| reconcile(b, a)));
-    cells.dedup_by(|later, kept| cell_order(schema, kept, later) == Ordering::Equal);
+    build_from(schema, marker, deletion, &mut cells, |cell| *cell)
+}
+
+/// As [`build`], from things that are smaller than cells; `cell` makes a cell of each.
+pub fn build_from<'c, T>(
+    schema: &TableSchema,
+    marker: Option<Marker>,
+    deletion: Tombstone,
+    things: &mut Vec<T>,
+    cell: impl Fn(&T) -> Cell<'c>,
+) -> Row {
+    things.sort_unstable_by(|a, b| {
+        let (a, b) = (cell(a), cell(b));
+        cell_order(schema, &a, &b).then_with(|| reconcile(&b, &a))
+    });
+    things.dedup_by(|later, kept| cell_order(schema, &cell(kept), &cell(later)) == Ordering::Equal);
     // Room for all of it at once.
-    let bytes =
-        cells.iter().map(|cell| MAX_CELL_HEAD + cell.path.map_or(0, <[u8]>::len) + cell.value.len()).sum::<usize>();
+    let room = |cell: Cell<'_>| MAX_CELL_HEAD + cell.path.map_or(0, <[u8]>::len) + cell.value.len();
+    let bytes = things.iter().map(|thing| room(cell(thing))).sum::<usize>();
     let mut builder = RowBuilder { out: Vec::with_capacity(MAX_HEAD + bytes) };
     builder.start(marker, deletion);
-    for cell in &cells {
-        builder.push(cell);
+    for thing in things.iter() {
+        builder.push(&cell(thing));
     }
     builder.finish()
 }

@@ -407,7 +407,8 @@ impl<'a> PageBuilder<'a> {
             reducer.take_row().map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         } else {
             if self.body.capacity() == 0 {
-                self.body.reserve(FIRST_BODY);
+                // Not `reserve`, which would be a reallocation.
+                self.body = Vec::with_capacity(FIRST_BODY);
             }
             let written =
                 self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut self.body);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
         #[test]
         fn every_tablet_has_its_copies_on_different_nodes_and_racks(
             racks in prop::collection::vec(1usize..4, 1..4),

@@ -400,7 +400,11 @@ impl Asked {
 #[test]
 fn pages_are_exact_while_replicas_differ_and_die() {
     let reused = RefCell::new((0, 0, 0));
-    let config = ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases: ProptestConfig::default().cases / 16,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     let story = (
         prop::collection::vec(event(), 1..80),
         prop::collection::vec(asked(), 3..8),

@@ -92,7 +92,8 @@ async fn scan(cluster: &Cluster, node: usize, size: u64, level: Consistency) -> 
 /// same afterwards.
 #[test]
 fn replicas_that_differ_are_read_as_one() {
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 12, ..ProptestConfig::default() });
+    let mut runner =
+        proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(ProptestConfig::default().cases / 21));
     let strategy = (prop::collection::vec(any_event(), 1..40), 1..6u64);
     let cases: Vec<(Vec<Event>, u64)> =
         (0..12).map(|_| strategy.new_tree(&mut runner).expect("a case").current()).collect();

@@ -5,7 +5,7 @@
 
 use super::operation::{Change, Operation};
 use super::read_first::Prior;
-use super::{Deletion, Modify, Stamp};
+use super::{Deletion, Modify, Room, Stamp};
 use crate::api::BoundValue;
 use crate::error::Error;
 use crate::restrictions::{Partitions, Rows};
@@ -16,10 +16,10 @@ use model::id::ColumnId;
 use model::key::{self, DecoratedKey};
 use model::mutation::{MutationBuilder, RangeTombstone};
 use model::row::{self, Cell, Marker, Row, RowBuilder};
+use model::schema::TableSchema;
 use model::time::Tombstone;
 use model::types::{CqlType, ValueError, collection, compare};
 use smallvec::SmallVec;
-use std::cmp::Ordering;
 
 impl Stamp {
     fn tombstone(&self) -> Tombstone {
@@ -81,16 +81,20 @@ impl Modify {
         rows: &Rows,
         env: Env<'_>,
         stamp: &Stamp,
-        prior: &Prior,
+        prior: Option<&Prior>,
+        room: &mut Room,
     ) -> Result<(), Error> {
+        room.take(key.key.len())?;
         if self.deletion == Deletion::Partitions {
             mutation.delete_partition(stamp.tombstone());
             return Ok(());
         }
         let mut bytes = 0;
         if !self.statics.is_empty() {
-            let row = self.row(&self.statics, None, env, stamp, prior.of(key, &key::Clustering::EMPTY))?;
+            let prior = prior.and_then(|prior| prior.of(&key::Clustering::EMPTY));
+            let row = self.row(&self.statics, None, env, stamp, prior)?;
             bytes += row.len();
+            room.take(row.len())?;
             if !row.is_empty() {
                 mutation.static_row(row);
             }
@@ -98,20 +102,24 @@ impl Modify {
         match (self.deletion, rows) {
             (Deletion::Rows, Rows::Keys(keys)) => {
                 for row_key in keys {
+                    room.take(row_key.0.len())?;
                     mutation.row(row_key.clone(), RowBuilder::new(None, stamp.tombstone()).finish());
                 }
             }
             (Deletion::Ranges, Rows::Ranges(ranges)) => {
                 for range in ranges {
                     let (start, end) = (range.start.clone(), range.end.clone());
+                    room.take(start.prefix.0.len() + end.prefix.0.len())?;
                     mutation.delete_range(RangeTombstone { start, end, tombstone: stamp.tombstone() });
                 }
             }
             (_, Rows::Keys(keys)) if self.marker || !self.operations.is_empty() => {
                 let marker = self.marker.then(|| stamp.marker());
                 for row_key in keys {
-                    let row = self.row(&self.operations, marker, env, stamp, prior.of(key, row_key))?;
+                    let prior = prior.and_then(|prior| prior.of(row_key));
+                    let row = self.row(&self.operations, marker, env, stamp, prior)?;
                     bytes += row.len();
+                    room.take(row_key.0.len() + row.len())?;
                     if bytes > stamp.mutation_bytes {
                         return Err(stamp.too_large(bytes));
                     }
@@ -148,7 +156,7 @@ impl Modify {
                 let elements = prior.and_then(|prior| prior.iter().find(|(id, _)| *id == operation.column));
                 cells.apply(operation, env, elements.map(|(_, elements)| &elements[..]))?;
             }
-            return Ok(row::build(&self.schema, marker, Tombstone::LIVE, cells.collect()));
+            return Ok(cells.into_row(&self.schema, marker));
         }
         let mut row = RowBuilder::append_to(Vec::with_capacity(64 + 48 * operations.len()), marker, Tombstone::LIVE);
         for operation in operations {
@@ -255,26 +263,29 @@ impl<'a> Cells<'a> {
         Cells { stamp, out: Vec::new(), held: SmallVec::new(), generated: Vec::new(), list: None, bytes: 0 }
     }
 
-    /// The cells, for as long as what they are made of is held.
-    fn collect(&self) -> Vec<Cell<'_>> {
-        let bytes = |part: Part| {
-            let all = match part.of.checked_sub(1) {
-                None => &self.generated[..],
-                Some(number) => &self.held[number as usize][..],
-            };
-            &all[part.start as usize..part.end as usize]
+    /// The row of these cells.
+    fn into_row(mut self, schema: &TableSchema, marker: Option<Marker>) -> Row {
+        let mut out = std::mem::take(&mut self.out);
+        row::build_from(schema, marker, Tombstone::LIVE, &mut out, |gathered| self.cell(gathered))
+    }
+
+    fn cell(&self, gathered: &Gathered) -> Cell<'_> {
+        let (stamp, column) = (self.stamp, gathered.column);
+        let cell = match gathered.kind {
+            Kind::Live => stamp.live(column, self.bytes_of(gathered.value)),
+            Kind::Dead => stamp.dead(column),
+            Kind::AllBefore => Cell::complex_deletion(column, stamp.tombstone_before()),
+            Kind::All => Cell::complex_deletion(column, stamp.tombstone()),
         };
-        let cell = |gathered: &Gathered| {
-            let (stamp, column) = (self.stamp, gathered.column);
-            let cell = match gathered.kind {
-                Kind::Live => stamp.live(column, bytes(gathered.value)),
-                Kind::Dead => stamp.dead(column),
-                Kind::AllBefore => Cell::complex_deletion(column, stamp.tombstone_before()),
-                Kind::All => Cell::complex_deletion(column, stamp.tombstone()),
-            };
-            Cell { path: gathered.path.map(bytes), ..cell }
+        Cell { path: gathered.path.map(|path| self.bytes_of(path)), ..cell }
+    }
+
+    fn bytes_of(&self, part: Part) -> &[u8] {
+        let all = match part.of.checked_sub(1) {
+            None => &self.generated[..],
+            Some(number) => &self.held[number as usize][..],
         };
-        self.out.iter().map(cell).collect()
+        &all[part.start as usize..part.end as usize]
     }
 
     fn push(&mut self, column: ColumnId, kind: Kind, path: Option<Part>, value: Part) {
@@ -435,11 +446,12 @@ impl<'a> Cells<'a> {
             Change::Discard(term) => {
                 let Some(Some(value)) = given(term)? else { return Ok(()) };
                 let CqlType::List { elem, .. } = ty else { return Ok(()) };
-                let unwanted: Vec<_> =
+                let mut unwanted: Vec<_> =
                     collection::elements(&value).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
+                unwanted.sort_unstable_by(|a, b| compare(elem, a, b));
                 for at in 0..self.list(column, prior)?.len() {
                     let (path, element) = self.list(column, prior)?[at];
-                    if unwanted.iter().any(|other| compare(elem, other, element) == Ordering::Equal) {
+                    if unwanted.binary_search_by(|other| compare(elem, other, element)).is_ok() {
                         let path = self.generate(path);
                         self.push(column, Kind::Dead, Some(path), Part::EMPTY);
                     }

@@ -1,8 +1,8 @@
 //! The execution of one INSERT, UPDATE or DELETE.
 
 use super::json::JsonValues;
-use super::read_first::{Prior, read_first};
-use super::{Modify, Stamp};
+use super::read_first::read_first;
+use super::{Modify, Room, Stamp};
 use crate::api::{Answer, AnswerKind};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
@@ -64,18 +64,21 @@ impl Modify {
             false => (WriteKind::Simple, config.write_timeout),
         };
         let mut options = request.options(self.attributes.timeout(env, timeout)?);
-        let prior = match &self.read_first {
-            // Boxed: few statements read, and the future of all of them would be as large as that of a read.
-            Some(wanted) => Box::pin(read_first(self, wanted, &keys, &rows, stamp.now, request, &options)).await?,
-            None => Prior::default(),
-        };
+        let mut room = Room::of(config);
         let mut mutations = Mutations::new();
         let mut large = LargeKinds::default();
         let mut hint = None;
         let one = keys.len() == 1;
         for key in keys {
+            let prior = match &self.read_first {
+                // Boxed: few statements read, and the future of all of them would be as large as that of a read.
+                Some(wanted) => {
+                    Some(Box::pin(read_first(self, wanted, &key, &rows, stamp.now, request, &options)).await?)
+                }
+                None => None,
+            };
             let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
-            self.fill(&mut mutation, &key, &rows, env, &stamp, &prior)?;
+            self.fill(&mut mutation, &key, &rows, env, &stamp, prior.as_ref(), &mut room)?;
             if one && request.client.tablets_routing.get() && self.partition.key_variables().is_some() {
                 hint = request
                     .metadata()

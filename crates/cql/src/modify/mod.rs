@@ -12,6 +12,8 @@ pub mod plan;
 pub mod read_first;
 
 use crate::attributes::Attributes;
+use crate::error::Error;
+use crate::request::Config;
 use crate::restrictions::{Clustering, Partition};
 use json::JsonInsert;
 use model::TableSchema;
@@ -102,4 +104,36 @@ pub struct Stamp {
     pub expiry: Seconds,
     /// The most bytes of a mutation.
     pub mutation_bytes: usize,
+}
+
+/// What the mutations of one request take while they are made. A statement may name many partitions, and a batch has many
+/// statements: without this bound a request that is short takes any amount of memory.
+#[derive(Debug)]
+pub struct Room {
+    /// Bytes so far, at least.
+    taken: usize,
+    /// The most: that of one mutation, or of a batch if that is more.
+    limit: usize,
+}
+
+impl Room {
+    /// All of it, by the limits of a configuration.
+    pub fn of(config: &Config) -> Room {
+        Room { taken: 0, limit: config.mutation_bytes.max(config.batch_size_fail) }
+    }
+
+    /// Takes so many bytes; an error if that is more than is left.
+    fn take(&mut self, bytes: usize) -> Result<(), Error> {
+        self.taken += bytes;
+        if self.taken > self.limit { Err(self.too_small()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn too_small(&self) -> Error {
+        Error::invalid(format!(
+            "a request with mutations of at least {} bytes is larger than the limit of {}, the greater of half of \
+             commitlog_segment_size_in_mb and batch_size_fail_threshold_in_kb",
+            self.taken, self.limit
+        ))
+    }
 }

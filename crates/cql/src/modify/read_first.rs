@@ -12,34 +12,27 @@ use cluster::{PageRequest, Query, RequestOptions};
 use model::id::ColumnId;
 use model::key::{self, DecoratedKey};
 use model::range::Slice;
+use rt::hash::HashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// What was read: for each row, the elements of its lists.
-#[derive(Default)]
+/// What was read of a partition: for each row, the elements of its lists.
 pub struct Prior {
-    rows: Vec<PriorRow>,
-}
-
-struct PriorRow {
-    key: DecoratedKey,
-    row: key::Clustering,
-    lists: Vec<(ColumnId, Bytes)>,
+    rows: HashMap<key::Clustering, Vec<(ColumnId, Bytes)>>,
 }
 
 impl Prior {
     /// The lists of a row; none if it is not there.
-    pub fn of(&self, key: &DecoratedKey, row: &key::Clustering) -> Option<&[(ColumnId, Bytes)]> {
-        let found = self.rows.iter().find(|prior| prior.key == *key && prior.row == *row);
-        found.map(|prior| &prior.lists[..])
+    pub fn of(&self, row: &key::Clustering) -> Option<&[(ColumnId, Bytes)]> {
+        self.rows.get(row).map(|lists| &lists[..])
     }
 }
 
-/// Reads the lists that a statement must know.
+/// Reads the lists of a partition that a statement must know. Those of one partition at a time: lists may be large.
 pub async fn read_first(
     modify: &Modify,
     wanted: &ReadFirst,
-    keys: &[DecoratedKey],
+    key: &DecoratedKey,
     rows: &Rows,
     now: i32,
     request: &Request<'_>,
@@ -48,41 +41,37 @@ pub async fn read_first(
     let schema = &modify.schema;
     let table = request.metadata().table_by_id(schema.id).cloned();
     let table = table.ok_or_else(|| Error::invalid(format!("unconfigured table {}", schema.name)))?;
-    let mut prior = Prior::default();
     let mut options = options.clone();
     if options.consistency == Consistency::Any {
         options.consistency = Consistency::One;
     }
-    for key in keys {
-        let ranges = if wanted.statics { Vec::new() } else { rows.clone().into_ranges() };
-        let query = Query {
-            table: table.clone(),
-            partitions: Partitions::Keys(SmallVec::from_iter([key.clone()])),
-            slice: Rc::new(Slice { rows: ranges, static_row: wanted.statics, reversed: false, resume: None }),
-            output: wanted.output.clone(),
-            limit: None,
-            per_partition_limit: None,
-            now,
-            bypass_cache: false,
-        };
-        let page = request.coordinator.read(&query, &PageRequest::default(), &options).await;
-        let page = page.map_err(|error| read_error(error, schema))?;
-        let body = page.body;
-        let mut rest = &body[..];
-        for _ in 0..page.rows {
-            let mut row_key = Vec::new();
-            if !wanted.statics {
-                for _ in &schema.clustering {
-                    key::push_component(&mut row_key, take(&mut rest).unwrap_or_default());
-                }
+    let ranges = if wanted.statics { Vec::new() } else { rows.clone().into_ranges() };
+    let query = Query {
+        table,
+        partitions: Partitions::Keys(SmallVec::from_iter([key.clone()])),
+        slice: Rc::new(Slice { rows: ranges, static_row: wanted.statics, reversed: false, resume: None }),
+        output: wanted.output.clone(),
+        limit: None,
+        per_partition_limit: None,
+        now,
+        bypass_cache: false,
+    };
+    let page = request.coordinator.read(&query, &PageRequest::default(), &options).await;
+    let page = page.map_err(|error| read_error(error, schema))?;
+    let body = page.body;
+    let mut rest = &body[..];
+    let mut prior = Prior { rows: HashMap::default() };
+    for _ in 0..page.rows {
+        let mut row_key = Vec::new();
+        if !wanted.statics {
+            for _ in &schema.clustering {
+                key::push_component(&mut row_key, take(&mut rest).unwrap_or_default());
             }
-            let lists = wanted
-                .columns
-                .iter()
-                .map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
-            let lists = lists.collect();
-            prior.rows.push(PriorRow { key: key.clone(), row: key::Clustering(row_key.into()), lists });
         }
+        let lists =
+            wanted.columns.iter().map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
+        let lists = lists.collect();
+        prior.rows.insert(key::Clustering(row_key.into()), lists);
     }
     Ok(prior)
 }

@@ -46,3 +46,43 @@ fn many_elements_of_lists() {
         assert_eq!(rows, ["sum=5000, o=[7, 9]"]);
     });
 }
+
+/// Comparing each element with all unwanted ones takes a minute.
+#[test]
+fn many_unwanted_elements_of_a_list() {
+    with_node("many_unwanted", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, l list<int>)").await;
+        let elements = |from: i32, step: usize| {
+            let elements: Vec<String> = (from..from + 40_000).rev().step_by(step).map(|i| i.to_string()).collect();
+            elements.join(",")
+        };
+        session.ok(&format!("INSERT INTO t (p, l) VALUES (1, [{}])", elements(0, 1))).await;
+        let start = processor_time();
+        session.ok(&format!("UPDATE t SET l = l - [{}] WHERE p = 1", elements(0, 2))).await;
+        session.ok(&format!("UPDATE t SET l = l - [{}] WHERE p = 1", elements(50_000, 1))).await;
+        let taken = processor_time() - start;
+        assert!(taken < Duration::from_secs(8), "{taken:?}");
+        let rows = session.rows("SELECT collection_count(l) AS n, collection_max(l) AS max FROM t").await;
+        assert_eq!(rows, ["n=20000, max=39998"]);
+    });
+}
+
+/// Each partition has its own list, and each of these rows its own.
+#[test]
+fn elements_of_lists_in_several_partitions() {
+    with_node("several_partitions", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, l list<int>, PRIMARY KEY (p, c))").await;
+        for (p, c) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+            session.ok(&format!("INSERT INTO t (p, c, l) VALUES ({p}, {c}, [{p}, {c}, 9])")).await;
+        }
+        session.ok("UPDATE t SET l = l - [2] WHERE p IN (1, 2) AND c IN (1, 2)").await;
+        let rows = session.rows("SELECT p, c, l FROM t WHERE p IN (1, 2)").await;
+        let expected = ["p=1, c=1, l=[1, 1, 9]", "p=1, c=2, l=[1, 9]", "p=2, c=1, l=[1, 9]", "p=2, c=2, l=[9]"];
+        assert_eq!(rows, expected);
+        session.ok("UPDATE t SET l[0] = 5 WHERE p IN (1, 2) AND c = 1").await;
+        let rows = session.rows("SELECT p, c, l FROM t WHERE p IN (1, 2) AND c = 1").await;
+        assert_eq!(rows, ["p=1, c=1, l=[5, 1, 9]", "p=2, c=1, l=[5, 9]"]);
+    });
+}

@@ -258,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
+        #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
         #[test]
         fn behaves_as_a_map_and_snapshots_stay(writes in prop::collection::vec((-400i32..400, any::<u32>()), 1..1500), snapshot_at in 0usize..1500, seeks in prop::collection::vec((-420i32..420, any::<bool>()), 20)) {
             let order = order();

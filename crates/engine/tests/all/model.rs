@@ -179,9 +179,9 @@ fn eager(gc_grace: i32) -> Rc<TableSchema> {
     })
 }
 
-/// `PROPTEST_CASES`, or few enough for every run of the tests.
+/// How many stories are told: few, because each takes a tenth of a second.
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(12)
+    ProptestConfig::default().cases / 21
 }
 
 proptest! {

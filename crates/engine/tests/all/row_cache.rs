@@ -82,7 +82,7 @@ async fn seen(engine: &Engine, schema: &TableSchema, k: i32, bypass: bool) -> Ve
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
     #[test]
     fn never_stale(steps in prop::collection::vec(step(), 1..120)) {
         rt::block_on(async {

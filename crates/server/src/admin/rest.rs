@@ -376,10 +376,13 @@ struct Level {
     level: Option<String>,
 }
 
-/// The modules of which one may ask what they log: the crates, and everything.
-const LOGGERS: [&str; 9] = ["root", "rt", "model", "sstable", "engine", "replica", "cluster", "cql", "server"];
+/// The modules of which one may ask what they log: everything, the crates, and the libraries that log.
+const LOGGERS: &[&str] = &[
+    "root", "messina", "rt", "model", "sstable", "engine", "replica", "cluster", "cql", "server", "openraft", "rustls",
+    "hyper", "axum", "tower", "tokio", "mio",
+];
 
-async fn loggers() -> Json<[&'static str; 9]> {
+async fn loggers() -> Json<&'static [&'static str]> {
     Json(LOGGERS)
 }
 

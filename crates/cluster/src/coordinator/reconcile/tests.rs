@@ -260,8 +260,6 @@ fn told_by(fragments: &[Fragment], n: usize) -> FragmentPage {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     /// Pages of what three replicas have, each telling a part at a time, are the merge of all; and who gets its repairs has that too.
     #[test]
     fn pages_are_those_of_the_merge(replicas in prop::collection::vec(any_replica(), 3), n in 1usize..4, wanted in 1u64..4) {

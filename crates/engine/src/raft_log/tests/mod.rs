@@ -105,7 +105,7 @@ async fn open(dir: &Path) -> RaftLog {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 21))]
     #[test]
     fn what_was_done_is_there_after_opening_again(steps in prop::collection::vec(prop::collection::vec(step(), 1..8), 1..4)) {
         rt::block_on(async {

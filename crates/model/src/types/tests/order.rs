@@ -39,7 +39,7 @@ fn assert_laws(ty: &CqlType, a: &[u8], b: &[u8], c: &[u8]) -> Result<(), TestCas
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     #[test]
     fn laws_hold_for_values((ty, [a, b, c]) in typed_bytes::<3>()) {

@@ -19,7 +19,7 @@ fn json_has_all(ty: &CqlType) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     #[test]
     fn literals_of_scalars_read_back(

@@ -234,7 +234,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
+        #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 5))]
         #[test]
         fn every_frame_arrives_whole(
             // Frames, and after which of them the socket takes what there is.

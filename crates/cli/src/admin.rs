@@ -125,7 +125,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
             let query = query(&[("ks", text("keyspace")), ("cf", &tables(arguments))]);
             let answer = api.get(&format!("/column_family/tablestats{query}"))?;
             if !json {
-                print!("{}", crate::tablestats::text(&answer));
+                crate::output::print(format_args!("{}", crate::tablestats::text(&answer)));
                 return Ok(());
             }
             answer
@@ -240,17 +240,17 @@ impl Api {
 /// Prints an answer for people, or as it is.
 fn print(answer: &Value, json: bool) {
     match answer {
-        _ if json => println!("{answer}"),
+        _ if json => say!("{answer}"),
         Value::Null => {}
-        Value::String(text) => println!("{text}"),
-        Value::Array(items) => items.iter().for_each(|item| println!("{}", line(item))),
+        Value::String(text) => say!("{text}"),
+        Value::Array(items) => items.iter().for_each(|item| say!("{}", line(item))),
         Value::Object(fields) => {
             let width = fields.keys().map(String::len).max().unwrap_or(0);
             for (key, value) in fields {
-                println!("{key:width$}  {}", line(value));
+                say!("{key:width$}  {}", line(value));
             }
         }
-        other => println!("{other}"),
+        other => say!("{other}"),
     }
 }
 

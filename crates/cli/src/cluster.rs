@@ -69,9 +69,9 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         _ => (api.get("/storage_service/release_version")?, plain),
     };
     if as_json {
-        println!("{answer}");
+        say!("{answer}");
     } else {
-        print!("{}", shown(&answer));
+        crate::output::print(format_args!("{}", shown(&answer)));
     }
     Ok(())
 }

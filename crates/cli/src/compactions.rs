@@ -59,9 +59,9 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         "compactionhistory" => {
             let done = api.get("/compaction_manager/compaction_history")?;
             if as_json {
-                println!("{done}");
+                say!("{done}");
             } else {
-                list(&done).iter().for_each(|one| println!("{}", done_line(one)));
+                list(&done).iter().for_each(|one| say!("{}", done_line(one)));
             }
             Ok(())
         }
@@ -97,11 +97,11 @@ fn look(api: &Api) -> Result<(u64, Value), Failure> {
 fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
     let (pending, running) = look(api)?;
     if as_json {
-        println!("{}", json!({ "pending": pending, "running": running }));
+        say!("{}", json!({ "pending": pending, "running": running }));
         return Ok(());
     }
-    println!("pending: {pending}");
-    list(&running).iter().for_each(|one| println!("{}", running_line(one)));
+    say!("pending: {pending}");
+    list(&running).iter().for_each(|one| say!("{}", running_line(one)));
     Ok(())
 }
 
@@ -136,7 +136,7 @@ async fn watch(api: &Api) -> Result<(), Failure> {
         }
         rt::time::sleep(LOOK_EVERY).await;
     }
-    println!("{}", if seen == 0 { "no compaction runs or waits" } else { "done" });
+    say!("{}", if seen == 0 { "no compaction runs or waits" } else { "done" });
     Ok(())
 }
 

@@ -1,5 +1,8 @@
 //! `messina`: the one binary. Commands parse their arguments and call the library that does the work.
 
+#[macro_use]
+mod output;
+
 mod admin;
 mod cluster;
 mod compactions;
@@ -62,14 +65,14 @@ fn main() -> ExitCode {
         Some(("admin", arguments)) => admin::run(arguments),
         Some(("inspect", arguments)) => inspect::run(arguments),
         _ => {
-            println!("messina {}", env!("CARGO_PKG_VERSION"));
+            say!("messina {}", env!("CARGO_PKG_VERSION"));
             Ok(())
         }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { why, exit_status }) => {
-            eprintln!("messina: {why}");
+            complain!("messina: {why}");
             ExitCode::from(exit_status)
         }
     }

@@ -38,9 +38,9 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
     let is_forgotten = arguments.get_flag("forget");
     let answer = ask(if is_forgotten { Method::Delete } else { Method::Post }, node)?;
     if as_json {
-        println!("{answer}");
+        say!("{answer}");
     } else {
-        print!("{}", of_one(&nodes, node, &answer, is_forgotten));
+        crate::output::print(format_args!("{}", of_one(&nodes, node, &answer, is_forgotten)));
     }
     Ok(())
 }
@@ -61,7 +61,7 @@ fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> Stri
 fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: bool) -> Result<(), Failure> {
     let (chosen, mut answers, mut failed) = (missing(nodes), Map::new(), Vec::new());
     if chosen.is_empty() && !as_json {
-        println!("nothing is noted as missed for any node");
+        say!("nothing is noted as missed for any node");
     }
     for node in &chosen {
         // The id: two nodes may have swapped their addresses.
@@ -70,7 +70,7 @@ fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: 
             Ok(answer) => {
                 if !as_json {
                     let tables: Vec<String> = list(&answer).iter().map(word).collect();
-                    println!(
+                    say!(
                         "{address}: {}",
                         if tables.is_empty() { "no table had to be read".into() } else { tables.join(", ") }
                     );
@@ -78,14 +78,14 @@ fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: 
                 answers.insert(address, answer);
             }
             Err(Failure { why, .. }) => {
-                eprintln!("{address}: {why}");
+                complain!("{address}: {why}");
                 answers.insert(address.clone(), json!({ "error": why }));
                 failed.push(address);
             }
         }
     }
     if as_json {
-        println!("{}", Value::Object(answers));
+        say!("{}", Value::Object(answers));
     }
     if failed.is_empty() {
         return Ok(());

@@ -29,6 +29,7 @@ use replica::wire::{Answer, Request};
 use replica::{Class, Digest, FragmentPage, Page, ReadCommand, ReplicaError};
 use rt::time::Duration;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -288,7 +289,8 @@ impl Coordinator {
         gathering.error(true)
     }
 
-    /// Asks for rows and digests until the level is reached. Not so: it is out of reach.
+    /// Asks for rows and digests until the level is reached. Not so: it is out of reach. Replicas that were asked and have not
+    /// answered by then are spare ones again: what is reconciled may need them.
     async fn ask_for_page(
         &self,
         table: &Table,
@@ -305,7 +307,9 @@ impl Coordinator {
         let digest = Message::new(Request::Digest(command.clone()));
         let began = rt::time::now();
         let mut asked: Asked = FuturesUnordered::new();
+        let silent = RefCell::new(Replicas::new());
         let ask = |asked: &Asked, replica: TabletReplica, part: Part| {
+            silent.borrow_mut().push(replica);
             let message = if part == Part::Rows { rows.clone() } else { digest.clone() };
             let far = self.far.clone();
             let context = options.context.clone();
@@ -337,6 +341,7 @@ impl Coordinator {
                 continue;
             };
             let Some((replica, part, answer)) = next else { return Err(()) };
+            silent.borrow_mut().retain(|other| *other != replica);
             let datacenter = gathering.nodes.datacenter(replica.host);
             match (part, answer) {
                 (Part::Rows, Ok(Answer::Page(page))) => {
@@ -379,6 +384,7 @@ impl Coordinator {
                 Standing::OutOfReach => return Err(()),
                 Standing::Reached if gathering.rows.is_some() => {
                     self.far.note_time(table, began);
+                    gathering.spare.extend(silent.into_inner());
                     return Ok(());
                 }
                 _ => {}

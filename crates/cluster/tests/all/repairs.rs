@@ -8,9 +8,10 @@ use cluster::coordinator::Partitions;
 use model::range::PartitionRange;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use replica::Class;
+use replica::{Class, ReplicaError};
+use rt::time::Duration;
 use std::collections::BTreeMap;
-use support::{Change, Cluster, Shape, key, rows, with_cluster};
+use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster};
 
 #[test]
 fn who_was_down_gets_what_it_missed_from_the_first_read() {
@@ -32,6 +33,21 @@ fn who_was_down_gets_what_it_missed_from_the_first_read() {
         assert_eq!(cluster.read(2, 1, All).await, Ok(expected));
         assert_eq!(cluster.nodes[2].coordinator.metrics().digest_mismatches, 1, "all have the same now");
         assert_eq!(cluster.read(2, 2, All).await, Ok(vec![]));
+    });
+}
+
+/// A replica that was asked because others were slow, and has not answered, takes the place of one that refuses its repair.
+#[test]
+fn a_read_does_without_a_replica_that_cannot_be_repaired() {
+    let shape = Shape { speculative_retry: "5ms", ..Shape::default() };
+    with_cluster("unrepaired", shape, |cluster| async move {
+        let full = Fault::FailsWrites(ReplicaError::Storage("no space left".into()));
+        cluster.break_node(2, full.clone());
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), Quorum).await.expect("two of three");
+        cluster.break_node(2, Fault::Late(Duration::from_millis(30), Some(Box::new(full))));
+        cluster.break_node(1, Fault::Late(Duration::from_millis(500), None));
+        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![(1, 1)]));
+        assert!(cluster.nodes[0].coordinator.metrics().speculative_reads > 0);
     });
 }
 

@@ -1,25 +1,39 @@
 //! The tests of the engine through its public interface, one module for each subject.
 //!
-//! They are one program, because linking one for each file takes minutes.
+//! They are one program, because linking one for each file takes minutes. With the feature `sim` it has those that need the
+//! simulated machine, and without it the others: each test is compiled and run once.
 
+#[cfg(not(feature = "sim"))]
 mod compaction;
 #[cfg(feature = "sim")]
 mod concurrent;
 #[cfg(feature = "sim")]
 mod dropped;
+#[cfg(not(feature = "sim"))]
 mod epochs;
 #[cfg(feature = "sim")]
 mod full_disk;
+#[cfg(not(feature = "sim"))]
 mod many_tablets;
+#[cfg(not(feature = "sim"))]
 mod missing_files;
+#[cfg(not(feature = "sim"))]
 mod model;
+#[cfg(not(feature = "sim"))]
 mod open_files;
+#[cfg(not(feature = "sim"))]
 mod operations;
+#[cfg(not(feature = "sim"))]
 mod own_tablets;
 #[cfg(feature = "sim")]
 mod power_loss;
+#[cfg(not(feature = "sim"))]
 mod row_cache;
+#[cfg(not(feature = "sim"))]
 mod shards;
+#[cfg_attr(feature = "sim", allow(dead_code))] // what the tests of the real machine need
 mod support;
+#[cfg(not(feature = "sim"))]
 mod timestamps;
+#[cfg(not(feature = "sim"))]
 mod upload;

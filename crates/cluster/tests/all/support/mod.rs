@@ -61,6 +61,8 @@ pub enum Fault {
     Fails(ReplicaError),
     /// It says no to writes.
     FailsWrites(ReplicaError),
+    /// It is late by so much, and then has this fault, if any.
+    Late(Duration, Option<Box<Fault>>),
 }
 
 /// The wire between the nodes.
@@ -100,10 +102,14 @@ impl Transport for End {
     ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
         let replica = self.0.replicas.borrow()[&to.host].clone();
-        let fault = self.0.faults.borrow().get(&to.host).cloned();
+        let mut fault = self.0.faults.borrow().get(&to.host).cloned();
         let under_way = UnderWay::new(&self.0.under_way);
         Box::pin(async move {
             let _under_way = under_way;
+            if let Some(Fault::Late(by, then)) = fault {
+                rt::time::sleep(by).await;
+                fault = then.map(|then| *then);
+            }
             match fault {
                 None => Ok(replica.serve(request).await.join()),
                 Some(Fault::Refused) => Err(Unreached::Down("connection refused".into())),

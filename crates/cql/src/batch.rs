@@ -60,6 +60,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
     let mut room = Room::of(config);
+    let mut turn = None;
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i % PARTS_PER_LOOK == PARTS_PER_LOOK - 1 {
             rt::task::maybe_yield().await;
@@ -72,6 +73,9 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
         }
         let keys = modify.keys(*env)?;
         let rows = modify.rows(*env)?;
+        if turn.is_none() && modify.multiplies(&keys, &rows, *env) {
+            turn = Some(request.turn(&options.context.deadline).await?);
+        }
         let schema = &modify.schema;
         for key in keys {
             let prior = match &modify.read_first {

@@ -25,6 +25,7 @@ use crate::term::Env;
 use cluster::{Coordinator, Metadata};
 use plans::Use;
 use replica::Trace;
+use rt::sync::Semaphore;
 use std::cell::RefCell;
 use std::rc::Rc;
 use traces::Finished;
@@ -40,6 +41,8 @@ pub struct Processor {
     queries: RefCell<Cache>,
     statistics: Statistics,
     slow_log: SlowLog,
+    /// See [`Request::turn`].
+    expansion: Semaphore,
 }
 impl Processor {
     /// The processor of this shard, with default limits.
@@ -54,7 +57,8 @@ impl Processor {
         let prepared = RefCell::new(Cache::new(config.prepared_statements_cache_size));
         let queries = RefCell::new(Cache::new(QUERY_CACHE_SIZE));
         let config = RefCell::new(Rc::new(config));
-        Processor { coordinator, config, prepared, queries, statistics, slow_log: SlowLog::default() }
+        let (slow_log, expansion) = (SlowLog::default(), Semaphore::new(1));
+        Processor { coordinator, config, prepared, queries, statistics, slow_log, expansion }
     }
 
     /// The limits that hold now.
@@ -197,6 +201,6 @@ impl Processor {
         trace: Option<Rc<Trace>>,
     ) -> Request<'a> {
         let held = RefCell::new(Some(metadata));
-        Request { coordinator: &self.coordinator, held, config, client, params, trace }
+        Request { coordinator: &self.coordinator, held, config, client, params, trace, expansion: &self.expansion }
     }
 }

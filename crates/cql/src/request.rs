@@ -8,7 +8,7 @@ use cluster::coordinator::{Consistency, CoordinatorError, WriteKind};
 use cluster::{Coordinator, Metadata, RequestOptions};
 use model::TableSchema;
 use replica::{Class, Context, Trace};
-use rt::sync::Deadline;
+use rt::sync::{Deadline, Semaphore, SemaphorePermit};
 use rt::time::Duration;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -78,9 +78,22 @@ pub struct Request<'a> {
     pub params: &'a QueryParams,
     /// Where its steps are recorded, if it is traced.
     pub trace: Option<Rc<Trace>>,
+    /// The turn of those that write much more than they were sent as.
+    pub expansion: &'a Semaphore,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// Waits for the turn of a request that writes much more than it was sent as: its frame is charged to the memory for requests, and what is
+    /// made of it is not. The others of the shard wait until the permit is dropped.
+    pub async fn turn(&self, deadline: &Deadline) -> Result<SemaphorePermit<'a>, Error> {
+        let overloaded = || {
+            Error::Overloaded(
+                "Too many statements that write large values to many rows are under way on this shard".into(),
+            )
+        };
+        deadline.limit(self.expansion.acquire()).await.ok().and_then(Result::ok).ok_or_else(overloaded)
+    }
+
     /// The metadata it is planned and routed by; the newest if it has let go of them.
     pub fn metadata(&self) -> Rc<Metadata> {
         self.held.borrow().clone().unwrap_or_else(|| self.coordinator.metadata())

@@ -11,19 +11,21 @@ use std::path::PathBuf;
 #[error("no table {0} on this shard")]
 pub struct NoSuchTable(pub TableId);
 
-/// What an operator can do about an error of the system that says that something else stands in the place of a file or directory. Empty for
-/// other errors. For the end of a message.
+/// What an operator can do about an error of the system that says that something else, or a link to nothing, stands in the place of a file or
+/// directory. Empty for other errors. For the end of a message.
 pub(crate) fn way_out(error: &io::Error) -> &'static str {
     let is_another_kind = match error.kind() {
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => true,
+        // `AlreadyExists`: a file or a link to nothing where a directory is to be made.
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => true,
         // A FIFO or device.
         io::ErrorKind::InvalidInput => error.raw_os_error().is_none(),
         _ => false,
     };
     match is_another_kind {
         true => {
-            ". Something else stands in the place of a file or directory of the node: move it away, and put back what was there when \
-             the node stopped. If that is lost, the next start says what it held"
+            ". Something else, or a link to what is not there (a disk that is not mounted), stands in the place of a file or \
+             directory of the node: move it away, and put back what was there when the node stopped. If that is lost, the next \
+             start says what it held"
         }
         false => "",
     }

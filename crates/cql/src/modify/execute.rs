@@ -3,10 +3,12 @@
 use super::json::JsonValues;
 use super::read_first::read_first;
 use super::{Modify, Room, Stamp};
-use crate::api::{Answer, AnswerKind};
+use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
+use crate::footprint::Footprint;
 use crate::request::{Request, write_error};
+use crate::restrictions::Rows;
 use crate::term::Env;
 use cluster::coordinator::WriteKind;
 use model::key::DecoratedKey;
@@ -15,6 +17,9 @@ use model::time::expiry;
 use replica::LargeKinds;
 use smallvec::SmallVec;
 use std::rc::Rc;
+
+/// Bytes that a statement may write of values that it has once before it has to wait for its turn.
+const LARGE_EXPANSION: usize = 1 << 20;
 
 /// Mutations with the keys of their partitions.
 pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
@@ -44,6 +49,24 @@ impl Modify {
         )
     }
 
+    /// Whether it writes its values so often that together they are large.
+    #[inline]
+    pub fn multiplies(&self, keys: &[DecoratedKey], rows: &Rows, env: Env<'_>) -> bool {
+        let rows = match rows {
+            Rows::Keys(rows) => rows.len().max(1),
+            Rows::Ranges(_) => 1,
+        };
+        let places = keys.len() * rows;
+        places > 1 && places.saturating_mul(self.values_bytes(env)) > LARGE_EXPANSION
+    }
+
+    /// What the values of a row take, about.
+    #[cold]
+    fn values_bytes(&self, env: Env<'_>) -> usize {
+        let bound = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
+        self.operations.footprint() + self.statics.footprint() + env.values.iter().map(bound).sum::<usize>()
+    }
+
     /// Executes the statement by itself.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
         let json = self.json.as_ref().map(|json| json.bind(env)).transpose()?;
@@ -64,6 +87,12 @@ impl Modify {
             false => (WriteKind::Simple, config.write_timeout),
         };
         let mut options = request.options(self.attributes.timeout(env, timeout)?);
+        let deadline = options.context.deadline;
+        // Boxed, and held until the write is done.
+        let _turn = match self.multiplies(&keys, &rows, env) {
+            true => Some(Box::pin(request.turn(&deadline)).await?),
+            false => None,
+        };
         let mut room = Room::of(config);
         let mut mutations = Mutations::new();
         let mut large = LargeKinds::default();

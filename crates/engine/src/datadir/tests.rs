@@ -98,6 +98,26 @@ fn names_of_table_directories_go_both_ways() {
     }
 }
 
+/// A file, or a link to a disk that is not mounted, in the place of a directory: the error says what to do.
+#[test]
+fn what_stands_in_the_place_of_a_directory_is_named() {
+    rt::block_on(async {
+        for is_link in [false, true] {
+            let scratch = Scratch::new("datadir-in-the-place");
+            drop(DataDir::open(scratch.path(), "one", 1).await.expect("fresh"));
+            let place = scratch.path().join("data");
+            std::fs::remove_dir(&place).expect("removed");
+            match is_link {
+                true => std::os::unix::fs::symlink("/nowhere/at/all", &place).expect("linked"),
+                false => std::fs::write(&place, b"").expect("written"),
+            }
+            let why = DataDir::open(scratch.path(), "one", 1).await.expect_err("it is no directory").to_string();
+            assert!(why.contains("stands in the place of a file or directory of the node: move it away"), "{why}");
+            assert!(why.contains(&place.display().to_string()), "{why}");
+        }
+    });
+}
+
 /// The power goes at every write of the first start: the directory can be opened afterwards, and a host id that was given
 /// out stays.
 #[cfg(feature = "sim")]

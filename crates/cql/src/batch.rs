@@ -3,6 +3,7 @@
 use crate::api::{Answer, AnswerKind, BatchKind};
 use crate::error::Error;
 use crate::large_data;
+use crate::modify::build::Inputs;
 use crate::modify::execute::{Mutations, default_timestamp};
 use crate::modify::json::JsonValues;
 use crate::modify::read_first::read_first;
@@ -87,7 +88,8 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
                 partitions.push((schema.clone(), key.clone(), mutation));
                 partitions.len() - 1
             });
-            modify.fill(&mut partitions[place].2, &key, &rows, *env, &stamp, prior.as_ref(), &mut room)?;
+            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref() };
+            modify.fill(&mut partitions[place].2, &key, &rows, &inputs, &mut room)?;
         }
     }
     let mut large = LargeKinds::default();

@@ -17,6 +17,7 @@ BODY = 14 << 20
 TOGETHER_WITHIN = 5  # seconds
 KEYSPACE = "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
 WRITE_TIMEOUT, READ_TIMEOUT, WRITE_FAILURE, READ_FAILURE, SERVER_ERROR = 0x1100, 0x1200, 0x1500, 0x1300, 0x0000
+INVALID = 0x2200
 
 
 class Highest:
@@ -184,4 +185,52 @@ def sending(place, check):
         judge(check, node, highest, results, "readers that read late")
 
 
-ATTACKS = {"receiving": receiving, "half-sent": half_sent, "sending": sending}
+def multiplied(place, check):
+    """Statements that write one large value to many rows, and lists that are compared with lists, on a node of 512M."""
+    value, elements = bytes(1 << 20), 200_000
+    ints = b"".join(struct.pack(">ii", 4, n) for n in range(1, elements + 1))
+    unwanted = struct.pack(">i", elements) + ints
+    others = struct.pack(">i", elements) + struct.pack(">ii", 4, 0) * elements
+    with Node(shards=2, memory=f"{MEMORY}M", data_dir=place / "node") as node:
+        cluster, session = connect(node.address)
+        session.execute(KEYSPACE)
+        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob, l list<int>)")
+        cluster.shutdown()
+
+        def update(n):
+            """Of each frame of 1 MB come 15 MB of mutations, below the limit, or 100 MB."""
+            keys = ", ".join(map(str, range((15, 100)[n % 2])))
+            with Wire(node.address, timeout=120) as wire:
+                prepared = wire.ask(PREPARE, long_string(f"UPDATE k.t SET v = ? WHERE pk IN ({keys})")).prepared_id()
+                answer = wire.ask(EXECUTE, string(prepared) + parameters([value]))
+                if answer.opcode == RESULT:
+                    return "ok"
+                answer.is_error(OVERLOADED, WRITE_TIMEOUT, WRITE_FAILURE, INVALID)
+                return answer.code
+
+        with Highest(node) as highest:
+            results = together(32, update)
+        print(f"   {highest.value:.0f} MiB at most; {told(results)}")
+        judge(check, node, highest, results, "updates of 15 and of 100 partitions")
+        with check("some of the updates are carried out"):
+            assert "ok" in results, told(results)
+
+        def discard(n):
+            with Wire(node.address, timeout=120) as wire:
+                insert = wire.ask(PREPARE, long_string("INSERT INTO k.t (pk, l) VALUES (?, ?) USING TIMEOUT 60s")).prepared_id()
+                remove = wire.ask(PREPARE, long_string("UPDATE k.t USING TIMEOUT 60s SET l = l - ? WHERE pk = ?")).prepared_id()
+                pk = struct.pack(">i", 100 + n)
+                for prepared, values in ((insert, [pk, others]), (remove, [unwanted, pk])):
+                    answer = wire.ask(EXECUTE, string(prepared) + parameters(values))
+                    if answer.opcode == ERROR:
+                        answer.is_error(OVERLOADED, WRITE_TIMEOUT, READ_TIMEOUT, WRITE_FAILURE)
+                        return answer.code
+            return "ok"
+
+        with Highest(node) as highest:
+            results = together(4, discard)
+        print(f"   {highest.value:.0f} MiB at most; {told(results)}")
+        judge(check, node, highest, results, "lists of 200,000 elements without 200,000 others")
+
+
+ATTACKS = {"receiving": receiving, "half-sent": half_sent, "sending": sending, "multiplied": multiplied}

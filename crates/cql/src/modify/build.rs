@@ -21,6 +21,17 @@ use model::time::Tombstone;
 use model::types::{CqlType, ValueError, collection, compare};
 use smallvec::SmallVec;
 
+/// What a statement is evaluated with.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The values.
+    pub env: Env<'a>,
+    /// The time.
+    pub stamp: &'a Stamp,
+    /// What was read of the partition, if anything.
+    pub prior: Option<&'a Prior>,
+}
+
 impl Stamp {
     fn tombstone(&self) -> Tombstone {
         Tombstone::new(self.timestamp, self.now)
@@ -79,11 +90,10 @@ impl Modify {
         mutation: &mut MutationBuilder,
         key: &DecoratedKey,
         rows: &Rows,
-        env: Env<'_>,
-        stamp: &Stamp,
-        prior: Option<&Prior>,
+        inputs: &Inputs<'_>,
         room: &mut Room,
     ) -> Result<(), Error> {
+        let Inputs { env, stamp, prior } = *inputs;
         room.take(key.key.len())?;
         if self.deletion == Deletion::Partitions {
             mutation.delete_partition(stamp.tombstone());

@@ -1,5 +1,6 @@
 //! The execution of one INSERT, UPDATE or DELETE.
 
+use super::build::Inputs;
 use super::json::JsonValues;
 use super::read_first::read_first;
 use super::{Modify, Room, Stamp};
@@ -107,7 +108,8 @@ impl Modify {
                 None => None,
             };
             let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
-            self.fill(&mut mutation, &key, &rows, env, &stamp, prior.as_ref(), &mut room)?;
+            let inputs = Inputs { env, stamp: &stamp, prior: prior.as_ref() };
+            self.fill(&mut mutation, &key, &rows, &inputs, &mut room)?;
             if one && request.client.tablets_routing.get() && self.partition.key_variables().is_some() {
                 hint = request
                     .metadata()

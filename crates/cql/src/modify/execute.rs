@@ -8,7 +8,7 @@ use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
 use crate::footprint::Footprint;
-use crate::request::{Request, write_error};
+use crate::request::{Config, Request, write_error};
 use crate::restrictions::Rows;
 use crate::term::Env;
 use cluster::coordinator::WriteKind;
@@ -24,6 +24,13 @@ const LARGE_EXPANSION: usize = 1 << 20;
 
 /// Mutations with the keys of their partitions.
 pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
+
+/// What has been made of a statement.
+struct Made {
+    mutations: Mutations,
+    large: LargeKinds,
+    room: Room,
+}
 
 impl Modify {
     /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second
@@ -68,6 +75,31 @@ impl Modify {
         self.operations.footprint() + self.statics.footprint() + env.values.iter().map(bound).sum::<usize>()
     }
 
+    /// Makes the mutation of one partition.
+    #[inline]
+    fn make(
+        &self,
+        key: DecoratedKey,
+        rows: &Rows,
+        inputs: &Inputs<'_>,
+        config: &Config,
+        made: &mut Made,
+    ) -> Result<(), Error> {
+        let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
+        self.fill(&mut mutation, &key, rows, inputs, &mut made.room)?;
+        if mutation.is_empty() {
+            return Ok(());
+        }
+        let mutation = mutation.finish(&self.schema);
+        if self.checks_large_data {
+            let guardrails = &config.guardrails;
+            let found = guardrails.large_data.check(&self.schema, &mutation, &guardrails.violations)?;
+            made.large = made.large.with(found);
+        }
+        made.mutations.push((mutation, key));
+        Ok(())
+    }
+
     /// Executes the statement by itself.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
         let json = self.json.as_ref().map(|json| json.bind(env)).transpose()?;
@@ -94,37 +126,36 @@ impl Modify {
             true => Some(Box::pin(request.turn(&deadline)).await?),
             false => None,
         };
-        let mut room = Room::of(config);
-        let mut mutations = Mutations::new();
-        let mut large = LargeKinds::default();
         let mut hint = None;
-        let one = keys.len() == 1;
-        for key in keys {
-            let prior = match &self.read_first {
-                // Boxed: few statements read, and the future of all of them would be as large as that of a read.
-                Some(wanted) => {
-                    Some(Box::pin(read_first(self, wanted, &key, &rows, stamp.now, request, &options)).await?)
+        if let [key] = &keys[..]
+            && request.client.tablets_routing.get()
+            && self.partition.key_variables().is_some()
+        {
+            let table = request.metadata().table_by_id(self.schema.id).cloned();
+            hint = table.and_then(|table| request.coordinator.tablet_hint(&table, key.token));
+        }
+        let mut made = Made { mutations: Mutations::new(), large: LargeKinds::default(), room: Room::of(config) };
+        let inputs = Inputs { env, stamp: &stamp, prior: None };
+        match &self.read_first {
+            None => {
+                for key in keys {
+                    self.make(key, &rows, &inputs, config, &mut made)?;
                 }
-                None => None,
-            };
-            let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
-            let inputs = Inputs { env, stamp: &stamp, prior: prior.as_ref() };
-            self.fill(&mut mutation, &key, &rows, &inputs, &mut room)?;
-            if one && request.client.tablets_routing.get() && self.partition.key_variables().is_some() {
-                hint = request
-                    .metadata()
-                    .table_by_id(self.schema.id)
-                    .and_then(|t| request.coordinator.tablet_hint(t, key.token));
             }
-            if !mutation.is_empty() {
-                let mutation = mutation.finish(&self.schema);
-                if self.checks_large_data {
-                    let guardrails = &config.guardrails;
-                    large = large.with(guardrails.large_data.check(&self.schema, &mutation, &guardrails.violations)?);
-                }
-                mutations.push((mutation, key));
+            Some(wanted) => {
+                // Boxed: few statements read, and the future of all of them would be as large as that of a read.
+                let (made, rows, options) = (&mut made, &rows, &options);
+                let reading = Box::pin(async move {
+                    for key in keys {
+                        let prior = read_first(self, wanted, &key, rows, stamp.now, request, options).await?;
+                        self.make(key, rows, &Inputs { prior: Some(&prior), ..inputs }, config, made)?;
+                    }
+                    Ok::<_, Error>(())
+                });
+                reading.await?;
             }
         }
+        let Made { mutations, mut large, .. } = made;
         if !mutations.is_empty() {
             options.context.large_data = self.checks_large_data.then(Rc::default);
             let written = request.coordinator.write(mutations, kind, &options).await;

@@ -123,6 +123,7 @@ impl Room {
     }
 
     /// Takes so many bytes; an error if that is more than is left.
+    #[inline]
     fn take(&mut self, bytes: usize) -> Result<(), Error> {
         self.taken += bytes;
         if self.taken > self.limit { Err(self.too_small()) } else { Ok(()) }

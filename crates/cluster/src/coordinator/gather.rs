@@ -307,7 +307,7 @@ impl Coordinator {
         let digest = Message::new(Request::Digest(command.clone()));
         let began = rt::time::now();
         let mut asked: Asked = FuturesUnordered::new();
-        let silent = RefCell::new(Replicas::new());
+        let silent = RefCell::new(SmallVec::<[TabletReplica; 4]>::new());
         let ask = |asked: &Asked, replica: TabletReplica, part: Part| {
             silent.borrow_mut().push(replica);
             let message = if part == Part::Rows { rows.clone() } else { digest.clone() };

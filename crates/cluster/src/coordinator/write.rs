@@ -39,34 +39,28 @@ impl Coordinator {
         count(&self.counters.writes);
         let metadata = self.metadata();
         let context = &options.context;
-        let mut required = 1;
-        let mut by_shard: SmallVec<[(ShardId, Mutations); 1]> = SmallVec::new();
-        let mut mutations = mutations.into_iter();
-        while let Some((mutation, key)) = mutations.next() {
+        let (mut required, mut places) = (1, SmallVec::<[ShardId; 4]>::new());
+        for (mutation, key) in &mutations {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
             if !table.tablets.is_only_on(self.host) {
-                let before = by_shard.into_iter().flat_map(|(_, group)| group);
-                let all = before.chain([(mutation, key)]).chain(mutations).collect();
-                return Box::pin(self.replicate(metadata, all, kind, options)).await;
+                return Box::pin(self.replicate(metadata, mutations, kind, options)).await;
             }
             required = required.max(self.check_level(&metadata, table, options.consistency)?);
-            let shard = self.owner(table, key.token);
-            match by_shard.iter_mut().find(|(other, _)| *other == shard) {
-                Some((_, group)) => group.push((mutation, key)),
-                None => by_shard.push((shard, SmallVec::from_iter([(mutation, key)]))),
-            }
+            places.push(self.owner(table, key.token));
         }
         if kind == WriteKind::Counter {
-            let counted = Box::pin(self.count_all(&by_shard, options));
+            let counted = Box::pin(self.count_all(&places, &mutations, options));
             return self.written(context.deadline.limit(counted).await.ok(), options, required);
         }
         // Pinned here, so that a future of this size is not moved about.
         let work = pin!(async {
-            if let [(shard, group)] = &by_shard[..] {
-                return self.write_to(*shard, group, options).await;
+            match &places[..] {
+                [] => Ok(()),
+                [first, others @ ..] if others.iter().all(|other| other == first) => {
+                    self.write_to(*first, &mutations, options).await
+                }
+                _ => Box::pin(self.write_to_each(&places, mutations, options)).await,
             }
-            let writes = by_shard.iter().map(|(shard, group)| self.write_to(*shard, group, options));
-            futures_util::future::try_join_all(writes).await.map(|_| ())
         });
         self.written(context.deadline.limit(work).await.ok(), options, required)
     }
@@ -87,15 +81,38 @@ impl Coordinator {
     }
 
     /// Updates of counters, each partition for itself: a shard counts one after the other what belongs to one partition.
-    async fn count_all(&self, by_shard: &[(ShardId, Mutations)], options: &RequestOptions) -> Result<(), ReplicaError> {
-        let each = by_shard.iter().flat_map(|(shard, group)| group.iter().map(move |one| (*shard, one)));
-        let counts = each.map(|(shard, (mutation, key))| async move {
+    /// `places` are the shards of the mutations.
+    async fn count_all(
+        &self,
+        places: &[ShardId],
+        mutations: &Mutations,
+        options: &RequestOptions,
+    ) -> Result<(), ReplicaError> {
+        let counts = places.iter().zip(mutations).map(|(&shard, (mutation, key))| async move {
             if shard == rt::shard::this() {
                 return self.replica.count(mutation, key, &options.context).await.map(|_| ());
             }
             self.ask(shard, Request::Count(mutation.clone()), &options.context).await.map(|_| ())
         });
         futures_util::future::try_join_all(counts).await.map(|_| ())
+    }
+
+    /// Writes of several shards. `places` are the shards of the mutations.
+    async fn write_to_each(
+        &self,
+        places: &[ShardId],
+        mutations: Mutations,
+        options: &RequestOptions,
+    ) -> Result<(), ReplicaError> {
+        let mut by_shard: SmallVec<[(ShardId, Mutations); 2]> = SmallVec::new();
+        for (&shard, one) in places.iter().zip(mutations) {
+            match by_shard.iter_mut().find(|(other, _)| *other == shard) {
+                Some((_, group)) => group.push(one),
+                None => by_shard.push((shard, SmallVec::from_iter([one]))),
+            }
+        }
+        let writes = by_shard.iter().map(|(shard, group)| self.write_to(*shard, group, options));
+        futures_util::future::try_join_all(writes).await.map(|_| ())
     }
 
     async fn write_to(

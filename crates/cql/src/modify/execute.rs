@@ -3,7 +3,7 @@
 use super::build::Inputs;
 use super::json::JsonValues;
 use super::read_first::read_first;
-use super::{Modify, Room, Stamp};
+use super::{Modify, ReadFirst, Room, Stamp};
 use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
@@ -11,9 +11,9 @@ use crate::footprint::Footprint;
 use crate::request::{Config, Request, write_error};
 use crate::restrictions::Rows;
 use crate::term::Env;
-use cluster::coordinator::WriteKind;
+use cluster::coordinator::{RequestOptions, WriteKind};
 use model::key::DecoratedKey;
-use model::mutation::{Mutation, MutationBuilder};
+use model::mutation::Mutation;
 use model::time::expiry;
 use replica::LargeKinds;
 use smallvec::SmallVec;
@@ -24,13 +24,6 @@ const LARGE_EXPANSION: usize = 1 << 20;
 
 /// Mutations with the keys of their partitions.
 pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
-
-/// What has been made of a statement.
-struct Made {
-    mutations: Mutations,
-    large: LargeKinds,
-    room: Room,
-}
 
 impl Modify {
     /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second
@@ -75,29 +68,35 @@ impl Modify {
         self.operations.footprint() + self.statics.footprint() + env.values.iter().map(bound).sum::<usize>()
     }
 
-    /// Makes the mutation of one partition.
-    #[inline]
-    fn make(
+    /// The mutations of a statement that must know what is there.
+    async fn read_and_make(
         &self,
-        key: DecoratedKey,
+        wanted: &ReadFirst,
+        keys: SmallVec<[DecoratedKey; 1]>,
         rows: &Rows,
         inputs: &Inputs<'_>,
-        config: &Config,
-        made: &mut Made,
-    ) -> Result<(), Error> {
-        let mut mutation = MutationBuilder::new(self.schema.id, self.schema.version, &key.key);
-        self.fill(&mut mutation, &key, rows, inputs, &mut made.room)?;
-        if mutation.is_empty() {
-            return Ok(());
+        request: &Request<'_>,
+        options: &RequestOptions,
+    ) -> Result<Mutations, Error> {
+        let mut room = Room::of(request.config);
+        let mut mutations = Mutations::new();
+        for key in keys {
+            let prior = read_first(self, wanted, &key, rows, inputs.stamp.now, request, options).await?;
+            let inputs = Inputs { prior: Some(&prior), ..*inputs };
+            mutations.extend(self.mutation(&key, rows, &inputs, &mut room)?.map(|mutation| (mutation, key)));
         }
-        let mutation = mutation.finish(&self.schema);
-        if self.checks_large_data {
-            let guardrails = &config.guardrails;
-            let found = guardrails.large_data.check(&self.schema, &mutation, &guardrails.violations)?;
-            made.large = made.large.with(found);
+        Ok(mutations)
+    }
+
+    /// What the large-data guardrails find in mutations; an error if they refuse any.
+    #[cold]
+    fn check_large_data(&self, mutations: &Mutations, config: &Config) -> Result<LargeKinds, Error> {
+        let guardrails = &config.guardrails;
+        let mut large = LargeKinds::default();
+        for (mutation, _) in mutations {
+            large = large.with(guardrails.large_data.check(&self.schema, mutation, &guardrails.violations)?);
         }
-        made.mutations.push((mutation, key));
-        Ok(())
+        Ok(large)
     }
 
     /// Executes the statement by itself.
@@ -134,28 +133,26 @@ impl Modify {
             let table = request.metadata().table_by_id(self.schema.id).cloned();
             hint = table.and_then(|table| request.coordinator.tablet_hint(&table, key.token));
         }
-        let mut made = Made { mutations: Mutations::new(), large: LargeKinds::default(), room: Room::of(config) };
         let inputs = Inputs { env, stamp: &stamp, prior: None };
+        let mut mutations = Mutations::new();
         match &self.read_first {
             None => {
+                let mut room = Room::of(config);
                 for key in keys {
-                    self.make(key, &rows, &inputs, config, &mut made)?;
+                    if let Some(mutation) = self.mutation(&key, &rows, &inputs, &mut room)? {
+                        mutations.push((mutation, key));
+                    }
                 }
             }
+            // Boxed: few statements read, and the future of all of them would be as large as that of a read.
             Some(wanted) => {
-                // Boxed: few statements read, and the future of all of them would be as large as that of a read.
-                let (made, rows, options) = (&mut made, &rows, &options);
-                let reading = Box::pin(async move {
-                    for key in keys {
-                        let prior = read_first(self, wanted, &key, rows, stamp.now, request, options).await?;
-                        self.make(key, rows, &Inputs { prior: Some(&prior), ..inputs }, config, made)?;
-                    }
-                    Ok::<_, Error>(())
-                });
-                reading.await?;
+                mutations = Box::pin(self.read_and_make(wanted, keys, &rows, &inputs, request, &options)).await?;
             }
         }
-        let Made { mutations, mut large, .. } = made;
+        let mut large = LargeKinds::default();
+        if self.checks_large_data {
+            large = self.check_large_data(&mutations, config)?;
+        }
         if !mutations.is_empty() {
             options.context.large_data = self.checks_large_data.then(Rc::default);
             let written = request.coordinator.write(mutations, kind, &options).await;

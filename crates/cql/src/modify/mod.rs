@@ -5,6 +5,7 @@
 //! elements read first ([`read_first`]). A statement never reads the clock twice: one [`Stamp`] serves all its cells.
 
 pub mod build;
+mod cells;
 pub mod execute;
 pub mod json;
 pub mod operation;

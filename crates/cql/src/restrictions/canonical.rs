@@ -325,7 +325,6 @@ mod tests {
     use crate::api::{BoundValue, ColumnSpec};
     use bytes::Bytes;
     use model::CqlType;
-    use sha2::{Digest, Sha256};
     use smallvec::smallvec;
 
     fn bytes(n: i32) -> Bytes {
@@ -367,23 +366,5 @@ mod tests {
         assert_eq!(form(Term::Variable(0), Term::Variable(1)), literal);
         assert_ne!(form(Term::Variable(1), Term::Variable(0)), literal);
         assert_ne!(form(Term::Variable(0), Term::Null), literal);
-    }
-
-    /// `cargo test --release -p messina-cql cost_of_a_hash -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "prints a figure, judges nothing"]
-    fn cost_of_a_hash() {
-        const TIMES: u32 = 500_000;
-        let (values, variables) = ([BoundValue::Value(bytes(1)), BoundValue::Value(bytes(2))], variables());
-        let env = Env { values: &values, variables: &variables };
-        let restrictions = restrictions(Term::Variable(0), Term::Variable(1));
-        let began = std::time::Instant::now();
-        let mut sum = 0u64;
-        for _ in 0..TIMES {
-            let hash = Sha256::digest(restrictions.canonical(env).expect("it can be evaluated"));
-            sum += u64::from(hash[0]);
-        }
-        let nanos = began.elapsed().as_nanos() / u128::from(TIMES);
-        println!("{{\"case\": \"restrictions hashed\", \"nanoseconds\": {nanos}, \"of\": {sum}}}");
     }
 }

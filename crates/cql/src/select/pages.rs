@@ -255,10 +255,14 @@ impl Select {
 /// Rows between looks at the clock.
 const ROWS_PER_LOOK: usize = 64;
 
+/// Bytes of result between looks at the clock: expressions can make few rows large.
+const BYTES_PER_LOOK: usize = 64 << 10;
+
 /// False if a row was not taken, because a page of groups is full.
 async fn push_all(body: Bytes, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();
+    let mut looked = emitter.bytes();
     for n in 1.. {
         if !body.next_row(&mut slots) {
             break;
@@ -266,7 +270,8 @@ async fn push_all(body: Bytes, rows: u64, select: &Select, emitter: &mut Emitter
         if !emitter.push(&slots)? {
             return Ok(false);
         }
-        if n % ROWS_PER_LOOK == 0 {
+        if n % ROWS_PER_LOOK == 0 || emitter.bytes().abs_diff(looked) > BYTES_PER_LOOK {
+            looked = emitter.bytes();
             rt::task::maybe_yield().await;
         }
     }

@@ -543,16 +543,3 @@ fn a_node_comes_back_from_power_losses_and_kills() {
         assert_eq!(run, counter_run(seed), "seed {seed}");
     }
 }
-
-/// Not a check: prints how fast simulated time passes.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    let mut world = World::new(1);
-    for node in 0..3 {
-        world.node(&format!("n{node}"), 2, &Disk::new(node), echo_node);
-    }
-    let started = std::time::Instant::now();
-    world.run_for(Duration::from_secs(60));
-    println!("idle: {:.0} simulated seconds per second", 60.0 / started.elapsed().as_secs_f64());
-}

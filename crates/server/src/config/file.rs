@@ -112,7 +112,10 @@ fn raw(value: &Value) -> Raw {
     }
 }
 
-/// Values that exclude each other.
+/// The most bytes of the name of a cluster, a datacenter, a rack.
+const MOST_NAME_BYTES: usize = 256;
+
+/// Values that exclude each other, and names that are none.
 fn check(config: &Config) -> Result<(), ConfigError> {
     let conflict = |why: &str| Err(ConfigError::Conflict(why.to_owned()));
     for (key, name) in
@@ -120,6 +123,22 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     {
         if name.trim().is_empty() {
             return conflict(&format!("{key} is empty: give it a name, or leave the key out for the default"));
+        }
+        if name.len() > MOST_NAME_BYTES || name.contains(char::is_control) {
+            return conflict(&format!(
+                "{key} is not a name: at most {MOST_NAME_BYTES} bytes, and no control characters such as line breaks"
+            ));
+        }
+    }
+    if let Some(hints) = &config.hints_directory {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let (hints, data) = (absolute(hints), absolute(&config.data_dir));
+        if data.starts_with(&hints) || (hints.starts_with(&data) && !hints.starts_with(data.join("hints"))) {
+            return conflict(&format!(
+                "hints_directory {} has files of the node in it: name a directory outside of data_dir {}, or leave the key out",
+                hints.display(),
+                data.display()
+            ));
         }
     }
     if config.rpc_address.is_unspecified() && config.broadcast_rpc_address.is_none() {
@@ -280,6 +299,11 @@ mod tests {
             ("cluster_name: ''", "cluster_name is empty"),
             ("datacenter: ' '", "datacenter is empty"),
             ("rack: \"\"", "rack is empty"),
+            ("datacenter: \"a\\nb\"", "datacenter is not a name"),
+            ("disk_reserve: 1TiB", "out of range: at most 16GiB"),
+            ("data_dir: /d\nhints_directory: /d", "hints_directory /d has files of the node"),
+            ("data_dir: /d/e\nhints_directory: /d", "hints_directory /d has files of the node"),
+            ("data_dir: /d\nhints_directory: /d/commitlog", "outside of data_dir /d"),
             ("hinted_handoff_enabled: ture", "hinted_handoff_enabled: 'ture' (did you mean true?"),
             ("- a", "expected keys and values"),
             ("a: [", "line"),

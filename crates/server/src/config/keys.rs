@@ -148,7 +148,7 @@ settings! {
         accept_loss: bool = false;
         /// Disk space that a running node holds back (the file `messina.reserve`), so that on a full disk a node can start and serve
         /// reads, and carry out changes of the metadata; 0 for none.
-        disk_reserve_in_mb ["disk_reserve"]: MiB = Size(16 << 20);
+        disk_reserve_in_mb ["disk_reserve"] ("" to "16GiB"): MiB = Size(16 << 20);
         /// Whether DROP and TRUNCATE leave a snapshot behind.
         auto_snapshot: bool = true;
         /// What compaction of all shards may write per second; 0 for no limit.

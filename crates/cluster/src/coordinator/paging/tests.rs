@@ -175,19 +175,3 @@ proptest! {
         }
     }
 }
-
-/// What authentication costs: `cargo test --release -p messina-cluster cost_of_a_page -- --ignored --nocapture`.
-#[test]
-#[ignore = "prints a figure, judges nothing"]
-fn cost_of_a_page() {
-    const PAGES: u32 = 200_000;
-    let (keys, binding, state) = (keys(&[1, 2]), binding(), state());
-    let mut sealed = state.seal(&keys, &binding, NOW);
-    let began = std::time::Instant::now();
-    for _ in 0..PAGES {
-        let opened = PagingState::open(&sealed, &keys, &binding, NOW, DAY).expect("ours");
-        sealed = opened.seal(&keys, &binding, NOW);
-    }
-    let nanos = began.elapsed().as_nanos() / u128::from(PAGES);
-    println!("{{\"case\": \"paging state opened and sealed\", \"bytes\": {}, \"nanoseconds\": {nanos}}}", sealed.len());
-}

@@ -182,8 +182,8 @@ pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Tells the cluster how this node is now, and looks after the cluster whenever this node leads. A node that joins becomes a full member before
-/// this returns; one that comes back tells it as soon as a majority is there. One that comes back elsewhere may have been copied: it must not
+/// Tells the cluster how this node is now, and looks after the cluster whenever this node leads. A node that joins becomes a full member, with its
+/// vote, before this returns; one that comes back tells it as soon as a majority is there. One that comes back elsewhere may have been copied: it must not
 /// serve clients with what it has on its own, so this returns when the cluster has taken it for the node that it says it is.
 pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
     let known = known_elsewhere();
@@ -197,7 +197,11 @@ pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
         told.detach();
     }
     let internode = wire.internode.clone();
-    rt::task::spawn(steward::look_after(move |host| internode.liveness().is_down(host))).detach();
+    let is_down = move |host| internode.liveness().is_down(host);
+    if joins {
+        steward::wait_for_vote(&rt::shard::service::<MetadataService>(), &is_down).await;
+    }
+    rt::task::spawn(steward::look_after(is_down)).detach();
     let mover = Mover::new(Some(wire.internode.clone()));
     rt::task::spawn(mover.keep_moving()).detach();
     Ok(())

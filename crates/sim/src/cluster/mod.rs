@@ -110,6 +110,11 @@ impl Simulation {
         Simulation { world, shared, nemesis, names, stopping: Vec::new(), mended: Duration::ZERO }
     }
 
+    /// What its nodes and clients share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// What a loss of power leaves of what was not synced.
     pub fn set_unsynced(&mut self, unsynced: Unsynced) {
         self.nemesis.disks().iter().for_each(|disk| disk.set_unsynced(unsynced));

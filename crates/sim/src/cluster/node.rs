@@ -56,6 +56,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
         Ok(stack) => {
             shared.tell(|| format!("node {node} is {}", stack.info.host_id));
             shared.nodes[node].up.set(true);
+            shared.nodes[node].voted.set(votes());
             lead(&shared, node).await;
             moves::stop();
             // What the disk refused to take is judged by what comes back.
@@ -64,6 +65,12 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
         }
     }
     shared.nodes[node].over.set(true);
+}
+
+/// Whether this node votes on metadata.
+fn votes() -> bool {
+    let service = rt::shard::service::<MetadataService>();
+    service.group().is_some_and(|group| group.voters().contains(&service.info().host_id))
 }
 
 fn spawn_clients(shared: &Rc<Shared>, node: usize) -> Vec<rt::task::Task<()>> {

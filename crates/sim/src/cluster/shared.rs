@@ -151,6 +151,8 @@ pub struct NodeState {
     pub over: Cell<bool>,
     /// Its floors have started.
     pub up: Cell<bool>,
+    /// It voted on metadata when they had.
+    pub voted: Cell<bool>,
     /// It takes all others to be up.
     pub sees_all: Cell<bool>,
     /// It knows of tablets that are on the move.
@@ -168,6 +170,7 @@ impl NodeState {
         self.stopping.set(false);
         self.over.set(false);
         self.up.set(false);
+        self.voted.set(false);
         self.sees_all.set(false);
         self.command.set(None);
         self.answer.take();

@@ -25,6 +25,18 @@ fn the_same_seed_gives_the_same_cluster() {
     assert_eq!(first, second);
 }
 
+/// Whoever sees three nodes serve clients may lose any one of them.
+#[test]
+fn a_node_that_has_joined_votes() {
+    for seed in 0..5 {
+        let mut simulation = Simulation::new(seed, periodic(0), PEACE);
+        simulation.form().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        for (node, state) in simulation.shared().nodes.iter().enumerate() {
+            assert!(state.voted.get(), "seed {seed}: node {node} served clients before it voted");
+        }
+    }
+}
+
 /// A story with a mistake on purpose, until a seed shows it: what the checkers say then.
 fn found(canary: Canary, regime: Regime, seeds: u64) -> String {
     found_in(canary, regime, periodic(0), seeds)

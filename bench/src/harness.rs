@@ -10,6 +10,7 @@ use server::stack::{self, Stack, StackConfig};
 use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ impl Harness {
         let request = Request::decode(frame, Dialect::default(), MAX_FRAME).expect("a good frame");
         let Request::Execute { id, params, .. } = request else { panic!("the harness executes prepared statements") };
         reply.skip_metadata = params.skip_metadata;
-        let answer = self.processor.execute(&self.client, &id, &params).await;
+        let answer = pin!(self.processor.execute(&self.client, &id, &params)).await;
         let answer = answer.unwrap_or_else(|error| panic!("{error}"));
         out.borrow_mut().answer(&reply, &answer);
         answer

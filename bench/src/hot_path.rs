@@ -16,7 +16,7 @@ use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -120,7 +120,7 @@ impl<'a> Workers<'a> {
                 loop {
                     poll_fn(|_| if waiting.get() > 0 { Poll::Ready(()) } else { Poll::Pending }).await;
                     waiting.set(waiting.get() - 1);
-                    harness.serve(frames, out).await;
+                    pin!(harness.serve(frames, out)).await;
                     unanswered.set(unanswered.get() - 1);
                 }
             })

@@ -44,7 +44,7 @@ fn mutation(bytes: &[u8]) {
 
 fn request(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
-    let _ = replica::wire::decode_request(bytes.clone());
+    let _ = replica::wire::decode_request(&bytes);
     let _ = replica::wire::decode_response(bytes);
 }
 

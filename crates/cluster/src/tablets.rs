@@ -114,6 +114,19 @@ impl TabletMap {
         &self.replicas[tablet as usize]
     }
 
+    /// The only copy of a tablet, if it is this node's and not on the move. What each node stores by itself is on shard 0.
+    #[inline]
+    pub fn only_replica(&self, tablet: u32, host: HostId) -> Option<TabletReplica> {
+        if !self.transitions.is_empty() && self.transitions.contains_key(&tablet) {
+            return None;
+        }
+        match self.replicas(tablet) {
+            [] => Some(TabletReplica { host, shard: 0 }),
+            [only] if only.host == host => Some(*only),
+            _ => None,
+        }
+    }
+
     /// The copies of a tablet that reads may use.
     #[inline]
     pub fn read_set(&self, tablet: u32) -> &[TabletReplica] {

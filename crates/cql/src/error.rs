@@ -47,6 +47,9 @@ pub enum Error {
     Unavailable { consistency: Consistency, required: i32, alive: i32 },
     #[error("{0}")]
     Overloaded(String),
+    /// A replica's refusal: its text is made when it is written into a frame.
+    #[error(transparent)]
+    ReplicaOverloaded(replica::Overload),
     #[error("{0}")]
     Bootstrapping(String),
     #[error("{0}")]
@@ -105,7 +108,7 @@ impl Error {
             Error::Protocol(_) => 0x000A,
             Error::BadCredentials(_) => 0x0100,
             Error::Unavailable { .. } => 0x1000,
-            Error::Overloaded(_) => 0x1001,
+            Error::Overloaded(_) | Error::ReplicaOverloaded(_) => 0x1001,
             Error::Bootstrapping(_) => 0x1002,
             Error::Truncate(_) => 0x1003,
             Error::WriteTimeout { .. } => 0x1100,

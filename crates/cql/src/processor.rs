@@ -27,6 +27,7 @@ use plans::Use;
 use replica::Trace;
 use rt::sync::Semaphore;
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use traces::Finished;
 
@@ -103,7 +104,7 @@ impl Processor {
         }
         let planned = self.plan_of_query(&metadata, client, text);
         let answer = match &planned {
-            Ok(planned) => self.run(planned, client, params, metadata, steps).await,
+            Ok(planned) => pin!(self.run(planned, client, params, metadata, steps)).await,
             Err(error) => Err(error.clone()),
         };
         if let Some(trace) = trace {
@@ -123,10 +124,11 @@ impl Processor {
     ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let (kept, planned) = self.prepared(client, id, Use::Alone(params.skip_metadata), &metadata)?;
-        let Some(trace) = self.trace_of(params) else {
-            return self.run(&planned, client, params, metadata, None).await;
-        };
-        let answer = self.run(&planned, client, params, metadata, self.steps_of(&trace, params)).await;
+        let trace = self.trace_of(params);
+        let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, params));
+        // Pinned, so that a future of this size is not moved about.
+        let answer = pin!(self.run(&planned, client, params, metadata, steps)).await;
+        let Some(trace) = trace else { return answer };
         let (text, planned) = (&*kept.text, std::slice::from_ref(&planned));
         let (command, request) = ("EXECUTE", "Execute CQL3 prepared query");
         self.finished(trace, Finished { client, params, command, request, text, planned });

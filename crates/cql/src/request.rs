@@ -218,7 +218,7 @@ fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
         CoordinatorError::Unavailable { consistency, required, alive } => {
             Error::Unavailable { consistency, required: required as i32, alive: alive as i32 }
         }
-        CoordinatorError::Overloaded(why) => Error::Overloaded(why),
+        CoordinatorError::Overloaded(overload) => Error::ReplicaOverloaded(overload),
         CoordinatorError::Invalid(why) => Error::Invalid(why),
         CoordinatorError::PagingState => Error::Protocol(error.to_string()),
         CoordinatorError::NoSuchTable => Error::Invalid(format!("unconfigured table {}", schema.name)),

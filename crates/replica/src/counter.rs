@@ -1,8 +1,8 @@
 //! Counting: updates of counters become new states of this node's shards of them.
 //!
-//! An update says what is to be added; stored is what this node has counted so far. So each update reads first, and the updates of one
-//! partition wait for each other from their reading until the new state is in the memtable: [`Turns`]. What goes into the log is
-//! the new state, under this node's id, so replaying it any number of times counts nothing twice.
+//! An update says what is to be added; stored is what this node has counted so far. So each update reads first, under the lock of its
+//! partition. What goes into the commitlog is the new state, under this node's id, so replaying it any number of times counts nothing
+//! twice.
 //!
 //! Clocks of shards follow the time: a counter that begins anew after its row was deleted is newer than what was deleted, wherever the
 //! two meet again. Deletions of counters come this way too, so that none falls between the reading and writing of an update.
@@ -10,8 +10,6 @@
 use crate::error::ReplicaError;
 use crate::read::Replica;
 use crate::request::Context;
-use crate::write::apply_error;
-use bytes::Bytes;
 use engine::{ReadOptions, Reader};
 use model::compact::{Cover, live_cells};
 use model::counter::{self, Shard};
@@ -23,63 +21,19 @@ use model::row::{Cell, Row, RowBuilder, State};
 use model::time::Seconds;
 use model::{ColumnId, HostId, TableId, TableSchema};
 use rt::hash::HashMap;
-use rt::sync::Semaphore;
-use std::cell::{self, RefCell};
+use std::cell;
 use std::rc::Rc;
 
-/// Updates of one partition that may wait for each other; more are refused.
-const MAX_WAITING: usize = 10_000;
-
-type PartitionId = (TableId, Bytes);
-
-/// The partitions in which this shard is counting.
+/// The clock of this shard's counters.
 #[derive(Default)]
-pub(crate) struct Turns {
-    busy: RefCell<HashMap<PartitionId, Rc<Semaphore>>>,
-    /// The last clock that was given to a shard.
-    clock: cell::Cell<i64>,
-}
+pub(crate) struct CounterClock(cell::Cell<i64>);
 
-/// A part in the waiting for a partition. Gives it back when dropped, also half-way.
-struct Waiting<'a> {
-    turns: &'a Turns,
-    partition: PartitionId,
-    turn: Rc<Semaphore>,
-}
-
-impl Turns {
-    /// Lines up for a partition.
-    fn line_up(&self, table: TableId, key: &DecoratedKey) -> Result<Waiting<'_>, ReplicaError> {
-        let partition = (table, key.key.clone());
-        let turn =
-            self.busy.borrow_mut().entry(partition.clone()).or_insert_with(|| Rc::new(Semaphore::new(1))).clone();
-        let waiting = Waiting { turns: self, partition, turn };
-        // One reference is the map's.
-        if Rc::strong_count(&waiting.turn) > MAX_WAITING + 1 {
-            return Err(ReplicaError::Overloaded("Too many updates of one partition's counters wait".to_owned()));
-        }
-        Ok(waiting)
-    }
-
-    /// A clock: the time in microseconds, and never the same again.
-    fn clock(&self) -> i64 {
-        let now = rt::time::wall_micros().max(self.clock.get() + 1);
-        self.clock.set(now);
+impl CounterClock {
+    /// The time in microseconds, and never the same again.
+    fn next(&self) -> i64 {
+        let now = rt::time::wall_micros().max(self.0.get() + 1);
+        self.0.set(now);
         now
-    }
-
-    #[cfg(test)]
-    fn is_idle(&self) -> bool {
-        self.busy.borrow().is_empty()
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        // The map's reference and this one: nobody else is here.
-        if Rc::strong_count(&self.turn) == 2 {
-            self.turns.busy.borrow_mut().remove(&self.partition);
-        }
     }
 }
 
@@ -87,42 +41,25 @@ impl Drop for Waiting<'_> {
 type Place = (Option<Clustering>, ColumnId);
 
 impl Replica {
-    /// Applies a mutation of a table of counters, whose live cells are updates; returns when it is as durable as the log's mode
-    /// promises.
-    /// Gives the new state, which other replicas are to store.
-    pub async fn count(
+    /// The new state that the updates of a mutation make of what is stored. The partition must be locked.
+    pub(crate) async fn count(
         &self,
         mutation: &Mutation,
         key: &DecoratedKey,
         context: &Context,
     ) -> Result<Mutation, ReplicaError> {
-        if context.deadline.is_past() {
-            return Err(ReplicaError::Timeout);
-        }
         let schema = self.engine.schema(mutation.table()).ok_or(ReplicaError::NoSuchTable)?;
         if !schema.is_counter() {
             return Err(ReplicaError::Rejected("only tables of counters are counted in".to_owned()));
         }
-        if let Some(found) = &context.large_data {
-            self.check_large_data(mutation, key, found)?;
-        }
-        self.metrics.writes.set(self.metrics.writes.get() + 1);
-        let waiting = self.turns.line_up(mutation.table(), key)?;
-        let _turn = waiting.turn.acquire().await.map_err(|_| ReplicaError::Cancelled)?;
-        let now = self.turns.clock();
+        let now = self.counter_clock.next();
         let host = self.engine.host_id();
         context.trace("Reading the counters before they are changed");
-        let slice = updated_rows(mutation.parts());
-        let counted = match slice {
+        let counted = match updated_rows(mutation.parts()) {
             Some(slice) => self.counted(mutation.table(), key, slice, host, now, context).await?,
             None => HashMap::default(),
         };
-        let mutation = new_state(&schema, mutation.parts(), mutation, &counted, host, now)?;
-        // What was read may have been truncated meanwhile: its sum must not come back with the new state.
-        self.check_fence(context, || vec![mutation.table()])?;
-        context.trace("Appending to the commitlog and the memtable");
-        self.engine.apply_durably(&mutation, key).await.map_err(apply_error)?;
-        Ok(mutation)
+        new_state(&schema, mutation.parts(), mutation, &counted, host, now)
     }
 
     /// This node's shards of the counters in some rows.
@@ -238,33 +175,6 @@ fn new_row(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_partition_is_forgotten_when_nobody_waits_for_it() {
-        let turns = Turns::default();
-        let (table, key) = (TableId::from_bytes([1; 16]), DecoratedKey::new(Bytes::from_static(b"key")));
-        let first = turns.line_up(table, &key).expect("there is room");
-        let second = turns.line_up(table, &key).expect("there is room");
-        let held = first.turn.try_acquire().expect("it is the first");
-        assert!(second.turn.try_acquire().is_err(), "one after the other");
-        drop(second);
-        assert!(!turns.is_idle(), "the first still counts");
-        drop(held);
-        drop(first);
-        assert!(turns.is_idle());
-    }
-
-    #[test]
-    fn too_many_are_refused() {
-        let turns = Turns::default();
-        let (table, key) = (TableId::from_bytes([1; 16]), DecoratedKey::new(Bytes::from_static(b"key")));
-        let all: Vec<_> = (0..MAX_WAITING).map(|_| turns.line_up(table, &key).expect("there is room")).collect();
-        assert!(matches!(turns.line_up(table, &key), Err(ReplicaError::Overloaded(_))));
-        let other = DecoratedKey::new(Bytes::from_static(b"other"));
-        assert!(turns.line_up(table, &other).is_ok());
-        drop(all);
-        assert!(turns.is_idle());
-    }
 
     #[test]
     fn a_new_state_counts_on_from_the_one_before() {

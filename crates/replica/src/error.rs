@@ -1,6 +1,43 @@
-//! What can go wrong on a replica, as values that the coordinator acts on.
+//! What can go wrong on a replica, as values that the coordinator acts on. What is refused often is small and has no text: whoever tells a
+//! client makes that.
 
+use crate::request::Class;
 use thiserror::Error;
+
+/// A queue of a replica or a coordinator that is full. Small, for refusing has to cost less than serving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Overload {
+    /// So many reads of a class wait for a permit already.
+    #[error("{class:?} read admission queue is full: {waiting} reads wait already")]
+    Reads {
+        /// The class of the read that is refused.
+        class: Class,
+        /// Reads that wait.
+        waiting: u32,
+    },
+    /// As many updates of one partition's counters wait as may.
+    #[error("Too many updates of one partition's counters wait")]
+    Counters,
+    /// As many bytes of writes as may are on their way from a coordinator to replicas.
+    #[error("Too many writes are on their way to replicas")]
+    Writes,
+}
+
+/// In what way a request was routed by outdated metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Stale {
+    /// Nobody may work any more with the metadata by which it was routed.
+    #[error("stale topology exception, caller version {caller}, callee fence version {fence}")]
+    Fenced {
+        /// The number of the coordinator's metadata.
+        caller: u64,
+        /// The least number that the replica accepts.
+        fence: u64,
+    },
+    /// The tablet is not on this shard any more.
+    #[error("the tablet is not on this shard")]
+    Moved,
+}
 
 /// Why a replica did not answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -12,8 +49,8 @@ pub enum ReplicaError {
     #[error("the request was cancelled")]
     Cancelled,
     /// Too many requests wait already.
-    #[error("{0}")]
-    Overloaded(String),
+    #[error(transparent)]
+    Overloaded(Overload),
     /// The table is not here (any more).
     #[error("no such table on this replica")]
     NoSuchTable,
@@ -29,45 +66,15 @@ pub enum ReplicaError {
     /// Storage failed.
     #[error("{0}")]
     Storage(String),
-    /// The coordinator routed it by metadata that nobody may work with any more.
-    #[error("{0}")]
-    Stale(String),
+    /// The coordinator routed it by outdated metadata.
+    #[error(transparent)]
+    Stale(Stale),
 }
 
 impl ReplicaError {
     /// The refusal of a request that was routed by metadata below the fence.
     #[cold]
     pub fn stale(caller: u64, fence: u64) -> Self {
-        ReplicaError::Stale(format!("stale topology exception, caller version {caller}, callee fence version {fence}"))
-    }
-
-    /// The number by which the wire names it.
-    pub fn code(&self) -> u8 {
-        match self {
-            ReplicaError::Timeout => 1,
-            ReplicaError::Cancelled => 2,
-            ReplicaError::Overloaded(_) => 3,
-            ReplicaError::NoSuchTable => 4,
-            ReplicaError::Corrupt(_) => 5,
-            ReplicaError::TooLarge(_) => 6,
-            ReplicaError::Rejected(_) => 7,
-            ReplicaError::Storage(_) => 8,
-            ReplicaError::Stale(_) => 9,
-        }
-    }
-
-    /// From the wire's number and text; an unknown number is a storage error.
-    pub fn from_code(code: u8, text: String) -> Self {
-        match code {
-            1 => ReplicaError::Timeout,
-            2 => ReplicaError::Cancelled,
-            3 => ReplicaError::Overloaded(text),
-            4 => ReplicaError::NoSuchTable,
-            5 => ReplicaError::Corrupt(text),
-            6 => ReplicaError::TooLarge(text),
-            7 => ReplicaError::Rejected(text),
-            9 => ReplicaError::Stale(text),
-            _ => ReplicaError::Storage(text),
-        }
+        ReplicaError::Stale(Stale::Fenced { caller, fence })
     }
 }

@@ -49,10 +49,11 @@ pub fn is_well_formed(fragments: &[Fragment]) -> bool {
 
 impl Replica {
     /// Reads a part of the data of the command's ranges.
-    pub async fn read_fragments(&self, command: &ReadCommand, context: &Context) -> Result<FragmentPage, ReplicaError> {
-        if context.deadline.is_past() {
-            return Err(ReplicaError::Timeout);
-        }
+    pub(crate) async fn read_fragments(
+        &self,
+        command: &ReadCommand,
+        context: &Context,
+    ) -> Result<FragmentPage, ReplicaError> {
         if command.output.distinct || command.limits.per_partition != u64::MAX {
             return Err(ReplicaError::Rejected("a part for reconciliation has no limit per partition".into()));
         }

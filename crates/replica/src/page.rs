@@ -46,10 +46,11 @@ pub struct Position {
 }
 
 /// Why a page ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum PageEnd {
     /// There is nothing more in the ranges that were asked for.
+    #[default]
     Exhausted = 0,
     /// The row limit was reached.
     Rows = 1,
@@ -74,7 +75,7 @@ impl PageEnd {
 }
 
 /// A page of rows.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Page {
     /// How many rows.
     pub rows: u64,
@@ -161,16 +162,7 @@ impl<'a> PageBuilder<'a> {
             limits,
             now,
             resumed,
-            page: Page {
-                rows: 0,
-                body: Bytes::new(),
-                last: None,
-                rows_in_last: 0,
-                end: PageEnd::Exhausted,
-                tombstones: 0,
-                examined_rows: 0,
-                examined_bytes: 0,
-            },
+            page: Page::default(),
             body: Vec::new(),
             key: None,
             cover: Cover::default(),
@@ -267,18 +259,18 @@ impl<'a> PageBuilder<'a> {
     }
 
     /// The page, when the stream has ended or `push` said stop.
-    pub fn finish(self) -> Page {
+    pub fn finish(&mut self) -> Page {
         self.finish_as(Bytes::from)
     }
 
-    /// The same; `result` makes the page's body of its bytes.
+    /// The same; `result` makes the page's body of its bytes. By reference, for a builder is large and would be moved.
     #[inline]
-    pub fn finish_as(mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {
-        if let Some(reducer) = self.reducer.filter(|_| self.page.rows > 0) {
+    pub fn finish_as(&mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {
+        if let Some(reducer) = self.reducer.take().filter(|_| self.page.rows > 0) {
             reducer.finish(&mut self.body);
         }
-        self.page.body = result(self.body);
-        self.page
+        self.page.body = result(std::mem::take(&mut self.body));
+        std::mem::take(&mut self.page)
     }
 
     /// Bytes that the read may take for a fragment: what is in the result of it can be several times as long.

@@ -6,7 +6,7 @@
 //! queues, the querier cache gives up readers of its class, the longest unused first; and where reads wait, none is kept. In
 //! mid-page no read gives its permit up, since in mid-page none is idle: a page ends at the latest when its deadline passes.
 
-use crate::error::ReplicaError;
+use crate::error::{Overload, ReplicaError};
 use crate::request::Class;
 use engine::LargeRead;
 use std::cell::RefCell;
@@ -91,11 +91,8 @@ impl Permits {
             let mut state = self.state.borrow_mut();
             if state.waiting.len() >= state.limits.queue {
                 state.rejected += 1;
-                return Err(ReplicaError::Overloaded(format!(
-                    "{:?} read admission queue is full: {} reads wait already",
-                    state.class,
-                    state.waiting.len()
-                )));
+                let (class, waiting) = (state.class, state.waiting.len() as u32);
+                return Err(ReplicaError::Overloaded(Overload::Reads { class, waiting }));
             }
             state.next_ticket += 1;
             let ticket = state.next_ticket;

@@ -1,15 +1,16 @@
 //! The read path of a replica: a permit or the querier of the page before, the engine's merged fragments, a page.
 
-use crate::counter::Turns;
-use crate::digest::{Digest, Digester};
+use crate::counter::CounterClock;
+use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::large_data::LargeDataThresholds;
+use crate::lock::PartitionLocks;
 use crate::page::{Flow, Page, PageBuilder, PageEnd, Position};
 use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
 use crate::querier::cache::{CacheCounters, Purpose};
 use crate::querier::keep::{Found, Queriers};
 use crate::querier::{self, Querier};
-use crate::request::{Class, Context, ReadCommand};
+use crate::request::{Class, Context, ReadCommand, Request};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::TableId;
 use model::fragment::Fragment;
@@ -93,7 +94,8 @@ pub struct Replica {
     queriers: Rc<Queriers>,
     config: ReplicaConfig,
     pub(crate) metrics: Counters,
-    pub(crate) turns: Turns,
+    pub(crate) locks: PartitionLocks,
+    pub(crate) counter_clock: CounterClock,
     pub(crate) large_data: Cell<LargeDataThresholds>,
     /// Requests routed by metadata of lower numbers are refused.
     fence: Cell<u64>,
@@ -127,9 +129,17 @@ impl Replica {
             )
         });
         let queriers = Queriers::new(&config);
-        let (metrics, turns) = (Counters::default(), Turns::default());
-        let (large_data, fence) = (Cell::default(), Cell::new(0));
-        Rc::new(Replica { engine, permits, queriers, config, metrics, turns, large_data, fence })
+        Rc::new(Replica {
+            engine,
+            permits,
+            queriers,
+            config,
+            metrics: Counters::default(),
+            locks: PartitionLocks::default(),
+            counter_clock: CounterClock::default(),
+            large_data: Cell::default(),
+            fence: Cell::new(0),
+        })
     }
 
     /// From now on refuses what other shards and nodes routed by metadata of numbers below `number`: those who wait for it have been
@@ -138,23 +148,19 @@ impl Replica {
         self.fence.set(self.fence.get().max(number));
     }
 
-    /// Refuses what was routed by metadata below the fence, or from before a table that it is for was truncated.
+    /// Refuses a request that was routed by metadata below the fence, or from before a table that it is for was truncated.
     #[inline]
-    pub(crate) fn check_fence(
-        &self,
-        context: &Context,
-        tables: impl FnOnce() -> Vec<TableId>,
-    ) -> Result<(), ReplicaError> {
+    pub(crate) fn check_fence(&self, request: &Request, context: &Context) -> Result<(), ReplicaError> {
         let number = context.metadata_number;
         match number < self.fence.get() || number < self.engine.newest_epoch() {
-            true => self.check_closely(number, tables()),
+            true => self.check_closely(request, number),
             false => Ok(()),
         }
     }
 
     #[cold]
-    fn check_closely(&self, number: u64, tables: Vec<TableId>) -> Result<(), ReplicaError> {
-        let epochs = tables.into_iter().map(|table| self.engine.epoch(table));
+    fn check_closely(&self, request: &Request, number: u64) -> Result<(), ReplicaError> {
+        let epochs = request.tables().map(|table| self.engine.epoch(table));
         let fence = epochs.fold(self.fence.get(), u64::max);
         if number < fence { Err(ReplicaError::stale(number, fence)) } else { Ok(()) }
     }
@@ -192,42 +198,24 @@ impl Replica {
         self.queriers.has_of(table)
     }
 
-    /// Reads one page.
-    pub fn read<'a>(
-        &'a self,
-        command: &'a ReadCommand,
-        context: &'a Context,
-    ) -> impl Future<Output = Result<Page, ReplicaError>> + 'a {
-        self.read_and_digest(command, context, None)
-    }
-
-    /// Reads one page, and makes a digest of what lives in it.
-    pub async fn read_digested(
-        &self,
-        command: &ReadCommand,
-        context: &Context,
-    ) -> Result<(Page, Digest), ReplicaError> {
-        let mut digester = Digester::default();
-        let page = self.read_and_digest(command, context, Some(&mut digester)).await?;
-        Ok((page, digester.finish()))
-    }
-
-    async fn read_and_digest(
+    /// Reads one page; its digest is made by `digester`.
+    pub(crate) async fn read(
         &self,
         command: &ReadCommand,
         context: &Context,
         digester: Option<&mut Digester>,
-    ) -> Result<Page, ReplicaError> {
-        if context.deadline.is_past() {
-            return Err(ReplicaError::Timeout);
-        }
+    ) -> Result<Box<Page>, ReplicaError> {
         let Some((mut range, mut ranges)) = command.ranges.split_first() else {
             return Err(ReplicaError::Rejected("a read names no partitions".into()));
         };
-        let (mut permit, mut reader) = match self.find(command, Purpose::Pages, context) {
-            None => (self.permit(context).await?, self.open(command, context, range)?),
-            Some(found) => self.go_on(found, command, context, range).await?,
-        };
+        let (mut permit, mut reader);
+        match self.find(command, Purpose::Pages, context) {
+            None => {
+                permit = self.permit(context).await?;
+                reader = self.open(command, context, range)?;
+            }
+            Some(found) => (permit, reader) = self.go_on(found, command, context, range).await?,
+        }
         let schema = reader.schema().clone();
         let last_rows = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
         let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, last_rows);
@@ -245,7 +233,7 @@ impl Replica {
             reader = self.open(command, context, range)?;
         }
         let head = builder.head();
-        let page = builder.finish_as(|body| self.engine.large_reads().result(body));
+        let page = Box::new(builder.finish_as(|body| self.engine.large_reads().result(body)));
         let goes_on = match page.end {
             PageEnd::Exhausted => false,
             PageEnd::Rows => !command.ends_with_rows,
@@ -258,6 +246,7 @@ impl Replica {
         Ok(page)
     }
 
+    #[inline]
     pub(crate) fn open(
         &self,
         command: &ReadCommand,

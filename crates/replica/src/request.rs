@@ -1,9 +1,14 @@
-//! What a replica is asked: one read of a page, or one write. The same at every distance.
+//! What a replica is asked, and what it answers. The same at every distance.
 
+use crate::digest::Digest;
+use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
 use crate::output::Output;
+use crate::page::Page;
 use crate::trace::Trace;
 use model::id::{QueryId, SchemaVersion, TableId};
+use model::key::DecoratedKey;
+use model::mutation::Mutation;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
 use rt::sync::{Cancel, Deadline};
@@ -103,4 +108,90 @@ pub struct ReadCommand {
     pub first_page: bool,
     /// Whether the query ends where the page ends on rows (it is the statement's LIMIT): nothing is kept for a next page then.
     pub ends_with_rows: bool,
+}
+
+/// A mutation and the key of its partition.
+pub type KeyedMutation = (Mutation, DecoratedKey);
+
+/// Mutations with the keys of their partitions; mostly one.
+pub type Mutations = SmallVec<[KeyedMutation; 1]>;
+
+/// What a replica is asked. Several replicas are asked with one command: it is shared.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// The rows of a page.
+    Read(Rc<ReadCommand>),
+    /// The digest of a page.
+    Digest(Rc<ReadCommand>),
+    /// The rows of a page and their digest.
+    ReadAndDigest(Rc<ReadCommand>),
+    /// The data behind a page, for reconciliation.
+    Fragments(Rc<ReadCommand>),
+    /// A write of mutations that share one commitlog record: after a crash all of them are there or none.
+    Write(Mutations),
+    /// A mutation of a table of counters, whose live cells are updates. Answered with the new state.
+    Count(KeyedMutation),
+}
+
+/// What a coordinator compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Compared {
+    /// A digest of the rows of a page.
+    Digest,
+    /// The rows of a page and their digest.
+    RowsAndDigest,
+    /// The data behind a page.
+    Fragments,
+}
+
+impl Request {
+    /// A write of one mutation.
+    pub fn write(mutation: Mutation) -> Request {
+        let key = mutation.decorated_key();
+        Request::Write(Mutations::from_iter([(mutation, key)]))
+    }
+
+    /// The mutations that it writes or counts.
+    pub fn mutations(&self) -> &[KeyedMutation] {
+        match self {
+            Request::Write(mutations) => mutations,
+            Request::Count(counted) => std::slice::from_ref(counted),
+            Request::Read(_) | Request::Digest(_) | Request::ReadAndDigest(_) | Request::Fragments(_) => &[],
+        }
+    }
+
+    /// The read that is to be compared with those of other replicas, and what is compared.
+    #[inline]
+    pub(crate) fn to_compare(&self) -> Option<(&ReadCommand, Compared)> {
+        match self {
+            Request::Digest(command) => Some((command, Compared::Digest)),
+            Request::ReadAndDigest(command) => Some((command, Compared::RowsAndDigest)),
+            Request::Fragments(command) => Some((command, Compared::Fragments)),
+            Request::Read(_) | Request::Write(_) | Request::Count(_) => None,
+        }
+    }
+
+    /// The tables that it is for, some of them more than once.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = TableId> {
+        let read = match self {
+            Request::Read(command) => Some(command.table),
+            other => other.to_compare().map(|(command, _)| command.table),
+        };
+        read.into_iter().chain(self.mutations().iter().map(|(mutation, _)| mutation.table()))
+    }
+}
+
+/// What a replica answers. Small, for it is moved from the replica to the coordinator by several hands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The rows of a page.
+    Page(Box<Page>),
+    /// The write is done.
+    Written,
+    /// A page, without its rows if only its digest was asked for, and its digest.
+    Digested(Box<Page>, Digest),
+    /// The data behind a page.
+    Fragments(Box<FragmentPage>),
+    /// Counted: the new state.
+    Counted(Mutation),
 }

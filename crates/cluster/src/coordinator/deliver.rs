@@ -1,13 +1,13 @@
 //! Delivering hints: what is kept for replicas that missed it goes to them once they answer again.
 
 use super::Coordinator;
-use super::far::{Message, Miss};
+use super::client::Message;
+use super::miss::Miss;
 use crate::hints::fate::{self, Fate};
 use crate::hints::format::Hint;
 use crate::hints::{Cause, Delivered, Hints};
 use model::id::HostId;
-use replica::wire::Request;
-use replica::{Class, Context, ReplicaError};
+use replica::{Class, Context, ReplicaError, Request};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use std::cell::Cell;
@@ -18,7 +18,7 @@ const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 impl Coordinator {
     /// Delivers hints that wait for nodes which are alive. To be called now and then on every shard; see [`crate::hints::Hints::period`].
     pub async fn replay_hints(&self) {
-        let Some(hints) = self.far.hints() else { return };
+        let Some(hints) = self.carrier.hints() else { return };
         hints.sync().await;
         for target in hints.targets() {
             if !self.nodes().is_alive(target) {
@@ -55,8 +55,8 @@ impl Coordinator {
             metadata_number: self.metadata().number,
             large_data: None,
         };
-        let message = Message::new(Request::Write(hint.mutation));
-        let asked = replicas.iter().map(|replica| self.far.ask(*replica, &message, &context));
+        let message = Message::new(Request::write(hint.mutation));
+        let asked = replicas.iter().map(|replica| self.client.send(*replica, &message, &context));
         let asked = context.deadline.limit(futures_util::future::join_all(asked)).await;
         let Ok(answers) = asked else { return Delivered::NotYet };
         let mut refusals = Vec::new();

@@ -1,7 +1,7 @@
 //! Why a request failed, in the coordinator's terms.
 
 use super::Consistency;
-use replica::ReplicaError;
+use replica::{Overload, ReplicaError};
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -31,8 +31,8 @@ pub enum CoordinatorError {
         data_present: bool,
     },
     /// A replica is overloaded.
-    #[error("{0}")]
-    Overloaded(String),
+    #[error(transparent)]
+    Overloaded(Overload),
     /// Too many replicas failed.
     #[error("{why}")]
     Failed {
@@ -75,20 +75,17 @@ impl CoordinatorError {
             ReplicaError::Overloaded(why) => CoordinatorError::Overloaded(why),
             ReplicaError::NoSuchTable => CoordinatorError::NoSuchTable,
             ReplicaError::Rejected(why) => CoordinatorError::Invalid(why),
-            ReplicaError::Corrupt(why)
-            | ReplicaError::Storage(why)
-            | ReplicaError::TooLarge(why)
-            | ReplicaError::Stale(why) => CoordinatorError::Failed {
-                consistency,
-                required,
-                received: 0,
-                failures: 1,
-                nodes: Vec::new(),
-                data_present: false,
-                why,
-            },
+            ReplicaError::Corrupt(why) | ReplicaError::Storage(why) | ReplicaError::TooLarge(why) => {
+                failed(why, consistency, required)
+            }
+            ReplicaError::Stale(stale) => failed(stale.to_string(), consistency, required),
         }
     }
+}
+
+fn failed(why: String, consistency: Consistency, required: u32) -> CoordinatorError {
+    let (received, failures, nodes, data_present) = (0, 1, Vec::new(), false);
+    CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why }
 }
 
 /// Why an attempt to carry out a request failed.
@@ -102,23 +99,5 @@ pub(super) enum Attempt {
 impl From<CoordinatorError> for Attempt {
     fn from(error: CoordinatorError) -> Attempt {
         Attempt::Failed(error)
-    }
-}
-
-/// Why a page was not read: a replica of this node said no, or the coordinator has found out more than that.
-pub(super) enum Failure {
-    Replica(ReplicaError),
-    Known(Box<CoordinatorError>),
-}
-
-impl From<ReplicaError> for Failure {
-    fn from(error: ReplicaError) -> Failure {
-        Failure::Replica(error)
-    }
-}
-
-impl From<CoordinatorError> for Failure {
-    fn from(error: CoordinatorError) -> Failure {
-        Failure::Known(Box::new(error))
     }
 }

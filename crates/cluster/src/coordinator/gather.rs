@@ -8,138 +8,48 @@
 //! Those that read the page before are asked first, whoever coordinates: each of them, whether it gave rows, a digest or data, may have kept
 //! its reader. That is all that it is about: any other replica gives the same answer.
 
+use super::client::Message;
 use super::error::Attempt;
-use super::far::{Message, Miss, MissClass, Unreached};
-use super::nodes::Nodes;
+use super::level::factors;
+use super::miss::Miss;
 use super::paging::LastReplicas;
+use super::quorum::{Next, QuorumRead, Sources, otherwise};
 use super::reconcile::{self, Merged};
-use super::repair::OtherSet;
-use super::replicate::factors;
+use super::repair::{OtherSet, Repairs};
 use super::steps::{self, Part};
 use super::tally::{Standing, Tally};
-use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::Replicas;
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
-use replica::wire::{Answer, Request};
-use replica::{Class, Digest, FragmentPage, Page, ReadCommand, ReplicaError};
+use model::id::HostId;
+use replica::{Answer, Class, FragmentPage, Page, ReadCommand, Request};
 use rt::time::Duration;
 use smallvec::SmallVec;
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 
 /// A page that replicas agreed upon.
 pub(super) struct Gathered {
-    pub page: Page,
+    pub page: Box<Page>,
     /// No limit was reached, and yet there is more behind its end: it has to be asked for.
     pub goes_on: bool,
-    /// Who agreed.
-    pub by: LastReplicas,
+    /// Who agreed; none where there is one replica only.
+    pub by: Option<LastReplicas>,
 }
 
 type Asked = FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)>>;
 
-/// A read on its way.
-pub(super) struct Gathering {
-    pub nodes: Rc<Nodes>,
-    pub tally: Tally,
-    consistency: Consistency,
-    /// Replicas that may be asked if others fail.
-    pub spare: VecDeque<TabletReplica>,
-    rows: Option<(TabletReplica, Page, Option<Digest>)>,
-    digests: SmallVec<[(TabletReplica, Page, Digest); 2]>,
-    /// Replicas that answered that they failed.
-    failed: Vec<(Option<IpAddr>, String)>,
-    /// Replicas that count and were alive when the read began.
-    alive: u32,
-    /// How many of these turned out to be unreachable: they did not get the request.
-    not_sent: u32,
-    /// A replica got the request, or may have, and did not answer.
-    unanswered: bool,
-    invalid: Option<CoordinatorError>,
-    /// A replica refused it as routed by outdated metadata.
-    outdated: bool,
-}
-
-impl Gathering {
-    /// The next spare replica whose answer would count.
-    fn next_spare(&mut self) -> Option<TabletReplica> {
-        let counts = |replica: &TabletReplica| self.tally.needs(self.nodes.datacenter(replica.host));
-        let at = self.spare.iter().position(counts)?;
-        self.spare.remove(at)
-    }
-
-    fn fail(&mut self, replica: TabletReplica, miss: Miss) {
-        self.tally.failed(self.nodes.datacenter(replica.host));
-        self.note(replica, miss);
-    }
-
-    /// Answers that do not count any more.
-    fn withdraw(&mut self, replicas: &[TabletReplica]) {
-        replicas.iter().for_each(|replica| self.tally.withdrawn(self.nodes.datacenter(replica.host)));
-    }
-
-    /// Remembers why a replica did not do what it was asked.
-    pub fn note(&mut self, replica: TabletReplica, miss: Miss) {
-        match miss {
-            Miss::Refused(ReplicaError::NoSuchTable) => self.invalid = Some(CoordinatorError::NoSuchTable),
-            Miss::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
-            Miss::Refused(ReplicaError::Overloaded(why)) => self.invalid = Some(CoordinatorError::Overloaded(why)),
-            Miss::Refused(ReplicaError::Cancelled) => self.invalid = Some(CoordinatorError::Cancelled),
-            other if other.is_stale() => self.outdated = true,
-            other => match other.class() {
-                MissClass::NotSent => self.not_sent += 1,
-                MissClass::Unanswered => self.unanswered = true,
-                MissClass::Failed => self.failed.push((self.nodes.address(replica.host), other.why())),
-            },
-        }
-    }
-
-    /// Remembers why a replica did not take what it lacks. What it refuses is no fault of the read.
-    pub fn note_unrepaired(&mut self, replica: TabletReplica, miss: Miss) {
-        match miss {
-            Miss::Refused(ReplicaError::Rejected(why)) | Miss::Unreached(Unreached::Refused(why)) => {
-                let address = self.nodes.address(replica.host);
-                let node = address.map_or_else(|| replica.host.to_string(), |address| address.to_string());
-                self.failed.push((address, format!("node {node} refuses rows that it lacks: {why}")));
-            }
-            other => self.note(replica, other),
-        }
-    }
-
-    /// Why there is no answer: too little came. `late`: the time ran out.
-    fn error(&mut self, late: bool) -> CoordinatorError {
-        if let Some(error) = self.invalid.take() {
-            return error;
-        }
-        let (consistency, required, received) = (self.consistency, self.tally.required(), self.tally.received());
-        let data_present = self.rows.is_some();
-        if !late && self.failed.is_empty() && !self.unanswered && self.not_sent > 0 {
-            // Every replica that is missing is unreachable, as if it had been known to be down at
-            // the beginning.
-            let alive = self.alive.saturating_sub(self.not_sent).min(required.saturating_sub(1));
-            return CoordinatorError::Unavailable { consistency, required, alive };
-        }
-        if late || self.failed.is_empty() {
-            return CoordinatorError::Timeout { consistency, required, received, data_present };
-        }
-        let why = self.failed[0].1.clone();
-        let nodes = self.failed.iter().filter_map(|(node, _)| *node).collect();
-        let failures = self.failed.len() as u32;
-        CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why }
-    }
-
-    fn answered(&self) -> SmallVec<[TabletReplica; 3]> {
-        let rows = self.rows.iter().map(|(replica, ..)| *replica);
-        rows.chain(self.digests.iter().map(|(replica, ..)| *replica)).collect()
-    }
+/// A page that was made of the data of several replicas.
+struct Reconciled {
+    page: Box<Page>,
+    goes_on: bool,
+    /// Those whose data it has.
+    sources: Sources,
 }
 
 impl Coordinator {
@@ -148,7 +58,7 @@ impl Coordinator {
         &self,
         table: &Table,
         tablet: u32,
-        command: ReadCommand,
+        command: &Rc<ReadCommand>,
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<Gathered, CoordinatorError> {
@@ -159,7 +69,7 @@ impl Coordinator {
             let same = |known: &&Rc<Table>| known.tablets.count() == table.tablets.count();
             let table = metadata.table_by_id(table.schema.id).filter(same).map_or(table, |known| known);
             let routed = options.routed_by(number);
-            match self.gather_by(&metadata, table, tablet, &command, kept, &routed).await {
+            match self.gather_by(&metadata, table, tablet, command, kept, &routed).await {
                 Ok(gathered) => return Ok(gathered),
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Outdated) => {}
@@ -174,12 +84,68 @@ impl Coordinator {
         metadata: &Metadata,
         table: &Table,
         tablet: u32,
-        command: &ReadCommand,
+        command: &Rc<ReadCommand>,
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<Gathered, Attempt> {
+        let (before, last) = (table.tablets.first_token(tablet), table.tablets.last_token(tablet));
+        let kept = kept.filter(|kept| kept.have_read(before, last)).map_or(&[][..], |kept| &kept.hosts);
+        let (mut read, targets) = self.plan(metadata, table, tablet, kept, options)?;
+        steps::asked(&targets, kept, options);
+        let by = |replicas: Sources| {
+            let hosts = replicas.iter().map(|replica| replica.host).collect();
+            Some(LastReplicas { before, last, hosts })
+        };
+        let limit = options.context.deadline;
+        let sources = if options.context.class == Class::Maintenance {
+            // What is to be the same on all replicas afterwards is more than digests cover: tombstones as well.
+            targets.iter().copied().collect()
+        } else {
+            let asked = limit.limit(self.ask_for_page(table, command, &targets, &mut read, options)).await;
+            match asked {
+                Ok(true) => {}
+                Ok(false) => return Err(self.too_few(&mut read)),
+                Err(_) => return Err(self.late(&mut read).into()),
+            }
+            if let Some((page, answered)) = read.agreed(&reconcile::order_of(&table.schema, command.slice.reversed)) {
+                steps::agreed(&answered, options);
+                return Ok(Gathered { page, goes_on: false, by: by(answered) });
+            }
+            count(&self.counters.digest_mismatches);
+            options.context.trace("Digest mismatch: reconciling the replicas' data");
+            read.disagreed()
+        };
+        let other = OtherSet::of(metadata, &read.nodes, table, tablet, options);
+        // Boxed, for it is seldom: what reads have with them is small.
+        let reconciled = Box::pin(self.reconcile(table, command, sources, other, &mut read, options));
+        match limit.limit(reconciled).await {
+            Ok(Ok(Reconciled { page, goes_on, sources })) => {
+                steps::merged(&sources, options);
+                Ok(Gathered { page, goes_on, by: by(sources) })
+            }
+            Ok(Err(Some(error))) => Err(error.into()),
+            Ok(Err(None)) => Err(self.too_few(&mut read)),
+            Err(_) => Err(self.late(&mut read).into()),
+        }
+    }
+
+    /// A read of a tablet's replicas, and which of them to ask first: as many as the level asks for, the nearest ones and those that have kept
+    /// readers before others.
+    fn plan(
+        &self,
+        metadata: &Metadata,
+        table: &Table,
+        tablet: u32,
+        kept: &[HostId],
+        options: &RequestOptions,
+    ) -> Result<(QuorumRead, SmallVec<[TabletReplica; 4]>), Attempt> {
         let nodes = self.nodes_by(metadata);
-        let replicas = table.tablets.read_set(tablet);
+        let own = [TabletReplica { host: self.host, shard: 0 }];
+        let replicas = match table.tablets.read_set(tablet) {
+            // What each node stores by itself is on shard 0.
+            [] => &own,
+            replicas => replicas,
+        };
         let ordered = staying_first(replicas, table.tablets.other_read_set(tablet));
         let replicas = ordered.as_deref().unwrap_or(replicas);
         let copies: SmallVec<[_; 4]> = replicas.iter().map(|replica| nodes.candidate(*replica, false)).collect();
@@ -191,12 +157,9 @@ impl Coordinator {
             let (required, alive) = (few.required, few.alive);
             return Err(CoordinatorError::Unavailable { consistency, required, alive }.into());
         }
-        let mut targets: SmallVec<[TabletReplica; 4]> = SmallVec::new();
-        let mut spare = VecDeque::new();
+        let (mut targets, mut spare) = (SmallVec::new(), VecDeque::new());
         let mut planned = tally.clone();
-        let (before, last) = (table.tablets.first_token(tablet), table.tablets.last_token(tablet));
-        let kept = kept.filter(|kept| kept.have_read(before, last)).map_or(&[][..], |kept| &kept.hosts);
-        for replica in nodes.by_proximity(replicas, &self.far.latencies.borrow(), kept, rt::time::coarse_now()) {
+        for replica in nodes.by_proximity(replicas, &self.client.latencies.borrow(), kept, rt::time::coarse_now()) {
             let datacenter = nodes.datacenter(replica.host);
             if planned.needs(datacenter) {
                 planned.answered(datacenter);
@@ -206,75 +169,14 @@ impl Coordinator {
             }
         }
         let alive = copies.iter().filter(|copy| copy.alive && tally.counts(copy.datacenter)).count() as u32;
-        let mut gathering = Gathering {
-            alive,
-            not_sent: 0,
-            unanswered: false,
-            nodes,
-            tally,
-            consistency,
-            spare,
-            rows: None,
-            digests: SmallVec::new(),
-            failed: Vec::new(),
-            invalid: None,
-            outdated: false,
-        };
-        steps::asked(&targets, kept, options);
-        let by = |replicas: SmallVec<[TabletReplica; 3]>| {
-            let hosts = replicas.iter().map(|replica| replica.host).collect();
-            LastReplicas { before, last, hosts }
-        };
-        let limit = options.context.deadline;
-        let answered = if options.context.class == Class::Maintenance {
-            // What is to be the same on all replicas afterwards is more than digests cover: tombstones as well.
-            targets.iter().copied().collect()
-        } else {
-            let first = limit.limit(self.ask_for_page(table, command, &targets, &mut gathering, options)).await;
-            match first {
-                Ok(Ok(())) => {}
-                Ok(Err(())) => return Err(self.too_few(&mut gathering)),
-                Err(_) => return Err(self.late(&mut gathering).into()),
-            }
-            let order = reconcile::order_of(&table.schema, command.slice.reversed);
-            let Some((_, page, digest)) = &gathering.rows else { return Err(gathering.error(false).into()) };
-            if gathering.digests.iter().all(|(_, _, other)| Some(*other) == *digest) {
-                let answered = gathering.answered();
-                let others = gathering.digests.iter().map(|(_, page, _)| page);
-                let first = reconcile::first_end(&order, std::iter::once(page).chain(others));
-                let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
-                steps::agreed(&answered, options);
-                let Some((_, mut page, _)) = gathering.rows.take() else { return Err(gathering.error(false).into()) };
-                if let Some(first) = first {
-                    (page.end, page.last, page.rows_in_last) = first;
-                }
-                return Ok(Gathered { page, goes_on: false, by: by(answered) });
-            }
-            count(&self.counters.digest_mismatches);
-            options.context.trace("Digest mismatch: reconciling the replicas' data");
-            let answered = gathering.answered();
-            gathering.withdraw(&answered);
-            answered
-        };
-        let other = OtherSet::of(metadata, &gathering.nodes, table, tablet, options);
-        // Boxed, for it is seldom: what reads have with them is small.
-        let reconciled = Box::pin(self.reconcile(table, command, answered, other, &mut gathering, options));
-        match limit.limit(reconciled).await {
-            Ok(Ok((page, goes_on, sources))) => {
-                steps::merged(&sources, options);
-                Ok(Gathered { page, goes_on, by: by(sources) })
-            }
-            Ok(Err(Some(error))) => Err(error.into()),
-            Ok(Err(None)) => Err(self.too_few(&mut gathering)),
-            Err(_) => Err(self.late(&mut gathering).into()),
-        }
+        Ok((QuorumRead::new(nodes, tally, consistency, spare, alive), targets))
     }
 
-    fn too_few(&self, gathering: &mut Gathering) -> Attempt {
-        if gathering.outdated {
+    fn too_few(&self, read: &mut QuorumRead) -> Attempt {
+        if read.misses.outdated {
             return Attempt::Outdated;
         }
-        let error = gathering.error(false);
+        let error = read.error(false);
         match error {
             CoordinatorError::Timeout { .. } => count(&self.counters.read_timeouts),
             CoordinatorError::Unavailable { .. } => count(&self.counters.unavailable),
@@ -283,43 +185,37 @@ impl Coordinator {
         error.into()
     }
 
-    fn late(&self, gathering: &mut Gathering) -> CoordinatorError {
+    fn late(&self, read: &mut QuorumRead) -> CoordinatorError {
         count(&self.counters.read_timeouts);
-        gathering.invalid = None;
-        gathering.error(true)
+        read.error(true)
     }
 
-    /// Asks for rows and digests until the level is reached. Not so: it is out of reach. Replicas that were asked and have not
-    /// answered by then are spare ones again: what is reconciled may need them.
+    /// Asks for rows and digests until the level is reached. False: it is out of reach.
     async fn ask_for_page(
         &self,
         table: &Table,
-        command: &ReadCommand,
+        command: &Rc<ReadCommand>,
         targets: &[TabletReplica],
-        gathering: &mut Gathering,
+        read: &mut QuorumRead,
         options: &RequestOptions,
-    ) -> Result<(), ()> {
-        let alone = targets.len() == 1;
-        let rows = match alone {
-            true => Message::new(Request::Read(command.clone())),
-            false => Message::new(Request::ReadAndDigest(command.clone())),
+    ) -> bool {
+        let rows = match targets.len() {
+            1 => Rc::new(Message::new(Request::Read(command.clone()))),
+            _ => Rc::new(Message::new(Request::ReadAndDigest(command.clone()))),
         };
-        let digest = Message::new(Request::Digest(command.clone()));
-        let began = rt::time::now();
+        let mut digest_of = None;
         let mut asked: Asked = FuturesUnordered::new();
-        let silent = RefCell::new(SmallVec::<[TabletReplica; 4]>::new());
-        let ask = |asked: &Asked, replica: TabletReplica, part: Part| {
-            silent.borrow_mut().push(replica);
-            let message = if part == Part::Rows { rows.clone() } else { digest.clone() };
-            let far = self.far.clone();
-            let context = options.context.clone();
-            asked.push(Box::pin(async move { (replica, part, far.ask(replica, &message, &context).await) }));
+        let mut ask = |asked: &Asked, read: &mut QuorumRead, replica: TabletReplica, part: Part| {
+            read.asked(replica, part);
+            let digest = || Rc::new(Message::new(Request::Digest(command.clone())));
+            let message = if part == Part::Rows { &rows } else { digest_of.get_or_insert_with(digest) };
+            asked.push(self.ask(replica, part, message, options));
         };
+        let began = rt::time::now();
         for (at, replica) in targets.iter().enumerate() {
-            ask(&asked, *replica, if at == 0 { Part::Rows } else { Part::Digest });
+            ask(&asked, read, *replica, if at == 0 { Part::Rows } else { Part::Digest });
         }
-        let mut rows_asked = 1;
-        let mut patience = self.far.patience(table).filter(|_| !gathering.spare.is_empty());
+        let mut patience = self.read_times.patience(table).filter(|_| read.has_spare());
         let mut impatient = pin!(sleep(patience));
         loop {
             let next = match patience {
@@ -331,100 +227,85 @@ impl Coordinator {
             };
             let Some(next) = next else {
                 patience = None;
-                if let Some(replica) = gathering.spare.pop_front() {
+                if let Some((replica, part)) = read.ask_as_well() {
                     count(&self.counters.speculative_reads);
-                    let part = if gathering.rows.is_none() { Part::Rows } else { Part::Digest };
                     steps::asked_as_well(part, replica, options);
-                    rows_asked += usize::from(part == Part::Rows);
-                    ask(&asked, replica, part);
+                    ask(&asked, read, replica, part);
                 }
                 continue;
             };
-            let Some((replica, part, answer)) = next else { return Err(()) };
-            silent.borrow_mut().retain(|other| *other != replica);
-            let datacenter = gathering.nodes.datacenter(replica.host);
-            match (part, answer) {
-                (Part::Rows, Ok(Answer::Page(page))) => {
-                    gathering.tally.answered(datacenter);
-                    gathering.rows = Some((replica, page, None));
-                }
-                (Part::Rows, Ok(Answer::Digested(page, digest))) if gathering.rows.is_none() => {
-                    gathering.tally.answered(datacenter);
-                    gathering.rows = Some((replica, page, Some(digest)));
-                }
-                (_, Ok(Answer::Digested(mut page, digest))) => {
-                    gathering.tally.answered(datacenter);
-                    page.body = Bytes::new();
-                    gathering.digests.push((replica, page, digest));
-                }
-                (_, Ok(_)) => {
-                    let why = ReplicaError::Storage("a read was answered otherwise".into());
-                    gathering.fail(replica, Miss::Refused(why));
-                }
-                (part, Err(miss)) => {
-                    steps::missed(replica, &miss, options);
-                    gathering.fail(replica, miss);
-                    rows_asked -= usize::from(part == Part::Rows);
-                    if let Some(replica) = gathering.next_spare() {
-                        let part = if rows_asked == 0 { Part::Rows } else { Part::Digest };
-                        steps::asked_instead(part, replica, options);
-                        rows_asked += usize::from(part == Part::Rows);
-                        ask(&asked, replica, part);
-                    } else if rows_asked == 0 && gathering.rows.is_none() {
-                        // Enough digests may have come, but nobody is left to give the rows, save those who gave digests.
-                        let Some((replica, ..)) = gathering.digests.pop() else { return Err(()) };
-                        gathering.tally.withdrawn(gathering.nodes.datacenter(replica.host));
-                        steps::asked_instead(Part::Rows, replica, options);
-                        rows_asked = 1;
-                        ask(&asked, replica, Part::Rows);
-                    }
-                }
+            let Some((replica, part, answer)) = next else { return false };
+            if let Err(miss) = &answer {
+                steps::missed(replica, miss, options);
             }
-            match gathering.tally.standing() {
-                Standing::OutOfReach => return Err(()),
-                Standing::Reached if gathering.rows.is_some() => {
-                    self.far.note_time(table, began);
-                    gathering.spare.extend(silent.into_inner());
-                    return Ok(());
+            match read.add(replica, part, answer) {
+                Next::Wait => {}
+                Next::Ask(replica, part) => {
+                    steps::asked_instead(part, replica, options);
+                    ask(&asked, read, replica, part);
                 }
-                _ => {}
+                Next::Enough => {
+                    self.read_times.note(table, began);
+                    read.end_asking();
+                    return true;
+                }
+                Next::OutOfReach => return false,
             }
         }
     }
 
-    /// Merges what these replicas have, repairs them, and makes the page: whether more has to be asked for, and who gave the data. None of
-    /// them counts before.
+    /// Asks one replica.
+    fn ask(
+        &self,
+        replica: TabletReplica,
+        part: Part,
+        message: &Rc<Message>,
+        options: &RequestOptions,
+    ) -> LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)> {
+        let (client, message, context) = (self.client.clone(), message.clone(), options.context.clone());
+        Box::pin(async move { (replica, part, client.send(replica, &message, &context).await) })
+    }
+
+    /// Merges what these replicas have, repairs them, and makes the page. None of them counts before. No error: too little came.
     async fn reconcile(
         &self,
         table: &Table,
         command: &ReadCommand,
-        mut replicas: SmallVec<[TabletReplica; 3]>,
+        mut replicas: Sources,
         other: Option<OtherSet>,
-        gathering: &mut Gathering,
+        read: &mut QuorumRead,
         options: &RequestOptions,
-    ) -> Result<(Page, bool, SmallVec<[TabletReplica; 3]>), Option<CoordinatorError>> {
+    ) -> Result<Reconciled, Option<CoordinatorError>> {
         let (merged, sources) = loop {
-            let (mut merged, sources) = self.merged(table, command, &replicas, gathering, options).await?;
-            let missed = self.repair(&sources, &mut merged, other.as_ref(), gathering, options).await;
-            match gathering.tally.standing() {
+            let (mut merged, sources) = self.merged(table, command, &replicas, read, options).await?;
+            let repairs = Repairs::new(&sources, std::mem::take(&mut merged.repairs), other.as_ref());
+            // Those that lack something count when they have it.
+            read.withdraw(&repairs.lacking);
+            let (nodes, tally, has_spare) = (read.nodes.clone(), read.tally.clone(), read.has_spare());
+            let repaired = self.repair(repairs, &sources, &nodes, tally, has_spare, options).await;
+            read.tally = repaired.tally;
+            for (replica, miss) in repaired.misses {
+                read.misses.note_unrepaired(replica.host, nodes.address(replica.host), miss);
+            }
+            match read.tally.standing() {
                 Standing::Reached => break (merged, sources),
                 Standing::OutOfReach => return Err(None),
                 Standing::Open => {}
             }
             // Once more, with others in the place of those that it did not reach.
-            let others: Replicas = missed.iter().map_while(|_| gathering.next_spare()).collect();
+            let others: Replicas = repaired.missed.iter().map_while(|_| read.next_spare()).collect();
             if others.is_empty() {
                 return Err(None);
             }
-            replicas = sources.into_iter().filter(|source| !missed.contains(source)).collect();
-            gathering.withdraw(&replicas);
+            replicas = sources.into_iter().filter(|source| !repaired.missed.contains(source)).collect();
+            read.withdraw(&replicas);
             replicas.extend(others);
         };
         let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
         let page = reconcile::page_of(&table.schema, &command.output, command.limits, command.now, resumed, &merged);
-        let (page, goes_on) =
-            page.map_err(|error| Some(CoordinatorError::of(error, gathering.consistency, gathering.tally.required())))?;
-        Ok((page, goes_on, sources))
+        let required = read.tally.required();
+        let (page, goes_on) = page.map_err(|error| CoordinatorError::of(error, options.consistency, required))?;
+        Ok(Reconciled { page: Box::new(page), goes_on, sources })
     }
 
     /// What these replicas have, brought together, and who gave it: others, where some of them fail. None of them counts before.
@@ -433,41 +314,33 @@ impl Coordinator {
         table: &Table,
         command: &ReadCommand,
         replicas: &[TabletReplica],
-        gathering: &mut Gathering,
+        read: &mut QuorumRead,
         options: &RequestOptions,
-    ) -> Result<(Merged, SmallVec<[TabletReplica; 3]>), Option<CoordinatorError>> {
-        let whole = data_command(command);
-        let message = Message::new(Request::Fragments(whole));
+    ) -> Result<(Merged, Sources), Option<CoordinatorError>> {
+        let message = Rc::new(Message::new(Request::Fragments(Rc::new(data_command(command)))));
         let mut asked: Asked = FuturesUnordered::new();
-        let ask = |asked: &Asked, replica: TabletReplica| {
-            let (far, message, context) = (self.far.clone(), message.clone(), options.context.clone());
-            asked.push(Box::pin(async move { (replica, Part::Data, far.ask(replica, &message, &context).await) }));
-        };
-        replicas.iter().for_each(|replica| ask(&asked, *replica));
+        replicas.iter().for_each(|replica| asked.push(self.ask(*replica, Part::Data, &message, options)));
         let mut parts: Vec<FragmentPage> = Vec::new();
-        let mut sources: SmallVec<[TabletReplica; 3]> = SmallVec::new();
+        let mut sources = Sources::new();
         while let Some((replica, _, answer)) = asked.next().await {
             match answer {
                 Ok(Answer::Fragments(part)) => {
-                    gathering.tally.answered(gathering.nodes.datacenter(replica.host));
-                    parts.push(part);
+                    read.counts(replica);
+                    parts.push(*part);
                     sources.push(replica);
                 }
-                Ok(_) => {
-                    let why = ReplicaError::Storage("a request for data was answered otherwise".into());
-                    gathering.fail(replica, Miss::Refused(why));
-                }
+                Ok(_) => read.fail(replica, otherwise()),
                 Err(miss) => {
                     steps::missed(replica, &miss, options);
-                    gathering.fail(replica, miss);
-                    if let Some(replica) = gathering.next_spare() {
+                    read.fail(replica, miss);
+                    if let Some(replica) = read.next_spare() {
                         steps::asked_instead(Part::Data, replica, options);
-                        ask(&asked, replica);
+                        asked.push(self.ask(replica, Part::Data, &message, options));
                     }
                 }
             }
         }
-        if gathering.tally.standing() != Standing::Reached {
+        if read.tally.standing() != Standing::Reached {
             return Err(None);
         }
         Ok((reconcile::merge(&table.schema, command.slice.reversed, command.now, parts), sources))

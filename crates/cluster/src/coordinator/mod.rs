@@ -1,25 +1,33 @@
 //! The coordinator: the shard that received a request asks the shards that own the data.
 //!
 //! It knows consistency levels, paging states and timestamps. It parses no CQL, and the control plane does not know it.
-//! A table of which this node alone has copies is read and written the short way (`read`, `write`, `call`). Any other goes through
-//! `replicate` (writes) and `gather` (reads, with `reconcile`), which count answers with `tally` and reach other nodes through `far`.
+//! All requests reach their replicas through `client`, whatever the distance. Pages are read by `read` (what to ask
+//! for: `assembler`) and `gather` (whom to ask: `quorum`; with `reconcile` and `repair`), writes are `write`, `round`
+//! and `carrier`; `level` and `tally` say how many replicas must answer, and how many have.
 
-mod call;
+mod assembler;
+mod carrier;
+mod client;
 mod consistency;
+mod counting;
 mod deliver;
 mod error;
-mod far;
 mod gather;
+mod level;
+mod miss;
+mod misses;
 mod nodes;
 mod page_info;
 mod paging;
 mod peers;
+mod quorum;
 mod read;
+mod read_times;
 mod reconcile;
 mod reduce;
 mod repair;
-mod replicate;
 mod resume;
+mod round;
 mod routing;
 mod speculation;
 mod spread;
@@ -30,16 +38,18 @@ mod timestamp;
 mod window;
 mod write;
 
+pub use client::Transport;
 pub use consistency::Consistency;
 pub use error::CoordinatorError;
-pub use far::{Transport, Unreached};
+pub use miss::Unreached;
 pub use nodes::{NodeView, Nodes};
 pub use page_info::{PageBudget, PageInfo, PageStop};
 pub use paging::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 pub use peers::{answer, serve_replica};
 pub use read::{PageRequest, Partitions, Query, QueryPage};
+pub use replica::Mutations;
 pub use timestamp::TimestampClock;
-pub use write::{Mutations, WriteKind};
+pub use write::WriteKind;
 
 use crate::hints::{Hints, HintsMetrics};
 use crate::metadata::{Metadata, MetadataService};
@@ -135,7 +145,6 @@ pub struct CoordinatorMetrics {
 struct Counters {
     reads: Cell<u64>,
     writes: Cell<u64>,
-    cross_shard: Cell<u64>,
     read_timeouts: Cell<u64>,
     write_timeouts: Cell<u64>,
     unavailable: Cell<u64>,
@@ -156,7 +165,9 @@ pub struct Coordinator {
     clock: TimestampClock,
     limits: Cell<PageLimits>,
     host: HostId,
-    far: Rc<far::Far>,
+    client: Rc<client::ReplicaClient>,
+    carrier: Rc<carrier::Carrier>,
+    read_times: read_times::ReadTimes,
     peers: RefCell<Option<Rc<peers::Peers>>>,
     counters: Counters,
 }
@@ -171,7 +182,9 @@ impl Coordinator {
     ) -> Rc<Self> {
         let host = metadata.info().host_id;
         let limits = Cell::new(limits);
-        let far = far::Far::new(host, replica.clone());
+        let client = client::ReplicaClient::new(host, replica.clone());
+        let carrier = carrier::Carrier::new(client.clone());
+        let read_times = read_times::ReadTimes::default();
         let fenced = Rc::downgrade(&replica);
         metadata.on_topology(move |topology| {
             if let Some(replica) = fenced.upgrade() {
@@ -179,17 +192,17 @@ impl Coordinator {
             }
         });
         let (peers, counters) = (RefCell::default(), Counters::default());
-        Rc::new(Coordinator { metadata, replica, clock, limits, host, far, peers, counters })
+        Rc::new(Coordinator { metadata, replica, clock, limits, host, client, carrier, read_times, peers, counters })
     }
 
     /// Gives it the way to other nodes.
     pub fn set_transport(&self, transport: Rc<dyn Transport>) {
-        self.far.set_transport(transport);
+        self.client.set_transport(transport);
     }
 
     /// Says where the nodes are now, and which of them live.
     pub fn set_nodes(&self, nodes: Nodes) {
-        self.far.set_nodes(nodes);
+        self.client.set_nodes(nodes);
     }
 
     /// The nodes as it sees them.
@@ -199,12 +212,12 @@ impl Coordinator {
 
     /// Has it keep what replicas miss.
     pub fn set_hints(&self, hints: Rc<Hints>) {
-        self.far.set_hints(hints);
+        self.carrier.set_hints(hints);
     }
 
     /// What it keeps for replicas that missed it.
     pub fn hints(&self) -> Option<Rc<Hints>> {
-        self.far.hints()
+        self.carrier.hints()
     }
 
     /// The newest metadata.
@@ -247,16 +260,16 @@ impl Coordinator {
         CoordinatorMetrics {
             reads: self.counters.reads.get(),
             writes: self.counters.writes.get(),
-            cross_shard_requests: self.counters.cross_shard.get(),
+            cross_shard_requests: self.client.to_shards.get(),
             read_timeouts: self.counters.read_timeouts.get(),
             write_timeouts: self.counters.write_timeouts.get(),
             unavailable: self.counters.unavailable.get(),
             refused_states: self.counters.refused_states.get(),
-            remote_requests: self.far.sent.get(),
+            remote_requests: self.client.to_nodes.get(),
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),
             speculative_reads: self.counters.speculative_reads.get(),
-            hints: self.far.hints().map(|hints| hints.metrics()).unwrap_or_default(),
+            hints: self.carrier.hints().map(|hints| hints.metrics()).unwrap_or_default(),
         }
     }
 }

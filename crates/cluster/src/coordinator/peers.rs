@@ -2,7 +2,8 @@
 //! what the failure detector and the topology say becomes its view of the nodes.
 
 use super::Coordinator;
-use super::far::{Transport, Unreached};
+use super::client::Transport;
+use super::miss::Unreached;
 use super::nodes::{NodeView, Nodes};
 use crate::internode::{CallError, Internode, NodeStatus, Peer, Refusal, RefusalCode, Verb};
 use crate::metadata::{Metadata, MetadataService};
@@ -90,7 +91,7 @@ impl Coordinator {
         for (host, _) in down.nodes.iter().filter(|(_, node)| node.status == NodeStatus::Down) {
             peers.down.borrow_mut().insert(*host, rt::time::now());
         }
-        self.far.set_transport(Rc::new(Wire(Rc::downgrade(internode))));
+        self.client.set_transport(Rc::new(Wire(Rc::downgrade(internode))));
         *self.peers.borrow_mut() = Some(Rc::new(peers));
         let coordinator = Rc::downgrade(self);
         internode.on_liveness(move |event| {
@@ -110,7 +111,7 @@ impl Coordinator {
     pub(super) fn nodes_by(&self, metadata: &Metadata) -> Rc<Nodes> {
         let peers = self.peers.borrow();
         let Some(peers) = peers.as_ref().filter(|peers| peers.seen.get() != Some(metadata.number)) else {
-            return self.far.nodes();
+            return self.client.nodes();
         };
         let down = peers.down.borrow();
         let view = |node: &Rc<crate::topology::Node>| NodeView {
@@ -121,9 +122,9 @@ impl Coordinator {
             down_since: down.get(&node.host).copied(),
         };
         let views: Vec<NodeView> = metadata.topology.members().map(view).collect();
-        self.far.set_nodes(Nodes::new(self.host, &views));
+        self.client.set_nodes(Nodes::new(self.host, &views));
         peers.seen.set(Some(metadata.number));
-        self.far.nodes()
+        self.client.nodes()
     }
 
     /// Whether it is connected, and the wire is still there.
@@ -134,7 +135,7 @@ impl Coordinator {
     /// Tries again and again to deliver hints, until the shard stops.
     pub async fn keep_replaying_hints(self: Rc<Self>) {
         let stopping = rt::shard::stopping();
-        while let Some(hints) = self.far.hints() {
+        while let Some(hints) = self.carrier.hints() {
             if stopping.unless(rt::time::sleep(hints.period())).await.is_none() {
                 return;
             }

@@ -5,21 +5,25 @@
 //! client sees an empty page with more to follow only when the budget ran out, or when the operator has set
 //! `query_tombstone_page_limit` and so wants pages cut by it.
 
-use super::error::Failure;
-use super::page_info::{PageBudget, PageInfo, PageStop};
+use super::assembler::{PageAssembler, Step};
+use super::client::Message;
+use super::gather::Gathered;
+use super::level::needs_one;
+use super::miss::Miss;
+use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
-use super::resume::{Start, is_well_formed, resumed};
-use super::targets::Targets;
+use super::resume::is_well_formed;
 use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
-use crate::metadata::Table;
+use crate::metadata::{Metadata, Table};
+use crate::tablets::TabletReplica;
 use bytes::{Bytes, BytesMut};
 use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Limits, Output, PageEnd, Position, ReadCommand, ReplicaError};
-use smallvec::{SmallVec, smallvec};
+use replica::{Answer, Output, Page, ReadCommand, ReplicaError, Request};
+use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -97,180 +101,99 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<QueryPage, CoordinatorError> {
         count(&self.counters.reads);
-        let here = query.table.tablets.is_only_on(self.host);
-        let required = match here {
-            true => self.check_level(&self.metadata(), &query.table, options.consistency)?,
-            // Each tablet's replicas are looked at when it is their turn.
-            false => 0,
-        };
-        let start = match &page.state {
-            Some(state) if !is_well_formed(&state.position, query.table.schema.clustering.len()) => {
-                return Err(CoordinatorError::PagingState);
-            }
-            Some(state) => Some(Start::after(query, state.position.clone(), state.rows_in_last)),
-            None => None,
-        };
-        let targets = Targets::new(query, start.as_ref()).ok_or(CoordinatorError::PagingState)?;
-        // Pinned here, so that a future of this size is not moved about.
-        let work = pin!(self.read_page(query, page, start, targets, options, here));
-        let result = match here {
-            true => options.context.deadline.limit(work).await.unwrap_or(Err(ReplicaError::Timeout.into())),
-            // What is asked of replicas has the deadline itself, and knows what came until then.
-            false => work.await,
-        };
-        result.map_err(|failure| match failure {
-            Failure::Known(error) => *error,
-            Failure::Replica(error) => {
-                if error == ReplicaError::Timeout {
-                    count(&self.counters.read_timeouts);
-                }
-                CoordinatorError::of(error, options.consistency, required)
-            }
-        })
-    }
-
-    async fn read_page<'a>(
-        &self,
-        query: &'a Query,
-        page: &PageRequest,
-        mut start: Option<Start>,
-        mut targets: Targets<'a>,
-        options: &RequestOptions,
-        here: bool,
-    ) -> Result<QueryPage, Failure> {
-        let settings = self.limits.get();
-        let remaining = page.state.as_ref().map_or(query.limit.unwrap_or(u64::MAX), |state| state.remaining);
-        let wanted = remaining.min(page.size.unwrap_or(u64::MAX));
-        let paged = page.size.is_some();
-        let mut slice = match &start {
-            Some(start) if start.inside => Rc::new(resumed(query, start)),
-            _ => query.slice.clone(),
-        };
-        let mut out = QueryPage { rows: 0, body: Bytes::new(), next: None, info: PageInfo::default() };
-        let mut last: Option<(Position, u64)> = None;
-        // Those that the limit does not know of yet.
-        let mut tombstones = 0;
+        if let Some(state) = &page.state
+            && !is_well_formed(&state.position, query.table.schema.clustering.len())
+        {
+            return Err(CoordinatorError::PagingState);
+        }
+        let limits = self.limits.get();
+        let new_id = || QueryId(rt::random::uuid_v4());
+        let mut assembler = PageAssembler::new(query, page, &limits, new_id).ok_or(CoordinatorError::PagingState)?;
         let mut budget = page.budget;
-        let mut first_page = page.state.is_none();
-        let id = match &page.state {
-            Some(state) => Some(state.query),
-            None => paged.then(|| QueryId(rt::random::uuid_v4())),
-        };
         let mut window = None;
-        // Who has read the last part, and before the first one: who has read the page before. Of no interest where no readers are kept.
-        let keeps_readers = !here && id.is_some() && self.replica.keeps_readers();
+        // Which replicas have read the last part, and before the first one: the page before. Of no interest where no readers are kept.
+        let keeps_readers = assembler.is_paged() && self.replica.keeps_readers();
         let before = page.state.as_ref().filter(|_| keeps_readers);
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
-        while let Some((tablet, range)) = targets.next() {
-            let command = ReadCommand {
-                table: query.table.schema.id,
-                schema_version: query.table.schema.version,
-                ranges: smallvec![range],
-                slice: slice.clone(),
-                output: query.output.clone(),
-                limits: Limits {
-                    rows: wanted - out.rows,
-                    per_partition: query.per_partition_limit.unwrap_or(u64::MAX),
-                    bytes: settings.bytes.saturating_sub(out.body.len() as u64),
-                    tombstones: settings.tombstones.saturating_sub(tombstones).max(1),
-                    paged,
-                    unpaged_bytes: settings.unpaged_bytes.saturating_sub(out.body.len() as u64),
-                },
-                now: query.now,
-                resumed_rows: start.as_ref().map_or(0, |start| start.rows_in_last),
-                bypass_cache: query.bypass_cache,
-                query: id,
-                first_page,
-                ends_with_rows: wanted == remaining,
+        while let Some((tablet, range)) = assembler.next_target() {
+            let command = assembler.command(range);
+            let part = match self.only_replica_of(query, tablet, options) {
+                // The metadata are held until the answer is there. Pinned, so that a future of this size is not moved about.
+                Some((only, _held)) => pin!(self.ask_only(only, &command, options)).await?,
+                None => None,
             };
-            let mut goes_on = false;
-            let part = if here {
-                let shard = self.owner_of_tablet(&query.table, tablet);
-                self.call_read(shard, command, &options.context).await?
-            } else {
-                let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
-                let first = (tablet, command.ranges[0].clone());
-                let kept = read_by.as_deref();
-                let asked = self.gather_window(query, first, &mut targets, window, command, kept, options);
-                let gathered = Box::pin(asked).await?;
-                goes_on = gathered.goes_on;
-                read_by = keeps_readers.then(|| Box::new(gathered.by));
-                gathered.page
-            };
-            out.rows += part.rows;
-            tombstones += part.tombstones;
-            out.info.add(&part);
-            append(&mut out.body, part.body);
-            if let Some(position) = part.last {
-                last = Some((position, part.rows_in_last));
-            }
-            if goes_on {
-                // Replicas that were brought together told of fewer rows than each of them.
-                if paged && out.rows > 0 {
-                    out.info.stop = PageStop::Bytes;
-                    break;
+            let step = match part {
+                Some(part) => assembler.add(part, false),
+                None => {
+                    let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
+                    let (kept, targets) = (read_by.as_deref(), assembler.targets());
+                    let asked = self.gather_window(query, (tablet, command), targets, window, kept, options);
+                    let Gathered { page, goes_on, by } = Box::pin(asked).await?;
+                    read_by = by.filter(|_| keeps_readers).map(Box::new);
+                    assembler.add(page, goes_on)
                 }
-                let (position, rows_in_last) = last.take().ok_or_else(outside)?;
-                let next = Start::after(query, position, rows_in_last);
-                targets = Targets::new(query, Some(&next)).ok_or_else(outside)?;
-                slice = if next.inside { Rc::new(resumed(query, &next)) } else { query.slice.clone() };
-                start = Some(next);
-                first_page = false;
-                rt::task::maybe_yield().await;
-                continue;
-            }
-            match part.end {
-                PageEnd::Exhausted => continue,
-                PageEnd::Rows if wanted == remaining => out.info.stop = PageStop::Limit,
-                PageEnd::Rows => out.info.stop = PageStop::Rows,
-                PageEnd::Bytes => out.info.stop = PageStop::Bytes,
-                PageEnd::Tombstones => {
-                    out.info.stop = PageStop::Tombstones;
-                    if out.rows == 0
-                        && !settings.tombstones_are_set
-                        && let Some((position, rows_in_last)) = last.take()
-                    {
-                        let budget = budget.get_or_insert_with(|| PageBudget::new(&settings, options));
-                        match budget.spent(out.info.bytes) {
-                            Some(stop) => {
-                                out.info.stop = stop;
-                                last = Some((position, rows_in_last));
-                            }
-                            None => {
-                                out.info.stop = PageStop::Exhausted;
-                                trace_going_on(&out.info, options);
-                                let next = Start::after(query, position, rows_in_last);
-                                targets = Targets::new(query, Some(&next)).ok_or_else(outside)?;
-                                slice = if next.inside { Rc::new(resumed(query, &next)) } else { query.slice.clone() };
-                                start = Some(next);
-                                (first_page, tombstones) = (false, 0);
-                                rt::task::maybe_yield().await;
-                                continue;
-                            }
-                        }
+            };
+            match step.ok_or_else(outside)? {
+                Step::Next => continue,
+                Step::Done => break,
+                Step::Resumed => {}
+                Step::Empty => {
+                    let budget = budget.get_or_insert_with(|| PageBudget::new(&limits, options));
+                    if let Some(stop) = budget.spent(assembler.info().bytes) {
+                        assembler.stop(stop);
+                        break;
                     }
+                    trace_going_on(assembler.info(), options);
+                    assembler.go_on().ok_or_else(outside)?;
                 }
             }
-            break;
+            rt::task::maybe_yield().await;
         }
-        if let (true, true, Some((position, rows_in_last)), Some(query)) =
-            (out.info.stop != PageStop::Exhausted, paged, last, id)
-        {
-            let left = if remaining == u64::MAX { remaining } else { remaining - out.rows };
-            if left > 0 {
-                let language = bytes::Bytes::new();
-                let replicas = read_by;
-                let state = PagingState { query, remaining: left, position, rows_in_last, replicas, language };
-                out.next = Some(Box::new(state));
-            }
+        Ok(assembler.finish(read_by))
+    }
+
+    /// The replica that has a tablet, if there is only one, it is on this node, its answer is all that the level asks for, and the query
+    /// was planned by the newest metadata. These are held until the answer is there: who waits for them to go out of use waits for it.
+    #[inline]
+    fn only_replica_of(
+        &self,
+        query: &Query,
+        tablet: u32,
+        options: &RequestOptions,
+    ) -> Option<(TabletReplica, Rc<Metadata>)> {
+        let only = query.table.tablets.only_replica(tablet, self.host)?;
+        let metadata = self.metadata();
+        let is_newest = metadata.number == options.context.metadata_number;
+        (is_newest && needs_one(&metadata, &query.table, options.consistency)).then_some((only, metadata))
+    }
+
+    /// A page of a tablet's only replica. None: it refused the request as routed by outdated metadata.
+    async fn ask_only(
+        &self,
+        only: TabletReplica,
+        command: &Rc<ReadCommand>,
+        options: &RequestOptions,
+    ) -> Result<Option<Box<Page>>, CoordinatorError> {
+        let message = Message::new(Request::Read(command.clone()));
+        let asked = pin!(self.client.send(only, &message, &options.context));
+        let error = match options.context.deadline.limit(asked).await {
+            Ok(Ok(Answer::Page(page))) => return Ok(Some(page)),
+            Ok(Ok(_)) => ReplicaError::Storage("a read was answered otherwise".into()),
+            Ok(Err(miss)) if miss.is_stale() => return Ok(None),
+            Ok(Err(Miss::Refused(error))) => error,
+            Ok(Err(miss)) => ReplicaError::Storage(miss.why()),
+            Err(_) => ReplicaError::Timeout,
+        };
+        if error == ReplicaError::Timeout {
+            count(&self.counters.read_timeouts);
         }
-        Ok(out)
+        Err(CoordinatorError::of(error, options.consistency, 1))
     }
 }
 
 #[cold]
-fn outside() -> ReplicaError {
-    ReplicaError::Rejected("a replica's page ended outside of the query".into())
+fn outside() -> CoordinatorError {
+    CoordinatorError::Invalid("a replica's page ended outside of the query".into())
 }
 
 #[cold]

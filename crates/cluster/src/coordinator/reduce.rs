@@ -9,19 +9,12 @@ use super::read::{self, PageRequest, Partitions, Query, QueryPage};
 use super::targets::Targets;
 use super::window::WIDEST;
 use super::{Coordinator, CoordinatorError, RequestOptions};
-use crate::metadata::Table;
-use crate::topology::features::AGGREGATES_BY_OWNERS;
 use futures_util::{StreamExt, stream};
 
 /// Rows that an owner reduces in one go, so that no page is long.
 const ROWS_PER_PAGE: u64 = 100_000;
 
 impl Coordinator {
-    /// Whether all owners of a table know how to reduce rows. To count them is known to every release.
-    pub fn can_reduce(&self, table: &Table) -> bool {
-        table.tablets.is_only_on(self.host) || self.metadata().topology.has_feature(AGGREGATES_BY_OWNERS)
-    }
-
     /// Reads all of a query whose output has no columns or is reduced: the number of rows, and the rows that they were reduced to, in any
     /// number, one behind the other. The query has no limits.
     pub async fn reduce(&self, query: &Query, options: &RequestOptions) -> Result<QueryPage, CoordinatorError> {
@@ -72,8 +65,8 @@ impl Coordinator {
             query.table = newest.clone();
         }
         let options = options.routed_by(metadata.number);
-        // Where other nodes are asked, each request holds on to the metadata itself, and lets go of them when they turn out to be outdated.
-        let _held = query.table.tablets.is_only_on(self.host).then_some(metadata);
+        // Each request to a replica holds on to the metadata itself, and lets go of them when they turn out to be outdated.
+        drop(metadata);
         self.read(query, page, &options).await
     }
 }

@@ -1,12 +1,12 @@
 //! Writes to tables of each node's own that are to be found on every node: traces, which a client may look for anywhere.
 
 use super::Coordinator;
-use super::far::Message;
+use super::client::Message;
 use crate::tablets::TabletReplica;
 use model::mutation::Mutation;
-use replica::Context;
-use replica::wire::Request;
+use replica::{Context, Request};
 use rt::time::Duration;
+use std::rc::Rc;
 
 /// Who takes longer has it later.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -15,14 +15,14 @@ impl Coordinator {
     /// Gives all other nodes that live a write to a table of each node's own, and waits a moment until they have it. What does not work out is
     /// missing there, and nobody's error.
     pub async fn spread(&self, mutation: Mutation, context: &Context) {
-        let message = Message::new(Request::Write(mutation));
+        let message = Rc::new(Message::new(Request::write(mutation)));
         let nodes = self.nodes();
         let writes = nodes.others_alive().map(|host| {
-            let (far, message, context) = (self.far.clone(), message.clone(), context.clone());
+            let (client, message, context) = (self.client.clone(), message.clone(), context.clone());
             // Tasks of their own: they go on when they are not waited for any more.
             rt::task::spawn(async move {
                 // Such tables are on shard 0 everywhere.
-                let written = far.ask(TabletReplica { host, shard: 0 }, &message, &context).await;
+                let written = client.send(TabletReplica { host, shard: 0 }, &message, &context).await;
                 if let Err(miss) = written {
                     tracing::debug!(node = %host, why = miss.why(), "a node did not take what all nodes are given");
                 }

@@ -1,7 +1,7 @@
 //! What a trace tells of a page that several nodes have: who was asked for it, who did not answer, and whose rows it has.
 
 use super::RequestOptions;
-use super::far::Miss;
+use super::miss::Miss;
 use crate::tablets::TabletReplica;
 use model::id::HostId;
 use std::fmt;

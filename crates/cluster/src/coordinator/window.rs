@@ -7,9 +7,9 @@ use super::read::{Partitions, Query, append};
 use super::targets::Targets;
 use super::{Coordinator, CoordinatorError, RequestOptions};
 use futures_util::{StreamExt, stream};
-use model::range::PartitionRange;
 use replica::{Page, PageEnd, ReadCommand};
 use smallvec::smallvec;
+use std::rc::Rc;
 
 /// How many tablets are asked at the same time. It doubles as long as pages are not full.
 pub(super) struct Window {
@@ -33,52 +33,52 @@ impl Window {
 }
 
 impl Coordinator {
-    /// Reads `first` and as many of the targets after it as the window is wide, as one page. Targets whose answers are not in it are given
-    /// back. `kept` have read the page before.
-    #[allow(clippy::too_many_arguments)]
+    /// Asks the first tablet, and as many of the targets after it as the window is wide for the same, and makes one page of their answers.
+    /// Targets whose answers are not in it are given back. `kept` have read the page before.
     pub(super) async fn gather_window(
         &self,
         query: &Query,
-        first: (u32, PartitionRange),
+        (tablet, command): (u32, Rc<ReadCommand>),
         targets: &mut Targets<'_>,
         window: &mut Window,
-        command: ReadCommand,
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<Gathered, CoordinatorError> {
-        let mut batch = vec![first];
-        while batch.len() < window.width {
-            let Some(next) = targets.next() else { break };
-            batch.push(next);
+        let width = window.width;
+        window.width = (width * 2).min(WIDEST);
+        let mut others = Vec::new();
+        while others.len() + 1 < width {
+            let Some((tablet, range)) = targets.next() else { break };
+            others.push((tablet, Rc::new(ReadCommand { ranges: smallvec![range], ..(*command).clone() })));
         }
-        window.width = (window.width * 2).min(WIDEST);
+        if others.is_empty() {
+            return self.gather(&query.table, tablet, &command, kept, options).await;
+        }
         let limits = command.limits;
-        if let [(tablet, _)] = &batch[..] {
-            return self.gather(&query.table, *tablet, command, kept, options).await;
-        }
-        let asked = batch.iter().map(|(tablet, range)| {
-            let command = ReadCommand { ranges: smallvec![range.clone()], ..command.clone() };
-            Box::pin(self.gather(&query.table, *tablet, command, kept, options))
-        });
+        let batch: Vec<_> = std::iter::once((tablet, command)).chain(others).collect();
+        let asked =
+            batch.iter().map(|(tablet, command)| Box::pin(self.gather(&query.table, *tablet, command, kept, options)));
         let mut answers = stream::iter(asked.collect::<Vec<_>>()).buffered(batch.len());
-        let mut whole: Option<(Page, LastReplicas)> = None;
-        for (_, range) in &batch {
+        let mut whole: Option<(Box<Page>, Option<LastReplicas>)> = None;
+        for (_, command) in &batch {
             let Some(answer) = answers.next().await else { break };
             let Gathered { page, goes_on, by } = answer?;
             let rows = whole.as_ref().map_or(0, |(whole, _)| whole.rows);
             let bytes = whole.as_ref().map_or(0, |(whole, _)| whole.body.len() as u64);
             if rows > 0 && (rows + page.rows > limits.rows || bytes > limits.bytes) {
-                targets.give_back(range);
+                targets.give_back(&command.ranges[0]);
                 break;
             }
             let ends = goes_on || page.end != PageEnd::Exhausted;
             let joined = match whole.take() {
                 None => page,
-                Some((before, _)) => joined(before, page),
+                Some((before, _)) => joined(before, *page),
             };
             if joined.rows >= limits.rows {
                 // Each of them alone has fewer rows than were wanted.
-                return Ok(Gathered { page: Page { end: PageEnd::Rows, ..joined }, goes_on: false, by });
+                let mut page = joined;
+                page.end = PageEnd::Rows;
+                return Ok(Gathered { page, goes_on: false, by });
             }
             if ends {
                 return Ok(Gathered { page: joined, goes_on, by });
@@ -91,7 +91,7 @@ impl Coordinator {
 }
 
 /// Two pages that follow each other as one.
-fn joined(mut before: Page, page: Page) -> Page {
+fn joined(mut before: Box<Page>, page: Page) -> Box<Page> {
     before.rows += page.rows;
     append(&mut before.body, page.body);
     if page.last.is_some() {

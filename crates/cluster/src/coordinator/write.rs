@@ -1,19 +1,25 @@
-//! The write path: mutations to the shards that own them. Where other nodes have copies of any, all go the way of `replicate`.
+//! The write path: mutations to their replicas, waiting for as many as the level asks for.
+//!
+//! A write whose only replica is on this node goes there without any allocation ([`Coordinator::only_replica`]); any other is a round
+//! ([`super::round`]), updates of counters are counted first ([`super::counting`]).
 
+use super::client::Message;
+use super::error::Attempt;
+use super::level::{factors, needs_one};
+use super::miss::Miss;
+use super::nodes::Nodes;
+use super::round::Part;
+use super::tally::Tally;
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
-use crate::metadata::Table;
-use crate::metadata::builtin::is_built_in;
+use crate::metadata::{Metadata, Table};
+use crate::tablets::TabletReplica;
+use crate::tablets::transition::WriteSet;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::ReplicaError;
-use replica::wire::Request;
-use rt::ShardId;
+use replica::{Mutations, Overload, ReplicaError, Request};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
-
-/// Mutations with their keys; mostly one.
-pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
 
 /// The kind of a write, as errors name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +34,13 @@ pub enum WriteKind {
     Counter,
 }
 
+/// Where a table's writes with a key go.
+fn write_set(table: &Table, key: &DecoratedKey) -> WriteSet {
+    let tablet = table.tablets.tablet_of(key.token);
+    let moving = table.tablets.moving_write_set(tablet);
+    moving.unwrap_or_else(|| WriteSet { replicas: table.tablets.replicas(tablet).into(), pending: 0 })
+}
+
 impl Coordinator {
     /// Writes mutations. Those of one shard share one log record, so that a crash keeps all of them or none.
     pub async fn write(
@@ -37,120 +50,180 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
         count(&self.counters.writes);
-        let metadata = self.metadata();
-        let context = &options.context;
-        let (mut required, mut places) = (1, SmallVec::<[ShardId; 4]>::new());
-        for (mutation, key) in &mutations {
-            let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-            if !table.tablets.is_only_on(self.host) {
-                return Box::pin(self.replicate(metadata, mutations, kind, options)).await;
-            }
-            required = required.max(self.check_level(&metadata, table, options.consistency)?);
-            places.push(self.owner(table, key.token));
+        if self.carrier.is_full() {
+            return Err(CoordinatorError::Overloaded(Overload::Writes));
         }
         if kind == WriteKind::Counter {
-            let counted = Box::pin(self.count_all(&places, &mutations, options));
-            return self.written(context.deadline.limit(counted).await.ok(), options, required);
+            return Box::pin(self.count_all(&mutations, options)).await;
         }
-        // Pinned here, so that a future of this size is not moved about.
-        let work = pin!(async {
-            match &places[..] {
-                [] => Ok(()),
-                [first, others @ ..] if others.iter().all(|other| other == first) => {
-                    self.write_to(*first, &mutations, options).await
-                }
-                _ => Box::pin(self.write_to_each(&places, mutations, options)).await,
+        let metadata = self.metadata();
+        let Some(only) = self.only_replica(&metadata, &mutations, options)? else {
+            return Box::pin(self.route(metadata, mutations, None, options)).await;
+        };
+        let message = Message::new(Request::Write(mutations));
+        let answered = {
+            // Pinned here, so that a future of this size is not moved about.
+            let sent = pin!(self.client.send(only, &message, &options.context));
+            options.context.deadline.limit(sent).await
+        };
+        let error = match answered {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(miss)) if miss.is_stale() => {
+                let number = metadata.number;
+                drop(metadata);
+                return Box::pin(self.write_again(message, number, options)).await;
             }
-        });
-        self.written(context.deadline.limit(work).await.ok(), options, required)
+            Ok(Err(Miss::Refused(error))) => error,
+            Ok(Err(miss)) => ReplicaError::Storage(miss.why()),
+            Err(_) => ReplicaError::Timeout,
+        };
+        if error == ReplicaError::Timeout {
+            count(&self.counters.write_timeouts);
+        }
+        Err(CoordinatorError::of(error, options.consistency, 1))
     }
 
-    /// What became of a write; `None`: its time ran out.
-    fn written(
+    /// The replica that has all of a write, if there is one, it is on this node, its answer is what the level asks for, and it was the
+    /// newest metadata by which the request was planned.
+    #[inline]
+    fn only_replica(
         &self,
-        result: Option<Result<(), ReplicaError>>,
-        options: &RequestOptions,
-        required: u32,
-    ) -> Result<(), CoordinatorError> {
-        result.unwrap_or(Err(ReplicaError::Timeout)).map_err(|error| {
-            if error == ReplicaError::Timeout {
-                count(&self.counters.write_timeouts);
-            }
-            CoordinatorError::of(error, options.consistency, required)
-        })
-    }
-
-    /// Updates of counters, each partition for itself: a shard counts one after the other what belongs to one partition.
-    /// `places` are the shards of the mutations.
-    async fn count_all(
-        &self,
-        places: &[ShardId],
+        metadata: &Metadata,
         mutations: &Mutations,
         options: &RequestOptions,
-    ) -> Result<(), ReplicaError> {
-        let counts = places.iter().zip(mutations).map(|(&shard, (mutation, key))| async move {
-            if shard == rt::shard::this() {
-                return self.replica.count(mutation, key, &options.context).await.map(|_| ());
+    ) -> Result<Option<TabletReplica>, CoordinatorError> {
+        let mut only = None;
+        if options.context.metadata_number != metadata.number {
+            return Ok(None);
+        }
+        for (mutation, key) in mutations {
+            let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+            let replica = table.tablets.only_replica(table.tablets.tablet_of(key.token), self.host);
+            let is_same = only.is_none() || only == replica;
+            if replica.is_none() || !is_same || !needs_one(metadata, table, options.consistency) {
+                return Ok(None);
             }
-            self.ask(shard, Request::Count(mutation.clone()), &options.context).await.map(|_| ())
-        });
-        futures_util::future::try_join_all(counts).await.map(|_| ())
+            only = replica;
+        }
+        Ok(only)
     }
 
-    /// Writes of several shards. `places` are the shards of the mutations.
-    async fn write_to_each(
+    /// Writes what a replica refused, as routed by the metadata of this number, by newer metadata.
+    async fn write_again(
         &self,
-        places: &[ShardId],
+        message: Message,
+        number: u64,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        let Request::Write(mutations) = message.request else { return Ok(()) };
+        self.newer_than(number, options).await?;
+        self.route(self.metadata(), mutations, None, options).await
+    }
+
+    /// Sends mutations to their replicas, except to the one that has them, by metadata as new as it takes, and waits for the level. Those that
+    /// one has already are of its data by this metadata: where these have been truncated since, they are not sent any more.
+    pub(super) async fn route(
+        &self,
+        mut metadata: Rc<Metadata>,
         mutations: Mutations,
+        done: Option<TabletReplica>,
         options: &RequestOptions,
-    ) -> Result<(), ReplicaError> {
-        let mut by_shard: SmallVec<[(ShardId, Mutations); 2]> = SmallVec::new();
-        for (&shard, one) in places.iter().zip(mutations) {
-            match by_shard.iter_mut().find(|(other, _)| *other == shard) {
-                Some((_, group)) => group.push(one),
-                None => by_shard.push((shard, SmallVec::from_iter([one]))),
+    ) -> Result<(), CoordinatorError> {
+        let (made, mut sent) = (metadata.number, done.is_some());
+        // Replicas of an earlier attempt may have the write.
+        let failed = |error: CoordinatorError, sent: bool| if sent { perhaps_done(error) } else { error };
+        loop {
+            let number = metadata.number;
+            let nodes = self.nodes_by(&metadata);
+            let parts = self.parts(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
+            match self.send_parts(parts, nodes, done, &options.routed_by(number)).await {
+                Ok(()) => return Ok(()),
+                Err(Attempt::Failed(error)) => return Err(failed(error, sent)),
+                Err(Attempt::Outdated) => sent = true,
+            }
+            drop(metadata);
+            self.newer_than(number, options).await?;
+            metadata = self.metadata();
+            let table = |mutation: &Mutation| metadata.table_by_id(mutation.table());
+            let is_void = |mutation: &Mutation| table(mutation).is_some_and(|table| table.epoch > made);
+            if done.is_some() && mutations.iter().any(|(mutation, _)| is_void(mutation)) {
+                return Ok(());
             }
         }
-        let writes = by_shard.iter().map(|(shard, group)| self.write_to(*shard, group, options));
-        futures_util::future::try_join_all(writes).await.map(|_| ())
     }
 
-    async fn write_to(
+    /// Mutations by where they go.
+    fn parts(
         &self,
-        shard: ShardId,
-        group: &[(Mutation, DecoratedKey)],
+        metadata: &Metadata,
+        nodes: &Nodes,
+        mutations: &Mutations,
         options: &RequestOptions,
-    ) -> Result<(), ReplicaError> {
-        if shard == rt::shard::this() {
-            return match group {
-                [(mutation, key)] => self.replica.write(mutation, key, &options.context).await,
-                several => self.replica.write_group(several, &options.context).await,
+    ) -> Result<Vec<Part>, CoordinatorError> {
+        let mut parts: Vec<Part> = Vec::new();
+        for (mutation, key) in mutations {
+            let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+            let (tally, set) = self.checked(metadata, nodes, table, key, options)?;
+            let same = |part: &&mut Part| {
+                let same_keyspace = part.table.schema.keyspace == table.schema.keyspace;
+                same_keyspace && part.replicas == set.replicas && part.pending == set.pending
             };
+            match parts.iter_mut().find(same) {
+                Some(part) => part.mutations.push((mutation.clone(), key.clone())),
+                None => parts.push(Part {
+                    replicas: set.replicas,
+                    pending: set.pending,
+                    table: table.clone(),
+                    mutations: Mutations::from_iter([(mutation.clone(), key.clone())]),
+                    tally,
+                }),
+            }
         }
-        let request = match group {
-            [(mutation, _)] => Request::Write(mutation.clone()),
-            several => Request::WriteGroup(several.iter().map(|(mutation, _)| mutation.clone()).collect()),
-        };
-        Box::pin(self.ask(shard, request, &options.context)).await.map(|_| ())
+        Ok(parts)
     }
 
-    /// How many replicas must answer; an error if there are not as many.
-    pub(super) fn check_level(
+    /// What a level asks for of a write with this key, and where it goes; an error if too few of these replicas live.
+    pub(super) fn checked(
         &self,
-        metadata: &crate::metadata::Metadata,
-        table: &Rc<Table>,
-        consistency: Consistency,
-    ) -> Result<u32, CoordinatorError> {
-        if matches!(consistency, Consistency::One | Consistency::LocalOne | Consistency::Any) {
-            return Ok(1);
+        metadata: &Metadata,
+        nodes: &Nodes,
+        table: &Table,
+        key: &DecoratedKey,
+        options: &RequestOptions,
+    ) -> Result<(Tally, WriteSet), CoordinatorError> {
+        let mut set = write_set(table, key);
+        if set.replicas.is_empty() {
+            // A table of each node's own: its data are on shard 0.
+            set.replicas.push(TabletReplica { host: self.host, shard: 0 });
         }
-        let keyspace = metadata.keyspace(&table.schema.keyspace).filter(|_| !is_built_in(&table.schema.keyspace));
-        let factor = keyspace.map_or(1, |keyspace| keyspace.definition.replication_factor());
-        let (required, alive) = (consistency.required(factor), table.tablets.replicas(0).len().max(1) as u32);
-        if required > alive {
+        let settled = set.replicas.len() - set.pending;
+        let copies: SmallVec<[_; 4]> =
+            set.replicas.iter().enumerate().map(|(at, replica)| nodes.candidate(*replica, at >= settled)).collect();
+        let level = options.consistency;
+        let factors = factors(metadata, nodes, &table.schema.keyspace, &set.replicas[..settled]);
+        let tally = Tally::new(level, nodes.own_datacenter(), &factors, &copies);
+        // At ANY a hint is enough.
+        let hinted = |replica: &TabletReplica| {
+            let hints = self.carrier.hints();
+            hints.is_some_and(|hints| hints.are_kept_for(nodes.datacenter_name(replica.host)))
+        };
+        if (level != Consistency::Any || !set.replicas.iter().any(hinted))
+            && let Err(few) = tally.check_alive(&copies)
+        {
             count(&self.counters.unavailable);
-            return Err(CoordinatorError::Unavailable { consistency, required, alive });
+            return Err(CoordinatorError::Unavailable { consistency: level, required: few.required, alive: few.alive });
         }
-        Ok(required)
+        Ok((tally, set))
+    }
+}
+
+/// The error of a write of which replicas may have a part: drivers repeat a write that was Unavailable, even one that must not be done
+/// twice.
+pub(super) fn perhaps_done(error: CoordinatorError) -> CoordinatorError {
+    match error {
+        CoordinatorError::Unavailable { consistency, required, .. } => {
+            CoordinatorError::Timeout { consistency, required, received: 0, data_present: false }
+        }
+        other => other,
     }
 }

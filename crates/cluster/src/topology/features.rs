@@ -13,9 +13,6 @@ pub const INTERNODE_V1: &str = "INTERNODE_V1";
 /// Tablets move by stages that are part of the metadata, with barriers and a fence.
 pub const TABLET_TRANSITIONS: &str = "TABLET_TRANSITIONS";
 
-/// Owners compute aggregates of their rows: what is asked of them says so behind what release 0.1.0 reads.
-pub const AGGREGATES_BY_OWNERS: &str = "AGGREGATES_BY_OWNERS";
-
 /// Who answers a request holds on to the metadata under which it was let in, so tablets can move while a node without a copy is down. Release
 /// 0.1.0 lets go at once.
 pub const ANSWERS_HOLD_METADATA: &str = "ANSWERS_HOLD_METADATA";
@@ -47,7 +44,6 @@ pub fn supported() -> Vec<String> {
         RAFT_METADATA,
         INTERNODE_V1,
         TABLET_TRANSITIONS,
-        AGGREGATES_BY_OWNERS,
         ANSWERS_HOLD_METADATA,
         TRUNCATE_BY_EPOCH,
         RACK_LISTS,

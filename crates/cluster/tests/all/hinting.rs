@@ -125,7 +125,7 @@ fn an_acknowledged_write_comes_to_a_replica_that_did_not_take_it() {
             ReplicaError::NoSuchTable,
             ReplicaError::Storage("the disk is full".into()),
             ReplicaError::Corrupt("a file".into()),
-            ReplicaError::Overloaded("busy".into()),
+            ReplicaError::Overloaded(replica::Overload::Counters),
             ReplicaError::Timeout,
             ReplicaError::Cancelled,
         ];

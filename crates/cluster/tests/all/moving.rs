@@ -10,7 +10,8 @@ use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Stage;
 use futures_util::FutureExt;
 use replica::ReplicaError;
-use replica::wire::{Answer, Header, Request, decode_response, encode_request};
+use replica::wire::{Header, decode_response, encode_request};
+use replica::{Answer, Request};
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
@@ -287,7 +288,7 @@ fn who_answers_holds_on_to_the_metadata() {
         let request = |k| {
             let mut context = support::within(One).context;
             context.metadata_number = before;
-            encode_request(&Header::of(&context), &Request::Write(Change::of(&cluster, k, 5).row(1, 1).done()))
+            encode_request(&Header::of(&context), &Request::write(Change::of(&cluster, k, 5).row(1, 1).done()))
         };
         let mut answering = std::pin::pin!(answer(replica, metadata, request(1)));
         assert!(answering.as_mut().now_or_never().is_none(), "it is being written");

@@ -6,8 +6,7 @@ use cluster::coordinator::{Consistency, WriteKind};
 use cluster::hints::HintsMetrics;
 use cluster::metadata::Op;
 use cluster::{CoordinatorError, PageRequest};
-use replica::wire::{Answer, Request};
-use replica::{Context, ReplicaError};
+use replica::{Answer, Context, Mutations, ReplicaError, Request};
 use std::rc::Rc;
 use std::time::Duration;
 use support::{Change, Cluster, IMPATIENCE, PATIENCE, Shape, table_id, with_cluster};
@@ -161,8 +160,9 @@ fn a_replica_refuses_what_is_older_than_the_epoch() {
             let context = Context { metadata_number: number, ..support::within(One).context };
             cluster.nodes[0].replica.perform(&request, &context).await
         };
-        let mutation = || Change::of(&cluster, 1, 5).row(1, 1).done();
-        let requests = || [Request::Write(mutation()), Request::WriteGroup(vec![mutation(), mutation()])];
+        let mutation = Change::of(&cluster, 1, 5).row(1, 1).done();
+        let two = || Mutations::from_elem((mutation.clone(), mutation.decorated_key()), 2);
+        let requests = || [Request::write(mutation.clone()), Request::Write(two())];
         for request in requests() {
             let refused = ask(before, request).await;
             assert!(matches!(refused, Err(ReplicaError::Stale(_))), "{refused:?}");

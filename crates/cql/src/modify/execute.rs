@@ -13,17 +13,13 @@ use crate::restrictions::Rows;
 use crate::term::Env;
 use cluster::coordinator::{RequestOptions, WriteKind};
 use model::key::DecoratedKey;
-use model::mutation::Mutation;
 use model::time::expiry;
-use replica::LargeKinds;
+use replica::{LargeKinds, Mutations};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Bytes that a statement may write of values that it has once before it has to wait for its turn.
 const LARGE_EXPANSION: usize = 1 << 20;
-
-/// Mutations with the keys of their partitions.
-pub type Mutations = SmallVec<[(Mutation, DecoratedKey); 1]>;
 
 impl Modify {
     /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second

@@ -14,6 +14,7 @@ use crate::term::Env;
 use crate::{describe, schema, system};
 use cluster::Metadata;
 use replica::Trace;
+use std::pin::pin;
 use std::rc::Rc;
 
 impl Processor {
@@ -34,14 +35,15 @@ impl Processor {
             Plan::Select(select) => {
                 self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
-                let answer = select.execute(env, &request).await?;
+                // Pinned, so that a future of this size is not moved about.
+                let answer = pin!(select.execute(env, &request)).await?;
                 self.statistics.selected(&answer);
                 Ok(answer)
             }
             Plan::Modify(modify) => {
                 self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
-                modify.execute(env, &request).await
+                pin!(modify.execute(env, &request)).await
             }
             Plan::Configure(modify) => {
                 self.statistics.modification(modify, params);

@@ -15,6 +15,7 @@ use cluster::coordinator::{PageInfo, PageStop, PagingState, Partitions as Target
 use model::key::DecoratedKey;
 use model::range::Slice;
 use model::token::Token;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// A limit's value; none if there is none.
@@ -123,7 +124,8 @@ impl Select {
             let emitter = emitter(rows_limit, per_partition)?;
             Box::pin(self.filtered(query, emitter, page)).await?
         } else {
-            self.plain(query, page).await?
+            // Pinned, so that a future of this size is not moved about.
+            pin!(self.plain(query, page)).await?
         };
         answer.tablet = answer.tablet.or(hint);
         Ok(answer)

@@ -14,6 +14,7 @@ use model::token::Token;
 
 /// `select_internal_page_size`: rows a page where rows are aggregated or filtered and the client named no page size.
 const INTERNAL_PAGE_ROWS: u64 = 10_000;
+use std::pin::pin;
 
 /// Rows a page at least where rows are grouped, however few groups the client wants at once.
 const LEAST_GROUPED_ROWS: u64 = 100;
@@ -68,7 +69,8 @@ impl Select {
     pub(super) async fn plain(&self, query: Query, mut page: Page<'_>) -> Result<Answer, Error> {
         let size = page.size.filter(|_| page.state.is_some() || !self.needs_no_paging(&query));
         let wanted = PageRequest { size, state: page.state.take(), ..PageRequest::default() };
-        let read = page.request.coordinator.read(&query, &wanted, page.options).await;
+        // Pinned, so that a future of this size is not moved about.
+        let read = pin!(page.request.coordinator.read(&query, &wanted, page.options)).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
         let tablet = page.tablet(&query, read.next.as_deref());
         let next = read.next.map(|state| page.pager.seal(&state)).transpose()?;
@@ -129,9 +131,8 @@ impl Select {
     ) -> Result<Answer, Error> {
         let Page { request, options, .. } = *page;
         request.let_go_of_metadata();
-        let reduced = self.reduced.clone().filter(|_| request.coordinator.can_reduce(&query.table));
-        if emitter.only_counts() || reduced.is_some() {
-            query.output = reduced.unwrap_or(query.output);
+        if emitter.only_counts() || self.reduced.is_some() {
+            query.output = self.reduced.clone().unwrap_or(query.output);
             let read = request.coordinator.reduce(&query, options).await;
             let read = read.map_err(|error| read_error(error, &self.schema))?;
             emitter.take_reduced(read.rows, &read.body)?;

@@ -322,6 +322,7 @@ impl Reader {
         self.set_sources(sources);
     }
 
+    #[inline]
     fn sstable_source(&self, attached: &Rc<Attached>, range: &PartitionRange, read_ahead: bool) -> SstableSource {
         let options = sstable::ReadOptions {
             class: self.options.class,

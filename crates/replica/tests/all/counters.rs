@@ -13,7 +13,7 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use proptest::prelude::*;
-use replica::{Output, OutputColumn, ReadCommand, Replica, ReplicaConfig, ReplicaError};
+use replica::{Answer, Output, OutputColumn, ReadCommand, Replica, ReplicaConfig, ReplicaError, Request};
 use rt::ShardId;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -72,33 +72,42 @@ fn update(k: i32, c: Option<i32>, delta: i64, timestamp: i64) -> Mutation {
     builder.finish(&schema)
 }
 
+/// Counts; the new state.
+async fn count_in(replica: &Replica, mutation: &Mutation) -> Result<Mutation, ReplicaError> {
+    let request = Request::Count((mutation.clone(), mutation.decorated_key()));
+    match replica.perform(&request, &context()).await? {
+        Answer::Counted(state) => Ok(state),
+        other => panic!("{other:?}"),
+    }
+}
+
 async fn count(replica: &Replica, k: i32, c: Option<i32>, delta: i64, timestamp: i64) {
-    replica.count(&update(k, c, delta, timestamp), &key(k), &context()).await.unwrap();
+    count_in(replica, &update(k, c, delta, timestamp)).await.unwrap();
 }
 
 /// The counters of a partition, by row; the static one under none.
 async fn counters(replica: &Replica, k: i32) -> BTreeMap<Option<i32>, i64> {
     let columns = vec![OutputColumn::Clustering(0), OutputColumn::Value(STATIC), OutputColumn::Value(VALUE)];
-    let page = replica
-        .read(
-            &ReadCommand {
-                table: schema().id,
-                schema_version: schema().version,
-                ranges: smallvec![PartitionRange::singular(&key(k))],
-                slice: Rc::new(Slice { rows: vec![RowRange::FULL], static_row: true, reversed: false, resume: None }),
-                output: Rc::new(Output::new(columns, true, false)),
-                limits: limits(1000),
-                now: 1,
-                resumed_rows: 0,
-                bypass_cache: false,
-                query: None,
-                first_page: true,
-                ends_with_rows: false,
-            },
-            &context(),
-        )
-        .await
-        .unwrap();
+    let page = support::read(
+        replica,
+        &ReadCommand {
+            table: schema().id,
+            schema_version: schema().version,
+            ranges: smallvec![PartitionRange::singular(&key(k))],
+            slice: Rc::new(Slice { rows: vec![RowRange::FULL], static_row: true, reversed: false, resume: None }),
+            output: Rc::new(Output::new(columns, true, false)),
+            limits: limits(1000),
+            now: 1,
+            resumed_rows: 0,
+            bypass_cache: false,
+            query: None,
+            first_page: true,
+            ends_with_rows: false,
+        },
+        &context(),
+    )
+    .await
+    .unwrap();
     let mut rest = &page.body[..];
     let mut next = || {
         let (len, tail) = rest.split_first_chunk::<4>().unwrap();
@@ -186,9 +195,9 @@ fn only_counters_are_counted() {
         let replica = Replica::new(engine, ReplicaConfig::with_memory(64 << 20));
         let schema = support::schema(1);
         let plain = MutationBuilder::new(schema.id, schema.version, &1i32.to_be_bytes()).finish(&schema);
-        let refused = replica.count(&plain, &key(1), &context()).await;
+        let refused = count_in(&replica, &plain).await;
         assert!(matches!(refused, Err(ReplicaError::Rejected(_))), "{refused:?}");
-        let unknown = replica.count(&update(1, None, 1, 1), &key(1), &context()).await;
+        let unknown = count_in(&replica, &update(1, None, 1, 1)).await;
         assert_eq!(unknown, Err(ReplicaError::NoSuchTable));
     });
 }
@@ -235,13 +244,13 @@ proptest! {
                         let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
                         let row: Clustering = clustering(&[c]);
                         builder.row(row, RowBuilder::new(None, tombstone).finish());
-                        replica.count(&builder.finish(&schema), &key(k), &context()).await.unwrap();
+                        count_in(&replica, &builder.finish(&schema)).await.unwrap();
                         model.entry(k).or_default().remove(&Some(c));
                     }
                     Step::DeletePartition { k } => {
                         let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
                         builder.delete_partition(tombstone);
-                        replica.count(&builder.finish(&schema), &key(k), &context()).await.unwrap();
+                        count_in(&replica, &builder.finish(&schema)).await.unwrap();
                         model.remove(&k);
                     }
                     Step::Flush => engine.flush(None).await.unwrap(),

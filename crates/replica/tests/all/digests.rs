@@ -81,11 +81,11 @@ fn the_same_data_has_the_same_digest_and_the_data_behind_it_the_same_page() {
             let (here, there) = (replica(&a), replica(&b));
             for query in queries() {
                 let command = query.command(1, None).unwrap();
-                let (page, digest) = here.read_digested(&command, &context()).await.unwrap();
-                assert_eq!(page, here.read(&command, &context()).await.unwrap(), "the digest changes no page");
-                let (same_page, same) = there.read_digested(&command, &context()).await.unwrap();
+                let (page, digest) = read_digested(&here, &command).await;
+                assert_eq!(page, read(&here, &command, &context()).await.unwrap(), "the digest changes no page");
+                let (same_page, same) = read_digested(&there, &command).await;
                 assert_eq!((same, same_page), (digest, page.clone()), "{query:?} {changes:?}");
-                let part = there.read_fragments(&command, &context()).await.unwrap();
+                let part = fragments(&there, &command, &context()).await.unwrap();
                 assert_eq!(part.last, page.last.clone().filter(|_| page.end != replica::PageEnd::Exhausted));
                 let mut made = page_of(&command, part.fragments);
                 // It may have been looked at less where what is covered was dropped before.
@@ -117,8 +117,8 @@ fn what_differs_is_told() {
         let same = |expected: bool, why: &'static str| {
             let (here, there, command) = (here.clone(), there.clone(), &command);
             async move {
-                let (_, digest) = here.read_digested(command, &context()).await.unwrap();
-                let (_, other) = there.read_digested(command, &context()).await.unwrap();
+                let (_, digest) = read_digested(&here, command).await;
+                let (_, other) = read_digested(&there, command).await;
                 assert_eq!(digest == other, expected, "{why}");
             }
         };
@@ -157,7 +157,7 @@ fn limits_that_leave_holes_are_refused() {
         let mut limited = Query::of_key(1, 1, 10);
         limited.limits.per_partition = 1;
         for query in [distinct, limited] {
-            let refused = replica.read_fragments(&query.command(1, None).unwrap(), &context()).await;
+            let refused = fragments(&replica, &query.command(1, None).unwrap(), &context()).await;
             assert!(matches!(refused, Err(ReplicaError::Rejected(_))), "{refused:?}");
         }
         engine.stop().await;

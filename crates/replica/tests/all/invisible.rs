@@ -149,7 +149,7 @@ async fn run(
         };
         let mut pages = Vec::new();
         for replica in &replicas {
-            pages.push(replica.read(&command, &context()).await.unwrap());
+            pages.push(read(replica, &command, &context()).await.unwrap());
         }
         for (i, page) in pages.iter().enumerate() {
             prop_assert_eq!(page, &pages[0], "replica {} of query {:?}, turn {}", i, queries[number], turn);
@@ -157,7 +157,7 @@ async fn run(
         if !command.output.distinct && command.limits.per_partition == u64::MAX {
             let mut parts = Vec::new();
             for replica in &replicas {
-                parts.push(replica.read_fragments(&command, &context()).await.unwrap());
+                parts.push(fragments(replica, &command, &context()).await.unwrap());
             }
             for (i, part) in parts.iter().enumerate() {
                 prop_assert_eq!(part, &parts[0], "replica {} of query {:?}, turn {}", i, queries[number], turn);

@@ -90,14 +90,14 @@ fn a_large_partition_is_read_in_both_orders() {
                 let whole = Query { rows: rows.clone(), reversed, ..Query::of_key(1, 1, 1 << 20) };
                 let mut whole = Query { limits: limits(1 << 20), ..whole };
                 whole.limits.bytes = 1 << 30;
-                let at_once = truth.read(&whole.command(1, None).unwrap(), &context()).await.unwrap();
+                let at_once = read(&truth, &whole.command(1, None).unwrap(), &context()).await.unwrap();
                 assert_eq!(at_once.end, PageEnd::Exhausted);
                 let query = Query { limits: limits(37), ..whole };
                 let replica = Replica::new(engine.clone(), config());
-                let mut page = replica.read(&query.command(1, None).unwrap(), &context()).await.unwrap();
+                let mut page = read(&replica, &query.command(1, None).unwrap(), &context()).await.unwrap();
                 let mut body = page.body.clone();
                 while let Some(command) = query.command(1, Some(&page)) {
-                    page = replica.read(&command, &context()).await.unwrap();
+                    page = read(&replica, &command, &context()).await.unwrap();
                     body = [&body[..], &page.body].concat().into();
                 }
                 assert!(body == at_once.body, "reversed {reversed}, {rows:?}");
@@ -240,7 +240,7 @@ fn reads_that_would_wait_for_a_permit_evict() {
         assert_eq!(next_page(&replica, &Query::of_key(1, 1, 3), &pages[1]).await.1, "miss");
         // The other classes have their own.
         let system = Context { class: Class::System, ..context() };
-        replica.read(&Query::of_key(9, 1, 3).command(1, None).unwrap(), &system).await.unwrap();
+        read(&replica, &Query::of_key(9, 1, 3).command(1, None).unwrap(), &system).await.unwrap();
         assert_eq!(replica.metrics().permits[1].count, 1);
 
         // By memory as well as by count.
@@ -270,7 +270,7 @@ fn where_reads_wait_nothing_is_kept() {
             .map(|id| {
                 let replica = replica.clone();
                 rt::task::spawn(async move {
-                    replica.read(&Query::of_key(id, 1, 3).command(1, None).unwrap(), &context()).await.unwrap()
+                    read(&replica, &Query::of_key(id, 1, 3).command(1, None).unwrap(), &context()).await.unwrap()
                 })
             })
             .collect();
@@ -296,8 +296,8 @@ fn what_does_not_fit_is_dropped_and_why_is_said() {
             let before = replica.metrics().queriers;
             let trace = Rc::new(replica::Trace::new(uuid::Uuid::from_u128(1)));
             let traced = Context { trace: Some(trace.clone()), ..context.clone() };
-            let page = replica.read(&command, &traced).await.unwrap();
-            assert_eq!(page, truth.read(&command, &context).await.unwrap());
+            let page = read(&replica, &command, &traced).await.unwrap();
+            assert_eq!(page, read(&truth, &command, &context).await.unwrap());
             let words: Vec<_> = trace.take_events().into_iter().map(|event| event.activity).collect();
             assert!(words.contains(&format!("Querier cache: dropped, since {why}")), "{words:?}");
             drops += 1;
@@ -370,7 +370,7 @@ fn a_reader_that_is_behind_goes_forward() {
         command.ranges[0].start = RingCut::after_key(&key);
         let (after, words) = traced(&replica, &command).await;
         assert_eq!(words[0], "hit, advanced to the position");
-        assert_eq!(after, truth.read(&command, &context()).await.unwrap());
+        assert_eq!(after, read(&truth, &command, &context()).await.unwrap());
         assert_eq!(after.rows, 3);
     });
 }
@@ -429,7 +429,7 @@ fn nothing_comes_back_from_the_dead() {
         let query = Query::of_key(3, 1, 1);
         let page = first_page(&replica, &query).await;
         engine.drop_table(schema(1).id, rt::time::wall_micros()).await.unwrap();
-        let gone = replica.read(&query.command(1, Some(&page)).unwrap(), &context()).await;
+        let gone = read(&replica, &query.command(1, Some(&page)).unwrap(), &context()).await;
         assert_eq!(gone, Err(ReplicaError::NoSuchTable));
         let metrics = replica.metrics();
         assert_eq!((metrics.queriers.population, metrics.permits[0].count), (0, 0));
@@ -446,7 +446,7 @@ fn the_deadline_is_the_pages_own() {
         let mut found = None;
         for millis in [3, 100, 3000] {
             let short = Context { deadline: rt::sync::Deadline::after(Duration::from_millis(millis)), ..context() };
-            match replica.read(&query.command(1, None).unwrap(), &short).await {
+            match read(&replica, &query.command(1, None).unwrap(), &short).await {
                 Ok(page) => {
                     found = Some((short, page));
                     break;
@@ -459,7 +459,7 @@ fn the_deadline_is_the_pages_own() {
             rt::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(next_page(&replica, &query, &page).await.1, "hit");
-        let late = replica.read(&query.command(1, Some(&page)).unwrap(), &short).await;
+        let late = read(&replica, &query.command(1, Some(&page)).unwrap(), &short).await;
         assert_eq!(late, Err(ReplicaError::Timeout));
     });
 }
@@ -479,7 +479,7 @@ fn the_resumed_part_names_its_partition() {
         command.slice = Rc::new(Slice { resume: Some(Resume { key: other, ..resume }), ..(*command.slice).clone() });
         let (after, words) = traced(&replica, &command).await;
         assert_eq!(words[0], "dropped, since it is at another position");
-        assert_eq!(after, truth.read(&command, &context()).await.unwrap());
+        assert_eq!(after, read(&truth, &command, &context()).await.unwrap());
     });
 }
 
@@ -499,7 +499,7 @@ fn permits_returned() {
                     Context { deadline: rt::sync::Deadline::after(Duration::from_micros(200 * i)), ..context() };
                 let mut before = None;
                 while let Some(command) = query.command(1, before.as_ref()) {
-                    match replica.read(&command, &context).await {
+                    match read(&replica, &command, &context).await {
                         Ok(page) => before = Some(page),
                         Err(error) => return assert_eq!(error, ReplicaError::Timeout),
                     }

@@ -5,6 +5,7 @@ use super::service::Service;
 use crate::protocol::{Reply, body::Text};
 use cql::api::{Batch, QueryParams};
 use rt::time::Instant;
+use std::pin::pin;
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -35,11 +36,12 @@ pub(super) async fn run<S: Service>(service: &S, job: Job) {
     let client = inside.as_ref().unwrap_or(&connection.client);
     match &statement {
         Statement::Execute { id, params } => {
-            let answer = service.execute(client, id, params).await;
+            // Pinned, so that a future of this size is not moved about.
+            let answer = pin!(service.execute(client, id, params)).await;
             connection.answer(&reply, came, answer);
         }
         Statement::Query { text, params } => {
-            let answer = service.query(client, text.as_str(), params).await;
+            let answer = pin!(service.query(client, text.as_str(), params)).await;
             connection.answer(&reply, came, answer);
         }
         Statement::Batch(batch) => {

@@ -8,7 +8,7 @@ use super::service::Service;
 use super::statement::{self, Job};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -38,7 +38,7 @@ impl Worker {
                     None => Poll::Pending,
                 })
                 .await;
-                statement::run(&*service, job).await;
+                pin!(statement::run(&*service, job)).await;
                 own.busy.set(false);
             }
         });

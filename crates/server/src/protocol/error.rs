@@ -19,6 +19,7 @@ pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: 
         | Error::Protocol(_)
         | Error::BadCredentials(_)
         | Error::Overloaded(_)
+        | Error::ReplicaOverloaded(_)
         | Error::Bootstrapping(_)
         | Error::Truncate(_)
         | Error::Syntax(_)

@@ -14,8 +14,8 @@ use model::id::HostId;
 use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
 use model::range::Slice;
 use model::schema::TableSchema;
-use replica::wire::{Answer, Header, Request, decode_response, encode_request};
-use replica::{Class, Context, Limits, Output, ReadCommand, Replica};
+use replica::wire::{Header, decode_response, encode_request};
+use replica::{Answer, Class, Context, Limits, Output, ReadCommand, Replica, Request};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -73,7 +73,7 @@ async fn copy(what: &Copying) -> Result<(), String> {
         first_page: true,
         ends_with_rows: false,
     };
-    let Answer::Fragments(part) = ask(leaving, Request::Fragments(everything), metadata.number).await? else {
+    let Answer::Fragments(part) = ask(leaving, Request::Fragments(everything.into()), metadata.number).await? else {
         return Err("a read was answered otherwise".into());
     };
     if part.last.is_some() {
@@ -81,7 +81,7 @@ async fn copy(what: &Copying) -> Result<(), String> {
     }
     for mutation in mutations(schema, &part.fragments) {
         for pending in &what.to {
-            ask(*pending, Request::Write(mutation.clone()), metadata.number).await?;
+            ask(*pending, Request::write(mutation.clone()), metadata.number).await?;
         }
     }
     Ok(())

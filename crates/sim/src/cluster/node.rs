@@ -16,7 +16,7 @@ use cql::api::Consistency;
 use engine::Engine;
 use engine::commitlog::SyncMode;
 use model::range::Slice;
-use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica};
+use replica::{Answer, Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica, Request};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -387,11 +387,15 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         deadline: Deadline::after(Duration::from_secs(10)),
         cancel: Cancel::new(),
         trace: None,
-        metadata_number: 0,
+        // It is to be found out what is there, whatever routes to it now.
+        metadata_number: u64::MAX,
         large_data: None,
     };
-    let page = replica.read(&command, &context).await.map_err(|error| error.to_string())?;
-    Ok(page.body.to_vec())
+    match replica.perform(&Request::Read(command.into()), &context).await {
+        Ok(Answer::Page(page)) => Ok(page.body.to_vec()),
+        Ok(_) => Err("a read was answered otherwise".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn config(shared: &Shared, node: usize) -> StackConfig {

@@ -10,7 +10,10 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
-use replica::{Class, Context, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region, Replica, Trace};
+use replica::{
+    Answer, Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region,
+    Replica, ReplicaError, Request, Trace,
+};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
@@ -258,11 +261,39 @@ pub fn context() -> Context {
     }
 }
 
+/// A page.
+pub async fn read(replica: &Replica, command: &ReadCommand, context: &Context) -> Result<Page, ReplicaError> {
+    match replica.perform(&Request::Read(command.clone().into()), context).await? {
+        Answer::Page(page) => Ok(*page),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A page and its digest.
+pub async fn read_digested(replica: &Replica, command: &ReadCommand) -> (Page, Digest) {
+    match replica.perform(&Request::ReadAndDigest(command.clone().into()), &context()).await {
+        Ok(Answer::Digested(page, digest)) => (*page, digest),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The data behind a page.
+pub async fn fragments(
+    replica: &Replica,
+    command: &ReadCommand,
+    context: &Context,
+) -> Result<FragmentPage, ReplicaError> {
+    match replica.perform(&Request::Fragments(command.clone().into()), context).await? {
+        Answer::Fragments(part) => Ok(*part),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A page, and what the trace said of the querier cache.
 pub async fn traced(replica: &Replica, command: &ReadCommand) -> (Page, Vec<String>) {
     let trace = Rc::new(Trace::new(Uuid::from_u128(9)));
     let context = Context { trace: Some(trace.clone()), ..context() };
-    let page = replica.read(command, &context).await.unwrap();
+    let page = read(replica, command, &context).await.unwrap();
     let words = trace
         .take_events()
         .into_iter()

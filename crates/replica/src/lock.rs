@@ -1,0 +1,130 @@
+//! Partition locks: writes that read their partition first wait for each other, from reading until what they write is in the memtable.
+//!
+//! Locks are granted in the order of arrival. The queue of a partition is bounded: beyond it a write is refused at once.
+
+use crate::error::{Overload, ReplicaError};
+use bytes::Bytes;
+use model::TableId;
+use model::key::DecoratedKey;
+use rt::hash::HashMap;
+use rt::sync::{OwnedSemaphorePermit, Semaphore};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Writes to one partition that may wait for each other; more are refused.
+const MAX_WAITING: usize = 10_000;
+
+type PartitionId = (TableId, Bytes);
+
+/// The partitions of this shard that are locked.
+#[derive(Default)]
+pub(crate) struct PartitionLocks {
+    busy: RefCell<HashMap<PartitionId, Arc<Semaphore>>>,
+}
+
+/// A place in the queue for a partition. Dropping it, also before the lock is granted, leaves the queue.
+struct Place<'a> {
+    locks: &'a PartitionLocks,
+    partition: PartitionId,
+    turn: Arc<Semaphore>,
+}
+
+/// A lock on a partition. Dropping it releases the partition.
+pub(crate) struct PartitionLock<'a> {
+    // Dropped first: the place counts references.
+    _permit: OwnedSemaphorePermit,
+    _place: Place<'a>,
+}
+
+impl PartitionLocks {
+    fn queue(&self, table: TableId, key: &DecoratedKey) -> Result<Place<'_>, ReplicaError> {
+        let partition = (table, key.key.clone());
+        let turn =
+            self.busy.borrow_mut().entry(partition.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
+        let place = Place { locks: self, partition, turn };
+        // One reference is the map's.
+        if Arc::strong_count(&place.turn) > MAX_WAITING + 1 {
+            return Err(ReplicaError::Overloaded(Overload::Counters));
+        }
+        Ok(place)
+    }
+
+    /// Locks a partition.
+    ///
+    /// # Errors
+    /// Overloaded, where too many writes wait for it already.
+    pub async fn lock(&self, table: TableId, key: &DecoratedKey) -> Result<PartitionLock<'_>, ReplicaError> {
+        let place = self.queue(table, key)?;
+        let permit = place.turn.clone().acquire_owned().await.map_err(|_| ReplicaError::Cancelled)?;
+        Ok(PartitionLock { _permit: permit, _place: place })
+    }
+
+    #[cfg(test)]
+    fn is_idle(&self) -> bool {
+        self.busy.borrow().is_empty()
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // The map's reference and this one: no other write is here.
+        if Arc::strong_count(&self.turn) == 2 {
+            self.locks.busy.borrow_mut().remove(&self.partition);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn partition(name: &'static str) -> (TableId, DecoratedKey) {
+        (TableId::from_bytes([1; 16]), DecoratedKey::new(Bytes::from_static(name.as_bytes())))
+    }
+
+    #[test]
+    fn a_partition_is_forgotten_once_no_write_waits_for_it() {
+        let locks = PartitionLocks::default();
+        let (table, key) = partition("key");
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let mut first = pin!(locks.lock(table, &key));
+            let Poll::Ready(Ok(held)) = first.as_mut().poll(&mut context) else { panic!("it is the first") };
+            let mut second = pin!(locks.lock(table, &key));
+            assert!(second.as_mut().poll(&mut context).is_pending(), "one after the other");
+            drop(held);
+            assert!(!locks.is_idle(), "the second waits");
+            assert!(second.as_mut().poll(&mut context).is_ready());
+        }
+        assert!(locks.is_idle());
+    }
+
+    #[test]
+    fn a_write_that_gives_up_waiting_leaves_the_queue() {
+        let locks = PartitionLocks::default();
+        let (table, key) = partition("key");
+        let mut context = Context::from_waker(Waker::noop());
+        let mut first = Box::pin(locks.lock(table, &key));
+        let Poll::Ready(Ok(held)) = first.as_mut().poll(&mut context) else { panic!("it is the first") };
+        let mut second = Box::pin(locks.lock(table, &key));
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        drop(second);
+        drop(held);
+        drop(first);
+        assert!(locks.is_idle());
+    }
+
+    #[test]
+    fn too_many_are_refused() {
+        let locks = PartitionLocks::default();
+        let (table, key) = partition("key");
+        let all: Vec<_> = (0..MAX_WAITING).map(|_| locks.queue(table, &key).expect("there is room")).collect();
+        assert!(matches!(locks.queue(table, &key), Err(ReplicaError::Overloaded(_))));
+        let (_, other) = partition("other");
+        assert!(locks.queue(table, &other).is_ok());
+        drop(all);
+        assert!(locks.is_idle());
+    }
+}

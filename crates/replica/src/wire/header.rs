@@ -1,0 +1,237 @@
+//! The header of a request between shards and between nodes, and that of its response.
+//!
+//! A header is a list of fields, each `u8 tag, u32 length, bytes`, ended by tag 0. Fields stand in the order of their tags. A reader
+//! skips a field that it does not know, unless the tag is [`REQUIRED`] or more: then it refuses the message, since it would
+//! do something else than the sender means. So a later release adds fields without a new version of the wire form.
+
+use super::codec::{Reader, Writer};
+use crate::large_data::LargeKinds;
+use crate::request::{Class, Context};
+use crate::trace::TraceEvent;
+use rt::sync::{Cancel, Deadline};
+use rt::time::Duration;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// Tags from here on are of fields that a reader has to know.
+pub const REQUIRED: u8 = 128;
+
+/// Ends a header.
+const END: u8 = 0;
+
+/// The trace session: 16 bytes.
+const TRACE: u8 = 1;
+/// The write is checked against the large-data guardrails: no bytes.
+const CHECKS_LARGE_DATA: u8 = 2;
+/// Whose work it is: one byte, see [`Class`].
+const CLASS: u8 = REQUIRED + 1;
+/// Microseconds until the coordinator stops waiting: 8 bytes.
+const TIME_LEFT: u8 = REQUIRED + 2;
+/// The number of the metadata by which the request was routed: 8 bytes.
+const METADATA: u8 = REQUIRED + 3;
+
+/// The steps of a traced request: `u32 count`, then for each `u32 microseconds, u16 shard, text`.
+const EVENTS: u8 = 1;
+/// What a write exceeds the soft limits of: one byte, see [`LargeKinds`].
+const LARGE_DATA: u8 = 2;
+
+/// What goes with a request on the wire: see [`Context`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whose work it is.
+    pub class: Class,
+    /// Microseconds until the coordinator stops waiting.
+    pub time_left_micros: u64,
+    /// The trace session, if it is traced.
+    pub trace: Option<Uuid>,
+    /// The coordinator's metadata number.
+    pub metadata_number: u64,
+    /// Whether the write is checked against the large-data guardrails.
+    pub checks_large_data: bool,
+}
+
+impl Header {
+    /// The header of a request with this context.
+    pub fn of(context: &Context) -> Header {
+        Header {
+            class: context.class,
+            time_left_micros: context.deadline.remaining().as_micros() as u64,
+            trace: context.trace.as_ref().map(|trace| trace.id),
+            metadata_number: context.metadata_number,
+            checks_large_data: context.large_data.is_some(),
+        }
+    }
+
+    /// The context of the request where it is performed.
+    pub(super) fn context(&self) -> Context {
+        Context {
+            class: self.class,
+            deadline: Deadline::after(Duration::from_micros(self.time_left_micros)),
+            cancel: Cancel::new(),
+            trace: self.trace.map(|id| Rc::new(crate::trace::Trace::new(id))),
+            metadata_number: self.metadata_number,
+            large_data: self.checks_large_data.then(Rc::default),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Writer) {
+        if let Some(trace) = &self.trace {
+            field(out, TRACE, trace.as_bytes());
+        }
+        if self.checks_large_data {
+            field(out, CHECKS_LARGE_DATA, &[]);
+        }
+        field(out, CLASS, &[self.class as u8]);
+        field(out, TIME_LEFT, &self.time_left_micros.to_le_bytes());
+        field(out, METADATA, &self.metadata_number.to_le_bytes());
+        out.u8(END);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Header> {
+        let (mut trace, mut checks_large_data) = (None, false);
+        let (mut class, mut time_left_micros, mut metadata_number) = (None, None, None);
+        while let Some((tag, value)) = next_field(reader)? {
+            match tag {
+                TRACE => trace = Some(Uuid::from_slice(value).ok()?),
+                CHECKS_LARGE_DATA => checks_large_data = true,
+                CLASS => class = Some(Class::from_code(*value.first()?)?),
+                TIME_LEFT => time_left_micros = Some(u64::from_le_bytes(value.try_into().ok()?)),
+                METADATA => metadata_number = Some(u64::from_le_bytes(value.try_into().ok()?)),
+                REQUIRED.. => return None,
+                _ => {}
+            }
+        }
+        Some(Header {
+            class: class?,
+            time_left_micros: time_left_micros?,
+            trace,
+            metadata_number: metadata_number?,
+            checks_large_data,
+        })
+    }
+}
+
+/// What goes with a response.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Report {
+    /// The steps recorded at the replica, if the request was traced.
+    pub events: Vec<TraceEvent>,
+    /// What a write exceeds the soft limits of, if it was checked.
+    pub large_data: LargeKinds,
+}
+
+impl Report {
+    pub fn write(&self, out: &mut Writer) {
+        if !self.events.is_empty() {
+            let mut steps = Writer::plain();
+            steps.list(&self.events, |out, event| {
+                out.u32(event.elapsed_micros);
+                out.u16(event.shard);
+                out.bytes(event.activity.as_bytes());
+            });
+            field(out, EVENTS, &steps.into_bytes());
+        }
+        if !self.large_data.is_empty() {
+            field(out, LARGE_DATA, &[self.large_data.bits()]);
+        }
+        out.u8(END);
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Option<Report> {
+        let mut report = Report::default();
+        while let Some((tag, value)) = next_field(reader)? {
+            match tag {
+                EVENTS => {
+                    let value = bytes::Bytes::copy_from_slice(value);
+                    let mut steps = Reader::plain(&value);
+                    report.events = steps.list(|reader| {
+                        let (elapsed_micros, shard, activity) = (reader.u32()?, reader.u16()?, reader.text()?);
+                        Some(TraceEvent { elapsed_micros, node: None, shard, activity })
+                    })?;
+                }
+                LARGE_DATA => report.large_data = LargeKinds::from_bits(*value.first()?),
+                REQUIRED.. => return None,
+                _ => {}
+            }
+        }
+        Some(report)
+    }
+}
+
+fn field(out: &mut Writer, tag: u8, value: &[u8]) {
+    out.u8(tag);
+    out.bytes(value);
+}
+
+/// The next field; `Some(None)`: the header ends.
+#[allow(clippy::option_option)]
+fn next_field<'a>(reader: &mut Reader<'a>) -> Option<Option<(u8, &'a [u8])>> {
+    match reader.u8()? {
+        END => Some(None),
+        tag => {
+            let len = reader.u32()? as usize;
+            Some(Some((tag, reader.slice(len)?)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::slice::from_ref;
+
+    fn header() -> Header {
+        Header {
+            class: Class::User,
+            time_left_micros: 5_000_000,
+            trace: Some(Uuid::from_u128(7)),
+            metadata_number: 42,
+            checks_large_data: true,
+        }
+    }
+
+    fn bytes_of(write: impl FnOnce(&mut Writer)) -> Bytes {
+        let mut out = Writer::framed(1);
+        write(&mut out);
+        out.finish().join()
+    }
+
+    fn read(bytes: &Bytes) -> Option<Header> {
+        Header::read(&mut Reader::framed(from_ref(bytes), 1)?)
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was() {
+        let plain = Header { trace: None, checks_large_data: false, ..header() };
+        for header in [header(), plain] {
+            assert_eq!(read(&bytes_of(|out| header.write(out))), Some(header));
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped_unless_they_are_required() {
+        let with = |tag: u8| {
+            bytes_of(|out| {
+                field(out, tag, b"something new");
+                header().write(out);
+            })
+        };
+        assert_eq!(read(&with(REQUIRED - 1)), Some(header()));
+        assert_eq!(read(&with(REQUIRED)), None);
+        assert_eq!(read(&with(u8::MAX)), None);
+    }
+
+    #[test]
+    fn a_header_without_what_every_request_has_is_refused() {
+        for missing in [CLASS, TIME_LEFT, METADATA] {
+            let bytes = bytes_of(|out| {
+                for tag in [CLASS, TIME_LEFT, METADATA].into_iter().filter(|tag| *tag != missing) {
+                    field(out, tag, if tag == CLASS { &[0] } else { &[0; 8] });
+                }
+                out.u8(END);
+            });
+            assert_eq!(read(&bytes), None, "without {missing}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The wire form of requests and responses: `u8 version, u32 length, header, u8 kind, body`. Used between shards of a node and between
+//! nodes alike.
+//!
+//! A header is extensible ([`header`]). Bodies are append-only: a reader skips what it does not know at the end of one. All numbers are
+//! little-endian; bytes are `u32 length, bytes`.
+
+mod codec;
+pub(crate) mod command;
+mod error;
+#[cfg(test)]
+mod golden_tests;
+mod header;
+mod parts;
+mod pieces;
+mod serve;
+
+use crate::digest::Digest;
+use crate::error::ReplicaError;
+use crate::large_data::LargeKinds;
+use crate::request::{Answer, Context, KeyedMutation, Request};
+use crate::trace::TraceEvent;
+use bytes::Bytes;
+use codec::{Reader, Writer};
+use header::Report;
+use model::mutation::Mutation;
+use model::row::Malformed;
+use std::net::IpAddr;
+use std::slice::from_ref;
+
+pub use header::Header;
+pub use pieces::Pieces;
+
+/// The version of requests and responses that this release writes; it reads this one.
+pub const VERSION: u8 = 1;
+
+/// A replica's response.
+#[derive(Debug, PartialEq)]
+pub struct Response {
+    /// The answer, or why there is none.
+    pub result: Result<Answer, ReplicaError>,
+    report: Report,
+}
+
+impl Response {
+    /// A response without a report.
+    pub fn new(result: Result<Answer, ReplicaError>) -> Response {
+        Response { result, report: Report::default() }
+    }
+
+    /// With what was recorded in the context of the request.
+    fn reporting(result: Result<Answer, ReplicaError>, context: &Context) -> Response {
+        let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
+        let large_data = context.large_data.as_ref().map(|found| found.get()).unwrap_or_default();
+        Response { result, report: Report { events, large_data } }
+    }
+
+    /// Adds what was recorded at the replica to a request's trace, which sent it after so many microseconds, and to what it found to be
+    /// large.
+    pub fn report_to(&mut self, context: &Context, sent_after: Option<u32>, node: Option<IpAddr>) {
+        if let (Some(trace), Some(sent_after)) = (&context.trace, sent_after) {
+            trace.absorb(sent_after, node, std::mem::take(&mut self.report.events));
+        }
+        if let Some(found) = &context.large_data {
+            found.set(found.get().with(self.report.large_data));
+        }
+    }
+
+    /// The steps recorded at the replica.
+    pub fn events(&self) -> &[TraceEvent] {
+        &self.report.events
+    }
+
+    /// What a write exceeds the soft limits of.
+    pub fn large_data(&self) -> LargeKinds {
+        self.report.large_data
+    }
+}
+
+/// Encodes a request.
+pub fn encode_request(header: &Header, request: &Request) -> Bytes {
+    let mut out = Writer::framed(VERSION);
+    header.write(&mut out);
+    match request {
+        Request::Read(read) => {
+            out.u8(0);
+            command::write(read, &mut out);
+        }
+        Request::Write(mutations) => {
+            out.u8(1);
+            out.list(mutations, |out, (mutation, _)| out.bytes(mutation.as_bytes()));
+        }
+        Request::Count((mutation, _)) => {
+            out.u8(2);
+            out.bytes(mutation.as_bytes());
+        }
+        Request::Digest(read) => {
+            out.u8(3);
+            command::write(read, &mut out);
+        }
+        Request::ReadAndDigest(read) => {
+            out.u8(4);
+            command::write(read, &mut out);
+        }
+        Request::Fragments(read) => {
+            out.u8(5);
+            command::write(read, &mut out);
+        }
+    }
+    out.finish().join()
+}
+
+/// The header of a request, without the rest.
+pub fn header_of(bytes: &Bytes) -> Result<Header, Malformed> {
+    let header = Reader::framed(from_ref(bytes), VERSION).and_then(|mut reader| Header::read(&mut reader));
+    header.ok_or(Malformed("request"))
+}
+
+/// Decodes a request.
+pub fn decode_request(bytes: &Bytes) -> Result<(Header, Request), Malformed> {
+    decode_request_inner(bytes).ok_or(Malformed("request"))
+}
+
+fn decode_request_inner(bytes: &Bytes) -> Option<(Header, Request)> {
+    let mut reader = Reader::framed(from_ref(bytes), VERSION)?;
+    let header = Header::read(&mut reader)?;
+    let request = match reader.u8()? {
+        0 => Request::Read(command::read(&mut reader)?.into()),
+        1 => Request::Write(reader.list(read_mutation)?.into()),
+        2 => Request::Count(read_mutation(&mut reader)?),
+        3 => Request::Digest(command::read(&mut reader)?.into()),
+        4 => Request::ReadAndDigest(command::read(&mut reader)?.into()),
+        5 => Request::Fragments(command::read(&mut reader)?.into()),
+        _ => return None,
+    };
+    Some((header, request))
+}
+
+fn read_mutation(reader: &mut Reader<'_>) -> Option<KeyedMutation> {
+    let mutation = Mutation::parse(reader.bytes()?).ok()?;
+    let key = mutation.decorated_key();
+    Some((mutation, key))
+}
+
+/// Encodes a response. The rows of a large page stay where they are.
+pub fn encode_response(response: &Response) -> Pieces {
+    let mut out = Writer::framed(VERSION);
+    response.report.write(&mut out);
+    match &response.result {
+        Ok(Answer::Page(page)) => {
+            out.u8(0);
+            command::write_page(page, &mut out);
+        }
+        Ok(Answer::Written) => out.u8(1),
+        Err(error) => {
+            out.u8(2);
+            error::write(error, &mut out);
+        }
+        Ok(Answer::Digested(page, digest)) => {
+            out.u8(3);
+            out.u8(digest.version);
+            out.raw(&digest.hash);
+            command::write_page(page, &mut out);
+        }
+        Ok(Answer::Fragments(part)) => {
+            out.u8(4);
+            parts::write(part, &mut out);
+        }
+        Ok(Answer::Counted(state)) => {
+            out.u8(5);
+            out.bytes(state.as_bytes());
+        }
+    }
+    out.finish()
+}
+
+/// Decodes a response, whose pieces may be others than those that it was encoded to.
+pub fn decode_response(pieces: impl Into<Pieces>) -> Result<Response, Malformed> {
+    decode_response_inner(&pieces.into()).ok_or(Malformed("response"))
+}
+
+fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
+    let mut reader = Reader::framed(&pieces.0, VERSION)?;
+    let report = Report::read(&mut reader)?;
+    let result = match reader.u8()? {
+        0 => Ok(Answer::Page(command::read_page(&mut reader)?.into())),
+        1 => Ok(Answer::Written),
+        2 => Err(error::read(&mut reader)?),
+        3 => {
+            let digest = Digest { version: reader.u8()?, hash: reader.array()? };
+            Ok(Answer::Digested(command::read_page(&mut reader)?.into(), digest))
+        }
+        4 => Ok(Answer::Fragments(parts::read(&mut reader)?.into())),
+        5 => Ok(Answer::Counted(Mutation::parse(reader.bytes()?).ok()?)),
+        _ => return None,
+    };
+    Some(Response { result, report })
+}

@@ -3,6 +3,7 @@
 use crate::fragment::Fragment;
 use crate::id::ColumnId;
 use crate::row::{Cell, Cells, Marker, Row, RowBuilder, State};
+use crate::schema::TableSchema;
 use crate::time::{Seconds, Timestamp, Tombstone};
 
 /// The deletion that covers a place in a stream: the partition's, or an open range's if that is stronger.
@@ -95,6 +96,20 @@ pub struct Rules {
     pub now: Seconds,
     /// Tombstones made before this second have outlived their grace period.
     pub gc_before: Seconds,
+}
+
+impl Rules {
+    /// Those of a table at this time of the wall clock, in seconds.
+    pub fn of(schema: &TableSchema, now: i64) -> Rules {
+        let as_seconds = |at: i64| at.clamp(Seconds::MIN as i64, Seconds::MAX as i64) as Seconds;
+        let gc_before = match schema.options.tombstone_gc.get("mode").map(String::as_str) {
+            Some("disabled") => Seconds::MIN,
+            Some("immediate") => as_seconds(now),
+            // Until there is repair, `repair` means `timeout`.
+            _ => as_seconds(now - i64::from(schema.options.gc_grace_seconds)),
+        };
+        Rules { now: as_seconds(now.max(0)), gc_before }
+    }
 }
 
 /// Rewrites a merged stream without what is covered, expired or purgeable.

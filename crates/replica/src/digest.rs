@@ -1,24 +1,27 @@
 //! The digest of a page: what replicas compare instead of sending the page itself.
 //!
-//! It covers what lives: of each partition that gives a row its key and static cells, of each row its clustering key, its marker and all its
-//! live cells of columns that the schema has, with their timestamps and expiries, selected or not. So two replicas with the same digest
-//! would both answer as their merge would, and a difference that a later read might see is found early.
-//! Tombstones are left out: each replica purges them in its own time, and what they hide is missing from the digest anyhow.
+//! It covers what a compaction would leave of all that the page has read, selected or not: what lives, with timestamps and expiries, and the
+//! deletions whose grace period is not over. So two replicas with the same digest have the same data there. Deletions that hide nothing
+//! here may hide something on a replica that is not asked: a read that relied on one, and left it where it was, could be followed by a read
+//! of other replicas that shows the deleted row again.
+//! Deletions whose grace period is over are left out, as is what others cover: each replica drops them in its own time.
 //! The order of rows is part of it. It depends on the data and the command alone, never on where the data lies.
 //!
-//! Version 1: per row, `hash128` of the state before and the row's fields, each number little-endian, each byte string behind its u32
+//! Version 2: per item, `hash128` of the state before and the item's fields, each number little-endian, each byte string behind its u32
 //! length. Digests of different versions are never equal, which costs a second round and nothing else.
 
-use model::compact::LiveCells;
-use model::key::Clustering;
-use model::row::{Marker, State};
+use bytes::Bytes;
+use model::compact::{Compactor, Rules};
+use model::fragment::Fragment;
+use model::row::{Cell, Marker, Row, State};
 use model::schema::TableSchema;
+use model::time::{Seconds, Timestamp, Tombstone};
 use model::token::hash128;
 
 /// The version of digests that this release makes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-/// What a page's live contents come to.
+/// What a page's contents come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Digest {
     /// How it was made.
@@ -27,57 +30,129 @@ pub struct Digest {
     pub hash: [u8; 16],
 }
 
-/// Makes a digest, row by row.
-#[derive(Debug, Default)]
+/// Makes a digest, fragment by fragment.
+#[derive(Debug)]
 pub struct Digester {
-    state: [u8; 16],
-    buffer: Vec<u8>,
+    compactor: Compactor,
+    hasher: Hasher,
 }
 
 impl Digester {
-    /// The digest of the rows so far.
+    /// A digest of nothing, for a read at `now` of a table.
+    pub fn new(schema: &TableSchema, now: Seconds) -> Self {
+        Digester { compactor: Compactor::new(Rules::of(schema, now.into())), hasher: Hasher::default() }
+    }
+
+    /// The digest of what was taken.
     pub fn finish(&self) -> Digest {
-        Digest { version: VERSION, hash: self.state }
+        Digest { version: VERSION, hash: self.hasher.state }
     }
 
-    /// Begins a row, or what a partition has beside its rows (`clustering` is none).
-    pub(crate) fn begin(&mut self, partition: &[u8], clustering: Option<&Clustering>, marker: Option<Marker>) {
-        let out = &mut self.buffer;
-        out.clear();
-        out.extend_from_slice(&self.state);
-        push(out, partition);
-        out.push(clustering.is_some() as u8);
-        push(out, clustering.map_or(&[], |key| &key.0));
-        out.push(marker.is_some() as u8);
-        if let Some(marker) = marker {
-            out.extend_from_slice(&marker.timestamp.to_le_bytes());
-            out.extend_from_slice(&marker.ttl.to_le_bytes());
-            // Without a TTL it has no meaning.
-            let expiry = if marker.ttl == 0 { 0 } else { marker.expiry };
-            out.extend_from_slice(&expiry.to_le_bytes());
+    /// Takes the next fragment of a stream.
+    pub(crate) fn take(&mut self, schema: &TableSchema, fragment: &Fragment) {
+        let hasher = &mut self.hasher;
+        // Older data than a deletion can only be on other replicas. If it is, the digests differ.
+        self.compactor.push(fragment.clone(), |_| Timestamp::MAX, |left| hasher.take(schema, left));
+    }
+}
+
+/// What an item of a digest is.
+#[derive(Clone, Copy)]
+enum Item {
+    PartitionDeletion = 0,
+    StaticRow = 1,
+    Row = 2,
+    RangeChange = 3,
+}
+
+/// Hashes what is left of a stream.
+#[derive(Debug, Default)]
+struct Hasher {
+    state: [u8; 16],
+    partition: Bytes,
+    buffer: Vec<u8>,
+}
+
+impl Hasher {
+    fn take(&mut self, schema: &TableSchema, fragment: Fragment) {
+        match fragment {
+            Fragment::PartitionStart { key, tombstone } => {
+                self.partition = key.key;
+                if !tombstone.is_live() {
+                    self.begin(Item::PartitionDeletion, &[]);
+                    self.tombstone(tombstone);
+                    self.end();
+                }
+            }
+            Fragment::Static(row) => self.row(schema, Item::StaticRow, &[], &row),
+            Fragment::Row { key, row } => self.row(schema, Item::Row, &key.0, &row),
+            Fragment::Change { at, tombstone } => {
+                self.begin(Item::RangeChange, &at.prefix.0);
+                self.buffer.push(u8::from(at.after));
+                self.tombstone(tombstone);
+                self.end();
+            }
+            Fragment::PartitionEnd => {}
         }
     }
 
-    /// Adds the live cells of it.
-    pub(crate) fn cells(&mut self, schema: &TableSchema, cells: LiveCells<'_>) {
-        let out = &mut self.buffer;
-        for cell in cells.filter(|cell| schema.column(cell.column).is_some()) {
-            out.extend_from_slice(&cell.column.0.to_le_bytes());
-            out.extend_from_slice(&cell.timestamp.to_le_bytes());
-            let (ttl, expiry) = match cell.state {
-                State::Expiring { ttl, expiry } => (ttl, expiry),
-                _ => (0, 0),
-            };
-            out.extend_from_slice(&ttl.to_le_bytes());
-            out.extend_from_slice(&expiry.to_le_bytes());
-            out.push(cell.path.is_some() as u8);
-            push(out, cell.path.unwrap_or_default());
-            push(out, cell.value);
+    /// Adds a row, if it has more than cells of columns that were dropped.
+    fn row(&mut self, schema: &TableSchema, item: Item, clustering: &[u8], row: &Row) {
+        let (marker, deletion, cells) = row.parts();
+        let mut known = cells.filter(|cell| schema.column(cell.column).is_some()).peekable();
+        if marker.is_none() && deletion.is_live() && known.peek().is_none() {
+            return;
         }
+        self.begin(item, clustering);
+        self.marker(marker);
+        self.tombstone(deletion);
+        known.for_each(|cell| self.cell(&cell));
+        self.end();
     }
 
-    /// Ends it.
-    pub(crate) fn end(&mut self) {
+    fn begin(&mut self, item: Item, clustering: &[u8]) {
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&self.state);
+        push(&mut self.buffer, &self.partition);
+        self.buffer.push(item as u8);
+        push(&mut self.buffer, clustering);
+    }
+
+    fn tombstone(&mut self, tombstone: Tombstone) {
+        self.buffer.extend_from_slice(&tombstone.timestamp.to_le_bytes());
+        self.buffer.extend_from_slice(&tombstone.deletion_time.to_le_bytes());
+    }
+
+    fn marker(&mut self, marker: Option<Marker>) {
+        let out = &mut self.buffer;
+        out.push(u8::from(marker.is_some()));
+        let Some(marker) = marker else { return };
+        out.extend_from_slice(&marker.timestamp.to_le_bytes());
+        out.extend_from_slice(&marker.ttl.to_le_bytes());
+        // Without a TTL it has no meaning.
+        let expiry = if marker.ttl == 0 { 0 } else { marker.expiry };
+        out.extend_from_slice(&expiry.to_le_bytes());
+    }
+
+    fn cell(&mut self, cell: &Cell<'_>) {
+        let out = &mut self.buffer;
+        out.extend_from_slice(&cell.column.0.to_le_bytes());
+        out.extend_from_slice(&cell.timestamp.to_le_bytes());
+        let (kind, ttl, time) = match cell.state {
+            State::Live => (0, 0, 0),
+            State::Expiring { ttl, expiry } => (1, ttl, expiry),
+            State::Dead { deletion_time } => (2, 0, deletion_time),
+            State::ComplexDeletion { deletion_time } => (3, 0, deletion_time),
+        };
+        out.push(kind);
+        out.extend_from_slice(&ttl.to_le_bytes());
+        out.extend_from_slice(&time.to_le_bytes());
+        out.push(u8::from(cell.path.is_some()));
+        push(out, cell.path.unwrap_or_default());
+        push(out, cell.value);
+    }
+
+    fn end(&mut self) {
         let (low, high) = hash128(&self.buffer);
         self.state[..8].copy_from_slice(&low.to_le_bytes());
         self.state[8..].copy_from_slice(&high.to_le_bytes());

@@ -137,10 +137,8 @@ pub struct PageBuilder<'a> {
     /// The tombstones of a partition or its static row reached the limit, and no live row came since: the page ends with the
     /// partition.
     due: bool,
-    /// Where the digest of the rows goes, if one is wanted.
+    /// Where the digest of what is read goes, if one is wanted.
     digester: Option<&'a mut Digester>,
-    /// Whether the digest has the partition's static row.
-    digested_static: bool,
     /// Whether the page's last position is in this partition.
     marked: bool,
 }
@@ -173,12 +171,11 @@ impl<'a> PageBuilder<'a> {
             rows_in_partition: 0,
             due: false,
             digester: None,
-            digested_static: false,
             marked: false,
         }
     }
 
-    /// Makes a digest of the rows as well.
+    /// Makes a digest of what is read as well.
     pub fn digest_into(&mut self, digester: &'a mut Digester) {
         self.digester = Some(digester);
     }
@@ -201,6 +198,9 @@ impl<'a> PageBuilder<'a> {
 
     /// Takes the next fragment of the stream.
     pub fn push(&mut self, fragment: Fragment) -> Result<Flow, ReplicaError> {
+        if let Some(digester) = self.digester.as_deref_mut() {
+            digester.take(self.schema, &fragment);
+        }
         match fragment {
             Fragment::PartitionStart { key, tombstone } => self.start(key, tombstone),
             Fragment::Static(row) => {
@@ -303,7 +303,6 @@ impl<'a> PageBuilder<'a> {
         self.static_row = None;
         self.dead_static_row = None;
         self.inside = true;
-        self.digested_static = false;
         self.marked = false;
         // A page never ends before the rows, since the next one would begin with the same tombstone again; but it may end after them.
         self.due = !tombstone.is_live() && {
@@ -354,30 +353,7 @@ impl<'a> PageBuilder<'a> {
         Flow::Continue
     }
 
-    /// Adds a row that is emitted to the digest; before the first one of a partition its static row.
-    #[cold]
-    #[inline(never)]
-    fn digest(&mut self, row: Option<&(Clustering, Row)>) {
-        let (Some(digester), Some(key)) = (self.digester.as_deref_mut(), &self.key) else { return };
-        if !std::mem::replace(&mut self.digested_static, true) || row.is_none() {
-            digester.begin(&key.key, None, None);
-            if let Some(fixed) = &self.static_row {
-                digester.cells(self.schema, live_cells(fixed, self.cover.static_row(), self.now));
-            }
-            digester.end();
-        }
-        if let Some((clustering, row)) = row {
-            let marker = live_marker(row, self.cover.row(), self.now);
-            digester.begin(&key.key, Some(clustering), marker);
-            digester.cells(self.schema, live_cells(row, self.cover.row(), self.now));
-            digester.end();
-        }
-    }
-
     fn emit(&mut self, row: Option<(Clustering, Row)>, region: Region) -> Result<Flow, ReplicaError> {
-        if self.digester.is_some() {
-            self.digest(row.as_ref());
-        }
         let key = self.key.as_ref().expect("rows come after their partition's start");
         let columns = self.schema.partition_key.len();
         let whole = [&key.key[..]];

@@ -81,7 +81,8 @@ impl Replica {
         if compared == Compared::Fragments {
             return self.read_fragments(command, context).await.map(|part| Answer::Fragments(part.into()));
         }
-        let mut digester = Digester::default();
+        let schema = self.engine.schema(command.table).ok_or(ReplicaError::NoSuchTable)?;
+        let mut digester = Digester::new(&schema, command.now);
         let mut page = self.read(command, context, Some(&mut digester)).await?;
         if compared == Compared::Digest {
             page.body = Bytes::new();

@@ -3,7 +3,7 @@
 //! What is expired as a whole, or moves to another level as it is, goes first, for it costs nothing; then what reduces the number of sstables most.
 
 use super::history::History;
-use super::options::{Options, Strategy, gc_before};
+use super::options::{Options, Strategy};
 use super::picker::{Candidate, Pick, backlog, pick};
 use super::progress::{CompactionKind, Entries};
 use super::purge::Purge;
@@ -17,6 +17,7 @@ use crate::sstable_set::Attached;
 use crate::table::Table;
 use crate::tablet::Tablet;
 use model::TableId;
+use model::compact::Rules;
 use model::schema::TableSchema;
 use rt::sync::{Notify, Semaphore};
 use rt::time::Duration;
@@ -287,7 +288,7 @@ impl Engine {
         now: i64,
         sstables: &[Rc<Attached>],
     ) -> Vec<Rc<Attached>> {
-        let before = gc_before(&table.schema(), now);
+        let before = Rules::of(&table.schema(), now).gc_before;
         let is_past = |own: &Attached| own.is_free() && own.sstable.stats().max_deletion_time < before;
         if !sstables.iter().any(|own| is_past(own)) {
             return Vec::new();
@@ -328,7 +329,7 @@ impl Engine {
 
 /// The sstables of a tablet that compaction may take now or later, and what the picker has to know of each.
 pub(super) fn candidates(tablet: &Tablet, schema: &TableSchema, now: i64) -> (Vec<Rc<Attached>>, Vec<Candidate>) {
-    let gc_before = gc_before(schema, now);
+    let gc_before = Rules::of(schema, now).gc_before;
     let set = tablet.sstables();
     let sstables: Vec<_> = set.iter().filter(|own| own.is_free() || own.compacting.get()).cloned().collect();
     let candidates = sstables

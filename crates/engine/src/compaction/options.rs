@@ -4,8 +4,6 @@
 //! `NullCompactionStrategy` is a switch that is off.
 
 use model::options::OptionMap;
-use model::schema::TableSchema;
-use model::time::Seconds;
 use rt::time::Duration;
 
 /// How a table is compacted.
@@ -165,17 +163,6 @@ impl TimeWindow {
             expired_check: Duration::try_from_secs_f64(check.max(0.0)).unwrap_or(Duration::MAX),
             drop_blindly: is(options, "unsafe_aggressive_sstable_expiration"),
         }
-    }
-}
-
-/// Tombstones made before this second have outlived their grace period.
-pub(crate) fn gc_before(schema: &TableSchema, now: i64) -> Seconds {
-    let as_seconds = |at: i64| at.clamp(Seconds::MIN as i64, Seconds::MAX as i64) as Seconds;
-    match schema.options.tombstone_gc.get("mode").map(String::as_str) {
-        Some("disabled") => Seconds::MIN,
-        Some("immediate") => as_seconds(now),
-        // Until there is repair, `repair` means `timeout`.
-        _ => as_seconds(now - i64::from(schema.options.gc_grace_seconds)),
     }
 }
 

@@ -5,7 +5,6 @@
 //! say the same; a crash after it finishes the unlinking at the next start. Inputs must never be unlinked one by one without it: a
 //! tombstone could go before what it covers.
 
-use super::options::gc_before;
 use super::outputs::{self, Outputs};
 use super::progress::{CompactionKind, Running};
 use super::purge::Purge;
@@ -127,7 +126,7 @@ impl Engine {
         let inputs = &plan.inputs.0;
         let schema = table.schema();
         let now = rt::time::wall_seconds();
-        let rules = Rules { now: now.clamp(0, i64::from(i32::MAX)) as i32, gc_before: gc_before(&schema, now) };
+        let rules = Rules::of(&schema, now);
         let purge = Purge::new(table, tablet, inputs);
         let purges = may_purge(inputs, rules.gc_before);
         let expired = if plan.expired { inputs.clone() } else { purge.fully_expired(rules.gc_before) };

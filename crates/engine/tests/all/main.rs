@@ -31,7 +31,6 @@ mod power_loss;
 mod row_cache;
 #[cfg(not(feature = "sim"))]
 mod shards;
-#[cfg_attr(feature = "sim", allow(dead_code))] // what the tests of the real machine need
 mod support;
 #[cfg(not(feature = "sim"))]
 mod timestamps;

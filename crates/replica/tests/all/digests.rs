@@ -123,9 +123,16 @@ fn what_differs_is_told() {
             }
         };
         same(true, "all is the same").await;
-        Change::DeleteRow { k: 1, a: 3, b: 3 }.apply(&a, 10);
-        Change::DeleteRange { k: 1, from: (4, 0), to: (4, 4), open: false }.apply(&b, 10);
-        same(true, "what hides nothing is not told").await;
+        for deletion in [
+            Change::DeleteRow { k: 1, a: 3, b: 3 },
+            Change::DeleteRange { k: 1, from: (4, 0), to: (5, 0), open: false },
+            Change::DeleteStatic { k: 1 },
+        ] {
+            deletion.apply(&a, 10);
+            same(false, "what hides nothing here may hide something on another replica").await;
+            deletion.apply(&b, 10);
+            same(true, "the other has it too").await;
+        }
         Change::Row { k: 2, a: 1, b: 1, size: 4 }.apply(&a, 11);
         same(true, "another partition").await;
         Change::Row { k: 1, a: 2, b: 1, size: 4 }.apply(&a, 12);
@@ -135,12 +142,69 @@ fn what_differs_is_told() {
         Change::Static { k: 1 }.apply(&a, 13);
         same(false, "a static row").await;
         Change::DeleteStatic { k: 1 }.apply(&a, 14);
+        same(false, "it is gone, and the other has no deletion of it").await;
+        Change::Static { k: 1 }.apply(&b, 13);
+        Change::DeleteStatic { k: 1 }.apply(&b, 14);
         same(true, "it is gone").await;
         Change::DeleteRow { k: 1, a: 1, b: 1 }.apply(&b, 15);
         same(false, "a row is gone").await;
         Change::DeletePartition { k: 1 }.apply(&a, 16);
+        same(false, "all is gone from one").await;
+        Change::DeletePartition { k: 1 }.apply(&b, 16);
+        same(true, "all is gone, and what was deleted before does not count").await;
         Change::DeletePartition { k: 1 }.apply(&b, 17);
-        same(true, "all is gone").await;
+        same(false, "it was deleted later").await;
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn a_reader_that_was_kept_gives_the_digests_of_one_that_begins_again() {
+    let mut runner = TestRunner::new(ProptestConfig::default());
+    let strategy = prop::collection::vec(change(), 1..60);
+    for case in 0..10 {
+        let changes = strategy.new_tree(&mut runner).unwrap().current();
+        let scratch = Scratch::new(&format!("kept-digests{case}"));
+        rt::block_on(async {
+            let engine = engine(&scratch).await;
+            for (i, change) in changes.iter().enumerate() {
+                change.apply(&engine, i as i64 + 1);
+            }
+            let keeping = Replica::new(engine.clone(), ReplicaConfig::with_memory(64 << 20));
+            let fresh = replica(&engine);
+            for (id, query) in queries().into_iter().enumerate() {
+                let query = Query { id: id as u8, ..query };
+                let mut before: Option<Page> = None;
+                while let Some(command) = query.command(1, before.as_ref()) {
+                    let kept = read_digested(&keeping, &command).await;
+                    assert_eq!(kept, read_digested(&fresh, &command).await, "{query:?} {changes:?}");
+                    if kept.0.end == replica::PageEnd::Exhausted {
+                        break;
+                    }
+                    before = Some(kept.0);
+                }
+            }
+            let counters = keeping.metrics().queriers;
+            assert!(counters.lookups > counters.misses, "no reader was kept: {changes:?}");
+            engine.stop().await;
+        });
+    }
+}
+
+#[test]
+fn a_deletion_counts_until_its_grace_period_is_over() {
+    let (scratch, other) = (Scratch::new("grace"), Scratch::new("no-deletion"));
+    rt::block_on(async {
+        let (a, b) = (engine(&scratch).await, engine(&other).await);
+        Change::DeleteRow { k: 1, a: 1, b: 1 }.apply(&a, 1);
+        let (here, there) = (replica(&a), replica(&b));
+        let grace = schema(1).options.gc_grace_seconds;
+        for (passed, same) in [(grace - 1, false), (grace, true)] {
+            let command = ReadCommand { now: NOW + passed, ..Query::of_key(1, 1, 100).command(1, None).unwrap() };
+            let (_, digest) = read_digested(&here, &command).await;
+            assert_eq!(digest == read_digested(&there, &command).await.1, same, "after {passed} s");
+        }
         a.stop().await;
         b.stop().await;
     });

@@ -7,7 +7,7 @@
 //! of others is in memory: if all that knew are down, a member with an older log goes unnoticed until one of them is back.
 
 use super::network::Request;
-use super::stored::{FORMAT, Position};
+use super::stored::{Ballot, FORMAT, Position, decode};
 use engine::raft_log::RaftLog;
 use model::id::HostId;
 use rt::sync::Notify;
@@ -66,8 +66,25 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
     }
 }
 
+/// Whether the message is of a leader that was replaced since: this node has voted in a later term.
+///
+/// Such a leader may hold entries that were never committed in the places of those that its successor has committed, and a message of
+/// its may arrive late. That is no contradiction: openraft refuses it for its term. What is decided in a term goes to disk after the vote
+/// that opens it, so the vote in the log is never older than what is committed.
+fn is_of_a_former_leader(log: &RaftLog, request: &Request) -> bool {
+    let term = match request {
+        Request::Append { vote, .. } | Request::Snapshot { vote, .. } => vote.term,
+        _ => return false,
+    };
+    let own = log.vote().and_then(|bytes| decode::<Ballot>(&bytes).ok());
+    own.is_some_and(|own| term < own.term)
+}
+
 /// What contradicts this node's log in what a leader says: (what the leader has, what is committed here).
 fn contradicting(log: &RaftLog, request: &Request) -> Option<(Position, Position)> {
+    if is_of_a_former_leader(log, request) {
+        return None;
+    }
     // What was purged is in a snapshot, hence committed. What is applied counts for less: while a snapshot takes effect, the log may yet
     // hold entries in its place that were never agreed upon.
     let committed = log.committed().unwrap_or(0).max(log.purged().map_or(0, |(purged, _)| purged));
@@ -154,7 +171,48 @@ impl Acknowledged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raft::stored::{Payload, Record, encode};
+    use crate::raft::tests::Scratch;
+    use bytes::Bytes;
     use uuid::Uuid;
+
+    const OWN: HostId = HostId(Uuid::from_u128(9));
+
+    /// A place in a log, made by the leader of a term.
+    fn place(term: u64, index: u64) -> Position {
+        Position { term, leader: Uuid::from_u128(term.into()), index }
+    }
+
+    fn blank(term: u64, index: u64) -> Record {
+        Record { at: place(term, index), payload: Payload::Blank }
+    }
+
+    /// What the leader of a term sends: the entries behind the first one, which it has made itself.
+    fn append(term: u64) -> Request {
+        let vote = Ballot { term, node: Uuid::from_u128(term.into()), committed: true };
+        let entries = vec![blank(term, 2)];
+        Request::Append { vote, previous: Some(place(1, 1)), entries, committed: Some(place(1, 1)) }
+    }
+
+    /// Found by `power`, seed 9007: the leader of term 2 had a slow disk, and its last message came when the leader of term 3 had
+    /// committed another entry in the place of the one that it carried.
+    #[test]
+    fn what_a_replaced_leader_sends_late_is_no_contradiction() {
+        rt::block_on(async {
+            let scratch = Scratch::new("late");
+            let log = RaftLog::open(&scratch.0).await.expect("opened");
+            let entries = [blank(1, 1), blank(3, 2)].map(|record| Bytes::from(encode(&record)));
+            let vote = Ballot { term: 3, node: Uuid::from_u128(3), committed: true };
+            log.save_vote(encode(&vote).into()).await.expect("saved");
+            log.append(1, &entries).await.expect("appended");
+            log.save_committed(2).await.expect("saved");
+            assert_eq!(contradiction(&log, OWN, &append(2)), None, "term 2 is over");
+            assert_eq!(contradiction(&log, OWN, &append(3)), None, "that is what is there");
+            // Whoever leads after term 3 has what was committed in it.
+            let why = contradiction(&log, OWN, &append(4)).expect("the leader of term 4 lacks what was committed");
+            assert!(why.contains("change 2 of term 4 there, change 2 of term 3 here"), "{why}");
+        });
+    }
 
     #[test]
     fn what_was_acknowledged_in_the_same_term_or_committed_is_lost() {

@@ -66,6 +66,12 @@ pub(super) struct Cells<'a> {
     bytes: usize,
 }
 
+/// A term's value; none: it is unset. Null is none inside.
+fn given(term: &Term, env: Env<'_>) -> Result<Option<Option<Bytes>>, Error> {
+    let value = term.evaluate(env)?;
+    Ok(if value.is_unset() { None } else { Some(value.into_bytes()) })
+}
+
 fn wrong(error: ValueError) -> Error {
     Error::invalid(error.to_string())
 }
@@ -233,10 +239,6 @@ impl<'a> Cells<'a> {
     pub(super) fn apply(&mut self, operation: &Operation, env: Env<'_>, prior: Option<&'a [u8]>) -> Result<(), Error> {
         let (column, ty) = (operation.column, &operation.ty);
         let multi_cell = ty.is_multi_cell();
-        let given = |term: &Term| -> Result<Option<Option<Bytes>>, Error> {
-            let value = term.evaluate(env)?;
-            Ok(if value.is_unset() { None } else { Some(value.into_bytes()) })
-        };
         match &operation.change {
             Change::Set(term) if multi_cell => {
                 let value = self.collection(term, Shape::of(ty), env)?;
@@ -248,7 +250,7 @@ impl<'a> Cells<'a> {
                 }
             }
             Change::Set(term) => {
-                let Some(value) = given(term)? else { return Ok(()) };
+                let Some(value) = given(term, env)? else { return Ok(()) };
                 self.put(column, None, value);
             }
             Change::Delete if multi_cell => self.push(column, Kind::All, None, Part::EMPTY),
@@ -260,16 +262,7 @@ impl<'a> Cells<'a> {
             }
             Change::Prepend(term) => {
                 if let Given::Value(value) = self.collection(term, Shape::List, env)? {
-                    let first = self.out.len();
-                    let all = self.hold(value.clone());
-                    for element in collection::elements(&value).map_err(wrong)? {
-                        let element = part(all, &value, element.map_err(wrong)?);
-                        self.push(column, Kind::Live, None, element);
-                    }
-                    // The last element gets its path first, since each path is before those made so far.
-                    for at in (first..self.out.len()).rev() {
-                        self.out[at].path = Some(self.generate(&backward_path()));
-                    }
+                    self.prepend(column, value)?;
                 }
             }
             Change::Remove(term) => {
@@ -283,21 +276,12 @@ impl<'a> Cells<'a> {
                 }
             }
             Change::Discard(term) => {
-                let Some(Some(value)) = given(term)? else { return Ok(()) };
-                let CqlType::List { elem, .. } = ty else { return Ok(()) };
-                let mut unwanted: Vec<_> =
-                    collection::elements(&value).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
-                unwanted.sort_unstable_by(|a, b| compare(elem, a, b));
-                for at in 0..self.list(column, prior)?.len() {
-                    let (path, element) = self.list(column, prior)?[at];
-                    if unwanted.binary_search_by(|other| compare(elem, other, element)).is_ok() {
-                        let path = self.generate(path);
-                        self.push(column, Kind::Dead, Some(path), Part::EMPTY);
-                    }
+                if let (Some(Some(value)), CqlType::List { elem, .. }) = (given(term, env)?, ty) {
+                    self.discard(column, elem, value, prior)?;
                 }
             }
             Change::SetIndex(index, term) => {
-                let Some(value) = given(term)? else { return Ok(()) };
+                let Some(value) = given(term, env)? else { return Ok(()) };
                 let none = "Attempted to set an element on a list which is null";
                 let path = self.path_at(column, index, env, prior, none)?;
                 self.put(column, Some(path), value);
@@ -311,16 +295,16 @@ impl<'a> Cells<'a> {
                 self.put(column, Some(path), None);
             }
             Change::SetKey(key, term) => {
-                let key = match given(key)? {
+                let key = match given(key, env)? {
                     Some(Some(key)) => key,
                     Some(None) => return Err(Error::invalid("Invalid null map key")),
                     None => return Err(Error::invalid("Invalid unset map key")),
                 };
-                let Some(value) = given(term)? else { return Ok(()) };
+                let Some(value) = given(term, env)? else { return Ok(()) };
                 let path = self.hold(key);
                 self.put(column, Some(path), value);
             }
-            Change::DeleteKey(key) => match given(key)? {
+            Change::DeleteKey(key) => match given(key, env)? {
                 Some(Some(key)) => {
                     let path = self.hold(key);
                     self.put(column, Some(path), None);
@@ -329,7 +313,7 @@ impl<'a> Cells<'a> {
                 None => return Err(Error::invalid("Invalid unset value for the key of a deleted element")),
             },
             Change::SetField(field, term) => {
-                let Some(value) = given(term)? else { return Ok(()) };
+                let Some(value) = given(term, env)? else { return Ok(()) };
                 let path = self.generate(&field.to_be_bytes());
                 self.put(column, Some(path), value);
             }
@@ -339,20 +323,55 @@ impl<'a> Cells<'a> {
             }
             Change::Count(term, down) => {
                 if let Some(delta) = delta(term, *down, env)? {
-                    let before = self.out.iter().position(|other| other.column == column);
-                    match before {
-                        // A counter's one cell has a held value.
-                        Some(before) => {
-                            let value = &self.held[self.out[before].value.of as usize - 1];
-                            let sum = counter::merge(value, &counter::update(delta));
-                            self.out[before].value = self.hold(sum.into());
-                        }
-                        None => self.put(column, None, Some(counter::update(delta))),
-                    }
+                    self.count(column, delta);
                 }
             }
         }
         Ok(())
+    }
+
+    /// The cells of elements that come before those of a list.
+    fn prepend(&mut self, column: ColumnId, value: Bytes) -> Result<(), Error> {
+        let first = self.out.len();
+        let all = self.hold(value.clone());
+        for element in collection::elements(&value).map_err(wrong)? {
+            let element = part(all, &value, element.map_err(wrong)?);
+            self.push(column, Kind::Live, None, element);
+        }
+        // The last element gets its path first, since each path is before those made so far.
+        for at in (first..self.out.len()).rev() {
+            self.out[at].path = Some(self.generate(&backward_path()));
+        }
+        Ok(())
+    }
+
+    /// Deletes the elements of a list that are in another one.
+    fn discard(&mut self, column: ColumnId, ty: &CqlType, others: Bytes, prior: Option<&'a [u8]>) -> Result<(), Error> {
+        let mut unwanted: Vec<_> =
+            collection::elements(&others).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)?;
+        unwanted.sort_unstable_by(|a, b| compare(ty, a, b));
+        for at in 0..self.list(column, prior)?.len() {
+            let (path, element) = self.list(column, prior)?[at];
+            if unwanted.binary_search_by(|other| compare(ty, other, element)).is_ok() {
+                let path = self.generate(path);
+                self.push(column, Kind::Dead, Some(path), Part::EMPTY);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to what a statement counts in a column.
+    fn count(&mut self, column: ColumnId, delta: i64) {
+        let before = self.out.iter().position(|other| other.column == column);
+        match before {
+            // A counter's one cell has a held value.
+            Some(before) => {
+                let value = &self.held[self.out[before].value.of as usize - 1];
+                let sum = counter::merge(value, &counter::update(delta));
+                self.out[before].value = self.hold(sum.into());
+            }
+            None => self.put(column, None, Some(counter::update(delta))),
+        }
     }
 
     /// The cells of a whole value of a multi-cell type.

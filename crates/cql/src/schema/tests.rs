@@ -176,150 +176,153 @@ fn what_is_there_is_told_apart_from_what_is_made() {
     });
 }
 
-#[test]
-fn statements_are_refused_with_their_code() {
+/// Statements in a world with some types and a table, each with the code and words of its refusal.
+fn are_refused(statements: &[(&str, i32, &str)]) {
     in_world(|world| {
         world.all(&[
             "CREATE TYPE u (a int)",
             "CREATE TYPE holder (l list<int>)",
             "CREATE TABLE there (pk int PRIMARY KEY, v int)",
         ]);
-        for (text, code, words) in [
-            ("CREATE KEYSPACE ks", EXISTS, "Cannot add existing keyspace"),
-            ("CREATE KEYSPACE \"a-b\"", INVALID, "not a valid keyspace name"),
-            ("CREATE KEYSPACE system", UNAUTHORIZED, "not user-modifiable"),
-            (
-                "CREATE KEYSPACE k WITH replication = {'class': 'NoSuchStrategy'}",
-                CONFIGURATION,
-                "Unable to find replication",
-            ),
-            (
-                "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy'}",
-                CONFIGURATION,
-                "requires a replication_factor",
-            ),
-            ("CREATE KEYSPACE k WITH replication = {'class': 'LocalStrategy'}", CONFIGURATION, "internal"),
-            (
-                "CREATE KEYSPACE k WITH replication = {'replication_factor': -1}",
-                CONFIGURATION,
-                "numeric and non-negative, found '-1'",
-            ),
-            ("CREATE KEYSPACE k WITH replication = {'dc9': 1}", CONFIGURATION, "Unrecognized strategy option {dc9}"),
-            ("CREATE KEYSPACE k WITH replication = 'SimpleStrategy'", SYNTAX, "should be a map"),
-            ("CREATE KEYSPACE k WITH nothing = 1", SYNTAX, "Unknown property 'nothing'"),
-            ("CREATE KEYSPACE k WITH durable_writes = true AND durable_writes = true", SYNTAX, "Multiple definition"),
-            ("ALTER KEYSPACE nothing WITH durable_writes = true", INVALID, "Unknown keyspace nothing"),
-            ("DROP KEYSPACE nothing", CONFIGURATION, "Cannot drop non existing keyspace 'nothing'"),
-            ("DROP KEYSPACE system_traces", UNAUTHORIZED, "not user-modifiable"),
-            ("CREATE TABLE there (pk int PRIMARY KEY)", EXISTS, "already existing table \"there\""),
-            ("CREATE TABLE nothing.t (pk int PRIMARY KEY)", INVALID, "non-existent keyspace: nothing"),
-            ("CREATE TABLE system.t (pk int PRIMARY KEY)", UNAUTHORIZED, "not user-modifiable"),
-            ("CREATE TABLE \"../up\" (pk int PRIMARY KEY)", INVALID, "not a valid table name"),
-            ("CREATE TABLE t (pk int)", INVALID, "No PRIMARY KEY"),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v int PRIMARY KEY)", INVALID, "Multiple PRIMARY KEYs"),
-            ("CREATE TABLE t (pk int, pk int, PRIMARY KEY (pk))", INVALID, "Multiple definition of identifier pk"),
-            ("CREATE TABLE t (pk int, PRIMARY KEY (x))", INVALID, "Unknown definition x referenced in PRIMARY KEY"),
-            (
-                "CREATE TABLE t (pk int, PRIMARY KEY (pk, pk))",
-                INVALID,
-                "Unknown definition pk referenced in PRIMARY KEY",
-            ),
-            (
-                "CREATE TABLE t (pk list<int> PRIMARY KEY)",
-                INVALID,
-                "Invalid non-frozen collection type for PRIMARY KEY",
-            ),
-            ("CREATE TABLE t (pk u PRIMARY KEY)", INVALID, "Invalid non-frozen user-defined type for PRIMARY KEY"),
-            (
-                "CREATE TABLE t (pk counter PRIMARY KEY)",
-                INVALID,
-                "counter type is not supported for PRIMARY KEY part pk",
-            ),
-            ("CREATE TABLE t (pk tuple<int, duration> PRIMARY KEY)", INVALID, "duration type is not supported"),
-            ("CREATE TABLE t (pk int PRIMARY KEY, s int STATIC)", INVALID, "at least one clustering column"),
-            ("CREATE TABLE t (pk int STATIC, c int, PRIMARY KEY (pk, c))", INVALID, "Static column pk cannot be part"),
-            (
-                "CREATE TABLE t (pk int PRIMARY KEY, c counter, v int)",
-                CONFIGURATION,
-                "Cannot add a non counter column (v) in a counter column family",
-            ),
-            (
-                "CREATE TABLE t (pk int PRIMARY KEY, c counter) WITH default_time_to_live = 1",
-                INVALID,
-                "Cannot set default_time_to_live on a table with counters",
-            ),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v nothing)", INVALID, "Unknown type ks.nothing"),
-            (
-                "CREATE TABLE t (pk int PRIMARY KEY, v other.u)",
-                INVALID,
-                "cannot refer to a user type in keyspace other",
-            ),
-            (
-                "CREATE TABLE t (pk int PRIMARY KEY, v list<list<int>>)",
-                INVALID,
-                "Non-frozen collections are not allowed inside",
-            ),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v map<int, ks.u>)", INVALID, "inside collections: map<int, ks.u>"),
-            (
-                "CREATE TABLE t (pk int PRIMARY KEY, v list<u>)",
-                INVALID,
-                "Non-frozen UDTs are not allowed inside collections",
-            ),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v holder)", INVALID, "nested non-frozen collections"),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v set<duration>)", INVALID, "Durations are not allowed inside sets"),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v frozen<int>)", INVALID, "frozen<> is only allowed"),
-            ("CREATE TABLE t (pk int PRIMARY KEY, v vector<int, 0>)", INVALID, "Vectors must have"),
-            ("CREATE TABLE t (pk int PRIMARY KEY) WITH COMPACT STORAGE", INVALID, "COMPACT STORAGE"),
-            (
-                "CREATE TABLE t (pk int, c int, PRIMARY KEY (pk, c)) WITH CLUSTERING ORDER BY (x ASC)",
-                INVALID,
-                "Missing CLUSTERING ORDER for column c",
-            ),
-            (
-                "CREATE TABLE t (pk int, c int, d int, PRIMARY KEY (pk, c, d)) WITH CLUSTERING ORDER BY (d ASC, c ASC)",
-                INVALID,
-                "must appear before",
-            ),
-            (
-                "CREATE TABLE t (pk int PRIMARY KEY) WITH CLUSTERING ORDER BY (pk ASC)",
-                INVALID,
-                "Only clustering key columns",
-            ),
-            ("CREATE TABLE t (pk int PRIMARY KEY) WITH id = 55", CONFIGURATION, "Invalid table id"),
-            (
-                "ALTER TABLE there WITH id = 5a1c395e-b41f-11e5-9f22-ba0be0483c18",
-                CONFIGURATION,
-                "Cannot alter table id",
-            ),
-            ("ALTER TABLE nothing ADD v int", INVALID, "unconfigured table nothing"),
-            ("ALTER TABLE there ADD v int", INVALID, "conflicts with an existing column"),
-            ("ALTER TABLE there ADD pk int", INVALID, "conflicts with a PRIMARY KEY part"),
-            ("ALTER TABLE there ADD s int STATIC", INVALID, "at least one clustering column"),
-            ("ALTER TABLE there ADD c counter", CONFIGURATION, "Cannot add a counter column"),
-            ("ALTER TABLE there DROP pk", INVALID, "Cannot drop PRIMARY KEY part pk"),
-            ("ALTER TABLE there DROP x", INVALID, "Column x was not found"),
-            ("ALTER TABLE there RENAME v TO w", INVALID, "Cannot rename non PRIMARY KEY part v"),
-            ("ALTER TABLE there RENAME pk TO v", INVALID, "another column of that name already exist"),
-            ("ALTER TABLE there RENAME x TO y", INVALID, "Cannot rename unknown column x"),
-            ("ALTER TABLE there ALTER v TYPE text", CONFIGURATION, "Cannot change v from type int to type text"),
-            ("DROP TABLE nothing", INVALID, "Cannot drop non existing table 'nothing' in keyspace 'ks'"),
-            ("DROP TABLE nothing.t", INVALID, "nothing"),
-            ("DROP TABLE system.local", UNAUTHORIZED, "not user-modifiable"),
-            ("CREATE TYPE u (a int)", INVALID, "already exists"),
-            ("CREATE TYPE v (a int, a text)", INVALID, "Duplicate field name a"),
-            ("CREATE TYPE v (a counter)", INVALID, "cannot contain counters"),
-            ("CREATE TYPE v (a u)", INVALID, "non-frozen user type fields"),
-            ("CREATE TYPE nothing.v (a int)", INVALID, "Keyspace nothing does not exist"),
-            ("ALTER TYPE nothing ADD a int", INVALID, "No user type named ks.nothing"),
-            ("ALTER TYPE u ADD a int", INVALID, "a field of the same name already exists"),
-            ("ALTER TYPE u ADD b frozen<u>", INVALID, "circular reference"),
-            ("ALTER TYPE u RENAME x TO y", INVALID, "Unknown field x"),
-            ("ALTER TYPE u ALTER a TYPE text", INVALID, "incompatible with previous type int"),
-            ("DROP TYPE nothing", INVALID, "No user type named ks.nothing"),
-        ] {
-            world.refused(text, code, words);
+        for (text, code, words) in statements {
+            world.refused(text, *code, words);
         }
     });
+}
+
+#[test]
+fn keyspaces_are_refused_with_their_code() {
+    are_refused(&[
+        ("CREATE KEYSPACE ks", EXISTS, "Cannot add existing keyspace"),
+        ("CREATE KEYSPACE \"a-b\"", INVALID, "not a valid keyspace name"),
+        ("CREATE KEYSPACE system", UNAUTHORIZED, "not user-modifiable"),
+        (
+            "CREATE KEYSPACE k WITH replication = {'class': 'NoSuchStrategy'}",
+            CONFIGURATION,
+            "Unable to find replication",
+        ),
+        (
+            "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy'}",
+            CONFIGURATION,
+            "requires a replication_factor",
+        ),
+        ("CREATE KEYSPACE k WITH replication = {'class': 'LocalStrategy'}", CONFIGURATION, "internal"),
+        (
+            "CREATE KEYSPACE k WITH replication = {'replication_factor': -1}",
+            CONFIGURATION,
+            "numeric and non-negative, found '-1'",
+        ),
+        ("CREATE KEYSPACE k WITH replication = {'dc9': 1}", CONFIGURATION, "Unrecognized strategy option {dc9}"),
+        ("CREATE KEYSPACE k WITH replication = 'SimpleStrategy'", SYNTAX, "should be a map"),
+        ("CREATE KEYSPACE k WITH nothing = 1", SYNTAX, "Unknown property 'nothing'"),
+        ("CREATE KEYSPACE k WITH durable_writes = true AND durable_writes = true", SYNTAX, "Multiple definition"),
+        ("ALTER KEYSPACE nothing WITH durable_writes = true", INVALID, "Unknown keyspace nothing"),
+        ("DROP KEYSPACE nothing", CONFIGURATION, "Cannot drop non existing keyspace 'nothing'"),
+        ("DROP KEYSPACE system_traces", UNAUTHORIZED, "not user-modifiable"),
+    ]);
+}
+
+#[test]
+fn new_tables_are_refused_with_their_code() {
+    are_refused(&[
+        ("CREATE TABLE there (pk int PRIMARY KEY)", EXISTS, "already existing table \"there\""),
+        ("CREATE TABLE nothing.t (pk int PRIMARY KEY)", INVALID, "non-existent keyspace: nothing"),
+        ("CREATE TABLE system.t (pk int PRIMARY KEY)", UNAUTHORIZED, "not user-modifiable"),
+        ("CREATE TABLE \"../up\" (pk int PRIMARY KEY)", INVALID, "not a valid table name"),
+        ("CREATE TABLE t (pk int)", INVALID, "No PRIMARY KEY"),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v int PRIMARY KEY)", INVALID, "Multiple PRIMARY KEYs"),
+        ("CREATE TABLE t (pk int, pk int, PRIMARY KEY (pk))", INVALID, "Multiple definition of identifier pk"),
+        ("CREATE TABLE t (pk int, PRIMARY KEY (x))", INVALID, "Unknown definition x referenced in PRIMARY KEY"),
+        ("CREATE TABLE t (pk int, PRIMARY KEY (pk, pk))", INVALID, "Unknown definition pk referenced in PRIMARY KEY"),
+        ("CREATE TABLE t (pk list<int> PRIMARY KEY)", INVALID, "Invalid non-frozen collection type for PRIMARY KEY"),
+        ("CREATE TABLE t (pk u PRIMARY KEY)", INVALID, "Invalid non-frozen user-defined type for PRIMARY KEY"),
+        ("CREATE TABLE t (pk counter PRIMARY KEY)", INVALID, "counter type is not supported for PRIMARY KEY part pk"),
+        ("CREATE TABLE t (pk tuple<int, duration> PRIMARY KEY)", INVALID, "duration type is not supported"),
+        ("CREATE TABLE t (pk int PRIMARY KEY, s int STATIC)", INVALID, "at least one clustering column"),
+        ("CREATE TABLE t (pk int STATIC, c int, PRIMARY KEY (pk, c))", INVALID, "Static column pk cannot be part"),
+        (
+            "CREATE TABLE t (pk int PRIMARY KEY, c counter, v int)",
+            CONFIGURATION,
+            "Cannot add a non counter column (v) in a counter column family",
+        ),
+        (
+            "CREATE TABLE t (pk int PRIMARY KEY, c counter) WITH default_time_to_live = 1",
+            INVALID,
+            "Cannot set default_time_to_live on a table with counters",
+        ),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v nothing)", INVALID, "Unknown type ks.nothing"),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v other.u)", INVALID, "cannot refer to a user type in keyspace other"),
+        (
+            "CREATE TABLE t (pk int PRIMARY KEY, v list<list<int>>)",
+            INVALID,
+            "Non-frozen collections are not allowed inside",
+        ),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v map<int, ks.u>)", INVALID, "inside collections: map<int, ks.u>"),
+        (
+            "CREATE TABLE t (pk int PRIMARY KEY, v list<u>)",
+            INVALID,
+            "Non-frozen UDTs are not allowed inside collections",
+        ),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v holder)", INVALID, "nested non-frozen collections"),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v set<duration>)", INVALID, "Durations are not allowed inside sets"),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v frozen<int>)", INVALID, "frozen<> is only allowed"),
+        ("CREATE TABLE t (pk int PRIMARY KEY, v vector<int, 0>)", INVALID, "Vectors must have"),
+        ("CREATE TABLE t (pk int PRIMARY KEY) WITH COMPACT STORAGE", INVALID, "COMPACT STORAGE"),
+        (
+            "CREATE TABLE t (pk int, c int, PRIMARY KEY (pk, c)) WITH CLUSTERING ORDER BY (x ASC)",
+            INVALID,
+            "Missing CLUSTERING ORDER for column c",
+        ),
+        (
+            "CREATE TABLE t (pk int, c int, d int, PRIMARY KEY (pk, c, d)) WITH CLUSTERING ORDER BY (d ASC, c ASC)",
+            INVALID,
+            "must appear before",
+        ),
+        (
+            "CREATE TABLE t (pk int PRIMARY KEY) WITH CLUSTERING ORDER BY (pk ASC)",
+            INVALID,
+            "Only clustering key columns",
+        ),
+        ("CREATE TABLE t (pk int PRIMARY KEY) WITH id = 55", CONFIGURATION, "Invalid table id"),
+    ]);
+}
+
+#[test]
+fn changes_of_tables_are_refused_with_their_code() {
+    are_refused(&[
+        ("ALTER TABLE there WITH id = 5a1c395e-b41f-11e5-9f22-ba0be0483c18", CONFIGURATION, "Cannot alter table id"),
+        ("ALTER TABLE nothing ADD v int", INVALID, "unconfigured table nothing"),
+        ("ALTER TABLE there ADD v int", INVALID, "conflicts with an existing column"),
+        ("ALTER TABLE there ADD pk int", INVALID, "conflicts with a PRIMARY KEY part"),
+        ("ALTER TABLE there ADD s int STATIC", INVALID, "at least one clustering column"),
+        ("ALTER TABLE there ADD c counter", CONFIGURATION, "Cannot add a counter column"),
+        ("ALTER TABLE there DROP pk", INVALID, "Cannot drop PRIMARY KEY part pk"),
+        ("ALTER TABLE there DROP x", INVALID, "Column x was not found"),
+        ("ALTER TABLE there RENAME v TO w", INVALID, "Cannot rename non PRIMARY KEY part v"),
+        ("ALTER TABLE there RENAME pk TO v", INVALID, "another column of that name already exist"),
+        ("ALTER TABLE there RENAME x TO y", INVALID, "Cannot rename unknown column x"),
+        ("ALTER TABLE there ALTER v TYPE text", CONFIGURATION, "Cannot change v from type int to type text"),
+        ("DROP TABLE nothing", INVALID, "Cannot drop non existing table 'nothing' in keyspace 'ks'"),
+        ("DROP TABLE nothing.t", INVALID, "nothing"),
+        ("DROP TABLE system.local", UNAUTHORIZED, "not user-modifiable"),
+    ]);
+}
+
+#[test]
+fn types_are_refused_with_their_code() {
+    are_refused(&[
+        ("CREATE TYPE u (a int)", INVALID, "already exists"),
+        ("CREATE TYPE v (a int, a text)", INVALID, "Duplicate field name a"),
+        ("CREATE TYPE v (a counter)", INVALID, "cannot contain counters"),
+        ("CREATE TYPE v (a u)", INVALID, "non-frozen user type fields"),
+        ("CREATE TYPE nothing.v (a int)", INVALID, "Keyspace nothing does not exist"),
+        ("ALTER TYPE nothing ADD a int", INVALID, "No user type named ks.nothing"),
+        ("ALTER TYPE u ADD a int", INVALID, "a field of the same name already exists"),
+        ("ALTER TYPE u ADD b frozen<u>", INVALID, "circular reference"),
+        ("ALTER TYPE u RENAME x TO y", INVALID, "Unknown field x"),
+        ("ALTER TYPE u ALTER a TYPE text", INVALID, "incompatible with previous type int"),
+        ("DROP TYPE nothing", INVALID, "No user type named ks.nothing"),
+    ]);
 }
 
 #[test]

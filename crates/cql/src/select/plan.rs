@@ -43,31 +43,16 @@ pub fn plan(
     let Columns { mut output, aggregates, .. } = columns;
     let filtering = statement.allow_filtering || virtual_table.is_some() && !fragments;
     let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables)?;
-    if statement.distinct {
-        check_distinct(schema, &output, restrictions.partition.is_keys())?;
-    }
-    if statement.distinct && restrictions.clustering != Clustering::All {
-        return Err(Error::invalid(
-            "SELECT DISTINCT with WHERE clause only supports restriction by partition key and/or static columns.",
-        ));
-    }
-    if restrictions.clustering != Clustering::All
-        && statement.selection != Selection::All
-        && only_statics(schema, &output)
-    {
-        return Err(Error::invalid("Cannot restrict clustering columns when selecting only static columns"));
-    }
+    check_selection(schema, statement, &output, &restrictions)?;
     let order = order(schema, &statement.order_by, &restrictions)?;
     let groups = group::columns(schema, &statement.group_by, &restrictions, statement.distinct)?;
     let optional = |term: &Option<ast::Term>, name: &str, variables: &mut Variables<'_>| {
         term.as_ref().map(|term| prepare(variables, term, name, &CqlType::Int).map(Box::new)).transpose()
     };
     let per_partition_limit = optional(&statement.per_partition_limit, "[per_partition_limit]", variables)?;
-    if per_partition_limit.is_some() && statement.distinct {
-        return Err(Error::invalid("PER PARTITION LIMIT is not allowed with SELECT DISTINCT queries"));
-    }
-    if per_partition_limit.is_some() && !aggregates.is_empty() && groups.is_empty() {
-        return Err(Error::invalid("PER PARTITION LIMIT is not allowed with aggregate queries."));
+    let is_aggregate = !aggregates.is_empty() && groups.is_empty();
+    if per_partition_limit.is_some() {
+        may_be_limited_by_partition(statement.distinct, is_aggregate)?;
     }
     let limit = optional(&statement.limit, "[limit]", variables)?;
     let attributes = Attributes::plan(&statement.attributes, variables)?;
@@ -78,38 +63,26 @@ pub fn plan(
         columns.map(&mut slot).collect::<SmallVec<[usize; 1]>>()
     };
     let filter_slots: Box<[_]> = restrictions.filters.iter().map(slots_of).collect();
-    let several = matches!(&restrictions.partition, Partition::Keys(columns)
-        if columns.iter().any(|ops| !ops.iter().any(|op| matches!(op, Op::Eq(_)))));
-    let mut sort = Vec::new();
-    if !order.is_empty() && several {
-        for (column, descending) in &order {
-            let slot = slot(OutputColumn::Clustering(column.position));
-            sort.push(SortKey { slot, ty: column.ty.clone(), descending: *descending });
-        }
-    }
-    let mut partition_slots =
-        || -> Box<[usize]> { schema.partition_key.iter().map(|column| slot(output_of(column))).collect() };
+    let sort = sort_keys(&order, &restrictions, &mut slot);
+    let mut slots_of_columns =
+        |columns: &mut dyn Iterator<Item = &Column>| columns.map(|column| slot(output_of(column))).collect();
     let mut key_slots = Box::default();
     if per_partition_limit.is_some() && (!restrictions.filters.is_empty() || !groups.is_empty()) {
-        key_slots = partition_slots();
+        key_slots = slots_of_columns(&mut schema.partition_key.iter());
     }
-    let grouping = if groups.is_empty() {
-        None
-    } else {
-        let partition = partition_slots();
+    let grouping = (!groups.is_empty()).then(|| {
+        let partition = slots_of_columns(&mut schema.partition_key.iter());
         let clustering: &[Column] = if statement.distinct { &[] } else { &schema.clustering };
-        let clustering = clustering.iter().map(|column| slot(output_of(column))).collect();
-        let slots = groups.iter().map(|column| slot(output_of(column))).collect();
-        Some(Box::new(Grouping { slots, partition, clustering }))
-    };
+        let clustering = slots_of_columns(&mut clustering.iter());
+        Box::new(Grouping { slots: slots_of_columns(&mut groups.iter().copied()), partition, clustering })
+    });
     let reversed = order.first().is_some_and(|(column, descending)| column.descending != *descending);
 
-    let straight = |items: &[Item]| items.iter().map(|item| item.selector.as_slot()).collect::<Option<Vec<usize>>>();
     let extra = !filter_slots.is_empty() || !sort.is_empty();
-    let mut shape = if !aggregates.is_empty() || grouping.is_some() {
-        Shape::Aggregate(aggregates.into(), items.iter().map(|item| item.selector.clone()).collect())
-    } else {
-        Shape::Rows(items.iter().map(|item| item.selector.clone()).collect())
+    let selectors = items.iter().map(|item| item.selector.clone()).collect();
+    let mut shape = match !aggregates.is_empty() || grouping.is_some() {
+        true => Shape::Aggregate(aggregates.into(), selectors),
+        false => Shape::Rows(selectors),
     };
     if !extra
         && matches!(shape, Shape::Rows(_))
@@ -123,17 +96,11 @@ pub fn plan(
         !schema.statics.is_empty() && (whole_partitions || output.iter().any(|column| is_static(schema, column)));
     let slice =
         whole_partitions.then(|| Rc::new(Slice { rows: vec![RowRange::FULL], static_row, reversed, resume: None }));
-    let spec = |item: Item| ColumnSpec {
-        keyspace: variables.keyspace.clone(),
-        table: variables.table.clone(),
-        name: item.name,
-        ty: item.ty,
-    };
     let output = Output::new(output, whole_partitions, statement.distinct);
     let plain = restrictions.filters.is_empty() && grouping.is_none() && per_partition_limit.is_none();
     let reductions = if plain { reductions(&shape, &output) } else { None };
     let reduced = reductions.map(|reductions| Rc::new(output.reduced(reductions)));
-    let metadata = ResultMetadata { columns: items.into_iter().map(spec).collect(), ..Default::default() };
+    let metadata = ResultMetadata { columns: specs(items, variables), ..Default::default() };
     Ok(Select {
         schema: schema.clone(),
         virtual_table,
@@ -155,6 +122,69 @@ pub fn plan(
         bypass_cache: statement.bypass_cache,
         metadata: Rc::new(metadata),
     })
+}
+
+fn may_be_limited_by_partition(is_distinct: bool, is_aggregate: bool) -> Result<(), Error> {
+    match (is_distinct, is_aggregate) {
+        (true, _) => Err(Error::invalid("PER PARTITION LIMIT is not allowed with SELECT DISTINCT queries")),
+        (_, true) => Err(Error::invalid("PER PARTITION LIMIT is not allowed with aggregate queries.")),
+        _ => Ok(()),
+    }
+}
+
+/// What may be selected under these restrictions.
+fn check_selection(
+    schema: &TableSchema,
+    statement: &ast::Select,
+    output: &[OutputColumn],
+    restrictions: &Restrictions,
+) -> Result<(), Error> {
+    if statement.distinct {
+        check_distinct(schema, output, restrictions.partition.is_keys())?;
+    }
+    if restrictions.clustering == Clustering::All {
+        return Ok(());
+    }
+    if statement.distinct {
+        return Err(Error::invalid(
+            "SELECT DISTINCT with WHERE clause only supports restriction by partition key and/or static columns.",
+        ));
+    }
+    match statement.selection != Selection::All && only_statics(schema, output) {
+        true => Err(Error::invalid("Cannot restrict clustering columns when selecting only static columns")),
+        false => Ok(()),
+    }
+}
+
+/// The columns of the result.
+fn specs(items: Vec<Item>, variables: &Variables<'_>) -> Box<[ColumnSpec]> {
+    let (keyspace, table) = (&variables.keyspace, &variables.table);
+    let spec = |Item { name, ty, .. }| ColumnSpec { keyspace: keyspace.clone(), table: table.clone(), name, ty };
+    items.into_iter().map(spec).collect()
+}
+
+/// The slots of items that are columns as they are; none if one is not.
+fn straight(items: &[Item]) -> Option<Vec<usize>> {
+    items.iter().map(|item| item.selector.as_slot()).collect()
+}
+
+/// By what rows of several partitions are sorted; nothing where the rows of one come as they are stored.
+fn sort_keys(
+    order: &[(&Column, bool)],
+    restrictions: &Restrictions,
+    mut slot: impl FnMut(OutputColumn) -> usize,
+) -> Vec<SortKey> {
+    let has_no_value = |ops: &SmallVec<[Op; 1]>| !ops.iter().any(|op| matches!(op, Op::Eq(_)));
+    match &restrictions.partition {
+        Partition::Keys(columns) if columns.iter().any(has_no_value) => order
+            .iter()
+            .map(|(column, descending)| {
+                let slot = slot(OutputColumn::Clustering(column.position));
+                SortKey { slot, ty: column.ty.clone(), descending: *descending }
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The aggregates as owners compute them; none if they must have the rows, or a row is shown beside the aggregates.

@@ -43,22 +43,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
             _ => Err(wrong_literal("set", name, ty)),
         },
         ast::Term::Map(pairs) => match ty {
-            CqlType::Map { key, value, .. } => {
-                let mut out = Vec::with_capacity(pairs.len());
-                for (k, v) in pairs {
-                    for (what, term, ty) in [("key", k, key), ("value", v, value)] {
-                        if !fits(variables.metadata, &variables.keyspace, term, ty) {
-                            return Err(Error::invalid(format!(
-                                "Invalid map literal for {name}: {what} {} is not of type {ty}",
-                                show(term)
-                            )));
-                        }
-                    }
-                    let k = prepare(variables, k, &format!("key({name})"), key)?;
-                    out.push((k, prepare(variables, v, &format!("value({name})"), value)?));
-                }
-                Term::Map(Box::new((**key).clone()), out).folded()
-            }
+            CqlType::Map { key, value, .. } => map_literal(variables, pairs, name, (key, value)),
             _ => Err(wrong_literal("map", name, ty)),
         },
         ast::Term::Tuple(terms) => match ty {
@@ -70,16 +55,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                         terms.len()
                     )));
                 }
-                let mut out = Vec::with_capacity(terms.len());
-                for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
-                    if !fits(variables.metadata, &variables.keyspace, term, ty) {
-                        return Err(Error::invalid(format!(
-                            "Invalid tuple literal for {name}: component {i} is not of type {ty}"
-                        )));
-                    }
-                    out.push(prepare(variables, term, &format!("{name}[{i}]"), ty)?);
-                }
-                Term::Tuple(out).folded()
+                tuple_literal(variables, terms, name, types)
             }
             // A single value in parentheses is that value.
             _ if terms.len() == 1 => prepare(variables, &terms[0], name, ty),
@@ -117,6 +93,44 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
             prepare(variables, inner, name, &hinted)
         }
     }
+}
+
+fn map_literal(
+    variables: &mut Variables<'_>,
+    pairs: &[(ast::Term, ast::Term)],
+    name: &str,
+    (key, value): (&CqlType, &CqlType),
+) -> Result<Term, Error> {
+    let mut out = Vec::with_capacity(pairs.len());
+    for (k, v) in pairs {
+        for (what, term, ty) in [("key", k, key), ("value", v, value)] {
+            if !fits(variables.metadata, &variables.keyspace, term, ty) {
+                let term = show(term);
+                return Err(Error::invalid(format!(
+                    "Invalid map literal for {name}: {what} {term} is not of type {ty}"
+                )));
+            }
+        }
+        let k = prepare(variables, k, &format!("key({name})"), key)?;
+        out.push((k, prepare(variables, v, &format!("value({name})"), value)?));
+    }
+    Term::Map(Box::new(key.clone()), out).folded()
+}
+
+fn tuple_literal(
+    variables: &mut Variables<'_>,
+    terms: &[ast::Term],
+    name: &str,
+    types: &[CqlType],
+) -> Result<Term, Error> {
+    let mut out = Vec::with_capacity(terms.len());
+    for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
+        if !fits(variables.metadata, &variables.keyspace, term, ty) {
+            return Err(Error::invalid(format!("Invalid tuple literal for {name}: component {i} is not of type {ty}")));
+        }
+        out.push(prepare(variables, term, &format!("{name}[{i}]"), ty)?);
+    }
+    Term::Tuple(out).folded()
 }
 
 /// A term of a function call, and the type of its result.

@@ -291,7 +291,30 @@ pub(crate) fn write(
     if flags & HAS_ALL_COLUMNS == 0 {
         Subset::write(&present, columns.targets.len(), body);
     }
-    let mut rest = &cells[..];
+    write_cells(&cells, marker, complex, (columns, layout), body, collector)?;
+    collector.row();
+    if in_place {
+        close_up(start, source.previous, out);
+        return Ok(true);
+    }
+    write_row_head(source, flags, layout, out)?;
+    write_unsigned((unsigned_len(source.previous) + scratch.len()) as u64, out);
+    write_unsigned(source.previous, out);
+    out.extend_from_slice(scratch);
+    Ok(true)
+}
+
+/// Appends a row's cells, in order of their columns. `complex`: a column of several cells is preceded by its deletion.
+#[inline]
+fn write_cells(
+    cells: &[(usize, Cell<'_>)],
+    marker: Option<Marker>,
+    complex: bool,
+    (columns, layout): (&Columns, &Layout),
+    body: &mut Vec<u8>,
+    collector: &mut Collector,
+) -> Result<(), String> {
+    let mut rest = cells;
     while let Some(&(place, _)) = rest.first() {
         let target = &columns.targets[place];
         let (own, tail) = rest.split_at(rest.partition_point(|(other, _)| *other == place));
@@ -329,16 +352,7 @@ pub(crate) fn write(
             collector.column_set();
         }
     }
-    collector.row();
-    if in_place {
-        close_up(start, source.previous, out);
-        return Ok(true);
-    }
-    write_row_head(source, flags, layout, out)?;
-    write_unsigned((unsigned_len(source.previous) + scratch.len()) as u64, out);
-    write_unsigned(source.previous, out);
-    out.extend_from_slice(scratch);
-    Ok(true)
+    Ok(())
 }
 
 /// What stands before a row's lengths.

@@ -1,13 +1,16 @@
 //! Rows in the table's own order.
 
-use super::batch::Item;
+use super::batch::{Batch, Item};
 use super::clip::Side;
 use super::{Reader, State};
+use crate::data::layout::Layout;
 use crate::data::{self, Head, flags, marker};
 use crate::error::Error;
 use crate::input::Fault;
 use model::key::PositionRef;
+use model::schema::ClusteringOrder;
 use std::cmp::Ordering;
+use std::ops::Range;
 
 /// Why decoding stopped.
 enum Stop {
@@ -118,25 +121,13 @@ impl Reader {
             };
             let left = table.content_length - stream.position();
             let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
-            let Some(total) = total else { return Err(stream.corrupt("length of a row")) };
+            let total = total.ok_or_else(|| stream.corrupt("length of a row"))?;
             // What is not whole yet comes here again.
             if *checks_order && rest.len() >= total {
-                let weight = match head {
-                    Head::Marker { kind, .. } => {
-                        marker::weight(kind).map_err(|_| stream.corrupt("kind of a marker"))?
-                    }
-                    _ => 0,
-                };
-                let position = batch.position(&prefix, weight);
-                let (kept, kept_weight) = &mut *before;
-                if let Some(weight) = *kept_weight
-                    && order.compare(PositionRef { prefix: kept, weight }, position) != Ordering::Less
-                {
+                let weight = weight_of(&head).ok_or_else(|| stream.corrupt("kind of a marker"))?;
+                if !is_after(before, batch.position(&prefix, weight), order) {
                     return Err(stream.corrupt("rows out of order"));
                 }
-                kept.clear();
-                kept.extend_from_slice(position.prefix);
-                *kept_weight = Some(weight);
             }
             match head {
                 Head::End => {}
@@ -159,15 +150,9 @@ impl Reader {
                             if rest.len() < total {
                                 return Ok(Stop::Bytes(total));
                             }
-                            let start = batch.arena.len();
                             let body = &rest[head_len..total];
-                            if data::row::read(body, flags, extended, layout, &mut batch.arena).is_err() {
+                            if !take_row(batch, prefix, body, (flags, extended), layout) {
                                 return Err(stream.corrupt("malformed row"));
-                            }
-                            let row = start..batch.arena.len();
-                            // Nothing may be left of it, if columns were dropped.
-                            if row.len() > 1 {
-                                batch.items.push(Item::Row { key: prefix, row });
                             }
                             stream.consume(total);
                         }
@@ -178,10 +163,8 @@ impl Reader {
                         batch.arena.truncate(mark);
                         return Ok(Stop::Bytes(total));
                     }
-                    let parsed = marker::read_body(&rest[head_len..total], kind, layout);
-                    let (Ok(to), Ok(weight)) = (parsed, marker::weight(kind)) else {
-                        return Err(stream.corrupt("malformed range tombstone marker"));
-                    };
+                    let read = marker::read_body(&rest[head_len..total], kind, layout).ok().zip(weight_of(&head));
+                    let (to, weight) = read.ok_or_else(|| stream.corrupt("malformed range tombstone marker"))?;
                     let side = forward.clip.advance(order, batch, |batch| batch.position(&prefix, weight));
                     if side == Side::Done {
                         return Ok(Stop::End(false));
@@ -194,4 +177,43 @@ impl Reader {
             }
         }
     }
+}
+
+/// On which side of its prefix something lies; none: a marker of no kind.
+#[inline]
+fn weight_of(head: &Head) -> Option<i8> {
+    match head {
+        Head::Marker { kind, .. } => marker::weight(*kind).ok(),
+        _ => Some(0),
+    }
+}
+
+/// Whether a position comes after the one that is kept, in whose place it is kept from now on.
+#[inline]
+fn is_after(before: &mut (Vec<u8>, Option<i8>), position: PositionRef<'_>, order: &ClusteringOrder) -> bool {
+    let (kept, kept_weight) = before;
+    if let Some(weight) = *kept_weight
+        && order.compare(PositionRef { prefix: kept, weight }, position) != Ordering::Less
+    {
+        return false;
+    }
+    kept.clear();
+    kept.extend_from_slice(position.prefix);
+    *kept_weight = Some(position.weight);
+    true
+}
+
+/// Decodes a row's body into a batch; false: it is malformed.
+#[inline]
+fn take_row(batch: &mut Batch, key: Range<usize>, body: &[u8], (flags, extended): (u8, u8), layout: &Layout) -> bool {
+    let start = batch.arena.len();
+    if data::row::read(body, flags, extended, layout, &mut batch.arena).is_err() {
+        return false;
+    }
+    let row = start..batch.arena.len();
+    // Nothing may be left of it, if columns were dropped.
+    if row.len() > 1 {
+        batch.items.push(Item::Row { key, row });
+    }
+    true
 }

@@ -39,31 +39,6 @@ pub struct TabletMap {
     replicas: Rc<Vec<Replicas>>,
     /// The tablets that are on the move; mostly none.
     transitions: BTreeMap<u32, Transition>,
-    home: Home,
-}
-
-/// On how many nodes a table is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Home {
-    /// On every node for itself: nobody else has a copy.
-    NodeLocal,
-    /// On this one.
-    Only(HostId),
-    /// On several, or in several copies.
-    Spread,
-}
-
-impl Home {
-    fn of(replicas: &[SmallVec<[TabletReplica; 1]>]) -> Home {
-        let first = replicas.first().and_then(|tablet| tablet.first());
-        match first {
-            None if replicas.iter().all(|tablet| tablet.is_empty()) => Home::NodeLocal,
-            Some(first) if replicas.iter().all(|tablet| tablet.len() == 1 && tablet[0].host == first.host) => {
-                Home::Only(first.host)
-            }
-            _ => Home::Spread,
-        }
-    }
 }
 
 impl TabletMap {
@@ -72,7 +47,6 @@ impl TabletMap {
         let log2_count = replicas.len().checked_ilog2()? as u8;
         (replicas.len().is_power_of_two() && log2_count <= MAX_LOG2_COUNT).then(|| TabletMap {
             log2_count,
-            home: Home::of(&replicas),
             replicas: Rc::new(replicas),
             transitions: BTreeMap::new(),
         })
@@ -175,7 +149,6 @@ impl TabletMap {
         let Some(ended) = self.transitions.remove(&tablet) else { return false };
         if moved {
             Rc::make_mut(&mut self.replicas)[tablet as usize] = ended.new_replicas;
-            self.home = Home::of(&self.replicas);
         }
         true
     }
@@ -192,15 +165,9 @@ impl TabletMap {
         self.holders(tablet).find(|replica| replica.host == host).map(|replica| replica.shard)
     }
 
-    /// Whether nobody but this node has a copy of anything of the table.
-    #[inline]
-    pub fn is_only_on(&self, host: HostId) -> bool {
-        self.transitions.is_empty()
-            && match self.home {
-                Home::NodeLocal => true,
-                Home::Only(only) => only == host,
-                Home::Spread => false,
-            }
+    /// Whether each node stores the table by itself.
+    pub fn is_node_local(&self) -> bool {
+        self.replicas.iter().all(|replicas| replicas.is_empty())
     }
 
     /// The tablets whose copies are on this shard of this host, or are coming there.
@@ -274,16 +241,11 @@ mod tests {
     fn who_has_copies() {
         let other = HostId::from_bytes([8; 16]);
         let own = allocate(2, host(), &[0]);
-        assert!(own.is_only_on(host()) && !own.is_only_on(other));
         let local = TabletMap::new(vec![SmallVec::new()]).expect("one tablet");
-        assert!(local.is_only_on(host()) && local.is_only_on(other));
+        assert!(local.is_node_local() && !own.is_node_local());
         let of = |hosts: &[HostId]| -> SmallVec<[TabletReplica; 1]> {
             hosts.iter().map(|host| TabletReplica { host: *host, shard: 0 }).collect()
         };
-        let spread = TabletMap::new(vec![of(&[host()]), of(&[other])]).expect("two tablets");
-        assert!(!spread.is_only_on(host()));
-        let several = TabletMap::new(vec![of(&[host(), other])]).expect("one tablet");
-        assert!(!several.is_only_on(host()));
         let mut moving = own;
         let transition = Transition {
             kind: transition::TransitionKind::Migration,
@@ -297,15 +259,14 @@ mod tests {
             (moving.shard_on(1, host()), moving.shard_on(1, other), moving.shard_on(0, other)),
             (Some(0), Some(0), None)
         );
-        assert!(!moving.is_only_on(host()));
         let set = moving.moving_write_set(1).expect("it is on the move");
         assert_eq!((set.replicas.len(), set.pending, moving.read_set(1).len()), (2, 1, 1));
         assert!(moving.moving_write_set(0).is_none());
         let mut moved = moving.clone();
         assert!(moving.end_transition(1, false) && !moving.end_transition(1, false));
-        assert!(moving.is_only_on(host()), "the old copies stay");
+        assert_eq!(moving.replicas(1)[0].host, host(), "the old copies stay");
         assert!(moved.end_transition(1, true));
-        assert!(!moved.is_only_on(host()) && moved.replicas(1)[0].host == other && moved.replicas(0)[0].host == host());
+        assert_eq!((moved.replicas(0)[0].host, moved.replicas(1)[0].host), (host(), other));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! has ([`Engine::truncate_at`]); when all shards of the node have done so, and before any of them takes in something of the new epoch, shard
 //! 0 writes it down ([`Engine::begin_epoch`]): a small file per table, replaced durably, `epoch` in the table's directory. So a start that
 //! finds an earlier epoch there than the metadata say knows that all that the node has of the table is void, whichever shard it was of and
-//! however many shards there are now ([`Engine::catch_up_with_epoch`]). A node alone truncates without epochs.
+//! however many shards there are now ([`Engine::catch_up_with_epoch`]). What a node stores by itself is truncated without epochs.
 
 use crate::commitlog::{self, Position};
 use crate::datadir::Made;

@@ -61,7 +61,6 @@ fn unreached(error: CallError) -> Unreached {
 
 /// Answers requests of other nodes' coordinators on this shard.
 pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<MetadataService>) {
-    crate::truncate::serve(internode);
     internode.serve(Verb::Replica, move |_, request: Bytes| {
         let (replica, metadata) = (replica.clone(), metadata.clone());
         async move { answer(&replica, &metadata, request).await }

@@ -195,12 +195,10 @@ pub enum Verb {
     Barrier = 6,
     /// Data of tablets that move.
     Stream = 7,
-    /// Emptying a table.
-    Truncate = 8,
     /// The calling node stops: it is to get no more requests. Answered by the transport.
-    Stopping = 9,
+    Stopping = 8,
     /// Writes that nodes missed and no hint will bring.
-    Missed = 10,
+    Missed = 9,
 }
 
 /// Which connection a verb uses: what has to be swift does not stand behind what is large.
@@ -218,7 +216,7 @@ impl Verb {
                 Lane::Control
             }
             Verb::Replica => Lane::Data,
-            Verb::Hint | Verb::Stream | Verb::Truncate => Lane::Bulk,
+            Verb::Hint | Verb::Stream => Lane::Bulk,
         }
     }
 }

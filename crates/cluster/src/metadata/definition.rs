@@ -192,16 +192,14 @@ pub enum Op {
     },
     /// Nobody works with metadata of a number below this any more: what is still on its way by such is refused.
     Fence(u64),
-    /// The data of a table from before an epoch are void, and what was routed by metadata from before it is refused. Only where
-    /// [`TRUNCATE_BY_EPOCH`](crate::topology::features::TRUNCATE_BY_EPOCH) is enabled.
+    /// The data of a table from before an epoch are void, and what was routed by metadata from before it is refused.
     Truncate {
         /// The table.
         table: TableId,
         /// The number of the metadata that this change leads to; in a snapshot, of those that the last such change led to.
         epoch: u64,
     },
-    /// Gives a type that was just made an identity: a later type of its name has another one. Only where
-    /// [`TYPE_IDENTITIES`](crate::topology::features::TYPE_IDENTITIES) is enabled.
+    /// Gives a type that was just made an identity: a later type of its name has another one.
     IdentifyType {
         /// The keyspace.
         keyspace: String,

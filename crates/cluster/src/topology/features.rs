@@ -5,26 +5,17 @@
 
 use super::Topology;
 
-/// Nodes agree on metadata by Raft.
-pub const RAFT_METADATA: &str = "RAFT_METADATA";
-/// Requests and answers travel between nodes in frames of version 1.
-pub const INTERNODE_V1: &str = "INTERNODE_V1";
-
-/// Tablets move by stages that are part of the metadata, with barriers and a fence.
-pub const TABLET_TRANSITIONS: &str = "TABLET_TRANSITIONS";
-
-/// Who answers a request holds on to the metadata under which it was let in, so tablets can move while a node without a copy is down. Release
-/// 0.1.0 lets go at once.
-pub const ANSWERS_HOLD_METADATA: &str = "ANSWERS_HOLD_METADATA";
-
-/// A TRUNCATE begins an epoch of its table: it is a change of the metadata, and replicas refuse what was routed by earlier ones.
-pub const TRUNCATE_BY_EPOCH: &str = "TRUNCATE_BY_EPOCH";
-
-/// The replication factor of a datacenter may be a list of racks. Nodes that do not know that would place tables otherwise.
-pub const RACK_LISTS: &str = "RACK_LISTS";
-
-/// User types have identities, so that a type is told apart from a later one of its name.
-pub const TYPE_IDENTITIES: &str = "TYPE_IDENTITIES";
+/// What release 0.1.0 can do. No code asks whether these are enabled: all nodes have them, and a node of a state before 0.1.0 that lacks one
+/// is not let in. What a later release adds gets a constant of its own, and is used once it is enabled.
+const SINCE_THE_FIRST_RELEASE: [&str; 7] = [
+    "RAFT_METADATA",
+    "INTERNODE_V1",
+    "TABLET_TRANSITIONS",
+    "ANSWERS_HOLD_METADATA",
+    "TRUNCATE_BY_EPOCH",
+    "RACK_LISTS",
+    "TYPE_IDENTITIES",
+];
 
 /// A feature that every release has, under the name by which clients of ScyllaDB look for it: tables are made of tablets.
 /// It is shown to clients, and is no feature that nodes agree upon.
@@ -40,16 +31,7 @@ pub fn shown(features: &[String]) -> String {
 
 /// What this release can do.
 pub fn supported() -> Vec<String> {
-    let features = [
-        RAFT_METADATA,
-        INTERNODE_V1,
-        TABLET_TRANSITIONS,
-        ANSWERS_HOLD_METADATA,
-        TRUNCATE_BY_EPOCH,
-        RACK_LISTS,
-        TYPE_IDENTITIES,
-    ];
-    features.map(str::to_owned).to_vec()
+    SINCE_THE_FIRST_RELEASE.map(str::to_owned).to_vec()
 }
 
 /// What is enabled and a node with these features lacks: it must not join, nor start.

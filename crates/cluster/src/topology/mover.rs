@@ -31,7 +31,6 @@
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
-use super::features::{ANSWERS_HOLD_METADATA, TABLET_TRANSITIONS};
 use crate::internode::Internode;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
@@ -173,7 +172,7 @@ impl Mover {
     fn without_those_down(&self, ready: Vec<Seen>) -> Result<(BTreeSet<HostId>, Vec<Seen>), NotFollowed> {
         let metadata = rt::shard::service::<MetadataService>().current();
         let liveness = self.internode.as_ref().map(|internode| internode.liveness());
-        let Some(liveness) = liveness.filter(|_| metadata.topology.has_feature(ANSWERS_HOLD_METADATA)) else {
+        let Some(liveness) = liveness else {
             return Ok((BTreeSet::new(), ready));
         };
         let members = metadata.topology.members().map(|node| node.host);
@@ -324,9 +323,6 @@ pub fn check(
     kind: TransitionKind,
     new: &[TabletReplica],
 ) -> Result<(), String> {
-    if !metadata.topology.has_feature(TABLET_TRANSITIONS) {
-        return Err("not all nodes of the cluster can move tablets yet".into());
-    }
     let known = metadata.table_by_id(table).filter(|known| !builtin::is_built_in(&known.schema.keyspace));
     let tablets = &known.ok_or("there is no such table")?.tablets;
     if tablet >= tablets.count() {

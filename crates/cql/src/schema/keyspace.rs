@@ -13,7 +13,6 @@ use cluster::metadata::{Keyspace, KeyspaceDefinition, NodeInfo, Op, builtin};
 use cluster::placement;
 use cluster::tablets::allocator::{self, Host};
 use cluster::tablets::strategy::{Replication, check_racks, copies, rack_list, racks_by_datacenter, racks_of};
-use cluster::topology::features::{self, RACK_LISTS};
 use model::options::OptionMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,8 +55,7 @@ pub(super) fn create(
     }
     warnings.extend(guardrails.check_replication(&definition)?);
     warnings.extend(too_few_nodes(&definition, &hosts));
-    let mut ops = enabling_rack_lists(metadata, &definition)?;
-    ops.push(Op::PutKeyspace(definition));
+    let ops = vec![Op::PutKeyspace(definition)];
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
@@ -109,8 +107,7 @@ pub(super) fn alter(
     }
     check_others(&properties)?;
     check_rack_lists(&definition, &hosts)?;
-    let mut ops = enabling_rack_lists(metadata, &definition)?;
-    ops.push(Op::PutKeyspace(definition));
+    let ops = vec![Op::PutKeyspace(definition)];
     Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
@@ -231,21 +228,6 @@ fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(
     let known = placement::racks(hosts);
     let is_known = |datacenter: &str, rack: &str| known.get(datacenter).is_some_and(|racks| racks.contains_key(rack));
     check_racks(&lists, is_known).map_err(|error| Error::Configuration(error.to_string()))
-}
-
-/// What a keyspace with lists of racks needs before it: all nodes must know them, and nodes that do not must not join any more.
-fn enabling_rack_lists(metadata: &Metadata, definition: &KeyspaceDefinition) -> Result<Vec<Op>, Error> {
-    let topology = &metadata.topology;
-    let is_alone = topology.members().next().is_none();
-    if racks_by_datacenter(&definition.replication).is_empty() || topology.has_feature(RACK_LISTS) || is_alone {
-        return Ok(Vec::new());
-    }
-    match features::to_enable(topology).iter().any(|feature| feature == RACK_LISTS) {
-        true => Ok(vec![Op::EnableFeatures(vec![RACK_LISTS.to_owned()])]),
-        false => Err(Error::Configuration(format!(
-            "Lists of racks as replication factors cannot be used until all nodes of the cluster support the feature {RACK_LISTS}"
-        ))),
-    }
 }
 
 /// Whether a statement changes lists of racks as ScyllaDB allows: by one rack, or it makes lists of numbers and changes nothing else.

@@ -2,7 +2,6 @@
 
 use super::tests::World;
 use cluster::metadata::{Op, own_node};
-use cluster::topology::{Node, features};
 use cluster::{NodeInfo, NodeState};
 use model::id::HostId;
 use std::rc::Rc;
@@ -19,8 +18,7 @@ fn cluster(datacenters: &[&str]) -> World {
         };
         Op::PutNode(Box::new(own_node(&info, NodeState::Normal)))
     };
-    let mut ops: Vec<Op> = datacenters.iter().enumerate().map(node).collect();
-    ops.push(Op::EnableFeatures(features::supported()));
+    let ops: Vec<Op> = datacenters.iter().enumerate().map(node).collect();
     world.metadata = Rc::new(world.metadata.with(&ops).unwrap());
     world
 }
@@ -154,36 +152,6 @@ fn a_factor_can_be_a_list_of_racks() {
             hosts.sort();
             assert_eq!(hosts, [1, 3, 4], "one copy in each of r0, r2 and r3");
         }
-    });
-}
-
-#[test]
-fn lists_of_racks_wait_until_all_nodes_know_them() {
-    rt::block_on(async {
-        let create = "CREATE KEYSPACE k WITH replication = {'a': ['r0']}";
-        let knows = |feature: &String| feature != features::RACK_LISTS;
-        let mut world = World::with_features(features::supported().into_iter().filter(knows).collect());
-        let info = |n: u8| NodeInfo {
-            host_id: HostId::from_bytes([n + 1; 16]),
-            datacenter: "a".to_owned(),
-            rack: format!("r{n}"),
-            ..(*world.node).clone()
-        };
-        let (first, second) = (own_node(&info(0), NodeState::Normal), own_node(&info(1), NodeState::Normal));
-        let old =
-            Node { features: second.features.iter().filter(|one| knows(one)).cloned().collect(), ..second.clone() };
-        let put = |node: &Node| Op::PutNode(Box::new(node.clone()));
-        world.metadata = Rc::new(world.metadata.with(&[put(&first), put(&old)]).unwrap());
-        let refused = answer(&mut world, create);
-        assert!(refused.contains("until all nodes of the cluster support the feature RACK_LISTS"), "{refused}");
-        assert_eq!(answer(&mut world, &create.replace("['r0']", "1")), "ok 1");
-        let refused = answer(&mut world, "ALTER KEYSPACE k WITH replication = {'a': ['r0']}");
-        assert!(refused.contains("RACK_LISTS"), "{refused}");
-        // Once both know them the feature is enabled with the first list, so that no other node can join any more.
-        world.metadata = Rc::new(world.metadata.with(&[put(&second)]).unwrap());
-        assert_eq!(answer(&mut world, "ALTER KEYSPACE k WITH replication = {'a': ['r0']}"), "ok 2");
-        assert!(world.metadata.topology.has_feature(features::RACK_LISTS));
-        assert!(!features::missing(&world.metadata.topology, &old.features).is_empty());
     });
 }
 

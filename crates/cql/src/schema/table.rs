@@ -9,7 +9,6 @@ use crate::syntax::ast::{CreateTable, DropTable};
 use cluster::Metadata;
 use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op, TableDefinition, TabletsDefinition};
 use cluster::tablets::count::Wishes;
-use cluster::topology::features::TRUNCATE_BY_EPOCH;
 use model::id::{SchemaVersion, TableId};
 use model::options::OptionMap;
 
@@ -45,12 +44,6 @@ pub(super) fn create(
     let mut ops = vec![Op::PutTable(Box::new(definition)), Op::PutTablets(tablets)];
     if is_given {
         // An earlier table may have had this id. Its rows in commitlogs, hints, sstables and requests are older than the epoch.
-        if !metadata.topology.has_feature(TRUNCATE_BY_EPOCH) {
-            return Err(Error::Configuration(format!(
-                "A table can be created with a given id when all nodes of the cluster have the feature {TRUNCATE_BY_EPOCH}: \
-                 upgrade the other nodes first, or leave the id out"
-            )));
-        }
         ops.push(Op::Truncate { table: id, epoch: metadata.number + 1 });
     }
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))

@@ -21,13 +21,7 @@ pub(crate) struct World {
 impl World {
     /// A new node's metadata, and the keyspace `ks`.
     pub(crate) fn new() -> World {
-        World::with_features(cluster::topology::features::supported())
-    }
-
-    /// The same in a cluster that has enabled these features.
-    pub(crate) fn with_features(features: Vec<String>) -> World {
-        let features = Op::EnableFeatures(features);
-        let metadata = Metadata::empty().with(&builtin::ops()).unwrap().with(&[features]).unwrap();
+        let metadata = Metadata::empty().with(&builtin::ops()).unwrap();
         let mut world = World { metadata: Rc::new(metadata), node: Rc::new(node()) };
         world
             .run("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")

@@ -19,10 +19,9 @@ pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Optio
             None => Error::invalid(format!("unconfigured table {name}")),
         });
     }
-    let service = rt::shard::service::<cluster::MetadataService>();
-    let metadata = service.current();
-    let (table, own) = (names::table(&metadata, &keyspace, name)?.schema.id, service.info().host_id);
-    match cluster::truncate::everywhere(metadata, table, own, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
+    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let table = names::table(&metadata, &keyspace, name)?.schema.id;
+    match cluster::truncate::everywhere(metadata, table, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
         Ok(()) => Ok(Answer::new(AnswerKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),
     }

@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::syntax::ast::{CreateType, DropType, TypeName};
 use cluster::Metadata;
 use cluster::metadata::{Op, TypeDefinition};
-use cluster::topology::features::TYPE_IDENTITIES;
 use model::CqlType;
 
 /// The most fields of a user type: an index into them is stored as a signed 16-bit number.
@@ -34,11 +33,9 @@ pub(super) fn create(metadata: &Metadata, statement: &CreateType) -> Result<Made
     }
     check_distinct(name, &fields)?;
     let definition = TypeDefinition { keyspace: keyspace.to_owned(), name: name.to_owned(), fields };
-    let mut ops = vec![Op::PutType(definition)];
-    if has_identities(metadata) {
-        let (keyspace, name) = (keyspace.to_owned(), name.to_owned());
-        ops.push(Op::IdentifyType { keyspace, name, identity: rt::random::time_uuid() });
-    }
+    let identity = rt::random::time_uuid();
+    let identify = Op::IdentifyType { keyspace: keyspace.to_owned(), name: name.to_owned(), identity };
+    let ops = vec![Op::PutType(definition), identify];
     Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Type(name.to_owned()), keyspace))
 }
 
@@ -75,11 +72,6 @@ pub(super) fn drop(metadata: &Metadata, statement: &DropType) -> Result<Made, Er
     }
     let ops = vec![Op::DropType { keyspace: keyspace.to_owned(), name: name.to_owned() }];
     Ok(Made::new(ops, SchemaAction::Dropped, SchemaTarget::Type(name.to_owned()), keyspace))
-}
-
-/// Whether all nodes know the identities of types. A node by itself, as tests have it, is in no topology.
-fn has_identities(metadata: &Metadata) -> bool {
-    metadata.topology.has_feature(TYPE_IDENTITIES) || metadata.topology.members().next().is_none()
 }
 
 /// The type of a field.

@@ -241,7 +241,7 @@ async fn start_four(directory: &Path, addresses: &[SocketAddr], copies: &Arc<Ato
     for node in &nodes {
         node.sees("a cluster of four", |metadata| {
             let normal = metadata.topology.members().filter(|node| node.state == NodeState::Normal);
-            normal.count() == 4 && metadata.topology.has_feature("TABLET_TRANSITIONS")
+            normal.count() == 4
         })
         .await;
     }

@@ -13,6 +13,7 @@ use crate::request::{Context, ReadCommand};
 use bytes::Bytes;
 use engine::LARGE;
 use model::fragment::Fragment;
+use model::key::ClusteringCut;
 
 /// Bytes of fragments after which a part ends, however few of them a page would show.
 const MAX_BYTES: usize = 4 << 20;
@@ -65,13 +66,9 @@ impl Replica {
             Some(found) => self.go_on(found, command, context, first).await?,
         };
         let schema = reader.schema().clone();
-        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
-        let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, resumed);
-        if let Some(resume) = &command.slice.resume
-            && let Some(cut) = querier::first_cut(&resume.rows, command.slice.reversed)
-        {
-            builder.goes_on_at(cut);
-        }
+        let mut builder = PageBuilder::of(&schema, command);
+        let resume = command.slice.resume.as_ref();
+        let begins = resume.and_then(|resume| querier::first_cut(&resume.rows, command.slice.reversed));
         let mut part = FragmentPage { fragments: Vec::new(), last: None };
         let mut bytes = 0;
         let mut partition = Bytes::new();
@@ -101,6 +98,8 @@ impl Replica {
                             return Ok(part);
                         }
                     }
+                    // A part never ends where it begins: the next one would do the same.
+                    let place = place.filter(|place| begins.as_ref().is_none_or(|cut| !is_at(place, cut)));
                     if bytes >= MAX_BYTES && place.is_some() {
                         part.last = place;
                         let (head, last) = (builder.head(), part.last.as_ref());
@@ -140,14 +139,23 @@ fn place_of(fragment: &Fragment, partition: &mut Bytes) -> Option<Position> {
         }
         Fragment::Static(_) | Fragment::PartitionEnd => None,
         Fragment::Row { key, .. } => at(key, 0),
-        Fragment::Change { at: cut, .. } => at(&cut.prefix, if cut.after { 1 } else { -1 }),
+        Fragment::Change { at: cut, .. } => at(&cut.prefix, weight_of(cut)),
     }
+}
+
+/// Whether a position among rows is that of a cut.
+fn is_at(position: &Position, cut: &ClusteringCut) -> bool {
+    position.weight == weight_of(cut) && position.prefix == cut.prefix
+}
+
+fn weight_of(cut: &ClusteringCut) -> i8 {
+    if cut.after { 1 } else { -1 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::key::{Clustering, ClusteringCut, DecoratedKey};
+    use model::key::{Clustering, DecoratedKey};
     use model::row::Row;
     use model::time::Tombstone;
 

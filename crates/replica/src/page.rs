@@ -6,8 +6,9 @@
 use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::output::{Binding, Output};
+use crate::querier;
 use crate::reduce::Reducer;
-use crate::request::Limits;
+use crate::request::{Limits, ReadCommand};
 use bytes::Bytes;
 use engine::PartitionHead;
 use model::compact::{Cover, is_live, live_cells, live_marker};
@@ -121,6 +122,7 @@ pub struct PageBuilder<'a> {
     reducer: Option<Reducer>,
     limits: Limits,
     now: Seconds,
+    /// The partition in which the previous page ended, and the rows it returned of it.
     resumed: Option<(Bytes, u64)>,
     /// Without its rows.
     page: Page,
@@ -131,7 +133,7 @@ pub struct PageBuilder<'a> {
     dead_static_row: Option<Row>,
     /// Whether the partition's end has not come.
     inside: bool,
-    /// Where the partition goes on: a deletion that is open there was counted by the page before.
+    /// Where the partition goes on, in the reader's order: a deletion that is open there was counted by the page before.
     goes_on_at: Option<ClusteringCut>,
     rows_in_partition: u64,
     /// The tombstones of a partition or its static row reached the limit, and no live row came since: the page ends with the
@@ -144,14 +146,19 @@ pub struct PageBuilder<'a> {
 }
 
 impl<'a> PageBuilder<'a> {
-    /// A page for this output. `resumed` names the partition in which the previous page ended, and the rows it returned of it.
-    pub fn new(
-        schema: &'a TableSchema,
-        output: &'a Output,
-        limits: Limits,
-        now: Seconds,
-        resumed: Option<(Bytes, u64)>,
-    ) -> Self {
+    /// The page that a command asks for. What the page before it has returned or counted of the partition in which it begins does not
+    /// count again: without this a page could end where it begins, and the query never would.
+    pub fn of(schema: &'a TableSchema, command: &'a ReadCommand) -> Self {
+        let mut builder = PageBuilder::new(schema, &command.output, command.limits, command.now);
+        if let Some(resume) = &command.slice.resume {
+            builder.resumed = Some((resume.key.key.clone(), command.resumed_rows));
+            builder.goes_on_at = querier::first_cut(&resume.rows, command.slice.reversed);
+        }
+        builder
+    }
+
+    /// The first page for this output.
+    pub fn new(schema: &'a TableSchema, output: &'a Output, limits: Limits, now: Seconds) -> Self {
         PageBuilder {
             schema,
             output,
@@ -159,7 +166,7 @@ impl<'a> PageBuilder<'a> {
             reducer: Reducer::new(output, schema),
             limits,
             now,
-            resumed,
+            resumed: None,
             page: Page::default(),
             body: Vec::new(),
             key: None,
@@ -178,11 +185,6 @@ impl<'a> PageBuilder<'a> {
     /// Makes a digest of what is read as well.
     pub fn digest_into(&mut self, digester: &'a mut Digester) {
         self.digester = Some(digester);
-    }
-
-    /// Says where in the resumed partition the page begins, in the reader's order: a deletion that is open there does not count again.
-    pub fn goes_on_at(&mut self, cut: ClusteringCut) {
-        self.goes_on_at = Some(cut);
     }
 
     /// The head of the partition of which the page has taken a part and not the end.

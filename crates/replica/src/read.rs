@@ -217,15 +217,9 @@ impl Replica {
             Some(found) => (permit, reader) = self.go_on(found, command, context, range).await?,
         }
         let schema = reader.schema().clone();
-        let last_rows = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
-        let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, last_rows);
+        let mut builder = PageBuilder::of(&schema, command);
         if let Some(digester) = digester {
             builder.digest_into(digester);
-        }
-        if let Some(resume) = &command.slice.resume
-            && let Some(cut) = querier::first_cut(&resume.rows, command.slice.reversed)
-        {
-            builder.goes_on_at(cut);
         }
         while !self.fill_page(&mut reader, &mut builder, &mut permit, context).await? {
             let Some((next, behind)) = ranges.split_first() else { break };

@@ -301,8 +301,7 @@ impl Coordinator {
             read.withdraw(&replicas);
             replicas.extend(others);
         };
-        let resumed = command.slice.resume.as_ref().map(|resume| (resume.key.key.clone(), command.resumed_rows));
-        let page = reconcile::page_of(&table.schema, &command.output, command.limits, command.now, resumed, &merged);
+        let page = reconcile::page_of(&table.schema, command, &merged);
         let required = read.tally.required();
         let (page, goes_on) = page.map_err(|error| CoordinatorError::of(error, options.consistency, required))?;
         Ok(Reconciled { page: Box::new(page), goes_on, sources })

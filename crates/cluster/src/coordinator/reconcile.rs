@@ -13,7 +13,7 @@ use model::row::Row;
 use model::schema::{ClusteringOrder, TableSchema};
 use model::time::{Seconds, Tombstone};
 use replica::page::{Flow, PageBuilder};
-use replica::{FragmentPage, Output, Page, PageEnd, Position, Region, ReplicaError};
+use replica::{FragmentPage, Page, PageEnd, Position, ReadCommand, Region, ReplicaError};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
@@ -222,17 +222,13 @@ fn ranges(partition: &Partition, reversed: bool, cut: Option<&Position>) -> Vec<
     out
 }
 
-/// A page of merged data, and whether it goes on behind the page although no limit was reached: more has to be asked for.
+/// The page of merged data that a command asks for, and whether it goes on behind the page although no limit was reached: more has to be asked for.
 pub(super) fn page_of(
     schema: &TableSchema,
-    output: &Output,
-    limits: replica::Limits,
-    now: Seconds,
-    resumed: Option<(bytes::Bytes, u64)>,
+    command: &ReadCommand,
     merged: &Merged,
 ) -> Result<(Page, bool), ReplicaError> {
-    let resumed_in = resumed.clone();
-    let mut builder = PageBuilder::new(schema, output, limits, now, resumed);
+    let mut builder = PageBuilder::of(schema, command);
     let mut skipping = false;
     for fragment in &merged.fragments {
         if skipping && !matches!(fragment, Fragment::PartitionStart { .. }) {
@@ -250,7 +246,8 @@ pub(super) fn page_of(
     // No limit was reached: the page ends where somebody's part does, unless it is done with that partition already.
     let last = page.last.as_ref().filter(|last| last.key == cut.key);
     if last.is_none_or(|last| last.region != Region::End) {
-        let before = resumed_in.filter(|(key, _)| *key == cut.key).map_or(0, |(_, rows)| rows);
+        let resumed = command.slice.resume.as_ref().filter(|resume| resume.key.key == cut.key);
+        let before = resumed.map_or(0, |_| command.resumed_rows);
         page.rows_in_last = if last.is_some() { page.rows_in_last } else { before };
         page.last = Some(cut.clone());
     }

@@ -43,7 +43,7 @@ fn tombstones_of_partitions_end_a_page() {
     let output = Output::new(vec![OutputColumn::Value(ColumnId(0))], false, false);
     let limits =
         Limits { rows: 10, per_partition: 10, bytes: 1 << 20, tombstones: 3, unpaged_bytes: 1 << 20, paged: true };
-    let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+    let mut builder = PageBuilder::new(&schema, &output, limits, 1);
     let dead = Tombstone { timestamp: 9, deletion_time: 0 };
     let mut partition = |n: u8, tombstone: Tombstone, row: bool| {
         let key = DecoratedKey::new(Bytes::copy_from_slice(&[0, 0, 0, n]));
@@ -89,7 +89,7 @@ fn rows_are_reduced_to_one_row_of_parts() {
         (&[Some(4), None], 2, PageEnd::Exhausted),
         (&[], 0, PageEnd::Exhausted),
     ] {
-        let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+        let mut builder = PageBuilder::new(&schema, &output, limits, 1);
         for (n, value) in values.iter().take(3).enumerate() {
             let key = DecoratedKey::new(Bytes::copy_from_slice(&(n as i32).to_be_bytes()));
             builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
@@ -135,7 +135,7 @@ fn a_row_of_which_only_a_dropped_column_is_left_is_not_seen() {
             unpaged_bytes: 1 << 20,
             paged: true,
         };
-        let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+        let mut builder = PageBuilder::new(&schema, &output, limits, 1);
         let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
         builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
         let mut row = RowBuilder::new(marker, Tombstone::LIVE);
@@ -152,7 +152,7 @@ fn a_column_that_is_named_many_times_is_counted_before_it_is_copied() {
     for (paged, times, fits) in [(false, 9, true), (false, 11, false), (true, 9, true), (true, 11, false)] {
         let output = Output::new(vec![OutputColumn::Value(ColumnId(0)); times], false, false);
         let limits = Limits { rows: 1, per_partition: 1, bytes: 100, tombstones: 9, unpaged_bytes: 10_000, paged };
-        let mut builder = PageBuilder::new(&schema, &output, limits, 1, None);
+        let mut builder = PageBuilder::new(&schema, &output, limits, 1);
         let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
         builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
         let mut row = RowBuilder::new(None, Tombstone::LIVE);

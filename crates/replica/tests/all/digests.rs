@@ -51,7 +51,7 @@ fn queries() -> Vec<Query> {
 /// The page that a coordinator makes of data for reconciliation.
 fn page_of(command: &ReadCommand, fragments: Vec<model::fragment::Fragment>) -> Page {
     let schema = schema(1);
-    let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now, None);
+    let mut builder = PageBuilder::new(&schema, &command.output, command.limits, command.now);
     for fragment in fragments {
         if builder.push(fragment).unwrap() == Flow::Stop {
             break;
@@ -96,6 +96,32 @@ fn the_same_data_has_the_same_digest_and_the_data_behind_it_the_same_page() {
             b.stop().await;
         });
     }
+}
+
+/// A static row that is as large as a part may be comes with each part: a part that ended at the deletion that is open where it begins
+/// would be followed by the same part.
+#[test]
+fn parts_with_a_large_static_row_get_on() {
+    let scratch = Scratch::new("large-static");
+    rt::block_on(async {
+        let engine = engine(&scratch).await;
+        Change::LargeStatic { k: 1, size: 5 << 20 }.apply(&engine, 1);
+        Change::DeleteRange { k: 1, from: (1, 0), to: (3, 0), open: false }.apply(&engine, 2);
+        Change::Row { k: 1, a: 5, b: 0, size: 10 }.apply(&engine, 3);
+        let mut query = Query::of_key(1, 1, 100);
+        query.limits.tombstones = 1;
+        let replica = replica(&engine);
+        let (mut before, mut ends) = (None::<Page>, Vec::new());
+        while let Some(command) = query.command(1, before.as_ref()) {
+            let part = fragments(&replica, &command, &context()).await.unwrap();
+            let Some(last) = part.last else { break };
+            assert!(!ends.contains(&last), "{last:?} again");
+            ends.push(last.clone());
+            before = Some(Page { end: replica::PageEnd::Bytes, last: Some(last), ..Page::default() });
+        }
+        assert_eq!(ends.len(), 4, "both ends of the deletion, the row, the partition: {ends:?}");
+        engine.stop().await;
+    });
 }
 
 #[test]

@@ -4,11 +4,13 @@ use super::*;
 use bytes::Bytes;
 use model::id::{ColumnId, SchemaVersion, TableId};
 use model::options::TableOptions;
+use model::range::{PartitionRange, Resume, RowRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{Column, ColumnKind};
 use model::types::CqlType;
 use proptest::prelude::*;
-use replica::{Limits, OutputColumn};
+use replica::{Limits, Output, OutputColumn};
+use smallvec::smallvec;
 use uuid::Uuid;
 
 const NOW: Seconds = 1000;
@@ -69,14 +71,29 @@ fn output() -> Output {
     Output::new(vec![OutputColumn::Clustering(0), OutputColumn::Value(VALUE)], false, false)
 }
 
-fn limits(rows: u64) -> Limits {
-    Limits {
+/// Asks for a page of so many rows of everything.
+fn command(rows: u64) -> ReadCommand {
+    let limits = Limits {
         rows,
         per_partition: u64::MAX,
         bytes: u64::MAX,
         tombstones: u64::MAX,
         paged: true,
         unpaged_bytes: u64::MAX,
+    };
+    ReadCommand {
+        table: schema().id,
+        schema_version: schema().version,
+        ranges: smallvec![PartitionRange::FULL],
+        slice: Rc::new(Slice::full()),
+        output: Rc::new(output()),
+        limits,
+        now: NOW,
+        resumed_rows: 0,
+        bypass_cache: false,
+        query: None,
+        first_page: true,
+        ends_with_rows: false,
     }
 }
 
@@ -99,7 +116,7 @@ fn each_gets_what_it_lacks() {
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(5, 20)), (3, dead_row(9))]);
     let b = stream(1, Tombstone::LIVE, &[(1, row(6, 11)), (3, row(5, 30)), (4, row(5, 40))]);
     let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None), part(Vec::new(), None)]);
-    let (page, more) = page_of(&schema(), &output(), limits(100), NOW, None, &merged).expect("a page");
+    let (page, more) = page_of(&schema(), &command(100), &merged).expect("a page");
     assert_eq!((rows_of(&page), more), (vec![(1, 11), (2, 20), (4, 40)], false));
     let told: Vec<Vec<_>> = merged.repairs.iter().map(|all| all.iter().map(told).collect()).collect();
     assert_eq!(told[0], [(vec![1, 4], false, 0)]);
@@ -113,7 +130,7 @@ fn what_is_deleted_is_sent_to_nobody() {
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(8, 20))]);
     let b = stream(1, tombstone, &[(3, row(9, 30))]);
     let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None)]);
-    let (page, _) = page_of(&schema(), &output(), limits(100), NOW, None, &merged).expect("a page");
+    let (page, _) = page_of(&schema(), &command(100), &merged).expect("a page");
     assert_eq!(rows_of(&page), [(2, 20), (3, 30)]);
     assert_eq!(told(&merged.repairs[0][0]), (vec![3], true, 0));
     assert_eq!(told(&merged.repairs[1][0]), (vec![2], false, 0), "row 1 is deleted");
@@ -126,7 +143,7 @@ fn what_somebody_is_not_known_to_have_is_cut_off() {
     // The first has told two rows and may have more; what the second has behind them may be deleted there.
     let merged = merge(&schema(), false, NOW, vec![part(a, Some(at(1, 2))), part(b, Some(at(1, 4)))]);
     assert_eq!(merged.cut, Some(at(1, 2)));
-    let (page, more) = page_of(&schema(), &output(), limits(2), NOW, None, &merged).expect("a page");
+    let (page, more) = page_of(&schema(), &command(2), &merged).expect("a page");
     assert_eq!((rows_of(&page), more, page.last, page.rows_in_last), (vec![], true, Some(at(1, 2)), 0));
     assert_eq!(told(&merged.repairs[0][0]), (vec![1, 2], false, 0));
     assert!(merged.repairs[1].is_empty());
@@ -148,7 +165,7 @@ fn open_deletions_end_at_the_cut() {
     ];
     let b = stream(1, Tombstone::LIVE, &[(2, row(5, 20)), (3, row(8, 30))]);
     let merged = merge(&schema(), false, NOW, vec![part(a.clone(), None), part(b.clone(), Some(at(1, 3)))]);
-    let (page, more) = page_of(&schema(), &output(), limits(9), NOW, None, &merged).expect("a page");
+    let (page, more) = page_of(&schema(), &command(9), &merged).expect("a page");
     assert_eq!((rows_of(&page), more, page.rows_in_last), (vec![(3, 30)], true, 1));
     let repair = &merged.repairs[1][0];
     let [range] = &repair.parts().range_tombstones[..] else { panic!("one range") };
@@ -160,6 +177,31 @@ fn open_deletions_end_at_the_cut() {
     let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None)]);
     let [range] = &merged.repairs[1][0].parts().range_tombstones[..] else { panic!("one range") };
     assert_eq!(range.end, ClusteringCut::after(clustering(9)));
+}
+
+/// Where a deletion is open at the end of a page it was counted there: with a limit of one tombstone the next page would end where it
+/// begins, and so would all others.
+#[test]
+fn a_deletion_that_is_open_where_a_page_begins_does_not_end_it() {
+    let tombstone = Tombstone::new(7, NOW);
+    let cut = ClusteringCut::before(clustering(3));
+    let own = vec![
+        Fragment::PartitionStart { key: key(1), tombstone: Tombstone::LIVE },
+        Fragment::Change { at: cut.clone(), tombstone },
+        Fragment::Change { at: ClusteringCut::after(clustering(9)), tombstone: Tombstone::LIVE },
+        Fragment::PartitionEnd,
+    ];
+    let merged = merge(&schema(), false, NOW, vec![part(own.clone(), None), part(own, None)]);
+    let mut command = command(9);
+    command.limits.tombstones = 1;
+    let place = |page: Page| page.last.map(|last| (last.prefix, last.weight));
+    let (first, _) = page_of(&schema(), &command, &merged).expect("a page");
+    assert_eq!(place(first), Some((clustering(3), -1)));
+    let rows = vec![RowRange { start: cut, end: ClusteringCut::END }];
+    let resume = Resume { key: key(1), rows, static_row: true };
+    command.slice = Rc::new(Slice { resume: Some(resume), ..Slice::full() });
+    let (second, _) = page_of(&schema(), &command, &merged).expect("a page");
+    assert_eq!(place(second), Some((clustering(9), 1)));
 }
 
 #[test]
@@ -174,7 +216,7 @@ fn reversed_deletions_are_told_in_the_tables_order() {
     ];
     let b = stream(1, Tombstone::LIVE, &[(8, row(5, 80)), (2, row(5, 20))]);
     let merged = merge(&schema(), true, NOW, vec![part(a, None), part(b, None)]);
-    let (page, _) = page_of(&schema(), &output(), limits(9), NOW, None, &merged).expect("a page");
+    let (page, _) = page_of(&schema(), &command(9), &merged).expect("a page");
     assert_eq!(rows_of(&page), [(2, 20)]);
     let [range] = &merged.repairs[1][0].parts().range_tombstones[..] else { panic!("one range") };
     assert_eq!(
@@ -266,7 +308,7 @@ proptest! {
         let schema = schema();
         let all: Vec<Vec<Fragment>> = replicas.iter().map(|rows| fragments_of(rows)).collect();
         let whole = merge(&schema, false, NOW, all.iter().map(|own| part(own.clone(), None)).collect());
-        let (expected, more) = page_of(&schema, &output(), limits(u64::MAX), NOW, None, &whole).expect("a page");
+        let (expected, more) = page_of(&schema, &command(u64::MAX), &whole).expect("a page");
         prop_assert!(!more);
         let mut found = Vec::new();
         let mut start: Option<Position> = None;
@@ -277,7 +319,7 @@ proptest! {
             };
             let parts = all.iter().map(|own| told_by(&rest(own), n)).collect();
             let merged = merge(&schema, false, NOW, parts);
-            let (page, more) = page_of(&schema, &output(), limits(wanted), NOW, None, &merged).expect("a page");
+            let (page, more) = page_of(&schema, &command(wanted), &merged).expect("a page");
             found.extend(rows_of(&page));
             if !more && page.end == PageEnd::Exhausted {
                 break;

@@ -93,6 +93,7 @@ pub fn clustering(parts: &[i32]) -> Clustering {
 pub enum Change {
     Row { k: i32, a: i32, b: i32, size: usize },
     Static { k: i32 },
+    LargeStatic { k: i32, size: usize },
     DeleteStatic { k: i32 },
     DeleteRow { k: i32, a: i32, b: i32 },
     DeletePrefix { k: i32, a: i32 },
@@ -106,6 +107,7 @@ impl Change {
         let k = match self {
             Change::Row { k, .. }
             | Change::Static { k }
+            | Change::LargeStatic { k, .. }
             | Change::DeleteStatic { k }
             | Change::DeleteRow { k, .. }
             | Change::DeletePrefix { k, .. }
@@ -124,6 +126,11 @@ impl Change {
             Change::Static { .. } => {
                 let mut row = RowBuilder::new(None, Tombstone::LIVE);
                 row.push(&Cell::live(STATIC, timestamp, timestamp.to_string().as_bytes()));
+                builder.static_row(row.finish());
+            }
+            Change::LargeStatic { size, .. } => {
+                let mut row = RowBuilder::new(None, Tombstone::LIVE);
+                row.push(&Cell::live(STATIC, timestamp, &vec![b's'; *size]));
                 builder.static_row(row.finish());
             }
             Change::DeleteStatic { .. } => {

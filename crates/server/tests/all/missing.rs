@@ -4,6 +4,8 @@
 use crate::support::{Scratch, ask, live};
 use cql::api::AnswerKind;
 use engine::Engine;
+use rt::sync::Deadline;
+use rt::time::Duration;
 use std::path::{Path, PathBuf};
 
 const ROWS: i32 = 20;
@@ -23,7 +25,7 @@ async fn rows() -> Result<usize, String> {
 }
 
 /// Rows in sstables, rows in the log, a table of which there is only a log, one that was truncated while the log has its rows, and one
-/// with an epoch.
+/// that was made with a given id.
 async fn fill() {
     let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
     ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 1}}")).await.expect("made");
@@ -88,7 +90,16 @@ fn paths(root: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// Whether the inventory names three directories of tables, one epoch and the marks of two tables.
+/// Waits, for a minute at most.
+async fn wait_until(is_so: impl Fn() -> bool) {
+    let deadline = Deadline::after(Duration::from_secs(60));
+    while !is_so() {
+        assert!(!deadline.is_past(), "it did not come to be within a minute");
+        rt::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether the inventory names three directories of tables, and epochs and marks of two tables.
 fn is_noted(root: &Path) -> bool {
     let text = std::fs::read_to_string(root.join("messina.stamp")).expect("readable");
     let json = &text[text.find('\n').expect("two parts") + 1..];
@@ -98,7 +109,7 @@ fn is_noted(root: &Path) -> bool {
         let noted = inventory[field].as_object().map(|map| map.len());
         noted.or(inventory[field].as_array().map(|list| list.len())) == Some(count)
     };
-    has("tables", 3) && has("epochs", 1) && has("marks", 2)
+    has("tables", 3) && has("epochs", 2) && has("marks", 2)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,9 +152,7 @@ fn whatever_is_missing_is_named_or_nothing_is_lost() {
     live(&home, false, true, move || async move {
         fill().await;
         // What is in the tables' directories is noted soon after it was made.
-        while !is_noted(&from) {
-            rt::time::sleep(rt::time::Duration::from_millis(5)).await;
-        }
+        wait_until(|| is_noted(&from)).await;
         // The kernel has what a kill would leave.
         copy(&from, &to);
     })
@@ -240,9 +249,7 @@ fn an_older_copy_of_a_tables_directory_is_refused() {
             let written = value["inventory"]["marks_written"].as_object().cloned().unwrap_or_default();
             written.values().any(|shards| shards["0"].as_u64().is_some_and(|times| times >= 2))
         };
-        while !is_noted() {
-            rt::time::sleep(rt::time::Duration::from_millis(5)).await;
-        }
+        wait_until(is_noted).await;
     })
     .expect("the node starts");
     let marks = dir(&home).join("replay-marks-0");

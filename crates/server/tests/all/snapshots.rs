@@ -2,10 +2,9 @@
 //! or not there.
 
 use crate::support::{Scratch, ask, config, live_with};
-use cluster::metadata::{Change, MetadataService, Op, change};
+use cluster::metadata::{Change, MetadataService};
 use engine::UNFINISHED_SNAPSHOT;
 use engine::datadir::table_dir_name;
-use model::id::TableId;
 use rt::ShardId;
 use rt::time::Duration;
 use server::admin::operations::TableName;
@@ -30,19 +29,6 @@ fn stall_the_others() {
         let busy = move || async move { std::thread::sleep(STALL * shard as u32) };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), busy)).detach();
     }
-}
-
-fn table() -> TableId {
-    let metadata = rt::shard::service::<MetadataService>().current();
-    metadata.tables().find(|table| table.schema.keyspace == "ks").expect("it is there").schema.id
-}
-
-/// What a TRUNCATE does on each node of a cluster of several.
-async fn truncate_by_epoch() {
-    let table = table();
-    let changed =
-        change(move |metadata, _| Ok::<_, String>((vec![Op::Truncate { table, epoch: metadata.number + 1 }], ())));
-    changed.await.expect("changed");
 }
 
 /// The snapshots of all tables, and the number of Data files in each.
@@ -71,16 +57,13 @@ fn all_shards_of_a_node_take_one_snapshot() {
         ask("TRUNCATE ks.t").await.expect("truncated");
         insert().await;
         stall_the_others();
-        truncate_by_epoch().await;
-        insert().await;
-        stall_the_others();
         ask("DROP TABLE ks.t").await.expect("dropped");
     })
     .expect("it starts");
     let found = snapshots(&scratch.0);
     let of = |kind: &str| found.iter().filter(|(name, _)| name.starts_with(kind)).collect::<Vec<_>>();
-    assert_eq!((of("truncated-").len(), of("dropped-").len()), (2, 1), "{found:?}");
-    let all = found.values().max().expect("three");
+    assert_eq!((of("truncated-").len(), of("dropped-").len()), (1, 1), "{found:?}");
+    let all = found.values().max().expect("two");
     assert!(found.values().all(|data| data == all), "each has all tablets: {found:?}");
 }
 

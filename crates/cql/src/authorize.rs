@@ -1,5 +1,5 @@
 //! Permissions. Every statement asks here, once per resource it touches. There are no roles yet, so every request is allowed
-//! (docs/cql.md, "Not yet").
+//! (docs/cql.md, "Not supported yet").
 
 use crate::error::Error;
 

@@ -18,6 +18,7 @@ use model::fragment::Fragment;
 use model::options::OptionMap;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
+use rt::task::Group;
 use rt::time::Duration;
 use sstable::{Algorithm, Component, Compression, Generation, LARGE, Place, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
@@ -72,7 +73,7 @@ impl Engine {
         let _running = Running::new(&self.counters().flushes_running);
         self.compactions().wake_share();
         while let Some(memtable) = tablet.oldest_sealed() {
-            let written = rt::task::background(self.write_memtable(table, &memtable)).await;
+            let written = rt::task::in_group(Group::Maintenance, self.write_memtable(table, &memtable)).await;
             match written {
                 Ok(sstable) => {
                     add(&self.counters().flushes, 1);

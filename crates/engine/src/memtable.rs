@@ -213,7 +213,7 @@ impl Drop for Memtable {
         self.retire();
         let partitions = std::mem::replace(self.partitions.get_mut(), Partitions::new(&PartitionRange::FULL));
         if self.written.get() > FREED_AT_ONCE {
-            rt::task::spawn(rt::task::background(free(partitions))).detach();
+            rt::task::spawn_in(rt::task::Group::Maintenance, free(partitions)).detach();
         }
     }
 }

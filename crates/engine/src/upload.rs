@@ -20,6 +20,7 @@ use model::TableId;
 use model::key::RingCut;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
+use rt::task::Group;
 use sstable::{
     Component, Corrupt, Generation, PageCache, Place, ReadOptions, Sstable, Unsealed, Version, Writer, WriterOptions,
     unreadable_format,
@@ -100,7 +101,9 @@ impl Engine {
             engine.make_directory(&table).await?;
             let mut pieces = Vec::new();
             for Uploaded(place) in &uploads {
-                let copied = rt::task::background(engine.copy_sstable(&table, place, &tablets, &mut pieces)).await;
+                let copied =
+                    rt::task::in_group(Group::Maintenance, engine.copy_sstable(&table, place, &tablets, &mut pieces))
+                        .await;
                 if let Err(error) = copied {
                     remove_pieces(&table.dir, &pieces).await;
                     return Err(error);

@@ -12,6 +12,7 @@ use model::mutation::Mutation;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
 use rt::sync::{Cancel, Deadline};
+use rt::task::Group;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -31,6 +32,14 @@ pub enum Class {
 impl Class {
     /// All classes, in the order of their numbers.
     pub const ALL: [Class; 3] = [Class::User, Class::System, Class::Maintenance];
+
+    /// The scheduling group in which requests of this class are performed, at every distance.
+    pub fn group(self) -> Group {
+        match self {
+            Class::User | Class::System => Group::Statement,
+            Class::Maintenance => Group::Maintenance,
+        }
+    }
 
     /// From the wire's number.
     pub fn from_code(code: u8) -> Option<Class> {

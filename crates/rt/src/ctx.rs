@@ -6,6 +6,7 @@
 use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::fs::Io;
+use crate::governor::Governor;
 use crate::hash::HashMap;
 use crate::mailbox::Mail;
 use crate::metrics::Counters;
@@ -30,6 +31,7 @@ pub(crate) struct Ctx {
     pub uuid_tail: [u8; 8],
     pub services: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
     pub executor: Executor,
+    pub governor: Governor,
     pub mail: Mail,
     pub io: Io,
     pub counters: Counters,

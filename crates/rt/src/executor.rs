@@ -2,12 +2,15 @@
 //!
 //! A turn takes the mail, polls ready tasks until none is left or the turn's time or tokio's cooperative budget is spent,
 //! then posts outgoing mail, submits I/O and takes completions. Only then does the thread go back to tokio's reactor.
-//! Background futures are polled one at a time, when nothing else is ready or their share is due.
+//! Each scheduling group has a queue of its own; [`FairClock`] says which of them is next. While no urgent task is ready,
+//! a turn polls one other task at most, so that sockets are looked at in between.
 //!
 //! Others rely on: tasks of a shard are only polled and dropped on its thread with its context set; dropping the executor
 //! drops every task. Nothing here may decide by measured time when the clock is simulated.
 
 use crate::ctx::{self, Ctx};
+use crate::fair_clock::FairClock;
+use crate::group::Group;
 use async_task::Runnable;
 use futures_util::task::AtomicWaker;
 use pin_project_lite::pin_project;
@@ -26,7 +29,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) type Place = &'static Location<'static>;
-type Work = Runnable<Place>;
+type Work = Runnable<TaskLabel>;
+
+/// What a task is known by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskLabel {
+    /// Where it was spawned.
+    place: Place,
+    /// Its place among the living tasks of its shard.
+    key: usize,
+}
 
 /// How long a turn may run before the reactor and the rings are looked at.
 const TURN: Duration = Duration::from_micros(250);
@@ -44,13 +56,11 @@ pub(crate) struct Tuning {
     pub log_stalls_over: Duration,
     /// How long to poll the mailbox before sleeping; zero sleeps at once.
     pub poll: Duration,
-    /// The part of the time, in 1/1000, that background work gets while foreground work waits.
-    pub background_permille: u32,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { log_stalls_over: Duration::from_millis(20), poll: Duration::ZERO, background_permille: 200 }
+        Self { log_stalls_over: Duration::from_millis(20), poll: Duration::ZERO }
     }
 }
 
@@ -78,46 +88,108 @@ impl Shared {
     }
 }
 
+/// A task that is ready to be polled.
+struct Ready {
+    work: Work,
+    /// When it became ready, by [`Executor::now_nanos`].
+    since: u64,
+}
+
+/// A task that has not ended.
+struct Alive {
+    waker: Waker,
+    group: Cell<Group>,
+}
+
+/// The task that is being polled.
+#[derive(Clone, Copy)]
+struct Running {
+    /// Its place among the living ones; none for work of the mailbox that is no task yet.
+    key: Option<usize>,
+    group: Group,
+}
+
 /// The executor of a shard.
 pub(crate) struct Executor {
     pub shared: Arc<Shared>,
-    ready: RefCell<VecDeque<Work>>,
-    active: RefCell<Slab<Waker>>,
+    /// Ready tasks, by group.
+    ready: [RefCell<VecDeque<Ready>>; Group::COUNT],
+    pub clock: FairClock,
+    active: RefCell<Slab<Alive>>,
     /// When the running poll began.
     pub poll_started: Cell<Option<Instant>>,
+    running: Cell<Running>,
     /// Calls of `maybe_yield` in the running poll (the simulation's measure of its length).
     pub yields_asked: Cell<u32>,
-    pub background: crate::task::Governor,
     tuning: Tuning,
     idle_since: Cell<Option<Instant>>,
+    /// The time of the shard since its start, as of the last poll's end. Stands still while the shard sleeps.
+    now_nanos: Cell<u64>,
 }
 
 impl Executor {
     pub fn new(tuning: Tuning) -> Self {
         Self {
             shared: Arc::default(),
-            ready: RefCell::default(),
+            ready: Default::default(),
+            clock: FairClock::new(),
             active: RefCell::default(),
             poll_started: Cell::new(None),
+            running: Cell::new(Running { key: None, group: Group::Control }),
             yields_asked: Cell::new(0),
-            background: crate::task::Governor::new(tuning.background_permille),
             tuning,
             idle_since: Cell::new(None),
+            now_nanos: Cell::new(0),
         }
     }
 
-    /// Whether tasks wait for their turn.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.borrow().is_empty()
+    /// The group of what is being polled.
+    #[inline]
+    pub fn group(&self) -> Group {
+        self.running.get().group
     }
 
-    /// Puts `work` at the end of the run queue. For the running shard only.
-    fn push(&self, work: Work) {
-        self.ready.borrow_mut().push_back(work);
+    /// Moves the task that is being polled to another group, from its next poll on. Returns the group that it leaves.
+    pub fn move_running_to(&self, group: Group) -> Group {
+        let running = self.running.get();
+        if let Some(alive) =
+            running.key.and_then(|key| self.active.borrow().get(key).map(|alive| alive.group.replace(group)))
+        {
+            return alive;
+        }
+        running.group
     }
 
-    fn pop(&self, ctx: &Ctx) -> Option<Work> {
-        let mut ready = self.ready.borrow_mut();
+    /// How many tasks of the group are ready.
+    pub fn queue_length(&self, group: Group) -> usize {
+        self.ready[group as usize].borrow().len()
+    }
+
+    /// The place of the task that is being polled, which no other living task has.
+    pub fn running_key(&self) -> Option<usize> {
+        self.running.get().key
+    }
+
+    /// Puts `work` at the end of its group's queue. For the running shard only.
+    fn push(&self, ctx: &Ctx, work: Work) {
+        let group = match self.active.borrow().get(work.metadata().key) {
+            Some(alive) => alive.group.get(),
+            None => unreachable!("a task that can be polled is alive"),
+        };
+        let now = self.now_nanos.get();
+        self.ready[group as usize].borrow_mut().push_back(Ready { work, since: now });
+        if self.clock.becomes_ready(group) {
+            ctx.counters.groups[group as usize].ready_since.set(now);
+        }
+    }
+
+    /// The next task, and its group. Only urgent ones, if there is no urgent one then none.
+    fn pop(&self, ctx: &Ctx, urgent_only: bool) -> Option<(Work, Group)> {
+        if urgent_only && !self.clock.is_urgent_ready() {
+            return None;
+        }
+        let group = self.clock.next()?;
+        let mut ready = self.ready[group as usize].borrow_mut();
         if !ctx.clock.is_real() && ready.len() > 1 {
             // Strict first-in first-out order would explore few interleavings.
             let mut rng = ctx.rng.borrow_mut();
@@ -126,13 +198,24 @@ impl Executor {
                 ready.swap(0, other);
             }
         }
-        ready.pop_front()
+        let Ready { work, since } = ready.pop_front()?;
+        let is_last = ready.is_empty();
+        drop(ready);
+        let now = self.now_nanos.get();
+        ctx.counters.groups[group as usize].begins(now, since);
+        if group == Group::Statement {
+            ctx.governor.waited(now.saturating_sub(since));
+        }
+        if is_last {
+            self.clock.becomes_idle(group);
+        }
+        Some((work, group))
     }
 
-    fn take_injected(&self) {
+    fn take_injected(&self, ctx: &Ctx) {
         if self.shared.notified.swap(false, Ordering::AcqRel) {
-            let mut injected = self.shared.injected.lock().unwrap_or_else(PoisonError::into_inner);
-            self.ready.borrow_mut().append(&mut injected);
+            let injected = std::mem::take(&mut *self.shared.injected.lock().unwrap_or_else(PoisonError::into_inner));
+            injected.into_iter().for_each(|work| self.push(ctx, work));
         }
     }
 
@@ -141,21 +224,25 @@ impl Executor {
         let real = ctx.clock.is_real();
         let start = Instant::now();
         if let Some(since) = self.idle_since.take() {
-            ctx.counters.idle_nanos.add((start - since).as_nanos() as u64);
+            let idle = (start - since).as_nanos() as u64;
+            ctx.counters.idle_nanos.add(idle);
+            self.now_nanos.set(self.now_nanos.get() + idle);
         }
         ctx.counters.turns.add(1);
         ctx.clock.set_coarse(start);
+        if real && let Some(allowance) = ctx.governor.look(start) {
+            ctx.io.set_allowance(allowance);
+        }
         let mut now = start;
         let mut polls = 0u32;
-        let mut background_ran = false;
+        let mut had_other_poll = false;
         let early = loop {
-            self.take_injected();
+            self.take_injected(ctx);
             now = ctx.mail.receive(ctx, now, start + TURN / 2);
             let mut spent = false;
-            while let Some(work) = self.pop(ctx) {
+            while let Some((work, group)) = self.pop(ctx, true) {
                 polls += 1;
-                let place: Place = work.metadata();
-                now = self.timed(ctx, place, now, || work.run());
+                now = self.poll(ctx, work, group, now);
                 let over = if real { now - start >= TURN } else { polls >= SIMULATED_TURN_POLLS || ctx.io.is_dead() };
                 if over || !tokio::task::coop::has_budget_remaining() {
                     spent = true;
@@ -165,35 +252,51 @@ impl Executor {
             ctx.mail.post(ctx);
             let completed = ctx.io.turn(ctx);
             if spent {
-                self.background.release_if_due();
                 break true;
             }
-            if self.has_ready() || completed {
+            if self.clock.is_urgent_ready() || completed {
                 continue;
             }
-            if background_ran && self.background.has_waiting() {
-                // One poll of background work per turn, so that sockets are looked at in between.
-                self.background.release();
-                break true;
+            if had_other_poll {
+                break self.clock.is_any_ready();
             }
-            if self.background.release() {
-                background_ran = true;
-                continue;
-            }
-            break false;
+            let Some((work, group)) = self.pop(ctx, false) else { break false };
+            now = self.poll(ctx, work, group, now);
+            had_other_poll = true;
         };
         if real {
             // Submitting and posting took their time too.
-            now = Instant::now();
+            let ended = Instant::now();
+            self.now_nanos.set(self.now_nanos.get() + (ended - now).as_nanos() as u64);
+            now = ended;
         }
         ctx.counters.busy_nanos.add((now - start).as_nanos() as u64);
         self.idle_since.set(Some(now));
         early
     }
 
-    /// Runs `poll`, which polls one task of `place`; says when it ended.
-    pub fn timed<R>(&self, ctx: &Ctx, place: Place, started: Instant, poll: impl FnOnce() -> R) -> Instant {
+    /// Polls a task of the group; says when that ended.
+    fn poll(&self, ctx: &Ctx, work: Work, group: Group, started: Instant) -> Instant {
+        let TaskLabel { place, key } = *work.metadata();
+        self.timed(ctx, place, Running { key: Some(key), group }, started, || work.run())
+    }
+
+    /// Runs what arrived by mail for the group; says when that ended.
+    pub fn run_mail(&self, ctx: &Ctx, place: Place, group: Group, started: Instant, work: impl FnOnce()) -> Instant {
+        self.timed(ctx, place, Running { key: None, group }, started, work)
+    }
+
+    /// Runs `poll` and accounts the time to the group.
+    fn timed<R>(
+        &self,
+        ctx: &Ctx,
+        place: Place,
+        running: Running,
+        started: Instant,
+        poll: impl FnOnce() -> R,
+    ) -> Instant {
         self.poll_started.set(Some(started));
+        self.running.set(running);
         self.yields_asked.set(0);
         ctx.counters.polls.add(1);
         #[cfg(feature = "sim")]
@@ -202,20 +305,25 @@ impl Executor {
             world.trace.numbers(&[u64::from(ctx.shard.0), u64::from(place.line()), micros]);
         }
         poll();
-        if !ctx.clock.is_real() {
-            self.background.foreground_ran(crate::task::SIMULATED_POLL);
-            return started;
-        }
-        let ended = Instant::now();
-        ctx.clock.set_coarse(ended);
-        let took = ended - started;
-        self.background.foreground_ran(took);
-        if took > STALL {
+        let (ended, took) = if ctx.clock.is_real() {
+            let ended = Instant::now();
+            ctx.clock.set_coarse(ended);
+            (ended, ended - started)
+        } else {
+            (started, crate::task::SIMULATED_POLL)
+        };
+        let nanos = took.as_nanos() as u64;
+        let now = self.now_nanos.get() + nanos;
+        self.now_nanos.set(now);
+        self.clock.ran(running.group, nanos);
+        ctx.counters.groups[running.group as usize].ran(now, nanos, took > STALL);
+        if ctx.clock.is_real() && took > STALL {
             ctx.counters.stalls.add(1);
             let longest = &ctx.counters.longest_poll_nanos;
-            longest.set(longest.get().max(took.as_nanos() as u64));
+            longest.set(longest.get().max(nanos));
             if took >= self.tuning.log_stalls_over {
-                tracing::warn!(shard = ctx.shard.0, task = %place, ms = took.as_millis() as u64, "a task held the shard");
+                let (ms, group) = (took.as_millis() as u64, running.group.name());
+                tracing::warn!(shard = ctx.shard.0, task = %place, group, ms, "a task held the shard");
             }
         }
         ended
@@ -240,13 +348,16 @@ impl Executor {
         // Dropping a task may wake, spawn or detach others: go on until none is left. A task that another thread is just
         // about to inject stays on the list until it arrives here.
         while !self.active.borrow().is_empty() {
-            let wakers: Vec<Waker> = self.active.borrow().iter().map(|(_, waker)| waker.clone()).collect();
+            let wakers: Vec<Waker> = self.active.borrow().iter().map(|(_, alive)| alive.waker.clone()).collect();
             for waker in wakers {
                 waker.wake();
             }
             let injected = std::mem::take(&mut *self.shared.injected.lock().unwrap_or_else(PoisonError::into_inner));
-            let ready = std::mem::take(&mut *self.ready.borrow_mut());
-            if injected.is_empty() && ready.is_empty() {
+            let ready = Group::ALL.map(|group| {
+                self.clock.becomes_idle(group);
+                std::mem::take(&mut *self.ready[group as usize].borrow_mut())
+            });
+            if injected.is_empty() && ready.iter().all(VecDeque::is_empty) {
                 std::thread::yield_now();
             }
             drop(injected);
@@ -281,20 +392,21 @@ struct Living {
 impl Drop for Living {
     fn drop(&mut self) {
         self.ctx.counters.tasks.sub(1);
-        let waker = self.ctx.executor.active.borrow_mut().try_remove(self.key);
-        drop(waker);
+        let alive = self.ctx.executor.active.borrow_mut().try_remove(self.key);
+        drop(alive);
     }
 }
 
-/// Makes a task of `future` on the shard of `ctx`; the caller runs or schedules the runnable.
+/// Makes a task of `future` in a group on the shard of `ctx`; the caller runs or schedules the runnable.
 ///
 /// SAFETY: everything `future` borrows must outlive the executor's tear-down, and the caller must be on the shard's thread.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn make<F: Future>(
     ctx: &Rc<Ctx>,
     place: Place,
+    group: Group,
     future: F,
-) -> (Work, async_task::Task<F::Output, Place>) {
+) -> (Work, async_task::Task<F::Output, TaskLabel>) {
     let shared = ctx.executor.shared.clone();
     let schedule = move |work: Work| {
         let mut work = Some(work);
@@ -302,7 +414,7 @@ pub(crate) unsafe fn make<F: Future>(
             if Arc::ptr_eq(&c.executor.shared, &shared)
                 && let Some(work) = work.take()
             {
-                c.executor.push(work);
+                c.executor.push(c, work);
             }
         });
         if let Some(work) = work {
@@ -316,28 +428,42 @@ pub(crate) unsafe fn make<F: Future>(
     // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through this executor's queues
     // only, which are emptied by turns and by the tear-down on that thread; the caller vouches for the borrows. The
     // schedule function is Send and Sync by its captures.
-    let (work, task) = unsafe { async_task::Builder::new().metadata(place).spawn_unchecked(|_| future, schedule) };
-    let at = ctx.executor.active.borrow_mut().insert(work.waker());
+    let label = TaskLabel { place, key };
+    let (work, task) = unsafe { async_task::Builder::new().metadata(label).spawn_unchecked(|_| future, schedule) };
+    let at = ctx.executor.active.borrow_mut().insert(Alive { waker: work.waker(), group: Cell::new(group) });
     debug_assert_eq!(at, key);
     (work, task)
 }
 
 /// Makes and schedules a task of a `'static` future.
 #[allow(unsafe_code)]
-pub(crate) fn spawn<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, future: F) -> async_task::Task<F::Output, Place> {
+pub(crate) fn spawn<F: Future + 'static>(
+    ctx: &Rc<Ctx>,
+    place: Place,
+    group: Group,
+    future: F,
+) -> async_task::Task<F::Output, TaskLabel> {
     // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are on its thread.
-    let (work, task) = unsafe { make(ctx, place, future) };
+    let (work, task) = unsafe { make(ctx, place, group, future) };
     work.schedule();
     task
 }
 
-/// Makes a task and polls it at once, within the running poll.
+/// Makes a task for a request that came by mail. Of an urgent group it is polled at once, within the running poll;
+/// otherwise when its group has its turn.
 #[allow(unsafe_code)]
-pub(crate) fn start_now<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, future: F) {
+pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, group: Group, future: F) {
     // SAFETY: as in `spawn`.
-    let (work, task) = unsafe { make(ctx, place, future) };
+    let (work, task) = unsafe { make(ctx, place, group, future) };
     task.detach();
-    work.run();
+    if group.is_urgent() {
+        let before = ctx.executor.running.get();
+        ctx.executor.running.set(Running { key: Some(work.metadata().key), group });
+        work.run();
+        ctx.executor.running.set(before);
+    } else {
+        work.schedule();
+    }
 }
 
 /// What the shards of one machine know about its life.

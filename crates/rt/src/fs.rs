@@ -1,6 +1,7 @@
 //! Files of a shard: one io_uring per shard in production, a simulated disk under `rt::sim`.
 //!
-//! Reads and writes carry a class; background I/O has its own depth limit so that it cannot fill the device's queue.
+//! Reads and writes carry a class. Scans and background work have limits of requests and bytes at the device, so that they cannot fill
+//! its queue; the governor lowers them while statements are slow.
 //! Buffers belong to the operation until the kernel is done with them, also when the future that asked is dropped. Large ones lie in huge
 //! pages, of which a shard keeps some.
 //! Where io_uring or `O_DIRECT` is refused, one log line says so and the slower way (helper threads, page cache) is taken.
@@ -25,6 +26,8 @@ pub(crate) use huge::keep as keep_huge_pages;
 pub(crate) use io::Io;
 pub use sequential::SequentialWriter;
 
+use crate::group::Group;
+
 /// Who waits for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IoClass {
@@ -34,6 +37,22 @@ pub enum IoClass {
     Background = 1,
     /// The commitlog: goes first.
     Log = 2,
+    /// Scans of whole tables: limited depth.
+    Scan = 3,
+}
+
+impl IoClass {
+    /// How many classes there are.
+    pub const COUNT: usize = 4;
+
+    /// The class of what a scheduling group reads and writes.
+    pub fn of(group: Group) -> IoClass {
+        match group {
+            Group::Control | Group::Statement => IoClass::Foreground,
+            Group::Scan => IoClass::Scan,
+            Group::Maintenance => IoClass::Background,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 pub mod allocator;
 pub mod fs;
+pub mod governor;
 pub mod hash;
 pub mod hint;
 pub mod host;
@@ -25,6 +26,8 @@ pub mod tls;
 mod clock;
 mod ctx;
 mod executor;
+mod fair_clock;
+mod group;
 mod log_throttle;
 mod machine;
 mod mailbox;

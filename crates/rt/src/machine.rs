@@ -6,6 +6,8 @@ use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
 use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
 use crate::fs::{self, Io};
+use crate::governor::Governor;
+use crate::group::Group;
 use crate::mailbox::{Mail, Mailbox, Message};
 use crate::shard::ShardId;
 use std::cell::{Cell, RefCell};
@@ -44,8 +46,6 @@ pub struct MachineConfig {
     pub thread_name: String,
     /// Polls of a task longer than this are logged (all over 500 us are counted).
     pub stall_threshold: Duration,
-    /// The part of the time, in 1/1000, that background work gets while foreground work waits.
-    pub background_permille: u32,
     /// Bytes of huge pages that each shard keeps for buffers of disk I/O, at most.
     pub io_buffers: usize,
 }
@@ -59,7 +59,6 @@ impl Default for MachineConfig {
             poll: Duration::ZERO,
             thread_name: "shard".into(),
             stall_threshold: Duration::from_millis(20),
-            background_permille: 200,
             io_buffers: 0,
         }
     }
@@ -69,7 +68,7 @@ impl Default for MachineConfig {
 pub struct Machine;
 
 impl Machine {
-    /// Starts the shards and runs `per_shard` on each. Fails when a thread or its reactor cannot be made.
+    /// Starts the shards and runs `per_shard` on each, in the control group. Fails when a thread or its reactor cannot be made.
     pub fn start<F, Fut>(config: MachineConfig, per_shard: F) -> io::Result<MachineHandle>
     where
         F: Fn(ShardId) -> Fut + Send + Sync + 'static,
@@ -99,7 +98,6 @@ impl Machine {
                 tuning: Tuning {
                     log_stalls_over: config.stall_threshold,
                     poll: if config.overprovisioned { Duration::ZERO } else { config.poll },
-                    background_permille: config.background_permille,
                 },
             };
             let per_shard = per_shard.clone();
@@ -221,7 +219,7 @@ impl Remote {
         let place = Location::caller();
         let work = Box::new(move || {
             let work = f();
-            executor::start_now(&ctx::current(), place, async move {
+            executor::start_mail(&ctx::current(), place, Group::Control, async move {
                 let mut work = pin!(work);
                 let reply = poll_fn(|cx| {
                     if sender.poll_closed(cx).is_ready() {
@@ -299,6 +297,7 @@ impl Seat {
             uuid_tail,
             services: RefCell::default(),
             executor: Executor::new(self.tuning),
+            governor: Governor::new(),
             mail: Mail::new(self.shard, self.mailboxes.clone()),
             io: Io::production(),
             counters: Default::default(),
@@ -342,7 +341,7 @@ fn run_shard<Fut: Future<Output = ()> + 'static>(
                 remote.nudge_all();
             }
         };
-        ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), ended).detach());
+        ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, ended).detach());
         let shard = OnThisThread(ShardFuture::new(ctx, seat.life.clone()));
         // As a task, not as the root future: waking a task on its own thread costs no system call.
         tokio::spawn(shard).await
@@ -399,7 +398,7 @@ pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
         ctx::enter(&ctx, || {
             // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
             // when a panic unwinds through here; its context was made on this thread.
-            let (work, task) = unsafe { executor::make(&ctx, place, main) };
+            let (work, task) = unsafe { executor::make(&ctx, place, Group::Statement, main) };
             task.detach();
             work.schedule();
         });

@@ -6,6 +6,7 @@
 
 use crate::ctx::Ctx;
 use crate::executor::{self, Shared};
+use crate::group::Group;
 use crate::shard::ShardId;
 use crate::sync::waiters::{Place, Waiters};
 use rand::Rng;
@@ -42,6 +43,8 @@ pub(crate) trait Call: Send + Sync {
     fn done(&self);
     /// Where the call was made.
     fn place(&self) -> executor::Place;
+    /// The caller's scheduling group.
+    fn group(&self) -> Group;
 }
 
 struct Batch {
@@ -259,11 +262,11 @@ impl Mail {
                 Message::Run { from, call } => {
                     ctx.counters.hops_received.add(1);
                     self.count_taken(from);
-                    now = ctx.executor.timed(ctx, call.place(), now, || call.run(from));
+                    now = ctx.executor.run_mail(ctx, call.place(), call.group(), now, || call.run(from));
                 }
                 Message::Foreign { place, work } => {
                     ctx.counters.hops_received.add(1);
-                    now = ctx.executor.timed(ctx, place, now, work);
+                    now = ctx.executor.run_mail(ctx, place, Group::Control, now, work);
                 }
                 Message::Done(call) => call.done(),
             }

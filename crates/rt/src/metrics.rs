@@ -2,6 +2,7 @@
 
 use crate::ctx;
 use crate::fs::IoClass;
+use crate::group::Group;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -38,12 +39,46 @@ pub(crate) struct Counters {
     pub mail_wakes_sent: Count,
     pub busy_nanos: Count,
     pub idle_nanos: Count,
-    pub background_nanos: Count,
+    pub groups: [GroupCounters; Group::COUNT],
     pub spawned: Count,
     pub tasks: Count,
-    pub io: [IoCounters; 3],
+    pub io: [IoCounters; IoClass::COUNT],
     pub io_submits: Count,
     pub io_errors: Count,
+}
+
+/// The live counters of one scheduling group. Times are of the executor's clock, in nanoseconds.
+#[derive(Default)]
+pub(crate) struct GroupCounters {
+    pub runtime_nanos: Count,
+    pub violation_nanos: Count,
+    pub tasks: Count,
+    /// What ready tasks waited, each by itself.
+    pub task_wait_nanos: Count,
+    /// How long the group had ready tasks while others ran.
+    pub starve_nanos: Count,
+    /// Since when it has ready tasks and does not run.
+    pub ready_since: Cell<u64>,
+}
+
+impl GroupCounters {
+    /// A task that was ready since then begins.
+    #[inline]
+    pub fn begins(&self, now: u64, since: u64) {
+        self.tasks.add(1);
+        self.task_wait_nanos.add(now.saturating_sub(since));
+        self.starve_nanos.add(now.saturating_sub(self.ready_since.get()));
+    }
+
+    /// A poll has ended that took so long.
+    #[inline]
+    pub fn ran(&self, now: u64, nanos: u64, is_violation: bool) {
+        self.runtime_nanos.add(nanos);
+        self.ready_since.set(now);
+        if is_violation {
+            self.violation_nanos.add(nanos);
+        }
+    }
 }
 
 /// The live I/O counters of one class.
@@ -81,18 +116,39 @@ pub struct ShardMetrics {
     pub busy: Duration,
     /// Time spent between turns. Utilisation is busy / (busy + idle).
     pub idle: Duration,
-    /// The part of `busy` that ran background work.
-    pub background: Duration,
+    /// What groups that nobody waits for may take of what they ask for, from 0 to 1.
+    pub governor_allowance: f64,
+    /// The scheduling groups, indexed by `Group as usize`.
+    pub groups: [GroupMetrics; Group::COUNT],
     /// Tasks ever spawned.
     pub spawned: u64,
     /// Tasks alive now.
     pub tasks: u64,
     /// I/O by class, indexed by `IoClass as usize`.
-    pub io: [IoMetrics; 3],
+    pub io: [IoMetrics; IoClass::COUNT],
     /// Submissions to the kernel (each one system call).
     pub io_submits: u64,
     /// I/O operations that failed.
     pub io_errors: u64,
+}
+
+/// A scheduling group.
+#[derive(Debug, Clone, Default)]
+pub struct GroupMetrics {
+    /// Time that its tasks took.
+    pub runtime: Duration,
+    /// The part of it in polls longer than 500 us.
+    pub violations: Duration,
+    /// Polls of its tasks.
+    pub tasks: u64,
+    /// What its ready tasks waited for their polls, all together.
+    pub task_wait: Duration,
+    /// How long it had ready tasks while other groups ran.
+    pub starved: Duration,
+    /// Its ready tasks now.
+    pub queue_length: u64,
+    /// Its shares now.
+    pub shares: u32,
 }
 
 /// I/O of one class.
@@ -115,6 +171,11 @@ pub struct IoMetrics {
 }
 
 impl ShardMetrics {
+    /// The scheduling group's counters.
+    pub fn group(&self, group: Group) -> &GroupMetrics {
+        &self.groups[group as usize]
+    }
+
     /// The counters of `class`.
     pub fn of(&self, class: IoClass) -> &IoMetrics {
         &self.io[class as usize]
@@ -148,10 +209,22 @@ pub fn snapshot() -> ShardMetrics {
             mail_wakes_sent: n.mail_wakes_sent.get(),
             busy: Duration::from_nanos(n.busy_nanos.get()),
             idle: Duration::from_nanos(n.idle_nanos.get()),
-            background: Duration::from_nanos(n.background_nanos.get()),
+            governor_allowance: c.governor.allowance(),
+            groups: Group::ALL.map(|group| {
+                let n = &n.groups[group as usize];
+                GroupMetrics {
+                    runtime: Duration::from_nanos(n.runtime_nanos.get()),
+                    violations: Duration::from_nanos(n.violation_nanos.get()),
+                    tasks: n.tasks.get(),
+                    task_wait: Duration::from_nanos(n.task_wait_nanos.get()),
+                    starved: Duration::from_nanos(n.starve_nanos.get()),
+                    queue_length: c.executor.queue_length(group) as u64,
+                    shares: c.executor.clock.shares(group),
+                }
+            }),
             spawned: n.spawned.get(),
             tasks: n.tasks.get(),
-            io: [io(0), io(1), io(2)],
+            io: std::array::from_fn(io),
             io_submits: n.io_submits.get(),
             io_errors: n.io_errors.get(),
         }

@@ -5,6 +5,7 @@
 
 use crate::ctx;
 use crate::executor;
+use crate::group::Group;
 pub use crate::machine::{Machine, MachineConfig, MachineHandle, Remote};
 use crate::mailbox::{Call, Mail, Message};
 use std::any::TypeId;
@@ -76,7 +77,7 @@ pub fn uninstall<T: 'static>() {
     drop(before);
 }
 
-/// Runs `f` on shard `to` and gives what its future gives.
+/// Runs `f` on shard `to`, in the group of the running task, and gives what its future gives.
 ///
 /// Never resolves if shard `to` is gone (the machine stops all shards together). The future must be awaited on the shard
 /// that made it.
@@ -99,6 +100,7 @@ where
         ctx.counters.hops_sent.add(1);
         let call = Arc::new(Packet {
             place,
+            group: ctx.executor.group(),
             state: Mutex::new(PacketState { work: Some(f), reply: None, caller: None, worker: None }),
             cancelled: AtomicBool::new(false),
         });
@@ -124,6 +126,7 @@ where
 /// Both sides' view of one call.
 struct Packet<F, R> {
     place: executor::Place,
+    group: Group,
     state: Mutex<PacketState<F, R>>,
     cancelled: AtomicBool,
 }
@@ -153,9 +156,9 @@ where
         if self.cancelled.load(Ordering::Acquire) {
             return;
         }
-        let place = self.place;
+        let (place, group) = (self.place, self.group);
         let shard = ctx::current();
-        executor::start_now(&shard, place, async move {
+        executor::start_mail(&shard, place, group, async move {
             let Some(reply) = (Cancellable { call: &*self, work: work(), registered: false }).await else { return };
             self.state().reply = Some(reply);
             ctx::with(|c| c.mail.send(from, Message::Done(self.clone())));
@@ -164,6 +167,10 @@ where
 
     fn place(&self) -> executor::Place {
         self.place
+    }
+
+    fn group(&self) -> Group {
+        self.group
     }
 
     fn done(&self) {

@@ -1,28 +1,24 @@
-//! Tasks of a shard: spawning, yielding, background work.
+//! Tasks of a shard: spawning, yielding, scheduling groups.
 //!
-//! A task never leaves its shard. Long loops call [`maybe_yield`] every few dozen items; work that nobody waits for runs
-//! inside [`background`], which keeps it to its share while foreground tasks are ready.
+//! A task never leaves its shard. Long loops call [`maybe_yield`] every few dozen items. Every task belongs to a
+//! [`Group`], by default that of the task that spawned it; [`spawn_in`] and [`in_group`] choose another one.
 
+pub use crate::group::Group;
 use crate::{ctx, executor};
 use async_task::FallibleTask;
 use rand::Rng;
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::Location;
-use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long one poll may run before [`maybe_yield`] yields.
 const POLL_BUDGET: Duration = Duration::from_micros(200);
 /// What a poll is taken to cost where time is simulated.
 pub(crate) const SIMULATED_POLL: Duration = Duration::from_micros(100);
-/// The longest debt background work can run up, so that one long poll does not lock it out for seconds.
-const MAX_DEBT: Duration = Duration::from_millis(50);
 
 /// The task was aborted, or its shard went away, before it finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +39,7 @@ pub struct Task<T> {
 }
 
 enum State<T> {
-    Running(FallibleTask<T, executor::Place>),
+    Running(FallibleTask<T, executor::TaskLabel>),
     Aborting(Pin<Box<dyn Future<Output = Option<T>>>>),
     Taken,
 }
@@ -106,7 +102,7 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// Runs `f` as a task of this shard.
+/// Runs `f` as a task of this shard, in the group of the running task.
 #[track_caller]
 pub fn spawn<F>(f: F) -> Task<F::Output>
 where
@@ -114,8 +110,74 @@ where
     F::Output: 'static,
 {
     let place = Location::caller();
-    let task = ctx::with(|c| executor::spawn(c, place, f));
+    let task = ctx::with(|c| executor::spawn(c, place, c.executor.group(), f));
     Task { state: RefCell::new(State::Running(task.fallible())) }
+}
+
+/// Runs `f` as a task of this shard, in a group.
+#[track_caller]
+pub fn spawn_in<F>(group: Group, f: F) -> Task<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let place = Location::caller();
+    let task = ctx::with(|c| executor::spawn(c, place, group, f));
+    Task { state: RefCell::new(State::Running(task.fallible())) }
+}
+
+/// The group of the running task.
+pub fn group() -> Group {
+    ctx::with(|c| c.executor.group())
+}
+
+/// Moves the running task to a group, from its next poll on.
+pub fn move_to(group: Group) {
+    ctx::with(|c| c.executor.move_running_to(group));
+}
+
+/// Runs `f` with its task in a group; then the task goes back to the group from which it came.
+///
+/// The whole task moves, with what else it polls meanwhile: `f` is to be what the task does, not one of several futures.
+pub async fn in_group<F: Future>(group: Group, f: F) -> F::Output {
+    let came_from = self::group();
+    if came_from == group {
+        return f.await;
+    }
+    let visit = Visit { came_from, key: ctx::with(|c| c.executor.running_key()) };
+    move_to(group);
+    // The next poll is the first one in the new group.
+    yield_now().await;
+    let out = f.await;
+    drop(visit);
+    out
+}
+
+/// A task's stay in another group. When dropped by the task itself it ends the stay.
+struct Visit {
+    came_from: Group,
+    key: Option<usize>,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        ctx::try_with(|c| {
+            if c.executor.running_key() == self.key {
+                c.executor.move_running_to(self.came_from);
+            }
+        });
+    }
+}
+
+/// Sets the part of this shard's time, in 1/1000, that a group gets while statements wait. At least 1, at most 999.
+pub fn set_share(group: Group, permille: u32) {
+    ctx::with(|c| c.executor.clock.set_shares(group, shares(permille)));
+}
+
+/// Shares that are this part of all, in 1/1000, beside those of statements. No side may starve.
+fn shares(permille: u32) -> u32 {
+    let permille = permille.clamp(1, 999);
+    (crate::group::STATEMENT_SHARES * permille / (1000 - permille)).max(1)
 }
 
 /// Lets every other ready task run once.
@@ -153,147 +215,12 @@ pub fn is_time_to_yield() -> bool {
     .unwrap_or(false)
 }
 
-/// Runs `f` as background work: its polls are timed, run one at a time, and kept to the shard's background share while
-/// foreground tasks wait; when the shard is idle it has all of it.
-pub async fn background<F: Future>(f: F) -> F::Output {
-    let mut f = pin!(f);
-    let mut turn = Turn::default();
-    poll_fn(move |cx| {
-        let shard = ctx::current();
-        let governor = &shard.executor.background;
-        if !turn.granted(governor, shard.executor.has_ready(), cx) {
-            return Poll::Pending;
-        }
-        let real = shard.clock.is_real();
-        let started = Instant::now();
-        let out = f.as_mut().poll(cx);
-        let took = if real { started.elapsed() } else { SIMULATED_POLL };
-        shard.counters.background_nanos.add(took.as_nanos() as u64);
-        governor.background_ran(took);
-        out
-    })
-    .await
-}
-
-/// Sets the part of this shard's time, in 1/1000, that background work gets while foreground work waits.
-pub fn set_background_share(permille: u32) {
-    ctx::with(|c| c.executor.background.permille.set(bounded(permille)));
-}
-
-/// Neither side may starve.
-fn bounded(permille: u32) -> u32 {
-    permille.clamp(1, 999)
-}
-
-/// A background future's place in the governor's queue. Leaves it when dropped.
-#[derive(Default)]
-struct Turn {
-    ticket: Option<Rc<Ticket>>,
-}
-
-struct Ticket {
-    waker: RefCell<Waker>,
-    state: Cell<TicketState>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TicketState {
-    Waiting,
-    Granted,
-    Abandoned,
-}
-
-impl Turn {
-    fn granted(&mut self, governor: &Governor, foreground_waits: bool, cx: &mut Context<'_>) -> bool {
-        if let Some(ticket) = &self.ticket {
-            if ticket.state.get() == TicketState::Granted {
-                self.ticket = None;
-                return true;
-            }
-            ticket.waker.borrow_mut().clone_from(cx.waker());
-            return false;
-        }
-        if !governor.has_waiting() && (!foreground_waits || !governor.in_debt()) {
-            return true;
-        }
-        let ticket =
-            Rc::new(Ticket { waker: RefCell::new(cx.waker().clone()), state: Cell::new(TicketState::Waiting) });
-        governor.waiting.borrow_mut().push_back(ticket.clone());
-        self.ticket = Some(ticket);
-        false
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            ticket.state.set(TicketState::Abandoned);
-        }
-    }
-}
-
-/// Decides when background futures may be polled.
-pub(crate) struct Governor {
-    waiting: RefCell<VecDeque<Rc<Ticket>>>,
-    /// Nanoseconds of background time that foreground time has not paid for yet.
-    debt: Cell<u64>,
-    /// Background time of the running poll, so that it is not counted as foreground too.
-    in_poll: Cell<u64>,
-    permille: Cell<u32>,
-}
-
-impl Governor {
-    pub fn new(permille: u32) -> Self {
-        let permille = Cell::new(bounded(permille));
-        Self { waiting: RefCell::default(), debt: Cell::new(0), in_poll: Cell::new(0), permille }
-    }
-
-    pub fn has_waiting(&self) -> bool {
-        !self.waiting.borrow().is_empty()
-    }
-
-    fn in_debt(&self) -> bool {
-        self.debt.get() > 0
-    }
-
-    fn background_ran(&self, took: Duration) {
-        let nanos = took.as_nanos() as u64;
-        self.in_poll.set(self.in_poll.get() + nanos);
-        self.debt.set((self.debt.get() + nanos).min(MAX_DEBT.as_nanos() as u64));
-    }
-
-    /// Accounts one poll of the executor; what background work took of it is taken out.
-    pub fn foreground_ran(&self, took: Duration) {
-        let foreground = (took.as_nanos() as u64).saturating_sub(self.in_poll.replace(0));
-        let permille = u64::from(self.permille.get());
-        let paid = foreground * permille / (1000 - permille);
-        self.debt.set(self.debt.get().saturating_sub(paid));
-    }
-
-    /// Lets the first waiter run. False when there is none.
-    pub fn release(&self) -> bool {
-        loop {
-            let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return false };
-            if ticket.state.get() == TicketState::Waiting {
-                ticket.state.set(TicketState::Granted);
-                let waker = ticket.waker.borrow().clone();
-                waker.wake();
-                return true;
-            }
-        }
-    }
-
-    /// Lets the first waiter run although foreground tasks are ready, if background work has its share to come.
-    pub fn release_if_due(&self) {
-        if !self.in_debt() {
-            self.release();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use tokio::time::Instant;
 
     #[test]
     fn tasks_give_their_output_and_abort() {
@@ -378,51 +305,27 @@ mod tests {
         });
     }
 
-    /// The governor by itself, with costs that are given and not measured.
+    /// On a shard, where time is measured. A thread that loses its CPU in the midst of a poll is charged for it, so what is
+    /// judged holds however often that happens: polls are counted beside the time that they were charged.
     #[test]
-    fn shares_are_what_was_set() {
-        let (slow, quick) = (Duration::from_micros(100), Duration::from_micros(50));
-        for permille in [50, 200, 500] {
-            let governor = Governor::new(permille);
-            let (mut background, mut all) = (Duration::ZERO, Duration::ZERO);
-            while all < Duration::from_secs(1) {
-                if governor.in_debt() {
-                    governor.foreground_ran(quick);
-                    all += quick;
-                } else {
-                    // A poll that did background work is accounted as one.
-                    governor.background_ran(slow);
-                    governor.foreground_ran(slow);
-                    (background, all) = (background + slow, all + slow);
-                }
-            }
-            let part = background.as_secs_f64() / all.as_secs_f64() * 1000.0;
-            assert!((part - f64::from(permille)).abs() < 3.0, "of a share of {permille} it got {part:.1}");
-        }
-    }
-
-    /// On a shard, where time is measured. A thread that loses its CPU in the midst of a poll is charged for it, so what is judged holds
-    /// however often that happens.
-    #[test]
-    fn background_keeps_to_its_share() {
+    fn a_group_keeps_to_its_share_while_statements_wait() {
         const ROUNDS: usize = 4000;
-        /// Polls of others between the end of a debt and the next poll of background work: a turn of them, and those that are in the queue.
-        const UNTIL_SEEN: usize = 12;
+        /// The time by which a group that was charged for a long poll may be behind, and a whole turn of the others.
+        const SLACK: Duration = Duration::from_millis(60);
         crate::block_on(async {
-            let before = crate::metrics::snapshot();
+            set_share(Group::Maintenance, 200);
             let done = Rc::new(Cell::new(false));
-            let polls: Rc<RefCell<Vec<Duration>>> = Rc::default();
-            let slow = {
-                let (done, polls) = (done.clone(), polls.clone());
-                spawn(background(async move {
+            let slow = spawn_in(Group::Maintenance, {
+                let done = done.clone();
+                async move {
+                    assert_eq!(group(), Group::Maintenance);
                     while !done.get() {
-                        let started = Instant::now();
                         spin(Duration::from_micros(100));
-                        polls.borrow_mut().push(started.elapsed().min(MAX_DEBT));
                         yield_now().await;
                     }
-                }))
-            };
+                }
+            });
+            let before = crate::metrics::snapshot();
             let busy: Vec<_> = (0..2)
                 .map(|_| {
                     spawn(async {
@@ -436,19 +339,61 @@ mod tests {
             for task in busy {
                 task.await.expect("not aborted");
             }
-            let (polls, own) = (polls.borrow().clone(), crate::metrics::snapshot().background - before.background);
+            let after = crate::metrics::snapshot();
             done.set(true);
             slow.await.expect("not aborted");
-            // Turns are counted when they have ended.
-            crate::time::sleep(Duration::from_millis(1)).await;
-            let after = crate::metrics::snapshot();
-            // It runs without debts only, and a quarter of what others take pays for a fifth of all.
-            let charged = polls.iter().sum::<Duration>();
-            let others = (after.busy - before.busy).saturating_sub(after.background - before.background);
-            assert!(charged <= others / 4 + MAX_DEBT, "{charged:?} beside {others:?} of others");
-            // A poll of others takes 50 us and more, so debts are paid after so many of them at the latest.
-            let due = polls.len() * UNTIL_SEEN + (own.as_micros() / 50) as usize * 4;
-            assert!(due >= 2 * ROUNDS, "{} polls of {own:?} in all, while others had {}", polls.len(), 2 * ROUNDS);
+            let took = |group: Group| after.group(group).runtime - before.group(group).runtime;
+            let (maintenance, statements) = (took(Group::Maintenance), took(Group::Statement));
+            let longest = after.longest_poll;
+            assert!(maintenance <= statements / 4 + SLACK + longest, "{maintenance:?} beside {statements:?}");
+            // The credit of statements is used up before the other group has its share.
+            let least = statements.saturating_sub(Duration::from_millis(200)) / 4;
+            assert!(maintenance + SLACK + longest >= least, "{maintenance:?} beside {statements:?}");
+            assert!(after.group(Group::Maintenance).task_wait > Duration::ZERO);
         });
+    }
+
+    #[test]
+    fn tasks_inherit_groups_and_visit_others() {
+        crate::block_on(async {
+            assert_eq!(group(), Group::Statement);
+            let inherited = spawn_in(Group::Scan, async { spawn(async { group() }).await });
+            assert_eq!(inherited.await, Ok(Ok(Group::Scan)));
+            let inside = in_group(Group::Maintenance, async {
+                yield_now().await;
+                in_group(Group::Maintenance, async {}).await;
+                group()
+            });
+            assert_eq!(inside.await, Group::Maintenance);
+            yield_now().await;
+            assert_eq!(group(), Group::Statement);
+            // A visit that is given up ends as well.
+            let given_up =
+                crate::time::timeout(Duration::from_millis(1), in_group(Group::Scan, std::future::pending::<()>()));
+            assert!(given_up.await.is_err());
+            yield_now().await;
+            assert_eq!(group(), Group::Statement);
+        });
+    }
+
+    #[test]
+    fn a_call_runs_in_the_group_of_its_caller() {
+        let config = crate::MachineConfig { shards: 2, overprovisioned: true, ..Default::default() };
+        let machine = crate::Machine::start(config, |shard| async move {
+            if shard.0 == 0 {
+                for wanted in [Group::Control, Group::Statement, Group::Maintenance] {
+                    let called = spawn_in(wanted, crate::shard::call(crate::ShardId(1), || async { group() }));
+                    assert_eq!(called.await, Ok(wanted));
+                }
+            }
+        });
+        machine.expect("threads").join();
+    }
+
+    #[test]
+    fn shares_are_parts_of_the_time_beside_statements() {
+        for (permille, expected) in [(0, 1), (200, 250), (500, 1000), (800, 4000), (1000, 999_000)] {
+            assert_eq!(shares(permille), expected);
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::connection::{ClientPort, Listeners, Server, Spread};
 use crate::report;
 use cql::Processor;
 use rt::sync::Semaphore;
-use rt::task::Task;
+use rt::task::{Group, Task};
 use rt::time::Duration;
 use std::cell::RefCell;
 use std::io;
@@ -45,7 +45,10 @@ impl ClientService {
         }
         let listeners = Listeners::open(&self.ports).await?;
         rt::shard::call_all(|| async { rt::shard::service::<Server<Processor>>().start() }).await;
-        let accepting = rt::task::spawn(listeners.accept::<Processor>(Spread::new(rt::shard::count(), self.most)));
+        let accepting = rt::task::spawn_in(
+            Group::Statement,
+            listeners.accept::<Processor>(Spread::new(rt::shard::count(), self.most)),
+        );
         *self.accepting.borrow_mut() = Some(accepting);
         report::set_serving(!self.ports.is_empty());
         Ok(())

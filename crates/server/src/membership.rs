@@ -19,6 +19,7 @@ use cluster::topology::{Node, NodeState, features, steward};
 use cluster::{Coordinator, NodeInfo};
 use replica::Replica;
 use rt::sync::Deadline;
+use rt::task::Group;
 use rt::time::Duration;
 use rt::tls::PeerTls;
 use std::cell::RefCell;
@@ -318,7 +319,7 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
             let hints = Hints::open(config, rt::shard::this().0, shards).await.map_err(StartError::because)?;
             let coordinator = rt::shard::service::<Coordinator>();
             coordinator.set_hints(hints);
-            rt::task::spawn(coordinator.keep_replaying_hints()).detach();
+            rt::task::spawn_in(Group::Maintenance, coordinator.keep_replaying_hints()).detach();
             Ok(())
         }
     });

@@ -372,6 +372,7 @@ async fn bring_up(
             rt::shard::service::<Engine>().set_large_limits(stack::large_limits(&config));
             let thresholds = stack::large_data_thresholds(&config);
             rt::shard::service::<Replica>().set_large_data_thresholds(thresholds);
+            live::carry_governor(&config);
             rt::shard::install(Rc::new(SettingsTable(live::settings(config))));
             rt::task::spawn(watch_log(failures)).detach();
         }

@@ -16,16 +16,19 @@ use replica::wire::{Header, Pieces, decode_response, encode_request};
 use replica::{Answer, Context, Replica, ReplicaError, Request};
 use rt::ShardId;
 use rt::sync::Deadline;
+use rt::task::Group;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 /// Carries requests to shards of other nodes.
 pub trait Transport {
-    /// Sends a request in its wire form and waits for the answer, which is in its wire form too. Dropping the future cancels.
+    /// Sends a request in its wire form, to be performed in a scheduling group, and waits for the answer, which is in its
+    /// wire form too. Dropping the future cancels.
     fn call(
         &self,
         to: TabletReplica,
         request: Bytes,
+        group: Group,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>>;
 }
@@ -131,7 +134,7 @@ impl ReplicaClient {
             return Err(Unreached::Down("there is no way to other nodes".into()));
         };
         let began = rt::time::now();
-        let answered = transport.call(to, request, context.deadline).await;
+        let answered = transport.call(to, request, context.class.group(), context.deadline).await;
         if !matches!(answered, Err(Unreached::Down(_))) {
             self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
         }

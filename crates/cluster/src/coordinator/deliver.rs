@@ -48,7 +48,7 @@ impl Coordinator {
         };
         let table = hint.mutation.table();
         let context = Context {
-            class: Class::System,
+            class: Class::Maintenance,
             deadline: Deadline::after(HINT_TIMEOUT),
             cancel: Cancel::new(),
             trace: None,

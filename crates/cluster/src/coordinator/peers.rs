@@ -15,6 +15,7 @@ use replica::Replica;
 use replica::wire::{Pieces, header_of};
 use rt::hash::HashMap;
 use rt::sync::Deadline;
+use rt::task::Group;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -35,13 +36,14 @@ impl Transport for Wire {
         &self,
         to: TabletReplica,
         request: Bytes,
+        group: Group,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
         let internode = self.0.upgrade();
         Box::pin(async move {
             let Some(internode) = internode else { return Err(Unreached::Down("this node is stopping".into())) };
             let to = Peer { host: to.host, shard: to.shard };
-            internode.call(to, Verb::Replica, request, deadline).await.map_err(unreached)
+            internode.call(to, Verb::of_replica(group), request, deadline).await.map_err(unreached)
         })
     }
 }
@@ -61,10 +63,13 @@ fn unreached(error: CallError) -> Unreached {
 
 /// Answers requests of other nodes' coordinators on this shard.
 pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<MetadataService>) {
-    internode.serve(Verb::Replica, move |_, request: Bytes| {
+    for verb in [Verb::Replica, Verb::Maintenance] {
         let (replica, metadata) = (replica.clone(), metadata.clone());
-        async move { answer(&replica, &metadata, request).await }
-    });
+        internode.serve(verb, move |_, request: Bytes| {
+            let (replica, metadata) = (replica.clone(), metadata.clone());
+            async move { answer(&replica, &metadata, request).await }
+        });
+    }
 }
 
 /// Answers one such request, once this shard knows the metadata by which it was routed.

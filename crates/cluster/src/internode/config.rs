@@ -1,6 +1,7 @@
 //! What a node says of itself to others, where it finds them, and the limits it keeps.
 
 use model::id::HostId;
+use rt::task::Group;
 use rt::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -189,8 +190,8 @@ pub enum Verb {
     Join = 3,
     /// Changes and reads of metadata on behalf of another node.
     Metadata = 4,
-    /// A write that a node has missed.
-    Hint = 5,
+    /// `replica::wire`, performed in the maintenance group: repair, writes that a node has missed.
+    Maintenance = 5,
     /// Barriers of topology and of schema.
     Barrier = 6,
     /// Data of tablets that move.
@@ -210,13 +211,52 @@ pub(super) enum Lane {
 }
 
 impl Verb {
+    /// All verbs.
+    const ALL: [Verb; 10] = [
+        Verb::Ping,
+        Verb::Replica,
+        Verb::Raft,
+        Verb::Join,
+        Verb::Metadata,
+        Verb::Maintenance,
+        Verb::Barrier,
+        Verb::Stream,
+        Verb::Stopping,
+        Verb::Missed,
+    ];
+
     pub(super) fn lane(self) -> Lane {
         match self {
             Verb::Ping | Verb::Raft | Verb::Join | Verb::Metadata | Verb::Barrier | Verb::Stopping | Verb::Missed => {
                 Lane::Control
             }
             Verb::Replica => Lane::Data,
-            Verb::Hint | Verb::Stream => Lane::Bulk,
+            Verb::Maintenance | Verb::Stream => Lane::Bulk,
+        }
+    }
+
+    /// The verb of requests to replicas that are performed in a group.
+    pub fn of_replica(group: Group) -> Verb {
+        match group {
+            Group::Control | Group::Statement => Verb::Replica,
+            Group::Scan | Group::Maintenance => Verb::Maintenance,
+        }
+    }
+
+    /// The scheduling group of a request with the verb of this number; none if there is no such verb.
+    pub(super) fn group_of(code: u8) -> Option<Group> {
+        let verb = Verb::ALL.into_iter().find(|verb| *verb as u8 == code)?;
+        Some(verb.lane().group())
+    }
+}
+
+impl Lane {
+    /// The scheduling group in which the connection's requests are read, performed and answered.
+    pub(super) fn group(self) -> Group {
+        match self {
+            Lane::Control => Group::Control,
+            Lane::Data => Group::Statement,
+            Lane::Bulk => Group::Maintenance,
         }
     }
 }
@@ -228,6 +268,16 @@ pub(super) enum Target {
     Host(Peer, Lane),
     /// Whoever is there.
     Address(SocketAddr),
+}
+
+impl Target {
+    /// The scheduling group of the connection.
+    pub fn group(&self) -> Group {
+        match self {
+            Target::Host(_, lane) => lane.group(),
+            Target::Address(_) => Group::Control,
+        }
+    }
 }
 
 /// What calling needs of the outside: shared by all connections of a shard.

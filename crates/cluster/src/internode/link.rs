@@ -138,7 +138,7 @@ impl Link {
         self.state.replace(State::Up(channel.clone()));
         self.changed.notify_waiters();
         let target = self.target.clone();
-        rt::task::spawn(async move {
+        rt::task::spawn_in(target.group(), async move {
             let counters = channel.wire.counters.clone();
             let _level = Level::up(&counters.connections);
             let frames = Frames::new(version, config.largest_body);

@@ -1,10 +1,10 @@
 //! The answering end of a connection: requests are started as they come, answers go out as they are ready, in any order.
 //!
-//! A request whose handler need not wait is answered without a task. What a connection may have in work is bounded by number, and by
+//! The connection's task moves to the scheduling group of its requests. A request whose handler need not wait is answered without a task. What a connection may have in work is bounded by number, and by
 //! the bytes that its answers are expected to have; beyond that no more is read. Where something came, or is in work, and there is nothing to
 //! say, it says that it is alive.
 
-use super::config::InternodeConfig;
+use super::config::{InternodeConfig, Verb};
 use super::error::{Refusal, RefusalCode};
 use super::frame::{BadFrame, Frame, Head, Kind};
 use super::handlers::{Caller, Handlers};
@@ -100,6 +100,12 @@ impl Serving {
         let left = Duration::from_micros(head.time_left).min(LONGEST);
         if left.is_zero() {
             return work.respond(head.stream, Err(late()));
+        }
+        // All requests of a connection are of one lane: this happens once.
+        if let Some(group) = Verb::group_of(head.verb)
+            && group != rt::task::group()
+        {
+            rt::task::move_to(group);
         }
         let deadline = Deadline::after(left);
         let caller = Caller { host: self.host, shard: self.shard, address: self.address, deadline };

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use model::TableSchema;
 use rt::hash::HashSet;
 use rt::sync::Notify;
-use rt::task::Task;
+use rt::task::{Group, Task};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -142,7 +142,7 @@ impl Commitlog {
             config,
         });
         let mut tasks = vec![
-            rt::task::spawn(writer::write(log.clone())),
+            rt::task::spawn_in(Group::Statement, writer::write(log.clone())),
             rt::task::spawn(keeper::keep(log.clone())),
             rt::task::spawn(presence::watch(log.clone())),
         ];

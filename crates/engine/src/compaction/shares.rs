@@ -1,11 +1,13 @@
-//! Which part of the shard's time background work gets while requests wait: what compaction's backlog and the memtables need.
+//! Which part of the shard's time maintenance asks for while statements wait: what compaction's backlog and the memtables need.
 //!
-//! Compaction's backlog (bytes still to be written) is held against the shard's memory: with none it gets little, with as much
+//! The governor ([`rt::governor`]) grants it, or less while statements are slower than their target; what the flush of full memtables needs it
+//! always grants. Compaction's backlog (bytes still to be written) is held against the shard's memory: with none it gets little, with as much
 //! as memory holds several times over it gets half. Flushes get more the fuller the memtables are, for writes wait for them. While no
-//! request waits, background work has the shard to itself, whatever the share.
+//! request waits, maintenance has the shard to itself, whatever the share.
 
 use crate::config::FLUSH_FROM;
 use crate::engine::Engine;
+use rt::task::Group;
 use rt::time::Duration;
 
 /// The least share, in 1/1000.
@@ -48,14 +50,15 @@ impl Engine {
                 let (flushes, compactions) = (counters.flushes_running.get(), counters.compactions_running.get());
                 if flushes + compactions == 0 {
                     // What else there is, such as the freeing of memtables, is small.
-                    rt::task::set_background_share(RESTING);
+                    rt::governor::demand(Group::Maintenance, RESTING, 0);
                     break;
                 }
                 let backlog = self.compactions().backlog.get() / self.config().memory.max(1) as f64;
                 let fill = self.pool().used() as f64 / self.config().memtable_budget().max(1) as f64;
                 let share = permille((compactions > 0).then_some(backlog), (flushes > 0).then_some(fill));
-                self.compactions().share.set(share);
-                rt::task::set_background_share(share);
+                let full = (flushes > 0).then_some(fill).filter(|fill| *fill >= FLUSH_FROM);
+                let granted = rt::governor::demand(Group::Maintenance, share, permille(None, full));
+                self.compactions().share.set(granted);
                 rt::time::sleep(EVERY).await;
             }
         }

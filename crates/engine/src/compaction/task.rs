@@ -21,6 +21,7 @@ use model::merge::{Merger, Step};
 use model::range::{PartitionRange, Slice};
 use model::time::{Seconds, Timestamp};
 use rt::sync::Cancel;
+use rt::task::Group;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -83,7 +84,8 @@ impl Engine {
             return Ok(());
         }
         self.compactions().wake_share();
-        let outputs = rt::task::background(self.merge_sstables(table, tablet, plan, &running, cancel)).await?;
+        let outputs =
+            rt::task::in_group(Group::Maintenance, self.merge_sstables(table, tablet, plan, &running, cancel)).await?;
         let bytes = |sstables: &[Rc<Attached>]| sstables.iter().map(|own| own.sstable.total_bytes()).sum::<u64>();
         let inputs = &plan.inputs.0;
         let counts = ((inputs.len(), bytes(inputs)), (outputs.len(), bytes(&outputs)));

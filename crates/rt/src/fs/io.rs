@@ -58,6 +58,15 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// The bytes that it moves at most.
+    pub fn len(&self) -> usize {
+        match &self.op {
+            Op::Read { into, len } => (*len).min(into.capacity()),
+            Op::Write { data, skip } => data.as_ref().len() - skip,
+            Op::SyncData | Op::SyncAll | Op::Allocate { .. } => 0,
+        }
+    }
+
     /// Carries the request out on the calling thread. The result counts bytes.
     #[allow(unsafe_code)]
     fn run(&mut self) -> io::Result<usize> {
@@ -162,7 +171,7 @@ impl Io {
             Self::Ring(_) => Ring::start(ctx, class, request).await,
             Self::Threads { background } => {
                 let permit = match class {
-                    IoClass::Background => background.acquire().await.ok(),
+                    IoClass::Background | IoClass::Scan => background.acquire().await.ok(),
                     IoClass::Foreground | IoClass::Log => None,
                 };
                 let done = in_thread(request).await;
@@ -176,6 +185,13 @@ impl Io {
             ctx.counters.io_errors.add(1);
         }
         (result, request)
+    }
+
+    /// Scales what scans and background work may have at the disk.
+    pub fn set_allowance(&self, allowance: f64) {
+        if let Self::Ring(ring) = self {
+            ring.set_allowance(allowance);
+        }
     }
 
     /// Submits what tasks asked for and takes what is complete. True when something was complete.

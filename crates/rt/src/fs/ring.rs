@@ -6,7 +6,7 @@
 //! awake completions raise no event; before it sleeps it arms an eventfd that wakes its reactor.
 //!
 //! Others rely on: a slot owns its request (file and memory) until the kernel has completed it, also when the future that
-//! waits for it is gone. At most [`DEPTH`] requests of a class are in the kernel; the others wait in their class's queue.
+//! waits for it is gone. What a class has in the kernel is within its [`LIMITS`]; the other requests wait in their class's queue.
 
 use super::IoClass;
 use super::io::{MAX_OPERATION, Op, Request};
@@ -24,15 +24,31 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Requests in the kernel by class: foreground, background, log. Their sum fits into the rings.
-const DEPTH: [usize; 3] = [128, 16, 64];
+/// What a class may have in the kernel.
+#[derive(Clone, Copy)]
+struct Limit {
+    requests: usize,
+    /// A request that is larger than this goes alone.
+    bytes: usize,
+}
+
+/// The limits by class: foreground, background, log, scan. All requests together fit into the rings.
+const LIMITS: [Limit; IoClass::COUNT] = [
+    Limit { requests: 128, bytes: usize::MAX },
+    Limit { requests: 16, bytes: 16 << 20 },
+    Limit { requests: 64, bytes: usize::MAX },
+    Limit { requests: 16, bytes: 16 << 20 },
+];
 /// So many foreground requests are submitted at once in the middle of a turn, or fewer while they are more than a quarter of
 /// those in the kernel: a system call for each would cost a busy shard more than it gains.
 const EAGER: usize = 4;
 /// Slots of the submission ring; the completion ring has twice as many.
 const ENTRIES: u32 = 256;
-/// The order in which classes get free places.
-const PRIORITY: [IoClass; 3] = [IoClass::Log, IoClass::Foreground, IoClass::Background];
+/// The classes that somebody waits for, in the order in which they get free places. The others follow, the one first of
+/// which fewer bytes were served.
+const URGENT: [IoClass; 2] = [IoClass::Log, IoClass::Foreground];
+/// The classes whose limits the governor scales.
+const SCALED: [IoClass; 2] = [IoClass::Background, IoClass::Scan];
 
 /// A shard's ring.
 pub(crate) struct Ring {
@@ -46,8 +62,12 @@ struct Inner {
     deferred: bool,
     slots: Slab<Slot>,
     /// Slots that are not in the kernel yet, by class.
-    waiting: [VecDeque<usize>; 3],
-    in_kernel: [usize; 3],
+    waiting: [VecDeque<usize>; IoClass::COUNT],
+    in_kernel: [usize; IoClass::COUNT],
+    bytes_in_kernel: [usize; IoClass::COUNT],
+    limits: [Limit; IoClass::COUNT],
+    /// Bytes moved by class, as far as the order of classes goes by them.
+    served: [u64; IoClass::COUNT],
     /// Pushed into the submission ring and not yet submitted.
     pushed: u32,
     /// Completions signal the eventfd.
@@ -92,7 +112,10 @@ impl Ring {
             deferred,
             slots: Slab::with_capacity(64),
             waiting: Default::default(),
-            in_kernel: [0; 3],
+            in_kernel: [0; IoClass::COUNT],
+            bytes_in_kernel: [0; IoClass::COUNT],
+            limits: LIMITS,
+            served: [0; IoClass::COUNT],
             pushed: 0,
             armed: true,
             woken: Vec::new(),
@@ -103,6 +126,9 @@ impl Ring {
     /// Takes a request over; the future gives it back with its result (a byte count, or a negative error number).
     pub fn start(ctx: &Rc<Ctx>, class: IoClass, request: Request) -> Operation {
         let mut inner = ctx.io.ring().inner.borrow_mut();
+        if inner.waiting[class as usize].is_empty() {
+            inner.begins_to_wait(class);
+        }
         let slot = Slot { request, class, state: State::Waiting, waker: None, abandoned: false };
         let key = inner.slots.insert(slot);
         inner.waiting[class as usize].push_back(key);
@@ -113,6 +139,16 @@ impl Ring {
         }
         drop(inner);
         Operation { ctx: ctx.clone(), key: Some(key) }
+    }
+
+    /// Scales the limits of scans and background work; one request each may always be at the disk.
+    pub fn set_allowance(&self, allowance: f64) {
+        let mut inner = self.inner.borrow_mut();
+        for class in SCALED {
+            let Limit { requests, bytes } = LIMITS[class as usize];
+            let scaled = |limit: usize| ((limit as f64 * allowance) as usize).max(1);
+            inner.limits[class as usize] = Limit { requests: scaled(requests), bytes: scaled(bytes) };
+        }
     }
 
     /// Submits and completes until neither finds anything. True when something completed.
@@ -149,7 +185,7 @@ impl Ring {
     /// Asks for an event at the next completion. True when there is one already.
     pub fn about_to_sleep(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
-        if inner.in_kernel == [0; 3] {
+        if inner.in_kernel == [0; IoClass::COUNT] {
             return false;
         }
         inner.armed = true;
@@ -169,7 +205,7 @@ impl Ring {
 
     /// Has the reactor wake the shard by the eventfd. True when the shard should take a turn at once.
     pub fn poll_wake(&self, cx: &mut Context<'_>) -> bool {
-        if self.inner.borrow().in_kernel == [0; 3] {
+        if self.inner.borrow().in_kernel == [0; IoClass::COUNT] {
             return false;
         }
         while let Poll::Ready(ready) = self.event.poll_read_ready(cx) {
@@ -187,7 +223,7 @@ impl Ring {
         loop {
             self.turn(ctx);
             let inner = self.inner.borrow();
-            if inner.in_kernel == [0; 3] && inner.waiting.iter().all(VecDeque::is_empty) {
+            if inner.in_kernel == [0; IoClass::COUNT] && inner.waiting.iter().all(VecDeque::is_empty) {
                 return;
             }
             if let Err(error) = inner.ring.submit_and_wait(1)
@@ -207,36 +243,69 @@ impl Inner {
     /// Moves requests from the queues into the submission ring, within the limits.
     fn push_waiting(&mut self, ctx: &Ctx) -> bool {
         let mut any = false;
-        for class in PRIORITY {
-            let index = class as usize;
-            while self.in_kernel[index] < DEPTH[index]
-                && let Some(key) = self.waiting[index].pop_front()
-            {
-                ctx.counters.io[index].queued.sub(1);
-                if self.slots[key].abandoned {
-                    let slot = self.slots.remove(key);
-                    drop(slot);
-                    continue;
-                }
-                let slot = &mut self.slots[key];
-                slot.state = State::InKernel;
-                let entry = entry(&mut slot.request).user_data(key as u64);
-                // SAFETY: the file and memory that the entry names are owned by the slot, which stays until the kernel has
-                // completed the entry; the slab moves slots, but what the entry points to is on the heap behind them.
-                #[allow(unsafe_code)]
-                let full = unsafe { self.ring.submission().push(&entry) }.is_err();
-                assert!(!full, "the limits of the classes exceed the submission ring");
-                self.in_kernel[index] += 1;
-                self.pushed += 1;
-                ctx.counters.io[index].in_flight.add(1);
+        for class in URGENT {
+            while self.push_next(ctx, class) {
                 any = true;
             }
         }
-        any
+        loop {
+            let mut order = SCALED;
+            order.sort_by_key(|class| self.served[*class as usize]);
+            if !order.into_iter().any(|class| self.push_next(ctx, class)) {
+                return any;
+            }
+            any = true;
+        }
+    }
+
+    /// Moves the next request of the class into the submission ring. False: none waits, or the limits are reached.
+    fn push_next(&mut self, ctx: &Ctx, class: IoClass) -> bool {
+        let index = class as usize;
+        while let Some(key) = self.waiting[index].front().copied() {
+            if self.slots[key].abandoned {
+                self.waiting[index].pop_front();
+                ctx.counters.io[index].queued.sub(1);
+                let slot = self.slots.remove(key);
+                drop(slot);
+                continue;
+            }
+            let (limit, bytes) = (self.limits[index], self.slots[key].request.len());
+            let has_room = self.in_kernel[index] < limit.requests
+                && (self.in_kernel[index] == 0 || self.bytes_in_kernel[index].saturating_add(bytes) <= limit.bytes);
+            if !has_room {
+                return false;
+            }
+            self.waiting[index].pop_front();
+            ctx.counters.io[index].queued.sub(1);
+            let slot = &mut self.slots[key];
+            slot.state = State::InKernel;
+            let entry = entry(&mut slot.request).user_data(key as u64);
+            // SAFETY: the file and memory that the entry names are owned by the slot, which stays until the kernel has
+            // completed the entry; the slab moves slots, but what the entry points to is on the heap behind them.
+            #[allow(unsafe_code)]
+            let full = unsafe { self.ring.submission().push(&entry) }.is_err();
+            assert!(!full, "the limits of the classes exceed the submission ring");
+            self.in_kernel[index] += 1;
+            self.bytes_in_kernel[index] += bytes;
+            self.served[index] += bytes as u64;
+            self.pushed += 1;
+            ctx.counters.io[index].in_flight.add(1);
+            return true;
+        }
+        false
+    }
+
+    /// A class without waiting requests has no claim on what others moved meanwhile.
+    fn begins_to_wait(&mut self, class: IoClass) {
+        let others = SCALED.into_iter().filter(|other| *other != class && !self.waiting[*other as usize].is_empty());
+        if let Some(least) = others.map(|other| self.served[other as usize]).min() {
+            let served = &mut self.served[class as usize];
+            *served = (*served).max(least);
+        }
     }
 
     fn has_deferred(&mut self) -> bool {
-        self.deferred && self.in_kernel != [0; 3] && self.ring.submission().taskrun()
+        self.deferred && self.in_kernel != [0; IoClass::COUNT] && self.ring.submission().taskrun()
     }
 
     fn has_completed(&mut self) -> bool {
@@ -247,7 +316,7 @@ impl Inner {
     fn is_disk_idle(&self) -> bool {
         let class = IoClass::Foreground as usize;
         let (waiting, in_kernel) = (self.waiting[class].len(), self.in_kernel[class]);
-        in_kernel < DEPTH[class] && waiting >= EAGER.min(1 + in_kernel / 4)
+        in_kernel < self.limits[class].requests && waiting >= EAGER.min(1 + in_kernel / 4)
     }
 
     /// Submits what was pushed; with GETEVENTS the kernel also posts what it has finished.
@@ -273,6 +342,7 @@ impl Inner {
             let slot = &mut self.slots[key];
             let index = slot.class as usize;
             self.in_kernel[index] -= 1;
+            self.bytes_in_kernel[index] -= slot.request.len();
             ctx.counters.io[index].in_flight.sub(1);
             if matches!(-entry.result(), libc::EINTR | libc::EAGAIN) && !slot.abandoned {
                 slot.state = State::Waiting;

@@ -5,6 +5,8 @@ use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
 use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
 use crate::fs::Io;
+use crate::governor::Governor;
+use crate::group::Group;
 use crate::machine::mailboxes;
 use crate::mailbox::{Mail, Mailbox};
 use crate::shard::ShardId;
@@ -48,6 +50,7 @@ pub(super) fn context(
         uuid_tail,
         services: RefCell::default(),
         executor: Executor::new(Tuning::default()),
+        governor: Governor::new(),
         mail: Mail::new(shard, mailboxes),
         io: Io::Disk { disk: disk.clone(), boot: disk.boot() },
         counters: Default::default(),
@@ -102,7 +105,7 @@ pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLo
         ctx::enter(&ctx, || {
             // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
             // when a panic unwinds through here; its context was made on this thread.
-            let (work, task) = unsafe { executor::make(&ctx, place, main) };
+            let (work, task) = unsafe { executor::make(&ctx, place, Group::Statement, main) };
             task.detach();
             work.schedule();
         });

@@ -9,6 +9,7 @@ use super::still::MayStandStill;
 use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
 use crate::ctx;
 use crate::executor::{self, Life, ShardFuture};
+use crate::group::Group;
 use crate::machine::mailboxes;
 use crate::shard::ShardId;
 use rand::SeedableRng;
@@ -407,7 +408,7 @@ impl Boot {
                     nudge.iter().for_each(|mailbox| mailbox.nudge());
                 }
             };
-            ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), main).detach());
+            ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, main).detach());
             let shard = ShardFuture::new(ctx, life.clone());
             let shard = MayStandStill::new(shard, self.now.clone(), self.still_until.clone());
             shards.push(tokio::task::spawn_local(shard));

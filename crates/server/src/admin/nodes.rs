@@ -13,6 +13,7 @@ use axum::{Json, Router};
 use cluster::hints::MissedWrites;
 use cluster::topology::view::{self, NodeView};
 use cluster::{MetadataService, Node, NodeState};
+use rt::task::Group;
 use rt::{Remote, ShardId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -164,7 +165,7 @@ async fn resync(
 ) -> Answer<Vec<String>> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
     let done = state.remote.call(ShardId(0), move || async move {
-        let task = rt::task::spawn(cluster::resync::resync(host, query.force));
+        let task = rt::task::spawn_in(Group::Maintenance, cluster::resync::resync(host, query.force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     });
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))

@@ -240,6 +240,9 @@ settings! {
         /// How long a shard that has nothing to do polls its mailbox before it sleeps. Answers of other shards come faster, the
         /// CPU never idles.
         idle_poll_time_us ("0us" to "1s"): Micros = Time(Duration::ZERO);
+        /// A target for the 99th percentile of statements' latency in this node. While it is exceeded, compactions and other maintenance
+        /// get less of the shard's time and of its disk, down to a twentieth of what they ask for. 0: no target.
+        foreground_p99_target_in_ms ["foreground_p99_target"] ("0ms" to "1h"): Millis = millis(0);
         /// How long a stop may take in all. A quarter of it is for the requests of clients that are under way. What has not ended
         /// then is cut off and logged; the commitlog has all acknowledged writes.
         shutdown_timeout_in_ms ["shutdown_timeout"] ("1s" to "1d"): Millis = millis(60_000);

@@ -48,6 +48,7 @@ const LIVE: &[(&str, Carry)] = &[
     ("write_consistency_levels_disallowed", carry_language),
     ("twcs_max_window_count", carry_language),
     ("restrict_twcs_without_default_ttl", carry_language),
+    ("foreground_p99_target_in_ms", carry_governor),
     ("hinted_handoff_enabled", carry_hints),
     ("max_hint_window_in_ms", carry_hints),
     ("hinted_handoff_throttle_in_kb", carry_hints),
@@ -84,6 +85,11 @@ fn carry_hints(config: &Config) {
         let metadata = rt::shard::service::<MetadataService>().current();
         Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.topology.datacenters());
     }
+}
+
+/// Sets the running shard's target for the latency of statements.
+pub(crate) fn carry_governor(config: &Config) {
+    rt::governor::set_target(Some(config.foreground_p99_target_in_ms.0));
 }
 
 fn carry_change_timeout(config: &Config) {

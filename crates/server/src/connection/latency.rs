@@ -89,7 +89,9 @@ impl Latencies {
 
     /// A statement that had to wait was answered.
     pub(super) fn answered(&self, did: Did, came: Instant) {
-        self.of(did).record(rt::time::coarse_now().saturating_duration_since(came), 1);
+        let took = rt::time::coarse_now().saturating_duration_since(came);
+        self.of(did).record(took, 1);
+        rt::governor::answered(took, 1);
     }
 
     /// A turn is over that began at `began`.
@@ -99,6 +101,7 @@ impl Latencies {
             return;
         }
         let took = rt::time::now().saturating_duration_since(began);
+        rt::governor::answered(took, counts[0] + counts[1]);
         for (histogram, count) in self.histograms.iter().zip(counts).filter(|(_, count)| *count > 0) {
             histogram.record(took, count);
         }

@@ -6,6 +6,7 @@ use crate::protocol::Opcode;
 use cluster::coordinator::Consistency;
 use cql::guardrails::Guardrail;
 use replica::Class;
+use rt::task::Group;
 
 /// The node serves clients (ScyllaDB's number for it).
 const MODE_NORMAL: f64 = 3.0;
@@ -252,7 +253,14 @@ families! {
     };
     counter "scylla_reactor_cpu_busy_ms" "Time that the shard was busy." |s| s.runtime.busy.as_millis() as u64;
     counter "scylla_reactor_cpu_idle_ms" "Time that the shard slept." |s| s.runtime.idle.as_millis() as u64;
-    counter "scylla_reactor_cpu_background_ms" "Part of the busy time that was background work." |s| s.runtime.background.as_millis() as u64;
+    counters "scylla_scheduler_runtime_ms" "Time that the tasks of a scheduling group took." |s, put| by_group(s, put, |group| group.runtime.as_secs_f64() * 1e3);
+    counters "scylla_scheduler_starvetime_ms" "Time for which a scheduling group had ready tasks while others ran." |s, put| by_group(s, put, |group| group.starved.as_secs_f64() * 1e3);
+    counters "scylla_scheduler_task_waittime_ms" "Time that ready tasks of a scheduling group waited for their polls, all together." |s, put| by_group(s, put, |group| group.task_wait.as_secs_f64() * 1e3);
+    counters "scylla_scheduler_time_spent_on_task_quota_violations_ms" "Time in polls of a scheduling group's tasks that took more than 500 us." |s, put| by_group(s, put, |group| group.violations.as_secs_f64() * 1e3);
+    counters "scylla_scheduler_tasks_processed" "Polls of a scheduling group's tasks." |s, put| by_group(s, put, |group| group.tasks as f64);
+    gauges "scylla_scheduler_queue_length" "Ready tasks of a scheduling group." |s, put| by_group(s, put, |group| group.queue_length as f64);
+    gauges "scylla_scheduler_governor_allowance" "What maintenance may take of what it asks for, from 0 to 1: below 1 while statements are slower than foreground_p99_target_in_ms." |s, put| put("", s.runtime.governor_allowance);
+    gauges "scylla_scheduler_shares" "Shares of a scheduling group; statements have 1000." |s, put| by_group(s, put, |group| f64::from(group.shares));
     counter "scylla_reactor_polls" "Turns of the shard's loop." |s| s.runtime.turns;
     counter "scylla_reactor_tasks_processed" "Polls of tasks." |s| s.runtime.polls;
     gauge "scylla_reactor_tasks_pending" "Tasks alive." |s| s.runtime.tasks;
@@ -282,6 +290,12 @@ fn violations(sample: &Sample, of: Guardrail) -> u64 {
 fn conditional(put: Put, without: u64) {
     put("conditional=\"no\"", without as f64);
     put("conditional=\"yes\"", 0.0);
+}
+
+fn by_group(sample: &Sample, put: Put, read: fn(&rt::metrics::GroupMetrics) -> f64) {
+    for (group, metrics) in Group::ALL.iter().zip(&sample.runtime.groups) {
+        put(&format!("group=\"{}\"", group.name()), read(metrics));
+    }
 }
 
 fn by_class(sample: &Sample, put: Put, read: fn(&replica::permit::PermitUsage) -> u64) {

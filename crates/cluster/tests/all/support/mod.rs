@@ -98,6 +98,7 @@ impl Transport for End {
         &self,
         to: TabletReplica,
         request: Bytes,
+        _group: rt::task::Group,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;

@@ -1,0 +1,231 @@
+//! The governor of a shard: what groups that nobody waits for may take, so that statements keep their latency.
+//!
+//! It is given a target for the 99th percentile of statements' latency. Ten times a second it compares the target with what
+//! statements took lately: what they took in work, as the connections report it, and what their tasks waited for the shard.
+//! Above the target it halves its allowance, well below it the allowance grows by a twentieth, up to all. The allowance
+//! scales the shares that other groups ask for, and the bytes and requests that they may have at the disk. Without a
+//! target, and in the simulation, the allowance is all.
+//!
+//! Others rely on: a demand's floor is never taken away, so work that statements will wait for, such as the flush of full
+//! memtables, goes on whatever the latency.
+
+use crate::ctx;
+use crate::group::Group;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often the allowance is looked at.
+const EVERY: Duration = Duration::from_millis(100);
+/// The least part that the allowance comes to.
+const LEAST: f64 = 0.05;
+/// What the allowance is multiplied by when statements are too slow.
+const CUT: f64 = 0.5;
+/// What it grows by when they are fast.
+const GROWTH: f64 = 0.05;
+/// Statements are fast below this part of the target.
+const FAST: f64 = 0.6;
+/// The part of what was seen that stays in the figures at the next look: they are of the last few looks.
+const KEPT: f64 = 0.5;
+/// Fewer statements than this say nothing about a 99th percentile.
+const FEWEST: f64 = 20.0;
+/// Buckets of a histogram: four to each doubling, from 1 us to more than a minute.
+const BUCKETS: usize = 104;
+
+/// Sets the target of this shard; none or zero: nothing is held back.
+pub fn set_target(target: Option<Duration>) {
+    ctx::with(|c| c.governor.target.set(target.filter(|target| !target.is_zero())));
+}
+
+/// Statements were answered that took so long each, without the time before their frame was read.
+#[inline]
+pub fn answered(took: Duration, statements: u64) {
+    ctx::with(|c| {
+        if c.governor.target.get().is_some() {
+            c.governor.latencies.borrow_mut().record(took, statements as f64);
+        }
+    });
+}
+
+/// A group asks for a part of the shard's time while statements wait, in 1/1000. It gets no less than `floor` of it and the
+/// governor's allowance of the rest, and is told what that comes to.
+pub fn demand(group: Group, permille: u32, floor: u32) -> u32 {
+    ctx::with(|c| {
+        let rest = f64::from(permille.saturating_sub(floor)) * c.governor.allowance.get();
+        let share = floor.min(permille) + rest as u32;
+        crate::task::set_share(group, share);
+        share
+    })
+}
+
+/// A shard's governor.
+pub(crate) struct Governor {
+    target: Cell<Option<Duration>>,
+    allowance: Cell<f64>,
+    latencies: RefCell<Recent>,
+    waits: RefCell<Recent>,
+    next_look: Cell<Option<Instant>>,
+}
+
+impl Governor {
+    pub fn new() -> Governor {
+        Governor {
+            target: Cell::new(None),
+            allowance: Cell::new(1.0),
+            latencies: RefCell::default(),
+            waits: RefCell::default(),
+            next_look: Cell::new(None),
+        }
+    }
+
+    /// What the other groups may take now of what they ask for, from 0 to 1.
+    pub fn allowance(&self) -> f64 {
+        self.allowance.get()
+    }
+
+    /// A task of statements waited so long for the shard.
+    #[inline]
+    pub fn waited(&self, nanos: u64) {
+        if self.target.get().is_some() {
+            self.waits.borrow_mut().record(Duration::from_nanos(nanos), 1.0);
+        }
+    }
+
+    /// Looks at the figures if it is time to. Returns the allowance if that has changed.
+    #[inline]
+    pub fn look(&self, now: Instant) -> Option<f64> {
+        if self.next_look.get().is_some_and(|next| now < next) {
+            return None;
+        }
+        self.next_look.set(Some(now + EVERY));
+        let (mut latencies, mut waits) = (self.latencies.borrow_mut(), self.waits.borrow_mut());
+        let seen = latencies.percentile99().map(|took| took + waits.percentile99().unwrap_or_default());
+        latencies.fade();
+        waits.fade();
+        let before = self.allowance.get();
+        let after = self.target.get().map_or(1.0, |target| next_allowance(before, seen, target));
+        self.allowance.set(after);
+        (after != before).then_some(after)
+    }
+}
+
+/// The allowance that follows `before`, when so much was seen; none: too few statements to say.
+fn next_allowance(before: f64, seen: Option<Duration>, target: Duration) -> f64 {
+    let after = match seen {
+        Some(seen) if seen > target => before * CUT,
+        Some(seen) if seen > target.mul_f64(FAST) => before,
+        _ => before + GROWTH,
+    };
+    after.clamp(LEAST, 1.0)
+}
+
+/// A histogram of the last few looks.
+struct Recent {
+    buckets: [f64; BUCKETS],
+    count: f64,
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent { buckets: [0.0; BUCKETS], count: 0.0 }
+    }
+}
+
+impl Recent {
+    #[inline]
+    fn record(&mut self, took: Duration, n: f64) {
+        self.buckets[bucket(took.as_micros().min(u128::from(u32::MAX)) as u64)] += n;
+        self.count += n;
+    }
+
+    /// The upper bound of the bucket of the 99th percentile.
+    fn percentile99(&self) -> Option<Duration> {
+        if self.count < FEWEST {
+            return None;
+        }
+        let mut above = self.count * 0.01;
+        for (at, n) in self.buckets.iter().enumerate().rev() {
+            above -= n;
+            if above < 0.0 {
+                return Some(Duration::from_micros(bound(at)));
+            }
+        }
+        None
+    }
+
+    fn fade(&mut self) {
+        self.buckets.iter_mut().for_each(|n| *n *= KEPT);
+        self.count *= KEPT;
+    }
+}
+
+/// The bucket of so many microseconds.
+fn bucket(micros: u64) -> usize {
+    let micros = micros.max(4);
+    let doubling = micros.ilog2() as usize;
+    let quarter = (micros >> (doubling - 2)) as usize & 3;
+    ((doubling - 2) * 4 + quarter).min(BUCKETS - 1)
+}
+
+/// The microseconds with which the bucket ends.
+fn bound(bucket: usize) -> u64 {
+    let (doubling, quarter) = (bucket / 4 + 2, bucket as u64 % 4);
+    (5 + quarter) << (doubling - 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_end_where_the_next_begins() {
+        for at in 0..BUCKETS - 1 {
+            assert_eq!(bucket(bound(at) - 1), at);
+            assert_eq!(bucket(bound(at)), at + 1);
+        }
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(u64::from(u32::MAX)), BUCKETS - 1);
+    }
+
+    #[test]
+    fn the_percentile_is_of_what_was_seen_lately() {
+        let mut recent = Recent::default();
+        recent.record(Duration::from_micros(100), 10.0);
+        assert_eq!(recent.percentile99(), None, "too few");
+        recent.record(Duration::from_micros(100), 975.0);
+        recent.record(Duration::from_millis(8), 15.0);
+        let seen = recent.percentile99().expect("enough");
+        assert!((Duration::from_millis(8)..Duration::from_millis(11)).contains(&seen), "{seen:?}");
+        for _ in 0..4 {
+            recent.fade();
+            recent.record(Duration::from_micros(100), 1_000.0);
+        }
+        assert!(recent.percentile99().expect("enough") < Duration::from_micros(150));
+    }
+
+    #[test]
+    fn the_allowance_halves_above_the_target_and_grows_slowly_below_it() {
+        let target = Duration::from_millis(5);
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(next_allowance(1.0, ms(6), target), 0.5);
+        assert_eq!(next_allowance(0.5, ms(4), target), 0.5);
+        assert_eq!(next_allowance(0.5, ms(1), target), 0.55);
+        assert_eq!(next_allowance(0.5, None, target), 0.55);
+        assert_eq!(next_allowance(1.0, ms(1), target), 1.0);
+        let mut allowance = 1.0;
+        for _ in 0..20 {
+            allowance = next_allowance(allowance, ms(50), target);
+        }
+        assert_eq!(allowance, LEAST);
+    }
+
+    #[test]
+    fn a_floor_is_never_taken_away() {
+        crate::block_on(async {
+            assert_eq!(demand(Group::Maintenance, 500, 100), 500);
+            ctx::with(|c| c.governor.allowance.set(LEAST));
+            assert_eq!(demand(Group::Maintenance, 500, 100), 120);
+            assert_eq!(demand(Group::Maintenance, 500, 700), 500);
+        });
+    }
+}

@@ -159,8 +159,8 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-fn millis_since_1970() -> u128 {
-    std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis())
+fn millis_since_1970() -> i64 {
+    rt::time::wall_micros() / 1_000
 }
 
 fn tables(arguments: &ArgMatches) -> String {

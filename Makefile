@@ -16,7 +16,7 @@ cluster: build ## build a release binary and start three nodes on 127.0.0.1, .2 
 build: ## build the release binary, target/release/messina
 	cargo build --release -p messina
 
-test: ## format, lints, crate edges, unit tests, short simulation, short client and crash tests
+test: ## format, lints, edges between crates and modules, texts, unit tests, short simulation, short client and crash tests
 	tests/run test
 
 test-clients: ## every client program in full: cqlsh, drivers of five languages, DSBulk, latte, cqlload, sstable tools, ten kill -9

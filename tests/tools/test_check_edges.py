@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -25,10 +26,14 @@ class Workspace:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
+    def read(self, path):
+        return (self.root / path).read_text()
+
     def check(self):
         """(whether the check passed, what it printed)."""
         self.write("tools/edges.txt", self.edges)
-        done = subprocess.run([CHECK, "--root", self.root], capture_output=True, text=True)
+        command = [sys.executable, CHECK, "--root", self.root]
+        done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -140,8 +145,8 @@ def test_the_crate_itself_may_be_in_a_circle(workspace):
 
 def test_dependencies_between_crates_need_an_edge(workspace):
     workspace.write("Cargo.toml", '[workspace]\nresolver = "3"\nmembers = ["one", "two"]\n')
-    manifest = '[package]\nname = "two"\nversion = "0.1.0"\n[dependencies]\none = { path = "../one" }\n'
-    workspace.write("two/Cargo.toml", manifest)
+    manifest = workspace.read("one/Cargo.toml").replace("one", "two")
+    workspace.write("two/Cargo.toml", manifest + '[dependencies]\none = { path = "../one" }\n')
     workspace.write("two/src/lib.rs", "")
     workspace.edges = "one\ntwo: one\n"
     assert workspace.check()[0]

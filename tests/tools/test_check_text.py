@@ -75,6 +75,7 @@ def test_references_that_lead_somewhere(tree, reference):
         ("`crates/one/src/gone.rs`", "crates/one/src/gone.rs"),
         ("`one/gone`", "one/gone"),
         ("`one/src/{lib,gone}.rs`", "one/src/gone.rs"),
+        ("`part/gone`", "part/gone"),
         ("`gone.rs`", "gone.rs"),
         ("`eep.rs`", "eep.rs"),
         ("`tests/gone.py --option`", "tests/gone.py"),

@@ -16,7 +16,7 @@ cluster: build ## build a release binary, start three nodes on 127.0.0.1, .2 and
 build: ## build the release binary, target/release/messina
 	cargo build --release -p messina
 
-test: ## run format, lints, crate edges, unit tests, short simulation, short client and crash tests
+test: ## run format, lints, edges, texts, unit tests, short simulation, short client and crash tests
 	tests/run test
 
 test-clients: ## run all client programs: cqlsh, drivers of five languages, DSBulk, latte, cqlload, sstable tools

@@ -1,7 +1,7 @@
 //! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`,
 //! `getendpoints`, `gossipinfo`, `version`: the node among the others.
 
-use crate::admin::{Api, query, quoted};
+use crate::api::{Api, query, quoted};
 use crate::{Failure, nodestatus};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 //! On a terminal `compactions` shows a bar for each that runs until none does; piped, it says once what there is.
 
 use crate::Failure;
-use crate::admin::{Api, Method, query, quoted};
+use crate::api::{Api, Method, query, quoted};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};

@@ -4,8 +4,10 @@
 mod output;
 
 mod admin;
+mod api;
 mod cluster;
 mod compactions;
+mod failure;
 mod inspect;
 mod logging;
 mod nodestatus;
@@ -14,6 +16,7 @@ mod serve;
 mod tablestats;
 
 use clap::Command;
+use failure::Failure;
 use std::process::ExitCode;
 
 /// Heaps of their own for every thread: shards never wait for each other to allocate.
@@ -24,25 +27,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const KEEP_FREED_MEMORY: rt::time::Duration = rt::time::Duration::from_secs(1);
 /// Freed objects larger than this, in bytes, are given back at once.
 const LARGE_OBJECT: usize = 4 << 20;
-
-/// Why a command failed, for the terminal.
-pub struct Failure {
-    why: String,
-    exit_status: u8,
-}
-
-impl Failure {
-    /// A failure with the usual exit status, 1.
-    pub fn new(why: impl Into<String>) -> Failure {
-        Failure { why: why.into(), exit_status: 1 }
-    }
-}
-
-impl<E: std::fmt::Display> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Failure::new(error.to_string())
-    }
-}
 
 fn command() -> Command {
     Command::new("messina")

@@ -1,7 +1,7 @@
 //! `messina admin resync`: gives nodes the writes that they missed and no hint brings.
 
 use crate::Failure;
-use crate::admin::{Api, Method, quoted};
+use crate::api::{Api, Method, quoted};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! What can go wrong in a shard's store.
 
-use crate::journal::is_full;
+use crate::journal::{is_full, way_out};
 use model::TableId;
 use model::token::Token;
 use std::io;
@@ -10,26 +10,6 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no table {0} on this shard")]
 pub struct NoSuchTable(pub TableId);
-
-/// What an operator can do about an error of the system that says that something else, or a link to nothing, stands in the place of a file or
-/// directory. Empty for other errors. For the end of a message.
-pub(crate) fn way_out(error: &io::Error) -> &'static str {
-    let is_another_kind = match error.kind() {
-        // `AlreadyExists`: a file or a link to nothing where a directory is to be made.
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => true,
-        // A FIFO or device.
-        io::ErrorKind::InvalidInput => error.raw_os_error().is_none(),
-        _ => false,
-    };
-    match is_another_kind {
-        true => {
-            ". Something else, or a link to what is not there (a disk that is not mounted), stands in the place of a file or \
-             directory of the node: move it away, and put back what was there when the node stopped. If that is lost, the next \
-             start says what it held"
-        }
-        false => "",
-    }
-}
 
 /// Why an operation on the store failed.
 #[derive(Debug, thiserror::Error)]

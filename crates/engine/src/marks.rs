@@ -8,7 +8,6 @@ use crate::error::EngineError;
 use crate::memtable::Interval;
 use crate::replay::same_log;
 use crate::sealed::{self, Unusable};
-use crate::truncate::TruncateRecord;
 use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -20,6 +19,15 @@ const PREFIX: &str = "replay-marks-";
 
 /// What the file holds, for messages.
 pub(crate) const HOLDS: &str = "what of the commitlog was truncated or removed: it returns";
+
+/// When, and where in a shard's log, a table was truncated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TruncateRecord {
+    /// Microseconds since 1970.
+    pub at_micros: i64,
+    /// Nothing of the table below this position is replayed.
+    pub below: Position,
+}
 
 /// One shard's marks for one table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

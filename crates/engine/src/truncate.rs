@@ -8,24 +8,14 @@ use crate::commitlog::{self, Position};
 use crate::datadir::Made;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::marks::Marks;
+use crate::marks::{Marks, TruncateRecord};
 use crate::memtable::Interval;
 use crate::replay::same_log;
 use crate::table::Table;
 use model::TableId;
 use model::schema::TableSchema;
 use rt::ShardId;
-use serde::{Deserialize, Serialize};
 use std::rc::Rc;
-
-/// When, and where in a shard's log, a table was truncated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TruncateRecord {
-    /// Microseconds since 1970.
-    pub at_micros: i64,
-    /// Nothing of the table below this position is replayed.
-    pub below: Position,
-}
 
 impl Engine {
     /// Removes all data of a table on this shard that was written before the call; durable when it returns. With

@@ -258,6 +258,7 @@ fn a_dead_marker_stays_until_it_is_old_enough() {
 
 /// A batch may write each element of a collection with a statement of its own.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "model does not depend on rt")]
 fn many_changes_of_one_row_are_merged_in_time() {
     const CHANGES: i32 = 20_000;
     let schema = schema_of(CqlType::Int);

@@ -1,7 +1,7 @@
 //! From a merged stream of fragments to a page of rows: pure rules of what lives, what counts and where a page ends.
 //!
-//! Facts: paging.md sections 3 and 14. A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or
-//! where the data ends; its last position says where the next one goes on, exactly.
+//! A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or where the
+//! data ends. Its last position says exactly where the next page begins.
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;

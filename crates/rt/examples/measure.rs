@@ -3,6 +3,8 @@
 //! `cargo run --release -p messina-rt --example measure [case]`; files go to the temporary directory (`TMPDIR`).
 //! CPU is the process's user and system time, so both shards' parts are counted.
 
+#![allow(clippy::disallowed_methods, reason = "compares rt with what it wraps")]
+
 use rt::fs::{self, IoClass, OpenOptions, SequentialWriter};
 use rt::time::{Duration, Instant};
 use rt::{Machine, MachineConfig, ShardId, shard, task};

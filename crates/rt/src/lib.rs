@@ -5,6 +5,8 @@
 //! one thread with seeded time, network and disk. Nothing above this crate knows which of the two it is on.
 //! The crate knows nothing of rows, queries or nodes' roles, and keeps no state outside a shard's context.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "rt is what wraps them")]
+
 pub mod allocator;
 pub mod fs;
 pub mod governor;

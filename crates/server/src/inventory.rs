@@ -3,7 +3,8 @@
 //! A start that lacks what the node held when it last ran is refused, or names what it gives up (`accept_loss`). The inventory itself
 //! is the engine's ([`engine::datadir`]).
 
-use crate::stack::{StackConfig, StartError};
+use crate::stack_config::StackConfig;
+use crate::start_error::StartError;
 use cluster::hints;
 use cluster::metadata::{MetadataService, Recovered, Table};
 use cluster::tablets::TabletReplica;

@@ -27,4 +27,5 @@ mod schema_events;
 pub mod seeds;
 pub mod stack;
 mod stack_config;
+mod start_error;
 pub mod stopping;

@@ -5,7 +5,8 @@
 
 use crate::config::handoff::Handoff;
 use crate::seeds::Seeds;
-use crate::stack::{StackConfig, StartError};
+use crate::stack_config::StackConfig;
+use crate::start_error::StartError;
 use cluster::hints::{self, Hints, HintsConfig, HintsSettings};
 use cluster::internode::{self, Identity, Internode, InternodeConfig, InternodeListener};
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};

@@ -5,7 +5,7 @@
 //! Compaction waits for it, because a purge before that could lose what a second replay needs.
 
 use crate::inventory::InventoryRecord;
-use crate::stack::StartError;
+use crate::start_error::StartError;
 use engine::commitlog::{self, LogError, OldLogs};
 use engine::datadir::{DataDirError, DiskReserve};
 use engine::{Engine, EngineError};

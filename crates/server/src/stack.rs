@@ -7,6 +7,7 @@ use crate::local_sources;
 use crate::membership::{self, ClusterSettings, OpenMetadata, WireHolder};
 use crate::old_logs::AfterReplay;
 pub use crate::stack_config::StackConfig;
+pub use crate::start_error::StartError;
 use crate::stopping::{Phase, StopError};
 use cluster::Coordinator;
 use cluster::coordinator::{PageLimits, TimestampClock};
@@ -31,21 +32,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use thiserror::Error;
 
 /// Disk space with which a start certainly succeeds, in bytes.
 const START_NEEDS: u64 = 1 << 20;
-
-/// Why a node did not start. The texts are for the operator.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct StartError(pub String);
-
-impl StartError {
-    pub(crate) fn because(error: impl std::fmt::Display) -> Self {
-        StartError(error.to_string())
-    }
-}
 
 /// A node's floors, running. Kept by shard 0.
 pub struct Stack {

@@ -92,6 +92,7 @@ pub struct StopClock(mpsc::Sender<(Duration, Phase)>);
 
 impl StopClock {
     /// Starts the thread, which waits for a stop to begin.
+    #[allow(clippy::disallowed_methods, reason = "must run when no shard does")]
     pub fn start() -> io::Result<StopClock> {
         let (begin, begun) = mpsc::channel();
         thread::Builder::new().name("stop-limit".to_owned()).spawn(move || {

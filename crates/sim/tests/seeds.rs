@@ -3,6 +3,8 @@
 //! `SEEDS=n` puts each trial to n seeds (default 11) from `FIRST_SEED=n` on, `SECONDS=n` so long (simulated; default 2), `TRIALS="name name"` only these.
 //! `TELL=1` prints every step. `tests/run sim-seeds` runs it in CI, `make sim` for longer.
 
+#![allow(clippy::disallowed_methods, reason = "runs simulations on threads, in real time")]
+
 use rt::time::Duration;
 use sim::cluster::trials::{ALL, Trial};
 use std::cell::Cell;

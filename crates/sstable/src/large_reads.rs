@@ -278,6 +278,7 @@ mod tests {
             });
             rt::task::yield_now().await;
             assert!(!waits.is_finished());
+            #[allow(clippy::disallowed_methods, reason = "another thread frees the part")]
             let elsewhere = std::thread::spawn(move || drop(part));
             waits.await.expect("not aborted");
             elsewhere.join().expect("ended");

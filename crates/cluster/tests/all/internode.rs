@@ -216,6 +216,7 @@ fn garbage_on_the_port_is_closed_and_the_port_goes_on() {
 #[test]
 fn who_waits_for_a_connection_is_told_that_the_node_is_down() {
     rt::block_on(async {
+        #[allow(clippy::disallowed_methods, reason = "a listener that accepts nothing")]
         let still = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let ms = Duration::from_millis;
         let liveness = LivenessConfig { timeout: ms(100), down_after: ms(500), ..LivenessConfig::default() };

@@ -107,7 +107,7 @@ pub enum DataDirError {
     )]
     NoStamp(PathBuf),
     /// The operating system refused.
-    #[error("{path}: {error}{}", crate::error::way_out(.error))]
+    #[error("{path}: {error}{}", crate::journal::way_out(.error))]
     Io {
         /// Of what.
         path: PathBuf,

@@ -222,7 +222,7 @@ mod tests {
             })
             .collect();
         let outwards: Vec<RangeTombstone> = ranges.iter().rev().cloned().collect();
-        let begun = std::time::Instant::now();
+        let begun = rt::time::now();
         let mut list = RangeTombstones::default();
         list.add(&order, &ranges);
         let bytes = list.changes.iter().map(weight).sum::<usize>();

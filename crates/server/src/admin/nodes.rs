@@ -17,7 +17,7 @@ use rt::task::Group;
 use rt::{Remote, ShardId};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -103,7 +103,7 @@ impl Member {
 pub async fn members(remote: &Remote) -> Result<Vec<Member>, Refusal> {
     let asked = remote.call(ShardId(0), || async {
         let metadata = rt::shard::service::<MetadataService>().current();
-        let mut tablets = HashMap::new();
+        let mut tablets = BTreeMap::new();
         for table in metadata.tables() {
             let map = &table.tablets;
             for replica in (0..map.count()).flat_map(|tablet| map.replicas(tablet)) {

@@ -113,6 +113,7 @@ async fn two_late_answers(world: &World, client: &mut Client) {
     for _ in 0..100 {
         rt::task::yield_now().await;
     }
+    #[allow(clippy::disallowed_methods, reason = "the whole shard has to stall")]
     std::thread::sleep(Duration::from_millis(1100));
 }
 

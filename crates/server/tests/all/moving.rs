@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// Looks at what must come about soon, each this far from the one before.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -180,7 +179,7 @@ impl Up {
 
     /// Waits until `is_so` of this node's metadata.
     async fn sees(&self, what: &str, is_so: impl Fn(&cluster::Metadata) -> bool + Clone + Send + 'static) {
-        let begun = Instant::now();
+        let begun = rt::time::now();
         loop {
             let is_so = is_so.clone();
             if self.on(move || async move { is_so(&rt::shard::service::<MetadataService>().current()) }).await {
@@ -205,7 +204,7 @@ impl Up {
 
     /// Waits until this node has a tablet, or none of it.
     async fn holds(&self, table: TableId, tablet: u32, expected: bool) {
-        let begun = Instant::now();
+        let begun = rt::time::now();
         while self.bytes_of(table, tablet).await.is_some() != expected {
             assert!(begun.elapsed() < PATIENCE, "node {} has a copy: {}", self.host, !expected);
             rt::time::sleep(PAUSE).await;
@@ -328,7 +327,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         nodes.push(start(path, address, addresses.clone(), copies.clone()).await);
         copies.store(true, Ordering::Relaxed);
         for k in 2 * ROWS / 3..ROWS {
-            let written = Instant::now();
+            let written = rt::time::now();
             // The others may not have seen yet that the node is back.
             while let Err(why) = nodes[k as usize % 4].ask(&insert(k), Consistency::Quorum).await {
                 assert!(written.elapsed() < PATIENCE, "{why}");
@@ -424,7 +423,7 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
         nodes.push(start(path, address, addresses.clone(), copies.clone()).await);
         nodes[3].sees("the end of the move", is_moved).await;
         for k in ROWS / 2..ROWS {
-            let written = Instant::now();
+            let written = rt::time::now();
             // The others may not have seen yet that the node is back.
             while let Err(why) = nodes[k as usize % 4].ask(&insert(k), Consistency::All).await {
                 assert!(written.elapsed() < PATIENCE, "{why}");

@@ -26,6 +26,7 @@ async fn insert() {
 /// Keeps the shards but this one busy, each for another time, so that they come to an operation one after the other.
 fn stall_the_others() {
     for shard in 1..SHARDS {
+        #[allow(clippy::disallowed_methods, reason = "the whole shard has to stall")]
         let busy = move || async move { std::thread::sleep(STALL * shard as u32) };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), busy)).detach();
     }

@@ -21,6 +21,7 @@ fn tablets_that_move_while_the_network_fails_cost_no_promise() {
 fn the_same_seed_gives_the_same_cluster() {
     let once = || story(4, batch(0), POWER, Duration::from_secs(5));
     let first = once();
+    #[allow(clippy::disallowed_methods, reason = "the second run has a thread of its own")]
     let second = std::thread::spawn(once).join().expect("ran");
     assert_eq!(first, second);
 }

@@ -185,6 +185,7 @@ impl Default for Shape {
 }
 
 /// Runs `test` on a cluster.
+#[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
 pub fn with_cluster<F: Future<Output = ()>>(name: &str, shape: Shape, test: impl FnOnce(Rc<Cluster>) -> F + Send) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);

@@ -24,6 +24,7 @@ use std::rc::Rc;
 const STACK: usize = 16 << 20;
 
 /// Runs `test` against a fresh node.
+#[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
 pub fn with_node<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F + Send) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
@@ -203,6 +204,7 @@ pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
     std::fs::remove_dir_all(&path).expect("the directory can be removed");
 }
 
+#[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
 fn on_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);

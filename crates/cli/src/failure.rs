@@ -1,0 +1,20 @@
+//! Why a command failed, and the exit status of the process.
+
+/// Why a command failed, for the terminal.
+pub struct Failure {
+    pub(crate) why: String,
+    pub(crate) exit_status: u8,
+}
+
+impl Failure {
+    /// A failure with the usual exit status, 1.
+    pub fn new(why: impl Into<String>) -> Failure {
+        Failure { why: why.into(), exit_status: 1 }
+    }
+}
+
+impl<E: std::fmt::Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::new(error.to_string())
+    }
+}

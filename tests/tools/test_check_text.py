@@ -1,0 +1,182 @@
+"""`tools/check-text` on a small tree: what it finds, and that its lists only shrink."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+CHECK = pathlib.Path(__file__).resolve().parents[2] / "tools/check-text"
+LONG = "x " * 51  # 101 columns without the last space
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        self.write("README.md", "# A title\n")
+        self.write("crates/one/src/lib.rs", "//! One.\n")
+        self.write("crates/one/src/part/deep.rs", "//! Deep.\n")
+        self.write("tests/all.py", "")
+        self.write("tools/long-lines.txt", "")
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def read(self, path):
+        return (self.root / path).read_text()
+
+    def check(self, *options):
+        """(whether the check passed, what it printed)."""
+        command = [sys.executable, CHECK, "--root", self.root, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path):
+    tree = Tree(tmp_path)
+    passed, text = tree.check()
+    assert passed, text
+    return tree
+
+
+def test_a_file_needs_a_header(tree):
+    tree.write("crates/one/src/lib.rs", "fn f() {}\n")
+    passed, text = tree.check()
+    assert not passed and "crates/one/src/lib.rs:1: no `//!` header" in text
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "`crates/one/src/lib.rs`",
+        "`one/src/part`",
+        "`one/part/deep.rs` and `one/part`",
+        "`part/deep.rs`, `deep.rs`, `one/part/deep`",
+        "`one/src/{lib,part/deep}.rs`",
+        "`tests/all.py` and `one/lib.rs::f`",
+        "`one/src/*.rs` and `tests/all.py --option`",
+        "`/one/lib.rs`, `a/b`, `one::lib`, `one/...`, `data/<table>/x`",
+        "[a](README.md) [b](#a-title) [c](README.md#a-title) [d](https://example.invalid/x.md)",
+        "```\n`one/gone.rs`\n```",
+    ],
+)
+def test_references_that_lead_somewhere(tree, reference):
+    tree.write("README.md", f"# A title\n\n{reference}\n")
+    passed, text = tree.check()
+    assert passed, text
+
+
+@pytest.mark.parametrize(
+    "reference, told",
+    [
+        ("`crates/one/src/gone.rs`", "crates/one/src/gone.rs"),
+        ("`one/gone`", "one/gone"),
+        ("`one/src/{lib,gone}.rs`", "one/src/gone.rs"),
+        ("`part/gone`", "part/gone"),
+        ("`gone.rs`", "gone.rs"),
+        ("`eep.rs`", "eep.rs"),
+        ("`tests/gone.py --option`", "tests/gone.py"),
+        ("(docs/gone.md)", "docs/gone.md"),
+        ("[a](gone.md)", "gone.md"),
+        ("[a](README.md#gone)", "no #gone"),
+    ],
+)
+def test_references_that_lead_nowhere(tree, reference, told):
+    tree.write("README.md", f"# A title\n\n{reference}\n")
+    passed, text = tree.check()
+    assert not passed and "README.md:3" in text and told in text
+
+
+def test_long_comments_and_prose_fail_and_long_code_does_not(tree):
+    tree.write("crates/one/src/lib.rs", f'//! One.\nconst TEXT: &str = "{LONG}// {LONG}";\n')
+    assert tree.check()[0]
+    tree.write("crates/one/src/lib.rs", f"//! One.\n/*\n{LONG}y\n*/\n// {LONG}y\n")
+    tree.write("README.md", f"{LONG}y\n{'x' * 120}\n")
+    passed, text = tree.check()
+    assert not passed
+    assert "crates/one/src/lib.rs: 2 lines beyond 100 columns, not 0: 3, 5" in text
+    assert "README.md: 1 lines beyond 100 columns" in text
+
+
+def test_the_list_of_long_lines_only_shrinks(tree):
+    line = f"{LONG}y\n"
+    tree.write("README.md", line * 2)
+    tree.write("tools/long-lines.txt", "2 README.md\n")
+    assert tree.check()[0]
+    tree.write("README.md", line * 3)
+    passed, text = tree.check("--update")
+    assert not passed and "3 lines beyond 100 columns, not 2" in text
+    assert tree.read("tools/long-lines.txt") == "2 README.md\n"
+    tree.write("README.md", line)
+    passed, text = tree.check()
+    assert not passed and "README.md: 1 now, not 2 (use --update)" in text
+    assert tree.check("--update")[0]
+    assert "   1 README.md\n" in tree.read("tools/long-lines.txt")
+    assert tree.check()[0]
+    # A file that moved takes its lines along.
+    tree.write("README.md", "")
+    tree.write("docs/other.md", line)
+    assert not tree.check()[0]
+    assert tree.check("--update")[0] and tree.check()[0]
+
+
+def long_function(name, lines):
+    return f"fn {name}() {{\n" + "    f();\n" * (lines - 2) + "}\n"
+
+
+def test_long_functions_and_files_need_an_exception(tree):
+    tree.write("crates/one/src/lib.rs", "//! One.\n" + long_function("f", 100))
+    tree.write("crates/one/src/part/deep.rs", "//! Deep.\n" + "//\n" * 599)
+    passed, text = tree.check()
+    assert passed, text
+    tree.write("crates/one/src/lib.rs", "//! One.\n" + long_function("f", 101))
+    tree.write("crates/one/src/part/deep.rs", "//! Deep.\n" + "//\n" * 600)
+    passed, text = tree.check()
+    assert not passed
+    assert "crates/one/src/lib.rs: function f has 101 lines, more than 100" in text
+    assert "crates/one/src/part/deep.rs: has 601 lines, more than 600" in text
+    listed = "function crates/one/src/lib.rs f 101\nfile crates/one/src/part/deep.rs 601\n"
+    tree.write("tools/text-exceptions.txt", listed)
+    passed, text = tree.check()
+    assert not passed and text.count("needs a reason") == 2
+    tree.write("tools/text-exceptions.txt", listed.replace("1\n", "1\n    # a reason\n"))
+    passed, text = tree.check()
+    assert passed, text
+
+
+def test_exceptions_only_shrink_and_follow_files_that_moved(tree):
+    old = "# A head.\n\nfunction crates/one/src/gone.rs f 105\n    # a reason\n"
+    tree.write("tools/text-exceptions.txt", old)
+    tree.write("crates/one/src/lib.rs", "//! One.\n" + long_function("f", 103))
+    passed, text = tree.check()
+    assert not passed and "function crates/one/src/gone.rs f: 0 now, not 105" in text
+    passed, text = tree.check("--update")
+    assert passed, text
+    new = "# A head.\n\nfunction crates/one/src/lib.rs f 103\n    # a reason\n"
+    assert tree.read("tools/text-exceptions.txt") == new
+    tree.write("crates/one/src/lib.rs", "//! One.\n" + long_function("f", 104))
+    passed, text = tree.check("--update")
+    assert not passed and "function f has 104 lines, more than 103" in text
+    assert tree.read("tools/text-exceptions.txt") == new
+
+
+@pytest.mark.parametrize("name", ["facts/a.md", "words.md", "issue 12", "Step 7", "shared/x"])
+def test_comments_must_not_name_what_is_outside(tree, name):
+    tree.write("crates/one/src/lib.rs", f'//! One.\nconst TEXT: &str = "{name}";\n')
+    assert tree.check()[0]
+    tree.write("crates/one/src/lib.rs", f"//! One.\n// See {name}\n")
+    passed, text = tree.check()
+    assert not passed and f"crates/one/src/lib.rs:2: {name} is outside" in text
+    tree.write("tools/text-exceptions.txt", f"outside {name} 1\n    # a reason\n")
+    passed, text = tree.check()
+    assert passed, text
+
+
+def test_comments_may_name_documents_of_the_repository(tree):
+    tree.write("crates/one/src/lib.rs", "//! One (docs/one.md), with ../shared/peers.\n")
+    assert not tree.check()[0]
+    tree.write("docs/one.md", "")
+    assert tree.check()[0]

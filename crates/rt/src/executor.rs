@@ -44,6 +44,8 @@ pub(crate) struct TaskLabel {
 const TURN: Duration = Duration::from_micros(250);
 /// How many polls a simulated turn may take: there, time does not pass while tasks run.
 const SIMULATED_TURN_POLLS: u32 = 64;
+/// What a poll is taken to cost where time is simulated.
+const SIMULATED_POLL: Duration = Duration::from_micros(100);
 /// Simulated polls that take one millisecond, so that a busy shard does not stop simulated time.
 const SIMULATED_POLLS_PER_MS: u32 = 4_000;
 /// A poll longer than this counts as a stall.
@@ -310,7 +312,7 @@ impl Executor {
             ctx.clock.set_coarse(ended);
             (ended, ended - started)
         } else {
-            (started, crate::task::SIMULATED_POLL)
+            (started, SIMULATED_POLL)
         };
         let nanos = took.as_nanos() as u64;
         let now = self.now_nanos.get() + nanos;

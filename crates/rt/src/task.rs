@@ -17,8 +17,6 @@ use std::time::Duration;
 
 /// How long one poll may run before [`maybe_yield`] yields.
 const POLL_BUDGET: Duration = Duration::from_micros(200);
-/// What a poll is taken to cost where time is simulated.
-pub(crate) const SIMULATED_POLL: Duration = Duration::from_micros(100);
 
 /// The task was aborted, or its shard went away, before it finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::error::{CallError, Refusal};
 use super::liveness::{Detector, Liveness, LivenessEvent, SelfReport};
 use bytes::Bytes;
 use model::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::hash::HashSet;
 use rt::sync::{Deadline, Notify};
 use rt::time::Duration;

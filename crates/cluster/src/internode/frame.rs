@@ -18,7 +18,7 @@
 //! is not right ends its connection: there is no way to find the next one.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use replica::wire::Pieces;
+use rt::Pieces;
 use thiserror::Error;
 
 /// The newest version of the protocol spoken here.

@@ -4,7 +4,7 @@ use super::config::Verb;
 use super::error::{Refusal, RefusalCode};
 use bytes::Bytes;
 use model::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::sync::Deadline;
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -11,7 +11,7 @@ use super::serving::Serving;
 use super::wire::{End, Wire, drive};
 use bytes::Bytes;
 use model::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use rt::sync::{Deadline, Notify, oneshot};
 use rt::task::{Task, spawn, yield_now};

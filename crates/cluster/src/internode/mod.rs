@@ -55,7 +55,7 @@ use handlers::Handlers;
 use link::Link;
 use metrics::{Counters, count};
 use model::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Deadline, Gate};
 use rt::task::Task;

@@ -2,7 +2,7 @@
 
 use super::frame::{self, Head};
 use bytes::{Buf, Bytes, BytesMut};
-use replica::wire::Pieces;
+use rt::Pieces;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 

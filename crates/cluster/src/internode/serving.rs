@@ -13,7 +13,7 @@ use super::metrics::count;
 use super::wire::{Role, Timer, Wire};
 use bytes::{BufMut, Bytes, BytesMut};
 use model::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::hash::HashMap;
 use rt::sync::Deadline;
 use rt::task::Task;

@@ -6,7 +6,7 @@
 use super::frame::{BadFrame, Frame, Frames, Head};
 use super::metrics::Counters;
 use super::outbox::{MAX_SLICES, Outbox};
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};

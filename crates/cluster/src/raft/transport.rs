@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;

@@ -6,7 +6,7 @@
 use crate::internode::{Internode, Peer, Refusal, RefusalCode, Verb};
 use crate::metadata::MetadataService;
 use model::id::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::sync::Deadline;
 use std::collections::BTreeSet;
 use std::rc::Rc;

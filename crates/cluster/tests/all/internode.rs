@@ -6,7 +6,7 @@ use cluster::internode::{
     InternodeMetrics, LivenessConfig, Peer, PeerAddress, Refusal, RejectionCode, Running, Verb,
 };
 use model::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt};
 use rt::shard::ShardId;
 use rt::sync::Deadline;

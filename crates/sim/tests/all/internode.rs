@@ -9,7 +9,7 @@ use cluster::internode::{
 };
 use model::HostId;
 use rand::Rng;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt, TcpStream};
 use rt::shard::ShardId;
 use rt::sim::{Disk, World, trace};

@@ -7,7 +7,6 @@
 pub mod coordinator;
 pub mod flush;
 pub mod hints;
-pub mod internode;
 pub mod metadata;
 pub mod placement;
 pub mod raft;

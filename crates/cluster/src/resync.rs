@@ -17,10 +17,10 @@
 
 use crate::coordinator::{Consistency, Partitions};
 use crate::hints::{Cause, Hints, MissedWrites};
-use crate::internode::{Internode, NodeStatus, Peer, Refusal, Verb};
 use crate::metadata::{Metadata, MetadataService, Table};
 use crate::{Coordinator, CoordinatorError, PageRequest, Query, RequestOptions};
 use bytes::Bytes;
+use internode::{Internode, NodeStatus, Peer, Refusal, Verb};
 use model::id::{HostId, TableId};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;

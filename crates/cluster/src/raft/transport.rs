@@ -2,10 +2,10 @@
 
 use super::group::Group;
 use super::network::{CallFailed, Transport};
-use crate::internode::{CallError, Internode, Peer, Refusal, RefusalCode, Verb};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use internode::{CallError, Internode, Peer, Refusal, RefusalCode, Verb};
 use model::id::HostId;
 use rt::Pieces;
 use rt::sync::Deadline;

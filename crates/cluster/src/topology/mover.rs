@@ -31,11 +31,11 @@
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
-use crate::internode::Internode;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
+use internode::Internode;
 use model::id::{HostId, TableId};
 use rt::sync::Deadline;
 use rt::task::Task;

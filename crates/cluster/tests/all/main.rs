@@ -4,7 +4,6 @@
 
 mod aggregates;
 mod hinting;
-mod internode;
 mod levels;
 mod moving;
 mod moving_repairs;

@@ -3,12 +3,12 @@
 use crate::support;
 
 use cluster::coordinator::{Consistency, PageLimits, Partitions, TimestampClock, WriteKind, serve_replica};
-use cluster::internode::{
-    self, AddressBook, Identity, Internode, InternodeConfig, InternodeListener, LivenessConfig, PeerAddress, Running,
-};
 use cluster::metadata::{ChangeError, MetadataLog, Op, Recovered, change, open_log};
 use cluster::{Coordinator, CoordinatorError, MetadataService, Node, NodeInfo, NodeState, PageRequest};
 use engine::{Engine, EngineConfig};
+use internode::{
+    AddressBook, Identity, Internode, InternodeConfig, InternodeListener, LivenessConfig, PeerAddress, Running,
+};
 use model::id::HostId;
 use model::range::PartitionRange;
 use replica::{Replica, ReplicaConfig};

@@ -3,9 +3,9 @@
 //!
 //! `SEEDS=n` runs n seeds (default 3) from `FIRST_SEED=n` on.
 use bytes::Bytes;
-use cluster::internode::{
-    self, AddressBook, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener, Liveness,
-    NodeStatus, Peer, PeerAddress, Refusal, Verb,
+use internode::{
+    AddressBook, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener, Liveness, NodeStatus,
+    Peer, PeerAddress, Refusal, Verb,
 };
 use model::HostId;
 use rand::Rng;

@@ -1,17 +1,15 @@
-//! The wire between nodes: asking a shard of another node, and answering.
+//! Connections between nodes: frames, handshake, liveness.
 //!
-//! Every shard has an [`Internode`]. [`Internode::call`] asks a shard of another node about something ([`Verb`]) until a deadline, over a TCP
-//! connection of this pair of shards that is opened when it is first needed; [`Internode::serve`] says who answers here. Bodies are opaque.
-//! Shard 0 listens ([`serve`]) and pings all nodes of the [`AddressBook`]; what it finds is the [`Liveness`] of every shard.
+//! [`Internode::call`] asks a shard of another node about something ([`Verb`]) until a deadline,
+//! [`Internode::serve`] says who answers here, and bodies are opaque. Shard 0 listens ([`serve`])
+//! and pings all nodes of the [`AddressBook`]; what it finds is the [`Liveness`] of every shard. An
+//! answer reaches the call it belongs to, or no call, and everything that waits is bounded. A node
+//! of another cluster or version, or another one than was meant, is never talked to. What a peer
+//! sends can end its connection, never this process.
 //!
-//! In reading order: [`config`] names nodes, verbs, limits; [`frame`] and [`handshake`] give every byte; `outbox` and `wire` are one
-//! connection's loop, `channel` its asking end, `serving` with `handlers` its answering end; `link`
-//! is the way to a shard, with `dial`; `addresses` says where nodes are;
-//! `accept` the port; [`liveness`] judges, `detector` asks; [`error`] says what can go wrong.
-//!
-//! Invariants: an answer reaches the call it belongs to, or no call; a call ends by its deadline; everything that waits is bounded; a node of
-//! another cluster, of another version, or another one than was meant, is never talked to, and both sides say why. What a peer sends
-//! can end its connection, never this process.
+//! Reading order: [`config`] (nodes, verbs, limits), [`frame`], [`handshake`]; `outbox`, `wire`,
+//! `channel`, `handlers`, `serving` (one connection); `addresses`, `socket`, `tls`, `dial`, `link`,
+//! `accept` (how it comes to be); `detector`, [`liveness`], [`metrics`], `seldom`, [`error`].
 
 mod accept;
 mod addresses;

@@ -1,9 +1,9 @@
 //! Nodes of several shards on real sockets, in one process: who reaches whom, who is turned away and what is said, encryption.
 
 use bytes::Bytes;
-use cluster::internode::{
-    self, AddressBook, Between, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener,
-    InternodeMetrics, LivenessConfig, Peer, PeerAddress, Refusal, RejectionCode, Running, Verb,
+use internode::{
+    AddressBook, Between, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener, InternodeMetrics,
+    LivenessConfig, Peer, PeerAddress, Refusal, RejectionCode, Running, Verb,
 };
 use model::HostId;
 use rt::Pieces;

@@ -10,7 +10,7 @@ use model::HostId;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-const GOLDEN: &str = include_str!("../../tests/golden/internode-0.1.0.txt");
+const GOLDEN: &str = include_str!("../tests/golden/internode-0.1.0.txt");
 
 fn party(n: u8) -> Party {
     let own = Identity {

@@ -63,7 +63,7 @@ impl Addresses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::internode::PeerAddress;
+    use crate::PeerAddress;
     use uuid::Uuid;
 
     fn host(n: u128) -> HostId {

@@ -4,9 +4,9 @@
 //! is the engine's ([`engine::datadir`]).
 
 use crate::stack::{StackConfig, StartError};
-use cluster::hints;
 use cluster::metadata::{MetadataService, Recovered, Table};
 use cluster::tablets::TabletReplica;
+use coordinator::hints;
 use engine::commitlog::{self, LoggedRun, OldLogs, ReplayReport};
 use engine::datadir::{DataDir, DataDirError, Inventory, InventoryKeeper, Lacks, Made, Missing};
 use engine::{Engine, LogLeft, Unwritten};

@@ -13,7 +13,7 @@
 //! the next stage no sooner than each of their shards
 //!
 //! * refuses what was routed before the stage that is over, for the fence comes with the metadata that they follow to, and
-//! * is done with what of that it had let in, for who answers ([`answer`](crate::coordinator::answer)) holds on to the metadata for as long as
+//! * is done with what of that it had let in, for who answers (`coordinator::answer`) holds on to the metadata for as long as
 //!   it works (all nodes do once [`ANSWERS_HOLD_METADATA`] is enabled; until then nobody is left out).
 //!
 //! All copies of such a tablet are on nodes that were asked. So it does not matter what the member that is down believes, nor whether it is

@@ -3,8 +3,8 @@
 use crate::connection::Transport;
 use crate::connection::latency::{Did, HistogramNumbers};
 use crate::protocol::Opcode;
-use cluster::coordinator::CoordinatorMetrics;
-use cluster::{Coordinator, MetadataService};
+use cluster::MetadataService;
+use coordinator::{Coordinator, CoordinatorMetrics};
 use cql::{Processor, StatementNumbers};
 use engine::{Engine, EngineMetrics, TableDetails};
 use internode::{Internode, InternodeMetrics, NodeStatus};

@@ -4,6 +4,6 @@ fn main() {
     println!("replica::ReadCommand {}", size_of::<replica::ReadCommand>());
     println!("replica::Context {}", size_of::<replica::Context>());
     println!("replica::page::PageBuilder {}", size_of::<replica::page::PageBuilder<'static>>());
-    println!("cluster::Query {}", size_of::<cluster::Query>());
+    println!("coordinator::Query {}", size_of::<coordinator::Query>());
     println!("Fragment {}", size_of::<model::fragment::Fragment>());
 }

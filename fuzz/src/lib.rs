@@ -49,8 +49,8 @@ fn request(bytes: &[u8]) {
 }
 
 fn internode(bytes: &[u8]) {
-    cluster::internode::frame::fuzz_frames(bytes);
-    cluster::internode::handshake::fuzz_handshake(bytes);
+    internode::frame::fuzz_frames(bytes);
+    internode::handshake::fuzz_handshake(bytes);
 }
 
 /// The first byte chooses a type, the rest is a value of it.

@@ -3,8 +3,8 @@
 
 use crate::damage;
 use bytes::Bytes;
-use cluster::coordinator::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 use cluster::metadata::{PagingKey, PagingKeys};
+use coordinator::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 use model::id::{HostId, QueryId, TableId};
 use model::key::Clustering;
 use model::token::Token;

@@ -1,23 +1,21 @@
-//! Who owns what, and asking the owners.
+//! Which node and shard owns which tablet, and how that changes: the control plane.
 //!
-//! Two rooms. The control plane ([`metadata`], [`topology`], [`tablets`]) keeps one numbered, immutable snapshot of schema and tablets per
-//! shard, fed by a journal of changes. The [`coordinator`] asks the shards that own data, at one of three distances. The control
-//! plane never imports the coordinator; neither parses CQL or opens an sstable.
+//! It keeps one numbered, immutable snapshot of schema, nodes and tablets per shard. Changes are
+//! agreed upon by the Raft group of the cluster and applied on all shards of all nodes. It never
+//! imports the coordinator, which asks the owners for data; it parses no CQL and opens no sstable.
+//!
+//! Reading order: [`tablets`], [`topology`], [`metadata`], [`raft`], [`placement`]; [`truncate`],
+//! [`flush`], [`refresh`] (what all shards do with a table).
 
-pub mod coordinator;
 pub mod flush;
-pub mod hints;
-pub mod internode;
 pub mod metadata;
 pub mod placement;
 pub mod raft;
 pub mod refresh;
-pub mod resync;
 pub mod tablets;
 pub mod topology;
 pub mod truncate;
 
-pub use coordinator::{Coordinator, CoordinatorError, PageRequest, Query, QueryPage, RequestOptions};
 pub use metadata::{Metadata, MetadataService, NodeInfo};
 pub use tablets::TabletMap;
 pub use topology::{Node, NodeState, Topology};

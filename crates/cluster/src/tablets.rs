@@ -53,11 +53,13 @@ impl TabletMap {
     }
 
     /// How many tablets there are.
+    #[inline]
     pub fn count(&self) -> u32 {
         self.replicas.len() as u32
     }
 
     /// The tablet that owns a token.
+    #[inline]
     pub fn tablet_of(&self, token: Token) -> u32 {
         if self.log2_count == 0 {
             return 0;
@@ -66,6 +68,7 @@ impl TabletMap {
     }
 
     /// The last token of a tablet.
+    #[inline]
     pub fn last_token(&self, tablet: u32) -> Token {
         if tablet + 1 >= self.count() {
             return Token(i64::MAX);
@@ -74,16 +77,19 @@ impl TabletMap {
     }
 
     /// The token before a tablet's first one; the least token for the first tablet.
+    #[inline]
     pub fn first_token(&self, tablet: u32) -> Token {
         if tablet == 0 { Token(i64::MIN) } else { self.last_token(tablet - 1) }
     }
 
     /// The partitions of a tablet.
+    #[inline]
     pub fn range(&self, tablet: u32) -> PartitionRange {
         PartitionRange::tokens(self.first_token(tablet), self.last_token(tablet))
     }
 
     /// Its copies.
+    #[inline]
     pub fn replicas(&self, tablet: u32) -> &[TabletReplica] {
         &self.replicas[tablet as usize]
     }

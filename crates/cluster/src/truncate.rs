@@ -8,10 +8,10 @@
 //!
 //! A table that each node stores by itself is emptied on this node, and no other is asked.
 
-use crate::internode::Internode;
 use crate::metadata::{Metadata, MetadataService, Op, change};
 use crate::topology::barrier::barrier;
 use engine::Engine;
+use internode::Internode;
 use model::id::{HostId, TableId};
 use replica::Replica;
 use rt::ShardId;

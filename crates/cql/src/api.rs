@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
-pub use cluster::coordinator::Consistency;
+pub use coordinator::Consistency;
 
 /// A bound value.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@ use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
 use crate::request::{Request, write_error};
 use crate::term::Env;
-use cluster::coordinator::WriteKind;
+use coordinator::WriteKind;
 use model::TableSchema;
 use model::id::TableId;
 use model::key::DecoratedKey;

@@ -6,9 +6,9 @@
 
 use crate::error::Error;
 use crate::large_data::LargeDataLimits;
-use cluster::coordinator::Consistency;
 use cluster::metadata::KeyspaceDefinition;
 use cluster::tablets::strategy::copies;
+use coordinator::Consistency;
 use model::options::{OptionMap, TableOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,7 +5,7 @@
 //! Invariant: no more than [`MAX_PENDING`] records of a shard wait to be written; what comes on top is not logged.
 
 use crate::trace_store::{KEYSPACE, address, entries, row, write};
-use cluster::Coordinator;
+use coordinator::Coordinator;
 use model::key::Clustering;
 use model::mutation::MutationBuilder;
 use std::cell::Cell;

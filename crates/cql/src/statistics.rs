@@ -7,7 +7,7 @@ use crate::api::{Answer, AnswerKind, BatchKind, QueryParams};
 use crate::guardrails::{Guardrail, Violations};
 use crate::modify::{Modify, Verb};
 use crate::select::Select;
-use cluster::coordinator::Consistency;
+use coordinator::Consistency;
 use std::cell::Cell;
 
 /// The counters of a shard.

@@ -3,9 +3,8 @@
 //! Written after the request is answered, as the node's own work; failing to is logged and nobody's error. What a client had traced is written on
 //! every node, for it may look for it on any; requests that were merely slow are many where it matters, and stay here.
 
-use cluster::Coordinator;
-use cluster::coordinator::{Consistency, RequestOptions, WriteKind};
 use cluster::metadata::Table;
+use coordinator::{Consistency, Coordinator, RequestOptions, WriteKind};
 use model::key::{Clustering, DecoratedKey};
 use model::mutation::{Mutation, MutationBuilder};
 use model::row::{Cell, Marker, Row, build};

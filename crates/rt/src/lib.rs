@@ -33,7 +33,9 @@ mod group;
 mod log_throttle;
 mod machine;
 mod mailbox;
+mod pieces;
 
 pub use log_throttle::LogThrottle;
 pub use machine::{block_on, try_block_on};
+pub use pieces::Pieces;
 pub use shard::{Machine, MachineConfig, MachineHandle, Remote, ShardId};

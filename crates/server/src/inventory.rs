@@ -5,9 +5,9 @@
 
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
-use cluster::hints;
 use cluster::metadata::{MetadataService, Recovered, Table};
 use cluster::tablets::TabletReplica;
+use coordinator::hints;
 use engine::commitlog::{self, LoggedRun, OldLogs, ReplayReport};
 use engine::datadir::{DataDir, DataDirError, Inventory, InventoryKeeper, Lacks, Made, Missing};
 use engine::{Engine, LogLeft, Unwritten};

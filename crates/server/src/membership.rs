@@ -7,8 +7,7 @@ use crate::config::handoff::Handoff;
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
-use cluster::hints::{self, Hints, HintsConfig, HintsSettings};
-use cluster::internode::{self, Identity, Internode, InternodeConfig, InternodeListener};
+use cluster::NodeInfo;
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
 use cluster::topology::barrier;
@@ -17,7 +16,9 @@ use cluster::topology::join::{self, Found};
 use cluster::topology::locate::{self, Locator};
 use cluster::topology::mover::Mover;
 use cluster::topology::{Node, NodeState, features, steward};
-use cluster::{Coordinator, NodeInfo};
+use coordinator::Coordinator;
+use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
+use internode::{Identity, Internode, InternodeConfig, InternodeListener};
 use replica::Replica;
 use rt::sync::Deadline;
 use rt::task::Group;
@@ -106,7 +107,7 @@ pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError>
     Locator::install();
     join::serve(&internode);
     barrier::serve(&internode);
-    cluster::resync::serve(&internode);
+    coordinator::resync::serve(&internode);
     let running = internode::serve(listener);
     Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone() }))
 }
@@ -294,7 +295,7 @@ pub async fn close() {
 /// Has this shard's coordinator reach the other nodes, and this shard answer theirs. Nothing where there is no wire.
 pub fn connect_shard(coordinator: &Rc<Coordinator>, replica: &Rc<Replica>, metadata: &Rc<MetadataService>) {
     if let Some(internode) = rt::shard::try_service::<Internode>() {
-        cluster::coordinator::serve_replica(&internode, replica.clone(), metadata.clone());
+        coordinator::serve_replica(&internode, replica.clone(), metadata.clone());
         coordinator.connect(&internode);
     }
 }

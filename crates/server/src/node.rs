@@ -20,12 +20,12 @@ use crate::node_events;
 use crate::stack::{self, Stack, StackConfig, StartError};
 use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
 use crate::{report, schema_events};
-use cluster::internode::{Internode, InternodeConfig};
 use cluster::{MetadataService, NodeInfo};
 use cql::Processor;
 use cql::system::{ClientList, SettingsTable};
 use engine::Engine;
 use engine::commitlog::SyncMode;
+use internode::{Internode, InternodeConfig};
 use model::HostId;
 use replica::{Replica, ReplicaConfig};
 use rt::sync::watch;
@@ -282,7 +282,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
             rt::task::spawn(tls::watch(files, known, remote.clone())).detach();
         }
         if let Some((files, known)) = peer_files {
-            rt::task::spawn(cluster::internode::watch_files(files, known, remote.clone())).detach();
+            rt::task::spawn(internode::watch_files(files, known, remote.clone())).detach();
         }
         let serving = serve_http(ports, &plan, &up, &remote, log, &stopped);
         ready(&ready_lines(&plan, started));

@@ -5,9 +5,9 @@
 
 use crate::events;
 use crate::protocol::Event;
-use cluster::internode::Internode;
 use cluster::topology::view::{self, NodeView};
 use cluster::{MetadataService, NodeState};
+use internode::Internode;
 use model::HostId;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

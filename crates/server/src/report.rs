@@ -2,8 +2,8 @@
 //! its disk. A node that is alone says nothing. On shard 0.
 
 use cluster::MetadataService;
-use cluster::internode::{Internode, SelfReport};
 use engine::Engine;
+use internode::{Internode, SelfReport};
 use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;

@@ -5,8 +5,8 @@
 
 use crate::membership::ClusterConfig;
 use crate::node::RELEASE_VERSION;
-use cluster::coordinator::PageLimits;
 use cluster::metadata::NodeInfo;
+use coordinator::PageLimits;
 use engine::commitlog::SyncMode;
 use model::id::HostId;
 use replica::ReplicaConfig;

@@ -7,7 +7,7 @@ use crate::checker::Book;
 use crate::model::{Change, SeenRow};
 use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
 use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
-use cluster::coordinator::PageLimits;
+use coordinator::PageLimits;
 use engine::commitlog::SyncMode;
 use engine::{Engine, EngineError};
 use rand::rngs::SmallRng;

@@ -211,11 +211,13 @@ impl MetadataService {
     }
 
     /// The newest metadata that this shard knows.
+    #[inline]
     pub fn current(&self) -> Rc<Metadata> {
         self.current.borrow().clone()
     }
 
     /// Its number.
+    #[inline]
     pub fn number(&self) -> u64 {
         self.current.borrow().number
     }

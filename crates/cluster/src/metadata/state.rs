@@ -109,6 +109,7 @@ impl Metadata {
     }
 
     /// The keyspace of a name.
+    #[inline]
     pub fn keyspace(&self, name: &str) -> Option<&Rc<Keyspace>> {
         self.keyspaces.get(name)
     }
@@ -124,6 +125,7 @@ impl Metadata {
     }
 
     /// The table of an id.
+    #[inline]
     pub fn table_by_id(&self, id: TableId) -> Option<&Rc<Table>> {
         self.tables.get(id)
     }

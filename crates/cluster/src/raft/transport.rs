@@ -2,12 +2,12 @@
 
 use super::group::Group;
 use super::network::{CallFailed, Transport};
-use crate::internode::{CallError, Internode, Peer, Refusal, RefusalCode, Verb};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use internode::{CallError, Internode, Peer, Refusal, RefusalCode, Verb};
 use model::id::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;

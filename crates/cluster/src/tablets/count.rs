@@ -1,4 +1,4 @@
-//! How many tablets a new table gets (tablets-and-topology.md section 3). Pure.
+//! How many tablets a new table gets. Pure.
 //!
 //! The largest of all minimums wins, the table's maximum caps it, the goal for the replicas that a shard holds of all tables scales
 //! it down, and the nearest power of two is taken.

@@ -1,7 +1,7 @@
-//! Tablets on the move: the stages of a transition, and which copies are written to and read from in each. Pure.
+//! The stages of a tablet's transition, and which copies are written to and read from in each. Pure.
 //!
-//! The names are stored and shown as text: they never change. Facts: tablets-and-topology.md section 4. Who moves a tablet from stage to
-//! stage is not here; the coordinator only asks what a stage means for it.
+//! The names of the stages are stored and shown as text, so they never change. `topology/mover.rs`
+//! advances a tablet from stage to stage; the coordinator only asks what a stage means for it.
 
 use super::TabletReplica;
 use crate::metadata::TransitionDefinition;

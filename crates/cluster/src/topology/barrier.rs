@@ -3,10 +3,10 @@
 //! What is done only after a barrier (the next stage of a tablet's move, cleaning up after it) can rely on no request being decided by what
 //! was true before. A node that does not answer makes the barrier fail: it is never assumed to have followed.
 
-use crate::internode::{Internode, Peer, Refusal, RefusalCode, Verb};
 use crate::metadata::MetadataService;
+use internode::{Internode, Peer, Refusal, RefusalCode, Verb};
 use model::id::HostId;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::sync::Deadline;
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -4,8 +4,8 @@
 //! other's addresses as seeds stay apart, which nobody would notice: each says once what it finds at such a seed.
 
 use super::join::{Answer, NoAnswer, Request, ask};
-use crate::internode::{Internode, Party};
 use crate::metadata::MetadataService;
+use internode::{Internode, Party};
 use rt::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -7,12 +7,12 @@
 use super::discovery::{Discovery, Heard, Verdict};
 use super::locate::Locator;
 use super::{Node, NodeState, Topology, features};
-use crate::internode::{
+use crate::metadata::{ChangeError, MetadataService, Op, change};
+use bytes::Bytes;
+use internode::{
     AddressBook, CallError, Caller, Internode, NodeStatus, Party, PeerAddress, Refusal, RefusalCode, RejectionCode,
     Verb,
 };
-use crate::metadata::{ChangeError, MetadataService, Op, change};
-use bytes::Bytes;
 use model::id::HostId;
 use rt::sync::Deadline;
 use rt::time::Duration;

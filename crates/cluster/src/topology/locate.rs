@@ -13,7 +13,7 @@
 //! neither is.
 
 use super::join::{Answer, Request, ask};
-use crate::internode::{Internode, NodeStatus, publish_found};
+use internode::{Internode, NodeStatus, publish_found};
 use model::id::HostId;
 use rt::sync::Notify;
 use rt::time::Duration;

@@ -13,7 +13,7 @@
 //! the next stage no sooner than each of their shards
 //!
 //! * refuses what was routed before the stage that is over, for the fence comes with the metadata that they follow to, and
-//! * is done with what of that it had let in, for who answers ([`answer`](crate::coordinator::answer)) holds on to the metadata for as long as
+//! * is done with what of that it had let in, for who answers (`coordinator::answer`) holds on to the metadata for as long as
 //!   it works (all nodes do once [`ANSWERS_HOLD_METADATA`] is enabled; until then nobody is left out).
 //!
 //! All copies of such a tablet are on nodes that were asked. So it does not matter what the member that is down believes, nor whether it is
@@ -31,11 +31,11 @@
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
-use crate::internode::Internode;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
+use internode::Internode;
 use model::id::{HostId, TableId};
 use rt::sync::Deadline;
 use rt::task::Task;

@@ -3,8 +3,8 @@
 //! For operators and clients to look at; nothing is decided by it.
 
 use super::{Node, NodeState};
-use crate::internode::{Internode, Liveness, NodeStatus, PeerStatus, SelfReport};
 use crate::metadata::{Metadata, MetadataService, NodeInfo, own_node};
+use internode::{Internode, Liveness, NodeStatus, PeerStatus, SelfReport};
 use model::id::HostId;
 use std::rc::Rc;
 use uuid::Uuid;

@@ -11,7 +11,7 @@ use crate::footprint::Footprint;
 use crate::request::{Config, Request, write_error};
 use crate::restrictions::Rows;
 use crate::term::Env;
-use cluster::coordinator::{RequestOptions, WriteKind};
+use coordinator::{RequestOptions, WriteKind};
 use model::key::DecoratedKey;
 use model::time::expiry;
 use replica::{LargeKinds, Mutations};

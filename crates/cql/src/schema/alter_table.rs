@@ -12,8 +12,9 @@ use crate::guardrails::Guardrails;
 use crate::syntax::ast::{
     AlterTable, AlterTableAction, ColumnDefinition as WrittenColumn, Literal, Name, Term, TypeName,
 };
+use cluster::Metadata;
 use cluster::metadata::{ColumnDefinition, DroppedDefinition, Op, Table, TableDefinition, lasting_type};
-use cluster::{Coordinator, Metadata};
+use coordinator::Coordinator;
 use model::CqlType;
 use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};

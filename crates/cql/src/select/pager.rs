@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::request::{Request, read_error};
 use crate::term::Env;
 use bytes::Bytes;
-use cluster::coordinator::{Binding, PagingState, StatementHash};
+use coordinator::{Binding, PagingState, StatementHash};
 use sha2::{Digest, Sha256};
 use std::cell::OnceCell;
 

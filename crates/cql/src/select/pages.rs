@@ -7,8 +7,9 @@ use crate::api::Answer;
 use crate::error::Error;
 use crate::request::{Request, read_error};
 use bytes::Bytes;
-use cluster::coordinator::{PageBudget, PageInfo, PageStop, PagingState, Partitions as Targets};
-use cluster::{PageRequest, Query, RequestOptions};
+use coordinator::{
+    PageBudget, PageInfo, PageRequest, PageStop, PagingState, Partitions as Targets, Query, RequestOptions,
+};
 use model::id::QueryId;
 use model::token::Token;
 

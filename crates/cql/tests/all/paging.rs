@@ -3,9 +3,8 @@
 
 use crate::support::{Session, show_rows, values, with_node};
 use bytes::Bytes;
-use cluster::Coordinator;
-use cluster::coordinator::PageLimits;
 use cluster::metadata::{Op, PagingKey};
+use coordinator::{Coordinator, PageLimits};
 use cql::api::{BoundValues, Rows};
 use cql::system::{Setting, SettingRefused, Settings, SettingsTable};
 use cql::{Answer, AnswerKind, Error, QueryParams};

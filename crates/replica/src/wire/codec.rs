@@ -1,7 +1,7 @@
 //! The primitives of the wire form.
 
-use super::pieces::Pieces;
 use bytes::Bytes;
+use rt::Pieces;
 use smallvec::SmallVec;
 
 const FRAME: usize = 1 + 4;
@@ -46,7 +46,7 @@ impl Writer {
             taken = at;
         }
         pieces.push(own);
-        Pieces(pieces)
+        Pieces::from(pieces)
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {

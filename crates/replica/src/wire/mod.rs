@@ -11,7 +11,6 @@ mod error;
 mod golden_tests;
 mod header;
 mod parts;
-mod pieces;
 mod serve;
 
 use crate::digest::Digest;
@@ -24,11 +23,11 @@ use codec::{Reader, Writer};
 use header::Report;
 use model::mutation::Mutation;
 use model::row::Malformed;
+use rt::Pieces;
 use std::net::IpAddr;
 use std::slice::from_ref;
 
 pub use header::Header;
-pub use pieces::Pieces;
 
 /// The version of requests and responses that this release writes; it reads this one.
 pub const VERSION: u8 = 1;
@@ -179,7 +178,7 @@ pub fn decode_response(pieces: impl Into<Pieces>) -> Result<Response, Malformed>
 }
 
 fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
-    let mut reader = Reader::framed(&pieces.0, VERSION)?;
+    let mut reader = Reader::framed(pieces.iter().as_slice(), VERSION)?;
     let report = Report::read(&mut reader)?;
     let result = match reader.u8()? {
         0 => Ok(Answer::Page(command::read_page(&mut reader)?.into())),

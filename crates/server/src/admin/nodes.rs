@@ -10,9 +10,9 @@ use super::ring::{Entry, facts};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cluster::hints::MissedWrites;
 use cluster::topology::view::{self, NodeView};
 use cluster::{MetadataService, Node, NodeState};
+use coordinator::hints::MissedWrites;
 use rt::task::Group;
 use rt::{Remote, ShardId};
 use serde::Deserialize;
@@ -139,7 +139,7 @@ async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answe
 /// Writes of a node that no hint will bring, with the name of the table.
 async fn missed(remote: &Remote) -> Result<Vec<(MissedWrites, Option<String>)>, Refusal> {
     let asked = remote.call(ShardId(0), || async {
-        let missed = cluster::resync::missed().await;
+        let missed = coordinator::resync::missed().await;
         let metadata = rt::shard::service::<MetadataService>().current();
         let name = |one: &MissedWrites| {
             let table = metadata.table_by_id(one.table?)?;
@@ -165,7 +165,7 @@ async fn resync(
 ) -> Answer<Vec<String>> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
     let done = state.remote.call(ShardId(0), move || async move {
-        let task = rt::task::spawn_in(Group::Maintenance, cluster::resync::resync(host, query.force));
+        let task = rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(host, query.force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     });
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
@@ -174,7 +174,7 @@ async fn resync(
 /// An operator says that a node has what it missed.
 async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<()> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
-    let done = state.remote.call(ShardId(0), move || async move { cluster::resync::forget(host).await });
+    let done = state.remote.call(ShardId(0), move || async move { coordinator::resync::forget(host).await });
     Ok(Json(done.await.map_err(Refusal::failed)?))
 }
 

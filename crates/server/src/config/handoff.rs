@@ -6,7 +6,7 @@
 
 use super::file::distance;
 use super::setting::{BadValue, Raw, Setting};
-use cluster::hints::KeptFor;
+use coordinator::hints::KeptFor;
 use std::collections::BTreeSet;
 
 /// What an operator may have meant; words that are one edit or two away are refused.

@@ -4,7 +4,7 @@
 
 use super::map::{self, MapSetting};
 use super::setting::Setting;
-use cluster::internode::Between;
+use internode::Between;
 use rt::tls::PeerFiles;
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use super::setting::{
     Seconds, Setting, Size, Time, within,
 };
 use super::source::Sources;
-use cluster::hints::KeptFor;
+use coordinator::hints::KeptFor;
 use cql::api::Consistency;
 use cql::guardrails::Restriction;
 use std::net::{IpAddr, Ipv4Addr};

@@ -3,7 +3,7 @@
 use super::sample::Sample;
 use super::text::{Family, Kind, Put, Value};
 use crate::protocol::Opcode;
-use cluster::coordinator::Consistency;
+use coordinator::Consistency;
 use cql::guardrails::Guardrail;
 use replica::Class;
 use rt::task::Group;

@@ -3,11 +3,11 @@
 use crate::connection::Transport;
 use crate::connection::latency::{Did, HistogramNumbers};
 use crate::protocol::Opcode;
-use cluster::coordinator::CoordinatorMetrics;
-use cluster::internode::{Internode, InternodeMetrics, NodeStatus};
-use cluster::{Coordinator, MetadataService};
+use cluster::MetadataService;
+use coordinator::{Coordinator, CoordinatorMetrics};
 use cql::{Processor, StatementNumbers};
 use engine::{Engine, EngineMetrics, TableDetails};
+use internode::{Internode, InternodeMetrics, NodeStatus};
 use replica::{Replica, ReplicaMetrics};
 use rt::metrics::ShardMetrics;
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! Four nodes in one process, with all their floors but the ports for clients: a tablet moves from one to another while clients write, also
 //! over the restart of the node that leads, and while a node without a copy is down; a move that cannot be finished is given up.
 use bytes::Bytes;
-use cluster::internode::{InternodeConfig, LivenessConfig};
 use cluster::metadata::MetadataService;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
@@ -12,6 +11,7 @@ use cql::api::{AnswerKind, ClientState, Consistency, QueryParams, Rows};
 use engine::Engine;
 use engine::commitlog::SyncMode;
 use futures_util::future::LocalBoxFuture;
+use internode::{InternodeConfig, LivenessConfig};
 use model::HostId;
 use model::id::TableId;
 use replica::{Replica, ReplicaConfig};

@@ -3,12 +3,12 @@
 
 use super::shared::{Canary, Plan, Shared};
 use super::workload::any;
-use cluster::internode::{Internode, Peer, Verb};
 use cluster::metadata::MetadataService;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::NodeState;
 use cluster::topology::mover::{self, Copying, Streamer, Streaming};
+use internode::{Internode, Peer, Verb};
 use model::fragment::Fragment;
 use model::id::HostId;
 use model::mutation::{Mutation, MutationBuilder, RangeTombstone};

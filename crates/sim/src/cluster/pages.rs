@@ -9,7 +9,7 @@ use super::shared::Shared;
 use super::workload::{any, int};
 use crate::reads::{client, decode};
 use bytes::Bytes;
-use cluster::coordinator::PageLimits;
+use coordinator::PageLimits;
 use cql::Processor;
 use cql::api::{AnswerKind, Consistency, QueryParams};
 use std::collections::BTreeSet;

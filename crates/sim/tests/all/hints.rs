@@ -1,7 +1,7 @@
 //! Hints of a process that is killed at every write to its disk, and of a machine that loses its power there: what was acknowledged, or
 //! synced, is delivered, and a kill is not taken for damage.
 
-use cluster::hints::{Delivered, Hints, HintsConfig, HintsSettings};
+use coordinator::hints::{Delivered, Hints, HintsConfig, HintsSettings};
 use model::id::{HostId, SchemaVersion, TableId};
 use model::mutation::{Mutation, MutationBuilder};
 use model::options::TableOptions;
@@ -78,7 +78,7 @@ async fn sync(hints: &Hints, known: &RefCell<Known>) {
 /// Delivers `count` hints at most.
 async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
     let before = known.borrow().delivered.len();
-    let one = |hint: cluster::hints::format::Hint| async move {
+    let one = |hint: coordinator::hints::format::Hint| async move {
         if known.borrow().delivered.len() >= before + count {
             return Delivered::NotYet;
         }

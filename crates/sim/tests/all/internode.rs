@@ -3,13 +3,13 @@
 //!
 //! `SEEDS=n` runs n seeds (default 3) from `FIRST_SEED=n` on.
 use bytes::Bytes;
-use cluster::internode::{
-    self, AddressBook, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener, Liveness,
-    NodeStatus, Peer, PeerAddress, Refusal, Verb,
+use internode::{
+    AddressBook, CallError, Caller, Identity, Internode, InternodeConfig, InternodeListener, Liveness, NodeStatus,
+    Peer, PeerAddress, Refusal, Verb,
 };
 use model::HostId;
 use rand::Rng;
-use replica::wire::Pieces;
+use rt::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt, TcpStream};
 use rt::shard::ShardId;
 use rt::sim::{Disk, World, trace};

@@ -4,9 +4,9 @@
 pub mod statements;
 
 use bytes::Bytes;
-use cluster::coordinator::{PageLimits, TimestampClock};
 use cluster::metadata::open_log;
-use cluster::{Coordinator, MetadataService, NodeInfo};
+use cluster::{MetadataService, NodeInfo};
+use coordinator::{Coordinator, PageLimits, TimestampClock};
 use cql::api::{BoundValue, BoundValues, Rows};
 use cql::{Answer, AnswerKind, ClientState, Error, Processor, QueryParams};
 use engine::datadir::DataDir;

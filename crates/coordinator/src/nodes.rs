@@ -1,0 +1,361 @@
+//! The nodes as the coordinator sees them just now: where they are, whether they answer, and which of them to ask first. Pure.
+//!
+//! A snapshot, replaced whole by who knows: the topology says where nodes are, the failure detector whether they live. Both are opinions of
+//! this moment; nothing is wrong with a request that was sent by an older one.
+
+use super::tally::{Candidate, DatacenterId, Factors};
+use cluster::tablets::TabletReplica;
+use cluster::tablets::strategy::{FACTOR, SIMPLE, copies as copies_of, short_class};
+use model::id::HostId;
+use model::options::OptionMap;
+use rt::hash::HashMap;
+use rt::time::{Duration, Instant};
+use smallvec::SmallVec;
+use std::net::IpAddr;
+
+/// A node, as whoever makes a snapshot describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeView {
+    /// Its identity.
+    pub host: HostId,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Its rack.
+    pub rack: String,
+    /// Where other nodes reach it: errors name it so.
+    pub address: IpAddr,
+    /// Since when it does not answer; none: it does.
+    pub down_since: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    datacenter: DatacenterId,
+    rack: u16,
+    address: IpAddr,
+    down_since: Option<Instant>,
+}
+
+/// What is known of the nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes {
+    datacenters: Vec<String>,
+    own: Option<(HostId, DatacenterId, u16)>,
+    known: HashMap<HostId, Known>,
+}
+
+/// The datacenter of nodes that are not known: no level of one datacenter counts it.
+const NOWHERE: DatacenterId = DatacenterId(u16::MAX);
+
+impl Nodes {
+    /// A snapshot. `own` is this node; if the list does not name it, it is alone in a datacenter.
+    pub fn new(own: HostId, views: &[NodeView]) -> Nodes {
+        let mut nodes = Nodes::default();
+        let mut racks: Vec<(DatacenterId, &str)> = Vec::new();
+        for view in views {
+            let datacenter = match nodes.datacenters.iter().position(|name| *name == view.datacenter) {
+                Some(at) => at,
+                None => {
+                    nodes.datacenters.push(view.datacenter.clone());
+                    nodes.datacenters.len() - 1
+                }
+            };
+            let datacenter = DatacenterId(datacenter as u16);
+            let rack = match racks.iter().position(|known| *known == (datacenter, &view.rack[..])) {
+                Some(at) => at,
+                None => {
+                    racks.push((datacenter, &view.rack));
+                    racks.len() - 1
+                }
+            } as u16;
+            if view.host == own {
+                nodes.own = Some((own, datacenter, rack));
+            }
+            let known = Known { datacenter, rack, address: view.address, down_since: view.down_since };
+            nodes.known.insert(view.host, known);
+        }
+        if nodes.own.is_none() {
+            nodes.own = Some((own, DatacenterId(nodes.datacenters.len() as u16), u16::MAX));
+            nodes.datacenters.push(String::new());
+        }
+        nodes
+    }
+
+    fn is_own(&self, host: HostId) -> bool {
+        self.own.is_some_and(|(own, ..)| own == host)
+    }
+
+    /// Whether there are others than this one.
+    pub fn are_several(&self) -> bool {
+        self.known.len() > 1
+    }
+
+    /// The others that answer.
+    pub fn others_alive(&self) -> impl Iterator<Item = HostId> {
+        let alive = self.known.iter().filter(|(host, known)| known.down_since.is_none() && !self.is_own(**host));
+        alive.map(|(host, _)| *host)
+    }
+
+    /// This node's datacenter.
+    pub fn own_datacenter(&self) -> DatacenterId {
+        self.own.map_or(NOWHERE, |(_, datacenter, _)| datacenter)
+    }
+
+    /// A node's datacenter.
+    pub fn datacenter(&self, host: HostId) -> DatacenterId {
+        match self.known.get(&host) {
+            Some(known) => known.datacenter,
+            None if self.is_own(host) => self.own_datacenter(),
+            None => NOWHERE,
+        }
+    }
+
+    /// The name of a node's datacenter, if that is known.
+    pub fn datacenter_name(&self, host: HostId) -> Option<&str> {
+        let DatacenterId(at) = self.datacenter(host);
+        self.datacenters.get(usize::from(at)).map(String::as_str)
+    }
+
+    /// Whether a node answers. This one does; one that is not known does not.
+    pub fn is_alive(&self, host: HostId) -> bool {
+        self.is_own(host) || self.known.get(&host).is_some_and(|known| known.down_since.is_none())
+    }
+
+    /// For how long a node has been down; none: it is not, or it is not known.
+    pub fn down_for(&self, host: HostId, now: Instant) -> Option<Duration> {
+        self.known.get(&host)?.down_since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// Where a node is reached.
+    pub fn address(&self, host: HostId) -> Option<IpAddr> {
+        self.known.get(&host).map(|known| known.address)
+    }
+
+    /// A copy on a node, as levels count it.
+    pub fn candidate(&self, replica: TabletReplica, pending: bool) -> Candidate {
+        let datacenter = self.datacenter(replica.host);
+        Candidate { datacenter, alive: self.is_alive(replica.host), pending }
+    }
+
+    /// How many copies a keyspace with these options is to have, where the datacenters are numbered. `copies` are those of a tablet: where
+    /// a strategy does not name datacenters, they say how many are in each.
+    pub fn factors(&self, replication: &OptionMap, copies: &[TabletReplica]) -> Factors {
+        let number = |text: &String| copies_of(text);
+        let everywhere = replication.get(FACTOR).and_then(number);
+        let mut factors = Factors { total: 0, each: SmallVec::new() };
+        if replication.get("class").is_some_and(|class| short_class(class) == SIMPLE) {
+            factors.total = everywhere.unwrap_or(1);
+            for replica in copies {
+                let DatacenterId(number) = self.datacenter(replica.host);
+                match factors.each.iter_mut().find(|(known, _)| *known == number) {
+                    Some((_, factor)) => *factor += 1,
+                    None => factors.each.push((number, 1)),
+                }
+            }
+            factors.each.sort_unstable();
+            return factors;
+        }
+        for (at, name) in self.datacenters.iter().enumerate() {
+            let factor = replication.get(name).and_then(number).or(everywhere).unwrap_or(0);
+            if factor > 0 {
+                factors.each.push((at as u16, factor));
+            }
+        }
+        let named = replication.iter().filter(|(name, _)| *name != "class" && *name != FACTOR);
+        let elsewhere = named.filter(|(name, _)| !self.datacenters.contains(name)).filter_map(|(_, text)| number(text));
+        factors.total = factors.each.iter().map(|(_, factor)| factor).sum::<u32>() + elsewhere.sum::<u32>();
+        factors
+    }
+
+    /// The datacenters' names.
+    pub fn datacenters(&self) -> impl Iterator<Item = &str> {
+        self.datacenters.iter().map(String::as_str)
+    }
+
+    /// How far a node is: this one, the same rack, the same datacenter, elsewhere.
+    fn distance(&self, host: HostId) -> u8 {
+        let Some((own, datacenter, rack)) = self.own else { return ELSEWHERE };
+        match self.known.get(&host) {
+            _ if host == own => 0,
+            Some(known) if known.datacenter == datacenter && known.rack == rack => 1,
+            Some(known) if known.datacenter == datacenter => 2,
+            _ => ELSEWHERE,
+        }
+    }
+
+    /// Puts the copies that live in the order in which to ask them: near ones first; of equally far ones those that answer slowly last. The
+    /// order is otherwise that of the tablet, so that the pages of a query ask the same copies. `kept`: nodes that may have kept their readers
+    /// for this page come before others of their datacenters, unless they are very slow. Another datacenter is too far for that.
+    pub fn by_proximity(
+        &self,
+        replicas: &[TabletReplica],
+        latencies: &Latencies,
+        kept: &[HostId],
+        now: Instant,
+    ) -> SmallVec<[TabletReplica; 4]> {
+        let mut alive: SmallVec<[TabletReplica; 4]> =
+            replicas.iter().copied().filter(|replica| self.is_alive(replica.host)).collect();
+        let of = |host: HostId| latencies.of(host, now);
+        let best = alive.iter().filter_map(|replica| of(replica.host)).min();
+        let is_slower = |host, margin| best.zip(of(host)).is_some_and(|(best, own)| own > best * 3 + margin);
+        alive.sort_by_key(|replica| {
+            let distance = self.distance(replica.host);
+            let is_slow = distance > 0 && is_slower(replica.host, SLOW_MARGIN);
+            let has_kept = kept.contains(&replica.host) && !(is_slow && is_slower(replica.host, KEPT_MARGIN));
+            (distance == ELSEWHERE, !has_kept, distance, is_slow)
+        });
+        alive
+    }
+}
+
+/// The distance of a node of another datacenter.
+const ELSEWHERE: u8 = 3;
+
+/// A node is slow only if its answers take at least this much longer than the fastest one's.
+const SLOW_MARGIN: Duration = Duration::from_millis(2);
+/// A node that may have kept a reader is left for another one only if its answers take at least this much longer: to read on from the disk
+/// elsewhere takes time as well. One that does not answer at all is beyond that after its first time-out.
+const KEPT_MARGIN: Duration = Duration::from_millis(200);
+
+/// How long nodes took to answer lately.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// Microseconds, smoothed, and when the newest of them was counted.
+    by_host: HashMap<HostId, (u64, Instant)>,
+}
+
+/// The newest answer counts for one in this many.
+const SMOOTHING: u64 = 8;
+/// What was seen longer ago says nothing. Who was slow is not asked, and would be slow for ever otherwise.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
+impl Latencies {
+    /// Counts an answer that came `now`.
+    pub fn add(&mut self, host: HostId, took: Duration, now: Instant) {
+        let took = took.as_micros() as u64;
+        let before = self.recent(host, now).unwrap_or(took);
+        self.by_host.insert(host, ((before * (SMOOTHING - 1) + took) / SMOOTHING, now));
+    }
+
+    /// About how long a node takes.
+    pub fn of(&self, host: HostId, now: Instant) -> Option<Duration> {
+        self.recent(host, now).map(Duration::from_micros)
+    }
+
+    fn recent(&self, host: HostId, now: Instant) -> Option<u64> {
+        let (micros, at) = self.by_host.get(&host)?;
+        (now.saturating_duration_since(*at) < FORGOTTEN).then_some(*micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn host(n: u8) -> HostId {
+        HostId(Uuid::from_u128(n.into()))
+    }
+
+    fn replica(n: u8) -> TabletReplica {
+        TabletReplica { host: host(n), shard: 0 }
+    }
+
+    fn view(n: u8, datacenter: &str, rack: &str) -> NodeView {
+        NodeView {
+            host: host(n),
+            datacenter: datacenter.into(),
+            rack: rack.into(),
+            address: [127, 0, 0, n].into(),
+            down_since: None,
+        }
+    }
+
+    fn nodes() -> Nodes {
+        let far_away = view(5, "b", "r1");
+        let mut dead = view(6, "a", "r1");
+        dead.down_since = Some(rt::time::now());
+        Nodes::new(
+            host(1),
+            &[view(1, "a", "r1"), view(2, "a", "r2"), view(3, "a", "r1"), view(4, "a", "r2"), far_away, dead],
+        )
+    }
+
+    fn order(nodes: &Nodes, latencies: &Latencies, now: Instant) -> Vec<u128> {
+        order_with(nodes, latencies, &[], now)
+    }
+
+    fn order_with(nodes: &Nodes, latencies: &Latencies, kept: &[u8], now: Instant) -> Vec<u128> {
+        let kept: Vec<_> = kept.iter().copied().map(host).collect();
+        let replicas: Vec<_> = (2..=7).rev().chain([1]).map(replica).collect();
+        nodes.by_proximity(&replicas, latencies, &kept, now).iter().map(|replica| replica.host.0.as_u128()).collect()
+    }
+
+    #[test]
+    fn near_ones_come_first_and_dead_ones_never() {
+        assert_eq!(order(&nodes(), &Latencies::default(), rt::time::now()), [1, 3, 4, 2, 5]);
+    }
+
+    #[test]
+    fn slow_ones_come_last_among_equals() {
+        let (mut latencies, now) = (Latencies::default(), rt::time::now());
+        for (n, millis) in [(1, 50), (2, 1), (3, 1), (4, 30), (5, 9)] {
+            latencies.add(host(n), Duration::from_millis(millis), now);
+        }
+        assert_eq!(order(&nodes(), &latencies, now), [1, 3, 2, 4, 5], "but this node stays the nearest");
+        assert_eq!(order(&nodes(), &latencies, now + FORGOTTEN), [1, 3, 4, 2, 5], "it is given another chance");
+        for _ in 0..100 {
+            latencies.add(host(4), Duration::from_millis(1), now);
+        }
+        assert_eq!(order(&nodes(), &latencies, now), [1, 3, 4, 2, 5], "it has recovered");
+    }
+
+    #[test]
+    fn those_that_have_kept_their_readers_come_first_in_their_datacenter() {
+        let (mut latencies, now) = (Latencies::default(), rt::time::now());
+        let order = |latencies: &Latencies, kept: &[u8]| order_with(&nodes(), latencies, kept, now);
+        assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5]);
+        assert_eq!(order(&latencies, &[2, 1]), [1, 2, 3, 4, 5], "near ones first among them, too");
+        assert_eq!(order(&latencies, &[5]), [1, 3, 4, 2, 5], "it is in another datacenter");
+        assert_eq!(order(&latencies, &[6, 7]), [1, 3, 4, 2, 5], "they are dead, or gone");
+        for (n, millis) in [(2, 1), (3, 1), (4, 30)] {
+            latencies.add(host(n), Duration::from_millis(millis), now);
+        }
+        assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5], "it is slow, and worth to be waited for");
+        latencies.add(host(4), Duration::from_secs(5), now);
+        assert_eq!(order(&latencies, &[4, 2]), [2, 1, 3, 4, 5], "too slow");
+        assert_eq!(order_with(&nodes(), &latencies, &[4], now + FORGOTTEN), [4, 1, 3, 2, 5], "that was long ago");
+        latencies.add(host(4), Duration::from_millis(1), now + FORGOTTEN);
+        assert_eq!(latencies.of(host(4), now + FORGOTTEN), Some(Duration::from_millis(1)), "and counts no more");
+    }
+
+    #[test]
+    fn factors_are_numbered_as_datacenters_are() {
+        let nodes = nodes();
+        let options = |entries: &[(&str, &str)]| -> OptionMap {
+            entries.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+        };
+        let network = "org.apache.cassandra.locator.NetworkTopologyStrategy";
+        let factors = nodes.factors(&options(&[("class", network), ("b", "1"), ("a", "3")]), &[]);
+        assert_eq!((factors.total, factors.of(DatacenterId(0)), factors.of(DatacenterId(1))), (4, 3, 1));
+        let simple =
+            nodes.factors(&options(&[("class", SIMPLE), (FACTOR, "3")]), &[replica(5), replica(1), replica(2)]);
+        assert_eq!((simple.total, simple.of(DatacenterId(0)), simple.of(DatacenterId(1))), (3, 2, 1));
+        let racks = nodes.factors(&options(&[("class", network), ("a", "['r1', 'r2']"), ("b", "1")]), &[]);
+        assert_eq!((racks.total, racks.of(DatacenterId(0)), racks.of(DatacenterId(1))), (3, 2, 1));
+        let unknown = nodes.factors(&options(&[("class", network), ("a", "3"), ("gone", "3")]), &[]);
+        assert_eq!((unknown.total, unknown.of(DatacenterId(0))), (6, 3));
+    }
+
+    #[test]
+    fn who_is_not_known_is_not_alive() {
+        let nodes = nodes();
+        assert!(nodes.is_alive(host(1)) && !nodes.is_alive(host(6)) && !nodes.is_alive(host(7)));
+        assert!(
+            nodes.down_for(host(6), rt::time::now()).is_some() && nodes.down_for(host(7), rt::time::now()).is_none()
+        );
+        let alone = Nodes::new(host(9), &[]);
+        assert!(alone.is_alive(host(9)));
+        assert_eq!(alone.datacenter(host(9)), alone.own_datacenter());
+    }
+}

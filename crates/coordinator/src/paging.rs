@@ -1,0 +1,349 @@
+//! The paging state: the position from which the next page of a query resumes. It is an opaque blob
+//! for the client, and only this cluster can make one: the coordinator authenticates a state before
+//! it decodes a byte of it.
+//!
+//! ```text
+//! u8 version (2), u32 number of the key (little-endian, as all numbers), 16 bytes of HMAC-SHA-256 over
+//!     u8 version, u32 number of the key, 16 bytes table id, u8 whether there is a role, u32 length, role,
+//!     32 bytes hash of the statement's restrictions, and the body; of these only the body follows:
+//! u64 when it was given out, in seconds since the epoch
+//! 16 bytes query id
+//! u64 remaining rows                (of LIMIT; all bits set: no limit)
+//! u64 rows returned of the last partition
+//! u8 region, i8 weight
+//! u32 length, partition key; u32 length, clustering prefix
+//! then any number of fields: u8 kind, u32 length, bytes; a kind that is not known is passed over
+//!     1: what the language adds for itself
+//!     2: who read the last page, where it ended: i64 the token before the first and i64 the last token of their tablet, host ids of 16 bytes
+//!     3: kept for a decision about read repair; today every read repairs what it finds, and there is nothing to decide
+//!     4: 16 bytes table id, u32 CRC32 of it; not of virtual tables
+//! ```
+//!
+//! What a state is bound to is in its signature: a state of another table, role or statement does not verify. The table's id is in the
+//! state as well, only to choose the error: a client that goes on with a query of a table that has been dropped, and perhaps created
+//! again, did nothing wrong in the protocol, and drivers close connections upon protocol errors.
+
+use super::{Coordinator, CoordinatorError};
+use bytes::Bytes;
+use cluster::metadata::PagingKeys;
+use hmac::Mac;
+use model::id::{HostId, QueryId, TableId};
+use model::key::{Clustering, MAX_KEY_BYTES};
+use model::token::Token;
+use replica::{Position, Region, region_from_code};
+use rt::sync::Deadline;
+use rt::time::Duration;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+const VERSION: u8 = 2;
+const TAG: usize = 16;
+/// Bytes before the body.
+const HEAD: usize = 1 + 4 + TAG;
+/// A longer one is refused unseen. A key, a prefix and what the language adds have at most 64 KiB each.
+pub const MAX_STATE_BYTES: usize = 256 << 10;
+/// A node that was away has missed so many keys at most; a number beyond is made up.
+const MOST_KEYS_BEHIND: u32 = 16;
+/// Who is further behind does not know its cluster.
+const LONGEST_WAIT_FOR_KEY: Duration = Duration::from_secs(4);
+/// The field of the language.
+const LANGUAGE: u8 = 1;
+/// The field of the replicas.
+const REPLICAS: u8 = 2;
+/// The field of the table.
+const TABLE: u8 = 4;
+/// Bytes of it.
+const TABLE_FIELD: usize = 16 + 4;
+
+/// A hash of all that decides which rows a statement has and in which order: the same for a literal and an equal bound value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatementHash(pub [u8; 32]);
+
+/// What a paging state is good for, and nothing else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Binding {
+    /// The table.
+    pub table: TableId,
+    /// Whose query it is; none without authentication.
+    pub role: Option<String>,
+    /// The statement.
+    pub statement: StatementHash,
+}
+
+/// Where a query goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PagingState {
+    /// The query, the same on all pages.
+    pub query: QueryId,
+    /// Rows still to come of the statement's LIMIT.
+    pub remaining: u64,
+    /// The last thing consumed.
+    pub position: Position,
+    /// Rows returned of its partition.
+    pub rows_in_last: u64,
+    /// Who read the page; none where this node alone has copies.
+    pub replicas: Option<Box<LastReplicas>>,
+    /// What the language adds for itself; empty for nothing.
+    pub language: Bytes,
+}
+
+/// The replicas that read the last part of a page. They may have kept their readers, so they are asked first for what comes next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LastReplicas {
+    /// The token before the first one of the tablet that they read.
+    pub before: Token,
+    /// Its last token.
+    pub last: Token,
+    /// Their nodes.
+    pub hosts: SmallVec<[HostId; 3]>,
+}
+
+impl LastReplicas {
+    /// Whether they have read any of the tokens behind `before` up to `last`.
+    pub fn have_read(&self, before: Token, last: Token) -> bool {
+        self.before < last && before < self.last
+    }
+
+    fn parse(bytes: &[u8]) -> Option<LastReplicas> {
+        let mut rest = bytes;
+        let (before, last) = (i64::from_le_bytes(take(&mut rest)?), i64::from_le_bytes(take(&mut rest)?));
+        let mut hosts = SmallVec::new();
+        while !rest.is_empty() {
+            hosts.push(HostId::from_bytes(take(&mut rest)?));
+        }
+        Some(LastReplicas { before: Token(before), last: Token(last), hosts })
+    }
+}
+
+/// Why a paging state is refused. Traced; the client learns only that it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Refused {
+    /// It has not the form of any state of this version.
+    #[error("it is not one of this version")]
+    Foreign,
+    /// Its key is not, or no longer, there.
+    #[error("its key is not known")]
+    UnknownKey,
+    /// It was changed, or made for another table, role or statement.
+    #[error("it is not authentic for this statement")]
+    Forged,
+    /// It is too old.
+    #[error("it has expired")]
+    Expired,
+    /// It is authentic and cannot be understood.
+    #[error("it cannot be understood")]
+    Malformed,
+}
+
+impl PagingState {
+    /// A state without a position in stored data, for what the language pages by itself.
+    pub fn of_language(language: Bytes) -> PagingState {
+        let position = Position { key: Bytes::new(), region: Region::Start, prefix: Clustering::EMPTY, weight: 0 };
+        let query = QueryId::from_bytes([0; 16]);
+        PagingState { query, remaining: u64::MAX, position, rows_in_last: 0, replicas: None, language }
+    }
+
+    /// The blob for the client, signed with the newest key. `now` in seconds since the epoch.
+    pub fn seal(&self, keys: &PagingKeys, binding: &Binding, now: i64) -> Bytes {
+        let (key, mac) = keys.newest().expect("the metadata has a key from the first start on");
+        let replicas = self.replicas.as_ref().map_or(0, |replicas| 21 + 16 * replicas.hosts.len());
+        let lengths = self.position.key.len() + self.position.prefix.0.len() + self.language.len() + replicas;
+        let mut out = Vec::with_capacity(HEAD + 64 + lengths + 5 + TABLE_FIELD);
+        out.push(VERSION);
+        out.extend_from_slice(&key.to_le_bytes());
+        out.extend_from_slice(&[0; TAG]);
+        self.write_body(now, &mut out);
+        // Tables that can be dropped have ids of version 1; virtual tables have not.
+        if binding.table.0.get_version_num() == 1 {
+            out.push(TABLE);
+            out.extend_from_slice(&(TABLE_FIELD as u32).to_le_bytes());
+            out.extend_from_slice(&table_field(binding.table));
+        }
+        let tag = signed(mac.clone(), binding, &out).finalize().into_bytes();
+        out[HEAD - TAG..HEAD].copy_from_slice(&tag[..TAG]);
+        out.into()
+    }
+
+    /// Reads a blob back, if it is one of ours, for this binding, and not older than `expiry`.
+    pub fn open(
+        bytes: &Bytes,
+        keys: &PagingKeys,
+        binding: &Binding,
+        now: i64,
+        expiry: Duration,
+    ) -> Result<PagingState, Refused> {
+        let key = key_of(bytes).ok_or(Refused::Foreign)?;
+        let mac = keys.get(key).ok_or(Refused::UnknownKey)?;
+        let tag = &bytes[HEAD - TAG..HEAD];
+        signed(mac.clone(), binding, bytes).verify_truncated_left(tag).map_err(|_| Refused::Forged)?;
+        let (state, issued) = PagingState::parse(&bytes.slice(HEAD..)).ok_or(Refused::Malformed)?;
+        if now.saturating_sub(issued) > expiry.as_secs() as i64 {
+            return Err(Refused::Expired);
+        }
+        Ok(state)
+    }
+
+    /// The table that a blob says it is of. Nothing has authenticated that.
+    fn claimed_table(bytes: &Bytes) -> Option<TableId> {
+        key_of(bytes)?;
+        let field = bytes.len().checked_sub(TABLE_FIELD)?;
+        let claimed = TableId::from_bytes(*bytes[field..].first_chunk::<16>()?);
+        (bytes[field..] == table_field(claimed)).then_some(claimed)
+    }
+
+    /// Appends the body.
+    pub fn write_body(&self, issued: i64, out: &mut Vec<u8>) {
+        out.extend_from_slice(&issued.to_le_bytes());
+        out.extend_from_slice(self.query.as_bytes());
+        out.extend_from_slice(&self.remaining.to_le_bytes());
+        out.extend_from_slice(&self.rows_in_last.to_le_bytes());
+        out.push(self.position.region as u8);
+        out.push(self.position.weight as u8);
+        for bytes in [&self.position.key, &self.position.prefix.0] {
+            out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            out.extend_from_slice(bytes);
+        }
+        if !self.language.is_empty() {
+            out.push(LANGUAGE);
+            out.extend_from_slice(&(self.language.len() as u32).to_le_bytes());
+            out.extend_from_slice(&self.language);
+        }
+        if let Some(replicas) = &self.replicas {
+            out.push(REPLICAS);
+            out.extend_from_slice(&(16 + 16 * replicas.hosts.len() as u32).to_le_bytes());
+            out.extend_from_slice(&replicas.before.0.to_le_bytes());
+            out.extend_from_slice(&replicas.last.0.to_le_bytes());
+            replicas.hosts.iter().for_each(|host| out.extend_from_slice(host.as_bytes()));
+        }
+    }
+
+    /// Reads a body, and when it was given out. It is authentic, and checked nevertheless.
+    pub fn parse(body: &Bytes) -> Option<(PagingState, i64)> {
+        let mut rest = &body[..];
+        let issued = i64::from_le_bytes(take(&mut rest)?);
+        let query = QueryId::from_bytes(take(&mut rest)?);
+        let remaining = u64::from_le_bytes(take(&mut rest)?);
+        let rows_in_last = u64::from_le_bytes(take(&mut rest)?);
+        let [region, weight] = take(&mut rest)?;
+        let weight = weight as i8;
+        if !(-1..=1).contains(&weight) {
+            return None;
+        }
+        let (key, prefix) = (blob(body, &mut rest)?, blob(body, &mut rest)?);
+        if key.len() > MAX_KEY_BYTES {
+            return None;
+        }
+        let (mut language, mut replicas) = (Bytes::new(), None);
+        while !rest.is_empty() {
+            let [kind] = take(&mut rest)?;
+            let field = blob(body, &mut rest)?;
+            match kind {
+                LANGUAGE => language = field,
+                REPLICAS => replicas = Some(Box::new(LastReplicas::parse(&field)?)),
+                _ => {}
+            }
+        }
+        let position = Position { key, region: region_from_code(region)?, prefix: Clustering(prefix), weight };
+        Some((PagingState { query, remaining, position, rows_in_last, replicas, language }, issued))
+    }
+}
+
+fn table_field(table: TableId) -> [u8; TABLE_FIELD] {
+    let mut field = [0; TABLE_FIELD];
+    field[..16].copy_from_slice(table.as_bytes());
+    field[16..].copy_from_slice(&crc32fast::hash(table.as_bytes()).to_le_bytes());
+    field
+}
+
+/// The number of the key of what looks like a state of this version.
+fn key_of(bytes: &[u8]) -> Option<u32> {
+    let is_one = bytes.len() >= HEAD && bytes.len() <= MAX_STATE_BYTES && bytes[0] == VERSION;
+    is_one.then(|| u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
+}
+
+/// What the signature is over, except the room for the signature itself.
+fn signed(mut mac: cluster::metadata::paging_keys::PagingMac, binding: &Binding, state: &[u8]) -> impl Mac {
+    mac.update(&state[..HEAD - TAG]);
+    mac.update(binding.table.as_bytes());
+    let role = binding.role.as_deref().unwrap_or_default();
+    let mut head = [0; 5];
+    head[0] = u8::from(binding.role.is_some());
+    head[1..].copy_from_slice(&(role.len() as u32).to_le_bytes());
+    mac.update(&head);
+    mac.update(role.as_bytes());
+    mac.update(&binding.statement.0);
+    mac.update(&state[HEAD..]);
+    mac
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn blob(body: &Bytes, rest: &mut &[u8]) -> Option<Bytes> {
+    let len = u32::from_le_bytes(take(rest)?) as usize;
+    let (head, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    Some(body.slice_ref(head))
+}
+
+impl Coordinator {
+    /// The blob of a state for the client.
+    pub fn seal_state(&self, state: &PagingState, binding: &Binding) -> Bytes {
+        state.seal(&self.metadata().paging_keys, binding, rt::time::wall_seconds())
+    }
+
+    /// The state of a blob that a client sent. `trace` learns why it is refused, the client does not. One that a key of newer metadata has
+    /// authenticated waits for these: another node had them first.
+    pub async fn open_state(
+        &self,
+        bytes: &Bytes,
+        binding: &Binding,
+        trace: Option<&replica::Trace>,
+    ) -> Result<PagingState, CoordinatorError> {
+        if let Some(key) = key_of(bytes).filter(|key| self.is_to_come(*key)) {
+            if let Some(trace) = trace {
+                trace.event("The key of the paging state is not known yet: waiting for it");
+            }
+            // Boxed: it is rare, and a page should not carry it.
+            Box::pin(self.wait_for_key(key)).await;
+        }
+        let expiry = self.limits.get().state_expiry;
+        let now = rt::time::wall_seconds();
+        PagingState::open(bytes, &self.metadata().paging_keys, binding, now, expiry).map_err(|why| {
+            super::count(&self.counters.refused_states);
+            if let Some(trace) = trace {
+                trace.event(format!("The paging state is refused: {why}"));
+            }
+            let is_gone = |table: TableId| {
+                table != binding.table && !table.is_named() && self.metadata().table_by_id(table).is_none()
+            };
+            if why == Refused::Forged && PagingState::claimed_table(bytes).is_some_and(is_gone) {
+                return CoordinatorError::Invalid("The table of the paging state has been dropped".into());
+            }
+            CoordinatorError::PagingState
+        })
+    }
+
+    /// Whether another node may have a key that this one has still to learn of.
+    fn is_to_come(&self, key: u32) -> bool {
+        let newest = self.metadata().paging_keys.newest().map_or(0, |(newest, _)| newest);
+        key > newest && key - newest <= MOST_KEYS_BEHIND && self.nodes().are_several()
+    }
+
+    async fn wait_for_key(&self, key: u32) {
+        let until = Deadline::after(LONGEST_WAIT_FOR_KEY);
+        while self.is_to_come(key) {
+            // The metadata are not held on to: those who change them may wait for that.
+            let number = self.metadata().number;
+            if !self.metadata.wait_for_number(number + 1, until).await {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

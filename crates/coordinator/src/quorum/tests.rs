@@ -1,0 +1,194 @@
+//! Reads at a level, step by step, and in every order in which answers can come.
+
+use super::*;
+use crate::nodes::NodeView;
+use crate::tally::{Candidate, Factors};
+use model::id::HostId;
+use proptest::prelude::*;
+use replica::{PageEnd, ReplicaError};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+fn replica(n: u8) -> TabletReplica {
+    TabletReplica { host: HostId(Uuid::from_u128(n.into())), shard: 0 }
+}
+
+fn number(replica: TabletReplica) -> u8 {
+    replica.host.0.as_u128() as u8
+}
+
+/// A read of replicas 1 to `copies` at a level; the first `asked` of them are asked.
+fn read(copies: u8, level: Consistency, asked: u8) -> QuorumRead {
+    let view = |n| NodeView {
+        host: replica(n).host,
+        datacenter: "dc".into(),
+        rack: "r".into(),
+        address: [127, 0, 0, n].into(),
+        down_since: None,
+    };
+    let nodes = Nodes::new(replica(1).host, &(1..=copies).map(view).collect::<Vec<_>>());
+    let candidates: Vec<Candidate> = (1..=copies).map(|n| nodes.candidate(replica(n), false)).collect();
+    let factors = Factors { total: copies.into(), each: SmallVec::from_slice(&[(0, copies.into())]) };
+    let tally = Tally::new(level, nodes.own_datacenter(), &factors, &candidates);
+    let spare = (asked + 1..=copies).map(replica).collect();
+    let mut read = QuorumRead::new(Rc::new(nodes), tally, level, spare, copies.into());
+    for n in 1..=asked {
+        read.asked(replica(n), if n == 1 { Part::Rows } else { Part::Digest });
+    }
+    read
+}
+
+fn page(rows: u64) -> Box<Page> {
+    Box::new(Page {
+        rows,
+        body: Bytes::from_static(b"rows"),
+        last: None,
+        rows_in_last: 0,
+        end: PageEnd::Exhausted,
+        tombstones: 0,
+        examined_rows: rows,
+        examined_bytes: 4,
+    })
+}
+
+fn digest(of: u8) -> Digest {
+    Digest { version: 1, hash: [of; 16] }
+}
+
+fn digested(of: u8) -> Result<Answer, Miss> {
+    Ok(Answer::Digested(page(1), digest(of)))
+}
+
+fn broken() -> Result<Answer, Miss> {
+    Err(Miss::Refused(ReplicaError::Storage("broken".into())))
+}
+
+fn agreed(read: &mut QuorumRead) -> Option<Vec<u8>> {
+    let (page, by) = read.agreed(&ClusteringOrder::new([]))?;
+    assert_eq!(page.body, &b"rows"[..]);
+    Some(by.into_iter().map(number).collect())
+}
+
+#[test]
+fn one_replica_is_enough_for_one() {
+    let mut read = read(3, Consistency::One, 1);
+    assert_eq!(read.add(replica(1), Part::Rows, Ok(Answer::Page(page(1)))), Next::Enough);
+    assert_eq!(agreed(&mut read), Some(vec![1]));
+}
+
+#[test]
+fn rows_and_a_digest_that_are_the_same_are_a_quorum() {
+    let mut read = read(3, Consistency::Quorum, 2);
+    assert_eq!(read.add(replica(2), Part::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(replica(1), Part::Rows, digested(7)), Next::Enough);
+    assert_eq!(agreed(&mut read), Some(vec![1, 2]));
+}
+
+#[test]
+fn those_who_disagree_do_not_count() {
+    let mut read = read(3, Consistency::Quorum, 2);
+    read.add(replica(1), Part::Rows, digested(7));
+    assert_eq!(read.add(replica(2), Part::Digest, digested(8)), Next::Enough);
+    assert_eq!(agreed(&mut read), None);
+    let answered: Vec<u8> = read.disagreed().into_iter().map(number).collect();
+    assert_eq!((answered, read.tally.received()), (vec![1, 2], 0));
+}
+
+#[test]
+fn a_spare_replica_takes_the_place_of_one_that_fails() {
+    let mut read = read(3, Consistency::Quorum, 2);
+    assert_eq!(read.add(replica(1), Part::Rows, broken()), Next::Ask(replica(3), Part::Rows));
+    read.asked(replica(3), Part::Rows);
+    assert_eq!(read.add(replica(2), Part::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(replica(3), Part::Rows, digested(7)), Next::Enough);
+    assert_eq!(agreed(&mut read), Some(vec![3, 2]));
+}
+
+#[test]
+fn a_replica_that_gave_a_digest_is_asked_for_its_rows_when_nobody_else_is_left() {
+    let mut read = read(2, Consistency::One, 1);
+    let (as_well, part) = read.ask_as_well().unwrap();
+    assert_eq!((as_well, part), (replica(2), Part::Rows), "the rows are what it waits for");
+    read.asked(as_well, Part::Digest);
+    assert_eq!(read.add(replica(2), Part::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(replica(1), Part::Rows, broken()), Next::Ask(replica(2), Part::Rows));
+}
+
+#[test]
+fn too_many_failures_are_the_end_and_are_told() {
+    let mut read = read(3, Consistency::Quorum, 2);
+    assert_eq!(read.add(replica(2), Part::Digest, broken()), Next::Ask(replica(3), Part::Digest));
+    read.asked(replica(3), Part::Digest);
+    assert_eq!(read.add(replica(3), Part::Digest, broken()), Next::OutOfReach);
+    match read.error(false) {
+        CoordinatorError::Failed { failures: 2, required: 2, received: 0, why, .. } => assert_eq!(why, "broken"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_is_late_is_a_spare_replica_again() {
+    let mut read = read(3, Consistency::One, 1);
+    let (second, part) = read.ask_as_well().unwrap();
+    read.asked(second, part);
+    assert_eq!(read.add(second, part, digested(7)), Next::Enough);
+    read.end_asking();
+    assert!(read.has_spare());
+    // At ONE nobody else counts, though: the level is reached.
+    assert_eq!(read.next_spare(), None);
+    read.disagreed();
+    assert_eq!(read.next_spare(), Some(replica(3)));
+    assert_eq!(read.next_spare(), Some(replica(1)));
+}
+
+proptest! {
+    /// Replicas answer, fail or are slow in any order: a read ends with its level when enough of them answer, and without otherwise.
+    #[test]
+    fn a_read_ends_well_exactly_if_enough_replicas_answer(
+        copies in 1u8..=5,
+        level in prop::sample::select(vec![Consistency::One, Consistency::Two, Consistency::Quorum, Consistency::All]),
+        fails in prop::collection::vec(prop::bool::weighted(0.3), 5),
+        order in prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.2)), 64),
+    ) {
+        let required = level.required(copies.into()) as u8;
+        prop_assume!(required <= copies);
+        let mut read = read(copies, level, required);
+        let mut asked: Vec<(TabletReplica, Part)> =
+            (1..=required).map(|n| (replica(n), if n == 1 { Part::Rows } else { Part::Digest })).collect();
+        let mut times: BTreeMap<u8, u8> = asked.iter().map(|(replica, _)| (number(*replica), 1)).collect();
+        let mut end = None;
+        for (which, slow) in order {
+            if slow && let Some((replica, part)) = read.ask_as_well() {
+                read.asked(replica, part);
+                *times.entry(number(replica)).or_default() += 1;
+                asked.push((replica, part));
+            }
+            let (answering, part) = asked.remove(which.index(asked.len()));
+            let answer = match (fails[usize::from(number(answering)) - 1], part, required) {
+                (true, ..) => broken(),
+                (false, Part::Rows, 1) => Ok(Answer::Page(page(1))),
+                _ => digested(7),
+            };
+            match read.add(answering, part, answer) {
+                Next::Wait => prop_assert!(!asked.is_empty(), "it waits for somebody"),
+                Next::Ask(replica, part) => {
+                    read.asked(replica, part);
+                    *times.entry(number(replica)).or_default() += 1;
+                    asked.push((replica, part));
+                }
+                ended => {
+                    end = Some(ended);
+                    break;
+                }
+            }
+        }
+        let answer = fails[..copies.into()].iter().filter(|fails| !**fails).count();
+        let expected = if answer >= usize::from(required) { Next::Enough } else { Next::OutOfReach };
+        prop_assert_eq!(end, Some(expected));
+        prop_assert!(times.values().all(|times| *times <= 2), "once, and once more for the rows: {:?}", times);
+        if expected == Next::Enough {
+            let by = agreed(&mut read).expect("all have the same");
+            prop_assert!(by.len() >= usize::from(required) && by.iter().all(|n| !fails[usize::from(*n) - 1]));
+        }
+    }
+}

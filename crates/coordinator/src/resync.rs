@@ -1,0 +1,436 @@
+//! Bringing a node what it lacks when hints will not: the tables whose writes it missed are read
+//! completely at consistency ALL.
+//!
+//! A maintenance read merges the data of all replicas, tombstones included, and gives each what it
+//! lacks before it ends ([`Coordinator`]), so afterwards the node has every row and every
+//! deletion. It does not compare digests: these leave tombstones out.
+//!
+//! Every node keeps notes of the writes that others missed ([`crate::hints`]); they are asked for,
+//! and forgotten, over the wire. A resync marks the notes before it reads, and forgets those that
+//! are still marked afterwards: a note that was renewed in between stays. No clocks are compared.
+//! Notes of a node for which hints are pending stay, too.
+//!
+//! A node that missed writes for longer than `gc_grace_seconds` may have missed deletions whose
+//! tombstones other replicas have purged. What these deleted would spread from the node to all
+//! others, so a resync is refused then, unless it is forced. Where nothing is noted, a forced resync reads all tables of the node: what an
+//! operator knows to be lost need not be known to any node. On shard 0.
+
+use crate::hints::{Cause, Hints, MissedWrites};
+use crate::{Consistency, Coordinator, CoordinatorError, PageRequest, Partitions, Query, RequestOptions};
+use bytes::Bytes;
+use cluster::metadata::{Metadata, MetadataService, Table};
+use internode::{Internode, NodeStatus, Peer, Refusal, Verb};
+use model::id::{HostId, TableId};
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use replica::{Class, Context, Output, OutputColumn};
+use rt::Pieces;
+use rt::sync::{Cancel, Deadline};
+use rt::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// The version of the messages.
+const FORMAT: u8 = 1;
+/// How long another node may take to say what it knows.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long a node may take to deliver its hints at the end of a resync.
+const DELIVERY: Duration = Duration::from_secs(20);
+/// Rows of a page.
+const PAGE: u64 = 1000;
+/// How long a page may take.
+const PAGE_TIME: Duration = Duration::from_secs(30);
+/// How often a page is read that failed.
+const TRIES: u32 = 3;
+
+/// What a node is asked. Append-only.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum Request {
+    /// Which nodes miss writes, as far as it knows.
+    List,
+    /// To forget what it noted of a node until a time of its own clock; of these tables, or everything.
+    Forget { target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64 },
+    /// To mark what it noted of a node.
+    Mark { target: HostId, mark: Uuid },
+    /// To forget what it noted of a node in these tables and is still marked, unless hints for the node are pending. The answer is
+    /// [`Kept`].
+    ForgetMarked { target: HostId, tables: Vec<Option<TableId>>, mark: Uuid },
+}
+
+/// What a node still has of a node after [`Request::ForgetMarked`]. Append-only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// Notes that are not forgotten.
+    notes: u64,
+    /// Bytes of hints that are not delivered yet.
+    hint_bytes: u64,
+}
+
+/// Answers other nodes.
+pub fn serve(internode: &Internode) {
+    internode.serve(Verb::Missed, |_, body| async move {
+        let request = body.split_first().filter(|(version, _)| **version == FORMAT);
+        let request = request.and_then(|(_, body)| postcard::from_bytes::<Request>(body).ok());
+        match request.ok_or_else(|| Refusal::malformed("not a question about missed writes"))? {
+            Request::List => {
+                let known = here().await;
+                let body = postcard::to_stdvec(&known).map_err(Refusal::failed)?;
+                Ok(Pieces::from(Bytes::from([&[FORMAT], &body[..]].concat())))
+            }
+            Request::Forget { target, tables, by } => {
+                forget_here(target, tables, by).await;
+                Ok(Pieces::default())
+            }
+            Request::Mark { target, mark } => {
+                mark_here(target, mark).await;
+                Ok(Pieces::default())
+            }
+            Request::ForgetMarked { target, tables, mark } => {
+                let kept = forget_marked_here(target, tables, mark).await;
+                let body = postcard::to_stdvec(&kept).map_err(Refusal::failed)?;
+                Ok(Pieces::from(Bytes::from([&[FORMAT], &body[..]].concat())))
+            }
+        }
+    });
+}
+
+/// What the shards of this node know, without tables that are gone.
+async fn here() -> Vec<MissedWrites> {
+    let known = rt::shard::call_all(|| async { own_hints().map_or_else(Vec::new, |hints| hints.missed()) });
+    let known: Vec<MissedWrites> = known.await.into_iter().flatten().collect();
+    let Some(service) = rt::shard::try_service::<MetadataService>() else { return known };
+    let metadata = service.current();
+    let is_there = |one: &MissedWrites| {
+        let table = one.table.is_none_or(|table| metadata.table_by_id(table).is_some());
+        table && metadata.topology.node(one.target).is_some_and(|node| node.state.is_member())
+    };
+    known.into_iter().filter(is_there).collect()
+}
+
+async fn forget_here(target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64) {
+    rt::shard::call_all(move || {
+        let tables = tables.clone();
+        async move {
+            if let Some(hints) = own_hints() {
+                hints.forget_missed(target, tables.as_deref(), by).await;
+            }
+        }
+    })
+    .await;
+}
+
+fn own_hints() -> Option<Rc<Hints>> {
+    rt::shard::try_service::<Coordinator>().and_then(|coordinator| coordinator.hints())
+}
+
+async fn mark_here(target: HostId, mark: Uuid) {
+    rt::shard::call_all(move || async move {
+        if let Some(hints) = own_hints() {
+            hints.mark_missed(target, mark);
+        }
+    })
+    .await;
+}
+
+/// Bytes of hints for a node that this node has not delivered yet.
+async fn pending_here(target: HostId) -> u64 {
+    let pending = rt::shard::call_all(move || async move { own_hints().map_or(0, |hints| hints.pending(target)) });
+    pending.await.into_iter().sum()
+}
+
+async fn forget_marked_here(target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Kept {
+    if pending_here(target).await > 0 {
+        let delivered = rt::shard::call_all(|| async {
+            if let Some(coordinator) = rt::shard::try_service::<Coordinator>() {
+                coordinator.replay_hints().await;
+            }
+        });
+        // What takes longer is pending.
+        drop(rt::time::timeout(DELIVERY, delivered).await);
+    }
+    let hint_bytes = pending_here(target).await;
+    let notes = rt::shard::call_all(move || {
+        let tables = tables.clone();
+        async move {
+            let Some(hints) = own_hints() else { return 0 };
+            if hint_bytes == 0 {
+                hints.forget_marked(target, &tables, mark).await;
+            }
+            hints.missed().iter().filter(|one| one.target == target && tables.contains(&one.table)).count() as u64
+        }
+    });
+    Kept { notes: notes.await.into_iter().sum(), hint_bytes }
+}
+
+/// Asks all nodes that are up. Those that do not know the request, or do not answer in time, are left out.
+async fn ask_others(request: &Request, limit: Duration) -> Vec<(HostId, Bytes)> {
+    let Some(internode) = rt::shard::try_service::<Internode>() else { return Vec::new() };
+    let body =
+        postcard::to_stdvec(request).map(|body| Bytes::from([&[FORMAT], &body[..]].concat())).unwrap_or_default();
+    let liveness = internode.liveness();
+    let up = liveness.nodes.iter().filter(|(_, node)| node.status == NodeStatus::Up).map(|(host, _)| *host);
+    let asked = up.map(|host| {
+        let (internode, body) = (internode.clone(), body.clone());
+        async move {
+            let peer = Peer { host, shard: 0 };
+            let answer = internode.call(peer, Verb::Missed, body, Deadline::after(limit)).await;
+            answer.ok().map(|answer| (host, answer))
+        }
+    });
+    futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+}
+
+fn decoded<T: serde::de::DeserializeOwned>(answer: &Bytes) -> Option<T> {
+    let (_, body) = answer.split_first().filter(|(version, _)| **version == FORMAT)?;
+    postcard::from_bytes(body).ok()
+}
+
+/// What this node and those that answer have noted.
+async fn all_notes() -> Vec<MissedWrites> {
+    let mut all = here().await;
+    for (_, answer) in ask_others(&Request::List, ANSWER).await {
+        all.extend(decoded::<Vec<MissedWrites>>(&answer).unwrap_or_default());
+    }
+    all
+}
+
+/// Which nodes miss writes, as far as this node and those that answer know: each node and table
+/// once.
+pub async fn missed() -> Vec<MissedWrites> {
+    let mut all = all_notes().await;
+    all.sort_by_key(|one| (one.target, one.table, one.since));
+    all.dedup_by_key(|one| (one.target, one.table));
+    all
+}
+
+/// Forgets that a node missed writes: an operator says that it has them.
+pub async fn forget(target: HostId) {
+    forget_here(target, None, i64::MAX).await;
+    ask_others(&Request::Forget { target, tables: None, by: i64::MAX }, ANSWER).await;
+}
+
+/// Brings a node all that it missed. Gives the names of the tables that were read. The error names
+/// the tables that could not be, or says why nothing is read: the node is down, or missed writes for longer than `gc_grace_seconds` and
+/// the resync is not forced.
+pub async fn resync(target: HostId, is_forced: bool) -> Result<Vec<String>, String> {
+    let coordinator = rt::shard::service::<Coordinator>();
+    let is_down = || !coordinator.nodes().is_alive(target);
+    if is_down() {
+        return Err(format!(
+            "nothing was read: node {target} is down. Start it first: then the hints for it are delivered, and what no hint brings is read"
+        ));
+    }
+    let mark = rt::random::uuid_v4();
+    mark_here(target, mark).await;
+    ask_others(&Request::Mark { target, mark }, ANSWER).await;
+    // Whatever is marked is among these.
+    let noted: Vec<MissedWrites> = all_notes().await.into_iter().filter(|one| one.target == target).collect();
+    let tables = {
+        let metadata = coordinator.metadata();
+        let has_copies = |table: &Table| {
+            let map = &table.tablets;
+            (0..map.count()).any(|tablet| map.replicas(tablet).iter().any(|replica| replica.host == target))
+        };
+        let reads_all = is_forced && noted.is_empty();
+        let is_noted =
+            |table: &&Rc<Table>| reads_all || noted.iter().any(|one| one.table.is_none_or(|id| id == table.schema.id));
+        metadata.tables().filter(|table| is_noted(table) && has_copies(table)).cloned().collect::<Vec<_>>()
+    };
+    if !is_forced {
+        let now = rt::time::wall_micros();
+        let schemas = tables.iter().map(|table| &*table.schema);
+        let late: Vec<&TableSchema> = schemas.filter(|schema| is_too_late(&noted, schema, now)).collect();
+        if !late.is_empty() {
+            return Err(too_late(target, &late));
+        }
+    }
+    let mut unread: BTreeSet<TableId> = tables.iter().map(|table| table.schema.id).collect();
+    let (mut names, mut failures) = (Vec::new(), Vec::new());
+    for table in tables {
+        let id = table.schema.id;
+        if let Some((name, read)) = read_all(&coordinator, id).await {
+            match read {
+                Ok(()) => {
+                    tracing::info!(target_node = %target, table = name, "a table was read completely: the node has what it missed");
+                    names.push(name);
+                }
+                // One table does not keep the others from being read.
+                Err(error) => {
+                    failures.push(format!("{name} could not be read at consistency ALL: {error}"));
+                    if is_down() {
+                        break;
+                    }
+                    continue;
+                }
+            }
+        }
+        unread.remove(&id);
+    }
+    let is_read = |table: &Option<TableId>| table.map_or(unread.is_empty(), |id| !unread.contains(&id));
+    let forgotten = forget_marked(target, noted.iter().map(|one| one.table).filter(is_read).collect(), mark).await;
+    failures.extend(forgotten.err());
+    if failures.is_empty() { Ok(names) } else { Err(failures.join("; ")) }
+}
+
+/// Forgets everywhere what is marked. An error says which nodes keep notes, and why.
+async fn forget_marked(target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Result<(), String> {
+    let own = rt::shard::service::<MetadataService>().info().host_id;
+    let mut kept = vec![(own, forget_marked_here(target, tables.clone(), mark).await)];
+    let answers = ask_others(&Request::ForgetMarked { target, tables, mark }, DELIVERY + ANSWER).await;
+    kept.extend(answers.iter().filter_map(|(host, answer)| Some((*host, decoded::<Kept>(answer)?))));
+    let pending: Vec<String> = kept
+        .iter()
+        .filter(|(_, kept)| kept.notes > 0 && kept.hint_bytes > 0)
+        .map(|(host, kept)| format!("{host} ({} bytes)", kept.hint_bytes))
+        .collect();
+    if pending.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the tables were read, but hints for node {target} are still pending on {}: the node is shown as missing writes until a resync \
+         finds them delivered. Run `messina admin resync {target}` again later",
+        pending.join(", ")
+    ))
+}
+
+/// Whether a node missed writes of a table for so long that tombstones among them may be purged elsewhere. `now` in microseconds since
+/// 1970.
+fn is_too_late(noted: &[MissedWrites], table: &TableSchema, now: i64) -> bool {
+    let grace = i64::from(table.options.gc_grace_seconds) * 1_000_000;
+    let is_late = |one: &MissedWrites| one.cause == Cause::Expired || now.saturating_sub(one.since) > grace;
+    noted.iter().any(|one| one.table.is_none_or(|id| id == table.id) && is_late(one))
+}
+
+fn too_late(target: HostId, tables: &[&TableSchema]) -> String {
+    let name =
+        |table: &&TableSchema| format!("{}.{} ({} s)", table.keyspace, table.name, table.options.gc_grace_seconds);
+    let names: Vec<String> = tables.iter().map(name).collect();
+    let first = tables.first().map_or_else(String::new, |table| format!("{} {}", table.keyspace, table.name));
+    format!(
+        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes may have purged deletions \
+         that it missed, so rows deleted meanwhile would spread from it to all nodes. Rebuild these tables on the node instead: run \
+         `messina admin flush {first}` there, stop the node, remove the directory of the table from its data directory, start it once \
+         with --accept-loss, and run `messina admin resync {target} --force`. With --force the rows of the node count as they are",
+        names.join(", ")
+    )
+}
+
+/// Reads all of a table. Nothing, if it is gone.
+async fn read_all(coordinator: &Rc<Coordinator>, table: TableId) -> Option<(String, Result<(), CoordinatorError>)> {
+    let first = query(&coordinator.metadata(), table)?;
+    let name = format!("{}.{}", first.table.schema.keyspace, first.table.schema.name);
+    let mut state = None;
+    let mut tries = 0;
+    loop {
+        let metadata = coordinator.metadata();
+        let query = query(&metadata, table)?;
+        let context = Context {
+            class: Class::Maintenance,
+            deadline: Deadline::after(PAGE_TIME),
+            cancel: Cancel::new(),
+            trace: None,
+            metadata_number: metadata.number,
+            large_data: None,
+        };
+        drop(metadata);
+        let page = PageRequest { size: Some(PAGE), state: state.clone(), budget: None };
+        match coordinator.read(&query, &page, &RequestOptions { context, consistency: Consistency::All }).await {
+            Ok(page) => {
+                tries = 0;
+                state = page.next;
+                if state.is_none() {
+                    return Some((name, Ok(())));
+                }
+            }
+            Err(CoordinatorError::NoSuchTable) => return None,
+            Err(error) => {
+                tries += 1;
+                if tries == TRIES {
+                    return Some((name, Err(error)));
+                }
+            }
+        }
+    }
+}
+
+/// A query of every row. What replicas exchange is all that they have of a row, whatever the query
+/// selects.
+fn query(metadata: &Metadata, table: TableId) -> Option<Query> {
+    let table = metadata.table_by_id(table)?.clone();
+    Some(Query {
+        table,
+        partitions: Partitions::Range(PartitionRange::FULL),
+        slice: Rc::new(Slice::full()),
+        output: Rc::new(Output::new(vec![OutputColumn::PartitionKey(0)], false, false)),
+        limit: None,
+        per_partition_limit: None,
+        now: (rt::time::wall_micros() / 1_000_000) as i32,
+        bypass_cache: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::SchemaVersion;
+    use model::options::TableOptions;
+    use model::schema::{Column, ColumnKind};
+
+    fn table(n: u128, gc_grace_seconds: i32) -> TableSchema {
+        let options = TableOptions { gc_grace_seconds, ..TableOptions::default() };
+        let (id, version) = (TableId(Uuid::from_u128(n)), SchemaVersion(Uuid::from_u128(1)));
+        let key = Column {
+            id: model::ColumnId(0),
+            name: "k".into(),
+            kind: ColumnKind::PartitionKey,
+            position: 0,
+            ty: model::CqlType::Int,
+            descending: false,
+        };
+        let (name, none) = (format!("t{n}"), Vec::new);
+        TableSchema::new(id, version, "ks", name, vec![key], none(), none(), none(), Vec::new(), options)
+    }
+
+    #[test]
+    fn a_node_that_may_have_missed_purged_deletions_is_not_read_from() {
+        let target = HostId(Uuid::from_u128(5));
+        let noted = |table: Option<u128>, cause, since| MissedWrites {
+            target,
+            table: table.map(|n| TableId(Uuid::from_u128(n))),
+            cause,
+            since,
+        };
+        let second = 1_000_000;
+        let (short, long) = (table(1, 10), table(2, 1000));
+        let late = |noted: &[MissedWrites], now: i64| {
+            (is_too_late(noted, &short, now * second), is_too_late(noted, &long, now * second))
+        };
+        let full = noted(None, Cause::Full, 0);
+        assert_eq!((late(&[full], 10), late(&[full], 11)), ((false, false), (true, false)));
+        assert_eq!(late(&[noted(Some(2), Cause::Full, 0)], 500), (false, false));
+        assert_eq!(late(&[noted(Some(2), Cause::Full, 0)], 1001), (false, true));
+        // The hint was older than that when it was noted.
+        assert_eq!(late(&[noted(Some(1), Cause::Expired, 0)], 0), (true, false));
+        let why = too_late(target, &[&short]);
+        for part in ["ks.t1 (10 s)", "messina admin flush ks t1", "--accept-loss", "--force"] {
+            assert!(why.contains(part), "{part}: {why}");
+        }
+    }
+
+    #[test]
+    fn the_form_of_messages_stays() {
+        let (target, mark) = (HostId(Uuid::from_u128(5)), Uuid::from_u128(6));
+        let id = |n: u8| [&[16][..], &[0; 15], &[n]].concat();
+        let bytes = |request: &Request| postcard::to_stdvec(request).expect("plain values can be encoded");
+        assert_eq!(bytes(&Request::List), [0]);
+        let all = Request::Forget { target, tables: None, by: 1 };
+        assert_eq!(bytes(&all), [&[1][..], &id(5), &[0, 2]].concat());
+        assert_eq!(bytes(&Request::Mark { target, mark }), [&[2][..], &id(5), &id(6)].concat());
+        let marked = Request::ForgetMarked { target, tables: vec![None], mark };
+        assert_eq!(bytes(&marked), [&[3][..], &id(5), &[1, 0], &id(6)].concat());
+        let kept = Kept { notes: 1, hint_bytes: 2 };
+        assert_eq!(postcard::to_stdvec(&kept), Ok(vec![1, 2]));
+    }
+}

@@ -1,0 +1,242 @@
+//! Hints: what is kept for replicas that are down, and delivered to them.
+
+use crate::support::{Change, Cluster, Fault, IMPATIENCE, Shape, table_id, with_cluster};
+use coordinator::Consistency::*;
+use coordinator::hints::{Cause, Hints, HintsSettings, KeptFor};
+use coordinator::{CoordinatorError, resync};
+use model::id::HostId;
+use replica::ReplicaError;
+use std::time::Duration;
+
+#[test]
+fn hints_bring_what_was_missed() {
+    with_cluster("hints", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        cluster.set_alive(2, false);
+        for k in 0..20 {
+            cluster.write(0, Change::of(&cluster, k, 5).row(1, k).done(), Quorum).await.expect("two live");
+        }
+        cluster.settle().await;
+        while hints.metrics().written < 20 {
+            rt::task::yield_now().await;
+        }
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!(hints.metrics().sent, 0, "it is still down");
+        cluster.set_alive(2, true);
+        cluster.break_node(2, Fault::LosesRequests);
+        cluster.break_node(2, Fault::Refused);
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!((hints.metrics().sent, hints.targets().len()), (0, 1), "it is up and does not answer");
+        cluster.heal(2);
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!((hints.metrics().sent, hints.metrics().bytes, hints.targets().len()), (20, 0, 0));
+        for k in 0..20 {
+            assert_eq!(cluster.own(2, k).await, [(1, i64::from(k))]);
+        }
+    });
+}
+
+#[test]
+fn hints_are_kept_for_whom_the_operator_says() {
+    let shape = Shape {
+        datacenters: &["dc1", "dc2", "dc3"],
+        replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1"), ("dc2", "1"), ("dc3", "1")],
+        ..Shape::default()
+    };
+    with_cluster("kept_for", shape, |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        cluster.set_alive(1, false);
+        cluster.set_alive(2, false);
+        let names = |names: &[&str]| KeptFor::Datacenters(names.iter().map(|name| (*name).to_owned()).collect());
+        let cases = [
+            (KeptFor::Nobody, vec![]),
+            (names(&["dc3"]), vec![2]),
+            (names(&["dc9"]), vec![2]),
+            (KeptFor::All, vec![1, 2]),
+        ];
+        for (n, (kept_for, nodes)) in cases.into_iter().enumerate() {
+            hints.set(HintsSettings { kept_for, ..HintsSettings::default() });
+            cluster.write(0, Change::of(&cluster, n as i32, 5).row(1, 1).done(), One).await.expect("one lives");
+            cluster.settle().await;
+            let expected: Vec<_> = nodes.into_iter().map(|node: usize| cluster.nodes[node].host).collect();
+            while hints.targets().len() < expected.len() {
+                rt::task::yield_now().await;
+            }
+            assert_eq!(hints.targets(), expected);
+        }
+        // What was kept last may still be on its way to the disk.
+        while hints.metrics().written < 3 {
+            rt::task::yield_now().await;
+        }
+        // A window that is over: nothing more is kept.
+        let written = hints.metrics().written;
+        hints.set(HintsSettings { window: rt::time::Duration::ZERO, ..HintsSettings::default() });
+        cluster.write(0, Change::of(&cluster, 9, 5).row(1, 1).done(), One).await.expect("one lives");
+        while hints.metrics().refused < 2 {
+            rt::task::yield_now().await;
+        }
+        assert_eq!(hints.metrics().written, written);
+    });
+}
+
+#[test]
+fn any_is_content_with_a_hint() {
+    let shape =
+        Shape { copies: &[2], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::default() };
+    with_cluster("any", shape, |cluster| async move {
+        let change = || Change::of(&cluster, 1, 5).row(1, 1).done();
+        cluster.set_alive(2, false);
+        let unavailable = |consistency| Err(CoordinatorError::Unavailable { consistency, required: 1, alive: 0 });
+        assert_eq!(cluster.write(0, change(), Any).await, unavailable(Any), "it keeps no hints");
+        let hints = cluster.keep_hints(0).await;
+        assert_eq!(cluster.write(0, change(), One).await, unavailable(One));
+        cluster.write(0, change(), Any).await.expect("a hint is enough");
+        assert_eq!(hints.metrics().written, 1);
+        cluster.set_alive(2, true);
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!(cluster.own(2, 1).await, [(1, 1)]);
+    });
+}
+
+/// Waits for what is done after a write was acknowledged.
+async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    for _ in 0..500 {
+        if is_so().await {
+            return;
+        }
+        rt::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}");
+}
+
+fn noted(hints: &Hints) -> Vec<(HostId, Cause)> {
+    let missed = hints.missed();
+    assert!(missed.iter().all(|one| one.table == Some(table_id())));
+    missed.iter().map(|one| (one.target, one.cause)).collect()
+}
+
+#[test]
+fn an_acknowledged_write_comes_to_a_replica_that_did_not_take_it() {
+    with_cluster("taken", Shape::default(), |cluster| async move {
+        cluster.keep_hints(0).await;
+        cluster.set_patience(IMPATIENCE);
+        let refusals = [
+            ReplicaError::Rejected("a partition that is too large here".into()),
+            ReplicaError::NoSuchTable,
+            ReplicaError::Storage("the disk is full".into()),
+            ReplicaError::Corrupt("a file".into()),
+            ReplicaError::Overloaded(replica::Overload::Counters),
+            ReplicaError::Timeout,
+            ReplicaError::Cancelled,
+        ];
+        let lost = [Fault::Refused, Fault::LosesRequests, Fault::LosesAnswers, Fault::LosesConnection];
+        for (k, fault) in lost.into_iter().chain(refusals.map(Fault::Fails)).enumerate() {
+            let (k, name) = (k as i32, format!("{fault:?}"));
+            cluster.break_node(2, fault);
+            cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await.expect("two take it");
+            cluster.settle().await;
+            cluster.heal(2);
+            let is_there = async || {
+                cluster.nodes[0].coordinator.replay_hints().await;
+                cluster.own(2, k).await == [(1, 7)]
+            };
+            eventually(&name, is_there).await;
+        }
+    });
+}
+
+#[test]
+fn what_a_replica_refuses_for_good_is_noted() {
+    with_cluster("refused", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let far = cluster.nodes[2].host;
+        let write = async |k: i32| cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await;
+        let refuse = |cluster: &Cluster, nodes: &[usize], error: ReplicaError| {
+            nodes.iter().for_each(|node| cluster.break_node(*node, Fault::FailsWrites(error.clone())));
+        };
+        let too_large = || ReplicaError::Rejected("too large".into());
+        // Also as a hint.
+        refuse(&cluster, &[2], too_large());
+        write(1).await.expect("two take it");
+        eventually("a hint", async || hints.targets() == [far]).await;
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!((noted(&hints), hints.targets()), (vec![(far, Cause::Refused)], vec![]));
+        assert_eq!((hints.metrics().sent, hints.metrics().dropped), (0, 1));
+        // Without hints.
+        hints.forget_missed(far, None, i64::MAX).await;
+        hints.set(HintsSettings { kept_for: KeptFor::Nobody, ..HintsSettings::default() });
+        write(2).await.expect("two take it");
+        eventually("a note", async || noted(&hints) == [(far, Cause::Refused)]).await;
+        // Nobody was told that it was done.
+        hints.forget_missed(far, None, i64::MAX).await;
+        refuse(&cluster, &[1, 2], too_large());
+        assert_eq!(write(3).await, Err(CoordinatorError::Invalid("too large".into())));
+        cluster.settle().await;
+        assert_eq!((noted(&hints), hints.targets()), (vec![], vec![]));
+        // A table that the replica does not have, and the metadata have.
+        hints.set(HintsSettings::default());
+        cluster.heal(1);
+        refuse(&cluster, &[2], ReplicaError::NoSuchTable);
+        write(4).await.expect("two take it");
+        eventually("a hint", async || hints.targets() == [far]).await;
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!((noted(&hints), hints.targets()), (vec![], vec![far]));
+    });
+}
+
+#[test]
+fn a_coordinator_that_cannot_write_itself_misses_the_write() {
+    with_cluster("own-disk", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let own = cluster.nodes[0].host;
+        cluster.nodes[0].engine.stop().await;
+        cluster.write(0, Change::of(&cluster, 1, 5).row(1, 7).done(), Quorum).await.expect("two take it");
+        eventually("a note", async || noted(&hints) == [(own, Cause::Refused)]).await;
+        assert_eq!(hints.targets(), []);
+    });
+    with_cluster("own-table", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let own = cluster.nodes[0].host;
+        cluster.nodes[0].engine.drop_table(table_id(), 1).await.expect("dropped");
+        cluster.write(0, Change::of(&cluster, 1, 5).row(1, 7).done(), Quorum).await.expect("two take it");
+        // Its disk works: a hint for itself brings the write later.
+        eventually("a hint", async || hints.targets() == [own]).await;
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!((noted(&hints), hints.targets()), (vec![], vec![own]));
+    });
+}
+
+#[test]
+fn a_resync_reads_what_is_noted_or_forced_of_a_node_that_is_up() {
+    with_cluster("resync", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let far = cluster.nodes[2].host;
+        // Shard 0 of this process is that of the coordinator.
+        rt::shard::install(cluster.nodes[0].coordinator.clone());
+        for node in 0..2 {
+            cluster.put(node, Change::of(&cluster, 1, 5).row(1, 7).done()).await;
+        }
+        cluster.set_alive(2, false);
+        for is_forced in [false, true] {
+            let refused = resync::resync(far, is_forced).await.expect_err("it is down");
+            assert!(refused.contains("is down"), "{refused}");
+        }
+        cluster.set_alive(2, true);
+        assert_eq!(resync::resync(far, false).await, Ok(vec![]));
+        assert_eq!(cluster.own(2, 1).await, [], "nothing is noted");
+        assert_eq!(resync::resync(far, true).await, Ok(vec!["ks.t".to_owned()]));
+        assert_eq!(cluster.own(2, 1).await, [(1, 7)]);
+        // A replica that refuses what it lacks is named, and its note stays.
+        for node in 0..2 {
+            cluster.put(node, Change::of(&cluster, 2, 5).row(1, 7).done()).await;
+        }
+        hints.note_missed(far, table_id(), Cause::Refused).await;
+        cluster.break_node(2, Fault::FailsWrites(ReplicaError::Rejected("too large".into())));
+        let failed = resync::resync(far, false).await.expect_err("it is refused");
+        let why = "ks.t could not be read at consistency ALL: node 127.0.0.3 refuses rows that it lacks: too large";
+        assert_eq!((failed.as_str(), noted(&hints)), (why, vec![(far, Cause::Refused)]));
+        cluster.heal(2);
+        assert_eq!(resync::resync(far, false).await, Ok(vec!["ks.t".to_owned()]));
+        assert_eq!((cluster.own(2, 2).await, noted(&hints)), (vec![(1, 7)], vec![]));
+    });
+}

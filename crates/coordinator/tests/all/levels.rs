@@ -1,0 +1,258 @@
+//! Consistency levels: what they ask for, over nodes and datacenters, and which errors clients get
+//! while replicas are down, slow, unreachable or broken.
+
+use crate::support;
+
+use coordinator::Consistency::{self, *};
+use coordinator::{CoordinatorError, WriteKind};
+use replica::ReplicaError;
+use support::{Change, Cluster, Fault, IMPATIENCE, PATIENCE, Shape, with_cluster};
+
+#[test]
+fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
+    with_cluster("everywhere", Shape::default(), |cluster| async move {
+        for (n, level) in [One, Two, Three, Quorum, All, LocalQuorum, EachQuorum, LocalOne, Any].into_iter().enumerate()
+        {
+            let (k, v) = (n as i32, 10 * n as i32);
+            cluster.write(n % 3, Change::of(&cluster, k, 5).row(1, v).done(), level).await.expect("all live");
+            cluster.settle().await;
+            for node in 0..3 {
+                assert_eq!(cluster.own(node, k).await, [(1, i64::from(v))], "{level:?} on node {node}");
+                let read = if level == Any { One } else { level };
+                assert_eq!(cluster.read(node, k, read).await, Ok(vec![(1, i64::from(v))]), "{level:?}");
+            }
+        }
+        let metrics = cluster.nodes[0].coordinator.metrics();
+        assert_eq!((metrics.digest_mismatches, metrics.read_repairs), (0, 0));
+        assert!(metrics.remote_requests > 0);
+    });
+}
+
+#[test]
+fn levels_hold_while_nodes_are_down() {
+    with_cluster("down", Shape::default(), |cluster| async move {
+        cluster.set_alive(2, false);
+        let unavailable =
+            |consistency, required, alive| Err(CoordinatorError::Unavailable { consistency, required, alive });
+        let change = |c: &Cluster| Change::of(c, 1, 5).row(1, 10).done();
+        assert_eq!(cluster.write(0, change(&cluster), All).await, unavailable(All, 3, 2));
+        assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), unavailable(All, 3, 2));
+        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![]), "what is refused is not written");
+        cluster.write(0, change(&cluster), Quorum).await.expect("two live");
+        assert_eq!(cluster.read(1, 1, Quorum).await, Ok(vec![(1, 10)]));
+        cluster.set_alive(1, false);
+        for level in [Quorum, Two, LocalQuorum, EachQuorum] {
+            assert_eq!(cluster.write(0, change(&cluster), level).await, unavailable(level, 2, 1));
+            assert_eq!(cluster.read(0, 1, level).await.map(|_| ()), unavailable(level, 2, 1));
+        }
+        assert_eq!(cluster.write(0, change(&cluster), Three).await, unavailable(Three, 3, 1));
+        assert_eq!(cluster.read(0, 1, One).await, Ok(vec![(1, 10)]));
+        assert!(cluster.nodes[0].coordinator.metrics().unavailable > 5);
+    });
+}
+
+#[test]
+fn errors_say_what_came() {
+    with_cluster("errors", Shape::default(), |cluster| async move {
+        let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
+        cluster.write(0, change(1), All).await.expect("all live");
+        cluster.set_patience(IMPATIENCE);
+        cluster.break_node(2, Fault::LosesRequests);
+        let timeout = |received, data_present| {
+            Err(CoordinatorError::Timeout { consistency: All, required: 3, received, data_present })
+        };
+        assert_eq!(cluster.write(0, change(2), All).await, timeout(2, false));
+        assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), timeout(2, true));
+        cluster.write(0, change(3), Quorum).await.expect("two answer");
+        cluster.break_node(2, Fault::LosesAnswers);
+        assert_eq!(cluster.write(0, change(4), All).await, timeout(2, false));
+        cluster.set_patience(PATIENCE);
+        assert_eq!(cluster.own(2, 1).await, [(1, 1)], "it is written all the same");
+        let broken = ReplicaError::Storage("the disk is gone".into());
+        cluster.break_node(2, Fault::Fails(broken.clone()));
+        let failed = |received, data_present, nodes: &[u8]| {
+            Err(CoordinatorError::Failed {
+                consistency: All,
+                required: 3,
+                received,
+                failures: nodes.len() as u32,
+                nodes: nodes.iter().map(|n| [127, 0, 0, *n].into()).collect(),
+                data_present,
+                why: "the disk is gone".into(),
+            })
+        };
+        assert_eq!(cluster.write(0, change(5), All).await.map_err(whole), failed(2, false, &[3]));
+        assert!(matches!(
+            cluster.read(0, 1, All).await,
+            Err(CoordinatorError::Failed { failures: 1, required: 3, .. })
+        ));
+        cluster.write(0, change(6), Quorum).await.expect("two work");
+        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![(1, 1)]));
+        let metrics = cluster.nodes[0].coordinator.metrics();
+        assert_eq!((metrics.write_timeouts, metrics.read_timeouts), (2, 1));
+    });
+}
+
+/// A failure is told as soon as the level is out of reach: how many had answered by then does not
+/// matter here.
+fn whole(error: CoordinatorError) -> CoordinatorError {
+    match error {
+        CoordinatorError::Failed { consistency, required, failures, nodes, data_present, why, .. } => {
+            CoordinatorError::Failed { consistency, required, received: 2, failures, nodes, data_present, why }
+        }
+        other => other,
+    }
+}
+
+#[test]
+fn an_unreachable_replica_is_no_failure() {
+    with_cluster("unreachable", Shape::default(), |cluster| async move {
+        let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
+        cluster.write(0, change(1), All).await.expect("all live");
+        let unavailable = Err(CoordinatorError::Unavailable { consistency: All, required: 3, alive: 2 });
+        let timeout = |received| {
+            let data_present = false;
+            Err(CoordinatorError::Timeout { consistency: All, required: 3, received, data_present })
+        };
+        // Its connection is refused before it is known to be down: a read has no effect, a write
+        // reached the others.
+        cluster.break_node(2, Fault::Refused);
+        assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), unavailable);
+        assert_eq!(cluster.write(0, change(2), All).await, timeout(2));
+        cluster.write(0, change(3), Quorum).await.expect("two answer");
+        // The connection is lost midway: nobody knows what the replica did.
+        cluster.break_node(2, Fault::LosesConnection);
+        assert_eq!(cluster.write(0, change(4), All).await, timeout(2));
+        assert!(matches!(
+            cluster.read(0, 1, All).await,
+            Err(CoordinatorError::Timeout { consistency: All, required: 3, .. })
+        ));
+        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![(1, 1)]));
+        // One says that it failed, another one is unreachable: that is a failure, of one replica.
+        cluster.break_node(1, Fault::Fails(ReplicaError::Storage("the disk is gone".into())));
+        for level in [All, Quorum] {
+            assert!(matches!(
+                cluster.write(0, change(5), level).await,
+                Err(CoordinatorError::Failed { failures: 1, .. })
+            ));
+        }
+        let metrics = cluster.nodes[0].coordinator.metrics();
+        assert_eq!((metrics.write_timeouts, metrics.read_timeouts, metrics.unavailable), (2, 1, 1));
+    });
+}
+
+#[test]
+fn a_write_that_no_replica_got_is_unavailable() {
+    let shape =
+        Shape { copies: &[1], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::default() };
+    with_cluster("nobody", shape, |cluster| async move {
+        cluster.break_node(1, Fault::Refused);
+        let change = Change::of(&cluster, 1, 1).row(1, 1).done();
+        let error = Err(CoordinatorError::Unavailable { consistency: One, required: 1, alive: 0 });
+        assert_eq!(cluster.write(0, change, One).await, error);
+    });
+}
+
+#[test]
+fn a_replica_that_fails_is_replaced() {
+    with_cluster("replaced", Shape::default(), |cluster| async move {
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
+        for broken in [1, 2] {
+            cluster.break_node(broken, Fault::Refused);
+            for level in [Quorum, Two, One] {
+                assert_eq!(cluster.read(0, 1, level).await, Ok(vec![(1, 1)]), "{broken} is broken");
+            }
+            cluster.heal(broken);
+        }
+    });
+}
+
+#[test]
+fn a_slow_replica_gets_company() {
+    let shape = Shape {
+        copies: &[1, 2],
+        replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "2")],
+        speculative_retry: "5ms",
+        ..Shape::default()
+    };
+    with_cluster("slow", shape, |cluster| async move {
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
+        cluster.break_node(1, Fault::LosesRequests);
+        cluster.break_node(2, Fault::LosesRequests);
+        cluster.heal(2);
+        assert_eq!(cluster.read(0, 1, One).await, Ok(vec![(1, 1)]));
+        assert_eq!(cluster.nodes[0].coordinator.metrics().speculative_reads, 1);
+    });
+}
+
+#[test]
+fn levels_of_datacenters() {
+    let shape = Shape {
+        datacenters: &["dc1", "dc1", "dc2", "dc2"],
+        copies: &[0, 1, 2, 3],
+        replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "2"), ("dc2", "2")],
+        ..Shape::default()
+    };
+    with_cluster("datacenters", shape, |cluster| async move {
+        let change = || Change::of(&cluster, 1, 5).row(1, 1).done();
+        let unavailable =
+            |consistency, required, alive| Err(CoordinatorError::Unavailable { consistency, required, alive });
+        cluster.set_alive(3, false);
+        cluster.write(0, change(), LocalQuorum).await.expect("this datacenter is whole");
+        assert_eq!(cluster.read(0, 1, LocalQuorum).await, Ok(vec![(1, 1)]));
+        assert_eq!(cluster.write(2, change(), LocalQuorum).await, unavailable(LocalQuorum, 2, 1));
+        assert_eq!(cluster.write(0, change(), EachQuorum).await, unavailable(EachQuorum, 2, 1));
+        assert_eq!(cluster.read(0, 1, EachQuorum).await.map(|_| ()), unavailable(EachQuorum, 2, 1));
+        cluster.write(2, change(), Quorum).await.expect("three of four");
+        cluster.set_alive(2, false);
+        assert_eq!(cluster.read(2, 1, LocalOne).await, Ok(vec![(1, 1)]), "to itself it lives");
+        let before = cluster.wire.sent.borrow().clone();
+        assert_eq!(cluster.read(0, 1, LocalQuorum).await, Ok(vec![(1, 1)]));
+        let far = cluster.nodes[3].host;
+        assert_eq!(cluster.wire.sent.borrow().get(&far), before.get(&far), "nothing is asked of the other datacenter");
+    });
+}
+
+#[test]
+fn counters_count_once_wherever() {
+    let shape = Shape { counter: true, ..Shape::default() };
+    with_cluster("counters", shape, |cluster| async move {
+        let add = |node: usize, delta: i64, level: Consistency| {
+            let change = Change::of(&cluster, 1, 5).add(1, delta).done();
+            cluster.write_as(node, change, WriteKind::Counter, level)
+        };
+        for node in 0..3 {
+            add(node, 10, Quorum).await.expect("all live");
+        }
+        cluster.settle().await;
+        assert_eq!(cluster.read(0, 1, All).await, Ok(vec![(1, 30)]));
+        cluster.set_alive(2, false);
+        add(0, 5, Quorum).await.expect("two live");
+        cluster.set_alive(2, true);
+        add(2, 7, One).await.expect("it lives again");
+        cluster.settle().await;
+        for node in 0..3 {
+            assert_eq!(cluster.read(node, 1, All).await, Ok(vec![(1, 42)]), "from node {node}");
+        }
+    });
+}
+
+#[test]
+fn batches_go_to_each_replica_in_one_request() {
+    with_cluster("batches", Shape::default(), |cluster| async move {
+        let mutations = (0..8)
+            .map(|k| {
+                let mutation = Change::of(&cluster, k, 5).row(1, k).done();
+                let key = mutation.decorated_key();
+                (mutation, key)
+            })
+            .collect();
+        let options = support::within(All);
+        let coordinator = &cluster.nodes[0].coordinator;
+        coordinator.write(mutations, WriteKind::LoggedBatch, &options).await.expect("all live");
+        assert_eq!(cluster.wire.sent.borrow().values().copied().collect::<Vec<_>>(), [1, 1]);
+        for k in 0..8 {
+            assert_eq!(cluster.own(2, k).await, [(1, i64::from(k))]);
+        }
+    });
+}

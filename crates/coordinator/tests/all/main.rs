@@ -1,0 +1,14 @@
+//! The tests of coordinators and replicas on nodes of one process, one module for each subject.
+//!
+//! They are one program, because linking one for each file takes minutes.
+
+mod aggregates;
+mod hinting;
+mod levels;
+mod moving;
+mod moving_repairs;
+mod paging;
+mod repairs;
+mod support;
+mod truncating;
+mod wired;

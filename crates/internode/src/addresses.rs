@@ -1,0 +1,107 @@
+//! Where the other nodes are: as the metadata say, and as was found out where the metadata are
+//! outdated. Pure.
+//!
+//! A found address is an opinion of this node, kept in memory: it lets the members of a cluster
+//! whose nodes moved reach each other, so that they can agree on metadata with the new addresses.
+//! It ends as soon as the metadata say anything new about the node's address.
+
+use super::config::AddressBook;
+use model::HostId;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// The addresses of the other nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    stated: AddressBook,
+    found: BTreeMap<HostId, SocketAddr>,
+}
+
+impl Addresses {
+    /// Takes the address book of newer metadata.
+    pub fn state(&mut self, book: AddressBook) {
+        let before = std::mem::replace(&mut self.stated, book);
+        let stated = &self.stated;
+        self.found.retain(|host, found| match (before.peers.get(host), stated.peers.get(host)) {
+            (Some(before), Some(now)) => before.address == now.address && now.address != *found,
+            _ => false,
+        });
+    }
+
+    /// Notes where a node was found, or that it is no longer believed to be elsewhere. Only nodes
+    /// of the address book have addresses.
+    pub fn find(&mut self, host: HostId, address: Option<SocketAddr>) {
+        let stated = self.stated(host);
+        match address.filter(|address| stated.is_some_and(|stated| stated != *address)) {
+            Some(address) => self.found.insert(host, address),
+            None => self.found.remove(&host),
+        };
+    }
+
+    /// Where the metadata say that a node is.
+    pub fn stated(&self, host: HostId) -> Option<SocketAddr> {
+        self.stated.peers.get(&host).map(|peer| peer.address)
+    }
+
+    /// The nodes that were found elsewhere.
+    pub fn found(&self) -> &BTreeMap<HostId, SocketAddr> {
+        &self.found
+    }
+
+    /// The address book by which nodes are reached.
+    pub fn book(&self) -> AddressBook {
+        let mut book = self.stated.clone();
+        for (host, address) in &self.found {
+            if let Some(peer) = book.peers.get_mut(host) {
+                peer.address = *address;
+            }
+        }
+        book
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerAddress;
+    use uuid::Uuid;
+
+    fn host(n: u128) -> HostId {
+        HostId(Uuid::from_u128(n))
+    }
+
+    fn at(n: u8) -> SocketAddr {
+        ([127, 0, 0, n], 7000).into()
+    }
+
+    fn book(nodes: &[(u128, u8)]) -> AddressBook {
+        let peer = |n: u8| PeerAddress { address: at(n), shards: 1, datacenter: "d".into(), rack: "r".into() };
+        AddressBook { peers: nodes.iter().map(|(node, n)| (host(*node), peer(*n))).collect(), ..AddressBook::default() }
+    }
+
+    #[test]
+    fn found_addresses_hold_until_the_metadata_say_something_new() {
+        let mut addresses = Addresses::default();
+        addresses.find(host(1), Some(at(9)));
+        assert!(addresses.found().is_empty(), "only members have addresses");
+        addresses.state(book(&[(1, 1), (2, 2), (3, 3)]));
+        for (node, n) in [(1, 2), (2, 1), (3, 3)] {
+            addresses.find(host(node), Some(at(n)));
+        }
+        assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 3)]), "two have swapped their addresses");
+        assert_eq!((addresses.stated(host(1)), addresses.found().len()), (Some(at(1)), 2));
+        // A change of something else, then one that confirms an address, then one that says
+        // something else.
+        addresses.state(book(&[(1, 1), (2, 2), (3, 4)]));
+        assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 4)]));
+        addresses.state(book(&[(1, 2), (2, 2), (3, 4)]));
+        assert_eq!(addresses.found().keys().copied().collect::<Vec<_>>(), [host(2)]);
+        addresses.state(book(&[(1, 2), (2, 5), (3, 4)]));
+        assert_eq!(addresses.book(), book(&[(1, 2), (2, 5), (3, 4)]));
+        addresses.find(host(3), Some(at(8)));
+        addresses.find(host(3), None);
+        addresses.find(host(1), Some(at(8)));
+        addresses.state(book(&[(2, 5)]));
+        assert_eq!(addresses.book(), book(&[(2, 5)]));
+    }
+}

@@ -1,0 +1,249 @@
+//! The failure detector's shell: on shard 0 it pings every node of the address book, and tells all shards what it finds.
+//!
+//! A ping carries `u8 version, u32 length, i64 wall clock in microseconds` both ways, so that clocks can be compared. From version 2 on
+//! answers say more: `u8 flags (1: serves clients, 2: is stopping), 16 bytes version of the schema,
+//! u64 bytes on disk`.
+
+use super::Internode;
+use super::config::{Peer, Verb};
+use super::error::{CallError, Refusal};
+use super::liveness::{Detector, Liveness, LivenessEvent, SelfReport};
+use bytes::Bytes;
+use model::HostId;
+use rt::Pieces;
+use rt::hash::HashSet;
+use rt::sync::{Deadline, Notify};
+use rt::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The version of a ping's body.
+const VERSION: u8 = 2;
+/// The node serves clients.
+const SERVING: u8 = 1;
+/// The node is stopping.
+const STOPPING: u8 = 2;
+/// Bytes of what a node says of itself.
+const REPORT: usize = 25;
+/// How often all shards are told of clocks and round trips.
+const TELL: Duration = Duration::from_secs(5);
+/// Clocks that differ by this many microseconds are told of.
+const SKEW: i64 = 500_000;
+
+fn encode(wall_micros: i64, report: Option<SelfReport>) -> Bytes {
+    let mut body = Vec::with_capacity(13 + REPORT);
+    body.push(VERSION);
+    let len = if report.is_some() { 8 + REPORT as u32 } else { 8 };
+    body.extend_from_slice(&len.to_le_bytes());
+    body.extend_from_slice(&wall_micros.to_le_bytes());
+    if let Some(report) = report {
+        body.push(if report.serving { SERVING } else { 0 } | if report.stopping { STOPPING } else { 0 });
+        body.extend_from_slice(report.schema.as_bytes());
+        body.extend_from_slice(&report.load_bytes.to_le_bytes());
+    }
+    body.into()
+}
+
+/// The clock of whoever sent it, and what it says of itself.
+fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
+    let (front, rest) = body.split_first_chunk::<5>()?;
+    let len = u32::from_le_bytes([front[1], front[2], front[3], front[4]]) as usize;
+    // A later version may say more.
+    let (wall, said) = rest.split_first_chunk::<8>().filter(|_| front[0] > 0 && len == rest.len())?;
+    let report = said.first_chunk::<REPORT>().filter(|_| front[0] > 1).and_then(|report| {
+        let (flags, rest) = report.split_first()?;
+        let (schema, load) = rest.split_first_chunk::<16>()?;
+        Some(SelfReport {
+            serving: flags & SERVING != 0,
+            schema: Uuid::from_bytes(*schema),
+            load_bytes: u64::from_le_bytes(*load.first_chunk()?),
+            stopping: flags & STOPPING != 0,
+        })
+    });
+    Some((i64::from_le_bytes(*wall), report))
+}
+
+/// Answers a ping, and says of this node what there is to say.
+pub(super) fn pong(body: &[u8], report: Option<SelfReport>) -> Result<Bytes, Refusal> {
+    match decode(body) {
+        Some(_) => Ok(encode(rt::time::wall_micros(), report)),
+        None => Err(Refusal::malformed("a ping that is none")),
+    }
+}
+
+struct Watch {
+    internode: Rc<Internode>,
+    detector: RefCell<Detector>,
+    /// Nodes that have a ping to answer.
+    asked: RefCell<HashSet<HostId>>,
+    /// Nodes whose clocks differ, as was said.
+    skewed: RefCell<HashSet<HostId>>,
+    /// A node announced its stop: the next round is due now.
+    hurry: Notify,
+    /// Rounds that began, and rounds after which all shards knew what was found.
+    rounds: Cell<(u64, u64)>,
+    round_ended: Notify,
+}
+
+impl Watch {
+    /// Another node announces that it stops. Returns once all shards know.
+    async fn stops(&self, host: HostId) {
+        tracing::info!(node = %host, "the node announces that it stops");
+        self.detector.borrow_mut().stops(host);
+        let due = self.rounds.get().0 + 1;
+        self.hurry.notify_one();
+        loop {
+            let ended = self.round_ended.notified();
+            if self.rounds.get().1 >= due {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// Watches all nodes until this one stops.
+pub(super) async fn watch_peers(internode: Rc<Internode>) {
+    let config = internode.setting.config.liveness;
+    let watch = Rc::new(Watch {
+        detector: RefCell::new(Detector::new(config)),
+        asked: RefCell::default(),
+        skewed: RefCell::default(),
+        hurry: Notify::new(),
+        rounds: Cell::new((0, 0)),
+        round_ended: Notify::new(),
+        internode,
+    });
+    let watching = Rc::downgrade(&watch);
+    watch.internode.serve(Verb::Stopping, move |caller, _| {
+        let watch = watching.upgrade();
+        async move {
+            // A node with a copied data directory stops without the node whose id it has.
+            if let Some(watch) = watch
+                && watch.internode.liveness().answers_elsewhere(caller.host, caller.address).is_none()
+            {
+                watch.stops(caller.host).await;
+            }
+            Ok(Pieces::default())
+        }
+    });
+    let own = watch.internode.setting.own.host;
+    let stop = watch.internode.stop.clone();
+    let (mut published, mut told) = (Liveness::default(), rt::time::now());
+    loop {
+        let (begun, ended) = watch.rounds.get();
+        watch.rounds.set((begun + 1, ended));
+        let hosts: BTreeSet<HostId> =
+            watch.internode.book().peers.keys().copied().filter(|host| *host != own).collect();
+        watch.detector.borrow_mut().watch(&hosts, rt::time::now());
+        for host in hosts {
+            if watch.asked.borrow_mut().insert(host) {
+                rt::task::spawn(ping(watch.clone(), host)).detach();
+            }
+        }
+        let now = rt::time::now();
+        if let Some(pause) = watch.detector.borrow_mut().looks(now) {
+            tracing::warn!(
+                ?pause,
+                "this node stood still (a paused machine, no CPU?): it takes no other for down because of that"
+            );
+        }
+        let events = watch.detector.borrow_mut().judge(now);
+        let snapshot = watch.detector.borrow().snapshot();
+        for event in &events {
+            say(&watch.internode, *event, snapshot.is_stopping(event.host));
+        }
+        // Clocks and round trips differ each time: they are told now and then, so that idle shards are not woken for them.
+        let due = rt::time::now().saturating_duration_since(told) >= TELL;
+        if !snapshot.same_statuses(&published) || due {
+            publish(snapshot.clone(), events).await;
+            (published, told) = (snapshot, rt::time::now());
+        }
+        watch.rounds.set((begun + 1, begun + 1));
+        watch.round_ended.notify_waiters();
+        if stop.unless(rt::time::timeout(config.interval, watch.hurry.notified())).await.is_none() {
+            return;
+        }
+    }
+}
+
+fn say(internode: &Internode, event: LivenessEvent, stopping: bool) {
+    let address = internode.book().peers.get(&event.host).map(|peer| peer.address.to_string()).unwrap_or_default();
+    if event.up {
+        tracing::info!(node = %event.host, %address, "the node is up");
+    } else if stopping {
+        tracing::info!(node = %event.host, %address, "the node is down: it announced that it stops");
+    } else {
+        tracing::warn!(node = %event.host, %address, "the node is down: it does not answer pings");
+    }
+}
+
+async fn publish(snapshot: Liveness, events: Vec<LivenessEvent>) {
+    let news = Arc::new((snapshot, events));
+    rt::shard::call_all(move || {
+        let news = news.clone();
+        async move {
+            if let Some(internode) = rt::shard::try_service::<Internode>() {
+                internode.set_liveness(Rc::new(news.0.clone()), &news.1);
+            }
+        }
+    })
+    .await;
+}
+
+async fn ping(watch: Rc<Watch>, host: HostId) {
+    let timeout = watch.internode.setting.config.liveness.timeout;
+    let began = rt::time::now();
+    let to = Peer { host, shard: 0 };
+    let address = watch.internode.book().peers.get(&host).map(|peer| peer.address);
+    let body = encode(rt::time::wall_micros(), None);
+    let answer = watch.internode.call(to, Verb::Ping, body, Deadline(began + timeout)).await;
+    watch.asked.borrow_mut().remove(&host);
+    let said = answer.as_ref().ok().and_then(|body| decode(body));
+    let (Some((wall, report)), Some(address)) = (said, address) else {
+        watch.detector.borrow_mut().missed(host);
+        if answer == Err(CallError::Timeout) {
+            watch.internode.end_if_silent(to, Verb::Ping, timeout);
+        }
+        return;
+    };
+    let now = rt::time::now();
+    let round_trip = now.saturating_duration_since(began);
+    let ahead = wall - (rt::time::wall_micros() - round_trip.as_micros() as i64 / 2);
+    watch.detector.borrow_mut().answered(host, now, round_trip, ahead, report, address);
+    let skewed = ahead.abs() >= SKEW;
+    let mut known = watch.skewed.borrow_mut();
+    if skewed && known.insert(host) {
+        tracing::warn!(node = %host, ahead_micros = ahead, "the node's clock differs from ours; is time synchronised?");
+    } else if !skewed && known.remove(&host) {
+        tracing::info!(node = %host, ahead_micros = ahead, "the node's clock agrees with ours again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_come_back_and_later_ones_may_say_more() {
+        let report = SelfReport { serving: true, schema: Uuid::from_u128(7), load_bytes: 1 << 40, stopping: true };
+        for wall in [0, -5, i64::MAX] {
+            for report in [None, Some(report), Some(SelfReport::default())] {
+                assert_eq!(decode(&encode(wall, report)), Some((wall, report)));
+            }
+        }
+        let mut later = encode(7, Some(report)).to_vec();
+        later[0] = 3;
+        later[1] += 1;
+        later.push(1);
+        assert_eq!(decode(&later), Some((7, Some(report))));
+        for len in 0..13 {
+            assert_eq!(decode(&encode(7, None)[..len]), None);
+        }
+        // What releases before this one say.
+        assert_eq!(decode(b"\x01\x08\0\0\0\x07\0\0\0\0\0\0\0"), Some((7, None)));
+    }
+}

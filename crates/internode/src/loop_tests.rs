@@ -1,0 +1,373 @@
+//! Both ends of a connection against each other, or against an end that misbehaves, in memory.
+
+use super::channel::{Asking, Channel};
+use super::config::{InternodeConfig, Verb};
+use super::error::{CallError, Refusal, RefusalCode};
+use super::frame::{Frames, Head, Kind, VERSION};
+use super::handlers::{Caller, Handlers};
+use super::handshake::Party;
+use super::metrics::Counters;
+use super::serving::Serving;
+use super::wire::{End, Wire, drive};
+use bytes::Bytes;
+use model::HostId;
+use rt::Pieces;
+use rt::net::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use rt::sync::{Deadline, Notify, oneshot};
+use rt::task::{Task, spawn, yield_now};
+use rt::time::{Duration, sleep, timeout};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use uuid::Uuid;
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn small() -> InternodeConfig {
+    InternodeConfig {
+        largest_body: 1 << 20,
+        in_flight: 50,
+        queued_bytes: 256 << 10,
+        waiting: 30,
+        // The machine may stand still for a while.
+        silence: SOON,
+        ..InternodeConfig::default()
+    }
+}
+
+fn host(n: u128) -> HostId {
+    HostId(Uuid::from_u128(n))
+}
+
+fn party() -> Party {
+    Party {
+        host: host(2),
+        shard: 0,
+        shards: 1,
+        address: ([127, 0, 0, 2], 7000).into(),
+        datacenter: "d".into(),
+        rack: "r".into(),
+        features: Vec::new(),
+    }
+}
+
+/// The asking end on `stream`.
+fn ask(mut stream: DuplexStream, config: InternodeConfig, compress: bool) -> (Rc<Channel>, Task<End>) {
+    let channel = Channel::new(Wire::new(VERSION, compress, Rc::default()), config, party());
+    let asking = channel.clone();
+    let task = spawn(async move {
+        let mut role = Asking::new(asking.clone());
+        let end = drive(&mut stream, Frames::new(VERSION, config.largest_body), &asking.wire, &mut role).await;
+        asking.close(&end.why());
+        end
+    });
+    (channel, task)
+}
+
+/// The answering end on `stream`.
+fn answer(mut stream: DuplexStream, config: InternodeConfig, handlers: Rc<Handlers>) -> (Rc<Counters>, Task<End>) {
+    let counters: Rc<Counters> = Rc::default();
+    let wire = Wire::new(VERSION, true, counters.clone());
+    let task = spawn(async move {
+        let mut role = Serving::new(wire.clone(), &Party { host: host(1), shard: 3, ..party() }, handlers, config);
+        drive(&mut stream, Frames::new(VERSION, config.largest_body), &wire, &mut role).await
+    });
+    (counters, task)
+}
+
+fn deadline() -> Deadline {
+    Deadline::after(SOON)
+}
+
+async fn echo(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
+    assert_eq!((caller.host, caller.shard), (host(1), 3));
+    // Some at once, some later, and not in order.
+    if let Some(delay) = body.first().filter(|first| **first % 3 != 0) {
+        sleep(Duration::from_millis(u64::from(*delay) % 5)).await;
+    }
+    Ok(body.into())
+}
+
+fn echoing() -> Rc<Handlers> {
+    let handlers = Handlers::new();
+    handlers.set(Verb::Replica, echo);
+    handlers
+}
+
+#[test]
+fn every_call_gets_its_own_answer() {
+    rt::block_on(async {
+        for (capacity, compress) in [(64, false), (1 << 20, true), (4000, true)] {
+            let (near, far) = duplex(capacity);
+            let (channel, asking) = ask(near, small(), compress);
+            let (counters, answering) = answer(far, small(), echoing());
+            let calls: Vec<_> = (0..60u32)
+                .map(|n| {
+                    let channel = channel.clone();
+                    spawn(async move {
+                        let body = Bytes::from(vec![n as u8; (n as usize * 997) % 20_000]);
+                        let got = channel.call(Verb::Replica, body.clone(), deadline()).await;
+                        assert_eq!(got, Ok(body), "call {n}");
+                    })
+                })
+                .collect();
+            for call in calls {
+                call.await.expect("answered");
+            }
+            assert_eq!((counters.served.get(), counters.serving.get()), (60, 0));
+            let asked = channel.wire.counters.read();
+            assert_eq!((asked.requests_sent, asked.replied, asked.wait_reply, asked.pending), (60, 60, 0, 0));
+            channel.close(&"done".into());
+            assert_eq!(asking.await, Ok(End::Ended("done".into())));
+            assert_eq!(answering.await, Ok(End::Closed));
+            let after = channel.call(Verb::Replica, Bytes::new(), deadline()).await;
+            assert_eq!(after, Err(CallError::Unreachable("done".into())));
+        }
+    });
+}
+
+#[test]
+fn refusals_come_back_as_what_they_are() {
+    rt::block_on(async {
+        let (near, far) = duplex(1 << 16);
+        let handlers = echoing();
+        handlers.set(Verb::Raft, |_, _| async { Err(Refusal::failed("not the leader")) });
+        let (channel, _asking) = ask(near, small(), false);
+        let (_, _answering) = answer(far, small(), handlers.clone());
+        let refused = |answer: Result<Bytes, CallError>| match answer {
+            Err(CallError::Refused(refusal)) => (refusal.code, refusal.text.to_string()),
+            other => panic!("{other:?}"),
+        };
+        let answer = channel.call(Verb::Raft, Bytes::new(), deadline()).await;
+        assert_eq!(refused(answer), (RefusalCode::Failed, "not the leader".to_owned()));
+        let answer = channel.call(Verb::Stream, Bytes::new(), deadline()).await;
+        assert_eq!(refused(answer).0, RefusalCode::UnknownVerb);
+        handlers.stopping.set(true);
+        let answer = channel.call(Verb::Replica, Bytes::new(), deadline()).await;
+        assert_eq!(refused(answer).0, RefusalCode::Stopping);
+    });
+}
+
+/// A handler that never answers; says when it is dropped.
+fn endless(handlers: &Handlers, started: &Rc<Cell<u32>>, dropped: &Rc<Cell<u32>>) {
+    struct Dropped(Rc<Cell<u32>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let (started, dropped) = (started.clone(), dropped.clone());
+    handlers.set(Verb::Replica, move |_, _| {
+        started.set(started.get() + 1);
+        let guard = Dropped(dropped.clone());
+        async move {
+            let _guard = guard;
+            std::future::pending().await
+        }
+    });
+}
+
+async fn until(what: impl Fn() -> bool) {
+    timeout(SOON, async {
+        while !what() {
+            yield_now().await;
+        }
+    })
+    .await
+    .expect("in time");
+}
+
+#[test]
+fn who_goes_away_takes_the_work_with_him() {
+    rt::block_on(async {
+        let (near, far) = duplex(1 << 16);
+        let (handlers, started, dropped) = (Handlers::new(), Rc::default(), Rc::default());
+        endless(&handlers, &started, &dropped);
+        let (channel, _asking) = ask(near, small(), false);
+        let (counters, answering) = answer(far, small(), handlers);
+        let call = |time| {
+            let channel = channel.clone();
+            spawn(async move { channel.call(Verb::Replica, Bytes::new(), Deadline::after(time)).await })
+        };
+        let dropped_call = call(SOON);
+        until(|| started.get() == 1).await;
+        dropped_call.abort();
+        until(|| dropped.get() == 1).await;
+        assert_eq!(channel.wire.counters.cancelled.get(), 1);
+        // The deadline ends it on both sides.
+        assert_eq!(call(Duration::from_secs(1)).await, Ok(Err(CallError::Timeout)));
+        until(|| dropped.get() == 2).await;
+        assert_eq!(counters.serving.get(), 0);
+        // And so does the end of the connection.
+        let last = call(SOON);
+        until(|| started.get() == 3).await;
+        channel.close(&"enough".into());
+        assert_eq!(last.await, Ok(Err(CallError::Lost("enough".into()))));
+        assert_eq!(answering.await, Ok(End::Closed));
+        // The work ends by itself: it may be a moment behind.
+        until(|| dropped.get() == 3).await;
+        assert_eq!(counters.serving.get(), 0);
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
+    rt::block_on(async {
+        let (near, far) = duplex(1000);
+        let (channel, _asking) = ask(near, small(), false);
+        let results = Rc::new(RefCell::new(Vec::new()));
+        let calls: Vec<_> = (0..200)
+            .map(|_| {
+                let (channel, results) = (channel.clone(), results.clone());
+                spawn(async move {
+                    let body = Bytes::from(vec![1; 60_000]);
+                    let result = channel.call(Verb::Replica, body, Deadline::after(Duration::from_secs(2))).await;
+                    results.borrow_mut().push(result);
+                })
+            })
+            .collect();
+        until(|| channel.wire.counters.overloaded.get() > 0).await;
+        let counters = channel.wire.counters.read();
+        // 256 KiB of room take four of these; thirty may wait.
+        assert!(channel.wire.unwritten() <= 256 << 10, "{} bytes are queued", channel.wire.unwritten());
+        assert_eq!((counters.wait_reply, counters.pending), (4, 30));
+        for call in calls {
+            call.await.expect("ended");
+        }
+        let overloaded = results.borrow().iter().filter(|result| **result == Err(CallError::Overloaded)).count();
+        let late = results.borrow().iter().filter(|result| **result == Err(CallError::Timeout)).count();
+        assert_eq!((overloaded, late), (166, 34));
+        // Room comes back when it reads again.
+        let (_, _answering) = answer(far, small(), echoing());
+        let answer = channel.call(Verb::Replica, Bytes::from_static(b"again"), deadline()).await;
+        assert_eq!(answer, Ok(Bytes::from_static(b"again")));
+        // One that is larger than all room has it to itself.
+        let large = Bytes::from(vec![3; 600_000]);
+        assert_eq!(channel.call(Verb::Replica, large.clone(), deadline()).await, Ok(large.clone()));
+        assert_eq!(channel.call(Verb::Replica, large.clone(), deadline()).await, Ok(large));
+    });
+}
+
+fn request(stream: u64, body: &[u8]) -> Vec<u8> {
+    let mut out = bytes::BytesMut::new();
+    let head = Head { kind: Kind::Request, verb: Verb::Replica as u8, stream, time_left: 20_000_000 };
+    super::frame::put_whole(&mut out, head, body, false);
+    out.to_vec()
+}
+
+#[test]
+fn a_peer_that_does_not_take_its_answers_gets_no_more_of_them_made() {
+    rt::block_on(async {
+        let (near, far) = duplex(1 << 16);
+        let handlers = Handlers::new();
+        let go = Rc::new((Notify::new(), Cell::new(false)));
+        let waits = go.clone();
+        handlers.set(Verb::Replica, move |_, body| {
+            let waits = waits.clone();
+            async move {
+                while body.first() == Some(&1) && !waits.1.get() {
+                    waits.0.notified().await;
+                }
+                Ok(Bytes::from(crc_noise(50_000)).into())
+            }
+        });
+        let (counters, _answering) = answer(far, small(), handlers);
+        let (mut reads, mut writes) = split(near);
+        let sending = spawn(async move {
+            for stream in 0..300 {
+                writes.write_all(&request(stream, &[u8::from(stream % 2 == 0)])).await.expect("written");
+            }
+            writes
+        });
+        until(|| counters.blocked.get() > 0).await;
+        for _ in 0..1000 {
+            yield_now().await;
+        }
+        // 256 KiB of answers of 50 kB, but for the average that has to be learned first.
+        let served = counters.served.get();
+        assert!(served < 60, "{served} requests were taken up");
+        go.1.set(true);
+        go.0.notify_waiters();
+        let reading = spawn(async move {
+            let mut frames = Frames::new(VERSION, 1 << 20);
+            let mut got = 0;
+            while got < 300 {
+                assert!(reads.read_buf(frames.space()).await.expect("read") > 0);
+                while let Some(frame) = frames.next_frame().expect("right") {
+                    got += u32::from(frame.head.kind == Kind::Response);
+                }
+            }
+            reads
+        });
+        timeout(SOON, reading).await.expect("in time").expect("ran");
+        sending.await.expect("ran");
+        assert_eq!((counters.served.get(), counters.serving.get()), (300, 0));
+    });
+}
+
+fn crc_noise(len: usize) -> Vec<u8> {
+    (0..len as u32 / 4).flat_map(|n| crc32fast::hash(&n.to_le_bytes()).to_le_bytes()).collect()
+}
+
+#[test]
+fn what_is_not_a_frame_ends_the_connection_and_nothing_else() {
+    rt::block_on(async {
+        for garbage in [&b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n"[..], &[0; 64], &request(7, b"x")] {
+            let (near, mut far) = duplex(1 << 16);
+            let (channel, asking) = ask(near, small(), false);
+            let calling = channel.clone();
+            let call = spawn(async move { calling.call(Verb::Replica, Bytes::new(), deadline()).await });
+            far.write_all(garbage).await.expect("written");
+            assert!(matches!(asking.await, Ok(End::Bad(_))));
+            assert!(matches!(call.await, Ok(Err(CallError::Lost(_) | CallError::Unreachable(_)))));
+        }
+        let (mut near, far) = duplex(1 << 16);
+        let (_, answering) = answer(far, small(), echoing());
+        let mut damaged = request(7, b"hello");
+        damaged[35] ^= 4;
+        near.write_all(&damaged).await.expect("written");
+        assert!(matches!(answering.await, Ok(End::Bad(_))));
+    });
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_reaches_nobody() {
+    rt::block_on(async {
+        let (near, mut far) = duplex(1 << 16);
+        let (channel, _asking) = ask(near, small(), false);
+        let (sender, receiver) = oneshot::channel();
+        let calling = channel.clone();
+        spawn(async move {
+            let answer = calling.call(Verb::Replica, Bytes::from_static(b"?"), deadline()).await;
+            sender.send(answer).expect("somebody waits");
+        })
+        .detach();
+        let mut frames = Frames::new(VERSION, 1 << 20);
+        let asked = loop {
+            assert!(far.read_buf(frames.space()).await.expect("read") > 0);
+            if let Some(frame) = frames.next_frame().expect("right") {
+                break frame.head.stream;
+            }
+        };
+        let mut out = bytes::BytesMut::new();
+        for (stream, text) in [(asked + 1, "another"), (0, "zero"), (asked, "right"), (asked, "twice")] {
+            let head = Head { kind: Kind::Response, verb: 0, stream, time_left: 0 };
+            super::frame::put_whole(&mut out, head, text.as_bytes(), false);
+        }
+        far.write_all(&out).await.expect("written");
+        assert_eq!(receiver.await, Ok(Ok(Bytes::from_static(b"right"))));
+        assert!(channel.is_open());
+    });
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    rt::block_on(async {
+        let (near, far) = duplex(1 << 16);
+        let config = InternodeConfig { silence: Duration::from_millis(300), ..small() };
+        let (channel, asking) = ask(near, config, false);
+        let answer = channel.call(Verb::Replica, Bytes::new(), deadline()).await;
+        assert!(matches!(&answer, Err(CallError::Lost(why)) if why.contains("silent")), "{answer:?}");
+        assert!(matches!(asking.await, Ok(End::Ended(_))));
+        drop(far);
+    });
+}

@@ -1,0 +1,197 @@
+//! The answering end of a connection: requests are started as they come, answers go out as they are ready, in any order.
+//!
+//! The connection's task moves to the scheduling group of its requests. A request whose handler need not wait is answered without a task. What a connection may have in work is bounded by number, and by
+//! the bytes that its answers are expected to have; beyond that no more is read. Where something came, or is in work, and there is nothing to
+//! say, it says that it is alive.
+
+use super::config::{InternodeConfig, Verb};
+use super::error::{Refusal, RefusalCode};
+use super::frame::{BadFrame, Frame, Head, Kind};
+use super::handlers::{Caller, Handlers};
+use super::handshake::Party;
+use super::metrics::count;
+use super::wire::{Role, Timer, Wire};
+use bytes::{BufMut, Bytes, BytesMut};
+use model::HostId;
+use rt::Pieces;
+use rt::hash::HashMap;
+use rt::sync::Deadline;
+use rt::task::Task;
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// How often a connection that works says so.
+const ALIVE: Duration = Duration::from_millis(500);
+/// A request that allows more time than this is given this much.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// What the loop and the requests in work share.
+struct Work {
+    wire: Rc<Wire>,
+    active: RefCell<HashMap<u64, Task<()>>>,
+    /// The bytes of an answer, on average of late.
+    average: Cell<usize>,
+    /// Something was said since the last look.
+    spoke: Cell<bool>,
+}
+
+impl Work {
+    fn respond(&self, stream: u64, result: Result<Pieces, Refusal>) {
+        let (kind, body) = match result {
+            Ok(body) => (Kind::Response, body),
+            Err(refusal) => {
+                let mut body = BytesMut::with_capacity(1 + refusal.text.len());
+                body.put_u8(refusal.code as u8);
+                body.put_slice(refusal.text.as_bytes());
+                (Kind::Error, body.freeze().into())
+            }
+        };
+        self.average.set((self.average.get() * 7 + body.len()) / 8);
+        self.spoke.set(true);
+        self.wire.push(Head { kind, verb: 0, stream, time_left: 0 }, body);
+    }
+
+    fn finished(&self, stream: u64, result: Result<Pieces, Refusal>) {
+        let task = self.active.borrow_mut().remove(&stream);
+        drop(task);
+        let serving = &self.wire.counters.serving;
+        serving.set(serving.get() - 1);
+        self.respond(stream, result);
+    }
+
+    fn cancel(&self, stream: u64) {
+        let task = self.active.borrow_mut().remove(&stream);
+        if let Some(task) = task {
+            task.abort();
+            let serving = &self.wire.counters.serving;
+            serving.set(serving.get() - 1);
+        }
+    }
+}
+
+/// The role of the answering end.
+pub(super) struct Serving {
+    work: Rc<Work>,
+    host: HostId,
+    shard: u16,
+    address: SocketAddr,
+    handlers: Rc<Handlers>,
+    config: InternodeConfig,
+    timer: Timer,
+    /// When bytes had come last, at the last look.
+    heard: Instant,
+}
+
+impl Serving {
+    /// Answers a shard of another node.
+    pub fn new(wire: Rc<Wire>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
+        let heard = wire.heard();
+        let work = Work { wire, active: RefCell::default(), average: Cell::new(0), spoke: Cell::new(false) };
+        let (host, shard, address) = (party.host, party.shard, party.address);
+        Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), heard }
+    }
+
+    fn request(&mut self, head: Head, body: Bytes) {
+        let work = &self.work;
+        count(&work.wire.counters.served);
+        let left = Duration::from_micros(head.time_left).min(LONGEST);
+        if left.is_zero() {
+            return work.respond(head.stream, Err(late()));
+        }
+        // All requests of a connection are of one lane: this happens once.
+        if let Some(group) = Verb::group_of(head.verb)
+            && group != rt::task::group()
+        {
+            rt::task::move_to(group);
+        }
+        let deadline = Deadline::after(left);
+        let caller = Caller { host: self.host, shard: self.shard, address: self.address, deadline };
+        let mut answer = match self.handlers.start(head.verb, caller, body) {
+            Ok(answer) => answer,
+            Err(refusal) => return work.respond(head.stream, Err(refusal)),
+        };
+        // What need not wait is answered here; the waker is only wanted by what waits, and that is polled again by its task.
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => work.respond(head.stream, result),
+            Poll::Pending => {
+                let counters = &work.wire.counters;
+                count(&counters.served_later);
+                count(&counters.serving);
+                let (later, stream) = (work.clone(), head.stream);
+                let task = rt::task::spawn(async move {
+                    let result = deadline.limit(answer).await.unwrap_or_else(|_| Err(late()));
+                    later.finished(stream, result);
+                });
+                // A stream that is used twice is the other side's mistake: the first has lost its answer.
+                work.cancel(head.stream);
+                work.active.borrow_mut().insert(head.stream, task);
+            }
+        }
+    }
+}
+
+fn late() -> Refusal {
+    Refusal::new(RefusalCode::Late, "the request's time ran out")
+}
+
+impl Role for Serving {
+    fn frame(&mut self, frame: Frame) -> Result<(), BadFrame> {
+        match frame.head.kind {
+            Kind::Request => self.request(frame.head, frame.body),
+            Kind::Cancel => self.work.cancel(frame.head.stream),
+            Kind::Alive => {}
+            kind @ (Kind::Response | Kind::Error) => return Err(BadFrame::Kind(kind as u8)),
+        }
+        Ok(())
+    }
+
+    fn may_take(&self) -> bool {
+        let active = self.work.active.borrow().len();
+        let unwritten = self.work.wire.unwritten();
+        let expected = unwritten.saturating_add(active.saturating_mul(self.work.average.get()));
+        let may =
+            active < self.config.in_flight && (expected < self.config.queued_bytes || (active == 0 && unwritten == 0));
+        if !may {
+            count(&self.work.wire.counters.blocked);
+        }
+        may
+    }
+
+    fn written(&mut self, _n: usize) {
+        self.work.spoke.set(true);
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) {
+        loop {
+            let heard = self.work.wire.heard();
+            let busy = heard != self.heard || !self.work.active.borrow().is_empty();
+            let wanted = rt::time::coarse_now() + if busy { ALIVE } else { self.config.idle * 2 };
+            if !self.timer.fired(wanted, cx) {
+                return;
+            }
+            if busy {
+                if !self.work.spoke.replace(false) {
+                    self.work
+                        .wire
+                        .push(Head { kind: Kind::Alive, verb: 0, stream: 0, time_left: 0 }, Bytes::new().into());
+                }
+                self.heard = heard;
+            } else if rt::time::now().saturating_duration_since(heard) >= self.config.idle * 2 {
+                self.work.wire.end("nobody needed the connection", false);
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let active = std::mem::take(&mut *self.work.active.borrow_mut());
+        let serving = &self.work.wire.counters.serving;
+        serving.set(serving.get() - active.len() as u64);
+        active.into_values().for_each(|task| task.abort());
+    }
+}

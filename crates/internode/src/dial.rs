@@ -1,4 +1,4 @@
-//! Connecting to another node, up to the first frame.
+//! Connects to another node, up to the first frame.
 
 use super::Internode;
 use super::config::{Between, Target};
@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use std::io;
 use std::net::SocketAddr;
 
-/// A connection that both sides want.
+/// An established connection.
 pub(super) struct Dialled {
     pub socket: Socket,
-    /// Who is there.
+    /// The other side.
     pub party: Party,
     /// The version of its frames.
     pub version: u8,
-    /// Whether what we send is compressed.
+    /// Whether this node compresses what it sends.
     pub compress: bool,
 }
 
-/// Whom we connect to.
+/// The target of the connection.
 struct Whom {
     address: SocketAddr,
     host: Option<HostId>,
@@ -45,7 +45,8 @@ impl Whom {
                 let encrypted = policy.applies(setting.place(), (&found.datacenter, &found.rack));
                 Ok(Whom { address: found.address, host: Some(peer.host), shard: peer.shard, encrypted })
             }
-            // Where a node is whom we do not know yet cannot be said: encrypted is always right where it can be.
+            // The node at the address is unknown, so the policy cannot be applied. Encryption is
+            // always allowed where it is configured.
             Target::Address(address) => {
                 Ok(Whom { address: *address, host: None, shard: 0, encrypted: policy != Between::None })
             }
@@ -68,7 +69,7 @@ pub(super) async fn dial(internode: &Internode, target: &Target) -> Result<Diall
     match rt::time::timeout(limit, shake_hands(internode, &whom, stream)).await {
         Ok(Err(CallError::Rejected(rejection))) => {
             count(&internode.counters.rejected);
-            internode.tell(&rejection, address.ip());
+            internode.report_rejection(&rejection, address.ip());
             Err(CallError::Rejected(rejection))
         }
         Ok(result) => result,
@@ -131,7 +132,7 @@ async fn shake_hands(internode: &Internode, whom: &Whom, mut stream: rt::net::Tc
     Ok(Dialled { socket, party: welcome.from, version: welcome.version, compress })
 }
 
-/// Reads what was sealed; none if it is something else.
+/// Reads a sealed message; `None` if the bytes are not one.
 pub(super) async fn read_sealed<T: DeserializeOwned>(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<T>> {
     let mut front = [0; SEAL];
     socket.read_exact(&mut front).await?;

@@ -2,13 +2,13 @@
 
 use super::channel::{Asking, Channel};
 use super::config::{InternodeConfig, Verb};
+use super::connection::{Connection, End, drive};
 use super::error::{CallError, Refusal, RefusalCode};
 use super::frame::{Frames, Head, Kind, VERSION};
 use super::handlers::{Caller, Handlers};
 use super::handshake::Party;
 use super::metrics::Counters;
 use super::serving::Serving;
-use super::wire::{End, Wire, drive};
 use bytes::Bytes;
 use model::HostId;
 use rt::Pieces;
@@ -52,11 +52,11 @@ fn party() -> Party {
 
 /// The asking end on `stream`.
 fn ask(mut stream: DuplexStream, config: InternodeConfig, compress: bool) -> (Rc<Channel>, Task<End>) {
-    let channel = Channel::new(Wire::new(VERSION, compress, Rc::default()), config, party());
+    let channel = Channel::new(Connection::new(VERSION, compress, Rc::default()), config, party());
     let asking = channel.clone();
     let task = spawn(async move {
         let mut role = Asking::new(asking.clone());
-        let end = drive(&mut stream, Frames::new(VERSION, config.largest_body), &asking.wire, &mut role).await;
+        let end = drive(&mut stream, Frames::new(VERSION, config.largest_body), &asking.connection, &mut role).await;
         asking.close(&end.why());
         end
     });
@@ -66,10 +66,11 @@ fn ask(mut stream: DuplexStream, config: InternodeConfig, compress: bool) -> (Rc
 /// The answering end on `stream`.
 fn answer(mut stream: DuplexStream, config: InternodeConfig, handlers: Rc<Handlers>) -> (Rc<Counters>, Task<End>) {
     let counters: Rc<Counters> = Rc::default();
-    let wire = Wire::new(VERSION, true, counters.clone());
+    let connection = Connection::new(VERSION, true, counters.clone());
     let task = spawn(async move {
-        let mut role = Serving::new(wire.clone(), &Party { host: host(1), shard: 3, ..party() }, handlers, config);
-        drive(&mut stream, Frames::new(VERSION, config.largest_body), &wire, &mut role).await
+        let mut role =
+            Serving::new(connection.clone(), &Party { host: host(1), shard: 3, ..party() }, handlers, config);
+        drive(&mut stream, Frames::new(VERSION, config.largest_body), &connection, &mut role).await
     });
     (counters, task)
 }
@@ -114,7 +115,7 @@ fn every_call_gets_its_own_answer() {
                 call.await.expect("answered");
             }
             assert_eq!((counters.served.get(), counters.serving.get()), (60, 0));
-            let asked = channel.wire.counters.read();
+            let asked = channel.connection.counters.read();
             assert_eq!((asked.requests_sent, asked.replied, asked.wait_reply, asked.pending), (60, 60, 0, 0));
             channel.close(&"done".into());
             assert_eq!(asking.await, Ok(End::Ended("done".into())));
@@ -192,7 +193,7 @@ fn who_goes_away_takes_the_work_with_him() {
         until(|| started.get() == 1).await;
         dropped_call.abort();
         until(|| dropped.get() == 1).await;
-        assert_eq!(channel.wire.counters.cancelled.get(), 1);
+        assert_eq!(channel.connection.counters.cancelled.get(), 1);
         // The deadline ends it on both sides.
         assert_eq!(call(Duration::from_secs(1)).await, Ok(Err(CallError::Timeout)));
         until(|| dropped.get() == 2).await;
@@ -225,10 +226,10 @@ fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
                 })
             })
             .collect();
-        until(|| channel.wire.counters.overloaded.get() > 0).await;
-        let counters = channel.wire.counters.read();
+        until(|| channel.connection.counters.overloaded.get() > 0).await;
+        let counters = channel.connection.counters.read();
         // 256 KiB of room take four of these; thirty may wait.
-        assert!(channel.wire.unwritten() <= 256 << 10, "{} bytes are queued", channel.wire.unwritten());
+        assert!(channel.connection.unwritten() <= 256 << 10, "{} bytes are queued", channel.connection.unwritten());
         assert_eq!((counters.wait_reply, counters.pending), (4, 30));
         for call in calls {
             call.await.expect("ended");

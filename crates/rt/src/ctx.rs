@@ -39,7 +39,7 @@ pub(crate) struct Ctx {
     /// Fired when the machine is asked to stop.
     pub stop: Cancel,
     #[cfg(feature = "sim")]
-    pub world: Option<crate::sim::Place>,
+    pub simulated: Option<crate::sim::SimShard>,
 }
 
 impl Ctx {

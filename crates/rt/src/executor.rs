@@ -28,14 +28,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 
-pub(crate) type Place = &'static Location<'static>;
+pub(crate) type SpawnLocation = &'static Location<'static>;
 type Work = Runnable<TaskLabel>;
 
 /// What a task is known by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskLabel {
     /// Where it was spawned.
-    place: Place,
+    location: SpawnLocation,
     /// Its place among the living tasks of its shard.
     key: usize,
 }
@@ -279,20 +279,27 @@ impl Executor {
 
     /// Polls a task of the group; says when that ended.
     fn poll(&self, ctx: &Ctx, work: Work, group: Group, started: Instant) -> Instant {
-        let TaskLabel { place, key } = *work.metadata();
-        self.timed(ctx, place, Running { key: Some(key), group }, started, || work.run())
+        let TaskLabel { location, key } = *work.metadata();
+        self.timed(ctx, location, Running { key: Some(key), group }, started, || work.run())
     }
 
     /// Runs what arrived by mail for the group; says when that ended.
-    pub fn run_mail(&self, ctx: &Ctx, place: Place, group: Group, started: Instant, work: impl FnOnce()) -> Instant {
-        self.timed(ctx, place, Running { key: None, group }, started, work)
+    pub fn run_mail(
+        &self,
+        ctx: &Ctx,
+        location: SpawnLocation,
+        group: Group,
+        started: Instant,
+        work: impl FnOnce(),
+    ) -> Instant {
+        self.timed(ctx, location, Running { key: None, group }, started, work)
     }
 
     /// Runs `poll` and accounts the time to the group.
     fn timed<R>(
         &self,
         ctx: &Ctx,
-        place: Place,
+        location: SpawnLocation,
         running: Running,
         started: Instant,
         poll: impl FnOnce() -> R,
@@ -302,9 +309,9 @@ impl Executor {
         self.yields_asked.set(0);
         ctx.counters.polls.add(1);
         #[cfg(feature = "sim")]
-        if let Some(world) = &ctx.world {
+        if let Some(sim) = &ctx.simulated {
             let micros = (ctx.clock.wall_nanos() - crate::sim::EPOCH_NANOS) as u64 / 1_000;
-            world.trace.numbers(&[u64::from(ctx.shard.0), u64::from(place.line()), micros]);
+            sim.trace.numbers(&[u64::from(ctx.shard.0), u64::from(location.line()), micros]);
         }
         poll();
         let (ended, took) = if ctx.clock.is_real() {
@@ -325,7 +332,7 @@ impl Executor {
             longest.set(longest.get().max(nanos));
             if took >= self.tuning.log_stalls_over {
                 let (ms, group) = (took.as_millis() as u64, running.group.name());
-                tracing::warn!(shard = ctx.shard.0, task = %place, group, ms, "a task held the shard");
+                tracing::warn!(shard = ctx.shard.0, task = %location, group, ms, "a task held the shard");
             }
         }
         ended
@@ -405,7 +412,7 @@ impl Drop for Living {
 #[allow(unsafe_code)]
 pub(crate) unsafe fn make<F: Future>(
     ctx: &Rc<Ctx>,
-    place: Place,
+    location: SpawnLocation,
     group: Group,
     future: F,
 ) -> (Work, async_task::Task<F::Output, TaskLabel>) {
@@ -430,7 +437,7 @@ pub(crate) unsafe fn make<F: Future>(
     // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through this executor's queues
     // only, which are emptied by turns and by the tear-down on that thread; the caller vouches for the borrows. The
     // schedule function is Send and Sync by its captures.
-    let label = TaskLabel { place, key };
+    let label = TaskLabel { location, key };
     let (work, task) = unsafe { async_task::Builder::new().metadata(label).spawn_unchecked(|_| future, schedule) };
     let at = ctx.executor.active.borrow_mut().insert(Alive { waker: work.waker(), group: Cell::new(group) });
     debug_assert_eq!(at, key);
@@ -441,12 +448,12 @@ pub(crate) unsafe fn make<F: Future>(
 #[allow(unsafe_code)]
 pub(crate) fn spawn<F: Future + 'static>(
     ctx: &Rc<Ctx>,
-    place: Place,
+    location: SpawnLocation,
     group: Group,
     future: F,
 ) -> async_task::Task<F::Output, TaskLabel> {
     // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are on its thread.
-    let (work, task) = unsafe { make(ctx, place, group, future) };
+    let (work, task) = unsafe { make(ctx, location, group, future) };
     work.schedule();
     task
 }
@@ -454,9 +461,9 @@ pub(crate) fn spawn<F: Future + 'static>(
 /// Makes a task for a request that came by mail. Of an urgent group it is polled at once, within the running poll;
 /// otherwise when its group has its turn.
 #[allow(unsafe_code)]
-pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, group: Group, future: F) {
+pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, location: SpawnLocation, group: Group, future: F) {
     // SAFETY: as in `spawn`.
-    let (work, task) = unsafe { make(ctx, place, group, future) };
+    let (work, task) = unsafe { make(ctx, location, group, future) };
     task.detach();
     if group.is_urgent() {
         let before = ctx.executor.running.get();
@@ -469,14 +476,14 @@ pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, group
 }
 
 /// What the shards of one machine know about its life.
-pub(crate) struct Life {
+pub(crate) struct RunState {
     /// Somebody asked the machine to stop.
     pub stop: AtomicBool,
     /// Shards whose main future has not ended. At zero every shard ends.
     pub running: AtomicUsize,
 }
 
-impl Life {
+impl RunState {
     pub fn new(shards: usize) -> Arc<Self> {
         Arc::new(Self { stop: AtomicBool::new(false), running: AtomicUsize::new(shards) })
     }
@@ -485,14 +492,14 @@ impl Life {
 /// Drives a shard until all main futures of its machine have ended; dropping it drops all tasks of the shard.
 pub(crate) struct ShardFuture {
     ctx: Rc<Ctx>,
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     simulated_polls: u64,
     pause: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl ShardFuture {
-    pub fn new(ctx: Rc<Ctx>, life: Arc<Life>) -> Self {
-        Self { ctx, life, simulated_polls: 0, pause: None }
+    pub fn new(ctx: Rc<Ctx>, run_state: Arc<RunState>) -> Self {
+        Self { ctx, run_state, simulated_polls: 0, pause: None }
     }
 }
 
@@ -514,14 +521,14 @@ impl Future for ShardFuture {
             return Poll::Pending;
         }
         ctx::enter(&ctx, || {
-            if this.life.stop.load(Ordering::Relaxed) && !ctx.stop.is_cancelled() {
+            if this.run_state.stop.load(Ordering::Relaxed) && !ctx.stop.is_cancelled() {
                 ctx.stop.cancel();
             }
             ctx.mail.awake(&executor.shared);
             ctx.io.awake();
             let polls_before = ctx.counters.polls.get();
             let early = executor.turn(&ctx);
-            if this.life.running.load(Ordering::Acquire) == 0 {
+            if this.run_state.running.load(Ordering::Acquire) == 0 {
                 return Poll::Ready(());
             }
             if !ctx.clock.is_real() {

@@ -4,7 +4,7 @@
 
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
-use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
+use crate::executor::{self, Executor, RunState, ShardFuture, Tuning};
 use crate::fs::{self, Io};
 use crate::governor::Governor;
 use crate::group::Group;
@@ -83,7 +83,7 @@ impl Machine {
             _ => allowed.clone(),
         };
         let mailboxes = mailboxes(config.shards);
-        let life = Life::new(config.shards);
+        let run_state = RunState::new(config.shards);
         let per_shard = Arc::new(per_shard);
         // All of them before the first thread: whoever calls a shard waits for its answer.
         let reactors = (0..config.shards).map(|_| reactor(allowed.clone())).collect::<io::Result<Vec<_>>>()?;
@@ -91,10 +91,10 @@ impl Machine {
         for (index, reactor) in reactors.into_iter().enumerate() {
             let shard = ShardId(index as u16);
             let pin = (!config.overprovisioned && !cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            let seat = Seat {
+            let setup = ShardSetup {
                 shard,
                 mailboxes: mailboxes.clone(),
-                life: life.clone(),
+                run_state: run_state.clone(),
                 tuning: Tuning {
                     log_stalls_over: config.stall_threshold,
                     poll: if config.overprovisioned { Duration::ZERO } else { config.poll },
@@ -102,7 +102,7 @@ impl Machine {
             };
             let per_shard = per_shard.clone();
             let remote = Remote::new(mailboxes.clone());
-            let ending = Ending { life: life.clone(), remote: remote.clone() };
+            let ending = Ending { run_state: run_state.clone(), remote: remote.clone() };
             let io_buffers = config.io_buffers;
             let thread = std::thread::Builder::new()
                 .name(format!("{}-{index}", config.thread_name))
@@ -115,18 +115,18 @@ impl Machine {
                         tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU");
                     }
                     fs::keep_huge_pages(io_buffers);
-                    run_shard(seat, reactor, remote, move || per_shard(shard));
+                    run_shard(setup, reactor, remote, move || per_shard(shard));
                 })?;
             threads.push(thread);
         }
-        Ok(MachineHandle { remote: Remote::new(mailboxes), life, threads })
+        Ok(MachineHandle { remote: Remote::new(mailboxes), run_state, threads })
     }
 }
 
 /// A running machine. Dropping the handle lets it run on.
 pub struct MachineHandle {
     remote: Remote,
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -152,15 +152,15 @@ impl MachineHandle {
 
     /// Fires `rt::shard::stopping()` on every shard. Returns at once; see [`MachineHandle::join`].
     pub fn stop(&self) {
-        self.life.stop.store(true, Ordering::Release);
+        self.run_state.stop.store(true, Ordering::Release);
         self.remote.nudge_all();
     }
 
     /// A function that does what [`MachineHandle::stop`] does, for signal handlers and other threads.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
-        let (life, remote) = (self.life.clone(), self.remote.clone());
+        let (run_state, remote) = (self.run_state.clone(), self.remote.clone());
         move || {
-            life.stop.store(true, Ordering::Release);
+            run_state.stop.store(true, Ordering::Release);
             remote.nudge_all();
         }
     }
@@ -216,10 +216,10 @@ impl Remote {
         Fut: Future<Output = R> + 'static,
     {
         let (mut sender, receiver) = tokio::sync::oneshot::channel();
-        let place = Location::caller();
+        let location = Location::caller();
         let work = Box::new(move || {
             let work = f();
-            executor::start_mail(&ctx::current(), place, Group::Control, async move {
+            executor::start_mail(&ctx::current(), location, Group::Control, async move {
                 let mut work = pin!(work);
                 let reply = poll_fn(|cx| {
                     if sender.poll_closed(cx).is_ready() {
@@ -235,7 +235,7 @@ impl Remote {
             });
         });
         if let Some(mailbox) = self.mailboxes.get(to.0 as usize) {
-            mailbox.push(vec![Message::Foreign { place, work }]);
+            mailbox.push(vec![Message::Foreign { location, work }]);
         }
         async move { receiver.await.map_err(|_| Gone) }
     }
@@ -267,26 +267,26 @@ impl Remote {
 
 /// Ends the machine when a shard's thread ends for any reason.
 struct Ending {
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     remote: Remote,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.life.running.store(0, Ordering::Release);
+        self.run_state.running.store(0, Ordering::Release);
         self.remote.nudge_all();
     }
 }
 
 /// Where a shard sits in its machine.
-struct Seat {
+struct ShardSetup {
     shard: ShardId,
     mailboxes: Arc<[Mailbox]>,
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     tuning: Tuning,
 }
 
-impl Seat {
+impl ShardSetup {
     /// The shard's context; must be called inside its tokio runtime.
     fn context(&self) -> Rc<Ctx> {
         let (rng, uuid_tail) = Ctx::seeded(rand::random());
@@ -304,7 +304,7 @@ impl Seat {
             clock: Clock::real(),
             stop: Default::default(),
             #[cfg(feature = "sim")]
-            world: None,
+            simulated: None,
         })
     }
 }
@@ -327,22 +327,22 @@ fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
 }
 
 fn run_shard<Fut: Future<Output = ()> + 'static>(
-    seat: Seat,
+    setup: ShardSetup,
     runtime: Runtime,
     remote: Remote,
     main: impl FnOnce() -> Fut + 'static,
 ) {
     let outcome = runtime.block_on(async move {
-        let ctx = seat.context();
-        let life = seat.life.clone();
+        let ctx = setup.context();
+        let run_state = setup.run_state.clone();
         let ended = async move {
             main().await;
-            if life.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if run_state.running.fetch_sub(1, Ordering::AcqRel) == 1 {
                 remote.nudge_all();
             }
         };
         ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, ended).detach());
-        let shard = OnThisThread(ShardFuture::new(ctx, seat.life.clone()));
+        let shard = OnThisThread(ShardFuture::new(ctx, setup.run_state.clone()));
         // As a task, not as the root future: waking a task on its own thread costs no system call.
         tokio::spawn(shard).await
     });
@@ -384,21 +384,26 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
 #[track_caller]
 #[allow(unsafe_code)]
 pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
-    let place = Location::caller();
+    let location = Location::caller();
     let runtime = reactor(affinity())?;
-    let seat = Seat { shard: ShardId(0), mailboxes: mailboxes(1), life: Life::new(1), tuning: Tuning::default() };
+    let setup = ShardSetup {
+        shard: ShardId(0),
+        mailboxes: mailboxes(1),
+        run_state: RunState::new(1),
+        tuning: Tuning::default(),
+    };
     let output = Cell::new(None);
     runtime.block_on(async {
-        let ctx = seat.context();
-        let shard = ShardFuture::new(ctx.clone(), seat.life.clone());
+        let ctx = setup.context();
+        let shard = ShardFuture::new(ctx.clone(), setup.run_state.clone());
         let main = async {
             output.set(Some(f.await));
-            seat.life.running.store(0, Ordering::Release);
+            setup.run_state.running.store(0, Ordering::Release);
         };
         ctx::enter(&ctx, || {
             // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
             // when a panic unwinds through here; its context was made on this thread.
-            let (work, task) = unsafe { executor::make(&ctx, place, Group::Statement, main) };
+            let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();
             work.schedule();
         });

@@ -8,7 +8,7 @@ use crate::ctx::Ctx;
 use crate::executor::{self, Shared};
 use crate::group::Group;
 use crate::shard::ShardId;
-use crate::sync::waiters::{Place, Waiters};
+use crate::sync::waiters::{WaiterSlot, Waiters};
 use rand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub(crate) enum Message {
     /// Do this here; sent by a shard.
     Run { from: ShardId, call: Arc<dyn Call> },
     /// Do this here; sent by a foreign thread.
-    Foreign { place: executor::Place, work: Box<dyn FnOnce() + Send> },
+    Foreign { location: executor::SpawnLocation, work: Box<dyn FnOnce() + Send> },
     /// What this shard asked for is done.
     Done(Arc<dyn Call>),
 }
@@ -42,7 +42,7 @@ pub(crate) trait Call: Send + Sync {
     /// Wakes the caller; on the caller's shard.
     fn done(&self);
     /// Where the call was made.
-    fn place(&self) -> executor::Place;
+    fn location(&self) -> executor::SpawnLocation;
     /// The caller's scheduling group.
     fn group(&self) -> Group;
 }
@@ -210,7 +210,7 @@ impl Mail {
 
     /// Waits until `to` has room for one more call, and takes that room.
     pub fn room(self_ctx: Rc<Ctx>, to: ShardId) -> Room {
-        Room { ctx: self_ctx, to, place: Place::default(), waits: false }
+        Room { ctx: self_ctx, to, slot: WaiterSlot::default(), waits: false }
     }
 
     /// Puts a call into the outbox of `to`; the caller has room.
@@ -262,11 +262,11 @@ impl Mail {
                 Message::Run { from, call } => {
                     ctx.counters.hops_received.add(1);
                     self.count_taken(from);
-                    now = ctx.executor.run_mail(ctx, call.place(), call.group(), now, || call.run(from));
+                    now = ctx.executor.run_mail(ctx, call.location(), call.group(), now, || call.run(from));
                 }
-                Message::Foreign { place, work } => {
+                Message::Foreign { location, work } => {
                     ctx.counters.hops_received.add(1);
-                    now = ctx.executor.run_mail(ctx, place, Group::Control, now, work);
+                    now = ctx.executor.run_mail(ctx, location, Group::Control, now, work);
                 }
                 Message::Done(call) => call.done(),
             }
@@ -347,14 +347,14 @@ impl Mail {
 pub(crate) struct Room {
     ctx: Rc<Ctx>,
     to: ShardId,
-    place: Place,
+    slot: WaiterSlot,
     waits: bool,
 }
 
 impl Room {
     fn leave(&mut self) {
         let mail = &self.ctx.mail;
-        mail.outboxes[self.to.0 as usize].waiters.leave(&mut self.place);
+        mail.outboxes[self.to.0 as usize].waiters.leave(&mut self.slot);
         if std::mem::take(&mut self.waits) {
             mail.waiting_for_room.set(mail.waiting_for_room.get() - 1);
         }
@@ -373,7 +373,7 @@ impl Future for Room {
             mail.mailboxes[to].wants_room[mail.own.0 as usize].store(true, Ordering::SeqCst);
             // Look again: the target may have taken some before it could see the wish.
             if !mail.has_room(to) {
-                mail.outboxes[to].waiters.wait(&mut this.place, cx);
+                mail.outboxes[to].waiters.wait(&mut this.slot, cx);
                 if !std::mem::replace(&mut this.waits, true) {
                     mail.waiting_for_room.set(mail.waiting_for_room.get() + 1);
                 }

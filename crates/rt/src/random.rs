@@ -26,7 +26,7 @@ pub fn fill(out: &mut [u8]) {
 /// Fills `out` with bytes that nobody can predict, from the operating system; in the simulation as [`fill`].
 pub fn secret(out: &mut [u8]) {
     #[cfg(feature = "sim")]
-    if ctx::with(|c| c.world.is_some()) {
+    if ctx::with(|c| c.simulated.is_some()) {
         return fill(out);
     }
     rand::rngs::OsRng.fill_bytes(out);

@@ -87,7 +87,7 @@ where
     R: Send + 'static,
     Fut: Future<Output = R> + 'static,
 {
-    let place = Location::caller();
+    let location = Location::caller();
     async move {
         let ctx = ctx::current();
         if to == ctx.shard {
@@ -99,7 +99,7 @@ where
         Mail::room(ctx.clone(), to).await;
         ctx.counters.hops_sent.add(1);
         let call = Arc::new(Packet {
-            place,
+            location,
             group: ctx.executor.group(),
             state: Mutex::new(PacketState { work: Some(f), reply: None, caller: None, worker: None }),
             cancelled: AtomicBool::new(false),
@@ -125,7 +125,7 @@ where
 
 /// Both sides' view of one call.
 struct Packet<F, R> {
-    place: executor::Place,
+    location: executor::SpawnLocation,
     group: Group,
     state: Mutex<PacketState<F, R>>,
     cancelled: AtomicBool,
@@ -156,17 +156,17 @@ where
         if self.cancelled.load(Ordering::Acquire) {
             return;
         }
-        let (place, group) = (self.place, self.group);
+        let (location, group) = (self.location, self.group);
         let shard = ctx::current();
-        executor::start_mail(&shard, place, group, async move {
+        executor::start_mail(&shard, location, group, async move {
             let Some(reply) = (Cancellable { call: &*self, work: work(), registered: false }).await else { return };
             self.state().reply = Some(reply);
             ctx::with(|c| c.mail.send(from, Message::Done(self.clone())));
         });
     }
 
-    fn place(&self) -> executor::Place {
-        self.place
+    fn location(&self) -> executor::SpawnLocation {
+        self.location
     }
 
     fn group(&self) -> Group {

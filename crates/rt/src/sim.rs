@@ -20,7 +20,7 @@ mod world;
 pub use disk::{Disk, DiskStats, Fault, Latency, Refusal, Unsynced};
 pub(crate) use disk::{Failed, SimFile, SimLock};
 pub use single::{PowerLost, block_on, run};
-pub(crate) use trace::{Place, Trace};
+pub(crate) use trace::{SimShard, Trace};
 pub use trace::{trace, trace_hash};
 pub use world::{Network, World};
 

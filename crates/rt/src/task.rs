@@ -107,8 +107,8 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let place = Location::caller();
-    let task = ctx::with(|c| executor::spawn(c, place, c.executor.group(), f));
+    let location = Location::caller();
+    let task = ctx::with(|c| executor::spawn(c, location, c.executor.group(), f));
     Task { state: RefCell::new(State::Running(task.fallible())) }
 }
 
@@ -119,8 +119,8 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let place = Location::caller();
-    let task = ctx::with(|c| executor::spawn(c, place, group, f));
+    let location = Location::caller();
+    let task = ctx::with(|c| executor::spawn(c, location, group, f));
     Task { state: RefCell::new(State::Running(task.fallible())) }
 }
 

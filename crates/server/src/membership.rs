@@ -14,8 +14,8 @@ use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, Found};
 use cluster::topology::locate::{self, Locator};
-use cluster::topology::mover::Mover;
-use cluster::topology::{Node, NodeState, features, steward};
+use cluster::topology::migration_driver::MigrationDriver;
+use cluster::topology::{Node, NodeState, features, topology_coordinator};
 use coordinator::Coordinator;
 use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
 use internode::{Identity, Internode, InternodeConfig, InternodeListener};
@@ -202,11 +202,11 @@ pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
     let internode = wire.internode.clone();
     let is_down = move |host| internode.liveness().is_down(host);
     if joins {
-        steward::wait_for_vote(&rt::shard::service::<MetadataService>(), &is_down).await;
+        topology_coordinator::wait_for_vote(&rt::shard::service::<MetadataService>(), &is_down).await;
     }
-    rt::task::spawn(steward::look_after(is_down)).detach();
-    let mover = Mover::new(Some(wire.internode.clone()));
-    rt::task::spawn(mover.keep_moving()).detach();
+    rt::task::spawn(topology_coordinator::run(is_down)).detach();
+    let driver = MigrationDriver::new(Some(wire.internode.clone()));
+    rt::task::spawn(driver.run()).detach();
     Ok(())
 }
 
@@ -219,9 +219,9 @@ async fn tell_of_itself(internode: Rc<Internode>) {
                     let known = metadata.topology.node(info.host_id);
                     // One that is leaving does not come back by being started again.
                     let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
-                    let is_to_tell = known.is_none_or(|known| **known != own && stays(known));
+                    let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
                     join::check_location(&metadata.topology, &own)?;
-                    Ok((if is_to_tell { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
+                    Ok((if is_to_announce { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
                 });
                 match made.await {
                     Ok(()) => return,

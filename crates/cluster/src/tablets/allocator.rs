@@ -1,7 +1,8 @@
-//! Where the copies of a new table's tablets go: over datacenters, racks, nodes and shards. Pure.
+//! Chooses the replicas of a new table's tablets from datacenters, racks, nodes and shards. Pure.
 //!
-//! A tablet has at most one copy on a node. Its copies in a datacenter spread over the racks as evenly as their nodes allow. Among the
-//! nodes that are left the one with the fewest tablets for its shards is taken, and on it the shard with the fewest.
+//! A node gets at most one replica of a tablet. The replicas in a datacenter are spread over its
+//! racks as evenly as the nodes allow. Within these limits, the node with the fewest tablets per
+//! shard is chosen, and on that node the shard with the fewest tablets.
 
 use super::strategy::{Replication, StrategyError, check_racks};
 use super::{MAX_LOG2_COUNT, TabletMap, TabletReplica};
@@ -18,18 +19,18 @@ pub struct Host {
     pub datacenter: String,
     /// Its rack.
     pub rack: String,
-    /// How many tablets each of its shards has already; as long as it has shards, at least one.
+    /// Tablets of each shard. A host without shards gets no tablets.
     pub load: Vec<u32>,
 }
 
 impl Host {
-    /// Tablets on it and its shards, as a fraction.
+    /// The node's tablets and shards, as a fraction.
     fn fullness(&self) -> (u64, u64) {
         (self.load.iter().map(|load| u64::from(*load)).sum(), self.load.len() as u64)
     }
 }
 
-/// How many nodes each datacenter has.
+/// The number of nodes of each datacenter.
 pub fn nodes_by_datacenter(hosts: &[Host]) -> BTreeMap<String, u32> {
     let mut nodes = BTreeMap::new();
     for host in hosts {
@@ -38,8 +39,8 @@ pub fn nodes_by_datacenter(hosts: &[Host]) -> BTreeMap<String, u32> {
     nodes
 }
 
-/// Places `count` tablets, a power of two, and counts them in the hosts' loads. Where `racks` lists racks of a datacenter, each of
-/// these racks gets one copy.
+/// Places `count` tablets, a power of two, and adds them to the hosts' loads. If `racks` lists
+/// racks of a datacenter, each of these racks gets one replica.
 pub fn place(
     count: u32,
     replication: &Replication,

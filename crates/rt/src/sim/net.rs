@@ -45,7 +45,7 @@ impl Cuts {
 
     /// Those of the running shard's world.
     fn of_this_world() -> Cuts {
-        ctx::try_with(|c| c.world.as_ref().map(|place| place.cuts.clone())).flatten().unwrap_or_default()
+        ctx::try_with(|c| c.simulated.as_ref().map(|sim| sim.cuts.clone())).flatten().unwrap_or_default()
     }
 }
 

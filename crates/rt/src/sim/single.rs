@@ -1,9 +1,9 @@
 //! One simulated shard without a network, for tests of everything below the cluster.
 
-use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
+use super::{Disk, EPOCH_NANOS, SimShard, Trace, derive};
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
-use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
+use crate::executor::{self, Executor, RunState, ShardFuture, Tuning};
 use crate::fs::Io;
 use crate::governor::Governor;
 use crate::group::Group;
@@ -39,7 +39,7 @@ pub(super) fn context(
     shard: ShardId,
     mailboxes: Arc<[Mailbox]>,
     disk: &Disk,
-    place: Place,
+    sim: SimShard,
     epoch_nanos: i128,
 ) -> Rc<Ctx> {
     let (rng, uuid_tail) = Ctx::seeded(seed);
@@ -54,9 +54,9 @@ pub(super) fn context(
         mail: Mail::new(shard, mailboxes),
         io: Io::Disk { disk: disk.clone(), boot: disk.boot() },
         counters: Default::default(),
-        clock: Clock::simulated(epoch_nanos, Instant::now(), place.skew.clone()),
+        clock: Clock::simulated(epoch_nanos, Instant::now(), sim.skew.clone()),
         stop: Default::default(),
-        world: Some(place),
+        simulated: Some(sim),
     })
 }
 
@@ -89,23 +89,23 @@ pub fn block_on<F: Future>(seed: u64, disk: &Disk, f: F) -> F::Output {
 #[track_caller]
 #[allow(unsafe_code)]
 pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLost> {
-    let place = Location::caller();
-    let life = Life::new(1);
+    let location = Location::caller();
+    let run_state = RunState::new(1);
     let output = Cell::new(None);
     disk.start_machine();
     runtime(seed).block_on(async {
-        let world =
-            Place { node: "single".into(), trace: Trace::default(), skew: Rc::default(), cuts: Default::default() };
-        let ctx = context(derive(seed, &[1]), ShardId(0), mailboxes(1), disk, world, EPOCH_NANOS);
-        let mut shard = ShardFuture::new(ctx.clone(), life.clone());
+        let sim =
+            SimShard { node: "single".into(), trace: Trace::default(), skew: Rc::default(), cuts: Default::default() };
+        let ctx = context(derive(seed, &[1]), ShardId(0), mailboxes(1), disk, sim, EPOCH_NANOS);
+        let mut shard = ShardFuture::new(ctx.clone(), run_state.clone());
         let main = async {
             output.set(Some(f.await));
-            life.running.store(0, Ordering::Release);
+            run_state.running.store(0, Ordering::Release);
         };
         ctx::enter(&ctx, || {
             // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
             // when a panic unwinds through here; its context was made on this thread.
-            let (work, task) = unsafe { executor::make(&ctx, place, Group::Statement, main) };
+            let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();
             work.schedule();
         });

@@ -60,7 +60,7 @@ impl Trace {
 
 /// Where a simulated shard is in its world.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct SimShard {
     pub node: Rc<str>,
     pub trace: Trace,
     /// By how much the node's wall clock is wrong, in nanoseconds.
@@ -72,14 +72,14 @@ pub(crate) struct Place {
 /// Adds a line to the trace of the running shard's world, with node, shard and simulated time. Does nothing elsewhere.
 pub fn trace(what: &str) {
     ctx::try_with(|c| {
-        if let Some(place) = &c.world {
+        if let Some(sim) = &c.simulated {
             let micros = (c.clock.wall_nanos() - super::EPOCH_NANOS) / 1_000;
-            place.trace.line(&format!("{micros} {}/{} {what}", place.node, c.shard));
+            sim.trace.line(&format!("{micros} {}/{} {what}", sim.node, c.shard));
         }
     });
 }
 
 /// The hash of all that happened in the running shard's world so far.
 pub fn trace_hash() -> u64 {
-    ctx::try_with(|c| c.world.as_ref().map_or(0, |place| place.trace.hash())).unwrap_or(0)
+    ctx::try_with(|c| c.simulated.as_ref().map_or(0, |sim| sim.trace.hash())).unwrap_or(0)
 }

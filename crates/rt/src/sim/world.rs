@@ -6,9 +6,9 @@
 use super::net::Cuts;
 use super::single::context;
 use super::still::MayStandStill;
-use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
+use super::{Disk, EPOCH_NANOS, SimShard, Trace, derive};
 use crate::ctx;
-use crate::executor::{self, Life, ShardFuture};
+use crate::executor::{self, RunState, ShardFuture};
 use crate::group::Group;
 use crate::machine::mailboxes;
 use crate::shard::ShardId;
@@ -386,37 +386,37 @@ impl Boot {
         self.boots.set(self.boots.get() + 1);
         self.stop.store(false, Ordering::Release);
         self.disk.start_machine();
-        let life = Life::new(self.shards);
+        let run_state = RunState::new(self.shards);
         let mailboxes = mailboxes(self.shards);
         let epoch = EPOCH_NANOS + (self.now.get() + self.ahead.get()).as_nanos() as i128;
         let mut shards = Vec::with_capacity(self.shards);
         for index in 0..self.shards {
             let shard = ShardId(index as u16);
-            let place = Place {
+            let sim = SimShard {
                 node: self.name.clone(),
                 trace: self.trace.clone(),
                 skew: self.skew.clone(),
                 cuts: self.cuts.clone(),
             };
             let seed = derive(self.seed, &[self.boots.get(), index as u64]);
-            let ctx = context(seed, shard, mailboxes.clone(), &self.disk, place, epoch);
-            let (life_of_main, nudge) = (life.clone(), mailboxes.clone());
+            let ctx = context(seed, shard, mailboxes.clone(), &self.disk, sim, epoch);
+            let (state_of_main, nudge) = (run_state.clone(), mailboxes.clone());
             let main = ctx::enter(&ctx, || main(shard));
             let main = async move {
                 main.await;
-                if life_of_main.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+                if state_of_main.running.fetch_sub(1, Ordering::AcqRel) == 1 {
                     nudge.iter().for_each(|mailbox| mailbox.nudge());
                 }
             };
             ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, main).detach());
-            let shard = ShardFuture::new(ctx, life.clone());
+            let shard = ShardFuture::new(ctx, run_state.clone());
             let shard = MayStandStill::new(shard, self.now.clone(), self.still_until.clone());
             shards.push(tokio::task::spawn_local(shard));
         }
         let watch_stop = async {
             loop {
                 if self.stop.load(Ordering::Acquire) {
-                    life.stop.store(true, Ordering::Release);
+                    run_state.stop.store(true, Ordering::Release);
                     mailboxes.iter().for_each(|mailbox| mailbox.nudge());
                     return std::future::pending::<()>().await;
                 }

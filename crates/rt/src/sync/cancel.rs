@@ -1,6 +1,6 @@
 //! Telling work that nobody wants it any more, and until when it is wanted.
 
-use super::waiters::{Place, Waiters};
+use super::waiters::{WaiterSlot, Waiters};
 use crate::time::{Duration, Instant, Timeout};
 use pin_project_lite::pin_project;
 use std::cell::Cell;
@@ -47,7 +47,7 @@ impl Cancel {
 
     /// Waits until cancelled.
     pub fn cancelled(&self) -> Cancelled {
-        Cancelled { inner: self.inner.clone(), place: Place::default() }
+        Cancelled { inner: self.inner.clone(), slot: WaiterSlot::default() }
     }
 
     /// Runs `future` unless or until cancelled; `None` when cancelled first.
@@ -83,7 +83,7 @@ impl<F: Future> Future for Unless<F> {
 #[must_use = "a future does nothing unless awaited"]
 pub struct Cancelled {
     inner: Rc<Inner>,
-    place: Place,
+    slot: WaiterSlot,
 }
 
 impl Future for Cancelled {
@@ -94,14 +94,14 @@ impl Future for Cancelled {
         if this.inner.cancelled.get() {
             return Poll::Ready(());
         }
-        this.inner.waiting.wait(&mut this.place, cx);
+        this.inner.waiting.wait(&mut this.slot, cx);
         Poll::Pending
     }
 }
 
 impl Drop for Cancelled {
     fn drop(&mut self) {
-        self.inner.waiting.leave(&mut self.place);
+        self.inner.waiting.leave(&mut self.slot);
     }
 }
 

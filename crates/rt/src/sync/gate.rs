@@ -1,6 +1,6 @@
 //! A gate that work passes through: once closed nobody enters, and closing waits until everyone has left.
 
-use super::waiters::{Place, Waiters};
+use super::waiters::{WaiterSlot, Waiters};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -52,7 +52,7 @@ impl Gate {
     /// Closes at once (even when the returned future is dropped) and waits until all guards are gone. May be called again.
     pub fn close(&self) -> Closing {
         self.inner.closed.set(true);
-        Closing { inner: self.inner.clone(), place: Place::default() }
+        Closing { inner: self.inner.clone(), slot: WaiterSlot::default() }
     }
 }
 
@@ -60,7 +60,7 @@ impl Gate {
 #[must_use = "the gate is closed, but whoever is inside has not left yet"]
 pub struct Closing {
     inner: Rc<Inner>,
-    place: Place,
+    slot: WaiterSlot,
 }
 
 impl Future for Closing {
@@ -71,14 +71,14 @@ impl Future for Closing {
         if this.inner.inside.get() == 0 {
             return Poll::Ready(());
         }
-        this.inner.waiting.wait(&mut this.place, cx);
+        this.inner.waiting.wait(&mut this.slot, cx);
         Poll::Pending
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.inner.waiting.leave(&mut self.place);
+        self.inner.waiting.leave(&mut self.slot);
     }
 }
 

@@ -13,12 +13,12 @@ pub(crate) struct Waiters {
 
 /// One waiter's place in the list; the owner must call [`Waiters::leave`] with it when it stops waiting.
 #[derive(Default)]
-pub(crate) struct Place(Option<u64>);
+pub(crate) struct WaiterSlot(Option<u64>);
 
 impl Waiters {
-    /// Registers or refreshes the waiter at `place`.
-    pub fn wait(&self, place: &mut Place, cx: &mut Context<'_>) {
-        let key = *place.0.get_or_insert_with(|| {
+    /// Registers or refreshes the waiter at `slot`.
+    pub fn wait(&self, slot: &mut WaiterSlot, cx: &mut Context<'_>) {
+        let key = *slot.0.get_or_insert_with(|| {
             let key = self.arrivals.get();
             self.arrivals.set(key + 1);
             key
@@ -33,8 +33,8 @@ impl Waiters {
     }
 
     /// Takes the waiter off the list.
-    pub fn leave(&self, place: &mut Place) {
-        if let Some(key) = place.0.take() {
+    pub fn leave(&self, slot: &mut WaiterSlot) {
+        if let Some(key) = slot.0.take() {
             let waker = self.wakers.borrow_mut().remove(&key);
             drop(waker);
         }

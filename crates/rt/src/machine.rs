@@ -1,6 +1,8 @@
-//! The production machine: pinned threads, one shard each; and `block_on`, a machine of one shard on the calling thread.
+//! The production machine: pinned threads, one shard each. And `block_on`: a machine of one shard
+//! on the calling thread.
 //!
-//! A shard goes on serving calls until the main futures of all shards have ended, so that shards can stop in any order.
+//! A shard serves calls until the main futures of all shards have ended, so that shards can stop in
+//! any order.
 
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
@@ -24,29 +26,30 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Turns between two looks at the reactor while tasks are ready.
+/// Turns between two polls of the reactor while tasks are ready.
 const TURNS_PER_REACTOR_POLL: u32 = 2;
-/// A shard's stack: deep statements are parsed and nested futures first polled on it. Only what is touched takes memory.
+/// The stack size of a shard, in bytes: large enough to parse deeply nested statements and to poll
+/// nested futures. Only touched pages take memory.
 const STACK: usize = 8 << 20;
-/// Threads a shard may use for file operations that have no asynchronous form.
+/// The number of threads of a shard for file operations without an asynchronous form.
 const BLOCKING_THREADS: usize = 4;
 
-/// How to start a [`Machine`].
+/// The configuration of a [`Machine`].
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
     /// Number of shards, at least 1.
     pub shards: usize,
-    /// The CPUs to pin shards to, in order; `None`: those the process may run on.
+    /// The CPUs to pin shards to, in order. `None`: those that the process may use.
     pub cpus: Option<Vec<usize>>,
-    /// The CPUs are shared with others: no pinning, no polling.
+    /// The CPUs are shared with other processes: no pinning, no polling.
     pub overprovisioned: bool,
     /// How long a shard polls its mailbox before it sleeps; zero: not at all.
     pub poll: Duration,
-    /// Threads are called this, a dash, and the shard's number.
+    /// The prefix of thread names. A dash and the shard's number follow it.
     pub thread_name: String,
     /// Polls of a task longer than this are logged (all over 500 us are counted).
     pub stall_threshold: Duration,
-    /// Bytes of huge pages that each shard keeps for buffers of disk I/O, at most.
+    /// The maximum bytes of huge pages that each shard keeps for disk I/O buffers.
     pub io_buffers: usize,
 }
 
@@ -68,7 +71,8 @@ impl Default for MachineConfig {
 pub struct Machine;
 
 impl Machine {
-    /// Starts the shards and runs `per_shard` on each, in the control group. Fails when a thread or its reactor cannot be made.
+    /// Starts the shards and runs `per_shard` on each, in the control group. Fails if a thread or
+    /// its reactor cannot be created.
     pub fn start<F, Fut>(config: MachineConfig, per_shard: F) -> io::Result<MachineHandle>
     where
         F: Fn(ShardId) -> Fut + Send + Sync + 'static,
@@ -85,7 +89,8 @@ impl Machine {
         let mailboxes = mailboxes(config.shards);
         let run_state = RunState::new(config.shards);
         let per_shard = Arc::new(per_shard);
-        // All of them before the first thread: whoever calls a shard waits for its answer.
+        // All reactors are created before the first thread: a shard that calls another one waits
+        // for its answer, so all must start.
         let reactors = (0..config.shards).map(|_| reactor(allowed.clone())).collect::<io::Result<Vec<_>>>()?;
         let mut threads = Vec::with_capacity(config.shards);
         for (index, reactor) in reactors.into_iter().enumerate() {
@@ -123,7 +128,7 @@ impl Machine {
     }
 }
 
-/// A running machine. Dropping the handle lets it run on.
+/// A running machine. Dropping the handle leaves it running.
 pub struct MachineHandle {
     remote: Remote,
     run_state: Arc<RunState>,
@@ -136,7 +141,7 @@ impl MachineHandle {
         self.remote.clone()
     }
 
-    /// As [`Remote::call`].
+    /// Like [`Remote::call`].
     #[track_caller]
     pub fn call<R, Fut>(
         &self,
@@ -156,7 +161,8 @@ impl MachineHandle {
         self.remote.nudge_all();
     }
 
-    /// A function that does what [`MachineHandle::stop`] does, for signal handlers and other threads.
+    /// A function that does the same as [`MachineHandle::stop`], for signal handlers and other
+    /// threads.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
         let (run_state, remote) = (self.run_state.clone(), self.remote.clone());
         move || {
@@ -165,7 +171,8 @@ impl MachineHandle {
         }
     }
 
-    /// Blocks the calling thread until all shards have ended. Panics as the first shard that did.
+    /// Blocks the calling thread until all shards have ended. Re-raises the panic of the first
+    /// shard that panicked.
     pub fn join(self) {
         for thread in self.threads {
             if let Err(panic) = thread.join() {
@@ -175,7 +182,7 @@ impl MachineHandle {
     }
 }
 
-/// The shard does not exist (any more).
+/// The shard does not exist, or has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
@@ -198,13 +205,13 @@ impl Remote {
         Self { mailboxes }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn shards(&self) -> usize {
         self.mailboxes.len()
     }
 
-    /// Runs `f` on shard `to`. Dropping the future cancels the work at its next yield. Not bounded: callers of few
-    /// requests (administration, signals) only.
+    /// Runs `f` on shard `to`. Dropping the future cancels the work at its next yield. The number
+    /// of calls is not bounded: for rare requests only (administration, signals).
     #[track_caller]
     pub fn call<R, Fut>(
         &self,
@@ -229,7 +236,7 @@ impl Remote {
                 })
                 .await;
                 if let Some(reply) = reply {
-                    // The caller may have left meanwhile; nobody misses the reply then.
+                    // The caller may have dropped its future meanwhile.
                     let _ = sender.send(reply);
                 }
             });
@@ -240,7 +247,7 @@ impl Remote {
         async move { receiver.await.map_err(|_| Gone) }
     }
 
-    /// Runs `f` on every shard at once; the answers are in order of shard id.
+    /// Runs `f` on every shard concurrently. The results are in the order of the shard ids.
     pub fn call_all<R, Fut>(
         &self,
         f: impl Fn() -> Fut + Clone + Send + 'static,
@@ -278,7 +285,7 @@ impl Drop for Ending {
     }
 }
 
-/// Where a shard sits in its machine.
+/// What a shard needs to start.
 struct ShardSetup {
     shard: ShardId,
     mailboxes: Arc<[Mailbox]>,
@@ -287,7 +294,7 @@ struct ShardSetup {
 }
 
 impl ShardSetup {
-    /// The shard's context; must be called inside its tokio runtime.
+    /// Creates the shard's context. Must be called inside its tokio runtime.
     fn context(&self) -> Rc<Ctx> {
         let (rng, uuid_tail) = Ctx::seeded(rand::random());
         Rc::new(Ctx {
@@ -320,7 +327,8 @@ fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
         .event_interval(TURNS_PER_REACTOR_POLL)
         .max_blocking_threads(BLOCKING_THREADS)
         .on_thread_start(move || {
-            // Helper threads must not compete with the shard for its CPU only.
+            // Helper threads must not be limited to the shard's CPU, where they would compete with
+            // it.
             let _ = set_affinity(&allowed);
         })
         .build()
@@ -369,9 +377,10 @@ impl Future for OnThisThread {
     }
 }
 
-/// Runs `f` as the main future of a machine of one unpinned shard on the calling thread, with real files and time.
+/// Runs `f` as the main future of a machine of one unpinned shard on the calling thread, with real
+/// files and time.
 ///
-/// For unit tests and command line tools. Panics when the operating system refuses the reactor.
+/// For unit tests and command line tools. Panics if the operating system refuses the reactor.
 #[track_caller]
 pub fn block_on<F: Future>(f: F) -> F::Output {
     match try_block_on(f) {
@@ -380,7 +389,8 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
     }
 }
 
-/// The same; an error when the operating system refuses the reactor, for instance for lack of descriptors.
+/// Like [`block_on`], but returns an error if the operating system refuses the reactor, for example
+/// for lack of file descriptors.
 #[track_caller]
 #[allow(unsafe_code)]
 pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {

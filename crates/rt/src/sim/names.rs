@@ -1,14 +1,14 @@
 //! The names on a simulated disk: as programs see them, and as a power loss would leave them.
 //!
-//! A change of names is seen at once and recorded in a journal; syncing a directory makes the changes that touch it
-//! durable. What a power loss leaves of the rest is chosen by the disk.
+//! A change of names is visible at once, and recorded in a journal. Syncing a directory makes the
+//! changes that touch it durable. The disk chooses which of the other changes survive a power loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     File(u64),
@@ -34,7 +34,7 @@ impl Change {
 
 type Tree = BTreeMap<PathBuf, Entry>;
 
-/// The two trees and the changes between them.
+/// The visible and the durable tree, and the changes between them.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
     seen: Tree,
@@ -87,7 +87,7 @@ impl Names {
         self.journal.push(change);
     }
 
-    /// What `path` (normal) stands for.
+    /// What `path` (normalised) refers to.
     pub fn get(&self, path: &Path) -> Option<Entry> {
         if path == Path::new("/") { Some(Entry::Dir) } else { self.seen.get(path).copied() }
     }
@@ -136,7 +136,7 @@ impl Names {
         Ok(())
     }
 
-    /// Removes a directory and all below it, deepest first, as separate changes.
+    /// Removes a directory and everything below it, deepest first, as separate changes.
     pub fn remove_tree(&mut self, path: &Path) -> io::Result<()> {
         match self.get(path) {
             Some(Entry::Dir) => {}
@@ -172,7 +172,7 @@ impl Names {
         Ok(())
     }
 
-    /// Names directly in `dir`, in order.
+    /// The names directly in `dir`, in order.
     pub fn list(&self, dir: &Path) -> io::Result<Vec<(&OsStr, Entry)>> {
         match self.get(dir) {
             Some(Entry::Dir) => {}
@@ -210,12 +210,12 @@ impl Names {
         self.journal.len()
     }
 
-    /// Power loss: the first `kept` of the unsynced changes happened, the others did not.
+    /// Power loss: the first `kept` unsynced changes survive, the others do not.
     pub fn lose(&mut self, kept: usize) {
         for change in self.journal.drain(..).take(kept) {
             apply(&mut self.durable, &change);
         }
-        // What hangs below a directory that was not made is gone.
+        // Entries below a directory that did not survive are gone.
         let mut whole = Tree::new();
         for (path, entry) in &self.durable {
             let parent = path.parent().unwrap_or(Path::new("/"));
@@ -227,7 +227,7 @@ impl Names {
         self.seen = self.durable.clone();
     }
 
-    /// Inodes that some name, seen or possibly durable, stands for.
+    /// The inodes that a visible or possibly durable name refers to.
     pub fn inodes(&self) -> BTreeSet<u64> {
         let journal = self.journal.iter().filter_map(|change| match change {
             Change::Add { entry, .. } | Change::Rename { entry, .. } => Some(entry),

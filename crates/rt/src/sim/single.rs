@@ -33,7 +33,8 @@ impl fmt::Display for PowerLost {
 
 impl std::error::Error for PowerLost {}
 
-/// The context of a simulated shard that starts now, inside its tokio runtime.
+/// Creates the context of a simulated shard that starts now. Must be called inside its tokio
+/// runtime.
 pub(super) fn context(
     seed: u64,
     shard: ShardId,
@@ -73,8 +74,8 @@ fn runtime(seed: u64) -> tokio::runtime::Runtime {
     }
 }
 
-/// Runs `f` as the main future of one simulated shard on `disk`; time is simulated and jumps when all tasks wait.
-/// Panics if the disk loses its power first: see [`run`].
+/// Runs `f` as the main future of one simulated shard on `disk`. Time is simulated, and jumps when
+/// all tasks wait. Panics if the disk loses its power first: see [`run`].
 #[track_caller]
 pub fn block_on<F: Future>(seed: u64, disk: &Disk, f: F) -> F::Output {
     match run(seed, disk, f) {
@@ -83,9 +84,9 @@ pub fn block_on<F: Future>(seed: u64, disk: &Disk, f: F) -> F::Output {
     }
 }
 
-/// As [`block_on`], and when the disk loses its power everything on the shard is dropped at once. The next run on the same
-/// disk finds what survived. A run that ends keeps the page cache, as a killed process does: `disk.lose_power()` between
-/// two runs drops that too.
+/// Like [`block_on`], but when the disk loses its power, everything on the shard is dropped at
+/// once. The next run on the same disk finds what survived. A run that ends keeps the page cache,
+/// like a killed process. `disk.lose_power()` between two runs drops that too.
 #[track_caller]
 #[allow(unsafe_code)]
 pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLost> {

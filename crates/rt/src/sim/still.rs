@@ -1,4 +1,5 @@
-//! A shard of a node that may stand still, as one of a paused machine does: nothing of it runs, while time passes and messages arrive.
+//! A simulated shard that can be paused, like one of a suspended machine: none of its tasks run,
+//! while time passes and messages arrive.
 
 use crate::executor::ShardFuture;
 use std::cell::Cell;
@@ -13,7 +14,7 @@ pub(super) struct MayStandStill {
     shard: ShardFuture,
     /// The world's time.
     now: Rc<Cell<Duration>>,
-    /// When the node goes on, in the world's time.
+    /// When the node resumes, in the world's time.
     until: Rc<Cell<Duration>>,
     wait: Option<Pin<Box<Sleep>>>,
 }
@@ -37,7 +38,7 @@ impl Future for MayStandStill {
             if this.now.get() >= this.until.get() {
                 return Pin::new(&mut this.shard).poll(cx);
             }
-            // A step of the world: it may be told to go on before its time.
+            // One step of the world: the node may be resumed early.
             this.wait = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
         }
     }

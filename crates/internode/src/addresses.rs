@@ -90,8 +90,8 @@ mod tests {
         }
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 3)]), "two have swapped their addresses");
         assert_eq!((addresses.stated(host(1)), addresses.found().len()), (Some(at(1)), 2));
-        // A change of something else, then one that confirms an address, then one that says
-        // something else.
+        // First another node's address changes. Then the metadata confirms the located address.
+        // Then it has a different one.
         addresses.state(book(&[(1, 1), (2, 2), (3, 4)]));
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 4)]));
         addresses.state(book(&[(1, 2), (2, 2), (3, 4)]));

@@ -136,7 +136,7 @@ impl Channel {
         }
         count(&self.connection.counters.requests_sent);
         let _level = Level::up(&self.connection.counters.wait_reply);
-        match deadline.limit(Answer { channel: self, stream, came: false }).await {
+        match deadline.limit(ResponseFuture { channel: self, stream, came: false }).await {
             Ok(answer) => answer,
             Err(_) => {
                 count(&self.connection.counters.timeouts);
@@ -213,7 +213,7 @@ impl Channel {
     fn looked_at(&self, now: Instant) -> Option<(Arc<str>, bool)> {
         if !self.expects() {
             let idle = now.saturating_duration_since(self.last_used.get()) >= self.config.idle;
-            return idle.then(|| ("nobody needed the connection".into(), false));
+            return idle.then(|| ("the connection was idle".into(), false));
         }
         let silent = self.silent_for(now);
         (silent >= self.config.silence).then(|| (silence(silent), true))
@@ -233,13 +233,13 @@ fn silence(silent: Duration) -> Arc<str> {
 }
 
 /// Waits for a response.
-struct Answer<'a> {
+struct ResponseFuture<'a> {
     channel: &'a Channel,
     stream: u64,
     came: bool,
 }
 
-impl Future for Answer<'_> {
+impl Future for ResponseFuture<'_> {
     type Output = Result<Bytes, CallError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -264,7 +264,7 @@ impl Future for Answer<'_> {
     }
 }
 
-impl Drop for Answer<'_> {
+impl Drop for ResponseFuture<'_> {
     fn drop(&mut self) {
         self.channel.requests.add_permits(1);
         if self.came {

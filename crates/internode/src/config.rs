@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_moved_or_went_are_told() {
+    fn moved_lists_nodes_that_moved_or_left() {
         let peer = |port: u16| PeerAddress {
             address: ([127, 0, 0, 1], port).into(),
             shards: 2,

@@ -150,7 +150,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         if let Some(pause) = watch.detector.borrow_mut().looks(now) {
             tracing::warn!(
                 ?pause,
-                "this node stood still (a paused machine, no CPU?): it takes no other for down because of that"
+                "this node was stalled (a paused machine, no CPU?): the time does not count against other nodes"
             );
         }
         let events = watch.detector.borrow_mut().judge(now);
@@ -246,7 +246,7 @@ mod tests {
         for len in 0..13 {
             assert_eq!(decode(&encode(7, None)[..len]), None);
         }
-        // What releases before this one say.
+        // The form of earlier releases.
         assert_eq!(decode(b"\x01\x08\0\0\0\x07\0\0\0\0\0\0\0"), Some((7, None)));
     }
 }

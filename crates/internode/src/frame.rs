@@ -380,7 +380,7 @@ mod tests {
         let mut short = Frames::new(VERSION, 1000);
         short.space().extend_from_slice(&long[..HEADER]);
         assert_eq!(short.next_frame(), Err(BadFrame::TooLong { len: 100 << 20, limit: 1000 }));
-        // And what is announced to come of compression is held to the same limit.
+        // The announced length after decompression has the same limit.
         let packed = encoded(head, &vec![0; 100_000].into(), true);
         let mut short = Frames::new(VERSION, 10_000);
         short.space().extend_from_slice(&packed);

@@ -69,7 +69,7 @@ impl Handlers {
         let handler = self.by_verb.borrow().get(usize::from(verb)).cloned().flatten();
         match handler {
             Some(handler) => Ok(handler(caller, body)),
-            None => Err(Refusal::new(RefusalCode::UnknownVerb, format!("nobody answers verb {verb} here"))),
+            None => Err(Refusal::new(RefusalCode::UnknownVerb, format!("verb {verb} has no handler here"))),
         }
     }
 }

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_welcome_and_who_is_not() {
+    fn which_nodes_are_accepted_and_which_rejected() {
         let plain = (Between::None, false);
         assert_eq!(code(&hello(), plain), None);
         assert_eq!(code(&Hello { to: None, ..hello() }, plain), None);

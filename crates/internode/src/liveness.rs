@@ -307,7 +307,7 @@ mod tests {
             Watched { detector, now, events: Vec::new(), start: now }
         }
 
-        /// Pings each 100 ms for `seconds`, answered or not.
+        /// Pings every 100 ms, `tenths` times, answered or not.
         fn pings(&mut self, tenths: u32, answered: bool) {
             for _ in 0..tenths {
                 self.now += Duration::from_millis(100);
@@ -349,7 +349,7 @@ mod tests {
         let mut node = Watched::new();
         node.pings(3, true);
         node.detector.stops(host(1));
-        // The answer to a ping of before; then those of a node that says that it is stopping.
+        // The answer to an earlier ping, then answers of a node that reports that it is stopping.
         node.pings(1, true);
         assert_eq!(node.events, [(100, true), (400, false)]);
         let report = Some(SelfReport { stopping: true, ..SelfReport::default() });
@@ -407,7 +407,7 @@ mod tests {
             late += 1;
         }
         assert_eq!(late, 4, "0.6 seconds of silence each time");
-        // Nobody is heard of in the future.
+        // No answer counts as later than now.
         node.pings(2, true);
         node.now += Duration::from_secs(3);
         assert!(node.detector.looks(node.now).is_some());
@@ -441,7 +441,7 @@ mod tests {
             needed.push(answers);
         }
         assert_eq!(needed, [2, 4, 8, 16, 32, 64, 64, 64]);
-        // And answers that come only now and then do not count together.
+        // Sporadic answers do not add up.
         node.pings(25, false);
         for _ in 0..20 {
             node.pings(10, true);

@@ -185,7 +185,7 @@ impl Role for Serving {
                 }
                 self.heard = heard;
             } else if rt::time::now().saturating_duration_since(heard) >= self.config.idle * 2 {
-                self.work.connection.end("nobody needed the connection", false);
+                self.work.connection.end("the connection was idle", false);
                 return;
             }
         }

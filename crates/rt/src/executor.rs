@@ -338,7 +338,7 @@ impl Executor {
             longest.set(longest.get().max(nanos));
             if took >= self.tuning.log_stalls_over {
                 let (ms, group) = (took.as_millis() as u64, running.group.name());
-                tracing::warn!(shard = ctx.shard.0, task = %location, group, ms, "a task held the shard");
+                tracing::warn!(shard = ctx.shard.0, task = %location, group, ms, "a task stalled the shard");
             }
         }
         ended
@@ -443,9 +443,9 @@ pub(crate) unsafe fn make<F: Future>(
     ctx.counters.tasks.add(1);
     let key = ctx.executor.active.borrow().vacant_key();
     let future = Lived { future, living: Living { ctx: ctx.clone(), key } };
-    // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through this executor's queues
-    // only, which are emptied by turns and by the tear-down on that thread; the caller vouches for the borrows. The
-    // schedule function is Send and Sync by its captures.
+    // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through
+    // this executor's queues only, which are emptied by turns and by the tear-down on that thread;
+    // the caller vouches for the borrows. The schedule function is Send and Sync by its captures.
     let label = TaskLabel { location, key };
     let (work, task) = unsafe { async_task::Builder::new().metadata(label).spawn_unchecked(|_| future, schedule) };
     let at = ctx.executor.active.borrow_mut().insert(Alive { waker: work.waker(), group: Cell::new(group) });
@@ -461,7 +461,8 @@ pub(crate) fn spawn<F: Future + 'static>(
     group: Group,
     future: F,
 ) -> async_task::Task<F::Output, TaskLabel> {
-    // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are on its thread.
+    // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are
+    // on its thread.
     let (work, task) = unsafe { make(ctx, location, group, future) };
     work.schedule();
     task

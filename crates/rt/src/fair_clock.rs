@@ -124,7 +124,7 @@ mod tests {
 
     const POLL: u64 = 100_000;
 
-    /// Runs the groups that `ready` says for so many polls; how many each got.
+    /// Runs the ready groups for `polls` polls. Returns the number of polls of each group.
     fn run(clock: &FairClock, ready: &[Group], polls: usize) -> [usize; Group::COUNT] {
         for group in Group::ALL {
             match ready.contains(&group) {
@@ -156,7 +156,8 @@ mod tests {
         use Group::{Maintenance, Statement};
         let clock = FairClock::new();
         assert_eq!(run(&clock, &[Maintenance], 10_000)[3], 10_000);
-        // Statements have their credit, 200 ms, and then share the time; maintenance does not pay for its ten thousand.
+        // Statements use their credit of 200 ms, and then share the time. Maintenance does not pay
+        // for its ten thousand earlier polls.
         let got = run(&clock, &[Statement, Maintenance], 4_000);
         assert!((2_000..3_700).contains(&got[Statement as usize]), "{got:?}");
         assert!(got[Maintenance as usize] >= 300, "{got:?}");

@@ -12,7 +12,8 @@ const MAX_LINES: usize = 8;
 pub fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(LINE).take(MAX_LINES) {
-        // SAFETY: a prefetch reads nothing that the program could notice, whatever the address; this one is valid besides.
+        // SAFETY: a prefetch reads nothing that the program could notice, whatever the address;
+        // this one is valid besides.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -364,8 +364,8 @@ fn run_shard<Fut: Future<Output = ()> + 'static>(
 /// A future that a current-thread runtime may hold although it is not `Send`.
 struct OnThisThread(ShardFuture);
 
-// SAFETY: made, polled and dropped on one thread only: a current-thread runtime polls its tasks in `block_on` and drops
-// them there or in its own drop, both on the thread that runs `run_shard`.
+// SAFETY: made, polled and dropped on one thread only: a current-thread runtime polls its tasks in
+// `block_on` and drops them there or in its own drop, both on the thread that runs `run_shard`.
 #[allow(unsafe_code)]
 unsafe impl Send for OnThisThread {}
 
@@ -411,8 +411,9 @@ pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
             setup.run_state.running.store(0, Ordering::Release);
         };
         ctx::enter(&ctx, || {
-            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
-            // when a panic unwinds through here; its context was made on this thread.
+            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when
+            // it is dropped, also when a panic unwinds through here; its context was made on this
+            // thread.
             let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();
             work.schedule();

@@ -141,7 +141,8 @@ impl Mailbox {
         let mut newest = self.head.swap(std::ptr::null_mut(), Ordering::Acquire);
         let mut oldest: *mut Batch = std::ptr::null_mut();
         while !newest.is_null() {
-            // SAFETY: the swap made the whole list ours; every node came from `Box::into_raw` in `push`.
+            // SAFETY: the swap made the whole list ours; every node came from `Box::into_raw` in
+            // `push`.
             #[allow(unsafe_code)]
             unsafe {
                 let next = (*newest).next;

@@ -14,8 +14,8 @@ compile_error!("feature `sim` needs RUSTFLAGS=\"--cfg tokio_unstable\" and its o
 mod disk;
 mod names;
 pub(crate) mod net;
+mod pause;
 mod single;
-mod still;
 mod trace;
 mod world;
 

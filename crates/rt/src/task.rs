@@ -290,7 +290,7 @@ mod tests {
             spawn(async { spin(Duration::from_millis(2)) }).await.expect("ran");
             yield_now().await;
             let stalled = crate::metrics::snapshot();
-            // More, where the thread loses its CPU in the midst of another poll.
+            // More if the thread loses its CPU during another poll.
             assert!(stalled.stalls > before);
             assert!(stalled.longest_poll >= Duration::from_millis(2));
             let other = spawn(async {
@@ -309,12 +309,13 @@ mod tests {
         });
     }
 
-    /// On a shard, where time is measured. A thread that loses its CPU in the midst of a poll is charged for it, so what is
-    /// judged holds however often that happens: polls are counted beside the time that they were charged.
+    /// Runs on a shard, where time is measured. A poll during which the thread loses its CPU is
+    /// charged for that time. So the checks use the number of polls and the charged time, and hold
+    /// however often that happens.
     #[test]
     fn a_group_keeps_to_its_share_while_statements_wait() {
         const ROUNDS: usize = 4000;
-        /// The time by which a group that was charged for a long poll may be behind, and a whole turn of the others.
+        /// The time by which a group may lag after a long poll, plus a complete turn of the others.
         const SLACK: Duration = Duration::from_millis(60);
         crate::block_on(async {
             set_share(Group::Maintenance, 200);
@@ -350,7 +351,7 @@ mod tests {
             let (maintenance, statements) = (took(Group::Maintenance), took(Group::Statement));
             let longest = after.longest_poll;
             assert!(maintenance <= statements / 4 + SLACK + longest, "{maintenance:?} beside {statements:?}");
-            // The credit of statements is used up before the other group has its share.
+            // Statements use up their credit before the other group gets its share.
             let least = statements.saturating_sub(Duration::from_millis(200)) / 4;
             assert!(maintenance + SLACK + longest >= least, "{maintenance:?} beside {statements:?}");
             assert!(after.group(Group::Maintenance).task_wait > Duration::ZERO);
@@ -371,7 +372,7 @@ mod tests {
             assert_eq!(inside.await, Group::Maintenance);
             yield_now().await;
             assert_eq!(group(), Group::Statement);
-            // A visit that is given up ends as well.
+            // A dropped stay ends too.
             let given_up =
                 crate::time::timeout(Duration::from_millis(1), in_group(Group::Scan, std::future::pending::<()>()));
             assert!(given_up.await.is_err());

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use thiserror::Error;
 
 /// How long a change waits for other nodes to apply it.
-const SPREAD: Duration = Duration::from_secs(1);
+const MEMBER_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -73,7 +73,7 @@ where
         let (outcome, index) = propose(service, &change, until).await.map_err(not_made)?;
         match outcome {
             Outcome::Applied => {
-                leading.group.spread(index, SPREAD).await;
+                leading.group.wait_for_members(index, MEMBER_WAIT).await;
                 return Ok(result);
             }
             // Another node made a change first.

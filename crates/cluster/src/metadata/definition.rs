@@ -255,7 +255,8 @@ mod tests {
     use super::*;
     use crate::metadata::{decode, encode};
 
-    /// Steps as releases have written them down: a line of a name and of bytes for each. What was written is read for ever.
+    /// Operations as releases have stored them: a line with a name and bytes for each. Every later
+    /// release must read them.
     const GOLDEN: &str = include_str!("../../tests/golden/metadata-steps.txt");
 
     #[test]

@@ -569,7 +569,7 @@ async fn sweep(engine: &Engine, gone: &Gone, at_micros: i64) {
     for (table, tablet) in &gone.tablets {
         if let Err(error) = engine.sweep_tablet(&table.schema, &table.tablets.range(*tablet)).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-            tracing::warn!(keyspace, table = name, tablet, %error, "what is left of a tablet that moved away cannot be removed");
+            tracing::warn!(keyspace, table = name, tablet, %error, "the data of a tablet that moved away cannot be removed");
         }
     }
 }

@@ -253,7 +253,7 @@ mod tests {
         Put(u16, u8),
         Change(u16),
         Remove(u16),
-        /// Goes on with a copy; the one that stays behind must not change any more.
+        /// Continues with a copy; the original must not change any more.
         Fork,
     }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn id(key: u16) -> TableId {
-        // Time UUIDs of one moment: alike in most bits.
+        // Time UUIDs of about the same time: most bits are equal.
         TableId(Uuid::from_u64_pair(0x1234_5678_9abc_1def + (u64::from(key) << 32), 0x8123_4567_89ab_cdef))
     }
 
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// The point of it: what a change copies does not grow with the number of entries.
+    /// The purpose of these maps: the cost of a change does not grow with the number of entries.
     #[test]
     fn a_changed_copy_shares_all_but_one_piece() {
         let (mut map, mut ids) = (SharedMap::default(), ById::default());

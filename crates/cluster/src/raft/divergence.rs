@@ -35,7 +35,7 @@ impl Divergence {
     /// Excludes this node from the group. Returns the first reason.
     pub fn find(&self, why: String) -> String {
         if self.why.borrow().is_none() {
-            tracing::error!(why, "this node takes no further part in the metadata group");
+            tracing::error!(why, "this node is excluded from the metadata group");
             self.why.replace(Some(why));
             self.found.notify_waiters();
         }
@@ -191,7 +191,7 @@ mod tests {
 
     const OWN: HostId = HostId(Uuid::from_u128(9));
 
-    /// A place in a log, made by the leader of a term.
+    /// A position in a log, created by the leader of a term.
     fn place(term: u64, index: u64) -> Position {
         Position { term, leader: Uuid::from_u128(term.into()), index }
     }
@@ -200,15 +200,16 @@ mod tests {
         Record { at: place(term, index), payload: Payload::Blank }
     }
 
-    /// What the leader of a term sends: the entries behind the first one, which it has made itself.
+    /// A message of the leader of a term: its own entries after the first one.
     fn append(term: u64) -> RaftRequest {
         let vote = StoredVote { term, node: Uuid::from_u128(term.into()), committed: true };
         let entries = vec![blank(term, 2)];
         RaftRequest::Append { vote, previous: Some(place(1, 1)), entries, committed: Some(place(1, 1)) }
     }
 
-    /// Found by `power`, seed 9007: the leader of term 2 had a slow disk, and its last message came when the leader of term 3 had
-    /// committed another entry in the place of the one that it carried.
+    /// Found by `power`, seed 9007. The leader of term 2 had a slow disk. Its last message arrived
+    /// when the leader of term 3 had committed another entry at the index of the entry in the
+    /// message.
     #[test]
     fn what_a_replaced_leader_sends_late_is_no_contradiction() {
         rt::block_on(async {
@@ -221,7 +222,7 @@ mod tests {
             log.save_committed(2).await.expect("saved");
             assert_eq!(contradiction(&log, OWN, &append(2)), None, "term 2 is over");
             assert_eq!(contradiction(&log, OWN, &append(3)), None, "that is what is there");
-            // Whoever leads after term 3 has what was committed in it.
+            // A leader after term 3 has everything that was committed in term 3.
             let why = contradiction(&log, OWN, &append(4)).expect("the leader of term 4 lacks what was committed");
             assert!(why.contains("change 2 of term 4 there, change 2 of term 3 here"), "{why}");
         });

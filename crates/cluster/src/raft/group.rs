@@ -284,7 +284,7 @@ impl Group {
         // A candidate must write its own vote, and a new leader its first entry. Without room for
         // them, openraft would end.
         if let Err(error) = self.log.reserve(0).await {
-            tracing::warn!(host = %self.host, %error, "this node cannot stand for election");
+            tracing::warn!(host = %self.host, %error, "this node cannot start an election");
             return;
         }
         // Fails only if the group has ended, which [`Group::failure`] reports.
@@ -317,8 +317,8 @@ impl Group {
             && let Some(acknowledged) = self.link.acknowledged(from).is_beyond(*last)
         {
             let link = self.link.clone();
-            let tell = async move { link.ask(from, &RaftRequest::Forgotten(acknowledged), QUESTION).await };
-            rt::task::spawn(tell).detach();
+            let report = async move { link.ask(from, &RaftRequest::Forgotten(acknowledged), QUESTION).await };
+            rt::task::spawn(report).detach();
             return Err("it has lost what it had acknowledged".into());
         }
         let sent = match &request {
@@ -477,7 +477,7 @@ impl Group {
 
     /// Waits until the other members have applied the entry of an index, for at most `limit`.
     /// Members that do not answer are not waited for.
-    pub async fn spread(&self, index: u64, limit: Duration) {
+    pub async fn wait_for_members(&self, index: u64, limit: Duration) {
         let others = self.members().into_iter().filter(|host| *host != self.host);
         let request = RaftRequest::Reached(index);
         futures_util::future::join_all(others.map(|host| self.link.ask(host, &request, limit))).await;

@@ -303,7 +303,8 @@ mod tests {
     use super::*;
     use crate::raft::stored::{Members, Payload};
 
-    /// Every message of this release, as it is sent. A change here means that nodes of two releases do not understand each other.
+    /// The bytes of every message of this release. If they change, nodes of two releases cannot
+    /// decode each other's messages.
     #[test]
     fn the_form_of_messages_stays() {
         let node = Uuid::from_u128(1);

@@ -367,7 +367,7 @@ impl Opened {
 mod tests {
     use super::*;
 
-    /// The written form of each kind of record, byte by byte: a change here is a change of the format.
+    /// The stored bytes of each kind of record. If they change, the format changes.
     #[test]
     fn the_written_form_stays() {
         let id = Uuid::from_u128(0x0102);

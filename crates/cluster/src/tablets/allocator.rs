@@ -133,7 +133,7 @@ mod tests {
         Replication::ByDatacenter(entries.iter().map(|(name, factor)| (name.to_string(), *factor)).collect())
     }
 
-    /// How many tablets each host has.
+    /// The number of tablets of each host.
     fn totals(hosts: &[Host]) -> Vec<u32> {
         hosts.iter().map(|host| host.load.iter().sum()).collect()
     }
@@ -143,7 +143,7 @@ mod tests {
         let cases: Vec<(&str, Replication, u32, Vec<u32>)> = vec![
             ("a/1:2 a/2:2 a/3:2", factors(&[("a", 3)]), 16, vec![16, 16, 16]),
             ("a/1:2 a/1:2 a/1:2", factors(&[("a", 2)]), 64, vec![43, 43, 42]),
-            // As each rack has one copy of everything, the nodes of the larger rack have less each.
+            // Each rack has one replica of everything, so each node of the larger rack has fewer.
             ("a/1:2 a/1:2 a/2:2", factors(&[("a", 2)]), 16, vec![8, 8, 16]),
             // Larger nodes get more.
             ("a/1:1 a/1:3", factors(&[("a", 1)]), 16, vec![4, 12]),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_nodes_are_told() {
+    fn too_few_nodes_are_an_error() {
         let none = BTreeMap::new();
         let refused = place(1, &factors(&[("a", 3)]), &none, &mut hosts("a/1:1 a/2:1")).expect_err("two nodes");
         assert_eq!(refused, StrategyError::TooFewNodes { datacenter: "a".into(), factor: 3 });

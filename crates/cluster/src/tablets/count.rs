@@ -79,7 +79,7 @@ mod tests {
             (vec![home(6, 3, 0)], TabletCountHints { at_least: 100, at_most: Some(4), ..plain }, 4),
             (vec![home(6, 3, 0)], TabletCountHints { per_shard: Some(40.0), ..plain }, 64),
             (vec![home(6, 3, 0), home(24, 3, 0)], plain, 64),
-            // 600 replicas are the goal: with as many again, half of what was wanted.
+            // The goal is 600 replicas. With 600 from other tables, the count is halved.
             (vec![home(6, 3, 600)], plain, 16),
             (vec![home(6, 3, 6000)], plain, 2),
             (vec![home(6, 3, 60_000)], plain, 1),

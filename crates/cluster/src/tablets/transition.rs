@@ -313,7 +313,7 @@ mod tests {
                 for steps in 0.. {
                     assert!(steps < 10, "{begin:?} goes round in circles");
                     let Next::Stage(next) = stage.next() else { break };
-                    // Nobody reads where writes of the stage before did not go.
+                    // Reads must not use replicas that writes of the previous stage did not reach.
                     let reads = next.reads();
                     assert!(stage.writes() == Set::Both || stage.writes() == reads, "{stage:?} -> {next:?}");
                     assert!(order(next.writes()).abs_diff(order(stage.writes())) <= 1, "{stage:?} -> {next:?}");

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 /// The answer of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Heard {
+pub struct DiscoveryAnswer {
     /// The host id of the node at the address.
     pub host: HostId,
     /// The addresses that it knows, including its own.
@@ -39,7 +39,7 @@ pub struct Discovery {
     host: HostId,
     address: SocketAddr,
     known: BTreeSet<SocketAddr>,
-    heard: BTreeMap<SocketAddr, Heard>,
+    heard: BTreeMap<SocketAddr, DiscoveryAnswer>,
 }
 
 impl Discovery {
@@ -70,7 +70,7 @@ impl Discovery {
     }
 
     /// Records an answer.
-    pub fn heard(&mut self, from: SocketAddr, heard: Heard) {
+    pub fn heard(&mut self, from: SocketAddr, heard: DiscoveryAnswer) {
         if heard.host == self.host {
             // The address is another address of this node.
             self.known.remove(&from);
@@ -121,7 +121,7 @@ mod tests {
         let known = nodes[asker].known().clone();
         nodes[asked].add_known(known);
         let (from, other) = (nodes[asked].address, &nodes[asked]);
-        let heard = Heard { host: other.host, known: other.known.clone(), in_cluster: false };
+        let heard = DiscoveryAnswer { host: other.host, known: other.known.clone(), in_cluster: false };
         nodes[asker].heard(from, heard);
     }
 
@@ -135,26 +135,27 @@ mod tests {
     #[test]
     fn who_is_in_a_cluster_is_joined() {
         let mut one = node(1, &[2, 3]);
-        one.heard(address(3), Heard { host: host(3), known: [address(3)].into(), in_cluster: true });
+        one.heard(address(3), DiscoveryAnswer { host: host(3), known: [address(3)].into(), in_cluster: true });
         assert_eq!(one.verdict(), Verdict::Join([address(3)].into()));
     }
 
     #[test]
     fn another_address_of_the_node_itself_is_nobody() {
         let mut one = node(1, &[9]);
-        one.heard(address(9), Heard { host: host(1), known: [address(1)].into(), in_cluster: false });
+        one.heard(address(9), DiscoveryAnswer { host: host(1), known: [address(1)].into(), in_cluster: false });
         assert_eq!(one.verdict(), Verdict::Begin);
     }
 
     proptest! {
-        /// Whatever the seeds and in whatever order nodes ask: of those that come to know each other exactly one begins, the lowest.
+        /// For any seeds and any order of questions: of the nodes that learn of each other, exactly
+        /// one creates the cluster, the one with the lowest id.
         #[test]
         fn exactly_one_begins(
             seeds in prop::collection::vec(prop::collection::vec(0..5u8, 1..3), 2..6),
             asks in prop::collection::vec((0..6usize, 0..6usize), 0..60),
         ) {
             let count = seeds.len() as u8;
-            // All are connected by the first one, as operators are told to do.
+            // All nodes are connected through the first one, as the docs require.
             let mut nodes: Vec<Discovery> = seeds.iter().enumerate()
                 .map(|(n, seeds)| {
                     let seeds: Vec<u8> = seeds.iter().map(|seed| seed % count + 1).chain([1]).collect();
@@ -175,7 +176,8 @@ mod tests {
                 if asker != asked && knows {
                     ask(&mut nodes, asker, asked);
                 }
-                // The first is alone in its list at the beginning unless its seeds name others, and may begin at once.
+                // Unless its seeds name others, the first node knows only itself at the start, and
+                // may create the cluster at once.
                 look(&nodes, &mut begun);
             }
             prop_assert!(begun.len() <= 1, "{begun:?} begin");

@@ -6,7 +6,7 @@
 //! all metadata. A node must not be admitted twice under two identities, nor with an address that
 //! another node has.
 
-use super::discovery::{Discovery, Heard, Verdict};
+use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
 use super::locate::Locator;
 use super::{Node, NodeState, Topology, features};
 use crate::metadata::{ChangeError, MetadataService, Op, change};
@@ -180,7 +180,7 @@ async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
             node.internode()
         );
         if is_news(&why) {
-            tracing::warn!(why, "a node is not let in yet");
+            tracing::warn!(why, "a node is not admitted yet");
         }
         return JoinResponse::Later(why);
     }
@@ -190,7 +190,7 @@ async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
         // A member took another member's address. The other member may still be located at its new
         // address.
         if is_news(&why) {
-            tracing::info!(%host, why, "a member with a new address is not let in yet");
+            tracing::info!(%host, why, "a member with a new address is not admitted yet");
         }
         return JoinResponse::Later(why);
     }
@@ -205,13 +205,13 @@ async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
         Ok(()) => {}
         Err(ChangeError::Refused(NotAdmitted::Ever(why))) => {
             if is_news(&why) {
-                tracing::warn!(%host, why, "a node is not let in");
+                tracing::warn!(%host, why, "a node is not admitted");
             }
             return JoinResponse::Refused(why);
         }
         Err(ChangeError::Refused(NotAdmitted::Yet(why))) => {
             if is_news(&why) {
-                tracing::warn!(%host, why, "a node is not let in yet");
+                tracing::warn!(%host, why, "a node is not admitted yet");
             }
             return JoinResponse::Later(why);
         }
@@ -221,7 +221,7 @@ async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
         Ok(()) => {
             tracing::info!(%host, "a node joins the cluster");
             if let Some(replaced) = replaced {
-                tracing::warn!(%host, %replaced, "the node takes the address of one that never finished joining and does not answer: that one has left for good");
+                tracing::warn!(%host, %replaced, "the node takes the address of a member that never finished joining and is down: that member has left the cluster");
             }
             JoinResponse::Welcome(service.current().topology.members().map(|node| (**node).clone()).collect())
         }
@@ -251,7 +251,7 @@ fn place(topology: &Topology, host: HostId) -> Option<SocketAddr> {
 fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: HostId) -> Result<(), NotAdmitted> {
     match now {
         now if now == seen => Ok(()),
-        Some(now) => Err(NotAdmitted::Yet(format!("a node of the id {host} was let in a moment ago, at {now}"))),
+        Some(now) => Err(NotAdmitted::Yet(format!("a node with the id {host} was admitted a moment ago, at {now}"))),
         None => Err(NotAdmitted::Yet(format!("node {host} was removed a moment ago"))),
     }
 }
@@ -432,7 +432,7 @@ pub fn address_book<'a>(nodes: impl Iterator<Item = &'a Node>) -> AddressBook {
 
 /// The result of a search.
 #[derive(Debug)]
-pub enum Found {
+pub enum SearchOutcome {
     /// There is no cluster: this node creates it.
     Nothing,
     /// A cluster has admitted this node; these are its members.
@@ -442,7 +442,7 @@ pub enum Found {
 /// Searches for a cluster from `seeds`, and has this node admitted if there is one. On shard 0,
 /// while [`serve`] answers questions. Returns an error if the cluster refuses. Continues for as
 /// long as no node answers.
-pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr>) -> Result<Found, String> {
+pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr>) -> Result<SearchOutcome, String> {
     let searching = Rc::new(Searching(RefCell::new(Discovery::new(own.host, own.internode(), seeds))));
     rt::shard::install(searching.clone());
     let found = search_with(internode, own, &searching).await;
@@ -450,7 +450,7 @@ pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr
     found
 }
 
-async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searching) -> Result<Found, String> {
+async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searching) -> Result<SearchOutcome, String> {
     let mut reported = rt::time::now();
     loop {
         let (addresses, known) = {
@@ -464,17 +464,18 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
             let mut search = searching.0.borrow_mut();
             match answer {
                 Ok((Party { host, .. }, JoinResponse::InCluster)) => {
-                    search.heard(address, Heard { host, known: [address].into(), in_cluster: true });
+                    search.heard(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
                 }
                 Ok((Party { host, .. }, JoinResponse::Searching(known))) => {
-                    search.heard(address, Heard { host, known, in_cluster: false });
+                    search.heard(address, DiscoveryAnswer { host, known, in_cluster: false });
                 }
                 Ok((_, other)) => {
                     search.lost(address);
                     last_error = Some(format!("{address}: {other:?}"));
                 }
                 Err(NoAnswer::Own) => {
-                    search.heard(address, Heard { host: own.host, known: BTreeSet::new(), in_cluster: false });
+                    search
+                        .heard(address, DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false });
                 }
                 Err(NoAnswer::Ever(why)) => return Err(why),
                 Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
@@ -485,9 +486,9 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
         }
         let verdict = searching.0.borrow().verdict();
         match verdict {
-            Verdict::Begin => return Ok(Found::Nothing),
+            Verdict::Begin => return Ok(SearchOutcome::Nothing),
             Verdict::Join(members) => match join(internode, own, members).await {
-                Ok(Some(nodes)) => return Ok(Found::Cluster(nodes)),
+                Ok(Some(nodes)) => return Ok(SearchOutcome::Cluster(nodes)),
                 Ok(None) => {}
                 Err(why) => return Err(why),
             },
@@ -559,7 +560,7 @@ pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<
         match admit_node(&service, own.clone()).await {
             JoinResponse::Welcome(_) => return Ok(true),
             JoinResponse::Refused(why) => return Err(why),
-            other => tracing::info!(answer = ?other, "this node leads, and is not let in yet"),
+            other => tracing::info!(answer = ?other, "this node is the leader, and is not admitted yet"),
         }
     }
     Ok(false)
@@ -583,11 +584,11 @@ async fn join(
             Ok((Party { host, .. }, JoinResponse::Refused(why))) => {
                 return Err(format!("node {host} at {address} refuses: {why}"));
             }
-            Ok((_, other)) => tracing::info!(%address, answer = ?other, "not let in yet"),
+            Ok((_, other)) => tracing::info!(%address, answer = ?other, "not admitted yet"),
             Err(NoAnswer::Ever(why)) => return Err(why),
             Err(NoAnswer::Twin(why)) => return Err(why),
             Err(NoAnswer::Own) => {}
-            Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not let in yet"),
+            Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),
         }
     }
     Ok(None)

@@ -189,7 +189,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
             Finding::Several => {
                 tracing::warn!(
                     node = %host, addresses = ?answered,
-                    "several nodes have the id of this member: none of them is believed; is a data directory a copy of the other's?"
+                    "several nodes have the id of this member: none of them is accepted; is a data directory a copy of the other's?"
                 );
                 None
             }

@@ -144,7 +144,7 @@ impl MigrationDriver {
                     Ok(false) => break,
                     Err(error) => {
                         if reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
-                            tracing::warn!(%error, "tablets do not get on; trying again");
+                            tracing::warn!(%error, "tablets do not progress; trying again");
                             reported = Some(rt::time::now());
                         }
                         break;

@@ -77,7 +77,7 @@ pub(crate) mod tests {
     use super::*;
     use uuid::Uuid;
 
-    /// A node with all that tests do not look at filled in.
+    /// A node with default values for everything that tests do not check.
     pub(crate) fn node(n: u8, datacenter: &str, rack: &str) -> Node {
         let address = IpAddr::from([127, 0, 0, n]);
         Node {

@@ -34,7 +34,7 @@ pub async fn run(is_down: impl Fn(HostId) -> bool) {
         if voters != group.voters()
             && let Err(error) = group.set_voters(&voters).await
         {
-            tracing::info!(%error, "who votes on metadata could not be changed; trying again");
+            tracing::info!(%error, "the voters of the metadata group could not be changed; trying again");
         }
         let gone = left(&topology, &group);
         if !gone.is_empty()
@@ -56,7 +56,7 @@ pub async fn run(is_down: impl Fn(HostId) -> bool) {
 
 /// Waits until this node, which has just joined, is a voter, if the voters' rule selects it. An
 /// operator who sees three nodes serve clients expects the cluster to survive the loss of one.
-/// After [`VOTE`] the node serves clients anyway.
+/// After ten seconds the node serves clients anyway.
 pub async fn wait_for_vote(service: &MetadataService, is_down: impl Fn(HostId) -> bool) {
     let (Some(group), own) = (service.group(), service.info().host_id) else { return };
     let until = Deadline::after(VOTE);

@@ -123,7 +123,7 @@ mod tests {
         HostId(Uuid::from_u128(n as u128 + 1))
     }
 
-    /// Nodes as `datacenter/rack` with `!` for a dead one and `*` for a present voter.
+    /// Nodes as `datacenter/rack`, with `!` for a dead node and `*` for a present voter.
     fn nodes<'a>(list: &[&'a str]) -> Vec<Candidate<'a>> {
         list.iter()
             .enumerate()
@@ -161,7 +161,7 @@ mod tests {
         let votes = chosen(&three);
         assert_eq!(votes.len(), 5);
         assert!(votes.iter().filter(|n| **n < 3).count() <= 2);
-        // Two of the big one and one of each other: four, of which one goes.
+        // Two of the large datacenter and one of each other make four, one of which is removed.
         assert_eq!(chosen(&["a/1", "a/1", "a/1", "b/1", "c/1"]), [0, 3, 4]);
         let two = chosen(&["a/1", "a/1", "a/1", "b/1", "b/1", "b/1"]);
         assert_eq!(two.len(), 5);
@@ -198,7 +198,7 @@ mod tests {
             if living.len() > 2 && voters.len() > 2 {
                 prop_assert!(living.iter().all(|dc| of(dc) * 2 < voters.len()));
             }
-            // Choosing again changes nothing, and the order of the candidates does not matter.
+            // Choosing again changes nothing, and the order of the candidates has no effect.
             for node in &mut candidates {
                 node.votes = voters.contains(&node.host);
             }

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
-    /// The name, without its directory. Names that are not UTF-8 are shown with replacement characters.
+    /// The name, without its directory. Names that are not UTF-8 are shown with replacement
+    /// characters.
     pub name: String,
     /// Whether it is a directory.
     pub is_dir: bool,

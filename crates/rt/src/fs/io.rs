@@ -73,8 +73,8 @@ impl Request {
         let fd = self.file.as_raw_fd();
         let offset = self.offset as libc::off_t;
         loop {
-            // SAFETY: the file is open as long as `self.file` lives; the memory is owned by `self`, and the lengths stay
-            // within it.
+            // SAFETY: the file is open as long as `self.file` lives; the memory is owned by `self`,
+            // and the lengths stay within it.
             let n = unsafe {
                 match &mut self.op {
                     Op::Read { into, len } => {

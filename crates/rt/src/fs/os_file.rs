@@ -116,7 +116,8 @@ fn clear_direct(file: &std::fs::File) -> io::Result<()> {
 /// assumed.
 #[allow(unsafe_code)]
 fn direct_alignment(file: &std::fs::File) -> Option<Alignment> {
-    // SAFETY: an all-zero statx is valid; the call fills it for an open descriptor and an empty path.
+    // SAFETY: an all-zero statx is valid; the call fills it for an open descriptor and an empty
+    // path.
     let stat = unsafe {
         let mut stat: libc::statx = std::mem::zeroed();
         let flags = libc::AT_EMPTY_PATH;

@@ -108,7 +108,8 @@ impl Ring {
             };
         let event = eventfd()?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
-        // SAFETY: an `OwnedFd` that is never replaced stays open and the same as long as the `AsyncFd` owns it.
+        // SAFETY: an `OwnedFd` that is never replaced stays open and the same as long as the
+        // `AsyncFd` owns it.
         #[allow(unsafe_code)]
         let event = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }.map_err(io::Error::from)?;
         let inner = Inner {
@@ -236,7 +237,7 @@ impl Ring {
             if let Err(error) = inner.ring.submit_and_wait(1)
                 && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
             {
-                tracing::error!(%error, "io_uring does not complete; its memory is given up");
+                tracing::error!(%error, "io_uring does not complete its requests; their memory is leaked");
                 drop(inner);
                 let slots = std::mem::take(&mut self.inner.borrow_mut().slots);
                 std::mem::forget(slots);
@@ -288,8 +289,9 @@ impl Inner {
             let slot = &mut self.slots[key];
             slot.state = State::InKernel;
             let entry = entry(&mut slot.request).user_data(key as u64);
-            // SAFETY: the file and memory that the entry names are owned by the slot, which stays until the kernel has
-            // completed the entry; the slab moves slots, but what the entry points to is on the heap behind them.
+            // SAFETY: the file and memory that the entry names are owned by the slot, which stays
+            // until the kernel has completed the entry; the slab moves slots, but what the entry
+            // points to is on the heap behind them.
             #[allow(unsafe_code)]
             let full = unsafe { self.ring.submission().push(&entry) }.is_err();
             assert!(!full, "the limits of the classes exceed the submission ring");

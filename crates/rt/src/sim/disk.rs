@@ -14,7 +14,7 @@ pub(crate) use handle::{SimFile, SimLock};
 use state::{Inode, Refusing, State, UNLIMITED};
 
 use super::derive;
-use super::names::{Entry, Names, normal};
+use super::names::{NameEntry, Names, normal};
 use crate::fs::{DirEntry, Metadata, OpenOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -355,9 +355,9 @@ impl Disk {
         let kind = if existing.is_some() { Kind::Open } else { Kind::Create };
         self.alive(boot)?.refuse_at(kind, &path)?;
         let inode = match existing {
-            Some(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
-            Some(Entry::File(_)) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
-            Some(Entry::File(inode)) => {
+            Some(NameEntry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(NameEntry::File(_)) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
+            Some(NameEntry::File(inode)) => {
                 if options.truncate {
                     self.change(boot, now, |state| {
                         state.inode(inode).set_len(0);
@@ -382,7 +382,7 @@ impl Disk {
     pub(crate) fn rename(&self, boot: u64, now: i64, from: &Path, to: &Path) -> Outcome<()> {
         self.change(boot, now, |state| {
             state.refuse_at(Kind::NewName, &normal(to))?;
-            if let Some(Entry::File(inode)) = state.names.get(&normal(to)) {
+            if let Some(NameEntry::File(inode)) = state.names.get(&normal(to)) {
                 state.inode(inode).unlinked = true;
             }
             state.names.rename(&normal(from), &normal(to))?;
@@ -428,7 +428,7 @@ impl Disk {
 
     pub(crate) fn create_dir_all(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
         let path = normal(path);
-        if self.alive(boot)?.names.get(&path) == Some(Entry::Dir) {
+        if self.alive(boot)?.names.get(&path) == Some(NameEntry::Dir) {
             return Ok(());
         }
         self.change(boot, now, |state| {
@@ -441,8 +441,8 @@ impl Disk {
         let path = normal(path);
         let existing = self.alive(boot)?.names.get(&path);
         match existing {
-            Some(Entry::Dir) => {}
-            Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+            Some(NameEntry::Dir) => {}
+            Some(NameEntry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         self.change(boot, now, |state| {
@@ -466,8 +466,8 @@ impl Disk {
             .map(|(name, entry)| {
                 let name = name.to_string_lossy().into_owned();
                 match entry {
-                    Entry::Dir => DirEntry { name, is_dir: true, len: 0 },
-                    Entry::File(inode) => DirEntry { name, is_dir: false, len: len(inode) },
+                    NameEntry::Dir => DirEntry { name, is_dir: true, len: 0 },
+                    NameEntry::File(inode) => DirEntry { name, is_dir: false, len: len(inode) },
                 }
             })
             .collect())
@@ -478,8 +478,8 @@ impl Disk {
         state.refuse_at(Kind::Name, &normal(path))?;
         match state.names.get(&normal(path)) {
             None => Err(io::ErrorKind::NotFound.into()),
-            Some(Entry::Dir) => Ok(Metadata { len: 0, mtime_micros: 0, is_dir: true }),
-            Some(Entry::File(inode)) => {
+            Some(NameEntry::Dir) => Ok(Metadata { len: 0, mtime_micros: 0, is_dir: true }),
+            Some(NameEntry::File(inode)) => {
                 let inode = state.inode(inode);
                 Ok(Metadata { len: inode.seen.len() as u64, mtime_micros: inode.mtime_micros, is_dir: false })
             }

@@ -104,8 +104,9 @@ pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLo
             run_state.running.store(0, Ordering::Release);
         };
         ctx::enter(&ctx, || {
-            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
-            // when a panic unwinds through here; its context was made on this thread.
+            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when
+            // it is dropped, also when a panic unwinds through here; its context was made on this
+            // thread.
             let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();
             work.schedule();

@@ -4,8 +4,8 @@
 //! advances in steps of one simulated millisecond. Between steps the test injects faults.
 
 use super::net::Cuts;
+use super::pause::PausableShard;
 use super::single::context;
-use super::still::MayStandStill;
 use super::{Disk, EPOCH_NANOS, SimShard, Trace, derive};
 use crate::ctx;
 use crate::executor::{self, RunState, ShardFuture};
@@ -58,7 +58,7 @@ struct Node {
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
-    still_until: Rc<Cell<Duration>>,
+    paused_until: Rc<Cell<Duration>>,
     running: bool,
     /// The world ends when all awaited nodes have ended.
     awaited: bool,
@@ -137,13 +137,13 @@ impl World {
         let ended = Rc::new(Cell::new(false));
         let stop = Rc::new(AtomicBool::new(false));
         let skew = Rc::new(Cell::new(0));
-        let still_until = Rc::new(Cell::new(Duration::ZERO));
+        let paused_until = Rc::new(Cell::new(Duration::ZERO));
         let node = Node {
             disk: disk.clone(),
             ended: ended.clone(),
             stop: stop.clone(),
             skew: skew.clone(),
-            still_until: still_until.clone(),
+            paused_until: paused_until.clone(),
             running: true,
             awaited,
         };
@@ -158,7 +158,7 @@ impl World {
             ended,
             stop,
             skew,
-            still_until,
+            paused_until,
             boots: Cell::new(0),
             now: self.now.clone(),
             ahead: self.ahead.clone(),
@@ -246,21 +246,21 @@ impl World {
         let node = self.get(name);
         node.running = true;
         node.ended.set(false);
-        node.still_until.set(Duration::ZERO);
+        node.paused_until.set(Duration::ZERO);
         self.sim.bounce(name);
     }
 
     /// Pauses the node for `time`, like a suspended machine: none of its tasks run, its clock
     /// advances, and messages to it arrive.
-    pub fn stand_still(&mut self, name: &str, time: Duration) {
+    pub fn pause_node(&mut self, name: &str, time: Duration) {
         let now = self.sim.elapsed();
         self.trace.line(&format!("{} {name} stands still for {time:?}", now.as_millis()));
-        self.get(name).still_until.set(now + time);
+        self.get(name).paused_until.set(now + time);
     }
 
     /// Resumes all paused nodes.
-    pub fn go_on(&mut self) {
-        self.nodes.values().for_each(|node| node.still_until.set(Duration::ZERO));
+    pub fn resume_all(&mut self) {
+        self.nodes.values().for_each(|node| node.paused_until.set(Duration::ZERO));
     }
 
     /// Fires `rt::shard::stopping()` on the node's shards, as a signal would.
@@ -380,7 +380,7 @@ struct Boot {
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
-    still_until: Rc<Cell<Duration>>,
+    paused_until: Rc<Cell<Duration>>,
     boots: Cell<u64>,
     now: Rc<Cell<Duration>>,
     ahead: Rc<Cell<Duration>>,
@@ -419,7 +419,7 @@ impl Boot {
             };
             ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, main).detach());
             let shard = ShardFuture::new(ctx, run_state.clone());
-            let shard = MayStandStill::new(shard, self.now.clone(), self.still_until.clone());
+            let shard = PausableShard::new(shard, self.now.clone(), self.paused_until.clone());
             shards.push(tokio::task::spawn_local(shard));
         }
         let watch_stop = async {

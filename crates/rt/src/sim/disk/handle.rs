@@ -1,6 +1,6 @@
 //! Open files and locks of a simulated disk.
 
-use super::{Disk, Entry, Fault, Kind, Outcome, normal};
+use super::{Disk, Fault, Kind, NameEntry, Outcome, normal};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ impl SimFile {
 
     pub fn is_at(&self, path: &Path) -> Outcome<bool> {
         let state = self.disk.alive(self.boot)?;
-        Ok(matches!(state.names.get(&normal(path)), Some(Entry::File(inode)) if inode == self.inode))
+        Ok(matches!(state.names.get(&normal(path)), Some(NameEntry::File(inode)) if inode == self.inode))
     }
 
     pub fn len(&self) -> Outcome<u64> {

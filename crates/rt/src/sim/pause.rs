@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Sleep;
 
-pub(super) struct MayStandStill {
+pub(super) struct PausableShard {
     shard: ShardFuture,
     /// The world's time.
     now: Rc<Cell<Duration>>,
@@ -19,13 +19,13 @@ pub(super) struct MayStandStill {
     wait: Option<Pin<Box<Sleep>>>,
 }
 
-impl MayStandStill {
-    pub fn new(shard: ShardFuture, now: Rc<Cell<Duration>>, until: Rc<Cell<Duration>>) -> MayStandStill {
-        MayStandStill { shard, now, until, wait: None }
+impl PausableShard {
+    pub fn new(shard: ShardFuture, now: Rc<Cell<Duration>>, until: Rc<Cell<Duration>>) -> PausableShard {
+        PausableShard { shard, now, until, wait: None }
     }
 }
 
-impl Future for MayStandStill {
+impl Future for PausableShard {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

@@ -555,7 +555,7 @@ impl Group {
         changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
     }
 
-    /// Whether a member has all of this leader's log, except for at most [`KEPT`] entries.
+    /// Whether a member has all of this leader's log, except for at most `KEPT` entries.
     pub fn has_caught_up(&self, host: HostId) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();

@@ -138,7 +138,7 @@ def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
         for level in (Level.QUORUM, Level.ALL):
             session.execute(at(level, f"INSERT INTO ks.t (k, v) VALUES (1, {n})"))
             assert session.execute(at(level, "SELECT v FROM ks.t WHERE k = 1")).one().v == n
-    assert "this node stood still" in trio.nodes[2].log_path.read_text()
+    assert "this node was stalled" in trio.nodes[2].log_path.read_text()
     # It still finds out who is.
     trio.wait_up(2)
     trio.kill(0)

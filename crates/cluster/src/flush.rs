@@ -1,9 +1,10 @@
-//! Flush: every shard writes what its memtables hold of a table.
+//! Flush: every shard of this node writes its memtables of a table to sstables.
 
 use engine::Engine;
 use model::id::TableId;
 
-/// Writes the memtables of a table into sstables, on every shard. The error says which shard failed and why.
+/// Flushes the memtables of a table on every shard of this node. The error names the shard that
+/// failed and the reason.
 pub async fn flush(table: TableId) -> Result<(), String> {
     let work = rt::shard::call_all(move || async move {
         let engine = rt::shard::service::<Engine>();

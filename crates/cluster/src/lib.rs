@@ -1,11 +1,12 @@
-//! Which node and shard owns which tablet, and how that changes: the control plane.
+//! The control plane: which node and shard owns which tablet, and how that changes.
 //!
-//! It keeps one numbered, immutable snapshot of schema, nodes and tablets per shard. Changes are
-//! agreed upon by the Raft group of the cluster and applied on all shards of all nodes. It never
-//! imports the coordinator, which asks the owners for data; it parses no CQL and opens no sstable.
+//! Each shard holds a numbered, immutable snapshot of the schema, the nodes and the tablets. The
+//! cluster's Raft group agrees on changes, and all shards of all nodes apply them in the same
+//! order. This crate never imports `coordinator`, which sends requests to the owners. It parses no
+//! CQL and opens no sstable.
 //!
-//! Reading order: [`tablets`], [`topology`], [`metadata`], [`raft`], [`placement`]; [`truncate`],
-//! [`flush`], [`refresh`] (what all shards do with a table).
+//! Reading order: [`tablets`], [`topology`], [`metadata`], [`raft`], [`placement`]; then
+//! [`truncate`], [`flush`] and [`refresh`], which run on all shards.
 
 pub mod flush;
 pub mod metadata;

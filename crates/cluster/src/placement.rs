@@ -1,13 +1,15 @@
-//! Placing a new table: what its keyspace and options ask for, over the nodes that there are. Pure.
+//! Placement of a new table: chooses the replicas of its tablets from the keyspace's replication
+//! options, the table's options and the current nodes. Pure.
 
 use crate::metadata::{KeyspaceDefinition, Metadata, NodeInfo};
 use crate::tablets::allocator::{self, Host};
-use crate::tablets::count::{self, Home, Wishes};
+use crate::tablets::count::{self, Home, TabletCountHints};
 use crate::tablets::strategy::{Replication, StrategyError, racks_by_datacenter};
 use crate::tablets::{TabletMap, allocate, initial_count};
 use std::collections::BTreeMap;
 
-/// The nodes that new tablets may go to, with what they have. A node that is not in the topology yet is alone.
+/// The nodes that can receive new tablets, with their load. If no member is in state `Normal` yet,
+/// the result is this node alone.
 pub fn hosts(metadata: &Metadata, node: &NodeInfo) -> Vec<Host> {
     let host = |id, datacenter: &String, rack: &String, shards| Host {
         id,
@@ -26,7 +28,7 @@ pub fn hosts(metadata: &Metadata, node: &NodeInfo) -> Vec<Host> {
     hosts
 }
 
-/// The racks of each datacenter, with how many nodes each has.
+/// The racks of each datacenter, with the number of nodes in each rack.
 pub fn racks(hosts: &[Host]) -> BTreeMap<&str, BTreeMap<&str, u32>> {
     let mut racks: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
     for host in hosts {
@@ -35,19 +37,20 @@ pub fn racks(hosts: &[Host]) -> BTreeMap<&str, BTreeMap<&str, u32>> {
     racks
 }
 
-/// Where the tablets of a new table of a keyspace go.
+/// Chooses the replicas of each tablet of a new table of a keyspace.
 pub fn place(
     metadata: &Metadata,
     node: &NodeInfo,
     keyspace: &KeyspaceDefinition,
-    wishes: Wishes,
+    hints: TabletCountHints,
 ) -> Result<TabletMap, StrategyError> {
     let mut hosts = hosts(metadata, node);
     if let [only] = &hosts[..] {
-        // Alone, a node has one copy of everything, whatever the factor is: it says what there will be with more nodes.
+        // A single node holds one replica of each tablet, whatever the replication factor is. The
+        // factor takes effect for tables that are created once there are more nodes.
         let shards = only.load.len() as u32;
-        let per_shard = (wishes.per_shard.unwrap_or(0.0).max(0.0) * f64::from(shards)).ceil() as u32;
-        let count = initial_count(shards, 1, wishes.at_least.max(per_shard), wishes.at_most);
+        let per_shard = (hints.per_shard.unwrap_or(0.0).max(0.0) * f64::from(shards)).ceil() as u32;
+        let count = initial_count(shards, 1, hints.at_least.max(per_shard), hints.at_most);
         return Ok(allocate(count, only.id, &only.load));
     }
     let datacenters: Vec<String> = racks(&hosts).keys().map(|name| (*name).to_owned()).collect();
@@ -64,7 +67,7 @@ pub fn place(
             })
             .collect(),
     };
-    allocator::place(count::for_new_table(&homes, wishes), &replication, &racks, &mut hosts)
+    allocator::place(count::for_new_table(&homes, hints), &replication, &racks, &mut hosts)
 }
 
 fn home(hosts: &[Host], factor: u32, is_there: impl Fn(&Host) -> bool) -> Home {

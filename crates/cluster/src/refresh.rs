@@ -1,6 +1,7 @@
-//! Refresh: sstables that an operator put into a table's `upload` directory become part of it, on all shards.
+//! Refresh: loads the sstables in a table's `upload` directory into the table, on all shards.
 //!
-//! Shard 0 leads; every shard copies a share of the files. All or none are loaded, whatever happens (`engine/upload.rs`).
+//! Shard 0 leads, and every shard copies a share of the files. Either all sstables are loaded or
+//! none, also after a crash (`engine/upload.rs`).
 
 use crate::metadata::MetadataService;
 use engine::upload::{LoadedPiece, Uploaded};
@@ -12,24 +13,24 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What was loaded.
+/// The result of a refresh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refreshed {
-    /// Where they lay.
+    /// The `upload` directory.
     pub dir: PathBuf,
-    /// Sstables that were found and loaded.
+    /// Number of sstables that were found and loaded.
     pub sstables: usize,
-    /// Partitions in them.
+    /// Number of partitions in the loaded pieces.
     pub partitions: u64,
-    /// Bytes on disk that they take now.
+    /// Bytes on disk of the loaded pieces.
     pub bytes: u64,
 }
 
-/// The tables that are being loaded now. On shard 0.
+/// The tables with a running refresh. On shard 0.
 #[derive(Default)]
 struct Loading(RefCell<HashSet<TableId>>);
 
-/// A table in [`Loading`], until dropped.
+/// Marks a table as loading in [`Loading`] until dropped.
 struct Turn(Rc<Loading>, TableId);
 
 impl Turn {
@@ -52,8 +53,8 @@ impl Drop for Turn {
     }
 }
 
-/// Loads what lies in a table's `upload` directory. From any shard; goes on when the caller goes away. The error says why nothing was
-/// loaded, or that a restart is needed.
+/// Loads the sstables in a table's `upload` directory. Callable from any shard. The load continues
+/// if the caller stops waiting. The error says why nothing was loaded, or that a restart is needed.
 pub async fn refresh(table: TableId) -> Result<Refreshed, String> {
     rt::shard::call(ShardId(0), move || async move {
         let task = rt::task::spawn(lead(table));
@@ -92,8 +93,8 @@ async fn lead(table: TableId) -> Result<Refreshed, String> {
     Ok(done)
 }
 
-/// A table's tablets on this node, and the shard of each, by tablet. Partitions of other tablets are refused: this node would not
-/// answer for them.
+/// A table's tablets on this node, and the shard of each tablet. Partitions of other tablets are
+/// refused, because this node does not serve them.
 fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, HashMap<u32, ShardId>), String> {
     let service = rt::shard::service::<MetadataService>();
     let metadata = service.current();
@@ -106,7 +107,7 @@ fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, HashMap<u32, ShardId>
     Ok((ids.map(|id| TabletRange { id, range: table.tablets.range(id) }).collect(), owners))
 }
 
-/// Has every shard copy a share of the files. On an error no copy is left.
+/// Makes every shard copy a share of the files. After an error no copy is left.
 async fn copy(
     engine: &Engine,
     table: TableId,
@@ -135,7 +136,7 @@ async fn copy(
     match failure {
         None => Ok(pieces),
         Some(failure) => {
-            // A table that is gone took its directory with it.
+            // The directory of a dropped table is already deleted.
             let _ = engine.discard_loaded(table, &pieces).await;
             Err(failure)
         }

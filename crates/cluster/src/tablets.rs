@@ -1,6 +1,7 @@
-//! Tablets: the token ranges of a table and the shards that hold them. Pure.
+//! Tablets: the token ranges of a table, and the shards that hold their replicas. Pure.
 //!
-//! A table has 2^k tablets; tablet i owns the tokens (last(i-1), last(i)], the last one up to the greatest token.
+//! A table has 2^k tablets. Tablet i owns the tokens (last(i-1), last(i)]; the last tablet ends at
+//! the greatest token.
 
 pub mod allocator;
 pub mod count;
@@ -16,13 +17,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use transition::{Replicas, Transition, WriteSet};
 
-/// Tablet replicas a shard gets of each new table (`tablets_initial_scale_factor`).
+/// Tablet replicas that each shard gets of a new table (`tablets_initial_scale_factor`).
 pub const INITIAL_SCALE_FACTOR: u32 = 10;
 
-/// The most tablets a table may have, as a power of two.
+/// The maximum number of tablets of a table, as a power of two.
 pub const MAX_LOG2_COUNT: u8 = 16;
 
-/// One copy of a tablet.
+/// One replica of a tablet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, serde::Serialize, serde::Deserialize)]
 pub struct TabletReplica {
     /// The node.
@@ -31,18 +32,19 @@ pub struct TabletReplica {
     pub shard: u16,
 }
 
-/// Where a table's tablets are.
+/// The replicas and transitions of a table's tablets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TabletMap {
     log2_count: u8,
-    /// Shared between the maps of a table whose tablets are on the move: each step makes a new map.
+    /// Shared between the maps of a table whose tablets move, because each step creates a new map.
     replicas: Rc<Vec<Replicas>>,
-    /// The tablets that are on the move; mostly none.
+    /// The transitions of the tablets that move; usually empty.
     transitions: BTreeMap<u32, Transition>,
 }
 
 impl TabletMap {
-    /// A map of `replicas.len()` tablets, which must be a power of two.
+    /// A map of `replicas.len()` tablets. `None` unless that is a power of two of at most
+    /// `2^MAX_LOG2_COUNT`.
     pub fn new(replicas: Vec<SmallVec<[TabletReplica; 1]>>) -> Option<Self> {
         let log2_count = replicas.len().checked_ilog2()? as u8;
         (replicas.len().is_power_of_two() && log2_count <= MAX_LOG2_COUNT).then(|| TabletMap {
@@ -52,7 +54,7 @@ impl TabletMap {
         })
     }
 
-    /// How many tablets there are.
+    /// The number of tablets.
     #[inline]
     pub fn count(&self) -> u32 {
         self.replicas.len() as u32
@@ -76,7 +78,7 @@ impl TabletMap {
         Token((((tablet as u64 + 1) << (64 - self.log2_count)) - 1).wrapping_sub(1 << 63) as i64)
     }
 
-    /// The token before a tablet's first one; the least token for the first tablet.
+    /// The token before a tablet's first token; the least token for the first tablet.
     #[inline]
     pub fn first_token(&self, tablet: u32) -> Token {
         if tablet == 0 { Token(i64::MIN) } else { self.last_token(tablet - 1) }
@@ -88,13 +90,14 @@ impl TabletMap {
         PartitionRange::tokens(self.first_token(tablet), self.last_token(tablet))
     }
 
-    /// Its copies.
+    /// The replicas of a tablet. During a transition these are the old replicas.
     #[inline]
     pub fn replicas(&self, tablet: u32) -> &[TabletReplica] {
         &self.replicas[tablet as usize]
     }
 
-    /// The only copy of a tablet, if it is this node's and not on the move. What each node stores by itself is on shard 0.
+    /// The only replica of a tablet, if it is on `host` and the tablet is not in a transition. A
+    /// node-local table is on shard 0.
     #[inline]
     pub fn only_replica(&self, tablet: u32, host: HostId) -> Option<TabletReplica> {
         if !self.transitions.is_empty() && self.transitions.contains_key(&tablet) {
@@ -107,7 +110,7 @@ impl TabletMap {
         }
     }
 
-    /// The copies of a tablet that reads may use.
+    /// The replicas of a tablet that reads may use.
     #[inline]
     pub fn read_set(&self, tablet: u32) -> &[TabletReplica] {
         let replicas = self.replicas(tablet);
@@ -117,7 +120,8 @@ impl TabletMap {
         self.transitions.get(&tablet).map_or(replicas, |moving| moving.read_set(replicas))
     }
 
-    /// The other copies that are read, before or after this stage of a tablet's move; none: no others are.
+    /// The replicas that reads used before this stage of the tablet's transition, or will use after
+    /// it. `None` outside a transition, and in a stage that writes to one set only.
     #[inline]
     pub fn other_read_set(&self, tablet: u32) -> Option<Replicas> {
         if self.transitions.is_empty() {
@@ -126,7 +130,8 @@ impl TabletMap {
         self.transitions.get(&tablet)?.other_read_set(self.replicas(tablet))
     }
 
-    /// The copies of a tablet that writes go to; none: [`TabletMap::replicas`], for the tablet is not on the move.
+    /// The replicas that writes go to during a transition. `None` outside one: writes then go to
+    /// [`TabletMap::replicas`].
     #[inline]
     pub fn moving_write_set(&self, tablet: u32) -> Option<WriteSet> {
         if self.transitions.is_empty() {
@@ -135,22 +140,23 @@ impl TabletMap {
         self.transitions.get(&tablet).map(|moving| moving.write_set(self.replicas(tablet)))
     }
 
-    /// The transition that a tablet is in.
+    /// The transition of a tablet.
     pub fn transition(&self, tablet: u32) -> Option<&Transition> {
         self.transitions.get(&tablet)
     }
 
-    /// All tablets that are on the move.
+    /// All tablets with a transition.
     pub fn transitions(&self) -> impl Iterator<Item = (u32, &Transition)> {
         self.transitions.iter().map(|(tablet, moving)| (*tablet, moving))
     }
 
-    /// Begins a tablet's transition, or brings it to another stage.
+    /// Begins a tablet's transition, or replaces its stage.
     pub fn set_transition(&mut self, tablet: u32, transition: Transition) {
         self.transitions.insert(tablet, transition);
     }
 
-    /// Ends a tablet's transition; `moved`: the new copies are the tablet's from now on, else the old ones stay. False if it was in none.
+    /// Ends a tablet's transition. With `moved`, the new replicas replace the old ones. Returns
+    /// false if the tablet had no transition.
     pub fn end_transition(&mut self, tablet: u32, moved: bool) -> bool {
         let Some(ended) = self.transitions.remove(&tablet) else { return false };
         if moved {
@@ -159,24 +165,25 @@ impl TabletMap {
         true
     }
 
-    /// Who has a copy of a tablet, or is getting one, or has not yet parted with it.
+    /// All replicas of a tablet: the current ones, and during a transition also the new ones.
     pub fn holders(&self, tablet: u32) -> impl Iterator<Item = TabletReplica> + '_ {
         let old = self.replicas(tablet);
         let new = self.transitions.get(&tablet).map_or(&[][..], |moving| &moving.new_replicas);
         old.iter().chain(new.iter().filter(|replica| !old.contains(replica))).copied()
     }
 
-    /// The shard of a node that holds a tablet, or is getting it; nodes have at most one.
+    /// The shard of a node that holds or receives a replica of a tablet. A node has at most one
+    /// replica of a tablet.
     pub fn shard_on(&self, tablet: u32, host: HostId) -> Option<u16> {
         self.holders(tablet).find(|replica| replica.host == host).map(|replica| replica.shard)
     }
 
-    /// Whether each node stores the table by itself.
+    /// Whether the table is node-local: each node stores its own data.
     pub fn is_node_local(&self) -> bool {
         self.replicas.iter().all(|replicas| replicas.is_empty())
     }
 
-    /// The tablets whose copies are on this shard of this host, or are coming there.
+    /// The tablets with a replica on this shard of this host, including those that move there.
     pub fn on_shard(&self, host: HostId, shard: ShardId) -> impl Iterator<Item = u32> + '_ {
         let here = TabletReplica { host, shard: shard.0 };
         let comes =
@@ -185,8 +192,8 @@ impl TabletMap {
     }
 }
 
-/// How many tablets a new table gets: about [`INITIAL_SCALE_FACTOR`] a shard, at least `at_least`, at most `at_most`, rounded to a
-/// power of two.
+/// The number of tablets of a new table on one node: about [`INITIAL_SCALE_FACTOR`] per shard, at
+/// least `at_least`, at most `at_most`, rounded to a power of two.
 pub fn initial_count(shards: u32, replication_factor: u32, at_least: u32, at_most: Option<u32>) -> u32 {
     let wanted = (shards * INITIAL_SCALE_FACTOR / replication_factor.max(1)).max(at_least).max(1);
     let wanted = at_most.map_or(wanted, |most| wanted.min(most.max(1)));
@@ -195,7 +202,8 @@ pub fn initial_count(shards: u32, replication_factor: u32, at_least: u32, at_mos
     nearest.min(1 << MAX_LOG2_COUNT)
 }
 
-/// Spreads the tablets of a table over one node's shards, beginning with the shard that has the fewest (`load`: tablets each).
+/// Distributes the tablets of a table over one node's shards. Each tablet goes to the shard with
+/// the fewest tablets; `load` is the number of tablets of each shard.
 pub fn allocate(count: u32, host: HostId, load: &[u32]) -> TabletMap {
     assert!(!load.is_empty(), "a node has shards");
     let mut load = load.to_vec();

@@ -1,12 +1,16 @@
-//! TRUNCATE: every shard of every node drops what it holds of a table.
+//! TRUNCATE: every shard of every node drops its data of a table.
 //!
-//! An epoch of the table begins, by a change of the metadata: each shard makes void what it has before it shows them, and refuses from then on
-//! what was routed by earlier ones, so nothing that is still on its way (a write, a repair, a hint) brings anything back; whoever is refused
-//! tries again by newer metadata, and finds the table empty. It is acknowledged when all nodes have followed. All must be up: one that is not
-//! would follow before it serves again, but nobody could say when. Only a node that has not finished joining may be down: it has no tablets,
-//! and replicas refuse what it would route by earlier metadata.
+//! A change of the metadata begins a new epoch of the table. Before a shard publishes the new
+//! metadata, it discards its data of the table. From then on the shard refuses requests that are
+//! based on earlier metadata. So no write, read repair or hint in flight can restore deleted data.
+//! The coordinator of a refused request retries it with newer metadata, and reads an empty table.
 //!
-//! A table that each node stores by itself is emptied on this node, and no other is asked.
+//! TRUNCATE is acknowledged when all nodes have applied the change. All nodes must be up: a node
+//! that is down applies the change before it serves again, but that may take arbitrarily long. Only
+//! a node that has not finished joining may be down. It has no tablets, and replicas refuse
+//! requests that it bases on earlier metadata.
+//!
+//! For a node-local table only this node's data is dropped.
 
 use crate::metadata::{Metadata, MetadataService, Op, change};
 use crate::topology::barrier::barrier;
@@ -20,9 +24,10 @@ use rt::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Empties a table on every shard of this node. The error says which shard failed and why.
+/// Empties a table on every shard of this node. The error names the shard that failed and the
+/// reason.
 pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
-    // One time for all shards, so that their snapshots are one.
+    // All shards use one timestamp, so that their snapshots form one snapshot.
     let at_micros = rt::time::wall_micros();
     let work = rt::shard::call_all(move || async move {
         let engine = rt::shard::service::<Engine>();
@@ -38,8 +43,9 @@ pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
     }
 }
 
-/// Empties a table of this metadata, which nobody else on this shard may hold on behalf of the statement, on every node. The error says what
-/// stands in the way; if nodes did not follow in time, they do so later.
+/// Empties a table on every node. `metadata` must be the only handle on this shard that the
+/// statement holds, because the barrier waits until the old metadata is unused. The error names the
+/// obstacle. Nodes that do not follow in time apply the change later.
 pub async fn everywhere(metadata: Rc<Metadata>, table: TableId, timeout: Duration) -> Result<(), String> {
     if metadata.table_by_id(table).is_none_or(|known| known.tablets.is_node_local()) {
         return truncate(table, timeout).await;
@@ -53,19 +59,19 @@ pub async fn everywhere(metadata: Rc<Metadata>, table: TableId, timeout: Duratio
             return Err(format!("node {down} is down: all nodes must be up"));
         }
     }
-    // The barrier waits until nobody uses them.
+    // The barrier waits until no request uses this metadata.
     drop(metadata);
     let deadline = Deadline::after(timeout);
     rt::shard::call(ShardId(0), move || begin_epoch(table, deadline)).await
 }
 
-/// The nodes that went down before they had joined.
+/// The nodes that are down and have not finished joining.
 fn lost_while_joining(metadata: &Metadata, internode: Option<&Internode>) -> BTreeSet<HostId> {
     let liveness = internode.map(|internode| internode.liveness());
     metadata.topology.lost_while_joining(|host| liveness.as_ref().is_some_and(|liveness| liveness.is_down(host)))
 }
 
-/// Begins the next epoch of a table and waits until all members have followed. On shard 0.
+/// Begins the next epoch of a table, and waits until all members have followed. On shard 0.
 async fn begin_epoch(table: TableId, deadline: Deadline) -> Result<(), String> {
     let changed = change(move |metadata, _| match metadata.table_by_id(table) {
         Some(_) => {

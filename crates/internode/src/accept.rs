@@ -1,10 +1,11 @@
-//! The port for other nodes: which shard serves a connection, and whether it is welcome.
+//! The port for other nodes: assigns connections to shards, and accepts or rejects them.
 //!
-//! One shard accepts and reads eight bytes; the socket then moves to the shard that they name. What does not begin as a connection between
-//! nodes does is closed and logged, not more often than now and then.
+//! Shard 0 accepts and reads eight bytes. The socket then moves to the shard that they name. A
+//! connection that does not begin with a preamble is closed. The log line for it is throttled.
 
 use super::Internode;
 use super::config::Between;
+use super::connection::{Connection, End, drive};
 use super::dial::read_sealed;
 use super::error::{Rejection, RejectionCode};
 use super::frame::Frames;
@@ -12,7 +13,6 @@ use super::handshake::{Hello, PREAMBLE, Preamble, Reply, Welcome, encode_answer,
 use super::metrics::{Level, count};
 use super::serving::Serving;
 use super::socket::Socket;
-use super::wire::{End, Wire, drive};
 use rt::net::{AcceptErrors, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, TcpListener, TcpStream};
 use rt::shard::{self, ShardId};
 use rt::time::Duration;
@@ -20,12 +20,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// How long a rejected node has to take the reason before its connection is cut.
+/// How long a rejected node has to read the reason before the connection is cut.
 const LINGER: Duration = Duration::from_secs(1);
-/// What a rejected node may send meanwhile.
+/// The maximum bytes that a rejected node may send meanwhile.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// The port for other nodes, open.
+/// The open port for other nodes.
 pub struct InternodeListener {
     listener: TcpListener,
 }
@@ -39,12 +39,13 @@ impl InternodeListener {
         Ok(InternodeListener { listener })
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Accepts connections for all shards, until dropped. Every shard has its [`Internode`] installed.
+    /// Accepts connections for all shards, until dropped. Every shard must have its [`Internode`]
+    /// installed.
     pub(super) async fn accept(self, internode: Rc<Internode>) {
         let mut errors = AcceptErrors::new("another node");
         loop {
@@ -65,19 +66,19 @@ impl InternodeListener {
     }
 }
 
-/// On the accepting shard: finds the shard that is meant.
+/// On the accepting shard: reads the preamble, and passes the socket to the requested shard.
 async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr) {
     let greeting = Level::up(&internode.greeting);
     let mut bytes = [0; PREAMBLE];
     let limit = internode.setting.config.handshake_timeout;
     match rt::time::timeout(limit, stream.read_exact(&mut bytes)).await {
         Ok(Ok(_)) => {}
-        // Whoever only looks whether the port is open.
+        // A port scan, for example.
         Ok(Err(error)) => return tracing::debug!(%from, %error, "a connection ended before it began"),
-        Err(_) => return internode.tell_garbage(from, "nothing came"),
+        Err(_) => return internode.report_garbage(from, "nothing came"),
     }
     let Some(preamble) = Preamble::decode(&bytes) else {
-        return internode.tell_garbage(from, &format!("it began with {}", printable(&bytes)));
+        return internode.report_garbage(from, &format!("it began with {}", printable(&bytes)));
     };
     let to = ShardId((usize::from(preamble.shard) % shard::count()) as u16);
     let detached = match rt::net::detach(stream) {
@@ -86,7 +87,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
     };
     drop(greeting);
     shard::call(to, move || async move {
-        // None when the node is stopping.
+        // The node is stopping.
         let Some(internode) = shard::try_service::<Internode>() else { return };
         match detached.attach() {
             Ok(stream) => rt::task::spawn(serve(internode, stream, from, preamble)).detach(),
@@ -96,12 +97,12 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
     .await;
 }
 
-/// Bytes for a log line.
+/// Escapes bytes for a log line.
 fn printable(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }
 
-/// On the shard that is meant: comes to terms with the other node, then answers it until it goes.
+/// On the requested shard: runs the handshake, then serves the connection until it ends.
 async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, preamble: Preamble) {
     let Some(inside) = internode.gate.enter() else { return };
     if internode.greeting.get() >= internode.setting.config.handshakes as u64 {
@@ -121,12 +122,12 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
     let party = &hello.from;
     let compress = config.compression.applies(internode.setting.place(), (&party.datacenter, &party.rack));
     let counters = internode.counters.clone();
-    let wire = Wire::new(welcome.version, compress, counters.clone());
-    let _listed = internode.list(&wire);
+    let connection = Connection::new(welcome.version, compress, counters.clone());
+    let _listed = internode.list(&connection);
     let _level = Level::up(&counters.served_connections);
     let frames = Frames::new(welcome.version, config.largest_body);
-    let mut role = Serving::new(wire.clone(), party, internode.handlers.clone(), config);
-    let end = drive(&mut socket, frames, &wire, &mut role).await;
+    let mut role = Serving::new(connection.clone(), party, internode.handlers.clone(), config);
+    let end = drive(&mut socket, frames, &connection, &mut role).await;
     drop(role);
     if let End::Bad(bad) = &end {
         tracing::warn!(node = %party.host, %from, error = %bad, "closing a connection of another node");
@@ -137,7 +138,7 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
     drop(inside);
 }
 
-/// None if the other node was rejected, and told so.
+/// `None` if the other node was rejected and has received the reason.
 async fn shake_hands(
     internode: &Internode,
     mut stream: TcpStream,
@@ -158,7 +159,7 @@ async fn shake_hands(
     stream.write_all(&encode_answer(rejected.as_ref().map(|rejection| rejection.code))).await?;
     if let Some(rejection) = rejected {
         count(&internode.counters.rejected);
-        internode.tell(&rejection, from.ip());
+        internode.report_rejection(&rejection, from.ip());
         linger(stream).await;
         return Ok(None);
     }
@@ -168,14 +169,14 @@ async fn shake_hands(
             Err(error) => {
                 count(&internode.counters.rejected);
                 let why = format!("no encrypted connection with the node at {}: {error}", from.ip());
-                internode.tell(&Rejection::new(RejectionCode::Tls, why), from.ip());
+                internode.report_rejection(&Rejection::new(RejectionCode::Tls, why), from.ip());
                 return Ok(None);
             }
         },
         _ => Socket::Plain(stream),
     };
     let Some(hello) = read_sealed::<Hello>(&mut socket).await? else {
-        internode.tell_garbage(from, "its handshake could not be understood");
+        internode.report_garbage(from, "its handshake could not be understood");
         return Ok(None);
     };
     let own_shard = (internode.shard, internode.setting.shards);
@@ -186,14 +187,15 @@ async fn shake_hands(
         Ok(welcome) => Ok(Some((socket, hello, welcome))),
         Err(rejection) => {
             count(&internode.counters.rejected);
-            internode.tell(&rejection, from.ip());
+            internode.report_rejection(&rejection, from.ip());
             linger(socket).await;
             Ok(None)
         }
     }
 }
 
-/// A close with unread input would reset the connection, and the other node might never see the reason.
+/// Closing a socket with unread input would reset the connection, and the other node might never
+/// see the reason.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let drain = async {
         stream.shutdown().await?;

@@ -1,9 +1,9 @@
-//! Where the other nodes are: as the metadata say, and as was found out where the metadata are
-//! outdated. Pure.
+//! The addresses of the other nodes: those in the metadata, and located ones that override outdated
+//! metadata. Pure.
 //!
-//! A found address is an opinion of this node, kept in memory: it lets the members of a cluster
-//! whose nodes moved reach each other, so that they can agree on metadata with the new addresses.
-//! It ends as soon as the metadata say anything new about the node's address.
+//! A located address is knowledge of this node only, in memory. After nodes have moved, it lets the
+//! members reach each other, so that they can agree on metadata with the new addresses. It is
+//! dropped as soon as the metadata has a new address for the node.
 
 use super::config::AddressBook;
 use model::HostId;
@@ -18,7 +18,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Takes the address book of newer metadata.
+    /// Takes over the address book of newer metadata.
     pub fn state(&mut self, book: AddressBook) {
         let before = std::mem::replace(&mut self.stated, book);
         let stated = &self.stated;
@@ -28,8 +28,8 @@ impl Addresses {
         });
     }
 
-    /// Notes where a node was found, or that it is no longer believed to be elsewhere. Only nodes
-    /// of the address book have addresses.
+    /// Records the address at which a node was located, or removes it. Only nodes of the address
+    /// book can have one.
     pub fn find(&mut self, host: HostId, address: Option<SocketAddr>) {
         let stated = self.stated(host);
         match address.filter(|address| stated.is_some_and(|stated| stated != *address)) {
@@ -38,17 +38,17 @@ impl Addresses {
         };
     }
 
-    /// Where the metadata say that a node is.
+    /// The address of a node in the metadata.
     pub fn stated(&self, host: HostId) -> Option<SocketAddr> {
         self.stated.peers.get(&host).map(|peer| peer.address)
     }
 
-    /// The nodes that were found elsewhere.
+    /// The located addresses.
     pub fn found(&self) -> &BTreeMap<HostId, SocketAddr> {
         &self.found
     }
 
-    /// The address book by which nodes are reached.
+    /// The address book with the addresses in use.
     pub fn book(&self) -> AddressBook {
         let mut book = self.stated.clone();
         for (host, address) in &self.found {
@@ -90,8 +90,8 @@ mod tests {
         }
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 3)]), "two have swapped their addresses");
         assert_eq!((addresses.stated(host(1)), addresses.found().len()), (Some(at(1)), 2));
-        // A change of something else, then one that confirms an address, then one that says
-        // something else.
+        // First another node's address changes. Then the metadata confirms the located address.
+        // Then it has a different one.
         addresses.state(book(&[(1, 1), (2, 2), (3, 4)]));
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 4)]));
         addresses.state(book(&[(1, 2), (2, 2), (3, 4)]));

@@ -1,15 +1,16 @@
-//! The asking end of a connection: requests go out, answers find those who wait for them.
+//! The requesting end of a connection: sends requests, and delivers responses to the waiting calls.
 //!
-//! Bounds: requests in flight and bytes that wait to be written; beyond them a call waits its turn, and beyond a number of waiting
-//! calls it is refused. A connection from which nothing comes after something was sent is given up: the other side says soon that it is
-//! alive, whatever it was sent, and goes on saying so as long as it works on something.
+//! The number of requests in flight and of bytes that wait to be written is bounded. Beyond that,
+//! calls wait, and beyond a number of waiting calls they are refused. A connection that is silent
+//! after a request was sent is closed: the other end answers any frame with a keep-alive soon, and
+//! repeats it as long as it works on a request.
 
 use super::config::{InternodeConfig, Verb};
+use super::connection::{Connection, Role, Timer};
 use super::error::{CallError, Refusal, RefusalCode};
 use super::frame::{BadFrame, Frame, HEADER, Head, Kind};
 use super::handshake::Party;
 use super::metrics::{Level, count};
-use super::wire::{Role, Timer, Wire};
 use bytes::Bytes;
 use rt::hash::HashMap;
 use rt::sync::{Deadline, Semaphore};
@@ -21,24 +22,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// How often a connection that waits for answers is looked at.
+/// The interval at which a connection that waits for responses is checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The asking end of an open connection.
+/// The requesting end of an open connection.
 pub(super) struct Channel {
-    pub wire: Rc<Wire>,
-    /// Who answers.
+    pub connection: Rc<Connection>,
+    /// The answering end.
     pub party: Party,
     pending: RefCell<HashMap<u64, Pending>>,
     next_stream: Cell<u64>,
-    /// Requests that may still be sent before an answer comes.
+    /// Permits for requests in flight.
     requests: Semaphore,
-    /// Bytes that may still be queued.
+    /// Permits for bytes to queue.
     room: Semaphore,
-    /// Bytes queued beyond what `room` has: of a request that is larger than all of it.
+    /// Queued bytes beyond the permits of `room`: of a request that is larger than all of them.
     excess: Cell<usize>,
     waiting: Cell<u64>,
-    /// When something was sent, for the first time since something came: the other side owes a sign of life since then.
+    /// When the first frame was sent after the last one arrived. Since then a frame is expected
+    /// from the other end.
     owed_since: Cell<Instant>,
     last_used: Cell<Instant>,
     closed: RefCell<Option<Arc<str>>>,
@@ -51,10 +53,10 @@ enum Pending {
 }
 
 impl Channel {
-    pub fn new(wire: Rc<Wire>, config: InternodeConfig, party: Party) -> Rc<Channel> {
+    pub fn new(connection: Rc<Connection>, config: InternodeConfig, party: Party) -> Rc<Channel> {
         let now = rt::time::coarse_now();
         Rc::new(Channel {
-            wire,
+            connection,
             party,
             pending: RefCell::default(),
             next_stream: Cell::new(1),
@@ -74,12 +76,12 @@ impl Channel {
         self.closed.borrow().is_none()
     }
 
-    /// Ends the connection; who waits is told why.
+    /// Closes the connection. Waiting calls get the reason.
     pub fn close(&self, why: &Arc<str>) {
         let why = self.closed.borrow_mut().get_or_insert_with(|| why.clone()).clone();
         self.requests.close();
         self.room.close();
-        let lost = &self.wire.counters.lost;
+        let lost = &self.connection.counters.lost;
         let mut wakers = Vec::new();
         for pending in self.pending.borrow_mut().values_mut() {
             if let Pending::Waits(waker) = pending {
@@ -89,10 +91,11 @@ impl Channel {
             }
         }
         wakers.into_iter().for_each(Waker::wake);
-        self.wire.end(&why, true);
+        self.connection.end(&why, true);
     }
 
-    /// Asks, and waits for the answer. Dropping the future tells the other side.
+    /// Sends a request and waits for the response. Dropping the future cancels the request on the
+    /// other node.
     pub async fn call(&self, verb: Verb, body: Bytes, deadline: Deadline) -> Result<Bytes, CallError> {
         let cost = (HEADER + body.len()).min(self.config.queued_bytes.min(u32::MAX as usize >> 1)) as u32;
         match (self.requests.try_acquire(), self.room.try_acquire_many(cost)) {
@@ -112,7 +115,7 @@ impl Channel {
             if !self.is_open() {
                 return Err(CallError::Unreachable(self.why_closed()));
             }
-            count(&self.wire.counters.timeouts);
+            count(&self.connection.counters.timeouts);
             return Err(CallError::Timeout);
         }
         let stream = self.next_stream.get();
@@ -124,18 +127,19 @@ impl Channel {
             self.owed_since.set(now);
         }
         self.last_used.set(now);
-        let added = self.wire.push(head, body.into());
-        // What compression saved is given back, what a request has beyond all room is remembered.
+        let added = self.connection.push(head, body.into());
+        // Permits that compression saved are returned. Bytes beyond all permits are counted as
+        // excess.
         match added.checked_sub(cost as usize) {
             Some(more) => self.excess.set(self.excess.get() + more),
             None => self.room.add_permits(cost as usize - added),
         }
-        count(&self.wire.counters.requests_sent);
-        let _level = Level::up(&self.wire.counters.wait_reply);
-        match deadline.limit(Answer { channel: self, stream, came: false }).await {
+        count(&self.connection.counters.requests_sent);
+        let _level = Level::up(&self.connection.counters.wait_reply);
+        match deadline.limit(ResponseFuture { channel: self, stream, came: false }).await {
             Ok(answer) => answer,
             Err(_) => {
-                count(&self.wire.counters.timeouts);
+                count(&self.connection.counters.timeouts);
                 Err(CallError::Timeout)
             }
         }
@@ -143,11 +147,11 @@ impl Channel {
 
     async fn wait_for_room(&self, cost: u32, deadline: Deadline) -> Result<(), CallError> {
         if self.waiting.get() >= self.config.waiting as u64 {
-            count(&self.wire.counters.overloaded);
+            count(&self.connection.counters.overloaded);
             return Err(CallError::Overloaded);
         }
         let _waits = Level::up(&self.waiting);
-        let _pending = Level::up(&self.wire.counters.pending);
+        let _pending = Level::up(&self.connection.counters.pending);
         let room = async {
             let request = self.requests.acquire().await.ok()?;
             let room = self.room.acquire_many(cost).await.ok()?;
@@ -160,7 +164,7 @@ impl Channel {
             Ok(Some(())) => Ok(()),
             Ok(None) => Err(CallError::Unreachable(self.why_closed())),
             Err(_) => {
-                count(&self.wire.counters.timeouts);
+                count(&self.connection.counters.timeouts);
                 Err(CallError::Timeout)
             }
         }
@@ -171,51 +175,51 @@ impl Channel {
     }
 
     fn answered(&self, stream: u64, answer: Result<Bytes, CallError>) {
-        // Who no longer waits has said so, or will have been told by its own timer.
+        // A stream without an entry belongs to a call that was cancelled or timed out.
         let waker = match self.pending.borrow_mut().get_mut(&stream) {
             Some(pending @ Pending::Waits(_)) => match std::mem::replace(pending, Pending::Came(answer)) {
                 Pending::Waits(waker) => waker,
                 Pending::Came(_) => None,
             },
-            // A second answer is the other side's mistake.
+            // A second response is an error of the other node.
             Some(Pending::Came(_)) | None => return,
         };
-        count(&self.wire.counters.replied);
+        count(&self.connection.counters.replied);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Nothing has come since something was sent. Who gave up waiting does not change that: the other side says that it is alive
-    /// whatever it was sent.
+    /// Whether no bytes have arrived since a frame was sent. A cancelled call does not change that,
+    /// because the other end answers any frame with a keep-alive.
     fn is_owed(&self) -> bool {
-        self.wire.heard() < self.owed_since.get()
+        self.connection.heard() < self.owed_since.get()
     }
 
-    /// Whether something should come.
+    /// Whether a frame is expected.
     fn expects(&self) -> bool {
         self.is_owed() || !self.pending.borrow().is_empty()
     }
 
-    /// How long nothing has come although something should.
+    /// How long the connection has been silent although a frame is expected.
     fn silent_for(&self, now: Instant) -> Duration {
         match self.expects() {
-            true => now.saturating_duration_since(self.wire.heard().max(self.owed_since.get())),
+            true => now.saturating_duration_since(self.connection.heard().max(self.owed_since.get())),
             false => Duration::ZERO,
         }
     }
 
-    /// Why the connection should be given up now, if it should.
+    /// Why the connection should be closed now, if it should. True: at once.
     fn looked_at(&self, now: Instant) -> Option<(Arc<str>, bool)> {
         if !self.expects() {
             let idle = now.saturating_duration_since(self.last_used.get()) >= self.config.idle;
-            return idle.then(|| ("nobody needed the connection".into(), false));
+            return idle.then(|| ("the connection was idle".into(), false));
         }
         let silent = self.silent_for(now);
         (silent >= self.config.silence).then(|| (silence(silent), true))
     }
 
-    /// Gives the connection up if nothing has come for `time`, although something should.
+    /// Closes the connection if it has been silent for `time` although a frame is expected.
     pub fn end_if_silent(&self, time: Duration) {
         let silent = self.silent_for(rt::time::now());
         if silent >= time {
@@ -228,14 +232,14 @@ fn silence(silent: Duration) -> Arc<str> {
     format!("the other node was silent for {silent:?}").into()
 }
 
-/// Waits for an answer.
-struct Answer<'a> {
+/// Waits for a response.
+struct ResponseFuture<'a> {
     channel: &'a Channel,
     stream: u64,
     came: bool,
 }
 
-impl Future for Answer<'_> {
+impl Future for ResponseFuture<'_> {
     type Output = Result<Bytes, CallError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -260,7 +264,7 @@ impl Future for Answer<'_> {
     }
 }
 
-impl Drop for Answer<'_> {
+impl Drop for ResponseFuture<'_> {
     fn drop(&mut self) {
         self.channel.requests.add_permits(1);
         if self.came {
@@ -268,18 +272,18 @@ impl Drop for Answer<'_> {
         }
         let dropped = self.channel.pending.borrow_mut().remove(&self.stream);
         if matches!(dropped, Some(Pending::Waits(_))) && self.channel.is_open() {
-            count(&self.channel.wire.counters.cancelled);
-            // Best effort: a queue that is full is not made longer to say that less is wanted.
-            if self.channel.wire.unwritten() < self.channel.config.queued_bytes {
+            count(&self.channel.connection.counters.cancelled);
+            // Best effort: a full queue is not made longer by a cancel frame.
+            if self.channel.connection.unwritten() < self.channel.config.queued_bytes {
                 let head = Head { kind: Kind::Cancel, verb: 0, stream: self.stream, time_left: 0 };
-                let added = self.channel.wire.push(head, Bytes::new().into());
+                let added = self.channel.connection.push(head, Bytes::new().into());
                 self.channel.excess.set(self.channel.excess.get() + added);
             }
         }
     }
 }
 
-/// The role of the asking end.
+/// The role of the requesting end.
 pub(super) struct Asking {
     channel: Rc<Channel>,
     timer: Timer,
@@ -296,7 +300,7 @@ impl Role for Asking {
         match frame.head.kind {
             Kind::Response => self.channel.answered(frame.head.stream, Ok(frame.body)),
             Kind::Error => {
-                count(&self.channel.wire.counters.refused);
+                count(&self.channel.connection.counters.refused);
                 let (code, text) = frame.body.split_first().map_or((0, &[][..]), |(code, text)| (*code, text));
                 let refusal = Refusal::new(RefusalCode::from_code(code), String::from_utf8_lossy(text));
                 self.channel.answered(frame.head.stream, Err(CallError::Refused(refusal)));
@@ -330,7 +334,7 @@ impl Role for Asking {
                 if at_once {
                     self.channel.close(&why);
                 } else {
-                    self.channel.wire.end(&why, false);
+                    self.channel.connection.end(&why, false);
                     self.channel.closed.borrow_mut().get_or_insert(why);
                 }
                 return;

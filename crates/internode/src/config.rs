@@ -1,4 +1,4 @@
-//! What a node says of itself to others, where it finds them, and the limits it keeps.
+//! The identity of a node, the address book, the verbs, and the limits of connections.
 
 use model::id::HostId;
 use rt::task::Group;
@@ -7,39 +7,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-/// Who this node is. The same on all of its shards.
+/// The identity of this node. The same on all of its shards.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its id.
+    /// Its host id.
     pub host: HostId,
-    /// The cluster it belongs to: nodes of others are refused.
+    /// Its cluster. Nodes of other clusters are rejected.
     pub cluster: String,
-    /// Where other nodes find it.
+    /// Its address for other nodes.
     pub address: SocketAddr,
     /// Its datacenter.
     pub datacenter: String,
     /// Its rack.
     pub rack: String,
-    /// The features of the cluster that it supports.
+    /// The cluster features that it supports.
     pub features: Vec<String>,
 }
 
-/// Between which nodes something is done: nothing, between racks, between datacenters, everything.
+/// The pairs of nodes to which a setting applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Between {
-    /// Between none.
+    /// No pair.
     #[default]
     None,
-    /// Between nodes that are not in the same rack of the same datacenter.
+    /// Nodes in different racks or datacenters.
     Racks,
-    /// Between nodes of different datacenters.
+    /// Nodes in different datacenters.
     Datacenters,
-    /// Between all.
+    /// All pairs.
     All,
 }
 
 impl Between {
-    /// Whether it is done between two nodes that are in these datacenters and racks.
+    /// Whether the setting applies to two nodes in these datacenters and racks.
     pub fn applies(self, (datacenter, rack): (&str, &str), (other_datacenter, other_rack): (&str, &str)) -> bool {
         match self {
             Between::None => false,
@@ -50,21 +50,21 @@ impl Between {
     }
 }
 
-/// How nodes are found to be down.
+/// The settings of the failure detector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LivenessConfig {
     /// The time between two pings of a node.
     pub interval: Duration,
-    /// A ping that is not answered for this long is given up.
+    /// The time limit of a ping.
     pub timeout: Duration,
-    /// A node that has not answered for this long is down.
+    /// A node that has not answered for this long is marked down.
     pub down_after: Duration,
-    /// How many pings in a row a node that was down must answer to be up; twice as many each time that it goes down again within
-    /// `flapping`.
+    /// The number of consecutive pings that a node that was down must answer to be up. It doubles
+    /// each time the node goes down again within `flapping`.
     pub answers_to_be_up: u32,
-    /// The most that may become of that.
+    /// The maximum of that number.
     pub most_answers_to_be_up: u32,
-    /// A node that has stayed up for this long has no past.
+    /// After this much uptime, the failure history of a node is cleared.
     pub flapping: Duration,
 }
 
@@ -81,38 +81,39 @@ impl Default for LivenessConfig {
     }
 }
 
-/// The settings of connections between nodes.
+/// The settings of internode connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InternodeConfig {
-    /// Between which nodes bodies are compressed, if that makes them shorter (`internode_compression`).
+    /// Between which nodes bodies are compressed, if that makes them shorter
+    /// (`internode_compression`).
     pub compression: Between,
     /// Between which nodes connections are encrypted (`internode_encryption`).
     pub encryption: Between,
-    /// The largest body of a frame, in bytes.
+    /// The maximum length of a frame's body, in bytes.
     pub largest_body: usize,
-    /// How many requests of one connection may be waiting for their answers.
+    /// The maximum number of requests of a connection that wait for their responses.
     pub in_flight: usize,
-    /// How many bytes of one connection may wait to be written; and how many its answers are expected to have, for more requests to be
-    /// taken up.
+    /// The maximum bytes of a connection that wait to be written. Also the limit for the expected
+    /// bytes of its responses, beyond which it accepts no more requests.
     pub queued_bytes: usize,
-    /// How many calls may wait until one connection has room, or is there.
+    /// The maximum number of calls that wait for room on a connection, or for the connection.
     pub waiting: usize,
-    /// How long connecting may take.
+    /// The time limit for connecting.
     pub connect_timeout: Duration,
-    /// How long the handshake may take.
+    /// The time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// A connection from which nothing comes for this long while something should is given up. Nodes tell each other twice a second that
-    /// they are still working.
+    /// A connection that is silent for this long although a frame is expected is closed. A node
+    /// that works on requests sends a keep-alive twice a second.
     pub silence: Duration,
-    /// A connection that nobody needed for this long is closed.
+    /// A connection that is unused for this long is closed.
     pub idle: Duration,
-    /// The pause after a first failure to connect; doubled with each further one.
+    /// The pause after a first failure to connect. It doubles with each further failure.
     pub first_pause: Duration,
     /// The longest pause.
     pub longest_pause: Duration,
-    /// How many nodes may be in the midst of their handshakes.
+    /// The maximum number of connections that are in their handshake, for each shard.
     pub handshakes: usize,
-    /// How nodes are found to be down.
+    /// The failure detector.
     pub liveness: LivenessConfig,
 }
 
@@ -137,12 +138,12 @@ impl Default for InternodeConfig {
     }
 }
 
-/// Where a node is.
+/// The address, shards and location of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerAddress {
-    /// Where it listens.
+    /// Its address for other nodes.
     pub address: SocketAddr,
-    /// How many shards it has.
+    /// The number of its shards.
     pub shards: u16,
     /// Its datacenter.
     pub datacenter: String,
@@ -150,17 +151,17 @@ pub struct PeerAddress {
     pub rack: String,
 }
 
-/// All other nodes, as the metadata knows them.
+/// All other nodes, as in the metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AddressBook {
-    /// Where they are. This node need not be among them, and does no harm.
+    /// Their addresses. This node may be among them, which has no effect.
     pub peers: BTreeMap<HostId, PeerAddress>,
-    /// Nodes that have left for ever: they are refused.
+    /// The nodes that have left the cluster: they are rejected.
     pub left: BTreeSet<HostId>,
 }
 
 impl AddressBook {
-    /// The nodes of `self` that are elsewhere in `other`, or not in it at all.
+    /// The nodes of `self` that `other` has at another address or not at all.
     pub fn moved(&self, other: &AddressBook) -> Vec<HostId> {
         let moved = |(host, peer): &(&HostId, &PeerAddress)| other.peers.get(host) != Some(peer);
         self.peers.iter().filter(moved).map(|(host, _)| *host).collect()
@@ -172,37 +173,37 @@ impl AddressBook {
 pub struct Peer {
     /// The node.
     pub host: HostId,
-    /// The shard. If the node has fewer, it is one of them: this number modulo theirs.
+    /// The shard, modulo the number of the node's shards.
     pub shard: u16,
 }
 
-/// What a call is about. Numbers are never used again for something else.
+/// The subject of a request. Numbers are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Verb {
-    /// Whether the node is there: answered by the transport.
+    /// Whether the node is up. Answered by internode itself.
     Ping = 0,
     /// `replica::wire`: a read or a write of data.
     Replica = 1,
-    /// The metadata group's own messages.
+    /// Messages of the Raft group.
     Raft = 2,
-    /// Becoming a member, and finding others.
+    /// Discovery, admission and location of nodes.
     Join = 3,
-    /// Changes and reads of metadata on behalf of another node.
+    /// Changes and reads of the metadata on behalf of another node.
     Metadata = 4,
-    /// `replica::wire`, performed in the maintenance group: repair, writes that a node has missed.
+    /// `replica::wire` in the maintenance group: repair, and replay of hints.
     Maintenance = 5,
     /// Barriers of topology and of schema.
     Barrier = 6,
-    /// Data of tablets that move.
+    /// Streaming of tablets.
     Stream = 7,
-    /// The calling node stops: it is to get no more requests. Answered by the transport.
+    /// The calling node stops and must get no more requests. Answered by internode itself.
     Stopping = 8,
-    /// Writes that nodes missed and no hint will bring.
+    /// Missed writes: those that no hint will bring.
     Missed = 9,
 }
 
-/// Which connection a verb uses: what has to be swift does not stand behind what is large.
+/// The connection that a verb uses. Urgent requests do not queue behind large ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) enum Lane {
     Control,
@@ -235,7 +236,7 @@ impl Verb {
         }
     }
 
-    /// The verb of requests to replicas that are performed in a group.
+    /// The verb of a replica request that runs in this scheduling group.
     pub fn of_replica(group: Group) -> Verb {
         match group {
             Group::Control | Group::Statement => Verb::Replica,
@@ -243,7 +244,7 @@ impl Verb {
         }
     }
 
-    /// The scheduling group of a request with the verb of this number; none if there is no such verb.
+    /// The scheduling group of requests with the verb of this number. `None` for an unknown verb.
     pub(super) fn group_of(code: u8) -> Option<Group> {
         let verb = Verb::ALL.into_iter().find(|verb| *verb as u8 == code)?;
         Some(verb.lane().group())
@@ -251,7 +252,7 @@ impl Verb {
 }
 
 impl Lane {
-    /// The scheduling group in which the connection's requests are read, performed and answered.
+    /// The scheduling group in which the connection's requests are read, handled and answered.
     pub(super) fn group(self) -> Group {
         match self {
             Lane::Control => Group::Control,
@@ -261,12 +262,12 @@ impl Lane {
     }
 }
 
-/// Where a connection goes.
+/// The target of a connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Target {
-    /// A shard of a node that the address book has.
+    /// A shard of a node in the address book.
     Host(Peer, Lane),
-    /// Whoever is there.
+    /// The node at this address.
     Address(SocketAddr),
 }
 
@@ -280,13 +281,13 @@ impl Target {
     }
 }
 
-/// What calling needs of the outside: shared by all connections of a shard.
+/// The settings that all connections of a shard share.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub own: Identity,
-    /// How many shards this node has.
+    /// The number of shards of this node.
     pub shards: u16,
-    /// Connections go out from here; anywhere if none.
+    /// The local address of outgoing connections; any if `None`.
     pub from: Option<IpAddr>,
     pub config: InternodeConfig,
 }
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_moved_or_went_are_told() {
+    fn moved_lists_nodes_that_moved_or_left() {
         let peer = |port: u16| PeerAddress {
             address: ([127, 0, 0, 1], port).into(),
             shards: 2,

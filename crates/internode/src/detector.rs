@@ -1,8 +1,9 @@
-//! The failure detector's shell: on shard 0 it pings every node of the address book, and tells all shards what it finds.
+//! The failure detector: shard 0 pings every node of the address book, and publishes the result to
+//! all shards.
 //!
-//! A ping carries `u8 version, u32 length, i64 wall clock in microseconds` both ways, so that clocks can be compared. From version 2 on
-//! answers say more: `u8 flags (1: serves clients, 2: is stopping), 16 bytes version of the schema,
-//! u64 bytes on disk`.
+//! A ping and its answer carry `u8 version, u32 length, i64 wall clock in microseconds`, so that
+//! clocks can be compared. From version 2 on, answers also have `u8 flags (1: serves clients, 2: is
+//! stopping), 16 bytes version of the schema, u64 bytes on disk`.
 
 use super::Internode;
 use super::config::{Peer, Verb};
@@ -26,11 +27,11 @@ const VERSION: u8 = 2;
 const SERVING: u8 = 1;
 /// The node is stopping.
 const STOPPING: u8 = 2;
-/// Bytes of what a node says of itself.
+/// The length of a node's report about itself, in bytes.
 const REPORT: usize = 25;
-/// How often all shards are told of clocks and round trips.
-const TELL: Duration = Duration::from_secs(5);
-/// Clocks that differ by this many microseconds are told of.
+/// The interval at which clocks and round trips are published to all shards.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+/// A difference of clocks of this many microseconds is logged.
 const SKEW: i64 = 500_000;
 
 fn encode(wall_micros: i64, report: Option<SelfReport>) -> Bytes {
@@ -47,11 +48,11 @@ fn encode(wall_micros: i64, report: Option<SelfReport>) -> Bytes {
     body.into()
 }
 
-/// The clock of whoever sent it, and what it says of itself.
+/// The sender's wall clock, and its report about itself.
 fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
     let (front, rest) = body.split_first_chunk::<5>()?;
     let len = u32::from_le_bytes([front[1], front[2], front[3], front[4]]) as usize;
-    // A later version may say more.
+    // A later version may append fields.
     let (wall, said) = rest.split_first_chunk::<8>().filter(|_| front[0] > 0 && len == rest.len())?;
     let report = said.first_chunk::<REPORT>().filter(|_| front[0] > 1).and_then(|report| {
         let (flags, rest) = report.split_first()?;
@@ -66,7 +67,7 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
     Some((i64::from_le_bytes(*wall), report))
 }
 
-/// Answers a ping, and says of this node what there is to say.
+/// Answers a ping with this node's report about itself.
 pub(super) fn pong(body: &[u8], report: Option<SelfReport>) -> Result<Bytes, Refusal> {
     match decode(body) {
         Some(_) => Ok(encode(rt::time::wall_micros(), report)),
@@ -77,19 +78,19 @@ pub(super) fn pong(body: &[u8], report: Option<SelfReport>) -> Result<Bytes, Ref
 struct Watch {
     internode: Rc<Internode>,
     detector: RefCell<Detector>,
-    /// Nodes that have a ping to answer.
+    /// Nodes with an unanswered ping.
     asked: RefCell<HashSet<HostId>>,
-    /// Nodes whose clocks differ, as was said.
+    /// Nodes whose clock difference was logged.
     skewed: RefCell<HashSet<HostId>>,
     /// A node announced its stop: the next round is due now.
     hurry: Notify,
-    /// Rounds that began, and rounds after which all shards knew what was found.
+    /// The number of rounds that began, and of rounds whose result all shards have.
     rounds: Cell<(u64, u64)>,
     round_ended: Notify,
 }
 
 impl Watch {
-    /// Another node announces that it stops. Returns once all shards know.
+    /// Handles the announcement of another node that it stops. Returns once all shards know.
     async fn stops(&self, host: HostId) {
         tracing::info!(node = %host, "the node announces that it stops");
         self.detector.borrow_mut().stops(host);
@@ -105,7 +106,7 @@ impl Watch {
     }
 }
 
-/// Watches all nodes until this one stops.
+/// Watches all nodes until this node stops.
 pub(super) async fn watch_peers(internode: Rc<Internode>) {
     let config = internode.setting.config.liveness;
     let watch = Rc::new(Watch {
@@ -121,7 +122,8 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
     watch.internode.serve(Verb::Stopping, move |caller, _| {
         let watch = watching.upgrade();
         async move {
-            // A node with a copied data directory stops without the node whose id it has.
+            // A node that runs on a copied data directory must not mark the original node as
+            // stopping.
             if let Some(watch) = watch
                 && watch.internode.liveness().answers_elsewhere(caller.host, caller.address).is_none()
             {
@@ -132,7 +134,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
     });
     let own = watch.internode.setting.own.host;
     let stop = watch.internode.stop.clone();
-    let (mut published, mut told) = (Liveness::default(), rt::time::now());
+    let (mut published, mut reported) = (Liveness::default(), rt::time::now());
     loop {
         let (begun, ended) = watch.rounds.get();
         watch.rounds.set((begun + 1, ended));
@@ -148,7 +150,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         if let Some(pause) = watch.detector.borrow_mut().looks(now) {
             tracing::warn!(
                 ?pause,
-                "this node stood still (a paused machine, no CPU?): it takes no other for down because of that"
+                "this node was stalled (a paused machine, no CPU?): the time does not count against other nodes"
             );
         }
         let events = watch.detector.borrow_mut().judge(now);
@@ -156,11 +158,12 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         for event in &events {
             say(&watch.internode, *event, snapshot.is_stopping(event.host));
         }
-        // Clocks and round trips differ each time: they are told now and then, so that idle shards are not woken for them.
-        let due = rt::time::now().saturating_duration_since(told) >= TELL;
+        // Clocks and round trips differ each time. They are published only every few seconds, so
+        // that idle shards are not woken for them.
+        let due = rt::time::now().saturating_duration_since(reported) >= REPORT_EVERY;
         if !snapshot.same_statuses(&published) || due {
             publish(snapshot.clone(), events).await;
-            (published, told) = (snapshot, rt::time::now());
+            (published, reported) = (snapshot, rt::time::now());
         }
         watch.rounds.set((begun + 1, begun + 1));
         watch.round_ended.notify_waiters();
@@ -243,7 +246,7 @@ mod tests {
         for len in 0..13 {
             assert_eq!(decode(&encode(7, None)[..len]), None);
         }
-        // What releases before this one say.
+        // The form of earlier releases.
         assert_eq!(decode(b"\x01\x08\0\0\0\x07\0\0\0\0\0\0\0"), Some((7, None)));
     }
 }

@@ -1,4 +1,4 @@
-//! Connecting to another node, up to the first frame.
+//! Connects to another node, up to the first frame.
 
 use super::Internode;
 use super::config::{Between, Target};
@@ -15,27 +15,27 @@ use serde::de::DeserializeOwned;
 use std::io;
 use std::net::SocketAddr;
 
-/// A connection that both sides want.
+/// An established connection.
 pub(super) struct Dialled {
     pub socket: Socket,
-    /// Who is there.
+    /// The other side.
     pub party: Party,
     /// The version of its frames.
     pub version: u8,
-    /// Whether what we send is compressed.
+    /// Whether this node compresses what it sends.
     pub compress: bool,
 }
 
-/// Whom we connect to.
-struct Whom {
+/// The target of the connection.
+struct DialTarget {
     address: SocketAddr,
     host: Option<HostId>,
     shard: u16,
     encrypted: bool,
 }
 
-impl Whom {
-    fn of(internode: &Internode, target: &Target) -> Result<Whom, CallError> {
+impl DialTarget {
+    fn of(internode: &Internode, target: &Target) -> Result<DialTarget, CallError> {
         let setting = &internode.setting;
         let policy = setting.config.encryption;
         match target {
@@ -43,21 +43,22 @@ impl Whom {
                 let book = internode.book();
                 let found = book.peers.get(&peer.host).ok_or(CallError::NoAddress(peer.host))?;
                 let encrypted = policy.applies(setting.place(), (&found.datacenter, &found.rack));
-                Ok(Whom { address: found.address, host: Some(peer.host), shard: peer.shard, encrypted })
+                Ok(DialTarget { address: found.address, host: Some(peer.host), shard: peer.shard, encrypted })
             }
-            // Where a node is whom we do not know yet cannot be said: encrypted is always right where it can be.
+            // The node at the address is unknown, so the policy cannot be applied. Encryption is
+            // always allowed where it is configured.
             Target::Address(address) => {
-                Ok(Whom { address: *address, host: None, shard: 0, encrypted: policy != Between::None })
+                Ok(DialTarget { address: *address, host: None, shard: 0, encrypted: policy != Between::None })
             }
         }
     }
 }
 
 pub(super) async fn dial(internode: &Internode, target: &Target) -> Result<Dialled, CallError> {
-    let whom = Whom::of(internode, target)?;
+    let dial_target = DialTarget::of(internode, target)?;
     let setting = &internode.setting;
     let unreachable = |why: String| CallError::Unreachable(why.into());
-    let address = whom.address;
+    let address = dial_target.address;
     let connect = rt::net::connect_from(setting.from, address);
     let stream = match rt::time::timeout(setting.config.connect_timeout, connect).await {
         Ok(Ok(stream)) => stream,
@@ -65,10 +66,10 @@ pub(super) async fn dial(internode: &Internode, target: &Target) -> Result<Diall
         Err(_) => return Err(unreachable(format!("cannot connect to {address}: no answer"))),
     };
     let limit = setting.config.handshake_timeout;
-    match rt::time::timeout(limit, shake_hands(internode, &whom, stream)).await {
+    match rt::time::timeout(limit, shake_hands(internode, &dial_target, stream)).await {
         Ok(Err(CallError::Rejected(rejection))) => {
             count(&internode.counters.rejected);
-            internode.tell(&rejection, address.ip());
+            internode.report_rejection(&rejection, address.ip());
             Err(CallError::Rejected(rejection))
         }
         Ok(result) => result,
@@ -76,16 +77,20 @@ pub(super) async fn dial(internode: &Internode, target: &Target) -> Result<Diall
     }
 }
 
-async fn shake_hands(internode: &Internode, whom: &Whom, mut stream: rt::net::TcpStream) -> Result<Dialled, CallError> {
+async fn shake_hands(
+    internode: &Internode,
+    dial_target: &DialTarget,
+    mut stream: rt::net::TcpStream,
+) -> Result<Dialled, CallError> {
     let setting = &internode.setting;
-    let address = whom.address;
+    let address = dial_target.address;
     let broken =
         |error: io::Error| CallError::Unreachable(format!("the handshake with {address} failed: {error}").into());
     let garbage = || {
         let why = format!("what listens at {address} is not a node of Messina");
         CallError::Rejected(Rejection::new(RejectionCode::Garbage, why))
     };
-    let preamble = Preamble { encrypted: whom.encrypted, shard: whom.shard };
+    let preamble = Preamble { encrypted: dial_target.encrypted, shard: dial_target.shard };
     stream.write_all(&preamble.encode()).await.map_err(broken)?;
     let mut answer = [0; PREAMBLE];
     stream.read_exact(&mut answer).await.map_err(broken)?;
@@ -98,7 +103,7 @@ async fn shake_hands(internode: &Internode, whom: &Whom, mut stream: rt::net::Tc
         };
         CallError::Rejected(Rejection::new(code, format!("the node at {address} {why}")))
     })?;
-    let mut socket = if whom.encrypted {
+    let mut socket = if dial_target.encrypted {
         let tls = internode.tls.borrow().clone();
         let without =
             || Rejection::new(RejectionCode::Tls, "internode_encryption is set, but there are no certificates");
@@ -115,7 +120,7 @@ async fn shake_hands(internode: &Internode, whom: &Whom, mut stream: rt::net::Tc
         versions: (frame::OLDEST, frame::VERSION),
         cluster: setting.own.cluster.clone(),
         from: Party::of(&setting.own, internode.shard, setting.shards),
-        to: whom.host,
+        to: dial_target.host,
     };
     socket.write_all(&seal(&hello)).await.map_err(broken)?;
     socket.flush().await.map_err(broken)?;
@@ -126,12 +131,12 @@ async fn shake_hands(internode: &Internode, whom: &Whom, mut stream: rt::net::Tc
             return Err(CallError::Rejected(Rejection::new(RejectionCode::from_code(code), text)));
         }
     };
-    check(&setting.own, whom.host, &welcome).map_err(CallError::Rejected)?;
+    check(&setting.own, dial_target.host, &welcome).map_err(CallError::Rejected)?;
     let compress = setting.config.compression.applies(setting.place(), (&welcome.from.datacenter, &welcome.from.rack));
     Ok(Dialled { socket, party: welcome.from, version: welcome.version, compress })
 }
 
-/// Reads what was sealed; none if it is something else.
+/// Reads a sealed message; `None` if the bytes are not one.
 pub(super) async fn read_sealed<T: DeserializeOwned>(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<T>> {
     let mut front = [0; SEAL];
     socket.read_exact(&mut front).await?;

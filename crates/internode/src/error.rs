@@ -1,10 +1,10 @@
-//! Why a call was not answered, and what a node says that will not.
+//! The errors of calls, and the reasons for which a node refuses requests and connections.
 
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a call has no answer.
+/// Why a call has no response.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CallError {
     /// The address book does not have the node.
@@ -13,39 +13,39 @@ pub enum CallError {
     /// The node is known to be down.
     #[error("node {0} is down")]
     Down(model::HostId),
-    /// There is no connection, and none came about.
+    /// There is no connection, and connecting failed.
     #[error("{0}")]
     Unreachable(Arc<str>),
-    /// The other side, or we, would not have the connection.
+    /// One of the two nodes rejected the connection.
     #[error("{0}")]
     Rejected(Rejection),
-    /// Too many calls wait for the connection already.
+    /// Too many calls wait for the connection.
     #[error("too many requests wait for the node already")]
     Overloaded,
-    /// The body is larger than a frame may be.
+    /// The body is longer than the limit.
     #[error("a message of {len} bytes, more than {limit}")]
     TooLarge {
-        /// Its length.
+        /// Its length in bytes.
         len: usize,
-        /// What is allowed.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// This node stops.
+    /// This node is stopping.
     #[error("this node is stopping")]
     Stopping,
     /// The deadline passed.
     #[error("no answer in time")]
     Timeout,
-    /// The connection ended before the answer came.
+    /// The connection ended before the response arrived.
     #[error("the connection was lost: {0}")]
     Lost(Arc<str>),
-    /// The other side answered that it will not.
+    /// The other node refused the request.
     #[error("{0}")]
     Refused(Refusal),
 }
 
 impl CallError {
-    /// Whether the other side may have carried out what was asked: it certainly has not if this is false.
+    /// Whether the other node may have carried out the request. If false, it certainly has not.
     pub fn may_have_been_done(&self) -> bool {
         match self {
             CallError::Timeout | CallError::Lost(_) => true,
@@ -55,26 +55,26 @@ impl CallError {
     }
 }
 
-/// Why a request is not carried out.
+/// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RefusalCode {
-    /// It was tried, and did not work out.
+    /// The attempt failed.
     Failed = 0,
-    /// Nobody is there for this verb, or not yet.
+    /// The verb has no handler, or none yet.
     UnknownVerb = 1,
-    /// The node stops.
+    /// The node is stopping.
     Stopping = 2,
-    /// Its time had run out.
+    /// The deadline had passed.
     Late = 3,
-    /// The request could not be understood.
+    /// The request could not be decoded.
     Malformed = 4,
-    /// Too much is being worked on.
+    /// The node has too much work.
     Overloaded = 5,
 }
 
 impl RefusalCode {
-    /// From the wire's number; one that is not known is a failure.
+    /// Decodes the number of a code; unknown numbers become `Failed`.
     pub fn from_code(code: u8) -> RefusalCode {
         use RefusalCode::{Failed, Late, Malformed, Overloaded, Stopping, UnknownVerb};
         let known = [Failed, UnknownVerb, Stopping, Late, Malformed, Overloaded];
@@ -82,65 +82,65 @@ impl RefusalCode {
     }
 }
 
-/// A request is not carried out.
+/// The refusal of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{text}")]
 pub struct Refusal {
-    /// Of which kind.
+    /// Its code.
     pub code: RefusalCode,
-    /// Why.
+    /// Its reason.
     pub text: Arc<str>,
 }
 
 impl Refusal {
-    /// It was tried, and did not work out.
+    /// A refusal with [`RefusalCode::Failed`].
     pub fn failed(why: impl fmt::Display) -> Refusal {
         Refusal::new(RefusalCode::Failed, why)
     }
 
-    /// The request could not be understood.
+    /// A refusal with [`RefusalCode::Malformed`].
     pub fn malformed(why: impl fmt::Display) -> Refusal {
         Refusal::new(RefusalCode::Malformed, why)
     }
 
-    /// With a code.
+    /// A refusal with a code.
     pub fn new(code: RefusalCode, why: impl fmt::Display) -> Refusal {
         Refusal { code, text: why.to_string().into() }
     }
 }
 
-/// Why two nodes have no connection. Numbers are never used again for something else.
+/// Why a connection is rejected. Numbers are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RejectionCode {
     /// A reason that this release does not know.
     Other = 0,
-    /// Another cluster.
+    /// The nodes are of different clusters.
     Cluster = 1,
-    /// No version of the protocol that both speak.
+    /// The nodes have no protocol version in common.
     Version = 2,
     /// Another node is at this address.
     Host = 3,
-    /// The node has reached itself.
+    /// The node has connected to itself.
     Itself = 4,
-    /// The node has left the cluster for ever.
+    /// The node has left the cluster.
     Left = 5,
     /// The connection must be encrypted.
     NeedsTls = 6,
-    /// The connection cannot be encrypted.
+    /// The node does not support encryption.
     NoTls = 7,
     /// The node is stopping, or not yet up.
     NotServing = 8,
-    /// What was said could not be understood.
+    /// The handshake could not be decoded.
     Garbage = 9,
-    /// Encrypting failed: certificates do not fit, or are not there.
+    /// TLS failed: certificates do not match, or are missing.
     Tls = 10,
-    /// Another node has the same id.
+    /// Another node has the same host id.
     Twin = 11,
 }
 
 impl RejectionCode {
-    /// From the wire's number.
+    /// Decodes the number of a code; unknown numbers become `Other`.
     pub fn from_code(code: u8) -> RejectionCode {
         use RejectionCode::*;
         let known = [Cluster, Version, Host, Itself, Left, NeedsTls, NoTls, NotServing, Garbage, Tls, Twin];
@@ -148,18 +148,18 @@ impl RejectionCode {
     }
 }
 
-/// Two nodes have no connection, and why.
+/// The rejection of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{text}")]
 pub struct Rejection {
-    /// Of which kind.
+    /// Its code.
     pub code: RejectionCode,
-    /// Why, for the operators of both.
+    /// Its reason, for the operators of both nodes.
     pub text: Arc<str>,
 }
 
 impl Rejection {
-    /// With a code.
+    /// A rejection with a code.
     pub fn new(code: RejectionCode, why: impl fmt::Display) -> Rejection {
         Rejection { code, text: why.to_string().into() }
     }

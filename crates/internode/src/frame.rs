@@ -1,4 +1,4 @@
-//! A frame between nodes, byte by byte. Pure.
+//! The byte format of a frame between nodes. Pure.
 //!
 //! All numbers are little-endian. A frame is a header of 32 bytes and a body:
 //!
@@ -7,51 +7,53 @@
 //!  1  u8   kind: 1 request, 2 response, 3 error, 4 cancel, 5 alive
 //!  2  u8   verb of a request, else 0
 //!  3  u8   flags: 1 = the body is compressed: u32 length without compression, then an lz4 block
-//!  4  u32  bytes of body
-//!  8  u64  stream: chosen by the side that asks, repeated by the answer
-//! 16  u64  microseconds until nobody waits for the answer any more, of a request; else 0
-//! 24  u32  CRC32 of the body as it is on the wire
+//!  4  u32  length of the body
+//!  8  u64  stream: chosen by the requesting side, repeated in the response
+//! 16  u64  microseconds until the deadline, of a request; else 0
+//! 24  u32  CRC32 of the body as transmitted
 //! 28  u32  CRC32 of the 28 bytes before
 //! ```
 //!
-//! Invariants: no length is believed before its checksum is right, and little is allocated for what was only announced. A frame that
-//! is not right ends its connection: there is no way to find the next one.
+//! Invariants: a length is used only after its checksum was verified. Little memory is allocated
+//! for bytes that are announced but have not arrived. An invalid frame ends its connection, because
+//! the start of the next frame is unknown.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rt::Pieces;
 use thiserror::Error;
 
-/// The newest version of the protocol spoken here.
+/// The newest supported version of the protocol.
 pub const VERSION: u8 = 1;
-/// The oldest.
+/// The oldest supported version.
 pub const OLDEST: u8 = 1;
-/// The bytes of a header.
+/// The length of a header in bytes.
 pub const HEADER: usize = 32;
 
 /// Bodies shorter than this are never compressed.
 const MIN_COMPRESSED: usize = 256;
 /// The flag of a compressed body.
 const COMPRESSED: u8 = 1;
-/// Room for one read of the socket.
+/// Buffer space for one read of the socket, in bytes.
 const READ: usize = 32 << 10;
-/// Below this much room the buffer is enlarged before the next read.
+/// With less free space than this, the buffer grows before the next read.
 const MIN_READ: usize = 4 << 10;
-/// Room for what was announced and has not come is made up to so many bytes: for a large page at once.
+/// Up to this many bytes, buffer space for an announced body is allocated at once: enough for a
+/// large page.
 const AT_ONCE: usize = 2 << 20;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Somebody asks.
+    /// A request.
     Request = 1,
-    /// What was asked for.
+    /// The result of a request.
     Response = 2,
-    /// Why it is not to be had: `u8 code`, then text.
+    /// The refusal of a request: `u8 code`, then text.
     Error = 3,
-    /// Nobody waits for the answer any more.
+    /// The caller no longer waits for the response.
     Cancel = 4,
-    /// Requests are being worked on. Stream 0.
+    /// Keep-alive of a node that works on requests. Stream 0.
     Alive = 5,
 }
 
@@ -63,49 +65,49 @@ impl Kind {
     }
 }
 
-/// What a frame says apart from its body.
+/// A frame's header, without the fields that describe the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What is asked.
+    /// The verb of a request.
     pub verb: u8,
-    /// Whose answer it is.
+    /// The stream: matches a response to its request.
     pub stream: u64,
-    /// Microseconds until nobody waits any more.
+    /// Microseconds until the request's deadline.
     pub time_left: u64,
 }
 
-/// A whole frame.
+/// A complete frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// What it is.
+    /// Its header.
     pub head: Head,
-    /// Its body, no longer compressed.
+    /// Its body, decompressed.
     pub body: Bytes,
 }
 
-/// Why bytes are not a frame.
+/// Why bytes are not a valid frame.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BadFrame {
-    /// Another version than was agreed on.
+    /// Another version than the one agreed on.
     #[error("a frame of version {0}")]
     Version(u8),
     /// The header is damaged.
     #[error("the checksum of a frame's header is wrong")]
     Header,
-    /// A kind that is not known.
+    /// An unknown kind.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    /// Flags that are not known.
+    /// Unknown flags.
     #[error("a frame with unknown flags {0:#x}")]
     Flags(u8),
-    /// More than is allowed.
+    /// The body is longer than the limit.
     #[error("a frame of {len} bytes, more than {limit}")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         len: usize,
-        /// What is allowed.
+        /// The limit in bytes.
         limit: usize,
     },
     /// The body is damaged.
@@ -116,7 +118,7 @@ pub enum BadFrame {
     Compression,
 }
 
-/// Appends a frame without its body to `tail`, and gives the body as it belongs behind.
+/// Appends a frame's header to `tail`, and returns the body that must follow it.
 pub(super) fn put(tail: &mut BytesMut, version: u8, head: Head, body: Pieces, compress: bool) -> Pieces {
     let (flags, body) = if compress { pack(body) } else { (0, body) };
     let mut body_crc = crc32fast::Hasher::new();
@@ -132,14 +134,15 @@ pub(super) fn put(tail: &mut BytesMut, version: u8, head: Head, body: Pieces, co
     body
 }
 
-/// Appends a frame and its body.
+/// Appends a frame's header and its body.
 #[cfg(test)]
 pub(super) fn put_whole(out: &mut BytesMut, head: Head, body: &[u8], compress: bool) {
     let body = put(out, VERSION, head, Bytes::copy_from_slice(body).into(), compress);
     body.iter().for_each(|piece| out.put_slice(piece));
 }
 
-/// The body with compression and the flag of it, or as it is if that would make it no shorter.
+/// Compresses a body and returns the flag for it. Returns the body unchanged if compression would
+/// not make it shorter.
 fn pack(body: Pieces) -> (u8, Pieces) {
     if body.len() < MIN_COMPRESSED {
         return (0, body);
@@ -162,7 +165,8 @@ fn unpack(packed: &[u8], limit: usize) -> Result<Bytes, BadFrame> {
     if len > limit {
         return Err(BadFrame::TooLong { len, limit });
     }
-    // lz4 packs at most 255 bytes into one: what cannot be is not allocated for.
+    // lz4 compresses at most 255 bytes into one, so a greater length is invalid. Nothing is
+    // allocated for it.
     if len > block.len().saturating_mul(255) {
         return Err(BadFrame::Compression);
     }
@@ -173,7 +177,7 @@ fn unpack(packed: &[u8], limit: usize) -> Result<Bytes, BadFrame> {
     }
 }
 
-/// A header that was right.
+/// A header with a valid checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Header {
     head: Head,
@@ -209,7 +213,7 @@ impl Header {
     }
 }
 
-/// The bytes that came in, as frames.
+/// Parses received bytes into frames.
 #[derive(Debug)]
 pub struct Frames {
     buffer: BytesMut,
@@ -219,23 +223,24 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Of frames of `version` whose bodies have at most `limit` bytes.
+    /// Expects frames of `version` whose bodies have at most `limit` bytes.
     pub fn new(version: u8, limit: usize) -> Frames {
         Frames { buffer: BytesMut::new(), version, limit, header: None }
     }
 
-    /// Where the next bytes belong; there is room for some.
+    /// The buffer for the next bytes, with free space.
     pub fn space(&mut self) -> &mut BytesMut {
         let missing = self.header.map_or(0, |header| header.len.saturating_sub(self.buffer.len()));
         let free = self.buffer.capacity() - self.buffer.len();
         if free < MIN_READ.max(missing) {
-            // Beyond that as much again as has come: a longer body is copied a few times at most.
+            // Beyond `AT_ONCE` the buffer only doubles, so a longer body is copied a few times at
+            // most.
             self.buffer.reserve(missing.min(self.buffer.len().max(AT_ONCE)).max(READ));
         }
         &mut self.buffer
     }
 
-    /// The next frame; none if it has not come whole yet.
+    /// The next frame; `None` if it is incomplete.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, BadFrame> {
         let header = match self.header {
             Some(header) => header,
@@ -260,7 +265,7 @@ impl Frames {
     }
 }
 
-/// For fuzzing: frames out of any bytes.
+/// For fuzzing: parses arbitrary bytes as frames.
 pub fn fuzz_frames(bytes: &[u8]) {
     let mut frames = Frames::new(VERSION, 1 << 20);
     for piece in bytes.chunks(37) {
@@ -269,7 +274,7 @@ pub fn fuzz_frames(bytes: &[u8]) {
             assert!(frame.body.len() <= 1 << 20, "a body beyond the limit");
         }
     }
-    // Behind the checksums, which damage seldom gets past.
+    // Code behind the checksums, which random bytes rarely reach.
     if let Ok(body) = unpack(bytes, 1 << 20) {
         assert!(body.len() <= 1 << 20, "a body beyond the limit");
     }
@@ -375,7 +380,7 @@ mod tests {
         let mut short = Frames::new(VERSION, 1000);
         short.space().extend_from_slice(&long[..HEADER]);
         assert_eq!(short.next_frame(), Err(BadFrame::TooLong { len: 100 << 20, limit: 1000 }));
-        // And what is announced to come of compression is held to the same limit.
+        // The announced length after decompression has the same limit.
         let packed = encoded(head, &vec![0; 100_000].into(), true);
         let mut short = Frames::new(VERSION, 10_000);
         short.space().extend_from_slice(&packed);

@@ -1,5 +1,6 @@
-//! What release 0.1.0 sends between nodes is read by this one, and this one sends the same: `tests/golden/internode-0.1.0.txt` has a line of
-//! a name and of bytes for each. A release that sends something else gets a file of its own beside it.
+//! This release reads what release 0.1.0 sends between nodes, and sends the same bytes.
+//! `tests/golden/internode-0.1.0.txt` has a line with a name and bytes for each message. A release
+//! that sends something else gets its own file beside it.
 
 use super::config::{Identity, Verb};
 use super::error::{Rejection, RejectionCode};

@@ -1,4 +1,4 @@
-//! Who answers which verb.
+//! The handlers of verbs.
 
 use super::config::Verb;
 use super::error::{Refusal, RefusalCode};
@@ -12,23 +12,23 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// Who asks, and until when.
+/// The sender of a request, and its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// The node.
     pub host: HostId,
     /// Its shard.
     pub shard: u16,
-    /// The address at which it says that other nodes reach it.
+    /// The address that it states for other nodes.
     pub address: SocketAddr,
-    /// When nobody waits for the answer any more. The handler is dropped then.
+    /// The deadline of the request. The handler's future is dropped then.
     pub deadline: Deadline,
 }
 
 pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Pieces, Refusal>>>>;
 type Handler = Rc<dyn Fn(Caller, Bytes) -> Answering>;
 
-/// The handlers of a shard, by the number of their verb.
+/// The handlers of a shard, indexed by the number of the verb.
 pub(super) struct Handlers {
     by_verb: RefCell<Vec<Option<Handler>>>,
     pub stopping: Cell<bool>,
@@ -55,7 +55,7 @@ impl Handlers {
         drop(before);
     }
 
-    /// Takes the handlers away, and with them what they hold.
+    /// Removes all handlers and drops what they own.
     pub fn clear(&self) {
         let before = std::mem::take(&mut *self.by_verb.borrow_mut());
         drop(before);
@@ -69,7 +69,7 @@ impl Handlers {
         let handler = self.by_verb.borrow().get(usize::from(verb)).cloned().flatten();
         match handler {
             Some(handler) => Ok(handler(caller, body)),
-            None => Err(Refusal::new(RefusalCode::UnknownVerb, format!("nobody answers verb {verb} here"))),
+            None => Err(Refusal::new(RefusalCode::UnknownVerb, format!("verb {verb} has no handler here"))),
         }
     }
 }

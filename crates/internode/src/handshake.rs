@@ -1,11 +1,13 @@
-//! How two nodes come to terms, byte by byte. Pure.
+//! The byte format and the rules of the handshake. Pure.
 //!
-//! The node that connects sends a [`Preamble`] of 8 bytes, so that the socket finds its shard before anything is understood; the other
-//! answers with 8 bytes. If they say so, TLS begins. Then a [`Hello`] and a [`Reply`], each sealed: `u8 version, u32 length, body, u32 CRC32
-//! of all before`, the body in postcard's encoding; fields are only ever added at the end. From there on frames.
+//! The connecting node sends a [`Preamble`] of 8 bytes, so that the socket can move to its shard
+//! before anything else is parsed. The accepting node answers with 8 bytes. TLS follows if the
+//! preamble requests it. Then come a [`Hello`] and a [`Reply`], each sealed: `u8 version, u32
+//! length, body, u32 CRC32 of all before`, with the body in postcard's encoding. Fields are only
+//! added at the end. After that, the connection carries frames.
 //!
-//! The node that was connected to decides ([`judge`]) and tells the other why, if it will not have it; the node that has connected checks
-//! what it was told ([`Welcome`]).
+//! The accepting node decides ([`judge`]). If it rejects the connection, it sends the reason. The
+//! connecting node checks the answer ([`check`] of the [`Welcome`]).
 
 use super::config::{AddressBook, Between, Identity};
 use super::error::{Rejection, RejectionCode};
@@ -15,17 +17,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// What every connection begins with.
+/// The first bytes of every connection.
 const MAGIC: [u8; 4] = *b"MSNA";
-/// The bytes of a preamble, and of its answer.
+/// The length of a preamble and of its answer, in bytes.
 pub const PREAMBLE: usize = 8;
 /// The version of preamble, hello and reply.
 const VERSION: u8 = 1;
-/// TLS follows.
+/// The flag for TLS.
 const TLS: u8 = 1;
 /// The bytes in front of a sealed body.
 pub const SEAL: usize = 5;
-/// The longest hello or reply.
+/// The maximum length of a hello or a reply, in bytes.
 pub const LONGEST: usize = 64 << 10;
 
 /// The first bytes of a connection: `"MSNA", u8 version, u8 flags, u16 shard`.
@@ -33,18 +35,19 @@ pub const LONGEST: usize = 64 << 10;
 pub struct Preamble {
     /// TLS follows the answer.
     pub encrypted: bool,
-    /// The shard that is meant.
+    /// The requested shard.
     pub shard: u16,
 }
 
 impl Preamble {
-    /// Its bytes.
+    /// Encodes the preamble.
     pub fn encode(self) -> [u8; PREAMBLE] {
         let [low, high] = self.shard.to_le_bytes();
         [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], VERSION, if self.encrypted { TLS } else { 0 }, low, high]
     }
 
-    /// From bytes; none if they are something else. Versions to come keep the first eight bytes.
+    /// Decodes a preamble; `None` if the bytes are not one. Later versions keep the first eight
+    /// bytes.
     pub fn decode(bytes: &[u8; PREAMBLE]) -> Option<Preamble> {
         let [a, b, c, d, version, flags, low, high] = *bytes;
         ([a, b, c, d] == MAGIC && version > 0)
@@ -52,13 +55,13 @@ impl Preamble {
     }
 }
 
-/// The answer to a preamble: `"MSNA", u8 version, u8 code, u16 0`; code 0 means: go on.
+/// Encodes the answer to a preamble: `"MSNA", u8 version, u8 code, u16 0`. Code 0 accepts.
 pub fn encode_answer(rejected: Option<RejectionCode>) -> [u8; PREAMBLE] {
     let code = rejected.map_or(0, |code| code as u8);
     [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], VERSION, code, 0, 0]
 }
 
-/// What an answer says: none if it is something else.
+/// Decodes the answer to a preamble; `None` if the bytes are not one.
 pub fn decode_answer(bytes: &[u8; PREAMBLE]) -> Option<Result<(), RejectionCode>> {
     let [a, b, c, d, version, code, _, _] = *bytes;
     if [a, b, c, d] != MAGIC || version == 0 {
@@ -67,22 +70,22 @@ pub fn decode_answer(bytes: &[u8; PREAMBLE]) -> Option<Result<(), RejectionCode>
     Some(if code == 0 { Ok(()) } else { Err(RejectionCode::from_code(code)) })
 }
 
-/// Who is on a side.
+/// One side of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Party {
     /// The node.
     pub host: HostId,
     /// The shard.
     pub shard: u16,
-    /// How many the node has.
+    /// The number of the node's shards.
     pub shards: u16,
-    /// Where the node can be found.
+    /// The node's address for other nodes.
     pub address: SocketAddr,
     /// Its datacenter.
     pub datacenter: String,
     /// Its rack.
     pub rack: String,
-    /// The features of the cluster that it supports.
+    /// The cluster features that it supports.
     pub features: Vec<String>,
 }
 
@@ -101,39 +104,39 @@ impl Party {
     }
 }
 
-/// What the node that connects says.
+/// The message of the connecting node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// The oldest and the newest version of frames that it speaks.
+    /// The oldest and the newest version of frames that it supports.
     pub versions: (u8, u8),
     /// Its cluster.
     pub cluster: String,
-    /// Who it is.
+    /// Its identity.
     pub from: Party,
-    /// Whom it thinks to have reached.
+    /// The node that it intends to reach.
     pub to: Option<HostId>,
 }
 
-/// What the other answers if it agrees.
+/// The answer of the accepting node if it accepts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The version of the frames to come.
+    /// The version of the frames that follow.
     pub version: u8,
-    /// Who it is.
+    /// Its identity.
     pub from: Party,
 }
 
-/// What the other answers.
+/// The answer of the accepting node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// It agrees.
+    /// The connection is accepted.
     Welcome(Welcome),
-    /// It does not: the number of a [`RejectionCode`] and a text.
+    /// The connection is rejected: the number of a [`RejectionCode`], and a text.
     Rejected(u8, String),
 }
 
 impl Reply {
-    /// As what a caller acts on.
+    /// Converts a judgement to a reply.
     pub fn of(judged: &Result<Welcome, Rejection>) -> Reply {
         match judged {
             Ok(welcome) => Reply::Welcome(welcome.clone()),
@@ -142,9 +145,9 @@ impl Reply {
     }
 }
 
-/// A hello or a reply as it goes over the wire.
+/// Encodes a hello or a reply, sealed.
 pub fn seal<T: Serialize>(message: &T) -> Vec<u8> {
-    // Postcard fails on types that it cannot know the length of; these are none.
+    // Postcard fails only on types of unknown length; these types are not among them.
     let body = postcard::to_stdvec(message).unwrap_or_default();
     let mut out = Vec::with_capacity(SEAL + body.len() + 4);
     out.push(VERSION);
@@ -155,13 +158,13 @@ pub fn seal<T: Serialize>(message: &T) -> Vec<u8> {
     out
 }
 
-/// How many bytes follow those in front of a sealed body; none if they are something else.
+/// The number of bytes that follow the front of a sealed body; `None` if it is invalid.
 pub fn sealed_len(front: &[u8; SEAL]) -> Option<usize> {
     let len = u32::from_le_bytes([front[1], front[2], front[3], front[4]]) as usize;
     (front[0] > 0 && len <= LONGEST).then_some(len + 4)
 }
 
-/// Opens what [`seal`] has made, in this release or in a later one.
+/// Decodes a sealed message, of this or a later release.
 pub fn open<T: DeserializeOwned>(front: &[u8; SEAL], rest: &[u8]) -> Option<T> {
     let (body, crc) = rest.split_last_chunk::<4>()?;
     if sealed_len(front) != Some(rest.len()) {
@@ -176,7 +179,7 @@ pub fn open<T: DeserializeOwned>(front: &[u8; SEAL], rest: &[u8]) -> Option<T> {
     postcard::take_from_bytes(body).ok().map(|(message, _)| message)
 }
 
-/// Whether the node that sent `hello` is welcome on `shard` of this one.
+/// Decides whether to accept a connection from the sender of `hello` to `shard` of this node.
 pub fn judge(
     own: &Identity,
     (shard, shards): (u16, u16),
@@ -239,17 +242,17 @@ pub fn judge(
     Ok(Welcome { version, from: Party::of(own, shard, shards) })
 }
 
-/// What a node says to one that does not encrypt.
+/// The text for a node that connects without encryption.
 pub fn needs_tls(own: &Identity) -> String {
     format!("node {} at {} takes encrypted connections only (internode_encryption)", own.host, own.address)
 }
 
-/// What a node says to one that wants to encrypt.
+/// The text for a node that connects with encryption.
 pub fn no_tls(own: &Identity) -> String {
     format!("node {} at {} has no encryption between nodes (internode_encryption: none)", own.host, own.address)
 }
 
-/// What the node that has connected checks of the answer.
+/// The checks of the connecting node on the answer. `to` is the node that it intends to reach.
 pub fn check(own: &Identity, to: Option<HostId>, welcome: &Welcome) -> Result<(), Rejection> {
     let from = &welcome.from;
     if from.host == own.host {
@@ -271,7 +274,7 @@ pub fn check(own: &Identity, to: Option<HostId>, welcome: &Welcome) -> Result<()
     Ok(())
 }
 
-/// For fuzzing: everything of a handshake out of any bytes.
+/// For fuzzing: decodes arbitrary bytes as each message of a handshake.
 pub fn fuzz_handshake(bytes: &[u8]) {
     if let Some(preamble) = bytes.first_chunk() {
         let _ = (Preamble::decode(preamble), decode_answer(preamble));
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_welcome_and_who_is_not() {
+    fn which_nodes_are_accepted_and_which_rejected() {
         let plain = (Between::None, false);
         assert_eq!(code(&hello(), plain), None);
         assert_eq!(code(&Hello { to: None, ..hello() }, plain), None);

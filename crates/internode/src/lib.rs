@@ -1,20 +1,24 @@
-//! Connections between nodes: frames, handshake, liveness.
+//! Internode: the connections between nodes, with frames, handshake and liveness.
 //!
-//! [`Internode::call`] asks a shard of another node about something ([`Verb`]) until a deadline,
-//! [`Internode::serve`] says who answers here, and bodies are opaque. Shard 0 listens ([`serve`])
-//! and pings all nodes of the [`AddressBook`]; what it finds is the [`Liveness`] of every shard. An
-//! answer reaches the call it belongs to, or no call, and everything that waits is bounded. A node
-//! of another cluster or version, or another one than was meant, is never talked to. What a peer
-//! sends can end its connection, never this process.
+//! [`Internode::call`] sends a request to a shard of another node, with a [`Verb`], an opaque body
+//! and a deadline. [`Internode::serve`] registers the handler of a verb. Shard 0 listens
+//! ([`serve`]) and pings all nodes of the [`AddressBook`]; the result is the [`Liveness`] of every
+//! shard.
 //!
-//! Reading order: [`config`] (nodes, verbs, limits), [`frame`], [`handshake`]; `outbox`, `wire`,
-//! `channel`, `handlers`, `serving` (one connection); `addresses`, `socket`, `tls`, `dial`, `link`,
-//! `accept` (how it comes to be); `detector`, [`liveness`], [`metrics`], `seldom`, [`error`].
+//! Invariants: a response reaches the call that it belongs to, or none. Every queue is bounded. A
+//! node exchanges no requests with a node of another cluster or protocol version, or with another
+//! node than the intended one. Input from a peer can end its connection, but never this process.
+//!
+//! Reading order: [`config`] (nodes, verbs, limits), [`frame`], [`handshake`]; `outbox`,
+//! `connection`, `channel`, `handlers`, `serving` (one connection); `addresses`, `socket`, `tls`,
+//! `dial`, `link`, `accept` (establishing it); `detector`, [`liveness`], [`metrics`],
+//! `peer_log_throttle`, [`error`].
 
 mod accept;
 mod addresses;
 mod channel;
 pub mod config;
+mod connection;
 mod detector;
 mod dial;
 pub mod error;
@@ -25,11 +29,10 @@ mod link;
 pub mod liveness;
 pub mod metrics;
 mod outbox;
-mod seldom;
+mod peer_log_throttle;
 mod serving;
 mod socket;
 mod tls;
-mod wire;
 
 #[cfg(test)]
 mod golden_tests;
@@ -49,37 +52,37 @@ use addresses::Addresses;
 use bytes::Bytes;
 use channel::Channel;
 use config::{Setting, SharedSetting, Target};
+use connection::Connection;
 use handlers::Handlers;
 use link::Link;
 use metrics::{Counters, count};
 use model::HostId;
+use peer_log_throttle::PeerLogThrottle;
 use rt::Pieces;
 use rt::hash::HashMap;
 use rt::sync::{Cancel, Deadline, Gate};
 use rt::task::Task;
 use rt::time::Duration;
 use rt::tls::PeerTls;
-use seldom::Seldom;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use wire::Wire;
 
-/// How long connections may take to end when the node stops.
+/// How long connections may take to close when the node stops.
 const STOP: Duration = Duration::from_secs(5);
-/// How long requests of other nodes that are in work may take when the node stops.
+/// How long requests of other nodes may take to finish when the node stops.
 const DRAIN: Duration = Duration::from_secs(1);
-/// How often it is looked whether they are done.
+/// The interval at which this is checked.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 type Subscriber = Rc<dyn Fn(LivenessEvent)>;
 type Watcher = Rc<dyn Fn(&Liveness)>;
 type Reporter = Rc<dyn Fn() -> SelfReport>;
 
-/// One shard's side of the wire between nodes.
+/// One shard's end of internode.
 pub struct Internode {
     this: Weak<Internode>,
     setting: SharedSetting,
@@ -88,28 +91,29 @@ pub struct Internode {
     counters: Rc<Counters>,
     links: RefCell<HashMap<Target, Rc<Link>>>,
     addresses: RefCell<Addresses>,
-    /// What `addresses` come to.
+    /// The address book that results from `addresses`.
     book: RefCell<Rc<AddressBook>>,
     tls: RefCell<Option<PeerTls>>,
     liveness: RefCell<Rc<Liveness>>,
     subscribers: RefCell<Vec<Subscriber>>,
     watchers: RefCell<Vec<Watcher>>,
-    /// What this node says of itself to those that ping it.
+    /// What this node reports about itself in answers to pings.
     reporter: RefCell<Option<Reporter>>,
     /// This node has announced that it stops.
     announced: Cell<bool>,
-    /// Connections of other nodes, so that they can be ended.
-    served: RefCell<HashMap<u64, Rc<Wire>>>,
+    /// Incoming connections, so that they can be closed.
+    served: RefCell<HashMap<u64, Rc<Connection>>>,
     next_served: Cell<u64>,
-    /// Connections of other nodes that are in the midst of their handshakes.
+    /// The number of incoming connections that are in their handshake.
     greeting: Cell<u64>,
-    said: RefCell<Seldom>,
+    rejection_log: RefCell<PeerLogThrottle>,
     gate: Gate,
     stop: Cancel,
 }
 
 impl Internode {
-    /// This shard's, knowing nobody yet. Connections go out from the address `from`, if given.
+    /// The instance of this shard, without other nodes yet. `from` is the local address of outgoing
+    /// connections, if given.
     pub fn new(own: Identity, config: InternodeConfig, from: Option<IpAddr>, tls: Option<PeerTls>) -> Rc<Internode> {
         let shards = rt::shard::count() as u16;
         let internode = Rc::new_cyclic(|this| Internode {
@@ -130,7 +134,7 @@ impl Internode {
             served: RefCell::default(),
             next_served: Cell::new(0),
             greeting: Cell::new(0),
-            said: RefCell::default(),
+            rejection_log: RefCell::default(),
             gate: Gate::new(),
             stop: Cancel::new(),
         });
@@ -146,12 +150,13 @@ impl Internode {
         self.this.upgrade().ok_or(CallError::Stopping)
     }
 
-    /// Who this node is.
+    /// This node's identity.
     pub fn own(&self) -> &Identity {
         &self.setting.own
     }
 
-    /// Has `handler` answer a verb on this shard, in place of an earlier one. Its future is dropped when nobody waits any more.
+    /// Sets the handler of a verb on this shard, replacing an earlier one. The future of a request
+    /// is dropped at its deadline, or when the caller cancels it.
     pub fn serve<F, Fut>(&self, verb: Verb, handler: F)
     where
         F: Fn(Caller, Bytes) -> Fut + 'static,
@@ -160,10 +165,12 @@ impl Internode {
         self.handlers.set(verb, handler);
     }
 
-    /// Asks a shard of another node. Fails at once if that is known to be down. Dropping the future tells the other side, best effort.
+    /// Sends a request to a shard of another node, and returns the response. Fails at once if the
+    /// node is known to be down. Dropping the future cancels the request on the other node, best
+    /// effort.
     pub async fn call(&self, to: Peer, verb: Verb, body: Bytes, deadline: Deadline) -> Result<Bytes, CallError> {
         self.check_len(&body)?;
-        // A ping is how a node comes to be up again.
+        // Pings are also sent to nodes that are down: answers bring them up again.
         if verb != Verb::Ping && self.refuses_calls(to.host) {
             count(&self.counters.unreachable);
             return Err(CallError::Down(to.host));
@@ -176,31 +183,32 @@ impl Internode {
         channel.call(verb, body, deadline).await
     }
 
-    /// A node that is down is not called. One that announced its stop still answers: nobody begins
-    /// a request for it, but one that was under way when the announcement came may reach it.
+    /// No requests are sent to a node that is down. A node that announced its stop is an exception.
+    /// No new work is started on it, but requests already in progress may still reach it.
     fn refuses_calls(&self, host: HostId) -> bool {
         let liveness = self.liveness.borrow();
         liveness.nodes.get(&host).is_some_and(|node| node.status == NodeStatus::Down && !node.stopping)
     }
 
-    /// Tells all nodes that answer that this one stops: they send it no more requests, and take it
-    /// for down until it is back. Returns once they know, or when `limit` is over. On shard 0.
+    /// Announces to all nodes that are up that this node stops. They send it no more requests, and
+    /// mark it down until it is back. Returns once they know, or after `limit`. On shard 0.
     pub async fn announce_stop(&self, limit: Duration) {
         self.announced.set(true);
         let (own, liveness) = (self.setting.own.host, self.liveness());
         let others: Vec<HostId> =
             self.book.borrow().peers.keys().copied().filter(|host| *host != own && !liveness.is_down(*host)).collect();
         let until = Deadline::after(limit);
-        let told = others.iter().map(|host| async move {
+        let announcements = others.iter().map(|host| async move {
             let to = Peer { host: *host, shard: 0 };
             if let Err(error) = self.call(to, Verb::Stopping, Bytes::new(), until).await {
-                tracing::debug!(node = %host, %error, "the node could not be told that this one stops");
+                tracing::debug!(node = %host, %error, "the node could not be informed that this one stops");
             }
         });
-        futures_util::future::join_all(told).await;
+        futures_util::future::join_all(announcements).await;
     }
 
-    /// Asks shard 0 of whichever node is at an address, and says which that is: for nodes that do not know each other yet.
+    /// Sends a request to shard 0 of the node at an address, and returns also which node that is.
+    /// For nodes that do not know each other yet.
     pub async fn call_at(
         &self,
         address: SocketAddr,
@@ -214,7 +222,7 @@ impl Internode {
         Ok((channel.party.clone(), answer))
     }
 
-    /// As if nothing at an address had ever failed: the next call to it connects at once.
+    /// Clears the failures of an address: the next call to it connects at once.
     pub fn forgive_address(&self, address: SocketAddr) {
         let link = self.links.borrow().get(&Target::Address(address)).cloned();
         if let Some(link) = link {
@@ -249,28 +257,28 @@ impl Internode {
         links.entry(target.clone()).or_insert_with(|| Link::new(target)).clone()
     }
 
-    /// All other nodes, from now on, as the metadata know them. Connections to those that moved or
-    /// are gone are closed.
+    /// Sets the other nodes, as in the metadata. Closes connections to nodes that have moved or
+    /// left.
     pub fn set_book(&self, book: AddressBook) {
         self.addresses.borrow_mut().state(book);
         self.apply_addresses();
     }
 
-    /// A node is reached at this address from now on, whatever the metadata say; none: where they
-    /// say.
+    /// Sets the address at which a node was located, which overrides the metadata. `None`: the
+    /// address in the metadata applies.
     fn set_found(&self, host: HostId, address: Option<SocketAddr>) {
         self.addresses.borrow_mut().find(host, address);
         self.apply_addresses();
     }
 
-    /// Where the metadata say that the other nodes are.
+    /// The addresses of the other nodes in the metadata.
     pub fn stated(&self) -> BTreeMap<HostId, SocketAddr> {
         let addresses = self.addresses.borrow();
         let hosts = self.book.borrow().peers.keys().copied().collect::<Vec<_>>();
         hosts.into_iter().filter_map(|host| Some((host, addresses.stated(host)?))).collect()
     }
 
-    /// The nodes that are reached elsewhere than the metadata say.
+    /// The nodes that are reached at another address than the one in the metadata.
     pub fn found(&self) -> BTreeMap<HostId, SocketAddr> {
         self.addresses.borrow().found().clone()
     }
@@ -285,38 +293,40 @@ impl Internode {
         }
     }
 
-    /// The other nodes.
+    /// The other nodes, with the addresses in use.
     pub fn book(&self) -> Rc<AddressBook> {
         self.book.borrow().clone()
     }
 
-    /// Encrypts new connections with these from now on.
+    /// Sets the TLS configuration of new connections.
     pub fn set_tls(&self, tls: Option<PeerTls>) {
         let before = self.tls.replace(tls);
         drop(before);
     }
 
-    /// Which nodes are up, as far as this shard has heard.
+    /// The liveness of the other nodes, as last published to this shard.
     pub fn liveness(&self) -> Rc<Liveness> {
         self.liveness.borrow().clone()
     }
 
-    /// Has `subscriber` told of every node that goes up or down, on this shard.
+    /// Calls `subscriber` on this shard for every node that goes up or down.
     pub fn on_liveness(&self, subscriber: impl Fn(LivenessEvent) + 'static) {
         self.subscribers.borrow_mut().push(Rc::new(subscriber));
     }
 
-    /// Has `watcher` told, on this shard, whenever nodes went up or down, began or ceased to serve clients, or have another schema.
+    /// Calls `watcher` on this shard whenever the result of [`Liveness::same_statuses`] changes:
+    /// nodes go up or down, start or stop serving clients, or have another schema.
     pub fn watch_liveness(&self, watcher: impl Fn(&Liveness) + 'static) {
         self.watchers.borrow_mut().push(Rc::new(watcher));
     }
 
-    /// Has this node say this of itself to those that ping it. On shard 0, which is the one that is pinged.
+    /// Sets what this node reports about itself in answers to pings. On shard 0, which receives the
+    /// pings.
     pub fn report_with(&self, reporter: impl Fn() -> SelfReport + 'static) {
         *self.reporter.borrow_mut() = Some(Rc::new(reporter));
     }
 
-    /// What this node says of itself; nothing before it knows.
+    /// This node's current report; `None` before there is one.
     pub fn report(&self) -> Option<SelfReport> {
         let reporter = self.reporter.borrow().clone();
         let report = reporter.map(|reporter| reporter());
@@ -326,7 +336,7 @@ impl Internode {
         }
     }
 
-    /// What the detector has found.
+    /// Takes over the result of the detector.
     fn set_liveness(&self, liveness: Rc<Liveness>, events: &[LivenessEvent]) {
         let before = self.liveness.replace(liveness.clone());
         for event in events {
@@ -347,7 +357,7 @@ impl Internode {
         }
     }
 
-    /// Forgets the ways to some nodes, and says which they were.
+    /// Removes and returns the links to some nodes.
     fn take_links(&self, which: impl Fn(HostId) -> bool) -> Vec<Rc<Link>> {
         let mut taken = Vec::new();
         self.links.borrow_mut().retain(|target, link| match target {
@@ -360,7 +370,8 @@ impl Internode {
         taken
     }
 
-    /// Gives up the connection for a verb if nothing has come over it for `time`, although something should.
+    /// Closes the connection for a verb if it has been silent for `time` although a frame is
+    /// expected.
     fn end_if_silent(&self, to: Peer, verb: Verb, time: Duration) {
         let channel = self.link_to(to, verb).ok().and_then(|link| link.up());
         if let Some(channel) = channel {
@@ -368,34 +379,34 @@ impl Internode {
         }
     }
 
-    /// What was counted.
+    /// The current metrics.
     pub fn metrics(&self) -> InternodeMetrics {
         self.counters.read()
     }
 
-    /// Remembers a connection of another node for as long as what this gives is kept.
-    fn list(&self, wire: &Rc<Wire>) -> Listed<'_> {
+    /// Registers an incoming connection until the returned guard is dropped.
+    fn list(&self, connection: &Rc<Connection>) -> Listed<'_> {
         let id = self.next_served.get();
         self.next_served.set(id + 1);
-        self.served.borrow_mut().insert(id, wire.clone());
+        self.served.borrow_mut().insert(id, connection.clone());
         Listed { internode: self, id }
     }
 
-    /// Says why there is no connection, unless that was said lately.
-    fn tell(&self, rejection: &Rejection, about: IpAddr) {
-        if self.said.borrow_mut().may_say(rejection.code, about, rt::time::now()) {
+    /// Logs why a connection was rejected, unless the same was logged recently.
+    fn report_rejection(&self, rejection: &Rejection, about: IpAddr) {
+        if self.rejection_log.borrow_mut().is_due(rejection.code, about, rt::time::now()) {
             tracing::warn!(from = %about, "no connection between nodes: {rejection}");
         }
     }
 
-    fn tell_garbage(&self, from: SocketAddr, what: &str) {
+    fn report_garbage(&self, from: SocketAddr, what: &str) {
         count(&self.counters.garbage);
-        if self.said.borrow_mut().may_say(RejectionCode::Garbage, from.ip(), rt::time::now()) {
+        if self.rejection_log.borrow_mut().is_due(RejectionCode::Garbage, from.ip(), rt::time::now()) {
             tracing::warn!(%from, "closing a connection that is not another node's: {what}");
         }
     }
 
-    /// Ends all connections of this shard, and takes its handlers away.
+    /// Closes all connections of this shard, and removes its handlers.
     pub async fn stop(&self) {
         self.handlers.stopping.set(true);
         let drained = Deadline::after(DRAIN);
@@ -406,8 +417,8 @@ impl Internode {
         let links = std::mem::take(&mut *self.links.borrow_mut());
         let why: Arc<str> = "this node is stopping".into();
         links.values().for_each(|link| link.reset(&why));
-        let served: Vec<Rc<Wire>> = self.served.borrow().values().cloned().collect();
-        served.iter().for_each(|wire| wire.end(&why, false));
+        let served: Vec<Rc<Connection>> = self.served.borrow().values().cloned().collect();
+        served.iter().for_each(|connection| connection.end(&why, false));
         if rt::time::timeout(STOP, self.gate.close()).await.is_err() {
             tracing::warn!(connections = self.gate.inside(), "connections to other nodes did not end in time");
         }
@@ -424,12 +435,13 @@ struct Listed<'a> {
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        let wire = self.internode.served.borrow_mut().remove(&self.id);
-        drop(wire);
+        let connection = self.internode.served.borrow_mut().remove(&self.id);
+        drop(connection);
     }
 }
 
-/// Gives every shard of this node its [`Internode`]. Handlers and address books come next, then [`serve`].
+/// Installs an [`Internode`] on every shard of this node. Handlers and address books come next,
+/// then [`serve`].
 pub async fn install(own: Identity, config: InternodeConfig, from: Option<IpAddr>, tls: Option<PeerTls>) {
     rt::shard::call_all(move || {
         let (own, tls) = (own.clone(), tls.clone());
@@ -438,7 +450,7 @@ pub async fn install(own: Identity, config: InternodeConfig, from: Option<IpAddr
     .await;
 }
 
-/// Gives every shard of this node another address book.
+/// Sets the address book on every shard of this node.
 pub async fn publish_book(book: AddressBook) {
     let book = Arc::new(book);
     rt::shard::call_all(move || {
@@ -452,8 +464,8 @@ pub async fn publish_book(book: AddressBook) {
     .await;
 }
 
-/// Has every shard of this node reach a node at an address that the metadata do not say; none:
-/// where they say.
+/// Sets on every shard of this node the address at which a node was located. `None`: the address in
+/// the metadata applies.
 pub async fn publish_found(host: HostId, address: Option<SocketAddr>) {
     rt::shard::call_all(move || async move {
         if let Some(internode) = rt::shard::try_service::<Internode>() {
@@ -463,12 +475,13 @@ pub async fn publish_found(host: HostId, address: Option<SocketAddr>) {
     .await;
 }
 
-/// The port and the failure detector of a node, running.
+/// The running listener and failure detector of a node.
 pub struct Running {
     tasks: Vec<Task<()>>,
 }
 
-/// On shard 0, after [`install`]: accepts other nodes for all shards, and watches those of the address book.
+/// Accepts connections for all shards, and watches the nodes of the address book. On shard 0, after
+/// [`install`].
 pub fn serve(listener: InternodeListener) -> Running {
     let internode = rt::shard::service::<Internode>();
     let accept = rt::task::spawn(listener.accept(internode.clone()));
@@ -477,7 +490,7 @@ pub fn serve(listener: InternodeListener) -> Running {
 }
 
 impl Running {
-    /// Closes the port and all connections, on every shard, and uninstalls what [`install`] has installed.
+    /// Closes the port and all connections on every shard, and uninstalls every [`Internode`].
     pub async fn stop(self) {
         for task in self.tasks {
             task.abort();

@@ -1,13 +1,14 @@
-//! The way to one shard of one node: opened when it is first needed, again after it was lost, not at all for a while after it failed.
+//! The link to one shard of one node. It connects when it is first needed, reconnects after a loss,
+//! and pauses after a failure.
 
 use super::Internode;
 use super::channel::{Asking, Channel};
 use super::config::Target;
+use super::connection::{Connection, End, drive};
 use super::dial::{Dialled, dial};
 use super::error::CallError;
 use super::frame::Frames;
 use super::metrics::{Level, count};
-use super::wire::{End, Wire, drive};
 use model::HostId;
 use rt::net::AsyncWriteExt;
 use rt::sync::{Deadline, Notify};
@@ -16,17 +17,17 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How long the other side may take to see that a connection is closed.
+/// How long the other node may take to see that a connection is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The way to a target.
+/// The link to a target.
 pub(super) struct Link {
     target: Target,
     state: RefCell<State>,
     changed: Notify,
-    /// Failures to connect in a row.
+    /// The number of consecutive failures to connect.
     failures: Cell<u32>,
-    /// Goes up when the way changes: what was under way before is of no use.
+    /// Increases when the link is reset: the result of an earlier attempt is then discarded.
     generation: Cell<u64>,
     waiting: Cell<u64>,
 }
@@ -50,7 +51,7 @@ impl Link {
         })
     }
 
-    /// The connection, if there is one.
+    /// The connection, if it is open.
     pub fn up(&self) -> Option<Rc<Channel>> {
         match &*self.state.borrow() {
             State::Up(channel) if channel.is_open() => Some(channel.clone()),
@@ -58,7 +59,7 @@ impl Link {
         }
     }
 
-    /// The connection, as soon as there is one.
+    /// Waits for the connection, and opens it if necessary.
     pub async fn connected(
         self: &Rc<Self>,
         internode: &Internode,
@@ -79,7 +80,7 @@ impl Link {
                 match &*state {
                     State::Up(channel) if channel.is_open() => return Ok(channel.clone()),
                     State::Connecting => false,
-                    // Whoever waited for the attempt is told how it ended.
+                    // A caller that waited for this attempt gets its error.
                     State::Failed { error, until } if tried || *until > rt::time::now() => {
                         count(&counters.unreachable);
                         return Err(error.clone());
@@ -98,7 +99,7 @@ impl Link {
         }
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     fn open(self: &Rc<Self>, internode: &Internode) -> Result<(), CallError> {
         let internode = internode.this()?;
         self.state.replace(State::Connecting);
@@ -133,17 +134,17 @@ impl Link {
         let Some(inside) = internode.gate.enter() else { return self.failed(internode, CallError::Stopping) };
         self.failures.set(0);
         let config = internode.setting.config;
-        let wire = Wire::new(version, compress, internode.counters.clone());
-        let channel = Channel::new(wire, config, party);
+        let connection = Connection::new(version, compress, internode.counters.clone());
+        let channel = Channel::new(connection, config, party);
         self.state.replace(State::Up(channel.clone()));
         self.changed.notify_waiters();
         let target = self.target.clone();
         rt::task::spawn_in(target.group(), async move {
-            let counters = channel.wire.counters.clone();
+            let counters = channel.connection.counters.clone();
             let _level = Level::up(&counters.connections);
             let frames = Frames::new(version, config.largest_body);
             let mut role = Asking::new(channel.clone());
-            let end = drive(&mut socket, frames, &channel.wire, &mut role).await;
+            let end = drive(&mut socket, frames, &channel.connection, &mut role).await;
             channel.close(&end.why());
             if let End::Bad(bad) = &end {
                 tracing::warn!(?target, error = %bad, "closing a connection to another node");
@@ -156,12 +157,13 @@ impl Link {
         .detach();
     }
 
-    /// Gives up the connection, and what is known of the way. Who waits for it begins another attempt.
+    /// Drops the connection and the history of failures. Waiting callers start another attempt.
     pub fn reset(&self, why: &Arc<str>) {
         self.give_up(why, State::Idle);
     }
 
-    /// The same, but who waits for it is told that the node is down: a further attempt would only take the rest of his time.
+    /// Like [`Link::reset`], but waiting callers get the error that the node is down: another
+    /// attempt would only use up their time.
     pub fn end(&self, why: &Arc<str>, host: HostId) {
         self.give_up(why, State::Failed { until: rt::time::now(), error: CallError::Down(host) });
     }
@@ -176,7 +178,7 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// As if it had never failed: whoever needs it next tries at once.
+    /// Clears the history of failures: the next caller connects at once.
     pub fn forgive(&self) {
         let mut state = self.state.borrow_mut();
         if matches!(&*state, State::Failed { .. }) {
@@ -186,8 +188,9 @@ impl Link {
     }
 }
 
-/// The pause after a failure that came after `failures` others: doubled each time, and between half and all of that, so that nodes that
-/// lost a third one together do not come back to it together. `chance` is below 2^16.
+/// The pause after a failure that followed `failures` others. The maximum doubles each time. The
+/// pause is random, at least half of the maximum, so that nodes that lost a third one at the same
+/// time do not return at the same time. `chance` is below 2^16.
 fn pause(first: Duration, longest: Duration, failures: u32, chance: u64) -> Duration {
     let whole = first.saturating_mul(1 << failures.min(16)).min(longest);
     whole / 2 + (whole / 2).mul_f64(chance as f64 / 65_536.0)

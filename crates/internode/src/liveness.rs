@@ -1,11 +1,12 @@
-//! Which nodes are up: a judgement by pings. Pure.
+//! Decides by pings which nodes are up. Pure.
 //!
-//! A node that has not answered for `down_after` is down. To be up again it has to answer several pings in a row, and more of them each time
-//! that it went down again soon: a node that flaps is left down rather than believed every second. A node that was never heard of is
-//! neither; it is down after the same time. A node that announces that it stops is down at once,
-//! without any penalty when it is back. Time in which this node itself stood still (its machine was
-//! paused, it got no CPU) counts
-//! against nobody: who was not listening does not know who was silent.
+//! - A node that has not answered for `down_after` is down. A node that has never answered is
+//!   unknown, and down after the same time.
+//! - To be up again, a node must answer several consecutive pings. The number doubles each time the
+//!   node goes down again soon, so that a flapping node stays down.
+//! - A node that announces its stop is down at once. It gets no penalty when it is back.
+//! - Time during which this node itself was stalled (a paused machine, no CPU) does not count
+//!   against other nodes, because this node could not receive their answers.
 
 use super::config::LivenessConfig;
 use model::HostId;
@@ -14,14 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use uuid::Uuid;
 
-/// What is known of a node.
+/// The status of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeStatus {
-    /// It has not answered yet, nor had the time to.
+    /// It has not answered yet, and its time for that is not over.
     Unknown,
-    /// It answers.
+    /// It answers pings.
     Up,
-    /// It does not.
+    /// It does not answer pings, or has announced its stop.
     Down,
 }
 
@@ -34,48 +35,49 @@ pub struct LivenessEvent {
     pub up: bool,
 }
 
-/// Which nodes are up, at one moment. The same on all shards of a node, but for the time that news take.
+/// The status of all nodes at one moment. All shards of a node have the same, apart from delays of
+/// publication.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Liveness {
-    /// What is known of each node.
+    /// The status of each node.
     pub nodes: BTreeMap<HostId, PeerStatus>,
 }
 
-/// What a node says of itself when it answers a ping.
+/// What a node reports about itself in its answer to a ping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SelfReport {
     /// It serves clients.
     pub serving: bool,
     /// The version of its schema.
     pub schema: Uuid,
-    /// Bytes that its sstables take on disk, as of some seconds ago.
+    /// Bytes of its sstables on disk, some seconds old.
     pub load_bytes: u64,
-    /// The node is stopping: it finishes the requests that it has and takes no more.
+    /// The node is stopping: it finishes its requests and accepts no more.
     pub stopping: bool,
 }
 
-/// What is known of one node.
+/// The status of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerStatus {
-    /// Whether it is there.
+    /// Whether it is up.
     pub status: NodeStatus,
-    /// By how many microseconds its wall clock is ahead of ours, as well as pings can tell; none before it has answered.
+    /// Microseconds by which its wall clock is ahead of this node's, as measured by pings. `None`
+    /// before the first answer.
     pub clock_ahead_micros: Option<i64>,
-    /// How long its last ping took there and back.
+    /// The round trip of its last ping.
     pub round_trip: Option<Duration>,
-    /// What it said of itself last.
+    /// Its last report about itself.
     pub report: Option<SelfReport>,
-    /// Where it answered last.
+    /// The address at which it last answered.
     pub address: Option<SocketAddr>,
-    /// It is up, and the last ping was answered.
+    /// It is up, and answered the last ping.
     pub answering: bool,
-    /// It is down because it has announced that it stops; the requests that it has are still
-    /// answered.
+    /// It is down because it announced its stop. It still answers the requests that it has.
     pub stopping: bool,
 }
 
 impl Liveness {
-    /// What is known of a node.
+    /// The status of a node.
     pub fn status(&self, host: HostId) -> NodeStatus {
         self.nodes.get(&host).map_or(NodeStatus::Unknown, |node| node.status)
     }
@@ -86,7 +88,7 @@ impl Liveness {
         node.and_then(|node| node.report).is_some_and(|report| report.serving)
     }
 
-    /// Whether the same nodes are up and down in both, and say the same of themselves, but for their load, at the same addresses.
+    /// Whether both have the same statuses, addresses and reports, apart from the load.
     pub fn same_statuses(&self, other: &Liveness) -> bool {
         let statuses = |liveness: &'_ Liveness| -> Vec<_> {
             let said = |node: &PeerStatus| node.report.map(|report| (report.serving, report.schema, node.address));
@@ -96,13 +98,13 @@ impl Liveness {
         statuses(self) == statuses(other)
     }
 
-    /// Whether a node announced that it stops, and has not come back since.
+    /// Whether a node announced its stop and has not come back since.
     pub fn is_stopping(&self, host: HostId) -> bool {
         self.nodes.get(&host).is_some_and(|node| node.stopping)
     }
 
-    /// Where a node answers, if that is another address than this one. A node whose last ping
-    /// failed may have moved just now.
+    /// The address at which a node answers, if it is not `address`. `None` if its last ping failed,
+    /// because it may just have moved.
     pub fn answers_elsewhere(&self, host: HostId, address: SocketAddr) -> Option<SocketAddr> {
         let seen = self.nodes.get(&host).filter(|node| node.answering);
         seen.and_then(|node| node.address).filter(|seen| *seen != address)
@@ -117,11 +119,11 @@ impl Liveness {
 #[derive(Debug)]
 struct Judged {
     status: NodeStatus,
-    /// When it last answered; when it was first looked for, before that.
+    /// When it last answered; before the first answer, when it was first watched.
     heard: Instant,
-    /// Pings answered in a row.
+    /// The number of consecutive answers.
     answers: u32,
-    /// How many it needs to be up.
+    /// The number of consecutive answers that it needs to be up.
     needed: u32,
     /// When it last went up.
     up_since: Instant,
@@ -129,26 +131,26 @@ struct Judged {
     round_trip: Option<Duration>,
     report: Option<SelfReport>,
     address: Option<SocketAddr>,
-    /// It announced that it stops.
+    /// It announced its stop.
     stopping: bool,
 }
 
-/// The judge.
+/// The failure detector's rules and state.
 #[derive(Debug)]
 pub struct Detector {
     config: LivenessConfig,
     nodes: BTreeMap<HostId, Judged>,
-    /// When this node last looked at what has come.
+    /// When this node last processed answers.
     looked: Option<Instant>,
 }
 
 impl Detector {
-    /// One that knows of no nodes.
+    /// A detector without nodes.
     pub fn new(config: LivenessConfig) -> Detector {
         Detector { config, nodes: BTreeMap::new(), looked: None }
     }
 
-    /// From now on judges exactly these nodes. Those that are new are judged from `now` on.
+    /// Sets the watched nodes. New ones are judged from `now` on.
     pub fn watch(&mut self, hosts: &BTreeSet<HostId>, now: Instant) {
         self.nodes.retain(|host, _| hosts.contains(host));
         for host in hosts {
@@ -167,12 +169,12 @@ impl Detector {
         }
     }
 
-    /// The nodes that are judged.
+    /// The watched nodes.
     pub fn hosts(&self) -> impl Iterator<Item = HostId> {
         self.nodes.keys().copied()
     }
 
-    /// A node has answered a ping from this address, and said something of itself if it can.
+    /// Records the answer to a ping, from `address`, with the node's report about itself, if any.
     pub fn answered(
         &mut self,
         host: HostId,
@@ -197,7 +199,7 @@ impl Detector {
         node.clock_ahead_micros = Some(clock_ahead_micros);
     }
 
-    /// A node announces that it stops. Answers from now on count only if they do not say so.
+    /// Records that a node announces its stop. Later answers count only if they do not repeat it.
     pub fn stops(&mut self, host: HostId) {
         if let Some(node) = self.nodes.get_mut(&host) {
             node.stopping = true;
@@ -205,15 +207,16 @@ impl Detector {
         }
     }
 
-    /// A node has not answered a ping in time, or could not be reached.
+    /// Records that a node did not answer a ping in time or was unreachable.
     pub fn missed(&mut self, host: HostId) {
         if let Some(node) = self.nodes.get_mut(&host) {
             node.answers = 0;
         }
     }
 
-    /// How long this node itself stood still before `now`, if it did: it has not looked for longer than a ping may take. What is longer than
-    /// that is taken out of the others' silence; not all of it, so that a node that is late each time finds the dead, too.
+    /// Detects a stall of this node: more time than `timeout` has passed since the last call.
+    /// Returns that time. The part beyond `timeout` is subtracted from the silence of the other
+    /// nodes. Not all of it is, so that a node that is late every time still detects dead nodes.
     pub fn looks(&mut self, now: Instant) -> Option<Duration> {
         let since = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
         let late = since.checked_sub(self.config.timeout).filter(|late| !late.is_zero())?;
@@ -223,7 +226,7 @@ impl Detector {
         Some(since)
     }
 
-    /// What has changed by `now`.
+    /// Updates the statuses at `now`. Returns the changes.
     pub fn judge(&mut self, now: Instant) -> Vec<LivenessEvent> {
         let config = self.config;
         let mut events = Vec::new();
@@ -245,7 +248,8 @@ impl Detector {
                     let stayed = now.saturating_duration_since(node.up_since) >= config.flapping;
                     let was_up = node.status == NodeStatus::Up;
                     node.needed = match was_up && !stayed {
-                        // The first time that it goes down is no flapping, and a restart should not take long.
+                        // The first time that a node goes down is not flapping: a restart must not
+                        // take long.
                         true if node.needed > 1 => (node.needed * 2).min(config.most_answers_to_be_up),
                         _ => config.answers_to_be_up,
                     };
@@ -253,7 +257,7 @@ impl Detector {
                     node.answers = 0;
                     events.push(LivenessEvent { host: *host, up: false });
                 }
-                // It has stopped.
+                // The node has stopped.
                 NodeStatus::Down if silent => node.stopping = false,
                 _ => {}
             }
@@ -261,7 +265,7 @@ impl Detector {
         events
     }
 
-    /// What is known now.
+    /// The current statuses.
     pub fn snapshot(&self) -> Liveness {
         let status = |node: &Judged| PeerStatus {
             status: node.status,
@@ -303,7 +307,7 @@ mod tests {
             Watched { detector, now, events: Vec::new(), start: now }
         }
 
-        /// Pings each 100 ms for `seconds`, answered or not.
+        /// Pings every 100 ms, `tenths` times, answered or not.
         fn pings(&mut self, tenths: u32, answered: bool) {
             for _ in 0..tenths {
                 self.now += Duration::from_millis(100);
@@ -345,7 +349,7 @@ mod tests {
         let mut node = Watched::new();
         node.pings(3, true);
         node.detector.stops(host(1));
-        // The answer to a ping of before; then those of a node that says that it is stopping.
+        // The answer to an earlier ping, then answers of a node that reports that it is stopping.
         node.pings(1, true);
         assert_eq!(node.events, [(100, true), (400, false)]);
         let report = Some(SelfReport { stopping: true, ..SelfReport::default() });
@@ -403,7 +407,7 @@ mod tests {
             late += 1;
         }
         assert_eq!(late, 4, "0.6 seconds of silence each time");
-        // Nobody is heard of in the future.
+        // No answer counts as later than now.
         node.pings(2, true);
         node.now += Duration::from_secs(3);
         assert!(node.detector.looks(node.now).is_some());
@@ -437,7 +441,7 @@ mod tests {
             needed.push(answers);
         }
         assert_eq!(needed, [2, 4, 8, 16, 32, 64, 64, 64]);
-        // And answers that come only now and then do not count together.
+        // Sporadic answers do not add up.
         node.pings(25, false);
         for _ in 0..20 {
             node.pings(10, true);

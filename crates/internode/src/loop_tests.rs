@@ -1,14 +1,14 @@
-//! Both ends of a connection against each other, or against an end that misbehaves, in memory.
+//! Both ends of a connection against each other, or against a misbehaving end, in memory.
 
 use super::channel::{Asking, Channel};
 use super::config::{InternodeConfig, Verb};
+use super::connection::{Connection, End, drive};
 use super::error::{CallError, Refusal, RefusalCode};
 use super::frame::{Frames, Head, Kind, VERSION};
 use super::handlers::{Caller, Handlers};
 use super::handshake::Party;
 use super::metrics::Counters;
 use super::serving::Serving;
-use super::wire::{End, Wire, drive};
 use bytes::Bytes;
 use model::HostId;
 use rt::Pieces;
@@ -28,7 +28,7 @@ fn small() -> InternodeConfig {
         in_flight: 50,
         queued_bytes: 256 << 10,
         waiting: 30,
-        // The machine may stand still for a while.
+        // The machine may stall for a while.
         silence: SOON,
         ..InternodeConfig::default()
     }
@@ -50,13 +50,13 @@ fn party() -> Party {
     }
 }
 
-/// The asking end on `stream`.
+/// The requesting end on `stream`.
 fn ask(mut stream: DuplexStream, config: InternodeConfig, compress: bool) -> (Rc<Channel>, Task<End>) {
-    let channel = Channel::new(Wire::new(VERSION, compress, Rc::default()), config, party());
+    let channel = Channel::new(Connection::new(VERSION, compress, Rc::default()), config, party());
     let asking = channel.clone();
     let task = spawn(async move {
         let mut role = Asking::new(asking.clone());
-        let end = drive(&mut stream, Frames::new(VERSION, config.largest_body), &asking.wire, &mut role).await;
+        let end = drive(&mut stream, Frames::new(VERSION, config.largest_body), &asking.connection, &mut role).await;
         asking.close(&end.why());
         end
     });
@@ -66,10 +66,11 @@ fn ask(mut stream: DuplexStream, config: InternodeConfig, compress: bool) -> (Rc
 /// The answering end on `stream`.
 fn answer(mut stream: DuplexStream, config: InternodeConfig, handlers: Rc<Handlers>) -> (Rc<Counters>, Task<End>) {
     let counters: Rc<Counters> = Rc::default();
-    let wire = Wire::new(VERSION, true, counters.clone());
+    let connection = Connection::new(VERSION, true, counters.clone());
     let task = spawn(async move {
-        let mut role = Serving::new(wire.clone(), &Party { host: host(1), shard: 3, ..party() }, handlers, config);
-        drive(&mut stream, Frames::new(VERSION, config.largest_body), &wire, &mut role).await
+        let mut role =
+            Serving::new(connection.clone(), &Party { host: host(1), shard: 3, ..party() }, handlers, config);
+        drive(&mut stream, Frames::new(VERSION, config.largest_body), &connection, &mut role).await
     });
     (counters, task)
 }
@@ -80,7 +81,7 @@ fn deadline() -> Deadline {
 
 async fn echo(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
     assert_eq!((caller.host, caller.shard), (host(1), 3));
-    // Some at once, some later, and not in order.
+    // Some at once, some later, and out of order.
     if let Some(delay) = body.first().filter(|first| **first % 3 != 0) {
         sleep(Duration::from_millis(u64::from(*delay) % 5)).await;
     }
@@ -114,7 +115,7 @@ fn every_call_gets_its_own_answer() {
                 call.await.expect("answered");
             }
             assert_eq!((counters.served.get(), counters.serving.get()), (60, 0));
-            let asked = channel.wire.counters.read();
+            let asked = channel.connection.counters.read();
             assert_eq!((asked.requests_sent, asked.replied, asked.wait_reply, asked.pending), (60, 60, 0, 0));
             channel.close(&"done".into());
             assert_eq!(asking.await, Ok(End::Ended("done".into())));
@@ -147,7 +148,7 @@ fn refusals_come_back_as_what_they_are() {
     });
 }
 
-/// A handler that never answers; says when it is dropped.
+/// A handler that never answers, and reports when it is dropped.
 fn endless(handlers: &Handlers, started: &Rc<Cell<u32>>, dropped: &Rc<Cell<u32>>) {
     struct Dropped(Rc<Cell<u32>>);
     impl Drop for Dropped {
@@ -192,18 +193,18 @@ fn who_goes_away_takes_the_work_with_him() {
         until(|| started.get() == 1).await;
         dropped_call.abort();
         until(|| dropped.get() == 1).await;
-        assert_eq!(channel.wire.counters.cancelled.get(), 1);
-        // The deadline ends it on both sides.
+        assert_eq!(channel.connection.counters.cancelled.get(), 1);
+        // The deadline ends the handler on both sides.
         assert_eq!(call(Duration::from_secs(1)).await, Ok(Err(CallError::Timeout)));
         until(|| dropped.get() == 2).await;
         assert_eq!(counters.serving.get(), 0);
-        // And so does the end of the connection.
+        // The end of the connection does too.
         let last = call(SOON);
         until(|| started.get() == 3).await;
         channel.close(&"enough".into());
         assert_eq!(last.await, Ok(Err(CallError::Lost("enough".into()))));
         assert_eq!(answering.await, Ok(End::Closed));
-        // The work ends by itself: it may be a moment behind.
+        // The handler ends by itself, possibly a moment later.
         until(|| dropped.get() == 3).await;
         assert_eq!(counters.serving.get(), 0);
     });
@@ -225,10 +226,10 @@ fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
                 })
             })
             .collect();
-        until(|| channel.wire.counters.overloaded.get() > 0).await;
-        let counters = channel.wire.counters.read();
-        // 256 KiB of room take four of these; thirty may wait.
-        assert!(channel.wire.unwritten() <= 256 << 10, "{} bytes are queued", channel.wire.unwritten());
+        until(|| channel.connection.counters.overloaded.get() > 0).await;
+        let counters = channel.connection.counters.read();
+        // 256 KiB of room are enough for four of these requests; thirty may wait.
+        assert!(channel.connection.unwritten() <= 256 << 10, "{} bytes are queued", channel.connection.unwritten());
         assert_eq!((counters.wait_reply, counters.pending), (4, 30));
         for call in calls {
             call.await.expect("ended");
@@ -236,11 +237,11 @@ fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
         let overloaded = results.borrow().iter().filter(|result| **result == Err(CallError::Overloaded)).count();
         let late = results.borrow().iter().filter(|result| **result == Err(CallError::Timeout)).count();
         assert_eq!((overloaded, late), (166, 34));
-        // Room comes back when it reads again.
+        // Room is free again once the other end reads.
         let (_, _answering) = answer(far, small(), echoing());
         let answer = channel.call(Verb::Replica, Bytes::from_static(b"again"), deadline()).await;
         assert_eq!(answer, Ok(Bytes::from_static(b"again")));
-        // One that is larger than all room has it to itself.
+        // A request that is larger than all room uses all of it.
         let large = Bytes::from(vec![3; 600_000]);
         assert_eq!(channel.call(Verb::Replica, large.clone(), deadline()).await, Ok(large.clone()));
         assert_eq!(channel.call(Verb::Replica, large.clone(), deadline()).await, Ok(large));
@@ -282,7 +283,7 @@ fn a_peer_that_does_not_take_its_answers_gets_no_more_of_them_made() {
         for _ in 0..1000 {
             yield_now().await;
         }
-        // 256 KiB of answers of 50 kB, but for the average that has to be learned first.
+        // 256 KiB are enough for a few responses of 50 kB; the average has to be learned first.
         let served = counters.served.get();
         assert!(served < 60, "{served} requests were taken up");
         go.1.set(true);

@@ -1,10 +1,10 @@
-//! What a shard counts of its connections to other nodes.
+//! The metrics of a shard's internode connections.
 
 use std::cell::Cell;
 
 macro_rules! counters {
     ($( $(#[doc = $doc:literal])+ $name:ident; )+) => {
-        /// Counts since the start, and numbers of now.
+        /// Counters since the start, and current values.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct InternodeMetrics {
             $( $(#[doc = $doc])+ pub $name: u64, )+
@@ -24,56 +24,56 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections to other nodes that are open now.
+    /// Open outgoing connections.
     connections;
-    /// Connections of other nodes that are open now.
+    /// Open incoming connections.
     served_connections;
     /// Requests sent.
     requests_sent;
-    /// Answers received.
+    /// Responses received.
     replied;
-    /// Of them those that were refusals.
+    /// Responses that are refusals.
     refused;
-    /// Requests whose time ran out.
+    /// Requests that timed out.
     timeouts;
     /// Requests whose connection was lost.
     lost;
-    /// Requests that were not sent, because the node was down or could not be reached.
+    /// Requests not sent because the node was down or unreachable.
     unreachable;
-    /// Requests that were not sent, because too many waited already.
+    /// Requests not sent because too many were waiting.
     overloaded;
-    /// Requests whose callers went away.
+    /// Requests cancelled by their callers.
     cancelled;
-    /// Requests that wait for their answers now.
+    /// Requests that wait for their responses.
     wait_reply;
-    /// Requests that wait for room or for a connection now.
+    /// Requests that wait for room or for a connection.
     pending;
-    /// Requests of other nodes taken up.
+    /// Requests of other nodes that were started.
     served;
-    /// Of them those that could not be answered at once.
+    /// Requests of other nodes whose handlers had to wait.
     served_later;
-    /// Requests of other nodes that are being worked on now.
+    /// Requests of other nodes in progress.
     serving;
-    /// Times that reading of a connection stopped because its requests or its answers were too many.
+    /// Times that reading of a connection paused because of too many requests or response bytes.
     blocked;
     /// Bytes sent.
     sent;
     /// Bytes received.
     received;
-    /// Connections that failed to come about.
+    /// Failed attempts to connect.
     failed_connects;
-    /// Connections that were rejected, by us or by the others.
+    /// Connections rejected by this node or by other nodes.
     rejected;
-    /// Connections that did not begin as one between nodes does.
+    /// Incoming connections that did not begin like one between nodes.
     garbage;
 }
 
-/// Counts one more.
+/// Increments a counter.
 pub(super) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
-/// A number of now that goes up, and down again when this is dropped.
+/// Increments a current value, and decrements it when dropped.
 pub(super) struct Level<'a>(&'a Cell<u64>);
 
 impl<'a> Level<'a> {

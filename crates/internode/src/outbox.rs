@@ -1,4 +1,5 @@
-//! What waits to be written to a connection: frames one after the other, large pieces as they are, without a copy.
+//! The bytes that wait to be written to a connection. Large pieces of bodies are queued without a
+//! copy.
 
 use super::frame::{self, Head};
 use bytes::{Buf, Bytes, BytesMut};
@@ -6,34 +7,34 @@ use rt::Pieces;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Pieces of at least this many bytes are queued and not copied.
+/// Pieces of at least this many bytes are queued, not copied.
 const LARGE: usize = 8 << 10;
-/// A buffer that grew beyond this is given back when it is empty.
+/// A buffer larger than this many bytes is freed when it is empty.
 const KEEP: usize = 64 << 10;
-/// How many slices one write takes at most.
+/// The maximum number of slices of one write.
 pub(super) const MAX_SLICES: usize = 32;
 
-/// The bytes to be written.
+/// The queued bytes: those in `queue` come before those in `tail`.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     queue: VecDeque<Bytes>,
     tail: BytesMut,
-    /// Bytes in both.
+    /// Bytes in `queue` and `tail`.
     len: usize,
 }
 
 impl Outbox {
-    /// How many bytes wait.
+    /// The number of queued bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none do.
+    /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a frame; gives how many bytes it has on the wire.
+    /// Adds a frame. Returns its length in bytes, as transmitted.
     pub fn push(&mut self, version: u8, head: Head, body: Pieces, compress: bool) -> usize {
         let body = frame::put(&mut self.tail, version, head, body, compress);
         for piece in body.iter() {
@@ -49,7 +50,7 @@ impl Outbox {
         added
     }
 
-    /// Puts what waits into `slices`; gives how many it used.
+    /// Fills `slices` with queued bytes. Returns the number of used slices.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let parts = self.queue.iter().map(|bytes| &bytes[..]).chain([&self.tail[..]]);
         let mut used = 0;
@@ -60,7 +61,7 @@ impl Outbox {
         used
     }
 
-    /// The first `n` bytes were written.
+    /// Removes the first `n` bytes, which were written.
     pub fn written(&mut self, mut n: usize) {
         self.len -= n;
         while let Some(first) = self.queue.front_mut() {

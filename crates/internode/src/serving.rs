@@ -1,16 +1,19 @@
-//! The answering end of a connection: requests are started as they come, answers go out as they are ready, in any order.
+//! The answering end of a connection: starts requests as they arrive, and sends responses as they
+//! are ready, in any order.
 //!
-//! The connection's task moves to the scheduling group of its requests. A request whose handler need not wait is answered without a task. What a connection may have in work is bounded by number, and by
-//! the bytes that its answers are expected to have; beyond that no more is read. Where something came, or is in work, and there is nothing to
-//! say, it says that it is alive.
+//! The connection's task moves to the scheduling group of its requests. A request whose handler
+//! does not wait is answered without a task. The number of requests in progress and the expected
+//! bytes of their responses are bounded. Beyond that the connection is not read. If frames have
+//! arrived or requests are in progress, and there is nothing to send, the connection sends a
+//! keep-alive.
 
 use super::config::{InternodeConfig, Verb};
+use super::connection::{Connection, Role, Timer};
 use super::error::{Refusal, RefusalCode};
 use super::frame::{BadFrame, Frame, Head, Kind};
 use super::handlers::{Caller, Handlers};
 use super::handshake::Party;
 use super::metrics::count;
-use super::wire::{Role, Timer, Wire};
 use bytes::{BufMut, Bytes, BytesMut};
 use model::HostId;
 use rt::Pieces;
@@ -23,18 +26,18 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// How often a connection that works says so.
+/// The interval of keep-alives.
 const ALIVE: Duration = Duration::from_millis(500);
-/// A request that allows more time than this is given this much.
+/// The maximum time that a request gets, whatever its deadline is.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What the loop and the requests in work share.
+/// The state that the loop shares with the requests in progress.
 struct Work {
-    wire: Rc<Wire>,
+    connection: Rc<Connection>,
     active: RefCell<HashMap<u64, Task<()>>>,
-    /// The bytes of an answer, on average of late.
+    /// The moving average of the length of a response, in bytes.
     average: Cell<usize>,
-    /// Something was said since the last look.
+    /// Bytes were sent since the last check.
     spoke: Cell<bool>,
 }
 
@@ -51,13 +54,13 @@ impl Work {
         };
         self.average.set((self.average.get() * 7 + body.len()) / 8);
         self.spoke.set(true);
-        self.wire.push(Head { kind, verb: 0, stream, time_left: 0 }, body);
+        self.connection.push(Head { kind, verb: 0, stream, time_left: 0 }, body);
     }
 
     fn finished(&self, stream: u64, result: Result<Pieces, Refusal>) {
         let task = self.active.borrow_mut().remove(&stream);
         drop(task);
-        let serving = &self.wire.counters.serving;
+        let serving = &self.connection.counters.serving;
         serving.set(serving.get() - 1);
         self.respond(stream, result);
     }
@@ -66,7 +69,7 @@ impl Work {
         let task = self.active.borrow_mut().remove(&stream);
         if let Some(task) = task {
             task.abort();
-            let serving = &self.wire.counters.serving;
+            let serving = &self.connection.counters.serving;
             serving.set(serving.get() - 1);
         }
     }
@@ -81,27 +84,27 @@ pub(super) struct Serving {
     handlers: Rc<Handlers>,
     config: InternodeConfig,
     timer: Timer,
-    /// When bytes had come last, at the last look.
+    /// When bytes had last arrived, at the last check.
     heard: Instant,
 }
 
 impl Serving {
-    /// Answers a shard of another node.
-    pub fn new(wire: Rc<Wire>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
-        let heard = wire.heard();
-        let work = Work { wire, active: RefCell::default(), average: Cell::new(0), spoke: Cell::new(false) };
+    /// Answers the shard `party` of another node.
+    pub fn new(connection: Rc<Connection>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
+        let heard = connection.heard();
+        let work = Work { connection, active: RefCell::default(), average: Cell::new(0), spoke: Cell::new(false) };
         let (host, shard, address) = (party.host, party.shard, party.address);
         Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), heard }
     }
 
     fn request(&mut self, head: Head, body: Bytes) {
         let work = &self.work;
-        count(&work.wire.counters.served);
+        count(&work.connection.counters.served);
         let left = Duration::from_micros(head.time_left).min(LONGEST);
         if left.is_zero() {
             return work.respond(head.stream, Err(late()));
         }
-        // All requests of a connection are of one lane: this happens once.
+        // All requests of a connection are of one lane, so this happens once.
         if let Some(group) = Verb::group_of(head.verb)
             && group != rt::task::group()
         {
@@ -113,11 +116,12 @@ impl Serving {
             Ok(answer) => answer,
             Err(refusal) => return work.respond(head.stream, Err(refusal)),
         };
-        // What need not wait is answered here; the waker is only wanted by what waits, and that is polled again by its task.
+        // A handler that does not wait is answered here. The waker can be a no-op, because the task
+        // of a handler that waits polls it again.
         match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => work.respond(head.stream, result),
             Poll::Pending => {
-                let counters = &work.wire.counters;
+                let counters = &work.connection.counters;
                 count(&counters.served_later);
                 count(&counters.serving);
                 let (later, stream) = (work.clone(), head.stream);
@@ -125,7 +129,8 @@ impl Serving {
                     let result = deadline.limit(answer).await.unwrap_or_else(|_| Err(late()));
                     later.finished(stream, result);
                 });
-                // A stream that is used twice is the other side's mistake: the first has lost its answer.
+                // A stream that is used twice is an error of the other node. The first request gets
+                // no response.
                 work.cancel(head.stream);
                 work.active.borrow_mut().insert(head.stream, task);
             }
@@ -150,12 +155,12 @@ impl Role for Serving {
 
     fn may_take(&self) -> bool {
         let active = self.work.active.borrow().len();
-        let unwritten = self.work.wire.unwritten();
+        let unwritten = self.work.connection.unwritten();
         let expected = unwritten.saturating_add(active.saturating_mul(self.work.average.get()));
         let may =
             active < self.config.in_flight && (expected < self.config.queued_bytes || (active == 0 && unwritten == 0));
         if !may {
-            count(&self.work.wire.counters.blocked);
+            count(&self.work.connection.counters.blocked);
         }
         may
     }
@@ -166,7 +171,7 @@ impl Role for Serving {
 
     fn turn(&mut self, cx: &mut Context<'_>) {
         loop {
-            let heard = self.work.wire.heard();
+            let heard = self.work.connection.heard();
             let busy = heard != self.heard || !self.work.active.borrow().is_empty();
             let wanted = rt::time::coarse_now() + if busy { ALIVE } else { self.config.idle * 2 };
             if !self.timer.fired(wanted, cx) {
@@ -175,12 +180,12 @@ impl Role for Serving {
             if busy {
                 if !self.work.spoke.replace(false) {
                     self.work
-                        .wire
+                        .connection
                         .push(Head { kind: Kind::Alive, verb: 0, stream: 0, time_left: 0 }, Bytes::new().into());
                 }
                 self.heard = heard;
             } else if rt::time::now().saturating_duration_since(heard) >= self.config.idle * 2 {
-                self.work.wire.end("nobody needed the connection", false);
+                self.work.connection.end("the connection was idle", false);
                 return;
             }
         }
@@ -190,7 +195,7 @@ impl Role for Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         let active = std::mem::take(&mut *self.work.active.borrow_mut());
-        let serving = &self.work.wire.counters.serving;
+        let serving = &self.work.connection.counters.serving;
         serving.set(serving.get() - active.len() as u64);
         active.into_values().for_each(|task| task.abort());
     }

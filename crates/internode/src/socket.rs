@@ -1,4 +1,4 @@
-//! A connection's bytes, encrypted or not.
+//! A socket, with or without TLS.
 
 use rt::net::{AsyncRead, AsyncWrite, ReadBuf, TcpStream};
 use rt::tls::TlsStream;

@@ -1,11 +1,12 @@
-//! Certificates between nodes that change while the node runs.
+//! Reloads the certificates of internode while the node runs.
 
 use super::Internode;
 use rt::Remote;
 use rt::tls::{PeerFiles, PeerTls, Stamp};
 
-/// Has every shard use what the files are for new connections, whenever these have changed since they were `known`, until dropped. For the
-/// process's first thread, as reading files blocks.
+/// Reloads the files whenever they have changed since `known`, and gives them to every shard for
+/// new connections. Runs until dropped, on the process's first thread, because reading files
+/// blocks.
 pub async fn watch_files(files: PeerFiles, known: Stamp, remote: Remote) {
     let take = |tls: PeerTls| {
         if let Some(internode) = rt::shard::try_service::<Internode>() {

@@ -1,7 +1,4 @@
-//! What the machine's pieces cost, one JSON line per case.
-//!
-//! `cargo run --release -p messina-rt --example measure [case]`; files go to the temporary directory (`TMPDIR`).
-//! CPU is the process's user and system time, so both shards' parts are counted.
+//! Measures the cost of the machine's parts. Prints one JSON line per case.
 
 #![allow(clippy::disallowed_methods, reason = "compares rt with what it wraps")]
 
@@ -162,7 +159,7 @@ async fn appends(dir: &Path) {
     }
 }
 
-/// CPU time of the one thread that is called `name`.
+/// CPU time of the thread with a name.
 fn cpu_of(name: &str) -> Duration {
     let threads = std::fs::read_dir("/proc/self/task").expect("procfs").flatten();
     let nanos = threads
@@ -187,7 +184,7 @@ async fn echo(mut stream: rt::net::TcpStream) {
     }
 }
 
-/// Sends `batch` requests at a time on each of `connections` and waits for all answers.
+/// Sends `batch` requests at a time on each of `connections`, and waits for all answers.
 fn client(address: std::net::SocketAddr, connections: usize, batch: usize, rounds: usize) {
     use std::io::{Read, Write};
     let mut sockets: Vec<_> = (0..connections)

@@ -1,4 +1,4 @@
-//! Where a shard's time comes from. The only file that reads the real clock.
+//! The source of a shard's time. The only file that reads the real clock.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,7 +26,8 @@ impl Clock {
         Self { source: Source::Real, coarse: Cell::new(None) }
     }
 
-    /// A clock that says `epoch_nanos` (since 1970) at `start` and advances with tokio's paused clock; `skew` (nanoseconds) comes on top.
+    /// A clock that shows `epoch_nanos` (since 1970) at `start` and advances with tokio's paused
+    /// clock. `skew` (nanoseconds) is added to it.
     #[cfg(feature = "sim")]
     pub fn simulated(epoch_nanos: i128, start: Instant, skew: std::rc::Rc<Cell<i64>>) -> Self {
         Self { source: Source::Simulated { epoch_nanos, start, skew }, coarse: Cell::new(None) }
@@ -37,8 +38,8 @@ impl Clock {
         match &self.source {
             Source::Real => real_wall_nanos(),
             #[cfg(feature = "sim")]
-            // Simulated time stands still within a turn; asking tokio would read the real clock where tasks are dropped
-            // by a crash.
+            // Simulated time does not pass within a turn. Asking tokio would read the real clock
+            // where tasks are dropped by a crash.
             Source::Simulated { epoch_nanos, start, skew } => {
                 let since = self.coarse().saturating_duration_since(*start);
                 epoch_nanos + since.as_nanos() as i128 + i128::from(skew.get())
@@ -54,7 +55,8 @@ impl Clock {
         self.coarse.set(Some(now));
     }
 
-    /// Whether measured run times may steer the scheduler: never in the simulation, where they would differ by run.
+    /// Whether measured run times may influence the scheduler. Never in the simulation, where they
+    /// would differ between runs.
     pub fn is_real(&self) -> bool {
         matches!(self.source, Source::Real)
     }

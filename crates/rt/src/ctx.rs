@@ -1,7 +1,8 @@
-//! The context of a shard: everything a task may reach without being handed it.
+//! The context of a shard: everything that a task can reach without an argument.
 //!
-//! It is a task-local, never a thread-local, so that many simulated shards can share a thread. The executor sets it once
-//! per turn, around all the polls of that turn; access costs one thread-local read.
+//! It is a task-local, never a thread-local, so that many simulated shards can share a thread. The
+//! executor sets it once per turn, around all polls of that turn. Access costs one thread-local
+//! read.
 
 use crate::clock::Clock;
 use crate::executor::Executor;
@@ -39,16 +40,16 @@ pub(crate) struct Ctx {
     /// Fired when the machine is asked to stop.
     pub stop: Cancel,
     #[cfg(feature = "sim")]
-    pub world: Option<crate::sim::Place>,
+    pub simulated: Option<crate::sim::SimShard>,
 }
 
 impl Ctx {
-    /// The generator and UUID tail that belong to `seed`.
+    /// The generator and the UUID tail of `seed`.
     pub fn seeded(seed: u64) -> (SmallRng, [u8; 8]) {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut tail = [0u8; 8];
         rng.fill_bytes(&mut tail);
-        // The variant bits of RFC 9562 and the multicast bit that marks a node id as random.
+        // The variant bits of RFC 9562, and the multicast bit that marks a node id as random.
         tail[0] = (tail[0] & 0x3F) | 0x80;
         tail[2] |= 0x01;
         (rng, tail)
@@ -64,7 +65,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&Rc<Ctx>) -> R) -> R {
     }
 }
 
-/// As [`with`], or `None` outside a shard.
+/// Like [`with`], but returns `None` outside a shard.
 #[inline]
 pub(crate) fn try_with<R>(f: impl FnOnce(&Rc<Ctx>) -> R) -> Option<R> {
     CTX.try_with(f).ok()
@@ -76,7 +77,7 @@ pub(crate) fn current() -> Rc<Ctx> {
     with(Rc::clone)
 }
 
-/// Runs `f` as part of the shard that `ctx` belongs to.
+/// Runs `f` in the context of a shard.
 pub(crate) fn enter<R>(ctx: &Rc<Ctx>, f: impl FnOnce() -> R) -> R {
     CTX.sync_scope(ctx.clone(), f)
 }

@@ -1,12 +1,14 @@
 //! The executor of one shard: a run queue of `!Send` tasks, driven in turns by one tokio task.
 //!
-//! A turn takes the mail, polls ready tasks until none is left or the turn's time or tokio's cooperative budget is spent,
-//! then posts outgoing mail, submits I/O and takes completions. Only then does the thread go back to tokio's reactor.
-//! Each scheduling group has a queue of its own; [`FairClock`] says which of them is next. While no urgent task is ready,
-//! a turn polls one other task at most, so that sockets are looked at in between.
+//! A turn takes the mail. It then polls ready tasks until none is left, or until the turn's time or
+//! tokio's cooperative budget is spent. Finally it posts outgoing mail, submits I/O and takes
+//! completions. Only then does the thread return to tokio's reactor. Each scheduling group has its
+//! own queue; [`FairClock`] decides which is next. While no urgent task is ready, a turn polls at
+//! most one other task, so that sockets are polled in between.
 //!
-//! Others rely on: tasks of a shard are only polled and dropped on its thread with its context set; dropping the executor
-//! drops every task. Nothing here may decide by measured time when the clock is simulated.
+//! Invariants: tasks of a shard are polled and dropped only on its thread, with its context set.
+//! Dropping the executor drops every task. With a simulated clock, no decision may depend on
+//! measured time.
 
 use crate::ctx::{self, Ctx};
 use crate::fair_clock::FairClock;
@@ -28,35 +30,36 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 
-pub(crate) type Place = &'static Location<'static>;
+pub(crate) type SpawnLocation = &'static Location<'static>;
 type Work = Runnable<TaskLabel>;
 
-/// What a task is known by.
+/// The label of a task.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskLabel {
     /// Where it was spawned.
-    place: Place,
-    /// Its place among the living tasks of its shard.
+    location: SpawnLocation,
+    /// Its index in the list of live tasks of its shard.
     key: usize,
 }
 
-/// How long a turn may run before the reactor and the rings are looked at.
+/// The maximum length of a turn, after which the reactor and the rings are polled.
 const TURN: Duration = Duration::from_micros(250);
-/// How many polls a simulated turn may take: there, time does not pass while tasks run.
+/// The maximum number of polls of a simulated turn, in which time does not pass while tasks run.
 const SIMULATED_TURN_POLLS: u32 = 64;
-/// What a poll is taken to cost where time is simulated.
+/// The assumed cost of a poll where time is simulated.
 const SIMULATED_POLL: Duration = Duration::from_micros(100);
-/// Simulated polls that take one millisecond, so that a busy shard does not stop simulated time.
+/// The number of simulated polls that take one millisecond, so that a busy shard does not stop
+/// simulated time.
 const SIMULATED_POLLS_PER_MS: u32 = 4_000;
 /// A poll longer than this counts as a stall.
 const STALL: Duration = Duration::from_micros(500);
 
-/// How the scheduler of a shard is tuned.
+/// The tuning of a shard's scheduler.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuning {
     /// Polls longer than this are logged.
     pub log_stalls_over: Duration,
-    /// How long to poll the mailbox before sleeping; zero sleeps at once.
+    /// How long to poll the mailbox before sleeping; zero: not at all.
     pub poll: Duration,
 }
 
@@ -66,7 +69,7 @@ impl Default for Tuning {
     }
 }
 
-/// The half of the executor that other threads may touch.
+/// The part of the executor that other threads may use.
 #[derive(Default)]
 pub(crate) struct Shared {
     injected: Mutex<VecDeque<Work>>,
@@ -75,7 +78,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Makes the executor take a turn soon. Cheap when one is already due.
+    /// Makes the executor take a turn soon. Cheap if one is already due.
     pub fn notify(&self) {
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.waker.wake();
@@ -93,7 +96,7 @@ impl Shared {
 /// A task that is ready to be polled.
 struct Ready {
     work: Work,
-    /// When it became ready, by [`Executor::now_nanos`].
+    /// When it became ready, in the executor's time (`Executor::now_nanos`).
     since: u64,
 }
 
@@ -106,7 +109,7 @@ struct Alive {
 /// The task that is being polled.
 #[derive(Clone, Copy)]
 struct Running {
-    /// Its place among the living ones; none for work of the mailbox that is no task yet.
+    /// Its index in the list of live tasks; `None` for mail that is not a task yet.
     key: Option<usize>,
     group: Group,
 }
@@ -121,11 +124,13 @@ pub(crate) struct Executor {
     /// When the running poll began.
     pub poll_started: Cell<Option<Instant>>,
     running: Cell<Running>,
-    /// Calls of `maybe_yield` in the running poll (the simulation's measure of its length).
+    /// Calls of `maybe_yield` in the running poll. The simulation measures the length of a poll by
+    /// them.
     pub yields_asked: Cell<u32>,
     tuning: Tuning,
     idle_since: Cell<Option<Instant>>,
-    /// The time of the shard since its start, as of the last poll's end. Stands still while the shard sleeps.
+    /// The shard's time since its start, as of the end of the last poll. It includes the time
+    /// asleep from the next turn on.
     now_nanos: Cell<u64>,
 }
 
@@ -145,13 +150,13 @@ impl Executor {
         }
     }
 
-    /// The group of what is being polled.
+    /// The group of the running poll.
     #[inline]
     pub fn group(&self) -> Group {
         self.running.get().group
     }
 
-    /// Moves the task that is being polled to another group, from its next poll on. Returns the group that it leaves.
+    /// Moves the running task to another group, from its next poll on. Returns its previous group.
     pub fn move_running_to(&self, group: Group) -> Group {
         let running = self.running.get();
         if let Some(alive) =
@@ -162,17 +167,17 @@ impl Executor {
         running.group
     }
 
-    /// How many tasks of the group are ready.
+    /// The number of ready tasks of the group.
     pub fn queue_length(&self, group: Group) -> usize {
         self.ready[group as usize].borrow().len()
     }
 
-    /// The place of the task that is being polled, which no other living task has.
+    /// The key of the running task, unique among the live tasks of the shard.
     pub fn running_key(&self) -> Option<usize> {
         self.running.get().key
     }
 
-    /// Puts `work` at the end of its group's queue. For the running shard only.
+    /// Appends `work` to its group's queue. For the running shard only.
     fn push(&self, ctx: &Ctx, work: Work) {
         let group = match self.active.borrow().get(work.metadata().key) {
             Some(alive) => alive.group.get(),
@@ -185,7 +190,8 @@ impl Executor {
         }
     }
 
-    /// The next task, and its group. Only urgent ones, if there is no urgent one then none.
+    /// The next task, and its group. With `urgent_only`, `None` unless an urgent group has a ready
+    /// task.
     fn pop(&self, ctx: &Ctx, urgent_only: bool) -> Option<(Work, Group)> {
         if urgent_only && !self.clock.is_urgent_ready() {
             return None;
@@ -221,7 +227,7 @@ impl Executor {
         }
     }
 
-    /// One turn. True when it stopped early and wants another.
+    /// Runs one turn. Returns true if it stopped early and needs another.
     fn turn(&self, ctx: &Rc<Ctx>) -> bool {
         let real = ctx.clock.is_real();
         let start = Instant::now();
@@ -267,7 +273,7 @@ impl Executor {
             had_other_poll = true;
         };
         if real {
-            // Submitting and posting took their time too.
+            // Submitting and posting took time too.
             let ended = Instant::now();
             self.now_nanos.set(self.now_nanos.get() + (ended - now).as_nanos() as u64);
             now = ended;
@@ -277,22 +283,29 @@ impl Executor {
         early
     }
 
-    /// Polls a task of the group; says when that ended.
+    /// Polls a task of the group. Returns the time at which the poll ended.
     fn poll(&self, ctx: &Ctx, work: Work, group: Group, started: Instant) -> Instant {
-        let TaskLabel { place, key } = *work.metadata();
-        self.timed(ctx, place, Running { key: Some(key), group }, started, || work.run())
+        let TaskLabel { location, key } = *work.metadata();
+        self.timed(ctx, location, Running { key: Some(key), group }, started, || work.run())
     }
 
-    /// Runs what arrived by mail for the group; says when that ended.
-    pub fn run_mail(&self, ctx: &Ctx, place: Place, group: Group, started: Instant, work: impl FnOnce()) -> Instant {
-        self.timed(ctx, place, Running { key: None, group }, started, work)
+    /// Runs mail for the group. Returns the time at which it ended.
+    pub fn run_mail(
+        &self,
+        ctx: &Ctx,
+        location: SpawnLocation,
+        group: Group,
+        started: Instant,
+        work: impl FnOnce(),
+    ) -> Instant {
+        self.timed(ctx, location, Running { key: None, group }, started, work)
     }
 
-    /// Runs `poll` and accounts the time to the group.
+    /// Runs `poll` and accounts its time to the group.
     fn timed<R>(
         &self,
         ctx: &Ctx,
-        place: Place,
+        location: SpawnLocation,
         running: Running,
         started: Instant,
         poll: impl FnOnce() -> R,
@@ -302,9 +315,9 @@ impl Executor {
         self.yields_asked.set(0);
         ctx.counters.polls.add(1);
         #[cfg(feature = "sim")]
-        if let Some(world) = &ctx.world {
+        if let Some(sim) = &ctx.simulated {
             let micros = (ctx.clock.wall_nanos() - crate::sim::EPOCH_NANOS) as u64 / 1_000;
-            world.trace.numbers(&[u64::from(ctx.shard.0), u64::from(place.line()), micros]);
+            sim.trace.numbers(&[u64::from(ctx.shard.0), u64::from(location.line()), micros]);
         }
         poll();
         let (ended, took) = if ctx.clock.is_real() {
@@ -325,13 +338,13 @@ impl Executor {
             longest.set(longest.get().max(nanos));
             if took >= self.tuning.log_stalls_over {
                 let (ms, group) = (took.as_millis() as u64, running.group.name());
-                tracing::warn!(shard = ctx.shard.0, task = %place, group, ms, "a task held the shard");
+                tracing::warn!(shard = ctx.shard.0, task = %location, group, ms, "a task stalled the shard");
             }
         }
         ended
     }
 
-    /// Called when nothing is left to do. True when something arrived meanwhile.
+    /// Called when nothing is left to do. Returns true if something arrived meanwhile.
     fn before_sleep(&self, ctx: &Ctx) -> bool {
         if !self.tuning.poll.is_zero() {
             let until = Instant::now() + self.tuning.poll;
@@ -347,8 +360,8 @@ impl Executor {
 
     /// Drops every task. The shard's context must be set.
     fn tear_down(&self) {
-        // Dropping a task may wake, spawn or detach others: go on until none is left. A task that another thread is just
-        // about to inject stays on the list until it arrives here.
+        // Dropping a task may wake, spawn or detach others, so this repeats until none is left. A
+        // task that another thread is about to inject stays on the list until it arrives here.
         while !self.active.borrow().is_empty() {
             let wakers: Vec<Waker> = self.active.borrow().iter().map(|(_, alive)| alive.waker.clone()).collect();
             for waker in wakers {
@@ -369,7 +382,8 @@ impl Executor {
 }
 
 pin_project! {
-    /// The future of a task, and its place on the list of living ones. Not an `async` block: that would hold the future twice.
+    /// The future of a task, and its entry in the list of live tasks. Not an `async` block, which
+    /// would hold the future twice.
     struct Lived<F> {
         #[pin]
         future: F,
@@ -385,7 +399,7 @@ impl<F: Future> Future for Lived<F> {
     }
 }
 
-/// Takes a task off the list of living ones when its future is dropped.
+/// Removes a task from the list of live tasks when its future is dropped.
 struct Living {
     ctx: Rc<Ctx>,
     key: usize,
@@ -399,13 +413,15 @@ impl Drop for Living {
     }
 }
 
-/// Makes a task of `future` in a group on the shard of `ctx`; the caller runs or schedules the runnable.
+/// Creates a task of `future` in a group on the shard of `ctx`. The caller runs or schedules the
+/// runnable.
 ///
-/// SAFETY: everything `future` borrows must outlive the executor's tear-down, and the caller must be on the shard's thread.
+/// SAFETY: everything `future` borrows must outlive the executor's tear-down, and the caller must
+/// be on the shard's thread.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn make<F: Future>(
     ctx: &Rc<Ctx>,
-    place: Place,
+    location: SpawnLocation,
     group: Group,
     future: F,
 ) -> (Work, async_task::Task<F::Output, TaskLabel>) {
@@ -427,36 +443,37 @@ pub(crate) unsafe fn make<F: Future>(
     ctx.counters.tasks.add(1);
     let key = ctx.executor.active.borrow().vacant_key();
     let future = Lived { future, living: Living { ctx: ctx.clone(), key } };
-    // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through this executor's queues
-    // only, which are emptied by turns and by the tear-down on that thread; the caller vouches for the borrows. The
-    // schedule function is Send and Sync by its captures.
-    let label = TaskLabel { place, key };
+    // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through
+    // this executor's queues only, which are emptied by turns and by the tear-down on that thread;
+    // the caller vouches for the borrows. The schedule function is Send and Sync by its captures.
+    let label = TaskLabel { location, key };
     let (work, task) = unsafe { async_task::Builder::new().metadata(label).spawn_unchecked(|_| future, schedule) };
     let at = ctx.executor.active.borrow_mut().insert(Alive { waker: work.waker(), group: Cell::new(group) });
     debug_assert_eq!(at, key);
     (work, task)
 }
 
-/// Makes and schedules a task of a `'static` future.
+/// Creates and schedules a task of a `'static` future.
 #[allow(unsafe_code)]
 pub(crate) fn spawn<F: Future + 'static>(
     ctx: &Rc<Ctx>,
-    place: Place,
+    location: SpawnLocation,
     group: Group,
     future: F,
 ) -> async_task::Task<F::Output, TaskLabel> {
-    // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are on its thread.
-    let (work, task) = unsafe { make(ctx, place, group, future) };
+    // SAFETY: a 'static future borrows nothing that could end, and the context is `Rc`, so we are
+    // on its thread.
+    let (work, task) = unsafe { make(ctx, location, group, future) };
     work.schedule();
     task
 }
 
-/// Makes a task for a request that came by mail. Of an urgent group it is polled at once, within the running poll;
-/// otherwise when its group has its turn.
+/// Creates a task for a request that came by mail. In an urgent group it is polled at once, within
+/// the running poll. Otherwise it waits in its group's queue.
 #[allow(unsafe_code)]
-pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, group: Group, future: F) {
+pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, location: SpawnLocation, group: Group, future: F) {
     // SAFETY: as in `spawn`.
-    let (work, task) = unsafe { make(ctx, place, group, future) };
+    let (work, task) = unsafe { make(ctx, location, group, future) };
     task.detach();
     if group.is_urgent() {
         let before = ctx.executor.running.get();
@@ -468,31 +485,32 @@ pub(crate) fn start_mail<F: Future + 'static>(ctx: &Rc<Ctx>, place: Place, group
     }
 }
 
-/// What the shards of one machine know about its life.
-pub(crate) struct Life {
-    /// Somebody asked the machine to stop.
+/// The run state that the shards of one machine share.
+pub(crate) struct RunState {
+    /// The machine was asked to stop.
     pub stop: AtomicBool,
-    /// Shards whose main future has not ended. At zero every shard ends.
+    /// The number of shards whose main future has not ended. At zero every shard ends.
     pub running: AtomicUsize,
 }
 
-impl Life {
+impl RunState {
     pub fn new(shards: usize) -> Arc<Self> {
         Arc::new(Self { stop: AtomicBool::new(false), running: AtomicUsize::new(shards) })
     }
 }
 
-/// Drives a shard until all main futures of its machine have ended; dropping it drops all tasks of the shard.
+/// Drives a shard until all main futures of its machine have ended. Dropping it drops all tasks of
+/// the shard.
 pub(crate) struct ShardFuture {
     ctx: Rc<Ctx>,
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     simulated_polls: u64,
     pause: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl ShardFuture {
-    pub fn new(ctx: Rc<Ctx>, life: Arc<Life>) -> Self {
-        Self { ctx, life, simulated_polls: 0, pause: None }
+    pub fn new(ctx: Rc<Ctx>, run_state: Arc<RunState>) -> Self {
+        Self { ctx, run_state, simulated_polls: 0, pause: None }
     }
 }
 
@@ -514,14 +532,14 @@ impl Future for ShardFuture {
             return Poll::Pending;
         }
         ctx::enter(&ctx, || {
-            if this.life.stop.load(Ordering::Relaxed) && !ctx.stop.is_cancelled() {
+            if this.run_state.stop.load(Ordering::Relaxed) && !ctx.stop.is_cancelled() {
                 ctx.stop.cancel();
             }
             ctx.mail.awake(&executor.shared);
             ctx.io.awake();
             let polls_before = ctx.counters.polls.get();
             let early = executor.turn(&ctx);
-            if this.life.running.load(Ordering::Acquire) == 0 {
+            if this.run_state.running.load(Ordering::Acquire) == 0 {
                 return Poll::Ready(());
             }
             if !ctx.clock.is_real() {
@@ -550,7 +568,7 @@ impl Drop for ShardFuture {
         ctx::enter(&ctx, || {
             ctx.mail.close();
             ctx.executor.tear_down();
-            // Services hold each other; their drops may still look others up.
+            // Services refer to each other, and their drops may still look others up.
             loop {
                 let services = std::mem::take(&mut *ctx.services.borrow_mut());
                 if services.is_empty() {

@@ -1,16 +1,19 @@
-//! Which scheduling group runs next: a pure decision from shares and used time.
+//! Decides which scheduling group runs next, from shares and used time. Pure.
 //!
-//! Each group has a virtual clock, which advances by the time its tasks took, divided by its shares. Of the groups with
-//! ready tasks the one whose clock is furthest behind runs. A group that had nothing to do may not save up its claim for
-//! ever: when it becomes ready, its clock is set at most [`Group::is_urgent`]'s credit behind the others.
+//! Each group has a virtual clock. It advances by the time of the group's tasks, divided by the
+//! group's shares. Of the groups with ready tasks, the one whose clock is furthest behind runs. A
+//! group without work must not accumulate its claim. When it becomes ready, its clock is set
+//! forward to the lowest clock of the ready groups; an urgent group ([`Group::is_urgent`]) stays
+//! behind it by a credit.
 
 use crate::group::{Group, STATEMENT_SHARES};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The time for which an urgent group that becomes ready runs before the others, if it took less than its part before.
+/// The credit of an urgent group that becomes ready: the time that it runs before the others, if it
+/// used less than its part before.
 const CREDIT: Duration = Duration::from_millis(200);
-/// A group with so many shares has a clock that advances at real speed.
+/// The shares with which a group's clock advances at real speed.
 const SCALE: u64 = STATEMENT_SHARES as u64;
 
 /// The groups' virtual clocks.
@@ -19,7 +22,8 @@ pub(crate) struct FairClock {
     ready: Cell<u8>,
     clocks: [Cell<u64>; Group::COUNT],
     shares: [Cell<u32>; Group::COUNT],
-    /// The clock of the group that ran last, at that time. No clock of a group that becomes ready begins far below it.
+    /// The clock of the group that ran last, at that time. The clock of a group that becomes ready
+    /// is not set far below it.
     last: Cell<u64>,
 }
 
@@ -33,7 +37,7 @@ impl FairClock {
         }
     }
 
-    /// Changes a group's shares; at least 1.
+    /// Sets a group's shares; at least 1.
     pub fn set_shares(&self, group: Group, shares: u32) {
         self.shares[group as usize].set(shares.max(1));
     }
@@ -42,7 +46,7 @@ impl FairClock {
         self.shares[group as usize].get()
     }
 
-    /// The group has a ready task. Returns whether it had none before.
+    /// Marks the group ready. Returns whether it was not ready before.
     #[inline]
     pub fn becomes_ready(&self, group: Group) -> bool {
         let (before, bit) = (self.ready.get(), 1 << group as u8);
@@ -57,13 +61,13 @@ impl FairClock {
         true
     }
 
-    /// The group has no ready task any more.
+    /// Marks the group as having no ready task.
     #[inline]
     pub fn becomes_idle(&self, group: Group) {
         self.ready.set(self.ready.get() & !(1 << group as u8));
     }
 
-    /// The group whose turn it is.
+    /// The group that runs next.
     #[inline]
     pub fn next(&self) -> Option<Group> {
         let ready = self.ready.get();
@@ -83,14 +87,14 @@ impl FairClock {
         self.ready.get() != 0
     }
 
-    /// Whether a group has ready tasks that somebody waits for.
+    /// Whether an urgent group has ready tasks.
     #[inline]
     pub fn is_urgent_ready(&self) -> bool {
         const URGENT: u8 = 1 << Group::Control as u8 | 1 << Group::Statement as u8;
         self.ready.get() & URGENT != 0
     }
 
-    /// A task of the group took so many nanoseconds.
+    /// Records that a task of the group ran for this many nanoseconds.
     #[inline]
     pub fn ran(&self, group: Group, nanos: u64) {
         let clock = &self.clocks[group as usize];
@@ -98,7 +102,7 @@ impl FairClock {
         self.last.set(clock.get());
     }
 
-    /// What so many nanoseconds of the group's tasks are on its clock.
+    /// Converts nanoseconds of the group's tasks to time on its clock.
     #[inline]
     fn virtual_time(&self, group: Group, nanos: u64) -> u64 {
         match u64::from(self.shares[group as usize].get()) {
@@ -120,7 +124,7 @@ mod tests {
 
     const POLL: u64 = 100_000;
 
-    /// Runs the groups that `ready` says for so many polls; how many each got.
+    /// Runs the ready groups for `polls` polls. Returns the number of polls of each group.
     fn run(clock: &FairClock, ready: &[Group], polls: usize) -> [usize; Group::COUNT] {
         for group in Group::ALL {
             match ready.contains(&group) {
@@ -152,7 +156,8 @@ mod tests {
         use Group::{Maintenance, Statement};
         let clock = FairClock::new();
         assert_eq!(run(&clock, &[Maintenance], 10_000)[3], 10_000);
-        // Statements have their credit, 200 ms, and then share the time; maintenance does not pay for its ten thousand.
+        // Statements use their credit of 200 ms, and then share the time. Maintenance does not pay
+        // for its ten thousand earlier polls.
         let got = run(&clock, &[Statement, Maintenance], 4_000);
         assert!((2_000..3_700).contains(&got[Statement as usize]), "{got:?}");
         assert!(got[Maintenance as usize] >= 300, "{got:?}");

@@ -1,10 +1,14 @@
 //! Files of a shard: one io_uring per shard in production, a simulated disk under `rt::sim`.
 //!
-//! Reads and writes carry a class. Scans and background work have limits of requests and bytes at the device, so that they cannot fill
-//! its queue; the governor lowers them while statements are slow.
-//! Buffers belong to the operation until the kernel is done with them, also when the future that asked is dropped. Large ones lie in huge
-//! pages, of which a shard keeps some.
-//! Where io_uring or `O_DIRECT` is refused, one log line says so and the slower way (helper threads, page cache) is taken.
+//! Reads and writes carry a class. Scans and background work have limits of requests and bytes at
+//! the device, so that they cannot fill its queue. The governor lowers these limits while
+//! statements are slow.
+//!
+//! A buffer belongs to its operation until the kernel has finished, also if the requesting future
+//! is dropped. Large buffers are in huge pages, of which a shard keeps some.
+//!
+//! If io_uring or `O_DIRECT` is refused, one log line reports it, and a slower path is used (helper
+//! threads, page cache).
 
 mod buffer;
 mod directory;
@@ -28,24 +32,24 @@ pub use sequential::SequentialWriter;
 
 use crate::group::Group;
 
-/// Who waits for an operation.
+/// The class of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IoClass {
-    /// A request of a client.
+    /// Client requests.
     Foreground = 0,
-    /// Compaction, flush, streaming, repair: limited depth.
+    /// Compaction, flush, streaming, repair: limited queue depth.
     Background = 1,
-    /// The commitlog: goes first.
+    /// The commitlog: has priority.
     Log = 2,
-    /// Scans of whole tables: limited depth.
+    /// Scans of whole tables: limited queue depth.
     Scan = 3,
 }
 
 impl IoClass {
-    /// How many classes there are.
+    /// The number of classes.
     pub const COUNT: usize = 4;
 
-    /// The class of what a scheduling group reads and writes.
+    /// The class of a scheduling group's reads and writes.
     pub fn of(group: Group) -> IoClass {
         match group {
             Group::Control | Group::Statement => IoClass::Foreground,

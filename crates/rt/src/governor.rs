@@ -1,13 +1,14 @@
-//! The governor of a shard: what groups that nobody waits for may take, so that statements keep their latency.
+//! The governor of a shard: limits background groups, so that statements keep their latency.
 //!
-//! It is given a target for the 99th percentile of statements' latency. Ten times a second it compares the target with what
-//! statements took lately: what they took in work, as the connections report it, and what their tasks waited for the shard.
-//! Above the target it halves its allowance, well below it the allowance grows by a twentieth, up to all. The allowance
-//! scales the shares that other groups ask for, and the bytes and requests that they may have at the disk. Without a
-//! target, and in the simulation, the allowance is all.
+//! The governor has a target for the 99th percentile of statement latency. Ten times a second it
+//! compares the target with the recent latency. That is the time of the statements' work, as the
+//! connections report it, plus the time that their tasks waited for the shard. Above the target,
+//! the governor halves its allowance. Well below the target, the allowance grows by 0.05, up to 1.
+//! The allowance scales the shares that other groups demand, and their limits of bytes and requests
+//! at the disk. Without a target, and in the simulation, the allowance is 1.
 //!
-//! Others rely on: a demand's floor is never taken away, so work that statements will wait for, such as the flush of full
-//! memtables, goes on whatever the latency.
+//! Invariant: a demand always gets its floor. So work that statements will wait for, such as the
+//! flush of full memtables, continues whatever the latency is.
 
 use crate::ctx;
 use crate::group::Group;
@@ -15,29 +16,30 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often the allowance is looked at.
+/// The interval at which the allowance is updated.
 const EVERY: Duration = Duration::from_millis(100);
-/// The least part that the allowance comes to.
+/// The minimum allowance.
 const LEAST: f64 = 0.05;
-/// What the allowance is multiplied by when statements are too slow.
+/// The factor for the allowance when statements are too slow.
 const CUT: f64 = 0.5;
-/// What it grows by when they are fast.
+/// The increment of the allowance when statements are fast.
 const GROWTH: f64 = 0.05;
 /// Statements are fast below this part of the target.
 const FAST: f64 = 0.6;
-/// The part of what was seen that stays in the figures at the next look: they are of the last few looks.
+/// The factor for the recorded latencies at each update, so that they cover the last few updates.
 const KEPT: f64 = 0.5;
-/// Fewer statements than this say nothing about a 99th percentile.
+/// With fewer statements than this, there is no meaningful 99th percentile.
 const FEWEST: f64 = 20.0;
-/// Buckets of a histogram: four to each doubling, from 1 us to more than a minute.
+/// Buckets of a histogram: four for each doubling, from 4 us to more than a minute.
 const BUCKETS: usize = 104;
 
-/// Sets the target of this shard; none or zero: nothing is held back.
+/// Sets the target of this shard. `None` or zero: no limits.
 pub fn set_target(target: Option<Duration>) {
     ctx::with(|c| c.governor.target.set(target.filter(|target| !target.is_zero())));
 }
 
-/// Statements were answered that took so long each, without the time before their frame was read.
+/// Records statements that were answered within `took` each, measured from the time their frame was
+/// read.
 #[inline]
 pub fn answered(took: Duration, statements: u64) {
     ctx::with(|c| {
@@ -47,8 +49,8 @@ pub fn answered(took: Duration, statements: u64) {
     });
 }
 
-/// A group asks for a part of the shard's time while statements wait, in 1/1000. It gets no less than `floor` of it and the
-/// governor's allowance of the rest, and is told what that comes to.
+/// Demands a part of the shard's time for a group while statements wait, in 1/1000. The group gets
+/// at least `floor` of it, and the allowance's part of the rest. Returns the resulting part.
 pub fn demand(group: Group, permille: u32, floor: u32) -> u32 {
     ctx::with(|c| {
         let rest = f64::from(permille.saturating_sub(floor)) * c.governor.allowance.get();
@@ -78,12 +80,12 @@ impl Governor {
         }
     }
 
-    /// What the other groups may take now of what they ask for, from 0 to 1.
+    /// The part that background groups get now of their demands, from 0 to 1.
     pub fn allowance(&self) -> f64 {
         self.allowance.get()
     }
 
-    /// A task of statements waited so long for the shard.
+    /// Records how long a task of statements waited for the shard.
     #[inline]
     pub fn waited(&self, nanos: u64) {
         if self.target.get().is_some() {
@@ -91,7 +93,7 @@ impl Governor {
         }
     }
 
-    /// Looks at the figures if it is time to. Returns the allowance if that has changed.
+    /// Updates the allowance if an update is due. Returns the allowance if it has changed.
     #[inline]
     pub fn look(&self, now: Instant) -> Option<f64> {
         if self.next_look.get().is_some_and(|next| now < next) {
@@ -109,7 +111,7 @@ impl Governor {
     }
 }
 
-/// The allowance that follows `before`, when so much was seen; none: too few statements to say.
+/// The allowance after `before`. `seen` is the recent latency; `None`: too few statements.
 fn next_allowance(before: f64, seen: Option<Duration>, target: Duration) -> f64 {
     let after = match seen {
         Some(seen) if seen > target => before * CUT,
@@ -119,7 +121,7 @@ fn next_allowance(before: f64, seen: Option<Duration>, target: Duration) -> f64 
     after.clamp(LEAST, 1.0)
 }
 
-/// A histogram of the last few looks.
+/// A histogram of the last few updates.
 struct Recent {
     buckets: [f64; BUCKETS],
     count: f64,
@@ -159,7 +161,7 @@ impl Recent {
     }
 }
 
-/// The bucket of so many microseconds.
+/// The bucket of a time in microseconds.
 fn bucket(micros: u64) -> usize {
     let micros = micros.max(4);
     let doubling = micros.ilog2() as usize;
@@ -167,7 +169,7 @@ fn bucket(micros: u64) -> usize {
     ((doubling - 2) * 4 + quarter).min(BUCKETS - 1)
 }
 
-/// The microseconds with which the bucket ends.
+/// The upper bound of a bucket, in microseconds.
 fn bound(bucket: usize) -> u64 {
     let (doubling, quarter) = (bucket / 4 + 2, bucket as u64 % 4);
     (5 + quarter) << (doubling - 2)

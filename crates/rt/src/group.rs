@@ -1,8 +1,9 @@
-//! Scheduling groups: which kind of work a task or a disk request belongs to.
+//! Scheduling groups: the kinds of work that tasks and disk requests belong to.
 //!
-//! A task belongs to the group of the task that spawned it, unless it is spawned in another one. A call to another shard
-//! carries the caller's group; a request to another node carries it in its header. While several groups have ready tasks,
-//! each gets the shard's time in proportion to its shares; a group that is alone gets all of it.
+//! A task belongs to the group of the task that spawned it, unless it is spawned in another one. A
+//! call to another shard carries the caller's group. A request to another node carries it as the
+//! verb (`internode::Verb`). While several groups have ready tasks, each gets the shard's time in
+//! proportion to its shares. A group without competition gets all of it.
 
 /// A kind of work that shares a shard's time and its disk with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,7 +11,7 @@
 pub enum Group {
     /// Raft, pings, topology, administration: little work, on which the cluster depends.
     Control = 0,
-    /// Statements of clients, at the coordinator and at replicas.
+    /// Client statements, at the coordinator and at replicas.
     Statement = 1,
     /// Scans of whole tables.
     Scan = 2,
@@ -19,9 +20,9 @@ pub enum Group {
 }
 
 impl Group {
-    /// How many groups there are.
+    /// The number of groups.
     pub const COUNT: usize = 4;
-    /// All groups, by their numbers. Of groups that are equally entitled the first is served first.
+    /// All groups, by their numbers. Of groups with equal claims, the first is served first.
     pub const ALL: [Group; Group::COUNT] = [Group::Control, Group::Statement, Group::Scan, Group::Maintenance];
 
     /// The group's name in metrics and logs.
@@ -34,13 +35,14 @@ impl Group {
         }
     }
 
-    /// Whether a client or the cluster waits for the group's work. Other groups have no claim to time in which they had
-    /// nothing to do, and the shard looks at its sockets between any two of their polls.
+    /// Whether a client or the cluster waits for the group's work. Other groups get no credit for
+    /// time in which they had no work, and the shard polls its sockets between any two of their
+    /// polls.
     pub fn is_urgent(self) -> bool {
         matches!(self, Group::Control | Group::Statement)
     }
 
-    /// The shares a group starts with.
+    /// The initial shares of a group.
     pub(crate) fn shares(self) -> u32 {
         match self {
             Group::Control => 20_000,
@@ -51,5 +53,5 @@ impl Group {
     }
 }
 
-/// The shares of statements, which those of other groups are measured against.
+/// The shares of statements, the reference for those of other groups.
 pub(crate) const STATEMENT_SHARES: u32 = 1_000;

@@ -1,7 +1,7 @@
 //! Maps with one fixed hasher, so that the same inputs give the same iteration order in every run.
 //!
-//! The hasher is fast and not resistant to chosen keys: never key a map by bytes that a client may choose without bound
-//! unless the map itself is bounded.
+//! The hasher is fast, and not resistant to chosen keys. Never use bytes that a client can choose
+//! freely as keys, unless the size of the map is bounded.
 
 /// The hasher of every map in the product: `rustc-hash`, seedless.
 pub type FastHasher = rustc_hash::FxHasher;

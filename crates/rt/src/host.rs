@@ -1,13 +1,14 @@
-//! What the machine around the process offers: CPUs, memory, file descriptors.
+//! The resources of the host: CPUs, memory, file descriptors.
 
 use std::io;
 
-/// The CPUs that the process may run on.
+/// The CPUs that the process may use.
 pub fn cpus() -> Vec<usize> {
     crate::machine::affinity()
 }
 
-/// Bytes of memory that the process may use: the machine's, or what its control group leaves of it.
+/// The bytes of memory that the process may use: the host's memory, or the limit of its control
+/// group if that is lower.
 pub fn memory_limit() -> io::Result<u64> {
     let info = std::fs::read_to_string("/proc/meminfo")?;
     let total = info
@@ -17,7 +18,7 @@ pub fn memory_limit() -> io::Result<u64> {
     Ok(control_group_limit().map_or(total << 10, |limit| limit.min(total << 10)))
 }
 
-/// The least limit of the process's control group (version 2) and those around it.
+/// The lowest limit of the process's control group (version 2) and its parents.
 fn control_group_limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -32,7 +33,7 @@ fn control_group_limit() -> Option<u64> {
     least
 }
 
-/// How many files the process may have open.
+/// The maximum number of open files of the process.
 #[allow(unsafe_code)]
 pub fn open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -43,7 +44,7 @@ pub fn open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Raises the number of files that the process may have open as far as it goes; gives the new limit.
+/// Raises the maximum number of open files to the hard limit. Returns the new limit.
 #[allow(unsafe_code)]
 pub fn raise_open_files() -> io::Result<u64> {
     // SAFETY: both calls read or write the one structure that we give.

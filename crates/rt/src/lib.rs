@@ -1,9 +1,13 @@
-//! The machine a shard runs on, and the only crate that names threads, sockets, files, clocks and randomness.
+//! The machine that a shard runs on. The only crate that uses threads, sockets, files, clocks and
+//! randomness directly.
 //!
-//! A shard is one executor of `!Send` tasks with its own context (services, mailboxes, files, clock, random numbers).
-//! In production every shard is a pinned thread with one io_uring; under feature `sim` a whole cluster of shards runs in
-//! one thread with seeded time, network and disk. Nothing above this crate knows which of the two it is on.
-//! The crate knows nothing of rows, queries or nodes' roles, and keeps no state outside a shard's context.
+//! A shard is one executor of `!Send` tasks with its own context: services, mailboxes, files,
+//! clock, random numbers. In production every shard is a pinned thread with one io_uring. Under
+//! feature `sim`, a whole cluster of shards runs in one thread with seeded time, network and disk.
+//! No code above this crate knows on which of the two it runs.
+//!
+//! This crate knows nothing of rows, queries or the roles of nodes, and keeps no state outside a
+//! shard's context.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "rt is what wraps them")]
 

@@ -1,4 +1,4 @@
-//! One log line a while about something that happens again and again, with the number of times.
+//! Limits the log lines about a repeated event to one per interval, with the number of events.
 
 use crate::time::{Duration, Instant};
 use std::cell::Cell;
@@ -9,13 +9,13 @@ const EVERY: Duration = Duration::from_secs(60);
 /// See the module.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
-    /// Times since the last line.
+    /// Events since the last line.
     unlogged: Cell<u64>,
     logged_at: Cell<Option<Instant>>,
 }
 
 impl LogThrottle {
-    /// It happened at `now`. Gives the number of times for which a line is due.
+    /// Records an event at `now`. Returns the number of events to log if a line is due.
     pub fn count(&self, now: Instant) -> Option<u64> {
         self.unlogged.set(self.unlogged.get() + 1);
         if self.logged_at.get().is_some_and(|at| now.saturating_duration_since(at) < EVERY) {

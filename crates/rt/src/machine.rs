@@ -1,10 +1,12 @@
-//! The production machine: pinned threads, one shard each; and `block_on`, a machine of one shard on the calling thread.
+//! The production machine: pinned threads, one shard each. And `block_on`: a machine of one shard
+//! on the calling thread.
 //!
-//! A shard goes on serving calls until the main futures of all shards have ended, so that shards can stop in any order.
+//! A shard serves calls until the main futures of all shards have ended, so that shards can stop in
+//! any order.
 
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
-use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
+use crate::executor::{self, Executor, RunState, ShardFuture, Tuning};
 use crate::fs::{self, Io};
 use crate::governor::Governor;
 use crate::group::Group;
@@ -24,29 +26,30 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Turns between two looks at the reactor while tasks are ready.
+/// Turns between two polls of the reactor while tasks are ready.
 const TURNS_PER_REACTOR_POLL: u32 = 2;
-/// A shard's stack: deep statements are parsed and nested futures first polled on it. Only what is touched takes memory.
+/// The stack size of a shard, in bytes: large enough to parse deeply nested statements and to poll
+/// nested futures. Only touched pages take memory.
 const STACK: usize = 8 << 20;
-/// Threads a shard may use for file operations that have no asynchronous form.
+/// The number of threads of a shard for file operations without an asynchronous form.
 const BLOCKING_THREADS: usize = 4;
 
-/// How to start a [`Machine`].
+/// The configuration of a [`Machine`].
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
     /// Number of shards, at least 1.
     pub shards: usize,
-    /// The CPUs to pin shards to, in order; `None`: those the process may run on.
+    /// The CPUs to pin shards to, in order. `None`: those that the process may use.
     pub cpus: Option<Vec<usize>>,
-    /// The CPUs are shared with others: no pinning, no polling.
+    /// The CPUs are shared with other processes: no pinning, no polling.
     pub overprovisioned: bool,
     /// How long a shard polls its mailbox before it sleeps; zero: not at all.
     pub poll: Duration,
-    /// Threads are called this, a dash, and the shard's number.
+    /// The prefix of thread names. A dash and the shard's number follow it.
     pub thread_name: String,
     /// Polls of a task longer than this are logged (all over 500 us are counted).
     pub stall_threshold: Duration,
-    /// Bytes of huge pages that each shard keeps for buffers of disk I/O, at most.
+    /// The maximum bytes of huge pages that each shard keeps for disk I/O buffers.
     pub io_buffers: usize,
 }
 
@@ -68,7 +71,8 @@ impl Default for MachineConfig {
 pub struct Machine;
 
 impl Machine {
-    /// Starts the shards and runs `per_shard` on each, in the control group. Fails when a thread or its reactor cannot be made.
+    /// Starts the shards and runs `per_shard` on each, in the control group. Fails if a thread or
+    /// its reactor cannot be created.
     pub fn start<F, Fut>(config: MachineConfig, per_shard: F) -> io::Result<MachineHandle>
     where
         F: Fn(ShardId) -> Fut + Send + Sync + 'static,
@@ -83,18 +87,19 @@ impl Machine {
             _ => allowed.clone(),
         };
         let mailboxes = mailboxes(config.shards);
-        let life = Life::new(config.shards);
+        let run_state = RunState::new(config.shards);
         let per_shard = Arc::new(per_shard);
-        // All of them before the first thread: whoever calls a shard waits for its answer.
+        // All reactors are created before the first thread: a shard that calls another one waits
+        // for its answer, so all must start.
         let reactors = (0..config.shards).map(|_| reactor(allowed.clone())).collect::<io::Result<Vec<_>>>()?;
         let mut threads = Vec::with_capacity(config.shards);
         for (index, reactor) in reactors.into_iter().enumerate() {
             let shard = ShardId(index as u16);
             let pin = (!config.overprovisioned && !cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            let seat = Seat {
+            let setup = ShardSetup {
                 shard,
                 mailboxes: mailboxes.clone(),
-                life: life.clone(),
+                run_state: run_state.clone(),
                 tuning: Tuning {
                     log_stalls_over: config.stall_threshold,
                     poll: if config.overprovisioned { Duration::ZERO } else { config.poll },
@@ -102,7 +107,7 @@ impl Machine {
             };
             let per_shard = per_shard.clone();
             let remote = Remote::new(mailboxes.clone());
-            let ending = Ending { life: life.clone(), remote: remote.clone() };
+            let ending = Ending { run_state: run_state.clone(), remote: remote.clone() };
             let io_buffers = config.io_buffers;
             let thread = std::thread::Builder::new()
                 .name(format!("{}-{index}", config.thread_name))
@@ -115,18 +120,18 @@ impl Machine {
                         tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU");
                     }
                     fs::keep_huge_pages(io_buffers);
-                    run_shard(seat, reactor, remote, move || per_shard(shard));
+                    run_shard(setup, reactor, remote, move || per_shard(shard));
                 })?;
             threads.push(thread);
         }
-        Ok(MachineHandle { remote: Remote::new(mailboxes), life, threads })
+        Ok(MachineHandle { remote: Remote::new(mailboxes), run_state, threads })
     }
 }
 
-/// A running machine. Dropping the handle lets it run on.
+/// A running machine. Dropping the handle leaves it running.
 pub struct MachineHandle {
     remote: Remote,
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -136,7 +141,7 @@ impl MachineHandle {
         self.remote.clone()
     }
 
-    /// As [`Remote::call`].
+    /// Like [`Remote::call`].
     #[track_caller]
     pub fn call<R, Fut>(
         &self,
@@ -152,20 +157,22 @@ impl MachineHandle {
 
     /// Fires `rt::shard::stopping()` on every shard. Returns at once; see [`MachineHandle::join`].
     pub fn stop(&self) {
-        self.life.stop.store(true, Ordering::Release);
+        self.run_state.stop.store(true, Ordering::Release);
         self.remote.nudge_all();
     }
 
-    /// A function that does what [`MachineHandle::stop`] does, for signal handlers and other threads.
+    /// A function that does the same as [`MachineHandle::stop`], for signal handlers and other
+    /// threads.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
-        let (life, remote) = (self.life.clone(), self.remote.clone());
+        let (run_state, remote) = (self.run_state.clone(), self.remote.clone());
         move || {
-            life.stop.store(true, Ordering::Release);
+            run_state.stop.store(true, Ordering::Release);
             remote.nudge_all();
         }
     }
 
-    /// Blocks the calling thread until all shards have ended. Panics as the first shard that did.
+    /// Blocks the calling thread until all shards have ended. Re-raises the panic of the first
+    /// shard that panicked.
     pub fn join(self) {
         for thread in self.threads {
             if let Err(panic) = thread.join() {
@@ -175,7 +182,7 @@ impl MachineHandle {
     }
 }
 
-/// The shard does not exist (any more).
+/// The shard does not exist, or has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
@@ -198,13 +205,13 @@ impl Remote {
         Self { mailboxes }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn shards(&self) -> usize {
         self.mailboxes.len()
     }
 
-    /// Runs `f` on shard `to`. Dropping the future cancels the work at its next yield. Not bounded: callers of few
-    /// requests (administration, signals) only.
+    /// Runs `f` on shard `to`. Dropping the future cancels the work at its next yield. The number
+    /// of calls is not bounded: for rare requests only (administration, signals).
     #[track_caller]
     pub fn call<R, Fut>(
         &self,
@@ -216,10 +223,10 @@ impl Remote {
         Fut: Future<Output = R> + 'static,
     {
         let (mut sender, receiver) = tokio::sync::oneshot::channel();
-        let place = Location::caller();
+        let location = Location::caller();
         let work = Box::new(move || {
             let work = f();
-            executor::start_mail(&ctx::current(), place, Group::Control, async move {
+            executor::start_mail(&ctx::current(), location, Group::Control, async move {
                 let mut work = pin!(work);
                 let reply = poll_fn(|cx| {
                     if sender.poll_closed(cx).is_ready() {
@@ -229,18 +236,18 @@ impl Remote {
                 })
                 .await;
                 if let Some(reply) = reply {
-                    // The caller may have left meanwhile; nobody misses the reply then.
+                    // The caller may have dropped its future meanwhile.
                     let _ = sender.send(reply);
                 }
             });
         });
         if let Some(mailbox) = self.mailboxes.get(to.0 as usize) {
-            mailbox.push(vec![Message::Foreign { place, work }]);
+            mailbox.push(vec![Message::Foreign { location, work }]);
         }
         async move { receiver.await.map_err(|_| Gone) }
     }
 
-    /// Runs `f` on every shard at once; the answers are in order of shard id.
+    /// Runs `f` on every shard concurrently. The results are in the order of the shard ids.
     pub fn call_all<R, Fut>(
         &self,
         f: impl Fn() -> Fut + Clone + Send + 'static,
@@ -267,27 +274,27 @@ impl Remote {
 
 /// Ends the machine when a shard's thread ends for any reason.
 struct Ending {
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     remote: Remote,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.life.running.store(0, Ordering::Release);
+        self.run_state.running.store(0, Ordering::Release);
         self.remote.nudge_all();
     }
 }
 
-/// Where a shard sits in its machine.
-struct Seat {
+/// What a shard needs to start.
+struct ShardSetup {
     shard: ShardId,
     mailboxes: Arc<[Mailbox]>,
-    life: Arc<Life>,
+    run_state: Arc<RunState>,
     tuning: Tuning,
 }
 
-impl Seat {
-    /// The shard's context; must be called inside its tokio runtime.
+impl ShardSetup {
+    /// Creates the shard's context. Must be called inside its tokio runtime.
     fn context(&self) -> Rc<Ctx> {
         let (rng, uuid_tail) = Ctx::seeded(rand::random());
         Rc::new(Ctx {
@@ -304,7 +311,7 @@ impl Seat {
             clock: Clock::real(),
             stop: Default::default(),
             #[cfg(feature = "sim")]
-            world: None,
+            simulated: None,
         })
     }
 }
@@ -320,29 +327,30 @@ fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
         .event_interval(TURNS_PER_REACTOR_POLL)
         .max_blocking_threads(BLOCKING_THREADS)
         .on_thread_start(move || {
-            // Helper threads must not compete with the shard for its CPU only.
+            // Helper threads must not be limited to the shard's CPU, where they would compete with
+            // it.
             let _ = set_affinity(&allowed);
         })
         .build()
 }
 
 fn run_shard<Fut: Future<Output = ()> + 'static>(
-    seat: Seat,
+    setup: ShardSetup,
     runtime: Runtime,
     remote: Remote,
     main: impl FnOnce() -> Fut + 'static,
 ) {
     let outcome = runtime.block_on(async move {
-        let ctx = seat.context();
-        let life = seat.life.clone();
+        let ctx = setup.context();
+        let run_state = setup.run_state.clone();
         let ended = async move {
             main().await;
-            if life.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if run_state.running.fetch_sub(1, Ordering::AcqRel) == 1 {
                 remote.nudge_all();
             }
         };
         ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, ended).detach());
-        let shard = OnThisThread(ShardFuture::new(ctx, seat.life.clone()));
+        let shard = OnThisThread(ShardFuture::new(ctx, setup.run_state.clone()));
         // As a task, not as the root future: waking a task on its own thread costs no system call.
         tokio::spawn(shard).await
     });
@@ -356,8 +364,8 @@ fn run_shard<Fut: Future<Output = ()> + 'static>(
 /// A future that a current-thread runtime may hold although it is not `Send`.
 struct OnThisThread(ShardFuture);
 
-// SAFETY: made, polled and dropped on one thread only: a current-thread runtime polls its tasks in `block_on` and drops
-// them there or in its own drop, both on the thread that runs `run_shard`.
+// SAFETY: made, polled and dropped on one thread only: a current-thread runtime polls its tasks in
+// `block_on` and drops them there or in its own drop, both on the thread that runs `run_shard`.
 #[allow(unsafe_code)]
 unsafe impl Send for OnThisThread {}
 
@@ -369,9 +377,10 @@ impl Future for OnThisThread {
     }
 }
 
-/// Runs `f` as the main future of a machine of one unpinned shard on the calling thread, with real files and time.
+/// Runs `f` as the main future of a machine of one unpinned shard on the calling thread, with real
+/// files and time.
 ///
-/// For unit tests and command line tools. Panics when the operating system refuses the reactor.
+/// For unit tests and command line tools. Panics if the operating system refuses the reactor.
 #[track_caller]
 pub fn block_on<F: Future>(f: F) -> F::Output {
     match try_block_on(f) {
@@ -380,25 +389,32 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
     }
 }
 
-/// The same; an error when the operating system refuses the reactor, for instance for lack of descriptors.
+/// Like [`block_on`], but returns an error if the operating system refuses the reactor, for example
+/// for lack of file descriptors.
 #[track_caller]
 #[allow(unsafe_code)]
 pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
-    let place = Location::caller();
+    let location = Location::caller();
     let runtime = reactor(affinity())?;
-    let seat = Seat { shard: ShardId(0), mailboxes: mailboxes(1), life: Life::new(1), tuning: Tuning::default() };
+    let setup = ShardSetup {
+        shard: ShardId(0),
+        mailboxes: mailboxes(1),
+        run_state: RunState::new(1),
+        tuning: Tuning::default(),
+    };
     let output = Cell::new(None);
     runtime.block_on(async {
-        let ctx = seat.context();
-        let shard = ShardFuture::new(ctx.clone(), seat.life.clone());
+        let ctx = setup.context();
+        let shard = ShardFuture::new(ctx.clone(), setup.run_state.clone());
         let main = async {
             output.set(Some(f.await));
-            seat.life.running.store(0, Ordering::Release);
+            setup.run_state.running.store(0, Ordering::Release);
         };
         ctx::enter(&ctx, || {
-            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
-            // when a panic unwinds through here; its context was made on this thread.
-            let (work, task) = unsafe { executor::make(&ctx, place, Group::Statement, main) };
+            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when
+            // it is dropped, also when a panic unwinds through here; its context was made on this
+            // thread.
+            let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();
             work.schedule();
         });

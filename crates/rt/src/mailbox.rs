@@ -1,14 +1,15 @@
 //! Messages between shards of a machine.
 //!
-//! Each shard has one mailbox: a lock-free list of batches that anyone may push to. A shard collects what it sends to a
-//! target during a turn and posts it as one batch; a sleeping target is woken once per batch. The number of messages a
-//! shard has posted to a target and the target has not yet taken is bounded: callers wait ([`Mail::room`]).
+//! Each shard has one mailbox: a lock-free list of batches that any thread may push to. A shard
+//! collects the messages for a target during a turn, and posts them as one batch. A sleeping target
+//! is woken once per batch. The number of messages that a shard has posted to a target and that the
+//! target has not taken is bounded: further callers wait ([`Mail::room`]).
 
 use crate::ctx::Ctx;
 use crate::executor::{self, Shared};
 use crate::group::Group;
 use crate::shard::ShardId;
-use crate::sync::waiters::{Place, Waiters};
+use crate::sync::waiters::{WaiterSlot, Waiters};
 use rand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,18 +21,18 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
-/// Messages from one shard to another that the other has not taken yet.
+/// The maximum number of messages from one shard to another that the other has not taken.
 pub(crate) const MAILBOX_LIMIT: u64 = 4096;
-/// Messages a shard takes per turn; the rest waits for the next.
+/// The maximum number of messages that a shard takes per turn. The rest waits for the next turn.
 const TAKEN_PER_TURN: usize = 512;
 
 /// Work for another shard, or the notice that it is done.
 pub(crate) enum Message {
-    /// Do this here; sent by a shard.
+    /// Work sent by a shard.
     Run { from: ShardId, call: Arc<dyn Call> },
-    /// Do this here; sent by a foreign thread.
-    Foreign { place: executor::Place, work: Box<dyn FnOnce() + Send> },
-    /// What this shard asked for is done.
+    /// Work sent by a thread that is not a shard.
+    Foreign { location: executor::SpawnLocation, work: Box<dyn FnOnce() + Send> },
+    /// Work that this shard requested is done.
     Done(Arc<dyn Call>),
 }
 
@@ -42,7 +43,7 @@ pub(crate) trait Call: Send + Sync {
     /// Wakes the caller; on the caller's shard.
     fn done(&self);
     /// Where the call was made.
-    fn place(&self) -> executor::Place;
+    fn location(&self) -> executor::SpawnLocation;
     /// The caller's scheduling group.
     fn group(&self) -> Group;
 }
@@ -56,7 +57,7 @@ struct Batch {
 pub(crate) struct Mailbox {
     head: AtomicPtr<Batch>,
     sleeping: AtomicBool,
-    /// The shard has ended: what is sent to it is dropped.
+    /// The shard has ended: messages for it are dropped.
     closed: AtomicBool,
     executor: OnceLock<Arc<Shared>>,
     /// Messages taken so far, by sender.
@@ -77,7 +78,7 @@ impl Mailbox {
         }
     }
 
-    /// Adds a batch; true when the shard had to be woken.
+    /// Adds a batch. Returns true if the shard had to be woken.
     pub fn push(&self, messages: Vec<Message>) -> bool {
         let batch = Box::into_raw(Box::new(Batch { messages, next: std::ptr::null_mut() }));
         let mut head = self.head.load(Ordering::Relaxed);
@@ -97,7 +98,8 @@ impl Mailbox {
 
     /// Wakes the shard if it sleeps.
     fn wake(&self) -> bool {
-        // Pairs with the fence in `about_to_sleep`: either it sees the batch or we see that it sleeps.
+        // Pairs with the fence in `about_to_sleep`: either that function sees the batch, or this
+        // one sees that the shard sleeps.
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Relaxed) {
             self.take(drop);
@@ -112,7 +114,7 @@ impl Mailbox {
         false
     }
 
-    /// Makes the shard take a turn (to look at a stop request).
+    /// Makes the shard take a turn (to check for a stop request).
     pub fn nudge(&self) {
         self.sleeping.store(false, Ordering::Release);
         if let Some(executor) = self.executor.get() {
@@ -120,7 +122,7 @@ impl Mailbox {
         }
     }
 
-    /// Drops what is there and what will come.
+    /// Drops the present and all later messages.
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -139,7 +141,8 @@ impl Mailbox {
         let mut newest = self.head.swap(std::ptr::null_mut(), Ordering::Acquire);
         let mut oldest: *mut Batch = std::ptr::null_mut();
         while !newest.is_null() {
-            // SAFETY: the swap made the whole list ours; every node came from `Box::into_raw` in `push`.
+            // SAFETY: the swap made the whole list ours; every node came from `Box::into_raw` in
+            // `push`.
             #[allow(unsafe_code)]
             unsafe {
                 let next = (*newest).next;
@@ -171,14 +174,14 @@ impl Drop for Mailbox {
     }
 }
 
-/// A shard's side of the mail: its own mailbox and what it is about to send.
+/// A shard's side of the mail: its own mailbox, and the messages that it is about to send.
 pub(crate) struct Mail {
     own: ShardId,
     mailboxes: Arc<[Mailbox]>,
     outboxes: Vec<Outbox>,
-    /// Targets with something to post.
+    /// Targets with messages to post.
     dirty: RefCell<Vec<ShardId>>,
-    /// Taken from the mailbox, not yet acted on.
+    /// Messages taken from the mailbox and not handled yet.
     inbox: RefCell<VecDeque<Message>>,
     waiting_for_room: Cell<usize>,
 }
@@ -186,7 +189,7 @@ pub(crate) struct Mail {
 #[derive(Default)]
 struct Outbox {
     messages: RefCell<Vec<Message>>,
-    /// Calls posted or about to be, ever.
+    /// The total number of calls posted, or about to be.
     sent: Cell<u64>,
     waiters: Waiters,
 }
@@ -210,10 +213,10 @@ impl Mail {
 
     /// Waits until `to` has room for one more call, and takes that room.
     pub fn room(self_ctx: Rc<Ctx>, to: ShardId) -> Room {
-        Room { ctx: self_ctx, to, place: Place::default(), waits: false }
+        Room { ctx: self_ctx, to, slot: WaiterSlot::default(), waits: false }
     }
 
-    /// Puts a call into the outbox of `to`; the caller has room.
+    /// Adds a message to the outbox of `to`; the caller must have room.
     pub fn send(&self, to: ShardId, message: Message) {
         let mut messages = self.outboxes[to.0 as usize].messages.borrow_mut();
         if messages.is_empty() {
@@ -240,7 +243,8 @@ impl Mail {
         }
     }
 
-    /// Takes the mail and acts on it: at most a turn's worth, and not after `until`. Says when it ended.
+    /// Takes and handles the mail: at most a turn's worth, and not after `until`. Returns the time
+    /// at which it ended.
     pub fn receive(&self, ctx: &Rc<Ctx>, mut now: Instant, until: Instant) -> Instant {
         let own = &self.mailboxes[self.own.0 as usize];
         if !own.is_empty() {
@@ -252,7 +256,8 @@ impl Mail {
         } else if self.inbox.borrow().is_empty() {
             0
         } else {
-            // Messages of one batch need not be seen together: any real shard could be slow just there.
+            // Messages of one batch need not be seen together: a real shard could be slow at
+            // exactly that point.
             ctx.rng.borrow_mut().gen_range(0..8)
         };
         for _ in 0..limit {
@@ -262,11 +267,11 @@ impl Mail {
                 Message::Run { from, call } => {
                     ctx.counters.hops_received.add(1);
                     self.count_taken(from);
-                    now = ctx.executor.run_mail(ctx, call.place(), call.group(), now, || call.run(from));
+                    now = ctx.executor.run_mail(ctx, call.location(), call.group(), now, || call.run(from));
                 }
-                Message::Foreign { place, work } => {
+                Message::Foreign { location, work } => {
                     ctx.counters.hops_received.add(1);
-                    now = ctx.executor.run_mail(ctx, place, Group::Control, now, work);
+                    now = ctx.executor.run_mail(ctx, location, Group::Control, now, work);
                 }
                 Message::Done(call) => call.done(),
             }
@@ -297,7 +302,7 @@ impl Mail {
         }
     }
 
-    /// How many more calls may be sent to `to` now.
+    /// The number of calls that may still be sent to `to`.
     fn room_at(&self, to: usize) -> u64 {
         let taken = self.mailboxes[to].taken[self.own.0 as usize].load(Ordering::SeqCst);
         MAILBOX_LIMIT - (self.outboxes[to].sent.get() - taken)
@@ -307,7 +312,7 @@ impl Mail {
         self.room_at(to) > 0
     }
 
-    /// The shard ends: mail for it is dropped from now on.
+    /// Called when the shard ends: messages for it are dropped from now on.
     pub fn close(&self) {
         self.mailboxes[self.own.0 as usize].close();
         let inbox = std::mem::take(&mut *self.inbox.borrow_mut());
@@ -323,14 +328,14 @@ impl Mail {
         !self.mailboxes[self.own.0 as usize].is_empty() || !self.inbox.borrow().is_empty()
     }
 
-    /// Says where to wake this shard, and that it is awake.
+    /// Registers the executor to wake, and marks this shard awake.
     pub fn awake(&self, executor: &Arc<Shared>) {
         let own = &self.mailboxes[self.own.0 as usize];
         own.executor.get_or_init(|| executor.clone());
         own.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Asks to be woken by the next batch. True when one is already there.
+    /// Requests a wake-up by the next batch. Returns true if one is already there.
     pub fn about_to_sleep(&self) -> bool {
         let own = &self.mailboxes[self.own.0 as usize];
         own.sleeping.store(true, Ordering::Relaxed);
@@ -343,18 +348,18 @@ impl Mail {
     }
 }
 
-/// Waits for room in a mailbox; made by [`Mail::room`].
+/// Waits for room in a mailbox; created by [`Mail::room`].
 pub(crate) struct Room {
     ctx: Rc<Ctx>,
     to: ShardId,
-    place: Place,
+    slot: WaiterSlot,
     waits: bool,
 }
 
 impl Room {
     fn leave(&mut self) {
         let mail = &self.ctx.mail;
-        mail.outboxes[self.to.0 as usize].waiters.leave(&mut self.place);
+        mail.outboxes[self.to.0 as usize].waiters.leave(&mut self.slot);
         if std::mem::take(&mut self.waits) {
             mail.waiting_for_room.set(mail.waiting_for_room.get() - 1);
         }
@@ -371,9 +376,9 @@ impl Future for Room {
         let to = this.to.0 as usize;
         if !mail.has_room(to) {
             mail.mailboxes[to].wants_room[mail.own.0 as usize].store(true, Ordering::SeqCst);
-            // Look again: the target may have taken some before it could see the wish.
+            // Check again: the target may have taken messages before it could see `wants_room`.
             if !mail.has_room(to) {
-                mail.outboxes[to].waiters.wait(&mut this.place, cx);
+                mail.outboxes[to].waiters.wait(&mut this.slot, cx);
                 if !std::mem::replace(&mut this.waits, true) {
                     mail.waiting_for_room.set(mail.waiting_for_room.get() + 1);
                 }

@@ -1,4 +1,4 @@
-//! What a shard counts about itself.
+//! The metrics of a shard.
 
 use crate::ctx;
 use crate::fs::IoClass;
@@ -6,7 +6,7 @@ use crate::group::Group;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// A counter that only its shard touches.
+/// A counter that only its shard uses.
 #[derive(Default)]
 pub(crate) struct Count(Cell<u64>);
 
@@ -47,22 +47,22 @@ pub(crate) struct Counters {
     pub io_errors: Count,
 }
 
-/// The live counters of one scheduling group. Times are of the executor's clock, in nanoseconds.
+/// The live counters of one scheduling group. Times are in nanoseconds of the executor's clock.
 #[derive(Default)]
 pub(crate) struct GroupCounters {
     pub runtime_nanos: Count,
     pub violation_nanos: Count,
     pub tasks: Count,
-    /// What ready tasks waited, each by itself.
+    /// The sum of the times that ready tasks waited.
     pub task_wait_nanos: Count,
     /// How long the group had ready tasks while others ran.
     pub starve_nanos: Count,
-    /// Since when it has ready tasks and does not run.
+    /// Since when the group has had ready tasks without running.
     pub ready_since: Cell<u64>,
 }
 
 impl GroupCounters {
-    /// A task that was ready since then begins.
+    /// Records that a task begins that was ready since `since`.
     #[inline]
     pub fn begins(&self, now: u64, since: u64) {
         self.tasks.add(1);
@@ -70,7 +70,7 @@ impl GroupCounters {
         self.starve_nanos.add(now.saturating_sub(self.ready_since.get()));
     }
 
-    /// A poll has ended that took so long.
+    /// Records that a poll of `nanos` has ended.
     #[inline]
     pub fn ran(&self, now: u64, nanos: u64, is_violation: bool) {
         self.runtime_nanos.add(nanos);
@@ -93,7 +93,8 @@ pub(crate) struct IoCounters {
     pub queued: Count,
 }
 
-/// A copy of a shard's counters. Everything but `tasks`, `in_flight` and `queued` counts from the start of the shard.
+/// A copy of a shard's counters. Everything but `tasks`, `in_flight`, `queued` and other current
+/// values counts from the start of the shard.
 #[derive(Debug, Clone, Default)]
 pub struct ShardMetrics {
     /// Polls of tasks.
@@ -110,13 +111,13 @@ pub struct ShardMetrics {
     pub hops_received: u64,
     /// Batches of messages posted to other shards.
     pub mail_batches_sent: u64,
-    /// How many of those had to wake a sleeping shard.
+    /// The number of those that had to wake a sleeping shard.
     pub mail_wakes_sent: u64,
     /// Time spent in turns.
     pub busy: Duration,
     /// Time spent between turns. Utilisation is busy / (busy + idle).
     pub idle: Duration,
-    /// What groups that nobody waits for may take of what they ask for, from 0 to 1.
+    /// The part that background groups get of their demands, from 0 to 1.
     pub governor_allowance: f64,
     /// The scheduling groups, indexed by `Group as usize`.
     pub groups: [GroupMetrics; Group::COUNT],
@@ -135,13 +136,13 @@ pub struct ShardMetrics {
 /// A scheduling group.
 #[derive(Debug, Clone, Default)]
 pub struct GroupMetrics {
-    /// Time that its tasks took.
+    /// Run time of its tasks.
     pub runtime: Duration,
     /// The part of it in polls longer than 500 us.
     pub violations: Duration,
     /// Polls of its tasks.
     pub tasks: u64,
-    /// What its ready tasks waited for their polls, all together.
+    /// The sum of the times that its ready tasks waited for their polls.
     pub task_wait: Duration,
     /// How long it had ready tasks while other groups ran.
     pub starved: Duration,
@@ -160,18 +161,18 @@ pub struct IoMetrics {
     pub writes: u64,
     /// fsync and fdatasync calls started.
     pub syncs: u64,
-    /// Bytes asked of the device, alignment included.
+    /// Bytes requested from the device, including alignment.
     pub read_bytes: u64,
-    /// Bytes handed to the device, padding included.
+    /// Bytes sent to the device, including padding.
     pub written_bytes: u64,
     /// Operations in the kernel now.
     pub in_flight: u64,
-    /// Operations waiting for a free slot now.
+    /// Operations that wait for a free slot now.
     pub queued: u64,
 }
 
 impl ShardMetrics {
-    /// The scheduling group's counters.
+    /// The counters of a scheduling group.
     pub fn group(&self, group: Group) -> &GroupMetrics {
         &self.groups[group as usize]
     }

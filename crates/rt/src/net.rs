@@ -19,9 +19,10 @@ pub use tokio::io::{
 /// How to open a listening socket.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenOptions {
-    /// Let several sockets (one per shard) listen on the same address; the kernel spreads connections over them.
+    /// Lets several sockets (one per shard) listen on the same address. The kernel distributes
+    /// connections over them.
     pub reuse_port: bool,
-    /// Connections that may wait to be accepted.
+    /// The maximum number of connections that wait to be accepted.
     pub backlog: u32,
 }
 
@@ -31,7 +32,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Listens on `addr` (`SO_REUSEADDR` always set).
+/// Listens on `addr` (`SO_REUSEADDR` is always set).
 #[cfg(not(feature = "sim"))]
 pub async fn listen(addr: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
@@ -46,33 +47,34 @@ pub async fn listen(addr: SocketAddr, options: ListenOptions) -> io::Result<TcpL
     TcpListener::from_std(socket.into())
 }
 
-/// Listens on `addr`; the options have no meaning in the simulation.
+/// Listens on `addr`. The options have no effect in the simulation.
 #[cfg(feature = "sim")]
 pub async fn listen(addr: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
     let _ = options;
     TcpListener::bind(addr).await
 }
 
-/// The addresses of a host, in no order. Has no time limit of its own but the system's.
+/// The addresses of a host, in no order. Only the system's time limit applies.
 #[cfg(not(feature = "sim"))]
 pub async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((host, port)).await?.collect())
 }
 
-/// The simulation's nodes know each other by address.
+/// There is no name resolution in the simulation: nodes use addresses.
 #[cfg(feature = "sim")]
 pub async fn lookup(host: &str, _port: u16) -> io::Result<Vec<SocketAddr>> {
     Err(io::Error::other(format!("there are no names in the simulation: {host}")))
 }
 
-/// Connects to `addr` with Nagle's delay off. Has no time limit of its own: wrap it in `rt::time::timeout`.
+/// Connects to `addr` with Nagle's algorithm off. There is no time limit: wrap it in
+/// `rt::time::timeout`.
 pub async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(addr).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// As [`connect`], from the address `local` and any port of it, if one is given.
+/// Like [`connect`], from the address `local` and any port, if given and of the same IP version.
 #[cfg(not(feature = "sim"))]
 pub async fn connect_from(local: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
     let Some(local) = local.filter(|local| local.is_ipv4() == addr.is_ipv4()) else { return connect(addr).await };
@@ -83,19 +85,19 @@ pub async fn connect_from(local: Option<IpAddr>, addr: SocketAddr) -> io::Result
     Ok(stream)
 }
 
-/// As [`connect`]: a simulated node has one address.
+/// Like [`connect`]: a simulated node has one address.
 #[cfg(feature = "sim")]
 pub async fn connect_from(local: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
     let _ = local;
     connect(addr).await
 }
 
-/// A connected socket on its way to another shard: it belongs to no reactor.
+/// A connected socket that moves to another shard. It belongs to no reactor.
 #[cfg(not(feature = "sim"))]
 #[derive(Debug)]
 pub struct Detached(std::net::TcpStream);
 
-/// Takes an accepted socket off this shard, with Nagle's delay off and keep-alive on.
+/// Detaches an accepted socket from this shard, with Nagle's algorithm off and keep-alive on.
 #[cfg(not(feature = "sim"))]
 pub fn detach(stream: TcpStream) -> io::Result<Detached> {
     stream.set_nodelay(true)?;
@@ -105,18 +107,18 @@ pub fn detach(stream: TcpStream) -> io::Result<Detached> {
 
 #[cfg(not(feature = "sim"))]
 impl Detached {
-    /// Makes the socket this shard's.
+    /// Attaches the socket to this shard.
     pub fn attach(self) -> io::Result<TcpStream> {
         TcpStream::from_std(self.0)
     }
 }
 
-/// A connected socket on its way to another shard.
+/// A connected socket that moves to another shard.
 #[cfg(feature = "sim")]
 #[derive(Debug)]
 pub struct Detached(TcpStream);
 
-/// Takes an accepted socket off this shard.
+/// Detaches an accepted socket from this shard.
 #[cfg(feature = "sim")]
 pub fn detach(stream: TcpStream) -> io::Result<Detached> {
     stream.set_nodelay(true)?;
@@ -125,7 +127,7 @@ pub fn detach(stream: TcpStream) -> io::Result<Detached> {
 
 #[cfg(feature = "sim")]
 impl Detached {
-    /// Makes the socket this shard's.
+    /// Attaches the socket to this shard.
     pub fn attach(self) -> io::Result<TcpStream> {
         Ok(self.0)
     }

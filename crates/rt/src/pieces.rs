@@ -1,4 +1,5 @@
-//! Bytes that follow each other and need not lie together: a page's rows go out from where they were built.
+//! A message as a sequence of buffers that need not be contiguous: a page's rows are sent from the
+//! memory where they were built.
 
 use bytes::{Bytes, BytesMut};
 use smallvec::{SmallVec, smallvec};
@@ -14,19 +15,19 @@ impl Pieces {
         self.0.iter()
     }
 
-    /// Bytes in all of them.
+    /// The total number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.iter().all(Bytes::is_empty)
     }
 
-    /// All in one piece: copied, if there are several.
+    /// Joins the pieces; copies only if there are several.
     #[inline]
     pub fn join(mut self) -> Bytes {
         if let [_] = self.0[..] {

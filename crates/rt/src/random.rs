@@ -1,7 +1,8 @@
 //! Random numbers and identifiers of a shard.
 //!
-//! In production the generator is seeded by the operating system, in the simulation by the world's seed. Not for secrets,
-//! except [`secret`]: the generator is fast and predictable to who sees its output.
+//! The seed of the generator comes from the operating system in production, and from the world's
+//! seed in the simulation. Not for secrets, except [`secret`]: the generator is fast, and
+//! predictable from its output.
 
 use crate::ctx;
 use rand::RngCore;
@@ -12,7 +13,7 @@ pub fn u64() -> u64 {
     ctx::with(|c| c.rng.borrow_mut().next_u64())
 }
 
-/// A number in `0..n`, evenly (bias below 2^-32 for n < 2^32). `n` must not be zero.
+/// A uniformly distributed number in `0..n` (bias below 2^-32 for n < 2^32). `n` must not be zero.
 pub fn below(n: u64) -> u64 {
     assert!(n > 0, "rt::random::below(0)");
     ((u64() as u128 * n as u128) >> 64) as u64
@@ -23,10 +24,10 @@ pub fn fill(out: &mut [u8]) {
     ctx::with(|c| c.rng.borrow_mut().fill_bytes(out));
 }
 
-/// Fills `out` with bytes that nobody can predict, from the operating system; in the simulation as [`fill`].
+/// Fills `out` with unpredictable bytes from the operating system; in the simulation like [`fill`].
 pub fn secret(out: &mut [u8]) {
     #[cfg(feature = "sim")]
-    if ctx::with(|c| c.world.is_some()) {
+    if ctx::with(|c| c.simulated.is_some()) {
         return fill(out);
     }
     rand::rngs::OsRng.fill_bytes(out);
@@ -42,7 +43,8 @@ pub fn uuid_v4() -> Uuid {
 /// 100 ns ticks between 1582-10-15, when the time of version 1 UUIDs begins, and 1970-01-01.
 const EPOCH_TICKS: u64 = 0x01B2_1DD2_1381_4000;
 
-/// A time UUID (version 1); strictly increasing within a shard, unique between shards by a random node part.
+/// A time UUID (version 1). Strictly increasing within a shard; unique between shards by a random
+/// node part.
 pub fn time_uuid() -> Uuid {
     ctx::with(|c| {
         let now = (c.clock.wall_nanos() / 100) as u64 + EPOCH_TICKS;
@@ -52,7 +54,8 @@ pub fn time_uuid() -> Uuid {
     })
 }
 
-/// A time UUID of the given time, in 100 ns since 1970; unique by random bits, those of one time have no order.
+/// A time UUID of the given time, in units of 100 ns since 1970. Unique by random bits; UUIDs of
+/// the same time are in no order.
 pub fn time_uuid_at(ticks: u64) -> Uuid {
     let mut tail = u64().to_be_bytes();
     tail[0] = tail[0] & 0x3F | 0x80; // RFC 9562's variant

@@ -1,7 +1,8 @@
 //! A shard's identity, its services, and calls to other shards.
 //!
-//! A call to the own shard is a plain await: no task, no message. A call elsewhere is posted with the turn's other mail;
-//! dropping its future cancels the work at its next yield.
+//! A call to the running shard is a plain await, without a task or a message. A call to another
+//! shard is posted with the turn's other mail. Dropping its future cancels the work at its next
+//! yield.
 
 use crate::ctx;
 use crate::executor;
@@ -34,13 +35,13 @@ pub fn this() -> ShardId {
     ctx::with(|c| c.shard)
 }
 
-/// How many shards the machine has.
+/// The number of shards of the machine.
 #[inline]
 pub fn count() -> usize {
     ctx::with(|c| c.mail.mailboxes().len())
 }
 
-/// Fires when the machine was asked to stop; the shard's main future should then wind up and return.
+/// Fires when the machine is asked to stop. The shard's main future must then finish.
 pub fn stopping() -> crate::sync::Cancel {
     ctx::with(|c| c.stop.clone())
 }
@@ -50,13 +51,15 @@ pub fn remote() -> Remote {
     ctx::with(|c| Remote::new(c.mail.mailboxes().clone()))
 }
 
-/// Makes `service` reachable from every task of this shard, in place of an earlier one of the same type.
+/// Makes `service` available to every task of this shard, replacing an earlier one of the same
+/// type.
 pub fn install<T: 'static>(service: Rc<T>) {
     let before = ctx::with(|c| c.services.borrow_mut().insert(TypeId::of::<T>(), service));
     drop(before);
 }
 
-/// The shard's service of type `T`. Panics if it was not installed: that is a wrong order of starting up.
+/// The shard's service of type `T`. Panics if it is not installed: that is a wrong order at the
+/// start.
 pub fn service<T: 'static>() -> Rc<T> {
     match try_service::<T>() {
         Some(service) => service,
@@ -71,35 +74,35 @@ pub fn try_service<T: 'static>() -> Option<Rc<T>> {
         .and_then(|service| service.downcast::<T>().ok())
 }
 
-/// Takes the service of type `T` away.
+/// Removes the service of type `T`.
 pub fn uninstall<T: 'static>() {
     let before = ctx::with(|c| c.services.borrow_mut().remove(&TypeId::of::<T>()));
     drop(before);
 }
 
-/// Runs `f` on shard `to`, in the group of the running task, and gives what its future gives.
+/// Runs `f` on shard `to`, in the group of the running task, and returns the output of its future.
 ///
-/// Never resolves if shard `to` is gone (the machine stops all shards together). The future must be awaited on the shard
-/// that made it.
+/// Never resolves if shard `to` is gone (the machine stops all shards together). The future must be
+/// awaited on the shard that created it.
 #[track_caller]
 pub fn call<R, Fut>(to: ShardId, f: impl FnOnce() -> Fut + Send + 'static) -> impl Future<Output = R>
 where
     R: Send + 'static,
     Fut: Future<Output = R> + 'static,
 {
-    let place = Location::caller();
+    let location = Location::caller();
     async move {
         let ctx = ctx::current();
         if to == ctx.shard {
             drop(ctx);
-            // Boxed: the rest of this future is small, and whoever asks another shard should not carry the work's future.
+            // Boxed, so that a call to another shard does not have the size of the work's future.
             return Box::pin(f()).await;
         }
         assert!((to.0 as usize) < ctx.mail.mailboxes().len(), "no shard {to} on this machine");
         Mail::room(ctx.clone(), to).await;
         ctx.counters.hops_sent.add(1);
         let call = Arc::new(Packet {
-            place,
+            location,
             group: ctx.executor.group(),
             state: Mutex::new(PacketState { work: Some(f), reply: None, caller: None, worker: None }),
             cancelled: AtomicBool::new(false),
@@ -110,7 +113,7 @@ where
     }
 }
 
-/// Runs `f` on every shard at once; the answers are in order of shard id.
+/// Runs `f` on every shard concurrently. The results are in the order of the shard ids.
 pub async fn call_all<R, Fut>(f: impl Fn() -> Fut + Clone + Send + 'static) -> Vec<R>
 where
     R: Send + 'static,
@@ -123,9 +126,9 @@ where
     futures_util::future::join_all(calls).await
 }
 
-/// Both sides' view of one call.
+/// The state of one call, shared by both sides.
 struct Packet<F, R> {
-    place: executor::Place,
+    location: executor::SpawnLocation,
     group: Group,
     state: Mutex<PacketState<F, R>>,
     cancelled: AtomicBool,
@@ -156,17 +159,17 @@ where
         if self.cancelled.load(Ordering::Acquire) {
             return;
         }
-        let (place, group) = (self.place, self.group);
+        let (location, group) = (self.location, self.group);
         let shard = ctx::current();
-        executor::start_mail(&shard, place, group, async move {
+        executor::start_mail(&shard, location, group, async move {
             let Some(reply) = (Cancellable { call: &*self, work: work(), registered: false }).await else { return };
             self.state().reply = Some(reply);
             ctx::with(|c| c.mail.send(from, Message::Done(self.clone())));
         });
     }
 
-    fn place(&self) -> executor::Place {
-        self.place
+    fn location(&self) -> executor::SpawnLocation {
+        self.location
     }
 
     fn group(&self) -> Group {
@@ -182,7 +185,7 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// The work of a call, until the caller loses interest.
+    /// The work of a call. Ends early when the caller cancels it.
     struct Cancellable<'a, F, R, Fut> {
         call: &'a Packet<F, R>,
         #[pin]
@@ -212,7 +215,7 @@ impl<F, R, Fut: Future<Output = R>> Future for Cancellable<'_, F, R, Fut> {
     }
 }
 
-/// The caller's side: waits for the reply, cancels when dropped before it.
+/// The caller's side: waits for the reply; cancels the call if dropped before.
 struct Reply<F, R> {
     call: Arc<Packet<F, R>>,
     finished: bool,

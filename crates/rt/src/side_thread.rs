@@ -1,21 +1,21 @@
-//! Threads beside the shards, for what is not on the hot path: the admin and metrics servers, signals.
+//! Threads beside the shards, for work off the hot path: the admin and metrics servers, signals.
 //!
-//! A side thread reaches shards by [`crate::Remote`] only; it has no shard context of its own. There are none in the
-//! simulation: what runs in one is not simulated.
+//! A side thread reaches shards only by [`crate::Remote`]; it has no shard context. The simulation
+//! has no side threads.
 
 use std::future::Future;
 use std::io;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// A running side thread. Dropping it asks it to stop and does not wait.
+/// A running side thread. Dropping it requests a stop without waiting.
 pub struct SideThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts a thread called `name` with a tokio runtime of its own (sockets, timers, signals) that runs the future that
-/// `main` makes until it ends or the thread is stopped.
+/// Starts a thread called `name` with its own tokio runtime (sockets, timers, signals). It runs the
+/// future of `main` until that ends or the thread is stopped.
 pub fn start<F, Fut>(name: &str, main: F) -> io::Result<SideThread>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -36,7 +36,8 @@ where
 }
 
 impl SideThread {
-    /// Drops what the thread runs and waits for it. Blocks: not on a shard with anything to do.
+    /// Drops the thread's future and waits for the thread. Blocks: not for a shard that has other
+    /// work.
     pub fn stop(mut self) {
         drop(self.stop.take());
         self.join_thread();

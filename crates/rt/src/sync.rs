@@ -1,6 +1,6 @@
-//! Waiting for one another within a shard: gates, cancellation, deadlines, channels.
+//! Synchronisation within a shard: gates, cancellation, deadlines, channels.
 //!
-//! The channels are tokio's (also usable between threads). `Gate` and `Cancel` are single-shard.
+//! The channels are tokio's (also usable between threads). `Gate` and `Cancel` are for one shard.
 
 mod cancel;
 mod gate;

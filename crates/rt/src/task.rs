@@ -1,7 +1,8 @@
 //! Tasks of a shard: spawning, yielding, scheduling groups.
 //!
-//! A task never leaves its shard. Long loops call [`maybe_yield`] every few dozen items. Every task belongs to a
-//! [`Group`], by default that of the task that spawned it; [`spawn_in`] and [`in_group`] choose another one.
+//! A task never leaves its shard. Long loops call [`maybe_yield`] every few dozen items. Every task
+//! belongs to a [`Group`], by default that of the task that spawned it; [`spawn_in`] and
+//! [`in_group`] choose another one.
 
 pub use crate::group::Group;
 use crate::{ctx, executor};
@@ -30,7 +31,7 @@ impl fmt::Display for Aborted {
 
 impl std::error::Error for Aborted {}
 
-/// A spawned task. Dropping it lets the task run on; awaiting it gives the task's output.
+/// A spawned task. Dropping the handle detaches the task; awaiting it returns the task's output.
 #[must_use = "dropping the handle detaches the task; say `.detach()` if that is meant"]
 pub struct Task<T> {
     state: RefCell<State<T>>,
@@ -45,17 +46,17 @@ enum State<T> {
 impl<T> Unpin for Task<T> {}
 
 impl<T: 'static> Task<T> {
-    /// Lets the task run on without a handle (the same as dropping it).
+    /// Detaches the task (the same as dropping the handle).
     pub fn detach(self) {}
 
-    /// Drops the task's future at its next turn. Awaiting the handle then waits for that, and gives `Err(Aborted)`
-    /// unless the task had already finished.
+    /// Drops the task's future at its next turn. Awaiting the handle then waits for that, and
+    /// returns `Err(Aborted)` unless the task had already finished.
     pub fn abort(&self) {
         let state = self.state.replace(State::Taken);
         let next = match state {
             State::Running(task) => {
                 let mut cancel: Pin<Box<dyn Future<Output = Option<T>>>> = Box::pin(task.cancel());
-                // The first poll is what asks for the cancellation.
+                // The first poll requests the cancellation.
                 match cancel.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(out) => State::Aborting(Box::pin(std::future::ready(out))),
                     Poll::Pending => State::Aborting(cancel),
@@ -107,8 +108,8 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let place = Location::caller();
-    let task = ctx::with(|c| executor::spawn(c, place, c.executor.group(), f));
+    let location = Location::caller();
+    let task = ctx::with(|c| executor::spawn(c, location, c.executor.group(), f));
     Task { state: RefCell::new(State::Running(task.fallible())) }
 }
 
@@ -119,8 +120,8 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let place = Location::caller();
-    let task = ctx::with(|c| executor::spawn(c, place, group, f));
+    let location = Location::caller();
+    let task = ctx::with(|c| executor::spawn(c, location, group, f));
     Task { state: RefCell::new(State::Running(task.fallible())) }
 }
 
@@ -134,9 +135,10 @@ pub fn move_to(group: Group) {
     ctx::with(|c| c.executor.move_running_to(group));
 }
 
-/// Runs `f` with its task in a group; then the task goes back to the group from which it came.
+/// Runs `f` with its task in a group. Afterwards the task returns to its previous group.
 ///
-/// The whole task moves, with what else it polls meanwhile: `f` is to be what the task does, not one of several futures.
+/// The whole task moves, with everything else that it polls meanwhile. So `f` must be all that the
+/// task does, not one of several futures.
 pub async fn in_group<F: Future>(group: Group, f: F) -> F::Output {
     let came_from = self::group();
     if came_from == group {
@@ -151,7 +153,7 @@ pub async fn in_group<F: Future>(group: Group, f: F) -> F::Output {
     out
 }
 
-/// A task's stay in another group. When dropped by the task itself it ends the stay.
+/// A task's stay in another group. If the task itself drops it, the stay ends.
 struct Visit {
     came_from: Group,
     key: Option<usize>,
@@ -167,12 +169,14 @@ impl Drop for Visit {
     }
 }
 
-/// Sets the part of this shard's time, in 1/1000, that a group gets while statements wait. At least 1, at most 999.
+/// Sets the part of this shard's time, in 1/1000, that a group gets while statements wait. At least
+/// 1, at most 999.
 pub fn set_share(group: Group, permille: u32) {
     ctx::with(|c| c.executor.clock.set_shares(group, shares(permille)));
 }
 
-/// Shares that are this part of all, in 1/1000, beside those of statements. No side may starve.
+/// The shares that are this part of the total, in 1/1000, next to those of statements. Neither side
+/// may starve.
 fn shares(permille: u32) -> u32 {
     let permille = permille.clamp(1, 999);
     (crate::group::STATEMENT_SHARES * permille / (1000 - permille)).max(1)
@@ -192,7 +196,8 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Yields when the running poll has used up its time. One clock read: call it every few dozen items of a long loop.
+/// Yields if the running poll has used up its time. Costs one clock read: call it every few dozen
+/// items of a long loop.
 #[inline]
 pub async fn maybe_yield() {
     if is_time_to_yield() {
@@ -200,7 +205,8 @@ pub async fn maybe_yield() {
     }
 }
 
-/// Whether the running poll has used up its time, for loops that yield by returning `Pending` themselves.
+/// Whether the running poll has used up its time. For loops that yield by returning `Pending`
+/// themselves.
 pub fn is_time_to_yield() -> bool {
     ctx::try_with(|c| {
         if c.clock.is_real() {
@@ -284,7 +290,7 @@ mod tests {
             spawn(async { spin(Duration::from_millis(2)) }).await.expect("ran");
             yield_now().await;
             let stalled = crate::metrics::snapshot();
-            // More, where the thread loses its CPU in the midst of another poll.
+            // More if the thread loses its CPU during another poll.
             assert!(stalled.stalls > before);
             assert!(stalled.longest_poll >= Duration::from_millis(2));
             let other = spawn(async {
@@ -303,12 +309,13 @@ mod tests {
         });
     }
 
-    /// On a shard, where time is measured. A thread that loses its CPU in the midst of a poll is charged for it, so what is
-    /// judged holds however often that happens: polls are counted beside the time that they were charged.
+    /// Runs on a shard, where time is measured. A poll during which the thread loses its CPU is
+    /// charged for that time. So the checks use the number of polls and the charged time, and hold
+    /// however often that happens.
     #[test]
     fn a_group_keeps_to_its_share_while_statements_wait() {
         const ROUNDS: usize = 4000;
-        /// The time by which a group that was charged for a long poll may be behind, and a whole turn of the others.
+        /// The time by which a group may lag after a long poll, plus a complete turn of the others.
         const SLACK: Duration = Duration::from_millis(60);
         crate::block_on(async {
             set_share(Group::Maintenance, 200);
@@ -344,7 +351,7 @@ mod tests {
             let (maintenance, statements) = (took(Group::Maintenance), took(Group::Statement));
             let longest = after.longest_poll;
             assert!(maintenance <= statements / 4 + SLACK + longest, "{maintenance:?} beside {statements:?}");
-            // The credit of statements is used up before the other group has its share.
+            // Statements use up their credit before the other group gets its share.
             let least = statements.saturating_sub(Duration::from_millis(200)) / 4;
             assert!(maintenance + SLACK + longest >= least, "{maintenance:?} beside {statements:?}");
             assert!(after.group(Group::Maintenance).task_wait > Duration::ZERO);
@@ -365,7 +372,7 @@ mod tests {
             assert_eq!(inside.await, Group::Maintenance);
             yield_now().await;
             assert_eq!(group(), Group::Statement);
-            // A visit that is given up ends as well.
+            // A dropped stay ends too.
             let given_up =
                 crate::time::timeout(Duration::from_millis(1), in_group(Group::Scan, std::future::pending::<()>()));
             assert!(given_up.await.is_err());

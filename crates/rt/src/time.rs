@@ -1,7 +1,7 @@
 //! The clock of a shard: real in production, simulated under `rt::sim`.
 //!
-//! `Instant` is for durations and deadlines, `wall_*` for timestamps that leave the process. Outside a shard the wall
-//! functions read the real clock.
+//! `Instant` is for durations and deadlines, `wall_*` for timestamps that leave the process.
+//! Outside a shard the wall functions read the real clock.
 
 use crate::ctx;
 use pin_project_lite::pin_project;
@@ -13,7 +13,7 @@ pub use std::time::Duration;
 pub use tokio::time::Instant;
 use tokio::time::Sleep;
 
-/// The time allowed to a future ran out.
+/// The time limit of a future has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -41,7 +41,8 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The instant at which the running task was last resumed: costs no clock read. At most one poll old.
+/// The instant at which the running task was last resumed. Costs no clock read. At most one poll
+/// old.
 #[inline]
 pub fn coarse_now() -> Instant {
     ctx::try_with(|c| c.clock.coarse()).unwrap_or_else(Instant::now)
@@ -67,17 +68,19 @@ pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// Waits until `deadline`; returns at once when it has passed.
+/// Waits until `deadline`; returns at once if it has passed.
 pub async fn sleep_until(deadline: Instant) {
     tokio::time::sleep_until(deadline).await;
 }
 
-/// Runs `future` for at most `duration`, then gives it up. A future that is ready in its first poll never makes a timer.
+/// Runs `future` for at most `duration`, then drops it. A future that is ready at its first poll
+/// creates no timer.
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     Timeout { future, limit: Limit::After(duration), timer: None }
 }
 
-/// Runs `future` until `deadline`, then gives it up. A future that is ready in its first poll never looks at the clock.
+/// Runs `future` until `deadline`, then drops it. A future that is ready at its first poll causes
+/// no clock read.
 pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
     Timeout { future, limit: Limit::At(deadline), timer: None }
 }
@@ -89,8 +92,8 @@ enum Limit {
 }
 
 pin_project! {
-    /// A future with a limit of time; made by [`timeout`] and [`timeout_at`]. Not an `async fn`: that would hold its argument twice,
-    /// and requests hold such futures within each other.
+    /// A future with a time limit; created by [`timeout`] and [`timeout_at`]. Not an `async fn`,
+    /// which would hold its argument twice: requests nest such futures.
     #[must_use = "a future does nothing unless awaited"]
     pub struct Timeout<F> {
         #[pin]

@@ -1,8 +1,10 @@
-//! TLS: from the operator's PEM files to what encrypts a stream, for clients' ports ([`TlsFiles`]) and between nodes ([`PeerFiles`]).
+//! TLS: loads the operator's PEM files into configurations for client ports ([`TlsFiles`]) and for
+//! internode ([`PeerFiles`]).
 //!
-//! Reading files blocks: the process's first thread does it, at the start and whenever a [`Stamp`] says that a file has changed.
-//! What comes of it can be handed to every shard, where new connections use it; what is wrong with changed files is logged, and the
-//! shards go on with what they had. Certificates expire by the shard's clock.
+//! Reading files blocks, so the process's first thread does it: at the start, and whenever a
+//! [`Stamp`] shows that a file has changed. The result is passed to every shard, which uses it for
+//! new connections. If changed files are invalid, the error is logged and the shards keep the
+//! previous configuration. Certificates expire by the shard's clock.
 
 use crate::Remote;
 use crate::net::TcpStream;
@@ -25,44 +27,46 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::TlsStream;
 
-/// The time between two looks at the files.
+/// The interval between checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The files that TLS needs where clients connect, in PEM.
+/// The PEM files for TLS with clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
-    /// The node's certificate, and those between it and the root.
+    /// The node's certificate, and the intermediate ones up to the root.
     pub certificate: PathBuf,
     /// Its private key.
     pub keyfile: PathBuf,
-    /// The roots of the certificates that clients must show; without it they need none.
+    /// The roots of the certificates that clients must present. `None`: clients need no
+    /// certificate.
     pub truststore: Option<PathBuf>,
 }
 
 /// Why TLS cannot be set up.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file cannot be read, or there is nothing in it that is needed.
+    /// A file cannot be read, or lacks a required item.
     #[error("{}: {why}", file.display())]
     File {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The files do not fit together.
+    /// The files do not match.
     #[error("{} with {}: {why}", certificate.display(), keyfile.display())]
     Unfit {
         /// The certificate.
         certificate: PathBuf,
         /// The key.
         keyfile: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What tells that a file has changed: device, inode, size, time of the last change. None for a file that cannot be seen.
+/// Identifies the state of the files: device, inode, size and time of the last change of each.
+/// `None` for a file that cannot be accessed.
 pub type Stamp = Vec<Option<(u64, u64, u64, i64, i64)>>;
 
 fn stamp<'a>(files: impl Iterator<Item = &'a Path>) -> Stamp {
@@ -73,15 +77,16 @@ fn stamp<'a>(files: impl Iterator<Item = &'a Path>) -> Stamp {
     files.map(stamp).collect()
 }
 
-/// What the log says of files that have changed.
+/// The names for log lines about changed files.
 struct Names<'a> {
     certificate: &'a Path,
     setting: &'static str,
-    /// Which connections use them.
+    /// The connections that use them.
     connections: &'static str,
 }
 
-/// Looks until dropped, and has every shard take what is loaded once the files are not what was `known` of them.
+/// Checks the files until dropped. When they differ from `known`, loads them and passes the result
+/// to every shard.
 async fn watch<T: Clone + Send + 'static>(
     names: Names<'_>,
     stamp: impl Fn() -> Stamp,
@@ -97,7 +102,7 @@ async fn watch<T: Clone + Send + 'static>(
         if found == known {
             continue;
         }
-        // Should a file change while it is read, the next look sees it.
+        // If a file changes while it is read, the next check notices it.
         known = found;
         match load() {
             Ok(loaded) => {
@@ -119,7 +124,7 @@ async fn watch<T: Clone + Send + 'static>(
 }
 
 impl TlsFiles {
-    /// What the files are now.
+    /// The current state of the files.
     pub fn stamp(&self) -> Stamp {
         stamp([&self.certificate, &self.keyfile].into_iter().chain(&self.truststore).map(PathBuf::as_path))
     }
@@ -141,8 +146,8 @@ impl TlsFiles {
         builder.with_single_cert(chain, key).map(Arc::new).map_err(unfit)
     }
 
-    /// Looks at the files until dropped; once they have changed since they were `known`, every shard takes what they are then. For the
-    /// process's first thread.
+    /// Checks the files until dropped. When they have changed since `known`, loads them and passes
+    /// the result to every shard. For the process's first thread.
     pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(Arc<ServerConfig>) + Clone + Send + 'static) {
         let (setting, connections) = ("client_encryption_options", "new connections");
         let names = Names { certificate: &self.certificate, setting, connections };
@@ -150,21 +155,22 @@ impl TlsFiles {
     }
 }
 
-/// The files that TLS needs between nodes, in PEM.
+/// The PEM files for TLS between nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerFiles {
-    /// The node's certificate, and those between it and the root: shown to every node, whoever connects.
+    /// The node's certificate, and the intermediate ones up to the root. Presented by the accepting
+    /// and by the connecting node.
     pub certificate: PathBuf,
     /// Its private key.
     pub keyfile: PathBuf,
     /// The roots of the other nodes' certificates.
     pub truststore: PathBuf,
-    /// Whether nodes that connect must show a certificate.
+    /// Whether connecting nodes must present a certificate.
     pub require_client_auth: bool,
 }
 
 impl PeerFiles {
-    /// What the files are now.
+    /// The current state of the files.
     pub fn stamp(&self) -> Stamp {
         stamp([&self.certificate, &self.keyfile, &self.truststore].into_iter().map(PathBuf::as_path))
     }
@@ -174,7 +180,7 @@ impl PeerFiles {
         let truststore = self.require_client_auth.then(|| self.truststore.clone());
         let accepting = TlsFiles { certificate: self.certificate.clone(), keyfile: self.keyfile.clone(), truststore };
         let mut acceptor = ServerConfig::clone(&*accepting.load()?);
-        // Nodes connect seldom and stay: nothing is remembered between connections.
+        // Nodes connect rarely and stay connected, so sessions are not resumed.
         acceptor.session_storage = Arc::new(NoServerSessionStorage {});
         acceptor.send_tls13_tickets = 0;
         let provider = provider();
@@ -194,8 +200,8 @@ impl PeerFiles {
         Ok(PeerTls { acceptor: Arc::new(acceptor), connector: Arc::new(connector) })
     }
 
-    /// Looks at the files until dropped; once they have changed since they were `known`, every shard takes what they are then. For the
-    /// process's first thread.
+    /// Checks the files until dropped. When they have changed since `known`, loads them and passes
+    /// the result to every shard. For the process's first thread.
     pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(PeerTls) + Clone + Send + 'static) {
         let (setting, connections) = ("server_encryption_options", "new connections between nodes");
         let names = Names { certificate: &self.certificate, setting, connections };
@@ -203,7 +209,7 @@ impl PeerFiles {
     }
 }
 
-/// Both sides of TLS between nodes. Cloning is cheap, and clones may go to other shards.
+/// Both sides of TLS between nodes. Cheap to clone; clones may move to other shards.
 #[derive(Clone, Debug)]
 pub struct PeerTls {
     acceptor: Arc<ServerConfig>,
@@ -211,13 +217,13 @@ pub struct PeerTls {
 }
 
 impl PeerTls {
-    /// The handshake with a node that has connected.
+    /// The handshake with a node that connected to this one.
     pub async fn accept(&self, stream: TcpStream, limit: Duration) -> io::Result<TlsStream<TcpStream>> {
         let accept = TlsAcceptor::from(self.acceptor.clone()).accept(stream);
         Ok(TlsStream::Server(crate::time::timeout(limit, accept).await??))
     }
 
-    /// The handshake with a node that was connected to at `address`.
+    /// The handshake with the node at `address`, to which this node connected.
     pub async fn connect(
         &self,
         stream: TcpStream,
@@ -229,8 +235,8 @@ impl PeerTls {
     }
 }
 
-/// Accepts a node whose certificate comes from one of our roots, whatever name it is for: nodes move between addresses, and who they
-/// are is told by the handshake above.
+/// Accepts a node whose certificate is from one of the configured roots, whatever name it has.
+/// Nodes move between addresses, and the internode handshake identifies them.
 #[derive(Debug)]
 struct Chain {
     roots: RootCertStore,
@@ -320,7 +326,7 @@ fn pem_error(file: &Path, wanted: &str, error: pem::Error) -> TlsError {
     TlsError::File { file: file.to_path_buf(), why }
 }
 
-/// The clock by which certificates expire.
+/// The clock for the expiry of certificates.
 #[derive(Debug)]
 struct Clock;
 

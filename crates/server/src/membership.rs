@@ -12,10 +12,10 @@ use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Rec
 use cluster::raft;
 use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
-use cluster::topology::join::{self, Found};
+use cluster::topology::join::{self, SearchOutcome};
 use cluster::topology::locate::{self, Locator};
-use cluster::topology::mover::Mover;
-use cluster::topology::{Node, NodeState, features, steward};
+use cluster::topology::migration_driver::MigrationDriver;
+use cluster::topology::{Node, NodeState, features, topology_coordinator};
 use coordinator::Coordinator;
 use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
 use internode::{Identity, Internode, InternodeConfig, InternodeListener};
@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// How long a node that was let in may take to learn what the cluster is.
+/// How long an admitted node may take to receive the metadata of the cluster.
 const LEARN: Duration = Duration::from_secs(120);
 /// Hints may take this part of the disk: one in so many bytes.
 const HINTS_SHARE: u64 = 10;
@@ -84,7 +84,7 @@ pub struct OpenMetadata {
     pub log: MetadataLog,
     /// What is known.
     pub recovered: Recovered,
-    /// The node was let in just now.
+    /// The node was admitted just now.
     pub joins: bool,
 }
 
@@ -136,8 +136,8 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
     let own = own_node(info, NodeState::Joining);
     let seeds = wire.seeds.find(own.internode()).await;
     match join::search(&wire.internode, &own, seeds).await.map_err(StartError)? {
-        Found::Nothing => begins().await,
-        Found::Cluster(nodes) => {
+        SearchOutcome::Nothing => begins().await,
+        SearchOutcome::Cluster(nodes) => {
             internode::publish_book(join::address_book(nodes.iter())).await;
             let (log, recovered) = metadata::open_log_to_join(dir, info).await.map_err(StartError::because)?;
             Ok(OpenMetadata { log, recovered, joins: true })
@@ -193,24 +193,24 @@ pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
     if let Some(known) = known {
         tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
     }
-    let told = rt::task::spawn(tell_of_itself(wire.internode.clone()));
+    let announced = rt::task::spawn(announce_self(wire.internode.clone()));
     if joins || known.is_some() {
-        told.await.map_err(|_| StartError("the node is stopping".into()))?;
+        announced.await.map_err(|_| StartError("the node is stopping".into()))?;
     } else {
-        told.detach();
+        announced.detach();
     }
     let internode = wire.internode.clone();
     let is_down = move |host| internode.liveness().is_down(host);
     if joins {
-        steward::wait_for_vote(&rt::shard::service::<MetadataService>(), &is_down).await;
+        topology_coordinator::wait_for_vote(&rt::shard::service::<MetadataService>(), &is_down).await;
     }
-    rt::task::spawn(steward::look_after(is_down)).detach();
-    let mover = Mover::new(Some(wire.internode.clone()));
-    rt::task::spawn(mover.keep_moving()).detach();
+    rt::task::spawn(topology_coordinator::run(is_down)).detach();
+    let driver = MigrationDriver::new(Some(wire.internode.clone()));
+    rt::task::spawn(driver.run()).detach();
     Ok(())
 }
 
-async fn tell_of_itself(internode: Rc<Internode>) {
+async fn announce_self(internode: Rc<Internode>) {
     loop {
         match introduce(&internode).await {
             Ok(true) => {
@@ -219,14 +219,16 @@ async fn tell_of_itself(internode: Rc<Internode>) {
                     let known = metadata.topology.node(info.host_id);
                     // One that is leaving does not come back by being started again.
                     let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
-                    let is_to_tell = known.is_none_or(|known| **known != own && stays(known));
+                    let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
                     join::check_location(&metadata.topology, &own)?;
-                    Ok((if is_to_tell { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
+                    Ok((if is_to_announce { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
                 });
                 match made.await {
                     Ok(()) => return,
                     Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster does not take this node back"),
-                    Err(error) => tracing::warn!(%error, "the cluster could not be told of this node; trying again"),
+                    Err(error) => {
+                        tracing::warn!(%error, "this node could not be announced to the cluster; trying again")
+                    }
                 }
             }
             Ok(false) => {}

@@ -1,10 +1,11 @@
-//! What every node has from birth, outside the journal: the tables of `system_traces`.
+//! The tables that exist on every node without a logged change: those of `system_traces`.
 //!
-//! Each node stores these tables by itself, and the coordinator of a traced request writes its trace to every node that is up. So there
-//! are at least as many copies as the replication of the keyspace asks for, which clients see and can alter like that of any other.
+//! These tables are node-local. The coordinator of a traced request writes its trace to every node
+//! that is up. So there are at least as many copies as the replication of the keyspace requires.
+//! Clients see that replication, and can alter it like any other.
 //!
-//! Their ids and versions are fixed, so that data written by one release is found by the next. A new column takes the next free
-//! column id and the table a new version.
+//! Ids and versions are fixed, so that each release finds the data of earlier ones. A new column
+//! takes the next free column id, and the table a new version.
 
 use super::definition::{ColumnDefinition, KeyspaceDefinition, Op, TableDefinition};
 use model::id::{ColumnId, SchemaVersion, TableId};
@@ -15,21 +16,21 @@ use uuid::Uuid;
 /// The keyspace of traces.
 pub const TRACES: &str = "system_traces";
 
-/// How long a trace is kept: a day, in seconds.
+/// The TTL of a trace: one day, in seconds.
 const TRACE_TTL: i32 = 86_400;
 
-/// The keyspaces that are built in.
+/// Whether a keyspace is built in.
 pub fn is_built_in(keyspace: &str) -> bool {
     keyspace == TRACES
 }
 
-/// The steps that create them.
+/// The operations that create the built-in tables.
 pub fn ops() -> Vec<Op> {
     let tables = [sessions(), events(), node_slow_log(), node_slow_log_time_idx()];
     std::iter::once(Op::PutKeyspace(keyspace())).chain(tables.map(|table| Op::PutTable(Box::new(table)))).collect()
 }
 
-/// The keyspace as it is until an ALTER KEYSPACE.
+/// The keyspace before any ALTER KEYSPACE.
 pub fn keyspace() -> KeyspaceDefinition {
     let class = "org.apache.cassandra.locator.SimpleStrategy";
     let replication = [("class", class), ("replication_factor", "2")];
@@ -62,7 +63,7 @@ fn sessions() -> TableDefinition {
     )
 }
 
-/// What happened while it ran, in order of time.
+/// The events of traced requests, in order of time.
 fn events() -> TableDefinition {
     let columns = vec![
         key(ColumnKind::PartitionKey, "session_id", "uuid"),
@@ -84,7 +85,7 @@ fn events() -> TableDefinition {
     )
 }
 
-/// One row per request that took longer than `/storage_service/slow_query` allows.
+/// One row per request that took longer than the threshold of `/storage_service/slow_query`.
 fn node_slow_log() -> TableDefinition {
     let columns = vec![
         key(ColumnKind::PartitionKey, "start_time", "timeuuid"),
@@ -108,7 +109,7 @@ fn node_slow_log() -> TableDefinition {
     )
 }
 
-/// The same by the minute in which they began.
+/// The slow requests by the minute of their start.
 fn node_slow_log_time_idx() -> TableDefinition {
     let columns = vec![
         key(ColumnKind::PartitionKey, "minute", "timestamp"),

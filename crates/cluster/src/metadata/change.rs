@@ -1,4 +1,5 @@
-//! Making a change: on shard 0, against the newest metadata of the cluster, agreed by the group, and applied here before the answer.
+//! Makes a change: on shard 0, based on the newest metadata of the cluster, agreed on by the group,
+//! and applied here before the answer.
 
 use super::definition::{Change, Op};
 use super::service::{MetadataService, NodeInfo};
@@ -10,26 +11,27 @@ use rt::time::Duration;
 use std::rc::Rc;
 use thiserror::Error;
 
-/// How long a client is kept waiting for nodes to follow that are up, and do not.
-const SPREAD: Duration = Duration::from_secs(1);
+/// How long a change waits for other nodes to apply it.
+const MEMBER_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
 pub enum ChangeError<E> {
-    /// The one who makes it refused.
+    /// The function that makes the change refused.
     #[error("{0}")]
     Refused(E),
-    /// It does not fit.
+    /// The change does not fit the metadata.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// It could not be agreed upon, written down or carried out.
+    /// The change was not agreed on, logged or applied.
     #[error("{0}")]
     Storage(String),
 }
 
-/// Makes a change: runs `make` on shard 0 against the newest metadata, has the group agree on the steps that it returns, and returns
-/// once they are applied on every shard of this node. No steps: nothing to change. `make` runs again when another node was quicker.
-/// From any shard.
+/// Makes a change. Runs `make` on shard 0 with the newest metadata, has the group agree on the
+/// operations that it returns, and returns once every shard of this node has applied them. Without
+/// operations, nothing changes. `make` runs again if another node made a change first. Callable
+/// from any shard.
 pub async fn change<T, E, F>(make: F) -> Result<T, ChangeError<E>>
 where
     F: Fn(&Metadata, &NodeInfo) -> Result<(Vec<Op>, T), E> + Send + 'static,
@@ -38,7 +40,8 @@ where
 {
     rt::shard::call(ShardId(0), move || async move {
         let service = rt::shard::service::<MetadataService>();
-        // A change that began is finished even if the client goes away: whether it was made must not depend on that.
+        // A change continues even if the client disconnects: whether it is made must not depend on
+        // the client.
         let task = rt::task::spawn(async move { change_here(&service, make).await });
         task.await.unwrap_or_else(|_| Err(ChangeError::Storage("the node is stopping".into())))
     })
@@ -70,17 +73,17 @@ where
         let (outcome, index) = propose(service, &change, until).await.map_err(not_made)?;
         match outcome {
             Outcome::Applied => {
-                leading.group.spread(index, SPREAD).await;
+                leading.group.wait_for_members(index, MEMBER_WAIT).await;
                 return Ok(result);
             }
-            // Another node was quicker.
+            // Another node made a change first.
             Outcome::Stale => {}
             Outcome::Failed(why) => return Err(ChangeError::Storage(why)),
         }
     }
 }
 
-/// An error from before the change was proposed.
+/// The error of a change that was not proposed.
 fn not_begun<E>(error: GroupError) -> ChangeError<E> {
     match error {
         GroupError::Stuck(_) => ChangeError::Storage(format!("{error}; nothing was changed")),
@@ -96,12 +99,12 @@ fn not_made<E>(error: GroupError) -> ChangeError<E> {
     })
 }
 
-/// Proposes a change until it is known what became of it, and at which place in the history.
+/// Proposes a change until its outcome is known. Also returns its index in the log.
 async fn propose(service: &MetadataService, change: &Change, until: Deadline) -> Result<(Outcome, u64), GroupError> {
     let (group, bytes) = (&service.leading().group, change.encoded());
     loop {
         let unknown = match group.propose(bytes.clone(), until).await {
-            // An earlier proposal of it has been carried out after all.
+            // An earlier proposal of this change was applied after all.
             Ok(proposed) if proposed.outcome == Outcome::Stale && service.has_reached(change.new) => {
                 return Ok((Outcome::Applied, proposed.index));
             }
@@ -117,6 +120,7 @@ async fn propose(service: &MetadataService, change: &Change, until: Deadline) ->
         if service.current().version != change.previous {
             return Ok((Outcome::Stale, index));
         }
-        // It is not there yet. Proposing it twice is harmless: it fits the metadata only once.
+        // The change is not applied yet. Proposing it twice is harmless, because it fits only one
+        // version of the metadata.
     }
 }

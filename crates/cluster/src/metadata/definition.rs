@@ -1,5 +1,5 @@
-//! Metadata as it is written down: definitions, and the changes made of them. Types are kept as CQL text, so that the encoding
-//! outlives the code's own structures.
+//! The stored form of metadata: definitions, and changes that consist of them. Types are stored as
+//! CQL text, so that the encoding does not depend on the code's own structures.
 
 use super::paging_keys::PagingKey;
 use crate::tablets::TabletReplica;
@@ -17,16 +17,16 @@ use uuid::Uuid;
 pub struct KeyspaceDefinition {
     /// Its name.
     pub name: String,
-    /// `class` and replication factors.
+    /// The options `class` and the replication factors.
     pub replication: OptionMap,
-    /// Whether writes go through the log.
+    /// Whether writes go through the commitlog.
     pub durable_writes: bool,
     /// The `tablets` option.
     pub tablets: OptionMap,
 }
 
 impl KeyspaceDefinition {
-    /// The replication factor on this one datacenter.
+    /// The largest replication factor of all datacenters; 1 if there is none.
     pub fn replication_factor(&self) -> u32 {
         let factors = self.replication.iter().filter(|(key, _)| *key != "class");
         factors.filter_map(|(_, factor)| copies(factor)).max().unwrap_or(1)
@@ -53,15 +53,15 @@ pub struct TypeDefinition {
 /// A column.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ColumnDefinition {
-    /// The id of static and regular columns; 0 for key columns.
+    /// The id of a static or regular column; 0 for a key column.
     pub id: ColumnId,
     /// Its name.
     pub name: String,
-    /// Its part.
+    /// Its kind.
     pub kind: ColumnKind,
     /// Its CQL type.
     pub ty: String,
-    /// Clustering columns: descending order.
+    /// Whether a clustering column is in descending order.
     pub descending: bool,
 }
 
@@ -72,16 +72,17 @@ pub struct DroppedDefinition {
     pub id: ColumnId,
     /// Its name.
     pub name: String,
-    /// Its part.
+    /// Its kind.
     pub kind: ColumnKind,
-    /// Its type at the time ([`lasting_type`]). Release 0.1.0 reads that, but wrote user types by their names.
+    /// Its type when it was dropped ([`lasting_type`]). Release 0.1.0 reads that form, but wrote
+    /// user types by name.
     pub ty: String,
-    /// Microseconds.
+    /// When it was dropped, in microseconds.
     pub drop_time: i64,
 }
 
 impl DroppedDefinition {
-    /// The type in CQL, with tuples in the place of user types.
+    /// The type in CQL, with tuples instead of user types.
     pub fn shown_type(&self) -> String {
         let class = self.ty.strip_prefix('\'').and_then(|ty| ty.strip_suffix('\''));
         let ty = class.and_then(|class| class_name::parse(class).ok());
@@ -89,7 +90,7 @@ impl DroppedDefinition {
     }
 }
 
-/// The text of a type for definitions that may outlive the user types in it: it says what they consist of.
+/// The text of a type for definitions that may outlive its user types: these are spelled out.
 pub fn lasting_type(ty: &CqlType) -> String {
     if !ty.any(&mut |ty| matches!(ty, CqlType::Udt(_))) {
         return ty.to_string();
@@ -102,30 +103,30 @@ pub fn lasting_type(ty: &CqlType) -> String {
 pub struct TableDefinition {
     /// Its id.
     pub id: TableId,
-    /// This version, chosen by the sender.
+    /// The version of this schema, chosen by the sender.
     pub version: SchemaVersion,
     /// The keyspace.
     pub keyspace: String,
     /// Its name.
     pub name: String,
-    /// Columns; key columns in key order.
+    /// Columns; key columns in the order of the key.
     pub columns: Vec<ColumnDefinition>,
-    /// Columns dropped earlier.
+    /// Dropped columns.
     pub dropped: Vec<DroppedDefinition>,
     /// Options.
     pub options: TableOptions,
 }
 
-/// Where a table's tablets are.
+/// The replicas of a table's tablets.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TabletsDefinition {
     /// The table.
     pub table: TableId,
-    /// The copies of each tablet; a power of two of them.
+    /// The replicas of each tablet; the number of tablets is a power of two.
     pub replicas: Vec<Vec<TabletReplica>>,
 }
 
-/// How far a tablet's move is. Kind and stage by their names, which never change.
+/// A tablet's transition. Kind and stage are stored by name; names never change.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TransitionDefinition {
     /// The table.
@@ -136,13 +137,14 @@ pub struct TransitionDefinition {
     pub kind: String,
     /// See [`crate::tablets::transition::Stage`].
     pub stage: String,
-    /// The copies that there will be.
+    /// The replicas after the transition.
     pub new_replicas: Vec<TabletReplica>,
-    /// Under which data is copied in this stage.
+    /// The session under which this stage streams data.
     pub session: Option<Uuid>,
 }
 
-/// A step of a change. Puts carry the whole new definition. Append-only: the journal has the place of each kind in this list.
+/// An operation of a change. Puts carry the complete new definition. Append-only: the stored form
+/// is the index in this list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Op {
     /// Creates or replaces a keyspace.
@@ -160,7 +162,7 @@ pub enum Op {
     },
     /// Creates or replaces a table.
     PutTable(Box<TableDefinition>),
-    /// Places a table's tablets.
+    /// Sets a table's tablets and their replicas.
     PutTablets(TabletsDefinition),
     /// Drops a table.
     DropTable {
@@ -171,35 +173,37 @@ pub enum Op {
     },
     /// Adds a key for paging states.
     PutPagingKey(PagingKey),
-    /// Drops the key of a number.
+    /// Drops the key with a number.
     DropPagingKey(u32),
-    /// Puts a node into the topology, or describes it anew.
+    /// Adds a node to the topology, or replaces its description.
     PutNode(Box<Node>),
-    /// Takes a node out of the topology.
+    /// Removes a node from the topology.
     RemoveNode(HostId),
-    /// Enables features of the cluster, for good.
+    /// Enables features of the cluster, permanently.
     EnableFeatures(Vec<String>),
-    /// Begins a tablet's move, or brings it to another stage.
+    /// Begins a tablet's transition, or sets its next stage.
     PutTransition(Box<TransitionDefinition>),
-    /// Ends a tablet's move.
+    /// Ends a tablet's transition.
     EndTransition {
         /// The table.
         table: TableId,
         /// The tablet.
         tablet: u32,
-        /// Whether the new copies are the tablet's from now on; else the old ones stay.
+        /// Whether the new replicas become the tablet's; otherwise the old ones stay.
         moved: bool,
     },
-    /// Nobody works with metadata of a number below this any more: what is still on its way by such is refused.
+    /// Raises the fence: requests that are based on metadata of a lower number are refused.
     Fence(u64),
-    /// The data of a table from before an epoch are void, and what was routed by metadata from before it is refused.
+    /// Begins an epoch of a table: earlier data is void, and requests that are based on earlier
+    /// metadata are refused.
     Truncate {
         /// The table.
         table: TableId,
-        /// The number of the metadata that this change leads to; in a snapshot, of those that the last such change led to.
+        /// The number of the metadata that this change leads to. In a snapshot, the epoch of the
+        /// last TRUNCATE.
         epoch: u64,
     },
-    /// Gives a type that was just made an identity: a later type of its name has another one.
+    /// Gives a new type its identity; a later type of the same name has another one.
     IdentifyType {
         /// The keyspace.
         keyspace: String,
@@ -211,7 +215,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The table of which an epoch begins.
+    /// The table that begins an epoch.
     pub(super) fn truncated(&self) -> Option<TableId> {
         match self {
             Op::Truncate { table, .. } => Some(*table),
@@ -220,25 +224,26 @@ impl Op {
     }
 }
 
-/// A change from one version of the metadata to the next; all of it or nothing.
+/// A change from one version of the metadata to the next. It is applied entirely or not at all.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Change {
-    /// The version it was made for; it fits no other.
+    /// The version that the change is for.
     pub previous: Uuid,
-    /// The version it leads to, chosen by the sender. A time UUID: see [`Change::made_at`].
+    /// The version that it leads to, chosen by the sender. A time UUID: see [`Change::made_at`].
     pub new: Uuid,
-    /// Its steps, in order.
+    /// Its operations, in order.
     pub ops: Vec<Op>,
 }
 
 impl Change {
-    /// Its bytes, as it is proposed and written down.
+    /// The encoded change, as it is proposed and logged.
     pub fn encoded(&self) -> Vec<u8> {
         super::encode(self)
     }
 
-    /// When the sender made it, in microseconds since 1970. All nodes name the snapshots of what it drops or truncates by this time.
-    /// Nothing, if a release without time UUIDs made it.
+    /// When the sender made the change, in microseconds since 1970. All nodes use this time in the
+    /// names of snapshots of dropped or truncated data. `None` if the release that made it did not
+    /// use time UUIDs.
     pub fn made_at(&self) -> Option<i64> {
         let (seconds, nanos) = self.new.get_timestamp()?.to_unix();
         i64::try_from(seconds).ok()?.checked_mul(1_000_000)?.checked_add(i64::from(nanos / 1_000))
@@ -250,7 +255,8 @@ mod tests {
     use super::*;
     use crate::metadata::{decode, encode};
 
-    /// Steps as releases have written them down: a line of a name and of bytes for each. What was written is read for ever.
+    /// Operations as releases have stored them: a line with a name and bytes for each. Every later
+    /// release must read them.
     const GOLDEN: &str = include_str!("../../tests/golden/metadata-steps.txt");
 
     #[test]

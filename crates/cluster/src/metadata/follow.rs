@@ -1,26 +1,26 @@
-//! How a node follows the metadata: a committed change is carried out on every shard, or the node
-//! ends and says why.
+//! Applies committed changes of the metadata: a change is carried out on every shard, or the node
+//! ends with the reason.
 //!
 //! Shard 0 drives the steps of a change, one change at a time:
 //!
 //! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. The result
 //!    depends only on the log, so all nodes come to the same one: applied, stale, or refused
 //!    because it does not fit. A restart comes to the same one ([`super::recovery`]).
-//! 2. *Prepare.* Epochs of truncated tables begin, and every shard brings its tables and tablets
-//!    into the engine. This needs files, so it may fail. It is repeated until it succeeds; a
-//!    repetition resumes where the failed one ended. Nothing of the change is visible yet, and the
-//!    group applies no later entry, so the node answers from an older prefix of the log.
-//! 3. *Show.* Every shard replaces its metadata. This cannot fail.
+//! 2. *Prepare.* Epochs of truncated tables begin, and every shard adds its tables and tablets to
+//!    the engine. This needs files, so it may fail. It is repeated until it succeeds; a repetition
+//!    resumes where the failed attempt ended. Nothing of the change is visible yet, and the group
+//!    applies no later entry, so the node answers from an older prefix of the log.
+//! 3. *Show.* Every shard publishes the new metadata. This cannot fail.
 //! 4. *Remove.* Data of dropped tables and of tablets that moved away is deleted. Only disk space
-//!    depends on it, so it delays the change for at most [`REMOVAL_WAIT`]; what fails is repeated
-//!    in the background, and finished by the next start.
+//!    depends on it, so it delays the change by at most [`REMOVAL_WAIT`]. A failed removal is
+//!    repeated in the background, and finished by the next start.
 //!
-//! What the steps need is kept in reserve: connections leave descriptors free
-//! (`server/connection/accept.rs`), files of sstables are closed when a step fails, and
-//! disk space that is held back ([`DiskReserve`]) is released.
+//! The steps use reserved resources: connections leave file descriptors free
+//! (`server/connection/accept.rs`), sstable files are closed when a step fails, and reserved disk
+//! space ([`DiskReserve`]) is released.
 //!
-//! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before, it refuses changes of the
-//! metadata with the reason.
+//! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before that, it refuses changes
+//! of the metadata with the reason.
 
 use super::decode;
 use super::definition::{Change, Op};
@@ -42,60 +42,61 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// A node that cannot carry out a committed change for this long ends.
+/// A node that cannot apply a committed change for this long ends.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(300);
-/// After this time of failing, changes of the metadata are refused with the reason.
+/// After failing for this long, changes of the metadata are refused with the reason.
 const TROUBLE_AFTER: Duration = Duration::from_secs(2);
 /// The pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two tries.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// One log line about a change that fails in this time.
+/// The interval of log lines about a failing change.
 const LOG_EVERY: Duration = Duration::from_secs(10);
-/// How long a change waits for the removal of data that it makes superfluous.
+/// How long a change waits for the removal of data that it made obsolete.
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
-/// The pause between two tries to remove data.
+/// The pause between two attempts to remove data.
 const REMOVE_AGAIN: Duration = Duration::from_secs(5);
-/// While removals are pending, the Raft log is kept this many times as long: only the log names
-/// what a start has to remove.
+/// While removals are pending, the Raft log is kept this many times as long, because only the log
+/// names what a start must remove.
 const PENDING_REMOVALS_WEIGHT: u64 = 16;
-/// A snapshot is made after this many entries at least while removals are pending.
+/// While removals are pending, at least this many entries are between two snapshots.
 const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
 
-/// How this node does at following. On shard 0.
+/// The progress of this node in applying changes. On shard 0.
 pub(super) struct Following {
-    /// Ended by [`MetadataService::stop`]: nothing is repeated any more.
+    /// Cancelled by [`MetadataService::stop`]: ends all retries.
     pub stop: Cancel,
     trouble: RefCell<Option<Trouble>>,
-    /// Versions that refused changes would have led to. No later change may build upon one.
+    /// The versions that refused changes would have led to. A later change must not be based on one
+    /// of them.
     refused: RefCell<BTreeSet<Uuid>>,
     removals: Removals,
     reserve: DiskReserve,
-    /// Tries that failed, ever.
+    /// The total number of failed attempts.
     failures: Cell<u64>,
 }
 
-/// A step that fails.
+/// A failing step.
 struct Trouble {
     since: Instant,
     why: String,
 }
 
-/// A dropped table whose directory is to be removed.
+/// A dropped table whose directory must be removed.
 #[derive(Clone)]
 struct Removal {
     dropped: Dropped,
-    /// A try has failed: a shard may have left sstables behind.
+    /// An attempt has failed: a shard may have left sstables behind.
     failed_before: bool,
 }
 
-/// What is to be removed from the disk when no shard has it any more.
+/// The directories to remove once no shard has the table any more.
 struct Removals {
     tables: RefCell<Vec<Removal>>,
     turn: Semaphore,
-    /// A task repeats what failed.
+    /// A background task repeats failed removals.
     repeats: Cell<bool>,
-    /// More was dropped while that task was at work.
+    /// More tables were dropped while that task was running.
     more: Cell<bool>,
 }
 
@@ -111,7 +112,7 @@ impl Default for Removals {
 }
 
 impl Following {
-    /// Of a node with this disk space in reserve.
+    /// The state of a node with this disk reserve.
     pub fn new(reserve: DiskReserve) -> Following {
         Following {
             stop: Cancel::new(),
@@ -123,22 +124,22 @@ impl Following {
         }
     }
 
-    /// Why this node has not carried out a committed change for [`TROUBLE_AFTER`], if it is so.
+    /// Why this node has not applied a committed change for [`TROUBLE_AFTER`], if so.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.borrow();
         trouble.as_ref().filter(|trouble| trouble.since.elapsed() >= TROUBLE_AFTER).map(|trouble| trouble.why.clone())
     }
 
-    /// How often a step failed and was repeated.
+    /// The number of failed attempts.
     pub fn failures(&self) -> u64 {
         self.failures.get()
     }
 
-    /// Repeats a step until it succeeds. The error says why it is given up, after [`FOLLOW_LIMIT`].
-    /// Never returns when the node stops: the group must not take the change for applied, and has
-    /// no need to hear that it is not.
+    /// Repeats a step until it succeeds. After [`FOLLOW_LIMIT`] it gives up with the last error. It
+    /// never returns when the node stops: the group must not consider the change applied, and needs
+    /// no error.
     async fn until_done(&self, step: impl AsyncFn() -> Result<(), String>) -> Result<(), String> {
-        let (mut pause, mut told) = (FIRST_PAUSE, None::<Instant>);
+        let (mut pause, mut logged_at) = (FIRST_PAUSE, None::<Instant>);
         while let Err(why) = step().await {
             if self.stop.is_cancelled() {
                 return std::future::pending().await;
@@ -150,8 +151,8 @@ impl Following {
                     "a committed change of the metadata could not be carried out for {FOLLOW_LIMIT:?}: {why}"
                 ));
             }
-            if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
-                told = Some(rt::time::now());
+            if logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_EVERY) {
+                logged_at = Some(rt::time::now());
                 tracing::error!(why, failing_for = ?since.elapsed(), ends_after = ?FOLLOW_LIMIT,
                     "a committed change of the metadata cannot be carried out on this node; it is tried again");
             }
@@ -167,7 +168,7 @@ impl Following {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         if let Some(trouble) = self.trouble.take()
-            && told.is_some()
+            && logged_at.is_some()
         {
             tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is carried out now");
             self.reserve.take().await;
@@ -180,11 +181,11 @@ impl Following {
     }
 }
 
-/// A table whose epoch begins.
+/// A table that begins an epoch.
 struct Begin {
     schema: Rc<TableSchema>,
     epoch: u64,
-    /// It is not the table that this node has under the id, if it has one. It begins empty.
+    /// This node has no table with this id, or another one. The table begins empty.
     is_new: bool,
     /// For the names of snapshots.
     at_micros: i64,
@@ -197,9 +198,9 @@ impl Begin {
     }
 }
 
-/// Has the epochs of tables begin on all shards of this node, before any of them shows the metadata
-/// that say so: what the tables hold is void, durably, and what was routed by earlier metadata is
-/// refused from here on.
+/// Begins epochs of tables on all shards of this node, before any shard publishes the metadata with
+/// these epochs. The tables' data becomes void, durably, and requests that are based on earlier
+/// metadata are refused from here on.
 async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result<(), String> {
     for begin in begins {
         let Begin { schema, epoch, is_new, at_micros } = begin;
@@ -212,8 +213,9 @@ async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result
     Ok(())
 }
 
-/// Begins the first epoch of a table whose id an earlier table may have had. The earlier table leaves all shards first, and its
-/// pending removal ends: a later one would remove the new table's data.
+/// Begins the first epoch of a table whose id an earlier table may have had. First all shards
+/// remove the earlier table. Its pending removal is cancelled, because it would remove the new
+/// table's data.
 async fn begin_empty(
     service: &Rc<MetadataService>,
     schema: &TableSchema,
@@ -231,7 +233,7 @@ async fn begin_empty(
     let _turn = removals.turn.acquire().await.map_err(|_| "the node is stopping")?;
     let begun = service.engine().begin_empty(schema, epoch, &running, at_micros).await;
     begun.map_err(|error| error.to_string())?;
-    // The removal of the directory of another name goes on.
+    // The removal of a directory with another name continues.
     let is_same = |table: &Table| table.schema.keyspace == schema.keyspace && table.schema.name == schema.name;
     let is_void = |table: &Table| table.schema.id == id && is_same(table);
     removals.tables.borrow_mut().retain(|removal| !is_void(&removal.dropped.table));
@@ -244,7 +246,7 @@ async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64, at_micro
         let done = rt::shard::service::<MetadataService>().engine().truncate_at(id, epoch, at_micros).await;
         forget_queriers(id);
         match done {
-            // It comes with the metadata.
+            // The table is created with this metadata.
             Ok(_) | Err(EngineError::NoSuchTable(_)) => Ok(()),
             Err(error) => Err(format!("shard {}: {error}", rt::shard::this().0)),
         }
@@ -253,16 +255,16 @@ async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64, at_micro
     engine.begin_epoch(schema, epoch).await.map_err(|error| error.to_string())
 }
 
-/// What a shard is to follow.
+/// The source of new metadata.
 #[derive(Clone)]
 pub(super) enum Source {
-    /// A change, encoded.
+    /// An encoded change.
     Change(Vec<u8>),
-    /// A snapshot of the leader's.
+    /// A snapshot of the leader.
     Snapshot(Vec<u8>),
 }
 
-/// The machine of the group: the metadata on all shards of this node.
+/// The group's state machine: the metadata on all shards of this node.
 pub(super) struct AllShards;
 
 impl AllShards {
@@ -310,7 +312,8 @@ impl AllShards {
         Ok(())
     }
 
-    /// Stages, prepares and shows. Snapshots of what goes are named after the time `at_micros`, on all shards.
+    /// Stages, prepares and publishes. `at_micros` is in the names of the snapshots of removed
+    /// data, the same on all shards.
     async fn follow(
         service: &Rc<MetadataService>,
         source: Source,
@@ -322,7 +325,7 @@ impl AllShards {
             let source = source.clone();
             async move { rt::shard::service::<MetadataService>().stage(source) }
         });
-        // Shard 0 could: others that cannot have other metadata than it has.
+        // Shard 0 could stage the change, so another shard that cannot must have other metadata.
         staged.await.into_iter().collect::<Result<(), String>>()?;
         let begins = service.staged().map_or_else(Vec::new, |staged| begins(&staged.metadata));
         following.until_done(async || begin_epochs(service, &begins).await).await?;
@@ -339,8 +342,8 @@ impl AllShards {
         Ok(())
     }
 
-    /// Removes what the last change made superfluous; if that fails or takes long, a task goes on
-    /// with it.
+    /// Removes the data that the last change made obsolete. If that fails or takes long, a
+    /// background task continues.
     async fn remove(service: &Rc<MetadataService>) {
         let removals = &service.leading().following.removals;
         let fresh = service.just_dropped().into_iter().map(|dropped| Removal { dropped, failed_before: false });
@@ -351,7 +354,7 @@ impl AllShards {
         }
         let removed = rt::time::timeout(REMOVAL_WAIT, remove_once(service)).await;
         if !matches!(removed, Ok(Ok(()))) && !removals.repeats.replace(true) {
-            // What was given up half-way may leave sstables in the directory.
+            // An interrupted removal may leave sstables in the directory.
             removals.tables.borrow_mut().iter_mut().for_each(|removal| removal.failed_before = true);
             if let Ok(Err(why)) = removed {
                 tracing::warn!(why, "dropped data cannot be removed from the disk; it is tried again");
@@ -364,7 +367,7 @@ impl AllShards {
 /// Repeats removals until nothing is left to remove.
 async fn keep_removing(service: Rc<MetadataService>) {
     let following = &service.leading().following;
-    let mut told = rt::time::now();
+    let mut logged_at = rt::time::now();
     loop {
         if following.stop.unless(rt::time::sleep(REMOVE_AGAIN)).await.is_none() {
             return;
@@ -373,8 +376,8 @@ async fn keep_removing(service: Rc<MetadataService>) {
         match remove_once(&service).await {
             Ok(()) if !following.removals.more.get() => break,
             Ok(()) => {}
-            Err(why) if told.elapsed() >= LOG_EVERY => {
-                told = rt::time::now();
+            Err(why) if logged_at.elapsed() >= LOG_EVERY => {
+                logged_at = rt::time::now();
                 tracing::warn!(why, "dropped data still cannot be removed from the disk; it is tried again");
             }
             Err(_) => {}
@@ -383,8 +386,8 @@ async fn keep_removing(service: Rc<MetadataService>) {
     following.removals.repeats.set(false);
 }
 
-/// Removes data of dropped tables and of tablets that moved away: on every shard, then what is left
-/// of the tables' directories.
+/// Removes the data of dropped tables and of tablets that moved away: on every shard, then the
+/// tables' directories.
 async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
     let removals = &service.leading().following.removals;
     let Ok(_turn) = removals.turn.acquire().await else { return Ok(()) };
@@ -438,7 +441,7 @@ impl Machine for AllShards {
     }
 }
 
-/// What a shard is about to show.
+/// The metadata that a shard publishes next.
 #[derive(Clone)]
 pub(super) struct Staged {
     pub metadata: Rc<Metadata>,
@@ -446,7 +449,7 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// The metadata that a change or a snapshot leads to.
+    /// Computes the metadata that a change or a snapshot leads to.
     pub fn of(before: &Metadata, source: Source) -> Result<Staged, String> {
         let (metadata, touched) = match source {
             Source::Change(bytes) => {

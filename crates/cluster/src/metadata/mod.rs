@@ -1,7 +1,8 @@
-//! The control plane's state: one numbered, immutable snapshot per shard, and the one way to change it.
+//! The metadata: one numbered, immutable snapshot per shard, and the only way to change it.
 //!
-//! Changes are made on shard 0, one at a time; the Raft group of the cluster ([`crate::raft`]) agrees on them, and every node applies
-//! them on all of its shards, in the same order. Who asked for a change is answered once that node has applied it.
+//! Changes are made on shard 0, one at a time. The cluster's Raft group ([`crate::raft`]) agrees on
+//! them, and every node applies them on all of its shards, in the same order. The requester of a
+//! change gets its answer once its node has applied the change.
 
 pub mod builtin;
 mod change;
@@ -28,12 +29,12 @@ pub use state::{Keyspace, Metadata, MetadataError, Table, types_in_order};
 /// The version byte of logged changes and snapshots.
 const FORMAT: u8 = 1;
 
-/// The bytes of a change or a snapshot.
+/// Encodes a change or a snapshot.
 fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
     postcard::to_extend(value, vec![FORMAT]).expect("metadata can be encoded")
 }
 
-/// What the bytes are of.
+/// Decodes a change or a snapshot.
 fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     match bytes.split_first() {
         Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),

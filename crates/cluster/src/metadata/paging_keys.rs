@@ -1,9 +1,10 @@
-//! The keys with which paging states are authenticated: part of the metadata, so that every shard and node, also after a
-//! restart, takes the states that another one gave out.
+//! The keys that authenticate paging states. They are part of the metadata, so that every shard and
+//! node accepts the states of all others, also after a restart.
 //!
-//! The newest key signs. A key is replaced when it is as old as the rotation period, and goes once every state that it can have
-//! signed has expired. Pure rules ([`due`]), the prepared keys of a snapshot ([`PagingKeys`]), and the short task of shard 0 that
-//! follows the rules ([`keep`]). A secret must never be logged.
+//! The newest key signs. A key is replaced when it reaches the rotation period, and dropped once
+//! all states that it can have signed have expired. The rules are pure ([`due`]). [`PagingKeys`]
+//! holds the prepared keys of a snapshot. A task on shard 0 follows the rules ([`keep`]). A secret
+//! must never be logged.
 
 use super::change::change;
 use super::definition::Op;
@@ -15,17 +16,17 @@ use sha2::Sha256;
 use std::convert::Infallible;
 use std::fmt;
 
-/// What authenticates a paging state.
+/// The message authentication code of a paging state.
 pub type PagingMac = Hmac<Sha256>;
 
 /// A key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagingKey {
-    /// Its number; the highest is the newest.
+    /// Its number; the newest key has the highest.
     pub id: u32,
     /// The secret.
     pub secret: [u8; 32],
-    /// When it was made, in seconds since the epoch.
+    /// When it was created, in seconds since the epoch.
     pub created: i64,
 }
 
@@ -35,12 +36,12 @@ impl fmt::Debug for PagingKey {
     }
 }
 
-/// How long states and keys live.
+/// The lifetimes of states and keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagingKeyPolicy {
-    /// A state is refused when it is older.
+    /// An older state is refused.
     pub expiry: Duration,
-    /// A key is replaced when it is older.
+    /// An older key is replaced.
     pub rotation: Duration,
 }
 
@@ -50,7 +51,7 @@ impl Default for PagingKeyPolicy {
     }
 }
 
-/// The keys of a snapshot, ready for use.
+/// The keys of a snapshot, prepared for use.
 #[derive(Clone, Default)]
 pub struct PagingKeys(Vec<(PagingKey, PagingMac)>);
 
@@ -66,17 +67,17 @@ impl PagingKeys {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// The number of the newest key, and what signs with it.
+    /// The number of the newest key, and its MAC for signing.
     pub fn newest(&self) -> Option<(u32, &PagingMac)> {
         self.0.last().map(|(key, mac)| (key.id, mac))
     }
 
-    /// What verifies signatures of this key.
+    /// The MAC that verifies signatures of a key.
     pub fn get(&self, id: u32) -> Option<&PagingMac> {
         self.0.iter().rev().find(|(key, _)| key.id == id).map(|(_, mac)| mac)
     }
 
-    /// Adds a key, in place of an earlier one of the same number.
+    /// Adds a key, replacing one of the same number.
     pub fn put(&mut self, key: PagingKey) {
         self.drop_key(key.id);
         let mac = PagingMac::new_from_slice(&key.secret).expect("keys of any length are taken");
@@ -84,21 +85,23 @@ impl PagingKeys {
         self.0.insert(at, (key, mac));
     }
 
-    /// Takes a key away.
+    /// Removes a key.
     pub fn drop_key(&mut self, id: u32) {
         self.0.retain(|(key, _)| key.id != id);
     }
 }
 
-/// A key is kept this much longer than its states can live, so that clocks of nodes need not agree to the second.
+/// A key is kept for this many seconds beyond the lifetime of its states, because the nodes' clocks
+/// may differ.
 const SLACK: i64 = 300;
 
-/// What is to be done with the keys now (in seconds since the epoch): a new one, others dropped, or nothing.
+/// The operations that are due at `now` (in seconds since the epoch): a new key, keys to drop, or
+/// none.
 pub fn due(keys: &PagingKeys, policy: PagingKeyPolicy, now: i64, secret: impl FnOnce() -> [u8; 32]) -> Vec<Op> {
     let (expiry, rotation) = (policy.expiry.as_secs() as i64, policy.rotation.as_secs() as i64);
     let mut ops = Vec::new();
     let newest = keys.iter().next_back();
-    // One that was made in the future was made by a clock that has been set right since.
+    // A key from the future was created by a clock that has been corrected since.
     let is_fresh = newest.is_some_and(|key| now.saturating_sub(key.created).abs() < rotation);
     if !is_fresh {
         let id = newest.map_or(1, |key| key.id + 1);
@@ -112,7 +115,7 @@ pub fn due(keys: &PagingKeys, policy: PagingKeyPolicy, now: i64, secret: impl Fn
     ops
 }
 
-/// A fresh secret.
+/// Generates a secret.
 pub(super) fn fresh_secret() -> [u8; 32] {
     let mut secret = [0; 32];
     rt::random::secret(&mut secret);
@@ -121,7 +124,7 @@ pub(super) fn fresh_secret() -> [u8; 32] {
 
 /// Follows the policy until the node stops. On shard 0.
 pub async fn keep(policy: PagingKeyPolicy) {
-    /// How often it is looked at least; a clock that is set does not wake anybody.
+    /// The longest interval between checks; a change of the wall clock wakes no task.
     const LOOK: Duration = Duration::from_secs(3600);
     let pause = policy.rotation.min(LOOK).max(Duration::from_secs(1));
     loop {

@@ -1,7 +1,9 @@
-//! Reading the metadata back when a node starts: from the log of its Raft group, or from the journal of a release before there was one.
+//! Restores the metadata when a node starts: from the log of its Raft group, or from the journal of
+//! a release without one.
 //!
-//! A node alone also brings its own affairs in order here, before anything else runs: tablets on shards that it has no more, what it says
-//! of itself in the topology, a first key for paging states. In a group of several all that is a change like any other, once it runs.
+//! A single node also updates its own part of the metadata here, before anything else runs: tablets
+//! on shards that it no longer has, its description in the topology, and a first key for paging
+//! states. In a larger group these are normal changes, made once the node runs.
 
 use super::definition::{Change, Op, TabletsDefinition};
 use super::paging_keys::{self, PagingKeyPolicy};
@@ -22,7 +24,7 @@ use std::rc::Rc;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Why the metadata could not be read back.
+/// Why the metadata could not be restored.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The log is damaged or cannot be read.
@@ -31,7 +33,7 @@ pub enum OpenError {
     /// A logged change does not fit.
     #[error("metadata: {0}")]
     Metadata(#[from] MetadataError),
-    /// An entry cannot be understood.
+    /// An entry cannot be decoded.
     #[error("metadata: what follows version {0} cannot be understood: {1}")]
     Entry(Uuid, String),
     /// The cluster uses features that this release does not have.
@@ -40,8 +42,8 @@ pub enum OpenError {
     /// A member of a cluster is configured to be in another datacenter or rack.
     #[error("{0}")]
     Moved(String),
-    /// A change builds upon one that does not fit: this release reads the history differently than
-    /// the one that wrote it.
+    /// A change is based on a refused one: this release interprets the log differently from the
+    /// release that wrote it.
     #[error(
         "metadata: change {change} builds upon {refused}, which does not fit what this release knows ({why}); start the \
          release that wrote it"
@@ -49,9 +51,9 @@ pub enum OpenError {
     Diverged {
         /// The version that the change leads to.
         change: Uuid,
-        /// The version that it was made for.
+        /// The version that the change is for.
         refused: Uuid,
-        /// Why that does not fit.
+        /// Why the change that leads to that version was refused.
         why: String,
     },
     /// The group could not be started.
@@ -59,28 +61,28 @@ pub enum OpenError {
     Group(String),
 }
 
-/// The log, read back and not yet in use. For shard 0.
+/// The restored log, not in use yet. For shard 0.
 pub struct MetadataLog {
     pub(super) opened: Opened,
     pub(super) dir: PathBuf,
 }
 
 impl MetadataLog {
-    /// Whether this node decides alone on changes.
+    /// Whether this node is the only voter.
     pub fn is_alone(&self) -> bool {
         self.opened.is_alone()
     }
 }
 
-/// What changes took from a node: a crash may have kept it from removing that.
+/// What changes removed from a node. A crash may have interrupted the removal of the data.
 pub(super) struct Gone {
-    /// Tables that were dropped, as they were. No table of the metadata has the directory of one.
+    /// Dropped tables, as they were. No current table uses the directory of one of them.
     pub tables: Vec<Rc<Table>>,
-    /// Tablets that it has parted with.
+    /// Tablets that moved away from the node.
     pub tablets: Vec<(Rc<Table>, u32)>,
 }
 
-/// The metadata as it was read back: changes in their encoded form, for every shard to apply.
+/// The restored metadata: encoded changes, which every shard applies.
 #[derive(Clone, Debug, Default)]
 pub struct Recovered {
     snapshot: Option<Vec<u8>>,
@@ -88,17 +90,17 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Those of a snapshot alone.
+    /// The metadata of a snapshot, without changes.
     pub(super) fn of_snapshot(snapshot: Vec<u8>) -> Recovered {
         Recovered { snapshot: Some(snapshot), changes: Vec::new() }
     }
 
-    /// The metadata they lead to.
+    /// The resulting metadata.
     pub fn metadata(&self) -> Result<Metadata, OpenError> {
         self.replay(|_, _, _| {})
     }
 
-    /// The same, and what these changes took from the node.
+    /// The resulting metadata, and what the changes removed from the node.
     pub(super) fn metadata_and_gone(&self, host: HostId) -> Result<(Metadata, Gone), OpenError> {
         let (mut tables, mut tablets): (Vec<Rc<Table>>, BTreeSet<(TableId, u32)>) = Default::default();
         let metadata = self.replay(|before, after, ops| {
@@ -112,7 +114,8 @@ impl Recovered {
                 }
             }
         })?;
-        // The directory of a table that was dropped may be that of a later one with the same id, which starts empty by its epoch.
+        // The directory of a dropped table may belong to a later table with the same id, which
+        // starts empty because of its epoch.
         let is_gone = |table: &Rc<Table>| {
             metadata.table_by_id(table.schema.id).is_none_or(|known| !known.has_directory_of(table))
         };
@@ -127,16 +130,17 @@ impl Recovered {
         Ok((metadata, Gone { tables, tablets }))
     }
 
-    /// Applies the changes; `dropping` sees the metadata before and after each that may take
-    /// something away, and its steps. What becomes of a change is what became of it when the node
-    /// followed it ([`super::follow`]): applied, stale, or refused.
+    /// Applies the changes. `dropping` is called for each change that may remove something, with
+    /// the metadata before and after it and its operations. The outcome of a change is the same as
+    /// when the node followed it ([`super::follow`]): applied, stale, or refused.
     fn replay(&self, mut dropping: impl FnMut(&Metadata, &Metadata, &[Op])) -> Result<Metadata, OpenError> {
-        // Refused changes, by their places, and the versions that they would have led to.
+        // Refused changes by index, and the versions that they would have led to.
         let (mut refused, mut versions): (BTreeSet<usize>, BTreeMap<Uuid, String>) = Default::default();
         loop {
             match self.replay_without(&refused, &versions, &mut dropping)? {
                 Replayed::All(metadata) => return Ok(*metadata),
-                // What a failed step leaves is of no use: from the start again, without it.
+                // A failed operation leaves unusable metadata, so the replay starts again without
+                // that change.
                 Replayed::Refuses { at, version, why } => {
                     tracing::warn!(%version, why, "a change of the metadata was refused");
                     refused.insert(at);
@@ -166,7 +170,8 @@ impl Recovered {
                 let (refused, why) = (change.previous, why.clone());
                 return Err(OpenError::Diverged { change: change.new, refused, why });
             }
-            // Two nodes made a change at the same time, and this is the one that came later: it did nothing then either.
+            // Two nodes made a change at the same time, and this one was later. It had no effect
+            // then either.
             if change.previous != metadata.version || refused.contains(&at) {
                 continue;
             }
@@ -186,12 +191,12 @@ impl Recovered {
     }
 }
 
-/// What the directory of a table is named by.
+/// What the name of a table's directory consists of.
 fn directory(table: &Table) -> (TableId, &str, &str) {
     (table.schema.id, &table.schema.keyspace, &table.schema.name)
 }
 
-/// What a replay came to.
+/// The result of a replay.
 enum Replayed {
     /// The metadata after all changes.
     All(Box<Metadata>),
@@ -199,7 +204,7 @@ enum Replayed {
     Refuses { at: usize, version: Uuid, why: String },
 }
 
-/// The metadata as a snapshot. Of what is built in it has the keyspace, if that was altered.
+/// Encodes the metadata as a snapshot. A built-in keyspace is included only if it was altered.
 pub(super) fn snapshot_of(metadata: &Metadata) -> Vec<u8> {
     let mut ops = metadata.as_ops(builtin::is_built_in);
     let built_in = metadata.keyspace(builtin::TRACES).map(|keyspace| &keyspace.definition);
@@ -207,7 +212,8 @@ pub(super) fn snapshot_of(metadata: &Metadata) -> Vec<u8> {
     encode(&(metadata.number, metadata.version, ops))
 }
 
-/// Opens the log in a data directory, on shard 0 and before any shard's service starts; a node without one becomes a cluster of its own.
+/// Opens the log in a data directory, on shard 0 and before any shard's service starts. A node
+/// without a log becomes a cluster of one.
 pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
     let (dir, journal_dir) = (data_dir.join("raft"), data_dir.join("journal"));
     let mut before = None;
@@ -216,19 +222,19 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
             true => read_journal(&journal_dir).await?,
             false => Recovered::default(),
         };
-        // What the journal says is checked again below, where it can be told.
+        // Errors in the journal are reported by the check below, which has a precise error type.
         let snapshot = recovered.metadata().map(|metadata| snapshot_of(&metadata));
         before = Some(recovered);
         snapshot.map_err(|error| JournalError::Corrupt { file: journal_dir.clone(), offset: 0, why: error.to_string() })
     };
     let mut opened = raft::open(&dir, info.host_id, first).await?;
     if rt::fs::exists(&journal_dir).await {
-        // All that it says is in the log, durably.
+        // The log has the content of the journal, durably.
         let removed = rt::fs::remove_dir_all(&journal_dir).await;
         removed.map_err(|error| JournalError::Io { path: journal_dir, error })?;
     }
     keep_end(&opened, data_dir).await;
-    // Drops that a crash interrupted are known from the journal only.
+    // Only the journal has the drops that a crash interrupted.
     let logged = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
     let mut recovered = before.unwrap_or(logged);
     let metadata = recovered.metadata()?;
@@ -257,7 +263,7 @@ async fn read_journal(dir: &Path) -> Result<Recovered, JournalError> {
     })
 }
 
-/// The node that runs here, as the topology has it.
+/// This node's entry in the topology.
 pub fn own_node(info: &NodeInfo, state: NodeState) -> Node {
     Node {
         host: info.host_id,
@@ -276,7 +282,7 @@ pub fn own_node(info: &NodeInfo, state: NodeState) -> Node {
     }
 }
 
-/// What a node alone has to bring in order when it starts.
+/// The operations that update a single node's part of the metadata at a start.
 fn own_affairs(metadata: &Metadata, info: &NodeInfo) -> Result<Vec<Op>, MetadataError> {
     let mut ops = respread(metadata, info.host_id, info.shards);
     if !ops.is_empty() {
@@ -298,8 +304,8 @@ fn own_affairs(metadata: &Metadata, info: &NodeInfo) -> Result<Vec<Op>, Metadata
     Ok(ops)
 }
 
-/// Tablets that no shard of this node serves any more, because it has fewer or more shards than before, are spread anew: the
-/// steps that do it.
+/// The operations that redistribute tablets after this node's number of shards has changed: tablets
+/// on shards that it no longer has, or too many tablets on too few shards.
 fn respread(metadata: &Metadata, host: HostId, shards: usize) -> Vec<Op> {
     let mut load = vec![0; shards];
     let mut ops = Vec::new();
@@ -327,8 +333,8 @@ fn respread(metadata: &Metadata, host: HostId, shards: usize) -> Vec<Op> {
     ops
 }
 
-/// Whether the data directory is that of a node that is in a cluster, be it alone in it. One that was let in and never learned anything
-/// is not.
+/// Whether the data directory belongs to a member of a cluster, including a cluster of one. A node
+/// that was admitted and received no metadata is not a member yet.
 pub async fn is_member(data_dir: &Path, info: &NodeInfo) -> Result<bool, OpenError> {
     let (dir, journal_dir) = (data_dir.join("raft"), data_dir.join("journal"));
     if rt::fs::exists(&journal_dir).await {
@@ -345,7 +351,8 @@ pub async fn is_member(data_dir: &Path, info: &NodeInfo) -> Result<bool, OpenErr
     Ok(recovered.metadata()?.topology.node(info.host_id).is_some())
 }
 
-/// Opens the log of a node that a cluster has let in: it learns everything from the others.
+/// Opens the log of a node that a cluster has admitted. The node receives all metadata from the
+/// other members.
 pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
     let dir = data_dir.join("raft");
     let mut opened = raft::open_to_join(&dir, info.host_id).await?;
@@ -354,8 +361,8 @@ pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(Metad
     Ok((MetadataLog { opened, dir }, recovered))
 }
 
-/// Has the log say outside of its directory where it ends. Without that a start may not notice that the log was cut off, so a failure is
-/// no reason not to serve.
+/// Records the end of the log outside of the log's directory. Without this record, a start may not
+/// notice that the log was cut off. That is no reason not to serve, so a failure is only logged.
 async fn keep_end(opened: &Opened, data_dir: &Path) {
     if let Err(error) = opened.keep_end(&engine::datadir::raft_end_path(data_dir)).await {
         tracing::warn!(%error, "the end of the metadata log cannot be noted: a start may not notice that the log was cut off");

@@ -1,4 +1,4 @@
-//! One shard's copy of the metadata, and how it follows the changes that the group decides.
+//! One shard's copy of the metadata, and its part in applying committed changes.
 
 use super::builtin;
 use super::follow::{AllShards, Following, Source, Staged};
@@ -20,44 +20,44 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use uuid::Uuid;
 
-/// How many tables are opened at the same time.
+/// The number of tables that are opened concurrently.
 const TABLES_AT_ONCE: usize = 32;
 
-/// How many versions are remembered, to find out what became of a change.
+/// The number of versions kept, to find out the outcome of a change.
 const HISTORY: usize = 1024;
 
-/// How long a change may take unless somebody says otherwise.
+/// The default time limit of a change.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether what is waited for has come about.
+/// The interval at which a waited-for condition is checked.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What this node is; the same on every shard.
+/// The description of this node; the same on every shard.
 #[derive(Clone, Debug)]
 pub struct NodeInfo {
     /// Its identity.
     pub host_id: HostId,
     /// The cluster's name.
     pub cluster_name: String,
-    /// How many shards it has.
+    /// The number of its shards.
     pub shards: usize,
     /// Its datacenter.
     pub datacenter: String,
     /// Its rack.
     pub rack: String,
-    /// Where clients reach it.
+    /// The address for clients.
     pub rpc_address: IpAddr,
-    /// Where nodes reach it.
+    /// The address on which it listens for other nodes.
     pub listen_address: IpAddr,
-    /// Where others are told to reach it.
+    /// The address that is announced to other nodes.
     pub broadcast_address: IpAddr,
     /// The port for clients.
     pub native_port: u16,
-    /// The port at which a client chooses its shard.
+    /// The port at which a client chooses its shard by its source port.
     pub shard_aware_port: u16,
-    /// The port for nodes.
+    /// The port for other nodes.
     pub storage_port: u16,
-    /// The version that clients are told.
+    /// The release version that is reported to clients.
     pub release_version: String,
     /// When it started, in microseconds since the epoch.
     pub started_micros: i64,
@@ -66,33 +66,34 @@ pub struct NodeInfo {
 /// Why a shard's metadata did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What was read back does not fit.
+    /// The recovered metadata is invalid.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The engine could not follow.
+    /// The engine could not apply it.
     #[error("{0}")]
     Storage(String),
 }
 
-/// Told of every topology that differs from the one before.
+/// Called with every topology that differs from the one before.
 type TopologyListener = Rc<dyn Fn(&Topology)>;
-/// Told of every change, once all shards have it: what was before, and what is now.
+/// Called after every change with the metadata before and after it, once all shards have applied
+/// it.
 type ChangeListener = Rc<dyn Fn(&Metadata, &Metadata)>;
 
-/// One shard's view of the metadata.
+/// The metadata of one shard.
 pub struct MetadataService {
     current: RefCell<Rc<Metadata>>,
-    /// Earlier ones that somebody may still use.
+    /// Earlier snapshots that may still be in use.
     earlier: RefCell<Vec<Weak<Metadata>>>,
-    /// What is shown next; see [`super::follow`].
+    /// The metadata that is published next; see [`super::follow`].
     staged: RefCell<Option<Staged>>,
-    /// What the metadata took from this shard, and the engine still has.
+    /// Tables and tablets that this shard no longer owns, and that the engine still has.
     left: RefCell<Vec<Left>>,
     /// One removal at a time.
     removing: rt::sync::Semaphore,
-    /// Tables that are gone from the metadata, and from which the engine is just parting.
+    /// Tables that are no longer in the metadata, and that the engine is removing.
     dropping: RefCell<Vec<Rc<Table>>>,
-    /// Tables that were dropped, for the removal of their directories.
+    /// Dropped tables whose directories must be removed.
     just_dropped: RefCell<Vec<Dropped>>,
     listeners: RefCell<Vec<TopologyListener>>,
     change_listeners: RefCell<Vec<ChangeListener>>,
@@ -102,38 +103,38 @@ pub struct MetadataService {
     leading: Option<Leading>,
 }
 
-/// What only shard 0 has.
+/// The state of shard 0.
 pub(super) struct Leading {
     pub group: Rc<Group>,
     /// One change of this node at a time.
     pub turn: rt::sync::Semaphore,
-    /// How long a change may take until a majority has agreed.
+    /// The time limit for agreement on a change.
     pub timeout: Cell<Duration>,
-    /// How committed changes are carried out.
+    /// The application of committed changes.
     pub following: Following,
-    /// The versions that were reached last.
+    /// The most recent versions.
     history: RefCell<VecDeque<Uuid>>,
 }
 
-/// A table that the metadata does not have any more.
+/// A table that the metadata no longer has.
 #[derive(Clone)]
 pub(super) struct Dropped {
     pub table: Rc<Table>,
-    /// When it was dropped: microseconds since 1970. It names the snapshot.
+    /// When it was dropped, in microseconds since 1970. The name of the snapshot contains it.
     pub at_micros: i64,
 }
 
-/// What the metadata took from a shard.
+/// Data that a shard no longer owns.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// A table that was dropped, and when: microseconds since 1970.
+    /// A dropped table, with the time of the drop in microseconds since 1970.
     Table(TableId, i64),
     /// A tablet that moved away.
     Tablet(TableId, u32),
 }
 
-/// The time only names a snapshot. A removal of the same table that waits since another time is the same removal: it must not be repeated when
-/// another table has the id.
+/// The time is only part of a snapshot's name. Two removals of the same table are equal whatever
+/// their times are. A removal must not be repeated after another table got the id.
 impl PartialEq for Left {
     fn eq(&self, other: &Left) -> bool {
         match (self, other) {
@@ -145,7 +146,8 @@ impl PartialEq for Left {
 }
 
 impl MetadataService {
-    /// Starts a shard's service: the tables of the metadata are added to the engine. Shard 0 gets the log, and starts first.
+    /// Starts a shard's service, and adds the tables of the metadata to the engine. Shard 0 gets
+    /// the log, and starts first.
     pub async fn start(
         engine: Rc<Engine>,
         info: Rc<NodeInfo>,
@@ -154,8 +156,8 @@ impl MetadataService {
     ) -> Result<Rc<Self>, StartError> {
         let (metadata, gone) = recovered.metadata_and_gone(info.host_id)?;
         if log.is_some() {
-            // Shard 0 starts first: what a crash interrupted is finished, and files that span tablets (put there by hand) are split,
-            // before any shard opens them.
+            // Before any shard opens tables, shard 0 finishes what a crash interrupted, and splits
+            // files that span tablets (an operator may have put them there).
             let prepare = |table: Rc<Table>| {
                 let engine = engine.clone();
                 async move {
@@ -210,31 +212,31 @@ impl MetadataService {
         Ok(service)
     }
 
-    /// The newest metadata that this shard knows.
+    /// The newest metadata of this shard.
     #[inline]
     pub fn current(&self) -> Rc<Metadata> {
         self.current.borrow().clone()
     }
 
-    /// Its number.
+    /// The number of the newest metadata.
     #[inline]
     pub fn number(&self) -> u64 {
         self.current.borrow().number
     }
 
-    /// A table of the newest metadata, or one that is just being dropped.
+    /// A table of the newest metadata, or one that is being dropped.
     pub fn table_even_if_dropping(&self, id: TableId) -> Option<Rc<Table>> {
         let dropping = self.dropping.borrow();
         let found = dropping.iter().find(|table| table.schema.id == id).cloned();
         found.or_else(|| self.current.borrow().table_by_id(id).cloned())
     }
 
-    /// What this node is.
+    /// The description of this node.
     pub fn info(&self) -> &Rc<NodeInfo> {
         &self.info
     }
 
-    /// The group that decides on changes. On shard 0 only.
+    /// The Raft group. On shard 0 only.
     pub fn group(&self) -> Option<&Rc<Group>> {
         self.leading.as_ref().map(|leading| &leading.group)
     }
@@ -243,36 +245,38 @@ impl MetadataService {
         self.leading.as_ref().expect("shard 0 leads the others")
     }
 
-    /// Changes may take this long from now on, until a majority has agreed (`group0_raft_op_timeout_in_ms`). Nothing but on shard 0.
+    /// Sets the time limit for agreement on a change (`group0_raft_op_timeout_in_ms`). No effect on
+    /// other shards than shard 0.
     pub fn set_change_timeout(&self, timeout: Duration) {
         if let Some(leading) = &self.leading {
             leading.timeout.set(timeout);
         }
     }
 
-    /// Whether this node decides what happens in the cluster, as far as it knows. On shard 0 only.
+    /// Whether this node is the leader, as far as it knows. On shard 0 only.
     pub fn is_leader(&self) -> bool {
         self.group().is_some_and(|group| group.is_leader())
     }
 
-    /// Has `listener` told of the topology now, and of every later one on this shard.
+    /// Calls `listener` with the current topology, and with every later one on this shard.
     pub fn on_topology(&self, listener: impl Fn(&Topology) + 'static) {
         listener(&self.current().topology);
         self.listeners.borrow_mut().push(Rc::new(listener));
     }
 
-    /// Has `listener` told of every change from now on, when all shards of this node have it. On shard 0.
+    /// Calls `listener` after every later change, once all shards of this node have applied it. On
+    /// shard 0.
     pub fn on_change(&self, listener: impl Fn(&Metadata, &Metadata) + 'static) {
         self.change_listeners.borrow_mut().push(Rc::new(listener));
     }
 
-    /// All shards have what differs from `before`.
+    /// Calls the change listeners. All shards have applied the change after `before`.
     pub(super) fn changed(&self, before: &Metadata) {
         let (now, listeners) = (self.current(), self.change_listeners.borrow().clone());
         listeners.iter().for_each(|listener| listener(before, &now));
     }
 
-    /// Waits until this shard has the metadata of a number, or later. False if the time ran out.
+    /// Waits until this shard has the metadata of a number, or newer. False if the deadline passed.
     pub async fn wait_for_number(&self, number: u64, until: Deadline) -> bool {
         while self.current.borrow().number < number {
             if until.is_past() {
@@ -283,7 +287,8 @@ impl MetadataService {
         true
     }
 
-    /// Waits until nobody on this shard uses metadata of a number below `number` any more. False if the time ran out.
+    /// Waits until this shard has the metadata of `number`, and no request on it uses older
+    /// metadata. False if the deadline passed.
     pub async fn wait_until_unused(&self, number: u64, until: Deadline) -> bool {
         loop {
             let is_used = {
@@ -301,12 +306,12 @@ impl MetadataService {
         }
     }
 
-    /// Whether a change led to this version, not too long ago. On shard 0.
+    /// Whether a recent change led to this version. On shard 0.
     pub(super) fn has_reached(&self, version: Uuid) -> bool {
         self.current.borrow().version == version || self.leading().history.borrow().contains(&version)
     }
 
-    /// A change led to this version. On shard 0.
+    /// Records that a change led to this version. On shard 0.
     pub(super) fn remember(&self, version: Uuid) {
         let mut history = self.leading().history.borrow_mut();
         history.push_back(version);
@@ -319,14 +324,14 @@ impl MetadataService {
         &self.engine
     }
 
-    /// Why this node cannot carry out a committed change, which it has tried for some time; and how
-    /// often a try has failed, ever. Nothing but on shard 0.
+    /// Why this node cannot apply a committed change, once it has retried for some time; and the
+    /// total number of failed attempts. Empty on other shards than shard 0.
     pub fn trouble(&self) -> (Option<String>, u64) {
         let following = self.leading.as_ref().map(|leading| &leading.following);
         following.map_or((None, 0), |following| (following.trouble(), following.failures()))
     }
 
-    /// Whether the log of the metadata is on the disk yet. The error is for the operator.
+    /// Checks that the metadata log is still on disk. The error is for the operator.
     pub async fn check_log(&self) -> Result<(), String> {
         match &self.leading {
             Some(leading) => leading.group.check_log().await,
@@ -334,7 +339,7 @@ impl MetadataService {
         }
     }
 
-    /// Ends the group on this node. On shard 0, when nobody makes changes any more.
+    /// Ends the group on this node. On shard 0, when no more changes are made.
     pub async fn stop(&self) {
         if let Some(leading) = &self.leading {
             leading.following.stop.cancel();
@@ -342,21 +347,21 @@ impl MetadataService {
         }
     }
 
-    /// Computes the metadata that a change or a snapshot leads to. See [`super::follow`] for what
-    /// comes next.
+    /// Computes the metadata that a change or a snapshot leads to. See [`super::follow`] for the
+    /// next steps.
     pub(super) fn stage(&self, source: Source) -> Result<(), String> {
         let staged = Staged::of(&self.current(), source)?;
         self.staged.replace(Some(staged));
         Ok(())
     }
 
-    /// What is about to be shown.
+    /// The metadata that is published next.
     pub(super) fn staged(&self) -> Option<Staged> {
         self.staged.borrow().clone()
     }
 
-    /// Has the engine take in tables and tablets of the staged metadata. May fail, and resumes then
-    /// where it ended.
+    /// Adds the tables and tablets of the staged metadata to the engine. After an error, a
+    /// repetition resumes where this call ended.
     pub(super) async fn prepare(&self) -> Result<(), String> {
         let Some(Staged { touched, .. }) = self.staged.borrow().clone() else { return Ok(()) };
         let (old, mut fresh) = (self.current(), Vec::new());
@@ -380,8 +385,8 @@ impl MetadataService {
         side_by_side(fresh, add).await
     }
 
-    /// Shows the staged metadata, for which the engine is prepared: a table is there before anybody
-    /// can ask for it. What it drops was dropped at the time `at_micros`, the same on all shards.
+    /// Publishes the staged metadata. The engine is prepared for it, so a new table exists before
+    /// any request can use it. `at_micros` is the time of drops, the same on all shards.
     pub(super) fn show(&self, at_micros: i64) {
         let Some(Staged { metadata, touched }) = self.staged.take() else { return };
         let old = self.current();
@@ -410,7 +415,8 @@ impl MetadataService {
             let (topology, listeners) = (self.current().topology.clone(), self.listeners.borrow().clone());
             listeners.iter().for_each(|listener| listener(&topology));
         }
-        // Where another table has the id now, the shard has parted from the dropped one: only its directory is left.
+        // If another table has the id now, this shard has already removed the dropped one. Only its
+        // directory is left.
         let current = self.current();
         for table in touched.dropped.iter().filter(|table| current.table_by_id(table.schema.id).is_none()) {
             self.dropping.borrow_mut().push(table.clone());
@@ -429,13 +435,12 @@ impl MetadataService {
         known.extend(fresh);
     }
 
-    /// The tables that were dropped since this was last asked.
+    /// The tables that were dropped since the last call.
     pub(super) fn just_dropped(&self) -> Vec<Dropped> {
         self.just_dropped.take()
     }
 
-    /// Removes what the metadata took from this shard. Runs to its end even if the caller stops
-    /// waiting for it.
+    /// Removes the data that this shard no longer owns. Completes even if the caller stops waiting.
     pub(super) async fn remove_left(self: &Rc<Self>) -> Result<(), String> {
         let service = self.clone();
         finished(rt::task::spawn(async move { service.remove_left_now().await })).await
@@ -451,8 +456,8 @@ impl MetadataService {
         removed
     }
 
-    /// Removes a table from this shard that is dropped, or that the staged metadata replaces by another table with the same id. Runs
-    /// to its end even if the caller stops waiting for it.
+    /// Removes a table from this shard that is dropped, or that the staged metadata replaces by
+    /// another table with the same id. Completes even if the caller stops waiting.
     pub(super) async fn part_from(self: &Rc<Self>, table: TableId, at_micros: i64) -> Result<(), String> {
         if self.engine.has_table(table) {
             forget_queriers(table);
@@ -474,8 +479,8 @@ impl MetadataService {
             Left::Tablet(table, tablet) => self.engine.drop_tablet(*table, *tablet).await,
         };
         match done {
-            // The shard has parted from it before; files may be left in the table's directory,
-            // which goes at last.
+            // The shard has removed the table before. Files may be left in the table's directory,
+            // which is removed last.
             Ok(()) | Err(EngineError::NoSuchTable(_)) => {}
             Err(error) => return Err(error),
         }
@@ -486,7 +491,7 @@ impl MetadataService {
         Ok(())
     }
 
-    /// The tablets of a table that this shard has.
+    /// The tablets of a table that belong on this shard.
     fn own_tablets(&self, table: &Table) -> BTreeSet<u32> {
         let own = rt::shard::this();
         match builtin::is_built_in(&table.schema.keyspace) && own == ShardId(0) {
@@ -495,8 +500,8 @@ impl MetadataService {
         }
     }
 
-    /// Has the engine take in the tablets of a table that come to this shard. One that was here
-    /// before is removed first: it comes back empty.
+    /// Adds the tablets of a table that move to this shard to the engine. A tablet that was here
+    /// before is removed first, so that it starts empty.
     async fn take_tablets(&self, table: &Table) -> Result<(), String> {
         let (id, here) = (table.schema.id, self.engine.tablets_of(table.schema.id));
         for tablet in self.own_tablets(table) {
@@ -514,7 +519,8 @@ impl MetadataService {
     }
 }
 
-/// Does `work` for each of `tables`, some at a time: at start it is mostly waiting for files. The first error ends it.
+/// Runs `work` for each of `tables`, up to [`TABLES_AT_ONCE`] concurrently, because a start mostly
+/// waits for files. The first error ends it.
 async fn side_by_side<F>(tables: Vec<Rc<Table>>, work: impl Fn(Rc<Table>) -> F) -> Result<(), String>
 where
     F: Future<Output = Result<(), String>> + 'static,
@@ -531,7 +537,7 @@ where
         }
         running.push_back(rt::task::spawn(work(table)));
     }
-    // All are waited for: nothing works on a table any more when the error is known.
+    // Waits for all, so that no work on a table is running when the error is returned.
     for task in running {
         result = result.and(finished(task).await);
     }
@@ -542,17 +548,17 @@ async fn finished(task: Task<Result<(), String>>) -> Result<(), String> {
     task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
 }
 
-/// Gives back at once what readers hold that were kept for the next pages of a table.
+/// Evicts the queriers of a table.
 pub(super) fn forget_queriers(table: TableId) {
-    // There is none while the node starts.
+    // There is no replica service while the node starts.
     if let Some(replica) = rt::shard::try_service::<Replica>() {
         replica.forget_queriers(Some(table));
     }
 }
 
-/// Finishes what a crash interrupted: the directories of tables that logged changes dropped, and what is left of tablets that moved away.
-/// A directory of which the log says nothing is left alone. What cannot be removed takes up space and is in nobody's way, so it is reported
-/// only.
+/// Finishes removals that a crash interrupted: the directories of tables that logged changes
+/// dropped, and the data of tablets that moved away. Directories that the log does not name are
+/// left alone. A failure is only logged, because the data takes up space but does no harm.
 async fn sweep(engine: &Engine, gone: &Gone, at_micros: i64) {
     for table in &gone.tables {
         if let Err(error) = engine.sweep_dropped(&table.schema, at_micros).await {
@@ -563,7 +569,7 @@ async fn sweep(engine: &Engine, gone: &Gone, at_micros: i64) {
     for (table, tablet) in &gone.tablets {
         if let Err(error) = engine.sweep_tablet(&table.schema, &table.tablets.range(*tablet)).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-            tracing::warn!(keyspace, table = name, tablet, %error, "what is left of a tablet that moved away cannot be removed");
+            tracing::warn!(keyspace, table = name, tablet, %error, "the data of a tablet that moved away cannot be removed");
         }
     }
 }

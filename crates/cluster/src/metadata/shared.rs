@@ -1,25 +1,27 @@
-//! Maps of which a copy costs little, and a changed copy only the part that was changed: what a metadata snapshot is made of.
+//! Maps that are cheap to copy: a changed copy copies only the changed part. Metadata snapshots
+//! consist of them.
 //!
-//! [`SharedMap`] is ordered: sorted pieces of up to [`PIECE`] entries behind reference counts. [`ById`] finds a table by its id in one
-//! step: buckets of a few entries each. A change copies one piece, or bucket, and the list of them, which is a small part of the
-//! number of entries: with a thousand tables some microseconds. Nothing here is shared between shards.
+//! [`SharedMap`] is ordered: sorted pieces of up to [`PIECE`] entries behind reference counts.
+//! [`ById`] finds a table by its id in one step, in buckets of a few entries each. A change copies
+//! one piece or bucket, and the list of pieces or buckets. With a thousand tables that takes some
+//! microseconds. Shards share nothing here.
 
 use model::id::TableId;
 use std::borrow::Borrow;
 use std::fmt;
 use std::rc::Rc;
 
-/// The most entries of a piece.
+/// The maximum number of entries of a piece.
 const PIECE: usize = 64;
-/// The most entries of a bucket, on average.
+/// The maximum average number of entries of a bucket.
 const BUCKET: usize = 4;
 
 /// Entries in the order of their keys.
 type Piece<K, V> = Rc<Vec<(K, V)>>;
 
-/// An ordered map whose copies share what is the same in them.
+/// An ordered map whose copies share equal parts.
 pub struct SharedMap<K, V> {
-    /// None is empty; each holds lesser keys than the next.
+    /// No piece is empty; all keys of a piece are less than those of the next.
     pieces: Rc<Vec<Piece<K, V>>>,
     len: usize,
 }
@@ -45,12 +47,12 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for SharedMap<K, V> {
 }
 
 impl<K, V> SharedMap<K, V> {
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -70,7 +72,7 @@ impl<K, V> SharedMap<K, V> {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The piece that has the key, or would, and the key's place in it.
+    /// The piece that contains the key, or would contain it, and the index in that piece.
     fn find<Q>(&self, key: &Q) -> Option<(usize, Result<usize, usize>)>
     where
         K: Borrow<Q>,
@@ -92,7 +94,7 @@ impl<K, V> SharedMap<K, V> {
         Some(&self.pieces[at][place.ok()?].1)
     }
 
-    /// Whether there is such a key.
+    /// Whether the map contains a key.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -103,7 +105,7 @@ impl<K, V> SharedMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
-    /// The value of a key, to be changed in this copy alone.
+    /// The value of a key, to change it in this copy only.
     pub fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -113,7 +115,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         Some(&mut Rc::make_mut(&mut Rc::make_mut(&mut self.pieces)[at])[place].1)
     }
 
-    /// Puts a value under a key; gives the one that was there.
+    /// Sets the value of a key. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let found = self.find(&key);
         let pieces = Rc::make_mut(&mut self.pieces);
@@ -135,7 +137,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         None
     }
 
-    /// Takes a key out; gives its value.
+    /// Removes a key. Returns its value.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -155,15 +157,15 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     }
 }
 
-/// What is known by a table's id; copies share what is the same in them.
+/// A map by table id whose copies share equal parts.
 #[derive(Clone, Debug)]
 pub(super) struct ById<V> {
-    /// A power of two of them.
+    /// Their number is a power of two.
     buckets: Rc<Vec<Bucket<V>>>,
     len: usize,
 }
 
-/// The entries of a bucket; nothing for none.
+/// The entries of a bucket; `None` if it has none.
 type Bucket<V> = Option<Rc<Vec<(TableId, V)>>>;
 
 impl<V> Default for ById<V> {
@@ -172,7 +174,8 @@ impl<V> Default for ById<V> {
     }
 }
 
-/// Which of `buckets` (a power of two) an id belongs to: ids of one moment differ in some bits only, so all of them are stirred.
+/// The bucket of an id; `buckets` is a power of two. Ids that are created close together differ in
+/// a few bits only, so all bits are mixed.
 #[inline]
 fn bucket_of(id: TableId, buckets: usize) -> usize {
     let (most, least) = id.0.as_u64_pair();
@@ -181,12 +184,12 @@ fn bucket_of(id: TableId, buckets: usize) -> usize {
 }
 
 impl<V> ById<V> {
-    /// How many ids there are.
+    /// The number of ids.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// What is known of an id.
+    /// The value of an id.
     #[inline]
     pub fn get(&self, id: TableId) -> Option<&V> {
         let bucket = self.buckets[bucket_of(id, self.buckets.len())].as_ref()?;
@@ -195,7 +198,7 @@ impl<V> ById<V> {
 }
 
 impl<V: Clone> ById<V> {
-    /// Puts what is known of an id; gives what was known before.
+    /// Sets the value of an id. Returns the previous value.
     pub fn insert(&mut self, id: TableId, value: V) -> Option<V> {
         if self.len == self.buckets.len() * BUCKET {
             self.grow();
@@ -212,7 +215,7 @@ impl<V: Clone> ById<V> {
         }
     }
 
-    /// Forgets an id; gives what was known.
+    /// Removes an id. Returns its value.
     pub fn remove(&mut self, id: TableId) -> Option<V> {
         self.get(id)?;
         let at = bucket_of(id, self.buckets.len());
@@ -250,7 +253,7 @@ mod tests {
         Put(u16, u8),
         Change(u16),
         Remove(u16),
-        /// Goes on with a copy; the one that stays behind must not change any more.
+        /// Continues with a copy; the original must not change any more.
         Fork,
     }
 
@@ -265,7 +268,7 @@ mod tests {
     }
 
     fn id(key: u16) -> TableId {
-        // Time UUIDs of one moment: alike in most bits.
+        // Time UUIDs of about the same time: most bits are equal.
         TableId(Uuid::from_u64_pair(0x1234_5678_9abc_1def + (u64::from(key) << 32), 0x8123_4567_89ab_cdef))
     }
 
@@ -309,7 +312,7 @@ mod tests {
         }
     }
 
-    /// The point of it: what a change copies does not grow with the number of entries.
+    /// The purpose of these maps: the cost of a change does not grow with the number of entries.
     #[test]
     fn a_changed_copy_shares_all_but_one_piece() {
         let (mut map, mut ids) = (SharedMap::default(), ById::default());

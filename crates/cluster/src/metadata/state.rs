@@ -1,6 +1,7 @@
-//! The metadata snapshot: schema and tablets of the whole cluster, immutable; parts that a change leaves alone are shared.
+//! The metadata snapshot: schema, topology and tablets of the whole cluster. Immutable; snapshots
+//! share the parts that a change leaves alone.
 //!
-//! Every shard makes its own by applying the same changes, so that nothing of it is shared between cores.
+//! Every shard builds its own by applying the same changes, so that cores share none of it.
 
 use super::definition::{
     Change, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, TransitionDefinition, TypeDefinition,
@@ -26,23 +27,23 @@ use uuid::Uuid;
 /// The version of the metadata of a cluster in which nothing was ever created.
 pub const INITIAL_VERSION: Uuid = Uuid::from_u128(0x59adb24e_f3cd_3e02_97f0_5b395827453f);
 
-/// A change that does not fit.
+/// Why a change does not fit the metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MetadataError {
-    /// The change was made for another version.
+    /// The change is for another version.
     #[error("the metadata has moved on: the change is for version {expected}, the current one is {current}")]
     Stale {
-        /// The version it was made for.
+        /// The version that the change is for.
         expected: Uuid,
-        /// The version there is.
+        /// The current version.
         current: Uuid,
     },
-    /// The change names something that is not there, or contradicts itself.
+    /// The change names something that does not exist, or contradicts itself.
     #[error("the change does not fit the metadata: {0}")]
     Broken(String),
 }
 
-/// A keyspace with what is in it.
+/// A keyspace with its tables and types.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     /// Its definition.
@@ -51,7 +52,7 @@ pub struct Keyspace {
     pub tables: SharedMap<String, Rc<Table>>,
     /// Its types by name.
     pub types: BTreeMap<String, Arc<UserType>>,
-    /// The identities of its types by name; a type that release 0.1.0 made has none.
+    /// The identities of its types by name. A type that release 0.1.0 created has none.
     pub type_identities: BTreeMap<String, Uuid>,
 }
 
@@ -60,16 +61,17 @@ pub struct Keyspace {
 pub struct Table {
     /// Its schema.
     pub schema: Rc<TableSchema>,
-    /// What the schema was made from.
+    /// The definition that the schema was built from.
     pub definition: Rc<TableDefinition>,
-    /// Where its tablets are.
+    /// The replicas of its tablets.
     pub tablets: Rc<TabletMap>,
-    /// Since which number of the metadata its data count: the last TRUNCATE led to that. 0: since it was made.
+    /// The number of the metadata that the last TRUNCATE led to; older data is void. 0 if the table
+    /// was never truncated.
     pub epoch: u64,
 }
 
 impl Table {
-    /// Whether the other table has the same directory: the same id and the same name.
+    /// Whether the other table has the same directory, that is, the same id and name.
     pub fn has_directory_of(&self, other: &Table) -> bool {
         let (own, other) = (&self.schema, &other.schema);
         (own.id, &own.keyspace, &own.name) == (other.id, &other.keyspace, &other.name)
@@ -79,18 +81,18 @@ impl Table {
 /// A snapshot.
 #[derive(Clone, Debug)]
 pub struct Metadata {
-    /// Counts changes; the same number means the same metadata on every shard and node.
+    /// The number of changes. The same number means the same metadata on every shard and node.
     pub number: u64,
-    /// The schema version that clients compare for agreement.
+    /// The schema version that clients compare to check for agreement.
     pub version: Uuid,
     /// The keyspaces by name.
     pub keyspaces: SharedMap<String, Rc<Keyspace>>,
-    /// What paging states are authenticated with.
+    /// The keys that authenticate paging states.
     pub paging_keys: Rc<PagingKeys>,
-    /// The nodes of the cluster.
+    /// The nodes of the cluster, the enabled features and the fence.
     pub topology: Topology,
     tables: ById<Rc<Table>>,
-    /// How many tablets each shard of each host has.
+    /// The number of tablets on each shard of each host.
     load: Rc<HashMap<TabletReplica, u32>>,
 }
 
@@ -108,23 +110,24 @@ impl Metadata {
         }
     }
 
-    /// The keyspace of a name.
+    /// The keyspace with a name.
     #[inline]
     pub fn keyspace(&self, name: &str) -> Option<&Rc<Keyspace>> {
         self.keyspaces.get(name)
     }
 
-    /// The table of a name.
+    /// The table with a name.
     pub fn table(&self, keyspace: &str, name: &str) -> Option<&Rc<Table>> {
         self.keyspaces.get(keyspace)?.tables.get(name)
     }
 
-    /// The identity of a user type, if it has one: ALTER TYPE keeps it, a later type of the same name has another.
+    /// The identity of a user type, if it has one. ALTER TYPE keeps it; a later type of the same
+    /// name has another.
     pub fn type_identity(&self, keyspace: &str, name: &str) -> Option<Uuid> {
         self.keyspace(keyspace)?.type_identities.get(name).copied()
     }
 
-    /// The table of an id.
+    /// The table with an id.
     #[inline]
     pub fn table_by_id(&self, id: TableId) -> Option<&Rc<Table>> {
         self.tables.get(id)
@@ -135,22 +138,23 @@ impl Metadata {
         self.keyspaces.values().flat_map(|keyspace| keyspace.tables.values())
     }
 
-    /// All tablets that are on the move, with their tables.
+    /// All tablets with a transition, with their tables.
     pub fn transitions(&self) -> impl Iterator<Item = (&Rc<Table>, u32, &Transition)> {
         self.tables().flat_map(|table| table.tablets.transitions().map(move |(tablet, moving)| (table, tablet, moving)))
     }
 
-    /// Whether data may still be copied under a session: what comes late under one that has ended must do nothing.
+    /// Whether data may still be streamed under a session. Data that arrives after its session has
+    /// ended must have no effect.
     pub fn session_is_open(&self, session: Uuid) -> bool {
         self.transitions().any(|(_, _, moving)| moving.session == Some(session))
     }
 
-    /// How many tables there are.
+    /// The number of tables.
     pub fn table_count(&self) -> usize {
         self.tables.len()
     }
 
-    /// How many tablets each shard of a host has.
+    /// The number of tablets on each shard of a host.
     pub fn load(&self, host: HostId, shards: usize) -> Vec<u32> {
         let of = |shard| self.load.get(&TabletReplica { host, shard }).copied().unwrap_or(0);
         (0..shards).map(|shard| of(shard as u16)).collect()
@@ -163,7 +167,8 @@ impl Metadata {
         Ok(next)
     }
 
-    /// Becomes the metadata after a change, without a copy of what others do not hold. After an error it is of no use.
+    /// Applies a change in place, and copies only the parts that other snapshots share. After an
+    /// error the result is unusable.
     pub fn advance(&mut self, change: &Change) -> Result<(), MetadataError> {
         if change.previous != self.version {
             return Err(MetadataError::Stale { expected: change.previous, current: self.version });
@@ -176,7 +181,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// The metadata after these steps, under the same number: for what is built in, and for looking ahead.
+    /// The metadata after these operations, under the same number. For built-in tables, and to
+    /// check a change in advance.
     pub fn with(&self, ops: &[Op]) -> Result<Metadata, MetadataError> {
         let mut next = self.clone();
         for op in ops {
@@ -185,7 +191,8 @@ impl Metadata {
         Ok(next)
     }
 
-    /// The steps that lead from nothing to this: a snapshot for the journal. What is built in is left out.
+    /// The operations that build this metadata from nothing: the content of a snapshot. Built-in
+    /// keyspaces are left out.
     pub fn as_ops(&self, built_in: impl Fn(&str) -> bool) -> Vec<Op> {
         let mut ops: Vec<Op> = self.paging_keys.iter().cloned().map(Op::PutPagingKey).collect();
         ops.extend(self.topology.nodes().map(|node| Op::PutNode(Box::new((**node).clone()))));
@@ -319,7 +326,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Changes what a table's map says of one tablet. `edit` says whether that made sense.
+    /// Changes a table's map for one tablet. `edit` returns false if the change does not fit.
     fn edit_tablet(
         &mut self,
         table: TableId,
@@ -355,7 +362,7 @@ impl Metadata {
         self.show(table)
     }
 
-    /// Puts a table where it is found by id and by name.
+    /// Stores a table, by id and by name.
     fn show(&mut self, table: Rc<Table>) -> Result<(), MetadataError> {
         self.tables.insert(table.schema.id, table.clone());
         let (keyspace, name) = (table.schema.keyspace.clone(), table.schema.name.clone());
@@ -370,7 +377,7 @@ impl Metadata {
         }
     }
 
-    /// Counts the tablets of a table, or takes them off.
+    /// Adds the tablets of a table to the load, or subtracts them.
     fn weigh(&mut self, table: &Table, change: fn(u32, u32) -> u32) {
         let load = Rc::make_mut(&mut self.load);
         for replica in (0..table.tablets.count()).flat_map(|tablet| table.tablets.holders(tablet)) {
@@ -379,8 +386,9 @@ impl Metadata {
         }
     }
 
-    /// A CQL type's text as a type, with the user types of a keyspace. What is beyond the limits on types, because it was declared before
-    /// there were any, is cut down to them: it must not keep a node from starting, and its bytes stay readable as blobs.
+    /// Parses the CQL text of a type, with the user types of a keyspace. A type beyond the limits,
+    /// declared before there were any, is truncated to them. It must not prevent a start, and its
+    /// bytes stay readable as blobs.
     pub fn parse_type(&self, keyspace: &str, text: &str) -> Result<CqlType, MetadataError> {
         self.parse_stored(keyspace, text, &mut Room::of_column())
     }
@@ -391,15 +399,15 @@ impl Metadata {
         parsed.map_err(|error| MetadataError::Broken(format!("type {text}: {error}")))
     }
 
-    /// Refuses a change whose steps make types or tables beyond the limits on types. For those who make changes: what has been
-    /// agreed upon is applied whatever it is.
+    /// Refuses a change that creates types or tables beyond the limits on types. For the node that
+    /// makes a change: a change that was agreed on is applied regardless.
     pub fn check_types(&self, ops: &[Op]) -> Result<(), ValueError> {
         let mut ahead = self.clone();
         for op in ops {
             match op {
                 Op::PutType(definition) => {
                     ahead.check_user_type(definition)?;
-                    // What else does not fit is for those who apply it to report.
+                    // Other errors are reported when the change is applied.
                     if ahead.step(op).is_err() {
                         return Ok(());
                     }
@@ -438,7 +446,7 @@ impl Metadata {
         )))
     }
 
-    /// A type that is within the limits; the error calls it `what`.
+    /// Parses a type within the limits; the error calls it `what`.
     fn checked_type(&self, keyspace: &str, text: &str, what: &str) -> Result<CqlType, ValueError> {
         let resolve = |own: Option<&str>, name: &str| self.keyspace(own.unwrap_or(keyspace))?.types.get(name).cloned();
         types::parse::parse_as(text, &resolve, what)
@@ -462,7 +470,7 @@ impl Metadata {
         Ok(UserType { keyspace: definition.keyspace.clone(), name: definition.name.clone(), fields, frozen: false })
     }
 
-    /// The schema of a definition, with its types resolved in this metadata.
+    /// Builds the schema of a definition, with its types resolved in this metadata.
     pub fn resolve_table(&self, definition: &TableDefinition) -> Result<TableSchema, MetadataError> {
         let of_kind = |kind: ColumnKind| {
             definition
@@ -485,7 +493,8 @@ impl Metadata {
             .dropped
             .iter()
             .map(|dropped| {
-                // A dropped column's user type may be gone with it: its cells are dead, so their type no longer matters.
+                // A dropped column's user type may be dropped too. The column's cells are dead, so
+                // their type does not matter.
                 let ty = self.parse_type(&definition.keyspace, &dropped.ty).unwrap_or(CqlType::Blob);
                 DroppedColumn {
                     id: dropped.id,
@@ -511,7 +520,7 @@ impl Metadata {
     }
 }
 
-/// A transition as it was written down.
+/// Decodes the stored form of a transition.
 fn transition_of(definition: &TransitionDefinition) -> Result<Transition, MetadataError> {
     let unknown = |what: &str, name: &str| MetadataError::Broken(format!("unknown {what} of a tablet's move: {name}"));
     Ok(Transition {
@@ -522,7 +531,7 @@ fn transition_of(definition: &TransitionDefinition) -> Result<Transition, Metada
     })
 }
 
-/// The types of a keyspace, each after those that it uses.
+/// The types of a keyspace, each after the types that it uses.
 pub fn types_in_order(keyspace: &Keyspace) -> Vec<Arc<UserType>> {
     fn visit<'k>(
         keyspace: &'k Keyspace,
@@ -533,7 +542,7 @@ pub fn types_in_order(keyspace: &Keyspace) -> Vec<Arc<UserType>> {
         if !seen.insert(&user_type.name) {
             return;
         }
-        // What a used type uses in turn is found in the keyspace, not by walking on.
+        // Nested types are looked up in the keyspace, instead of walking into the type.
         for (_, ty) in &user_type.fields {
             ty.each_user_type(&mut |used| {
                 if let Some(used) = keyspace.types.get(&used.name) {

@@ -1,21 +1,21 @@
-//! What a change does to tables, for those who follow it.
+//! The tables that a change affects.
 
 use super::definition::Op;
 use super::state::{Metadata, Table};
 use model::id::TableId;
 use std::rc::Rc;
 
-/// What a change does to tables, so that whoever follows it need not look at all of them.
+/// The tables that a change affects, so that applying it need not look at all tables.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// Those that it made or altered, as they are after it.
+    /// The created or altered tables, as they are after the change.
     pub put: Vec<Rc<Table>>,
-    /// Those that it dropped, as they were before it.
+    /// The dropped tables, as they were before the change.
     pub dropped: Vec<Rc<Table>>,
 }
 
 impl Touched {
-    /// What these steps, which led from one metadata to the other, did.
+    /// The effect of `ops`, which led from `before` to `after`.
     pub fn by(before: &Metadata, after: &Metadata, ops: &[Op]) -> Touched {
         let mut touched = Touched::default();
         for op in ops {
@@ -37,21 +37,21 @@ impl Touched {
                 Op::PutKeyspace(_) | Op::PutType(_) | Op::IdentifyType { .. } | Op::DropType { .. } => {}
                 Op::PutPagingKey(_) | Op::DropPagingKey(_) => {}
                 Op::PutNode(_) | Op::RemoveNode(_) | Op::EnableFeatures(_) | Op::Fence(_) => {}
-                // Its schema and its tablets are as before.
+                // The schema and the tablets are unchanged.
                 Op::Truncate { .. } => {}
             }
         }
         touched
     }
 
-    /// What differs of schemas and tablets from one metadata to another, however that came about.
+    /// The differences of schemas and tablets between two snapshots.
     pub fn between(before: &Metadata, after: &Metadata) -> Touched {
         let same = |table: &&Rc<Table>| {
             before
                 .table_by_id(table.schema.id)
                 .is_some_and(|known| known.definition == table.definition && known.tablets == table.tablets)
         };
-        // Of a table with the same id and another name nothing is left but the directory, which goes.
+        // A table whose id now has another name counts as dropped: its directory must be removed.
         let gone =
             |table: &&Rc<Table>| after.table_by_id(table.schema.id).is_none_or(|now| !now.has_directory_of(table));
         Touched {

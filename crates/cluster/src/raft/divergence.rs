@@ -1,24 +1,30 @@
-//! Histories that contradict each other: a member was started with an older copy of its `raft/`.
+//! Detects contradicting histories: a member was started with an older copy of its `raft/`
+//! directory.
 //!
-//! Raft relies on that a member never forgets what it acknowledged. A member that did may have helped others to decide something else in
-//! the same places of the log, and openraft asserts that this does not happen. So it is looked for here, before openraft sees the message:
-//! by the follower in what a leader sends ([`contradiction`]), and by all in what they know of each other ([`Acknowledged`]). A node that is
-//! told that it has forgotten, or finds that others have decided differently, takes no further part: it ends, and says why. What is known
-//! of others is in memory: if all that knew are down, a member with an older log goes unnoticed until one of them is back.
+//! Raft relies on members never losing what they acknowledged. After such a loss, a majority may
+//! have committed other entries at the same indexes, and openraft asserts that this does not
+//! happen. So the group checks for it before openraft sees a message. A follower checks what a
+//! leader sends ([`contradiction`]). All nodes check what they know of each other
+//! ([`Acknowledged`]).
+//!
+//! A node that learns that it has lost entries, or that others have committed different ones, stops
+//! taking part: it ends with the reason. The knowledge of other members is only in memory. If all
+//! nodes with that knowledge are down, a member with an older log stays undetected until one of
+//! them is up again.
 
-use super::network::Request;
-use super::stored::{Ballot, FORMAT, Position, decode};
+use super::network::RaftRequest;
+use super::stored::{FORMAT, Position, StoredVote, decode};
 use engine::raft_log::RaftLog;
 use model::id::HostId;
 use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
-/// The end of both messages: what an operator can do.
+/// The end of both messages: what the operator can do.
 const WAY_OUT: &str = "A backup of `raft/` is no copy as of the last stop. Replace the node whose `raft/` is older than its last run: leave it \
                        stopped, and start a new node with an empty data directory at another address (docs/faults.md, \"The metadata log is \
                        lost\")";
 
-/// What keeps this node from taking part, once it is known.
+/// Why this node must not take part any more, once known.
 #[derive(Default)]
 pub(super) struct Divergence {
     why: RefCell<Option<String>>,
@@ -26,10 +32,10 @@ pub(super) struct Divergence {
 }
 
 impl Divergence {
-    /// The node must take no further part. Gives the reason that is known first.
+    /// Excludes this node from the group. Returns the first reason.
     pub fn find(&self, why: String) -> String {
         if self.why.borrow().is_none() {
-            tracing::error!(why, "this node takes no further part in the metadata group");
+            tracing::error!(why, "this node is excluded from the metadata group");
             self.why.replace(Some(why));
             self.found.notify_waiters();
         }
@@ -52,13 +58,13 @@ impl Divergence {
     }
 }
 
-/// Where an entry stands, from its written form, in which that comes first.
+/// The position of an entry, read from its stored form, which begins with it.
 fn position_of(bytes: &[u8]) -> Option<Position> {
     let (_, body) = bytes.split_first().filter(|(version, _)| **version == FORMAT)?;
     postcard::take_from_bytes(body).ok().map(|(position, _)| position)
 }
 
-/// Where the entry of an index stands, if the log still says it.
+/// The position of the entry of an index, if the log still has it.
 fn at(log: &RaftLog, index: u64) -> Option<Position> {
     match log.purged() {
         Some((purged, id)) if purged == index => position_of(&id),
@@ -66,50 +72,54 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
     }
 }
 
-/// Whether the message is of a leader that was replaced since: this node has voted in a later term.
+/// Whether a message comes from a former leader: this node has voted in a later term.
 ///
-/// Such a leader may hold entries that were never committed in the places of those that its successor has committed, and a message of
-/// its may arrive late. That is no contradiction: openraft refuses it for its term. What is decided in a term goes to disk after the vote
-/// that opens it, so the vote in the log is never older than what is committed.
-fn is_of_a_former_leader(log: &RaftLog, request: &Request) -> bool {
+/// Such a leader may have uncommitted entries at indexes where its successor has committed others,
+/// and its message may arrive late. That is no contradiction: openraft refuses it because of its
+/// term. What is committed in a term becomes durable after the vote of that term. So the stored
+/// vote is never older than the committed entries.
+fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
     let term = match request {
-        Request::Append { vote, .. } | Request::Snapshot { vote, .. } => vote.term,
+        RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.term,
         _ => return false,
     };
-    let own = log.vote().and_then(|bytes| decode::<Ballot>(&bytes).ok());
+    let own = log.vote().and_then(|bytes| decode::<StoredVote>(&bytes).ok());
     own.is_some_and(|own| term < own.term)
 }
 
-/// What contradicts this node's log in what a leader says: (what the leader has, what is committed here).
-fn contradicting(log: &RaftLog, request: &Request) -> Option<(Position, Position)> {
+/// The contradiction between a leader's message and this node's log: (the leader's entry, the
+/// committed entry here).
+fn contradicting(log: &RaftLog, request: &RaftRequest) -> Option<(Position, Position)> {
     if is_of_a_former_leader(log, request) {
         return None;
     }
-    // What was purged is in a snapshot, hence committed. What is applied counts for less: while a snapshot takes effect, the log may yet
-    // hold entries in its place that were never agreed upon.
+    // Purged entries are in a snapshot, hence committed. The applied index is not enough: while a
+    // snapshot is installed, the log may still hold entries at its indexes that were never
+    // committed.
     let committed = log.committed().unwrap_or(0).max(log.purged().map_or(0, |(purged, _)| purged));
     let end = at(log, committed)?;
     let differs = |theirs: &Position| {
         let ours = if theirs.index <= committed { at(log, theirs.index) } else { None };
         match ours {
             Some(ours) => (ours != *theirs).then_some((*theirs, ours)),
-            // Terms never fall along a log.
+            // Terms never decrease along a log.
             None if theirs.index > committed => (theirs.term < end.term).then_some((*theirs, end)),
             None => (theirs.term > end.term).then_some((*theirs, end)),
         }
     };
     match request {
-        Request::Append { previous, entries, committed, .. } => {
+        RaftRequest::Append { previous, entries, committed, .. } => {
             let entries = entries.iter().map(|record| &record.at);
             previous.iter().chain(committed).chain(entries).find_map(differs)
         }
-        Request::Snapshot { head, .. } => head.last.as_ref().and_then(differs),
+        RaftRequest::Snapshot { head, .. } => head.last.as_ref().and_then(differs),
         _ => None,
     }
 }
 
-/// Why this node cannot follow a leader that asks this: the leader's log has other entries where this node's are committed.
-pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &Request) -> Option<String> {
+/// Why this node cannot follow the leader that sent `request`: the leader's log has other entries
+/// at indexes that are committed here.
+pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) -> Option<String> {
     let (theirs, ours) = contradicting(log, request)?;
     Some(format!(
         "the metadata of this node and those of node {from}, which leads, have different committed changes (change {} of term {} there, \
@@ -120,7 +130,7 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &Request) -> O
     ))
 }
 
-/// Why a node cannot go on that has once acknowledged more than is in its log.
+/// The error of a node that once acknowledged more than its log contains.
 pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> String {
     format!(
         "this node has forgotten changes of the metadata that it had acknowledged: change {} of term {}, and its log ends at {}. Its `raft/` \
@@ -131,17 +141,19 @@ pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> Strin
     )
 }
 
-/// What another member is known to have had on its disk.
+/// What another member is known to have had on disk.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    /// What it acknowledged to this node, the leader of a term: a leader of a later term may take it back.
+    /// What it acknowledged to the leader of a term. A leader of a later term may overwrite it.
     in_term: Cell<Option<(u64, Position)>>,
-    /// What it had and was committed: that is never taken back.
+    /// Its committed entries, which are never overwritten.
     committed: Cell<Option<Position>>,
 }
 
 impl Acknowledged {
-    /// It has everything up to `position`, and what is committed goes up to `committed`. A leader has what it sends: it writes down first.
+    /// Records that the member has everything up to `position`, and that entries up to `committed`
+    /// are committed. This also holds for a leader's own messages, because a leader writes entries
+    /// before it sends them.
     pub fn upto(&self, term: u64, position: Option<Position>, committed: Option<Position>) {
         let Some(position) = position else { return };
         let is_known = |(known, last): (u64, Position)| known == term && last.index >= position.index;
@@ -155,14 +167,15 @@ impl Acknowledged {
         }
     }
 
-    /// It does not have the entry at `previous`. What it once had and has lost, if that is so.
+    /// The member lacks the entry at `previous`. Returns the position that it once had and has
+    /// lost, if any.
     pub fn lost(&self, term: u64, previous: Option<Position>) -> Option<Position> {
         let previous = previous?;
         let of_term = self.in_term.get().filter(|(known, _)| *known == term).map(|(_, last)| last);
         [self.committed.get(), of_term].into_iter().flatten().find(|last| previous.index <= last.index)
     }
 
-    /// Its log ends at `last`. What it once had and has lost, if that is so.
+    /// The member's log ends at `last`. Returns the position that it once had and has lost, if any.
     pub fn is_beyond(&self, last: Option<Position>) -> Option<Position> {
         self.committed.get().filter(|known| last.is_none_or(|last| last.index < known.index))
     }
@@ -178,7 +191,7 @@ mod tests {
 
     const OWN: HostId = HostId(Uuid::from_u128(9));
 
-    /// A place in a log, made by the leader of a term.
+    /// A position in a log, created by the leader of a term.
     fn place(term: u64, index: u64) -> Position {
         Position { term, leader: Uuid::from_u128(term.into()), index }
     }
@@ -187,28 +200,29 @@ mod tests {
         Record { at: place(term, index), payload: Payload::Blank }
     }
 
-    /// What the leader of a term sends: the entries behind the first one, which it has made itself.
-    fn append(term: u64) -> Request {
-        let vote = Ballot { term, node: Uuid::from_u128(term.into()), committed: true };
+    /// A message of the leader of a term: its own entries after the first one.
+    fn append(term: u64) -> RaftRequest {
+        let vote = StoredVote { term, node: Uuid::from_u128(term.into()), committed: true };
         let entries = vec![blank(term, 2)];
-        Request::Append { vote, previous: Some(place(1, 1)), entries, committed: Some(place(1, 1)) }
+        RaftRequest::Append { vote, previous: Some(place(1, 1)), entries, committed: Some(place(1, 1)) }
     }
 
-    /// Found by `power`, seed 9007: the leader of term 2 had a slow disk, and its last message came when the leader of term 3 had
-    /// committed another entry in the place of the one that it carried.
+    /// Found by `power`, seed 9007. The leader of term 2 had a slow disk. Its last message arrived
+    /// when the leader of term 3 had committed another entry at the index of the entry in the
+    /// message.
     #[test]
     fn what_a_replaced_leader_sends_late_is_no_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("late");
             let log = RaftLog::open(&scratch.0).await.expect("opened");
             let entries = [blank(1, 1), blank(3, 2)].map(|record| Bytes::from(encode(&record)));
-            let vote = Ballot { term: 3, node: Uuid::from_u128(3), committed: true };
+            let vote = StoredVote { term: 3, node: Uuid::from_u128(3), committed: true };
             log.save_vote(encode(&vote).into()).await.expect("saved");
             log.append(1, &entries).await.expect("appended");
             log.save_committed(2).await.expect("saved");
             assert_eq!(contradiction(&log, OWN, &append(2)), None, "term 2 is over");
             assert_eq!(contradiction(&log, OWN, &append(3)), None, "that is what is there");
-            // Whoever leads after term 3 has what was committed in it.
+            // A leader after term 3 has everything that was committed in term 3.
             let why = contradiction(&log, OWN, &append(4)).expect("the leader of term 4 lacks what was committed");
             assert!(why.contains("change 2 of term 4 there, change 2 of term 3 here"), "{why}");
         });

@@ -1,44 +1,49 @@
-//! When a node stands for election.
+//! Decides when a node starts an election: pre-vote and leader stickiness.
 //!
-//! openraft would let a node stand whenever it has not heard of a leader for a while. A node that is cut off would do so again and again,
-//! and depose a good leader with its higher term as soon as it is back. So here a node stands only once a majority of the voters says that
-//! it would welcome an election: they hear of no leader either, and their logs are not ahead. It costs one round of questions.
+//! openraft would start an election whenever a node has not heard from a leader for a while. A
+//! partitioned node would do so repeatedly, and its higher term would depose a healthy leader when
+//! the partition heals. Therefore a node first asks the voters whether they would grant an election
+//! (a pre-vote, [`RaftRequest::MayElect`]). A voter grants it if it has no leader either, and if
+//! its own log is not ahead. The node starts the election only with the consent of a majority. This
+//! costs one round of requests.
 
 use super::group::Group;
-use super::network::{Answer, Request};
+use super::network::{RaftRequest, RaftResponse};
 use super::stored::Position;
 use futures_util::future::join_all;
 use model::id::HostId;
 use rt::time::Duration;
 use std::rc::{Rc, Weak};
 
-/// A leader sends signs of life this often.
+/// The interval of the leader's heartbeats.
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(100);
-/// The shortest time without a sign of a leader after which a node would have another.
-pub(super) const PATIENCE: Duration = Duration::from_millis(700);
-/// The longest. Whoever heard of a leader within this time gives nobody else its vote.
-pub(super) const MOST_PATIENCE: Duration = Duration::from_millis(1400);
-/// How long voters may take to say whether they welcome an election.
+/// The minimum election timeout: a node without a heartbeat for this long may start an election.
+pub(super) const ELECTION_TIMEOUT_MIN: Duration = Duration::from_millis(700);
+/// The maximum election timeout. A node that has heard from a leader within this time grants no
+/// other node a pre-vote.
+pub(super) const ELECTION_TIMEOUT_MAX: Duration = Duration::from_millis(1400);
+/// The time limit of a pre-vote request.
 const QUESTION: Duration = Duration::from_millis(300);
 
-/// Watches for the absence of a leader until the group is gone.
+/// Starts an election whenever the election timeout passes without a heartbeat, until the group is
+/// dropped.
 pub(super) async fn watch(group: Weak<Group>) {
     let mut began = rt::time::now();
     loop {
-        let patience = PATIENCE + random_part(MOST_PATIENCE - PATIENCE);
+        let timeout = ELECTION_TIMEOUT_MIN + random_part(ELECTION_TIMEOUT_MAX - ELECTION_TIMEOUT_MIN);
         let heard = match group.upgrade() {
             Some(group) => group.heard().unwrap_or(began).max(began),
             None => return,
         };
-        let until = heard + patience;
+        let until = heard + timeout;
         if rt::time::now() < until {
             rt::time::sleep_until(until).await;
             continue;
         }
         let Some(group) = group.upgrade() else { return };
-        if group.may_stand() && is_welcome(&group).await {
-            tracing::info!(host = %group.host(), "no leader of the metadata is heard of: standing for election");
-            group.stand().await;
+        if group.can_campaign() && wins_pre_vote(&group).await {
+            tracing::info!(host = %group.host(), "no heartbeat of a leader of the metadata group: starting an election");
+            group.campaign().await;
         }
         began = rt::time::now();
     }
@@ -48,11 +53,11 @@ fn random_part(most: Duration) -> Duration {
     Duration::from_micros(rt::random::below(most.as_micros() as u64 + 1))
 }
 
-/// Whether a majority of the voters, this node among them, would have an election.
-async fn is_welcome(group: &Rc<Group>) -> bool {
+/// Whether a majority of the voters, including this node, grants a pre-vote.
+async fn wins_pre_vote(group: &Rc<Group>) -> bool {
     let (lists, own) = (group.voter_lists(), group.host());
     let others: Vec<HostId> = lists.iter().flatten().copied().filter(|host| *host != own).collect();
-    let request = Request::MayElect { last: group.last_position() };
+    let request = RaftRequest::MayElect { last: group.last_position() };
     let asked = others.iter().map(|host| group.link().ask(*host, &request, QUESTION));
     let answers = join_all(asked).await;
     let welcomes = |host: &HostId| {
@@ -60,12 +65,12 @@ async fn is_welcome(group: &Rc<Group>) -> bool {
             || others
                 .iter()
                 .zip(&answers)
-                .any(|(other, answer)| other == host && matches!(answer, Ok(Answer::MayElect(true))))
+                .any(|(other, answer)| other == host && matches!(answer, Ok(RaftResponse::MayElect(true))))
     };
     lists.iter().all(|voters| voters.iter().filter(|host| welcomes(host)).count() * 2 > voters.len())
 }
 
-/// Whether a log that ends at `theirs` has all that one has which ends at `ours`.
+/// Whether a log that ends at `theirs` contains everything in a log that ends at `ours`.
 pub(super) fn is_up_to_date(theirs: Option<Position>, ours: Option<Position>) -> bool {
     let order = |position: Option<Position>| position.map(|position| (position.term, position.index));
     order(theirs) >= order(ours)

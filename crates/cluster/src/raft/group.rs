@@ -1,9 +1,9 @@
-//! The group as the rest of the node sees it.
+//! The Raft group as the rest of the node uses it.
 
 use super::divergence::{self, Divergence};
-use super::election::{self, HEARTBEAT, MOST_PATIENCE, PATIENCE};
+use super::election::{self, ELECTION_TIMEOUT_MAX, ELECTION_TIMEOUT_MIN, HEARTBEAT};
 use super::machine::{Applied, Applier, Machine, Outcome};
-use super::network::{self, Answer, Connector, Link, Request, Transport};
+use super::network::{self, Connector, Link, RaftRequest, RaftResponse, Transport};
 use super::saved::Saved;
 use super::store::Store;
 use super::stored::{Opened, Position, decode, encode};
@@ -24,51 +24,51 @@ use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Entries after a snapshot before the next, if the machine does not want more.
+/// The number of entries after a snapshot until the next one, unless [`Machine::weight`] is larger.
 const SNAPSHOT_EVERY: u64 = 256;
-/// Entries that stay in the log although a snapshot has them, for nodes that are a little behind.
+/// The number of entries that stay in the log after a snapshot, for nodes that are slightly behind.
 const KEPT: u64 = 64;
-/// A snapshot is sent in parts of this many bytes.
+/// The size in bytes of the parts in which a snapshot is sent.
 const SNAPSHOT_PART: u64 = 1 << 20;
-/// How long a part of a snapshot may take.
+/// The time limit of one part of a snapshot.
 const SNAPSHOT_TIME: Duration = Duration::from_secs(10);
-/// How long one question to the leader may take before it is looked who leads by now.
+/// The time limit of one request to the leader. After that the current leader is looked up again.
 const QUESTION: Duration = Duration::from_secs(2);
-/// Pause before something is tried again.
+/// The pause before a retry.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a node alone may take to know that it leads.
+/// The time within which a single node must become the leader.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Space on the disk below which no snapshot is begun or taken, in bytes.
+/// The minimum free disk space in bytes for taking or receiving a snapshot.
 const LEAST_SPACE: u64 = 16 << 20;
 
-/// A command that was decided.
+/// A committed command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proposed {
-    /// What became of it.
+    /// The outcome of applying it.
     pub outcome: Outcome,
-    /// Its place in the history.
+    /// Its index in the log.
     pub index: u64,
 }
 
-/// Why the group did not do what it was asked.
+/// Why the group did not carry out a request.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum GroupError {
     /// Nothing was done.
     #[error("no majority of the {voters} nodes that decide on metadata answers ({why})")]
     NoMajority {
-        /// How many nodes decide.
+        /// The number of voters.
         voters: usize,
-        /// What was tried last.
+        /// The error of the last attempt.
         why: String,
     },
-    /// It may have been done, or may be done yet.
+    /// The command may be committed, now or later.
     #[error("whether it was done is not known: {0}")]
     Unknown(String),
-    /// This node cannot write it down. Nothing was done.
+    /// A node has no room to log the command, or cannot apply commands. Nothing was done.
     #[error("{0}")]
     NoSpace(String),
-    /// This node does not get on with the history. What was asked is not done, or is not known to
-    /// be.
+    /// This node cannot apply a committed entry and keeps retrying. The request was not carried
+    /// out, or its outcome is unknown.
     #[error("this node cannot carry out a change of the metadata that was agreed upon, and tries again: {0}")]
     Stuck(String),
     /// The group has ended on this node.
@@ -76,7 +76,7 @@ pub enum GroupError {
     Ended(String),
 }
 
-/// What openraft says of how far a leader is.
+/// openraft's answer to a request for the read index.
 type ReadIndex = Result<Option<super::LogId>, RaftError<Member, CheckIsLeaderError<Member, EmptyNode>>>;
 
 /// The group. On shard 0.
@@ -90,7 +90,7 @@ pub struct Group {
     saved: Rc<Saved>,
     link: Rc<Link>,
     alone: Rc<Cell<bool>>,
-    /// When a leader last gave a sign of life.
+    /// When this node last heard from a leader.
     heard: Cell<Option<Instant>>,
     watcher: RefCell<Option<Task<()>>>,
     divergence: Divergence,
@@ -100,14 +100,14 @@ fn config(name: &str) -> openraft::Config {
     openraft::Config {
         cluster_name: name.to_owned(),
         heartbeat_interval: HEARTBEAT.as_millis() as u64,
-        election_timeout_min: PATIENCE.as_millis() as u64,
-        election_timeout_max: MOST_PATIENCE.as_millis() as u64,
+        election_timeout_min: ELECTION_TIMEOUT_MIN.as_millis() as u64,
+        election_timeout_max: ELECTION_TIMEOUT_MAX.as_millis() as u64,
         install_snapshot_timeout: SNAPSHOT_TIME.as_millis() as u64,
         snapshot_max_chunk_size: SNAPSHOT_PART,
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: KEPT,
         max_payload_entries: 64,
-        // Nothing ticks as long as the node is alone; and when it stands for election is decided in `election`.
+        // Nothing ticks while the node is alone. `election` decides when to start an election.
         enable_tick: false,
         enable_elect: false,
         ..openraft::Config::default()
@@ -115,7 +115,7 @@ fn config(name: &str) -> openraft::Config {
 }
 
 impl Group {
-    /// Starts the group that was opened. `machine` is already in the state that it was left in.
+    /// Starts the group that was opened. `machine` must already have the restored state.
     pub async fn start(
         opened: Opened,
         dir: PathBuf,
@@ -148,7 +148,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Waits until a node that decides alone knows that it leads, which takes no time worth mentioning.
+    /// Waits until a node that is the only voter is the leader, which takes almost no time.
     async fn settle(&self) -> Result<(), String> {
         let mut metrics = self.raft.metrics();
         let leads = async {
@@ -163,29 +163,29 @@ impl Group {
         settled.unwrap_or_else(|_| Err("this node does not lead although it is alone".into()))
     }
 
-    /// Gives the group its way to the other nodes. From now on it keeps in touch with them.
+    /// Gives the group its transport to the other nodes, and starts heartbeats and elections.
     pub fn connect(self: &Rc<Self>, transport: Rc<dyn Transport>) {
         self.link.connect(transport);
         self.raft.runtime_config().tick(true);
         *self.watcher.borrow_mut() = Some(rt::task::spawn(election::watch(Rc::downgrade(self))));
     }
 
-    /// Ends the group on this node: nothing is written any more once this returns.
+    /// Ends the group on this node. Nothing is written any more once this returns.
     pub async fn stop(&self) {
         if let Some(watcher) = self.watcher.take() {
             watcher.abort();
         }
         self.saved.stop();
-        // It only fails if the group's task is gone already.
+        // Fails only if the group's task has already ended.
         let _ = self.raft.shutdown().await;
     }
 
-    /// Whether the log is on the disk yet. The error is for the operator.
+    /// Checks that the log is still on disk. The error is for the operator.
     pub async fn check_log(&self) -> Result<(), String> {
         self.log.check_there().await.map_err(|error| error.to_string())
     }
 
-    /// Waits until the group fails on this node, and says why. The node must end then.
+    /// Waits until the group fails on this node, and returns the reason. The node must then end.
     pub async fn failure(&self) -> String {
         let (ended, diverged) = (std::pin::pin!(self.openraft_failure()), std::pin::pin!(self.divergence.wait()));
         match select(ended, diverged).await {
@@ -208,46 +208,46 @@ impl Group {
         }
     }
 
-    /// This node.
+    /// This node's id.
     pub fn host(&self) -> HostId {
         self.host
     }
 
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub fn leader(&self) -> Option<HostId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.current_leader.map(HostId::from)
     }
 
-    /// The term of the present leader, or of the present election.
+    /// The current term.
     pub fn term(&self) -> u64 {
         self.raft.metrics().borrow().current_term
     }
 
-    /// Whether this node leads, as far as it knows.
+    /// Whether this node is the leader, as far as it knows.
     pub fn is_leader(&self) -> bool {
         self.leader() == Some(self.host)
     }
 
-    /// Whether this node decides alone.
+    /// Whether this node is the only voter.
     pub fn is_alone(&self) -> bool {
         self.alone.get()
     }
 
-    /// All nodes of the group.
+    /// All voters and learners.
     pub fn members(&self) -> BTreeSet<HostId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.membership_config.nodes().map(|(member, _)| HostId::from(*member)).collect()
     }
 
-    /// The nodes that decide.
+    /// The voters.
     pub fn voters(&self) -> BTreeSet<HostId> {
         self.voter_lists().into_iter().flatten().collect()
     }
 
-    /// The nodes that decide: two lists while they change, of each of which a majority is needed.
+    /// The voters: two lists during a membership change, each of which needs a majority.
     pub(super) fn voter_lists(&self) -> Vec<BTreeSet<HostId>> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -263,7 +263,7 @@ impl Group {
         self.heard.get()
     }
 
-    /// Where this node's log ends.
+    /// The position of the last entry of this node's log.
     pub(super) fn last_position(&self) -> Option<Position> {
         match self.log.last() {
             Some((_, bytes)) => decode::<super::stored::Record>(&bytes).ok().map(|record| record.at),
@@ -271,90 +271,92 @@ impl Group {
         }
     }
 
-    /// Whether this node could stand for election: it is a voter with others, and does not lead.
-    pub(super) fn may_stand(&self) -> bool {
+    /// Whether this node can start an election: it is a voter, is connected to others, is not the
+    /// leader, and has not diverged.
+    pub(super) fn can_campaign(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         let voter = metrics.membership_config.voter_ids().any(|member| HostId::from(member) == self.host);
         voter && metrics.state != ServerState::Leader && self.link.is_connected() && self.divergence.why().is_none()
     }
 
-    pub(super) async fn stand(&self) {
-        // Who could not write its own vote down would end, and who leads has to write first of all.
+    pub(super) async fn campaign(&self) {
+        // A candidate must write its own vote, and a new leader its first entry. Without room for
+        // them, openraft would end.
         if let Err(error) = self.log.reserve(0).await {
-            tracing::warn!(host = %self.host, %error, "this node cannot stand for election");
+            tracing::warn!(host = %self.host, %error, "this node cannot start an election");
             return;
         }
-        // The group has ended if it fails, which others are told.
+        // Fails only if the group has ended, which [`Group::failure`] reports.
         let _ = self.raft.trigger().elect().await;
     }
 
-    /// Whether this node would have an election.
-    fn welcomes_election(&self, last: Option<Position>) -> bool {
+    /// Whether this node grants a pre-vote to a node whose log ends at `last`.
+    fn grants_pre_vote(&self, last: Option<Position>) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         let led = match metrics.state {
             ServerState::Leader => {
-                metrics.millis_since_quorum_ack.is_some_and(|millis| millis < MOST_PATIENCE.as_millis() as u64)
+                metrics.millis_since_quorum_ack.is_some_and(|millis| millis < ELECTION_TIMEOUT_MAX.as_millis() as u64)
             }
-            _ => self.heard.get().is_some_and(|heard| heard.elapsed() < MOST_PATIENCE),
+            _ => self.heard.get().is_some_and(|heard| heard.elapsed() < ELECTION_TIMEOUT_MAX),
         };
         !led && election::is_up_to_date(last, self.last_position())
     }
 
     /// Answers a message of another node.
     pub async fn handle(&self, from: HostId, message: Bytes) -> Result<Bytes, String> {
-        let request: Request = decode(&message)?;
+        let request: RaftRequest = decode(&message)?;
         if let Some(why) = self.divergence.why() {
             return Err(why);
         }
         if let Some(why) = divergence::contradiction(&self.log, from, &request) {
             return Err(self.divergence.find(why));
         }
-        if let Request::MayElect { last } | Request::Vote { last, .. } = &request
+        if let RaftRequest::MayElect { last } | RaftRequest::Vote { last, .. } = &request
             && let Some(acknowledged) = self.link.acknowledged(from).is_beyond(*last)
         {
             let link = self.link.clone();
-            let tell = async move { link.ask(from, &Request::Forgotten(acknowledged), QUESTION).await };
-            rt::task::spawn(tell).detach();
+            let report = async move { link.ask(from, &RaftRequest::Forgotten(acknowledged), QUESTION).await };
+            rt::task::spawn(report).detach();
             return Err("it has lost what it had acknowledged".into());
         }
         let sent = match &request {
-            Request::Append { vote, previous, entries, committed } => {
+            RaftRequest::Append { vote, previous, entries, committed } => {
                 Some((vote.term, entries.last().map(|record| record.at).or(*previous), *committed))
             }
             _ => None,
         };
         let answer = match request {
-            Request::Forgotten(acknowledged) => {
+            RaftRequest::Forgotten(acknowledged) => {
                 let last = self.last_position();
                 let lacks = !election::is_up_to_date(last, Some(acknowledged));
                 let why = lacks.then(|| self.divergence.find(divergence::forgotten(acknowledged, last)));
-                Answer::Failed(why.unwrap_or_else(|| "nothing is forgotten".into()))
+                RaftResponse::Failed(why.unwrap_or_else(|| "nothing is forgotten".into()))
             }
-            Request::MayElect { last } => Answer::MayElect(self.welcomes_election(last)),
-            Request::Propose(command) => self.propose_for(command).await,
-            Request::ReadIndex => match self.applied_index().await {
-                Ok(Ok(id)) => Answer::Index(id.map_or(0, |id| id.index)),
+            RaftRequest::MayElect { last } => RaftResponse::MayElect(self.grants_pre_vote(last)),
+            RaftRequest::Propose(command) => self.propose_for(command).await,
+            RaftRequest::ReadIndex => match self.applied_index().await {
+                Ok(Ok(id)) => RaftResponse::Index(id.map_or(0, |id| id.index)),
                 Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(leader)))) => {
-                    Answer::NotLeader(leader.leader_id.map(|member| member.0))
+                    RaftResponse::NotLeader(leader.leader_id.map(|member| member.0))
                 }
-                Ok(Err(error)) => Answer::Failed(error.to_string()),
-                Err(stuck) => Answer::Failed(format!("node {}: {stuck}", self.host)),
+                Ok(Err(error)) => RaftResponse::Failed(error.to_string()),
+                Err(stuck) => RaftResponse::Failed(format!("node {}: {stuck}", self.host)),
             },
-            Request::Reached(index) => match self.wait_for(index, Deadline::after(QUESTION)).await {
-                Ok(()) => Answer::Index(index),
-                Err(error) => Answer::Failed(error.to_string()),
+            RaftRequest::Reached(index) => match self.wait_for(index, Deadline::after(QUESTION)).await {
+                Ok(()) => RaftResponse::Index(index),
+                Err(error) => RaftResponse::Failed(error.to_string()),
             },
             request => {
                 self.make_room_for(&request, message.len() as u64).await?;
-                let from_leader = matches!(request, Request::Append { .. } | Request::Snapshot { .. });
+                let from_leader = matches!(request, RaftRequest::Append { .. } | RaftRequest::Snapshot { .. });
                 let answer = network::answer(&self.raft, request).await;
-                let refused = matches!(answer, Answer::HigherVote(_) | Answer::Failed(_));
+                let refused = matches!(answer, RaftResponse::HigherVote(_) | RaftResponse::Failed(_));
                 if from_leader && !refused {
                     self.heard.set(Some(rt::time::now()));
                 }
-                if let (Answer::Appended, Some((term, last, committed))) = (&answer, sent) {
+                if let (RaftResponse::Appended, Some((term, last, committed))) = (&answer, sent) {
                     self.link.acknowledged(from).upto(term, last, committed);
                 }
                 self.cut_log().await;
@@ -365,33 +367,33 @@ impl Group {
         Ok(encode(&answer).into())
     }
 
-    /// Refuses what there is no room for: a full disk must not end the group here, and the other node tries again later. `len`: the
-    /// length of the message.
-    async fn make_room_for(&self, request: &Request, len: u64) -> Result<(), String> {
-        if let Request::Snapshot { offset, .. } = request
+    /// Refuses a message for which the disk has no room: a full disk must not end the group here.
+    /// The other node retries later. `len`: bytes of the message.
+    async fn make_room_for(&self, request: &RaftRequest, len: u64) -> Result<(), String> {
+        if let RaftRequest::Snapshot { offset, .. } = request
             && let Ok((_, free)) = rt::fs::disk_space(&self.dir).await
             && free < LEAST_SPACE.saturating_add(*offset).saturating_add(len)
         {
             return Err(format!("no room for a snapshot: {free} bytes are free"));
         }
-        let entries = if matches!(request, Request::Append { .. }) { len * 2 } else { 0 };
+        let entries = if matches!(request, RaftRequest::Append { .. }) { len * 2 } else { 0 };
         self.log.reserve(entries).await.map_err(|error| error.to_string())
     }
 
-    /// Decides a command that another node proposes.
-    async fn propose_for(&self, command: Vec<u8>) -> Answer {
+    /// Commits a command that another node proposes.
+    async fn propose_for(&self, command: Vec<u8>) -> RaftResponse {
         if !self.is_leader() {
-            return Answer::NotLeader(self.leader().map(|host| host.0));
+            return RaftResponse::NotLeader(self.leader().map(|host| host.0));
         }
         match self.write(command).await {
-            Ok(Proposed { outcome, index }) => Answer::Proposed { outcome, index },
-            Err(GroupError::Unknown(why)) => Answer::Unknown(why),
-            Err(stuck @ GroupError::Stuck(_)) => Answer::Unknown(format!("node {}: {stuck}", self.host)),
-            Err(error) => Answer::Failed(error.to_string()),
+            Ok(Proposed { outcome, index }) => RaftResponse::Proposed { outcome, index },
+            Err(GroupError::Unknown(why)) => RaftResponse::Unknown(why),
+            Err(stuck @ GroupError::Stuck(_)) => RaftResponse::Unknown(format!("node {}: {stuck}", self.host)),
+            Err(error) => RaftResponse::Failed(error.to_string()),
         }
     }
 
-    /// Decides a command as the leader.
+    /// Commits a command as the leader.
     async fn write(&self, command: Vec<u8>) -> Result<Proposed, GroupError> {
         if let Some(why) = self.machine.trouble() {
             let why = GroupError::Stuck(why);
@@ -404,7 +406,7 @@ impl Group {
         self.cut_log().await;
         match written {
             Ok(response) => Ok(Proposed { outcome: response.data, index: response.log_id.index }),
-            // Also what a leader says of the commands that it had begun when it lost its office.
+            // Also the result of commands that were in progress when this node lost the leadership.
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
                 Err(GroupError::Unknown("this node does not lead any more".into()))
             }
@@ -412,7 +414,7 @@ impl Group {
         }
     }
 
-    /// Proposes a command and waits until it is decided and this node has applied it.
+    /// Proposes a command, and waits until it is committed and this node has applied it.
     pub async fn propose(&self, command: Vec<u8>, until: Deadline) -> Result<Proposed, GroupError> {
         let mut why = "no leader is known".to_owned();
         loop {
@@ -422,15 +424,15 @@ impl Group {
                     return written.unwrap_or_else(|_| Err(GroupError::Unknown("it is not decided yet".into())));
                 }
                 Some(leader) => {
-                    let request = Request::Propose(command.clone());
+                    let request = RaftRequest::Propose(command.clone());
                     match self.link.ask(leader, &request, until.remaining()).await {
-                        Ok(Answer::Proposed { outcome, index }) => {
+                        Ok(RaftResponse::Proposed { outcome, index }) => {
                             self.wait_for(index, until).await?;
                             return Ok(Proposed { outcome, index });
                         }
-                        Ok(Answer::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
-                        Ok(Answer::Failed(failed)) => return Err(GroupError::NoSpace(failed)),
-                        Ok(Answer::Unknown(unknown)) => return Err(GroupError::Unknown(unknown)),
+                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
+                        Ok(RaftResponse::Failed(failed)) => return Err(GroupError::NoSpace(failed)),
+                        Ok(RaftResponse::Unknown(unknown)) => return Err(GroupError::Unknown(unknown)),
                         Ok(other) => return Err(GroupError::Unknown(format!("node {leader} answers {other:?}"))),
                         Err(failed) if failed.may_have_been_done => return Err(GroupError::Unknown(failed.why)),
                         Err(failed) => why = format!("node {leader}, which leads: {}", failed.why),
@@ -442,7 +444,8 @@ impl Group {
         }
     }
 
-    /// Waits until this node has applied everything that was decided anywhere before the call. Gives the index up to which it is.
+    /// Waits until this node has applied everything that was committed before the call. Returns the
+    /// applied index.
     pub async fn barrier(&self, until: Deadline) -> Result<u64, GroupError> {
         let mut why = "no leader is known".to_owned();
         loop {
@@ -455,13 +458,13 @@ impl Group {
                     Err(_) => {}
                 },
                 Some(leader) => {
-                    match self.link.ask(leader, &Request::ReadIndex, until.remaining().min(QUESTION)).await {
-                        Ok(Answer::Index(index)) => {
+                    match self.link.ask(leader, &RaftRequest::ReadIndex, until.remaining().min(QUESTION)).await {
+                        Ok(RaftResponse::Index(index)) => {
                             self.wait_for(index, until).await?;
                             return Ok(index);
                         }
-                        Ok(Answer::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
-                        Ok(Answer::Failed(failed)) => why = failed,
+                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
+                        Ok(RaftResponse::Failed(failed)) => why = failed,
                         Ok(other) => why = format!("node {leader} answers {other:?}"),
                         Err(failed) => why = format!("node {leader}, which leads: {}", failed.why),
                     }
@@ -472,14 +475,15 @@ impl Group {
         }
     }
 
-    /// Waits until the other members have applied the entry of an index, or have let `limit` pass: who does not answer is not waited for.
-    pub async fn spread(&self, index: u64, limit: Duration) {
+    /// Waits until the other members have applied the entry of an index, for at most `limit`.
+    /// Members that do not answer are not waited for.
+    pub async fn wait_for_members(&self, index: u64, limit: Duration) {
         let others = self.members().into_iter().filter(|host| *host != self.host);
-        let request = Request::Reached(index);
+        let request = RaftRequest::Reached(index);
         futures_util::future::join_all(others.map(|host| self.link.ask(host, &request, limit))).await;
     }
 
-    /// Waits a little before the next try, if there is time for one.
+    /// Waits before a retry. An error if the deadline has passed.
     async fn pause(&self, until: Deadline, why: &str) -> Result<(), GroupError> {
         if until.is_past() {
             return Err(GroupError::NoMajority { voters: self.voters().len(), why: why.to_owned() });
@@ -505,13 +509,13 @@ impl Group {
         until.limit(self.unless_stuck(reached)).await.unwrap_or_else(late)
     }
 
-    /// How far this node has applied when it asked, as the leader, and has all that was decided
-    /// before.
+    /// As the leader, the read index: the position up to which everything was committed before the
+    /// call. This node has applied it.
     async fn applied_index(&self) -> Result<ReadIndex, GroupError> {
         self.unless_stuck(async { Ok(self.raft.ensure_linearizable().await) }).await
     }
 
-    /// Does `work` unless the machine does not get on.
+    /// Runs `work`. Returns early with an error if the machine cannot apply commands.
     async fn unless_stuck<T>(&self, work: impl Future<Output = Result<T, GroupError>>) -> Result<T, GroupError> {
         let stuck = async {
             loop {
@@ -527,7 +531,7 @@ impl Group {
         }
     }
 
-    /// Adds a node that learns and does not vote yet. Only the leader can.
+    /// Adds a node as a learner. Only the leader can.
     pub async fn add(&self, host: HostId) -> Result<(), GroupError> {
         if self.members().contains(&host) {
             return Ok(());
@@ -536,22 +540,22 @@ impl Group {
         added.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
     }
 
-    /// Sets who votes; all must be members. Only the leader can.
+    /// Sets the voters; all must be members. Only the leader can.
     pub async fn set_voters(&self, voters: &BTreeSet<HostId>) -> Result<(), GroupError> {
         let voters: BTreeSet<Member> = voters.iter().copied().map(Member::from).collect();
-        // Who votes no more goes on learning.
+        // A node that loses its vote stays a learner.
         let changed = self.raft.change_membership(voters, true).await;
         changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
     }
 
-    /// Removes members that do not vote. Only the leader can.
+    /// Removes members that are not voters. Only the leader can.
     pub async fn remove(&self, hosts: &BTreeSet<HostId>) -> Result<(), GroupError> {
         let members = hosts.iter().copied().map(Member::from).collect();
         let changed = self.raft.change_membership(ChangeMembers::RemoveNodes(members), true).await;
         changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
     }
 
-    /// Whether a member has all that is in the log of this node, the leader, give or take what was added just now.
+    /// Whether a member has all of this leader's log, except for at most `KEPT` entries.
     pub fn has_caught_up(&self, host: HostId) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -560,7 +564,7 @@ impl Group {
         matched.is_some_and(|matched| matched.index + KEPT >= metrics.last_log_index.unwrap_or(0))
     }
 
-    /// Begins a snapshot if it is time, which cuts the log once it is done.
+    /// Starts a snapshot if one is due. Once it is done, openraft purges the log.
     async fn cut_log(&self) {
         let every = self.machine.weight().max(SNAPSHOT_EVERY);
         if self.applied.since_snapshot.get() < every {

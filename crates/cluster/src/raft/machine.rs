@@ -1,4 +1,4 @@
-//! openraft's state machine on what the group's commands are for.
+//! openraft's state machine on top of [`Machine`].
 
 use super::saved::Saved;
 use super::stored::{Opened, SnapshotFile, SnapshotHead, decode, encode};
@@ -13,43 +13,44 @@ use std::cell::{Cell, RefCell};
 use std::io::Cursor;
 use std::rc::Rc;
 
-/// What became of a command. Append-only: it travels between nodes.
+/// The outcome of applying a command. Append-only: nodes send it to each other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It was carried out.
+    /// The command was applied.
     Applied,
-    /// It was made for another state than the one it met, and did nothing.
+    /// The command was built on another state than the current one, and had no effect.
     Stale,
-    /// It does not fit the state that it met, and did nothing: the same on every node.
+    /// The command is invalid in the current state, and had no effect. All nodes have this outcome.
     Failed(String),
 }
 
-/// What commands are for: the same on all nodes after the same commands.
+/// The state machine that applies commands. After the same commands, its state is the same on all
+/// nodes.
 pub trait Machine: 'static {
-    /// Carries a command out. One at a time, in order; a later call begins when this one is done.
-    /// What becomes of a command depends on the commands before it alone. The error says why this
-    /// node cannot follow any more: the group ends on it.
+    /// Applies a command. Calls never overlap and come in the order of the log. The outcome must
+    /// depend only on this and earlier commands. An error means that this node cannot follow any
+    /// more, and ends the group on this node.
     fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>>;
 
-    /// About how many entries a snapshot is worth: it is not made more often.
+    /// The cost of a snapshot, in entries. Snapshots are at least this many entries apart.
     fn weight(&self) -> u64 {
         0
     }
 
-    /// The state after the last command that was applied.
+    /// The state after the last applied command.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Takes over the state of a snapshot in place of its own.
+    /// Replaces the state with that of a snapshot.
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
 
-    /// Why this node cannot carry out a command that was decided, if it has tried for some time,
-    /// and tries again.
+    /// Why this node cannot apply a committed command. Returned once it has retried for some time;
+    /// it keeps retrying.
     fn trouble(&self) -> Option<String> {
         None
     }
 }
 
-/// What openraft is given. Clones are the same machine.
+/// openraft's state machine. Clones share it.
 #[derive(Clone)]
 pub(super) struct Applier {
     machine: Rc<dyn Machine>,
@@ -58,11 +59,11 @@ pub(super) struct Applier {
     applied: Rc<Applied>,
 }
 
-/// How far the machine is.
+/// The position of the machine in the log.
 pub(super) struct Applied {
     last: Cell<Option<LogId>>,
     membership: RefCell<Membership>,
-    /// Entries since the latest snapshot.
+    /// The number of entries since the latest snapshot.
     pub since_snapshot: Cell<u64>,
 }
 
@@ -80,7 +81,8 @@ impl Applier {
         self.applied.clone()
     }
 
-    /// Saves a snapshot of the leader's, once the disk has room for it: until then nothing that comes after it can be applied.
+    /// Saves a snapshot of the leader. Waits for free disk space, because nothing after the
+    /// snapshot can be applied before.
     async fn save(&self, file: &SnapshotFile) -> Result<(), JournalError> {
         let bytes = encode(file);
         let Some(_turn) = self.saved.turn(file.head.meta().last_log_id).await else { return Ok(()) };
@@ -102,7 +104,7 @@ fn snapshot_of(file: SnapshotFile) -> Snapshot<Types> {
     Snapshot { meta: file.head.meta(), snapshot: Box::new(Cursor::new(file.body)) }
 }
 
-/// A snapshot on its way to the disk.
+/// A snapshot that is being written to disk.
 pub(super) struct Builder {
     file: SnapshotFile,
     log: Rc<RaftLog>,
@@ -113,7 +115,7 @@ pub(super) struct Builder {
 impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
         let nothing = || Snapshot { meta: SnapshotMeta::default(), snapshot: Box::default() };
-        // The leader's may have come in between.
+        // A snapshot of the leader may have been saved meanwhile.
         let Some(_turn) = self.saved.turn(self.file.head.meta().last_log_id).await else { return Ok(nothing()) };
         match self.log.save_snapshot(&encode(&self.file)).await {
             Ok(()) => {
@@ -121,7 +123,8 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 self.saved.reaches(self.file.head.meta().last_log_id);
                 Ok(snapshot_of(self.file.clone()))
             }
-            // One of nothing changes nothing: the log stays as long as it is, and a later command begins another.
+            // An empty snapshot has no effect: the log keeps its length, and a later command starts
+            // another snapshot.
             Err(error) if error.may_pass() => {
                 tracing::warn!(%error, "no room for a snapshot of the metadata; it will be tried again");
                 Ok(nothing())

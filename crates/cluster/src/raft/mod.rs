@@ -1,12 +1,22 @@
-//! Agreement on the metadata: one Raft group of the whole cluster, by openraft.
+//! Agreement on the metadata: one Raft group for the cluster, built on openraft.
 //!
-//! The group orders opaque commands and hands them to a [`Machine`] on every node, in the same order; it knows nothing of what they
-//! say. Reading order: [`Machine`] and [`Transport`] are what it is given, [`Group`] what it gives; `stored` is what it writes down and
-//! sends, `store` and `machine` join openraft to the engine's log and to the machine (`saved` keeps them in order), `network` to the other nodes; `election` decides
-//! when a node stands for election; `divergence` finds members that were started with an older log. A node alone is a group of one voter: it leads from its first moment on and waits for nobody.
+//! The group orders opaque commands and passes them to a [`Machine`] on every node, in the same
+//! order. It does not interpret commands. A single node is a group of one voter: it is the leader
+//! from the start and waits for no other node.
 //!
-//! Invariants: a command was written down by a majority of the voters before it is applied anywhere (`raft_safety`); an error of the
-//! disk ends the group on this node, and the node with it. The data plane must never wait for the group.
+//! Reading order:
+//!
+//! - [`Machine`] and [`Transport`] are what the group needs; [`Group`] is its interface.
+//! - `stored` has the stored and sent forms of entries, votes and snapshots.
+//! - `store` adapts openraft's log to the engine's, `machine` its state machine to [`Machine`].
+//!   `saved` orders snapshots and log purges.
+//! - `network` adapts openraft's network to [`Transport`].
+//! - `election` decides when a node starts an election.
+//! - `divergence` detects members that were started with an older log.
+//!
+//! Invariants: a command is durable on a majority of the voters before any node applies it
+//! (`raft_safety`). A disk error ends the group on this node, and then the node. The data plane
+//! must never wait for the group.
 
 mod divergence;
 mod election;
@@ -31,7 +41,7 @@ use std::fmt;
 use std::io::Cursor;
 use uuid::Uuid;
 
-/// A node as openraft knows it.
+/// A node in openraft's types.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Member(pub Uuid);
 
@@ -59,12 +69,12 @@ impl fmt::Debug for Member {
     }
 }
 
-/// A command: bytes that the machine understands.
+/// A command: bytes that the machine interprets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Command(pub Vec<u8>);
 
 openraft::declare_raft_types!(
-    /// What openraft is told of our types.
+    /// The types that openraft is instantiated with.
     pub Types:
         D = Command,
         R = Outcome,

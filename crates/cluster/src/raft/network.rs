@@ -1,10 +1,10 @@
-//! What nodes of the group say to each other, and openraft's network on it.
+//! The messages between the nodes of the group, and openraft's network on top of them.
 //!
-//! Messages are (version, body by postcard), and append-only as everything that is sent.
+//! Messages are (version, body by postcard). Their enums are append-only.
 
 use super::divergence::Acknowledged;
 use super::machine::Outcome;
-use super::stored::{Ballot, Position, Record, SnapshotHead, decode, encode};
+use super::stored::{Position, Record, SnapshotHead, StoredVote, decode, encode};
 use super::{Entry, LogId, Member, Types, Vote};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -24,76 +24,76 @@ use std::rc::Rc;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// How long openraft waits before it tries a node again that could not be reached.
+/// The pause before openraft retries an unreachable node.
 const BACKOFF: Duration = Duration::from_millis(200);
 
-/// How messages reach other nodes.
+/// Sends messages to other nodes.
 pub trait Transport: 'static {
     /// Sends a message to a node, whose [`super::Group::handle`] answers it.
     fn call(&self, to: HostId, message: Bytes, limit: Duration) -> LocalBoxFuture<'static, Result<Bytes, CallFailed>>;
 }
 
-/// A message has no answer.
+/// A message got no answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{why}")]
 pub struct CallFailed {
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Whether the other node may have done what it was asked.
+    /// Whether the other node may have carried out the request.
     pub may_have_been_done: bool,
 }
 
-/// A question. Append-only.
+/// A request. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Request {
-    /// The leader's entries, or none: a sign of life.
-    Append { vote: Ballot, previous: Option<Position>, entries: Vec<Record>, committed: Option<Position> },
-    /// A candidate asks for a vote.
-    Vote { vote: Ballot, last: Option<Position> },
+pub(super) enum RaftRequest {
+    /// Entries of the leader; without entries, a heartbeat.
+    Append { vote: StoredVote, previous: Option<Position>, entries: Vec<Record>, committed: Option<Position> },
+    /// A candidate's request for a vote.
+    Vote { vote: StoredVote, last: Option<Position> },
     /// A part of a snapshot.
-    Snapshot { vote: Ballot, head: SnapshotHead, offset: u64, data: Vec<u8>, done: bool },
-    /// Whether an election would be welcome, asked by one whose log ends here.
+    Snapshot { vote: StoredVote, head: SnapshotHead, offset: u64, data: Vec<u8>, done: bool },
+    /// A request for a pre-vote by a node whose log ends at `last`.
     MayElect { last: Option<Position> },
     /// A command for the leader.
     Propose(Vec<u8>),
-    /// The leader is asked how far one has to be to know all that is decided by now.
+    /// A request to the leader for the index up to which everything is committed now.
     ReadIndex,
-    /// To answer once the entry of an index is applied.
+    /// A request to answer once the entry of an index is applied.
     Reached(u64),
-    /// The leader says that the asked node had acknowledged the entries up to here, and lacks them now.
+    /// Informs a node that it had acknowledged the entries up to this position, and lacks them now.
     Forgotten(Position),
 }
 
-/// An answer. Append-only.
+/// A response. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    /// All entries are written down.
+pub(super) enum RaftResponse {
+    /// All entries are durable.
     Appended,
-    /// Those up to here are.
+    /// The entries up to this position are durable.
     AppendedUpTo(Option<Position>),
-    /// The entries do not follow what is there.
+    /// The entries do not follow the end of the log.
     Conflict,
-    /// Somebody else leads.
-    HigherVote(Ballot),
-    /// To a candidate.
-    Vote { vote: Ballot, granted: bool, last: Option<Position> },
-    /// The part of the snapshot was taken.
-    Snapshot(Ballot),
-    /// Whether an election is welcome.
+    /// The node has granted a higher vote.
+    HigherVote(StoredVote),
+    /// The response to a candidate.
+    Vote { vote: StoredVote, granted: bool, last: Option<Position> },
+    /// The part of the snapshot was accepted.
+    Snapshot(StoredVote),
+    /// Whether the pre-vote is granted.
     MayElect(bool),
-    /// The command is decided.
+    /// The command is committed.
     Proposed { outcome: Outcome, index: u64 },
-    /// How far one has to be.
+    /// The requested index.
     Index(u64),
-    /// The asked node does not lead; who does, as far as it knows.
+    /// The node is not the leader; carries the leader, if known.
     NotLeader(Option<Uuid>),
-    /// The command may or may not be decided.
+    /// The command may be committed or not.
     Unknown(String),
-    /// It could not be done.
+    /// The request failed.
     Failed(String),
 }
 
-/// The way to the other nodes; none, as long as this node is alone.
+/// The connection to the other nodes; without a transport while this node is alone.
 #[derive(Default)]
 pub(super) struct Link {
     transport: RefCell<Option<Rc<dyn Transport>>>,
@@ -101,7 +101,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Sets the way.
+    /// Sets the transport.
     pub fn connect(&self, transport: Rc<dyn Transport>) {
         *self.transport.borrow_mut() = Some(transport);
     }
@@ -110,13 +110,13 @@ impl Link {
         self.transport.borrow().is_some()
     }
 
-    /// What is known of a node.
+    /// What a node is known to have acknowledged.
     pub fn acknowledged(&self, host: HostId) -> Rc<Acknowledged> {
         self.acknowledged.borrow_mut().entry(host).or_default().clone()
     }
 
-    /// Asks a node.
-    pub async fn ask(&self, to: HostId, request: &Request, limit: Duration) -> Result<Answer, CallFailed> {
+    /// Sends a request to a node.
+    pub async fn ask(&self, to: HostId, request: &RaftRequest, limit: Duration) -> Result<RaftResponse, CallFailed> {
         let transport = self.transport.borrow().clone();
         let Some(transport) = transport else {
             return Err(CallFailed { why: "this node has no connections yet".into(), may_have_been_done: false });
@@ -129,10 +129,10 @@ impl Link {
     }
 }
 
-/// Makes connections for openraft.
+/// Creates openraft's connections.
 pub(super) struct Connector(pub Rc<Link>);
 
-/// The way to one node.
+/// The connection to one node.
 pub(super) struct Connection {
     link: Rc<Link>,
     to: HostId,
@@ -151,16 +151,21 @@ impl RaftNetworkFactory<Types> for Connector {
 type Failed<E> = RPCError<Member, EmptyNode, RaftError<Member, E>>;
 
 impl Connection {
-    async fn ask<E: std::error::Error>(&self, request: Request, option: &RPCOption) -> Result<Answer, Failed<E>> {
+    async fn ask<E: std::error::Error>(
+        &self,
+        request: RaftRequest,
+        option: &RPCOption,
+    ) -> Result<RaftResponse, Failed<E>> {
         let asked = self.link.ask(self.to, &request, option.hard_ttl()).await;
         asked.map_err(|failed| RPCError::Unreachable(Unreachable::new(&failed)))
     }
 
-    /// Tells the node that it has lost what it had acknowledged, and openraft, which would not bear it, that the node does not answer.
+    /// Informs the node that it has lost entries that it had acknowledged. openraft gets the error
+    /// that the node is unreachable, because it asserts that this loss never happens.
     async fn forgot(&self, acknowledged: Position, limit: Duration) -> Failed<Infallible> {
         let why = format!("it has lost what it had acknowledged, up to change {}", acknowledged.index);
-        match self.link.ask(self.to, &Request::Forgotten(acknowledged), limit).await {
-            Ok(Answer::Failed(_)) | Err(_) => {}
+        match self.link.ask(self.to, &RaftRequest::Forgotten(acknowledged), limit).await {
+            Ok(RaftResponse::Failed(_)) | Err(_) => {}
             Ok(other) => {
                 tracing::warn!(node = %self.to, why, answer = ?other, "a member of the metadata group is left out")
             }
@@ -168,10 +173,10 @@ impl Connection {
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))
     }
 
-    /// An answer that says why not, or makes no sense.
-    fn refused<E: std::error::Error>(&self, answer: Answer) -> Failed<E> {
+    /// The error for a response that refuses or is unexpected.
+    fn refused<E: std::error::Error>(&self, answer: RaftResponse) -> Failed<E> {
         let why = match answer {
-            Answer::Failed(why) => why,
+            RaftResponse::Failed(why) => why,
             other => format!("node {} answers with {other:?}", self.to),
         };
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))
@@ -188,7 +193,7 @@ impl RaftNetwork<Types> for Connection {
         rpc: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Member>, RPCError<Member, EmptyNode, RaftError<Member>>> {
-        let request = Request::Append {
+        let request = RaftRequest::Append {
             vote: rpc.vote.into(),
             previous: positions(rpc.prev_log_id),
             entries: rpc.entries.iter().map(Record::from).collect(),
@@ -196,20 +201,20 @@ impl RaftNetwork<Types> for Connection {
         };
         let (term, previous) = (rpc.vote.leader_id.term, positions(rpc.prev_log_id));
         match self.ask::<Infallible>(request, &option).await? {
-            Answer::Appended => {
+            RaftResponse::Appended => {
                 let last = rpc.entries.last().map(|entry| entry.log_id.into()).or(previous);
                 self.acknowledged.upto(term, last, positions(rpc.leader_commit));
                 Ok(AppendEntriesResponse::Success)
             }
-            Answer::AppendedUpTo(last) => {
+            RaftResponse::AppendedUpTo(last) => {
                 self.acknowledged.upto(term, last, positions(rpc.leader_commit));
                 Ok(AppendEntriesResponse::PartialSuccess(last.map(LogId::from)))
             }
-            Answer::Conflict => match self.acknowledged.lost(term, previous) {
+            RaftResponse::Conflict => match self.acknowledged.lost(term, previous) {
                 Some(acknowledged) => Err(self.forgot(acknowledged, option.hard_ttl()).await),
                 None => Ok(AppendEntriesResponse::Conflict),
             },
-            Answer::HigherVote(vote) => Ok(AppendEntriesResponse::HigherVote(vote.into())),
+            RaftResponse::HigherVote(vote) => Ok(AppendEntriesResponse::HigherVote(vote.into())),
             other => Err(self.refused(other)),
         }
     }
@@ -222,9 +227,9 @@ impl RaftNetwork<Types> for Connection {
     {
         let head = SnapshotHead::of(rpc.meta.last_log_id, &rpc.meta.last_membership);
         let request =
-            Request::Snapshot { vote: rpc.vote.into(), head, offset: rpc.offset, data: rpc.data, done: rpc.done };
+            RaftRequest::Snapshot { vote: rpc.vote.into(), head, offset: rpc.offset, data: rpc.data, done: rpc.done };
         match self.ask::<InstallSnapshotError>(request, &option).await? {
-            Answer::Snapshot(vote) => Ok(InstallSnapshotResponse { vote: vote.into() }),
+            RaftResponse::Snapshot(vote) => Ok(InstallSnapshotResponse { vote: vote.into() }),
             other => Err(self.refused(other)),
         }
     }
@@ -234,9 +239,9 @@ impl RaftNetwork<Types> for Connection {
         rpc: VoteRequest<Member>,
         option: RPCOption,
     ) -> Result<VoteResponse<Member>, RPCError<Member, EmptyNode, RaftError<Member>>> {
-        let request = Request::Vote { vote: rpc.vote.into(), last: positions(rpc.last_log_id) };
+        let request = RaftRequest::Vote { vote: rpc.vote.into(), last: positions(rpc.last_log_id) };
         match self.ask::<Infallible>(request, &option).await? {
-            Answer::Vote { vote, granted, last } => {
+            RaftResponse::Vote { vote, granted, last } => {
                 Ok(VoteResponse { vote: vote.into(), vote_granted: granted, last_log_id: last.map(LogId::from) })
             }
             other => Err(self.refused(other)),
@@ -248,13 +253,13 @@ impl RaftNetwork<Types> for Connection {
     }
 }
 
-/// Carries out what openraft on another node asked of this one's.
-pub(super) async fn answer(raft: &openraft::Raft<Types>, request: Request) -> Answer {
-    fn failed(error: impl std::fmt::Display) -> Answer {
-        Answer::Failed(error.to_string())
+/// Passes a request of another node's openraft to this node's.
+pub(super) async fn answer(raft: &openraft::Raft<Types>, request: RaftRequest) -> RaftResponse {
+    fn failed(error: impl std::fmt::Display) -> RaftResponse {
+        RaftResponse::Failed(error.to_string())
     }
     match request {
-        Request::Append { vote, previous, entries, committed } => {
+        RaftRequest::Append { vote, previous, entries, committed } => {
             let rpc = AppendEntriesRequest {
                 vote: Vote::from(vote),
                 prev_log_id: previous.map(LogId::from),
@@ -262,34 +267,34 @@ pub(super) async fn answer(raft: &openraft::Raft<Types>, request: Request) -> An
                 leader_commit: committed.map(LogId::from),
             };
             match raft.append_entries(rpc).await {
-                Ok(AppendEntriesResponse::Success) => Answer::Appended,
-                Ok(AppendEntriesResponse::PartialSuccess(last)) => Answer::AppendedUpTo(positions(last)),
-                Ok(AppendEntriesResponse::Conflict) => Answer::Conflict,
-                Ok(AppendEntriesResponse::HigherVote(vote)) => Answer::HigherVote(vote.into()),
+                Ok(AppendEntriesResponse::Success) => RaftResponse::Appended,
+                Ok(AppendEntriesResponse::PartialSuccess(last)) => RaftResponse::AppendedUpTo(positions(last)),
+                Ok(AppendEntriesResponse::Conflict) => RaftResponse::Conflict,
+                Ok(AppendEntriesResponse::HigherVote(vote)) => RaftResponse::HigherVote(vote.into()),
                 Err(error) => failed(error),
             }
         }
-        Request::Vote { vote, last } => {
+        RaftRequest::Vote { vote, last } => {
             let rpc = VoteRequest { vote: vote.into(), last_log_id: last.map(LogId::from) };
             match raft.vote(rpc).await {
                 Ok(VoteResponse { vote, vote_granted, last_log_id }) => {
-                    Answer::Vote { vote: vote.into(), granted: vote_granted, last: positions(last_log_id) }
+                    RaftResponse::Vote { vote: vote.into(), granted: vote_granted, last: positions(last_log_id) }
                 }
                 Err(error) => failed(error),
             }
         }
-        Request::Snapshot { vote, head, offset, data, done } => {
+        RaftRequest::Snapshot { vote, head, offset, data, done } => {
             let rpc = InstallSnapshotRequest { vote: vote.into(), meta: head.meta(), offset, data, done };
             match raft.install_snapshot(rpc).await {
-                Ok(InstallSnapshotResponse { vote }) => Answer::Snapshot(vote.into()),
+                Ok(InstallSnapshotResponse { vote }) => RaftResponse::Snapshot(vote.into()),
                 Err(error) => failed(error),
             }
         }
-        Request::MayElect { .. }
-        | Request::Propose(_)
-        | Request::ReadIndex
-        | Request::Reached(_)
-        | Request::Forgotten(_) => failed("this is not for openraft"),
+        RaftRequest::MayElect { .. }
+        | RaftRequest::Propose(_)
+        | RaftRequest::ReadIndex
+        | RaftRequest::Reached(_)
+        | RaftRequest::Forgotten(_) => failed("this is not for openraft"),
     }
 }
 
@@ -298,47 +303,48 @@ mod tests {
     use super::*;
     use crate::raft::stored::{Members, Payload};
 
-    /// Every message of this release, as it is sent. A change here means that nodes of two releases do not understand each other.
+    /// The bytes of every message of this release. If they change, nodes of two releases cannot
+    /// decode each other's messages.
     #[test]
     fn the_form_of_messages_stays() {
         let node = Uuid::from_u128(1);
         let at = Position { term: 2, leader: node, index: 3 };
-        let vote = Ballot { term: 2, node, committed: true };
+        let vote = StoredVote { term: 2, node, committed: true };
         let mut place = vec![2, 16];
         place.extend_from_slice(node.as_bytes());
-        let mut ballot = place.clone();
-        ballot.push(1);
+        let mut vote_bytes = place.clone();
+        vote_bytes.push(1);
         place.push(3);
         let bytes = |parts: &[&[u8]]| [&[1][..], &parts.concat()].concat();
         let record = Record { at, payload: Payload::Blank };
-        let append = Request::Append { vote, previous: Some(at), entries: vec![record], committed: None };
-        assert_eq!(encode(&append), bytes(&[&[0], &ballot, &[1], &place, &[1], &place, &[0], &[0]]));
-        assert_eq!(encode(&Request::Vote { vote, last: None }), bytes(&[&[1], &ballot, &[0]]));
-        assert_eq!(encode(&Request::MayElect { last: Some(at) }), bytes(&[&[3, 1], &place]));
-        assert_eq!(encode(&Request::Propose(vec![7])), bytes(&[&[4, 1, 7]]));
-        assert_eq!(encode(&Request::ReadIndex), bytes(&[&[5]]));
-        assert_eq!(encode(&Request::Reached(9)), bytes(&[&[6, 9]]));
-        assert_eq!(encode(&Request::Forgotten(at)), bytes(&[&[7], &place]));
+        let append = RaftRequest::Append { vote, previous: Some(at), entries: vec![record], committed: None };
+        assert_eq!(encode(&append), bytes(&[&[0], &vote_bytes, &[1], &place, &[1], &place, &[0], &[0]]));
+        assert_eq!(encode(&RaftRequest::Vote { vote, last: None }), bytes(&[&[1], &vote_bytes, &[0]]));
+        assert_eq!(encode(&RaftRequest::MayElect { last: Some(at) }), bytes(&[&[3, 1], &place]));
+        assert_eq!(encode(&RaftRequest::Propose(vec![7])), bytes(&[&[4, 1, 7]]));
+        assert_eq!(encode(&RaftRequest::ReadIndex), bytes(&[&[5]]));
+        assert_eq!(encode(&RaftRequest::Reached(9)), bytes(&[&[6, 9]]));
+        assert_eq!(encode(&RaftRequest::Forgotten(at)), bytes(&[&[7], &place]));
         let head = SnapshotHead { last: None, members_at: None, members: Members { voters: vec![], all: vec![] } };
-        let snapshot = Request::Snapshot { vote, head, offset: 5, data: vec![9], done: true };
-        assert_eq!(encode(&snapshot), bytes(&[&[2], &ballot, &[0, 0, 0, 0], &[5, 1, 9, 1]]));
+        let snapshot = RaftRequest::Snapshot { vote, head, offset: 5, data: vec![9], done: true };
+        assert_eq!(encode(&snapshot), bytes(&[&[2], &vote_bytes, &[0, 0, 0, 0], &[5, 1, 9, 1]]));
         let answers = [
-            (Answer::Appended, bytes(&[&[0]])),
-            (Answer::AppendedUpTo(Some(at)), bytes(&[&[1, 1], &place])),
-            (Answer::Conflict, bytes(&[&[2]])),
-            (Answer::HigherVote(vote), bytes(&[&[3], &ballot])),
-            (Answer::Vote { vote, granted: false, last: None }, bytes(&[&[4], &ballot, &[0, 0]])),
-            (Answer::Snapshot(vote), bytes(&[&[5], &ballot])),
-            (Answer::MayElect(true), bytes(&[&[6, 1]])),
-            (Answer::Proposed { outcome: Outcome::Stale, index: 4 }, bytes(&[&[7, 1, 4]])),
-            (Answer::Index(4), bytes(&[&[8, 4]])),
-            (Answer::NotLeader(None), bytes(&[&[9, 0]])),
-            (Answer::Unknown("x".into()), bytes(&[&[10, 1, b'x']])),
-            (Answer::Failed("y".into()), bytes(&[&[11, 1, b'y']])),
+            (RaftResponse::Appended, bytes(&[&[0]])),
+            (RaftResponse::AppendedUpTo(Some(at)), bytes(&[&[1, 1], &place])),
+            (RaftResponse::Conflict, bytes(&[&[2]])),
+            (RaftResponse::HigherVote(vote), bytes(&[&[3], &vote_bytes])),
+            (RaftResponse::Vote { vote, granted: false, last: None }, bytes(&[&[4], &vote_bytes, &[0, 0]])),
+            (RaftResponse::Snapshot(vote), bytes(&[&[5], &vote_bytes])),
+            (RaftResponse::MayElect(true), bytes(&[&[6, 1]])),
+            (RaftResponse::Proposed { outcome: Outcome::Stale, index: 4 }, bytes(&[&[7, 1, 4]])),
+            (RaftResponse::Index(4), bytes(&[&[8, 4]])),
+            (RaftResponse::NotLeader(None), bytes(&[&[9, 0]])),
+            (RaftResponse::Unknown("x".into()), bytes(&[&[10, 1, b'x']])),
+            (RaftResponse::Failed("y".into()), bytes(&[&[11, 1, b'y']])),
         ];
         for (answer, expected) in answers {
             assert_eq!(encode(&answer), expected, "{answer:?}");
-            assert_eq!(decode::<Answer>(&expected), Ok(answer));
+            assert_eq!(decode::<RaftResponse>(&expected), Ok(answer));
         }
     }
 }

@@ -12,7 +12,7 @@ struct Three {
 }
 
 impl Three {
-    /// Three voters, all of which know one command.
+    /// Three voters with one command in their logs.
     async fn new(name: &str) -> (Three, Vec<Rc<Group>>) {
         let it = Three { scratch: Scratch::new(name), net: Rc::default() };
         let mut groups = Vec::new();
@@ -60,7 +60,7 @@ impl Three {
         group.expect("it runs").stop().await;
     }
 
-    /// Puts another directory in the place of a node's.
+    /// Replaces a node's directory by another one.
     fn put_back(&self, n: u8, from: &Path) {
         std::fs::remove_dir_all(self.dir(n)).expect("removed");
         copy(from, &self.dir(n));
@@ -111,7 +111,7 @@ fn a_history_that_others_have_decided_differently_is_refused() {
         three.down(1).await;
         three.down(2).await;
         three.put_back(2, &old);
-        // Neither of these two knows what was decided last.
+        // Neither of these two nodes has the last committed entry.
         let others = [three.up(2).await, three.up(3).await];
         three.decide(&others, 3).await;
         let first = three.up(1).await;

@@ -1,4 +1,5 @@
-//! openraft on a shard's tasks, clock and random numbers, so that a simulated cluster does the same for the same seed.
+//! Runs openraft on a shard's tasks, clock and random numbers, so that a simulated cluster is
+//! reproducible from its seed.
 
 use openraft::AsyncRuntime;
 use openraft::async_runtime::AsyncOneshotSendExt;
@@ -9,15 +10,15 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The shard that runs.
+/// The current shard.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Shard;
 
-/// A wait of a length of time.
+/// A timer.
 type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 pin_project_lite::pin_project! {
-    /// A future that is given so much time.
+    /// A future with a time limit.
     pub struct Limited<T> {
         #[pin]
         future: T,

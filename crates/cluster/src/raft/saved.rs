@@ -1,17 +1,18 @@
-//! How far this node's snapshot goes: what openraft has cut off the log, at the same time as it has a leader's snapshot saved, stays until
-//! the snapshot is there.
+//! Orders snapshots and log purges: entries are purged only once a durable snapshot has them.
 //!
-//! A crash between the two would leave a log whose beginning is nowhere: the node would carry out what follows on a state that lacks it.
+//! openraft purges the log at the same time as it has a leader's snapshot saved. A crash between
+//! the two would leave a log without its beginning. The node would then apply the rest to a state
+//! that lacks that part.
 
 use super::LogId;
 use rt::sync::{Cancel, Notify, Semaphore, SemaphorePermit};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 
-/// Pause before a snapshot is written again for which the disk had no room.
+/// The pause before a snapshot is written again for which the disk had no room.
 const NO_ROOM: Duration = Duration::from_secs(1);
 
-/// The latest snapshot on the disk.
+/// The latest durable snapshot.
 pub(super) struct Saved {
     /// One snapshot at a time.
     turn: Semaphore,
@@ -22,7 +23,7 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// A snapshot of the entries up to this one is there.
+    /// The state when a snapshot of the entries up to `upto` exists.
     pub fn new(upto: Option<LogId>) -> Saved {
         Saved {
             turn: Semaphore::new(1),
@@ -33,25 +34,27 @@ impl Saved {
         }
     }
 
-    /// The right to save a snapshot of the entries up to this one; none if there is one as good: the log may be cut to its measure by now.
+    /// Acquires the right to save a snapshot of the entries up to `upto`. `None` if there is one at
+    /// least as recent: the log may already be purged up to it.
     pub async fn turn(&self, upto: Option<LogId>) -> Option<SemaphorePermit<'_>> {
         let turn = self.turn.acquire().await.ok()?;
         (self.upto.get() < upto).then_some(turn)
     }
 
-    /// There is one of the entries up to this one now.
+    /// A snapshot of the entries up to `upto` is durable now.
     pub fn reaches(&self, upto: Option<LogId>) {
         self.upto.set(self.upto.get().max(upto));
         self.changed.notify_waiters();
     }
 
-    /// None will be saved any more.
+    /// No further snapshot will be saved.
     pub fn fails(&self, why: String) {
         self.failed.replace(Some(why));
         self.changed.notify_waiters();
     }
 
-    /// Waits until a snapshot has the entries up to this one. The error says why none will.
+    /// Waits until a durable snapshot includes the entry `id`. The error says why there will be
+    /// none.
     pub async fn has(&self, id: LogId) -> Result<(), String> {
         loop {
             let changed = self.changed.notified();
@@ -65,12 +68,12 @@ impl Saved {
         }
     }
 
-    /// Waits before a snapshot is written again. False when the group is to end instead.
+    /// Waits before a snapshot is written again. False if the group is stopping.
     pub async fn pause(&self) -> bool {
         self.stop.unless(rt::time::sleep(NO_ROOM)).await.is_some()
     }
 
-    /// Nobody waits for room any more.
+    /// Ends all waiting for free disk space.
     pub fn stop(&self) {
         self.stop.cancel();
     }

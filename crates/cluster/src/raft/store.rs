@@ -1,7 +1,7 @@
-//! openraft's log on the engine's.
+//! openraft's log storage on top of the engine's Raft log.
 
 use super::saved::Saved;
-use super::stored::{Ballot, Members, Opened, Position, Record, decode, encode};
+use super::stored::{Members, Opened, Position, Record, StoredVote, decode, encode};
 use super::{Entry, LogId, StorageError, Types, Vote};
 use bytes::Bytes;
 use engine::raft_log::RaftLog;
@@ -13,13 +13,13 @@ use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 
-/// The log. Clones are the same log.
+/// The log. Clones share it.
 #[derive(Clone)]
 pub(super) struct Store {
     log: Rc<RaftLog>,
     saved: Rc<Saved>,
     host: HostId,
-    /// This node alone decides: what it has written down is committed.
+    /// This node is the only voter, so every durable entry is committed.
     alone: Rc<Cell<bool>>,
 }
 
@@ -76,17 +76,18 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError> {
-        let saved = self.log.save_vote(encode(&Ballot::from(*vote)).into()).await;
+        let saved = self.log.save_vote(encode(&StoredVote::from(*vote)).into()).await;
         saved.map_err(|error| StorageIOError::write_vote(AnyError::new(&error)).into())
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, StorageError> {
         let understood = |bytes: Bytes| -> Result<Vote, String> {
-            let mut ballot = decode::<Ballot>(&bytes)?;
-            // A leader that was started again does not go on in its term, as openraft would let it: with an older log than it had it would
-            // put other entries in the places of those that it has forgotten, under the same ids.
-            ballot.committed &= self.alone.get() || ballot.node != self.host.0;
-            Ok(Vote::from(ballot))
+            let mut stored = decode::<StoredVote>(&bytes)?;
+            // openraft would let a restarted leader continue in its term. If its log is older than
+            // before, it would write other entries under the same ids as those that it has lost.
+            // Therefore a restarted leader must be elected again.
+            stored.committed &= self.alone.get() || stored.node != self.host.0;
+            Ok(Vote::from(stored))
         };
         let vote = self.log.vote().map(understood).transpose();
         vote.map_err(|why| StorageIOError::read_vote(AnyError::error(why)).into())
@@ -94,8 +95,8 @@ impl RaftLogStorage<Types> for Store {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), StorageError> {
         let Some(id) = committed else { return Ok(()) };
-        // What this node applies must be known to be committed when it starts again: its commitlog may hold writes to a table that the
-        // entry made. Who decides alone need not remember.
+        // After a restart, this node must know that what it applied is committed: its commitlog may
+        // hold writes to a table that the entry created. The only voter does not need this record.
         if self.alone.get() || self.log.committed().is_some_and(|known| known >= id.index) {
             return Ok(());
         }
@@ -121,7 +122,8 @@ impl RaftLogStorage<Types> for Store {
         }
         if let Some(first) = first {
             if let Some(from) = others_from {
-                // From here on it has to be written down what is committed: what this node has decided alone is.
+                // From this entry on, the committed index must be recorded. Everything before it is
+                // committed, because this node was the only voter.
                 let saved = self.log.save_committed(from - 1).await;
                 saved.map_err(|error| StorageError::from(StorageIOError::write_logs(AnyError::new(&error))))?;
             }
@@ -134,7 +136,7 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {
-        // Who was to decide alone from here on may not have to.
+        // The removed entries may include the one that made this node the only voter.
         self.alone.set(false);
         let truncated = self.log.truncate(log_id.index).await;
         truncated.map_err(|error| StorageIOError::write_logs(AnyError::new(&error)).into())
@@ -147,7 +149,8 @@ impl RaftLogStorage<Types> for Store {
         if let Some(bytes) = own.first() {
             let own = LogId::from(decode::<Record>(bytes).map_err(unreadable)?.at);
             if own != log_id {
-                // A snapshot of what was decided elsewhere: what follows here was never agreed upon.
+                // The snapshot holds other entries than this log, so the entries that follow here
+                // were never committed.
                 self.truncate(log_id).await?;
             }
         }

@@ -1,8 +1,10 @@
-//! What the group writes down: entries, votes and snapshots in a form of our own, that no release of openraft changes.
+//! The stored form of entries, votes and snapshots. It is our own, so that it does not change with
+//! openraft.
 //!
-//! Everything is (version, body by postcard). Structures here are append-only: a new field makes a new version.
+//! Everything is (version, body by postcard). The structures are append-only: a new field needs a
+//! new version.
 //!
-//! [`open`] reads a group back from its log, or makes the log of a new group of one.
+//! [`open`] restores a group from its log, or creates the log of a new group of one node.
 
 use super::{Command, Entry, LogId, Member, Membership, Vote};
 use bytes::Bytes;
@@ -17,13 +19,13 @@ use std::path::Path;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// The version of all that is written down.
+/// The version of the stored form.
 pub(super) const FORMAT: u8 = 1;
 
-/// The index of the entry with which a group begins.
+/// The index of a group's first entry.
 const FIRST_INDEX: u64 = 1;
 
-/// The place of an entry in the log, with the leader that made it.
+/// The position of an entry: its index in the log, and the term and leader that created it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Position {
     pub term: u64,
@@ -43,29 +45,30 @@ impl From<Position> for LogId {
     }
 }
 
-/// A vote.
+/// The stored form of a vote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Ballot {
+pub(super) struct StoredVote {
     pub term: u64,
     pub node: Uuid,
-    /// A majority gave it.
+    /// Whether a majority granted it.
     pub committed: bool,
 }
 
-impl From<Vote> for Ballot {
+impl From<Vote> for StoredVote {
     fn from(vote: Vote) -> Self {
-        Ballot { term: vote.leader_id.term, node: vote.leader_id.node_id.0, committed: vote.committed }
+        StoredVote { term: vote.leader_id.term, node: vote.leader_id.node_id.0, committed: vote.committed }
     }
 }
 
-impl From<Ballot> for Vote {
-    fn from(ballot: Ballot) -> Self {
-        let node = Member(ballot.node);
-        if ballot.committed { Vote::new_committed(ballot.term, node) } else { Vote::new(ballot.term, node) }
+impl From<StoredVote> for Vote {
+    fn from(stored: StoredVote) -> Self {
+        let node = Member(stored.node);
+        if stored.committed { Vote::new_committed(stored.term, node) } else { Vote::new(stored.term, node) }
     }
 }
 
-/// Who is in the group. Two lists of voters while it changes: a majority of each has to agree.
+/// The members of the group. During a membership change there are two lists of voters, each of
+/// which needs a majority.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Members {
     pub voters: Vec<Vec<Uuid>>,
@@ -73,12 +76,12 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// A group of one.
+    /// A group of one node.
     pub fn only(host: HostId) -> Members {
         Members { voters: vec![vec![host.0]], all: vec![host.0] }
     }
 
-    /// Whether this node alone decides.
+    /// Whether this node is the only voter.
     pub fn is_only(&self, host: HostId) -> bool {
         self.voters.iter().all(|voters| **voters == [host.0]) && !self.voters.is_empty()
     }
@@ -105,18 +108,18 @@ impl From<&Members> for Configuration {
     }
 }
 
-/// What an entry says. Append-only.
+/// The content of an entry. Append-only.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Payload {
-    /// Nothing: a new leader's first entry.
+    /// Nothing: the first entry of a new leader.
     Blank,
     /// A command for the machine.
     Command(Vec<u8>),
-    /// Who is in the group from here on.
+    /// The members from this entry on.
     Members(Members),
 }
 
-/// An entry.
+/// The stored form of an entry.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub at: Position,
@@ -145,12 +148,12 @@ impl From<Record> for Entry {
     }
 }
 
-/// What a snapshot is of.
+/// The metadata of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SnapshotHead {
-    /// The last entry in it.
+    /// The last entry that it includes.
     pub last: Option<Position>,
-    /// Where its members were set.
+    /// The entry that set its members.
     pub members_at: Option<Position>,
     pub members: Members,
 }
@@ -177,19 +180,19 @@ impl SnapshotHead {
     }
 }
 
-/// A snapshot as it is on disk.
+/// The stored form of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SnapshotFile {
     pub head: SnapshotHead,
     pub body: Vec<u8>,
 }
 
-/// The bytes of a value.
+/// Encodes a value.
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_extend(value, vec![FORMAT]).expect("plain values can be encoded")
 }
 
-/// The value that the bytes are of.
+/// Decodes a value.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     match bytes.split_first() {
         Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
@@ -198,21 +201,21 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
 }
 
-/// A group as it was read back.
+/// A group, restored from disk.
 pub struct Opened {
     pub(super) log: Rc<RaftLog>,
     pub(super) host: HostId,
-    /// Up to where the latest snapshot goes.
+    /// The last entry of the latest snapshot.
     pub(super) saved: Option<LogId>,
     pub(super) applied: Option<LogId>,
     pub(super) membership: Membership,
-    /// This node alone decides.
+    /// This node is the only voter.
     pub(super) alone: bool,
-    /// How many entries have been applied since the latest snapshot.
+    /// The number of entries applied since the latest snapshot.
     pub(super) since_snapshot: u64,
     /// The body of the latest snapshot.
     pub snapshot: Option<Vec<u8>>,
-    /// The commands after it that are known to be committed, in order.
+    /// The commands after the snapshot that are known to be committed, in order.
     pub commands: Vec<Vec<u8>>,
 }
 
@@ -220,8 +223,8 @@ fn damaged(dir: &Path, what: &str, why: String) -> JournalError {
     JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be understood: {why}") }
 }
 
-/// Opens the group of this node in `dir`. If there is none it is made, as a group of this node alone that begins with the snapshot that
-/// `first` gives; what was committed is then the snapshot.
+/// Opens the group of this node in `dir`. If there is none, creates a group of this node alone. Its
+/// log begins with the snapshot that `first` returns.
 pub async fn open<F>(dir: &Path, host: HostId, first: F) -> Result<Opened, JournalError>
 where
     F: AsyncFnOnce() -> Result<Vec<u8>, JournalError>,
@@ -239,7 +242,7 @@ where
     if let Some((purged, _)) = log.purged()
         && applied.is_none_or(|applied| applied.index < purged)
     {
-        // A snapshot is durable before the entries in it are purged.
+        // A snapshot is durable before its entries are purged.
         let why = format!("the entries up to {purged} are in no snapshot: `snapshot` is missing, or an old one");
         return Err(JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why });
     }
@@ -258,7 +261,7 @@ where
         Some(members) => members.is_only(host),
         None => Members::from(membership.membership()).is_only(host),
     };
-    // Who decides alone has decided what it wrote down.
+    // The durable entries of the only voter are committed.
     let committed = if alone { u64::MAX } else { log.committed().unwrap_or(0) };
     let (mut commands, mut since_snapshot) = (Vec::new(), 0);
     for record in records.into_iter().take_while(|record| record.at.index <= committed) {
@@ -281,7 +284,8 @@ where
     Ok(Opened { log: Rc::new(log), host, saved, applied, membership, alone, since_snapshot, snapshot, commands })
 }
 
-/// Refuses a directory that has a snapshot of a group and no log. A crash while a group is made leaves a snapshot of its first entry.
+/// Refuses a directory that has a snapshot and no log. A snapshot of the first entry is allowed: a
+/// crash during the creation of a group leaves one.
 async fn check_unused(dir: &Path) -> Result<(), JournalError> {
     let Some(bytes) = RaftLog::snapshot_in(dir).await? else { return Ok(()) };
     let snapshot = decode::<SnapshotFile>(&bytes).map_err(|why| damaged(dir, "the snapshot", why))?;
@@ -294,52 +298,55 @@ async fn check_unused(dir: &Path) -> Result<(), JournalError> {
     }
 }
 
-/// Opens the log of a node in `dir` that is yet to be added to a group, or was.
+/// Opens the log of a node in `dir` that is, or is to be, added to a group.
 pub async fn open_to_join(dir: &Path, host: HostId) -> Result<Opened, JournalError> {
-    // An empty log: its first entries, or a snapshot, come from the group.
+    // The log may be empty: the group sends its first entries or a snapshot.
     drop(RaftLog::open(dir).await?);
     let none = async || Err(JournalError::Failed("there is no log".into()));
     open(dir, host, none).await
 }
 
-/// Who decides alone leads: makes sure that the vote says so, so that nobody waits for an election.
+/// Makes the only voter the leader: ensures that its stored vote is for itself, so that no election
+/// is needed.
 async fn lead(dir: &Path, log: &RaftLog, host: HostId, applied: Option<LogId>) -> Result<(), JournalError> {
     let vote = log.vote().map(|vote| decode(&vote)).transpose();
-    let before: Option<Ballot> = vote.map_err(|why| damaged(dir, "the vote", why))?;
+    let before: Option<StoredVote> = vote.map_err(|why| damaged(dir, "the vote", why))?;
     if before.is_some_and(|vote| vote.committed && vote.node == host.0) {
         return Ok(());
     }
     let term = before.map_or(0, |vote| vote.term).max(applied.map_or(0, |applied| applied.leader_id.term)) + 1;
-    let ballot = Ballot { term, node: host.0, committed: true };
-    log.save_vote(encode(&ballot).into()).await
+    let vote = StoredVote { term, node: host.0, committed: true };
+    log.save_vote(encode(&vote).into()).await
 }
 
-/// Makes the log of a group of one, which its only member leads.
+/// Creates the log of a group of one node, with that node as the leader.
 async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalError> {
     let first = Position { term: 1, leader: host.0, index: FIRST_INDEX };
     let head = SnapshotHead { last: Some(first), members_at: Some(first), members: Members::only(host) };
-    let ballot = Ballot { term: 1, node: host.0, committed: true };
+    let vote = StoredVote { term: 1, node: host.0, committed: true };
     let file = SnapshotFile { head, body };
-    RaftLog::create(dir, &encode(&ballot), first.index, &encode(&first), &encode(&file)).await
+    RaftLog::create(dir, &encode(&vote), first.index, &encode(&first), &encode(&file)).await
 }
 
 impl Opened {
-    /// From now on the file at `path` says where the log ends, so that a start notices a log that was removed or cut off.
+    /// From now on the file at `path` records where the log ends, so that the next start notices a
+    /// log that was removed or cut off.
     pub async fn keep_end(&self, path: &Path) -> Result<(), JournalError> {
         let kept = self.log.keep_end(path).await;
         kept.map_err(|error| JournalError::Io { path: path.to_path_buf(), error })
     }
 
-    /// Whether this node decides alone.
+    /// Whether this node is the only voter.
     pub fn is_alone(&self) -> bool {
         self.alone
     }
 
-    /// Adds a command that is decided at once, and counts as applied. Only for a node that decides alone.
+    /// Appends a command that counts as committed and applied at once. Only if this node is the
+    /// only voter.
     pub async fn append(&mut self, command: Vec<u8>) -> Result<(), JournalError> {
         assert!(self.alone, "others have to agree");
-        let term = match self.log.vote().map(|vote| decode::<Ballot>(&vote)) {
-            Some(Ok(ballot)) => ballot.term,
+        let term = match self.log.vote().map(|vote| decode::<StoredVote>(&vote)) {
+            Some(Ok(stored)) => stored.term,
             _ => return Err(JournalError::Failed("there is no vote".into())),
         };
         let at = Position { term, leader: self.host.0, index: self.applied.map_or(1, |applied| applied.index + 1) };
@@ -350,7 +357,7 @@ impl Opened {
         Ok(())
     }
 
-    /// The id of the last purged entry, if there is one that can be understood.
+    /// Decodes the position of the last purged entry.
     pub(super) fn position(bytes: &Bytes) -> Result<LogId, String> {
         decode::<Position>(bytes).map(LogId::from)
     }
@@ -360,7 +367,7 @@ impl Opened {
 mod tests {
     use super::*;
 
-    /// The written form of each kind of record, byte by byte: a change here is a change of the format.
+    /// The stored bytes of each kind of record. If they change, the format changes.
     #[test]
     fn the_written_form_stays() {
         let id = Uuid::from_u128(0x0102);
@@ -376,10 +383,10 @@ mod tests {
         members.extend([1, 16]);
         members.extend_from_slice(id.as_bytes());
         assert_eq!(encode(&Record { at, payload: Payload::Members(Members::only(HostId(id))) }), with(&members));
-        let mut ballot = vec![FORMAT, 7, 16];
-        ballot.extend_from_slice(id.as_bytes());
-        ballot.push(1);
-        assert_eq!(encode(&Ballot { term: 7, node: id, committed: true }), ballot);
+        let mut vote_bytes = vec![FORMAT, 7, 16];
+        vote_bytes.extend_from_slice(id.as_bytes());
+        vote_bytes.push(1);
+        assert_eq!(encode(&StoredVote { term: 7, node: id, committed: true }), vote_bytes);
     }
 
     #[test]
@@ -396,8 +403,8 @@ mod tests {
             assert_eq!(decode::<Record>(&encode(&record)), Ok(record));
         }
         for committed in [false, true] {
-            let ballot = Ballot { term: 4, node: host.0, committed };
-            assert_eq!(Ballot::from(Vote::from(ballot)), ballot);
+            let vote = StoredVote { term: 4, node: host.0, committed };
+            assert_eq!(StoredVote::from(Vote::from(vote)), vote);
         }
         assert!(Members::only(host).is_only(host) && !two.is_only(host));
         assert!(decode::<Record>(&[FORMAT + 1, 0]).is_err() && decode::<Record>(&[]).is_err());

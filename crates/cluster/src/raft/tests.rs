@@ -1,4 +1,5 @@
-//! Groups in one process, joined by function calls. Crashes, elections and lost messages: `crates/sim/tests/all/raft.rs`.
+//! Groups in one process, connected by function calls. Crashes, elections and lost messages:
+//! `crates/sim/tests/all/raft.rs`.
 
 use super::*;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A list of commands; one that is empty is refused.
+/// A list of commands; an empty command is refused.
 #[derive(Default)]
 pub(super) struct Ledger(RefCell<Vec<Vec<u8>>>);
 
@@ -151,7 +152,7 @@ fn three_nodes_agree_and_one_alone_does_not() {
         for (n, (group, _)) in (1..).zip(&nodes) {
             group.connect(Rc::new(Way { net: net.clone(), own: host(n) }));
         }
-        // Far behind: they begin with a snapshot.
+        // These nodes are far behind, so they begin with a snapshot.
         first.add(host(2)).await.expect("added");
         first.add(host(3)).await.expect("added");
         nodes[1].0.barrier(soon()).await.expect("there is a leader");
@@ -206,7 +207,7 @@ fn a_member_without_a_vote_can_be_removed() {
     });
 }
 
-/// A node that has no group yet, and waits to be added to one.
+/// A node without a group, which waits to be added to one.
 pub(super) async fn join(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     let opened = stored::open_to_join(dir, host).await.expect("opened");
     let ledger = Rc::new(Ledger::default());
@@ -214,7 +215,8 @@ pub(super) async fn join(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     (group, ledger)
 }
 
-/// A node's own snapshot is still to be written when it gets a later one of the leader, to whose measure the log is cut.
+/// A node has yet to write its own snapshot when it receives a later one of the leader. The log is
+/// then cut to the leader's snapshot.
 #[test]
 fn a_snapshot_never_gives_way_to_an_earlier_one() {
     use openraft::storage::RaftStateMachine;

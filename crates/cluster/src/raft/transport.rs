@@ -1,4 +1,4 @@
-//! The group's messages over the wire between nodes.
+//! Carries the group's messages over internode.
 
 use super::group::Group;
 use super::network::{CallFailed, Transport};
@@ -12,13 +12,13 @@ use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
 
-/// The shard that keeps the group, on every node.
+/// The shard that runs the group, on every node.
 const SHARD: u16 = 0;
 
-/// The wire, as the group uses it.
-struct Wire(Rc<Internode>);
+/// Internode as the group's transport.
+struct InternodeTransport(Rc<Internode>);
 
-impl Transport for Wire {
+impl Transport for InternodeTransport {
     fn call(&self, to: HostId, message: Bytes, limit: Duration) -> LocalBoxFuture<'static, Result<Bytes, CallFailed>> {
         let internode = self.0.clone();
         let failed =
@@ -31,13 +31,13 @@ impl Transport for Wire {
     }
 }
 
-/// Joins the group of this node with those of the others. On shard 0.
+/// Connects this node's group with those of the other nodes. On shard 0.
 pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
     let (answering, liveness) = (Rc::downgrade(group), Rc::downgrade(internode));
     internode.serve(Verb::Raft, move |caller, message| {
         let group = answering.upgrade();
-        // Of two nodes with one host id (a copied data directory) only the one that is known takes
-        // part in the group.
+        // Of two nodes with one host id (a copied data directory), only the one at the known
+        // address takes part in the group.
         let liveness = liveness.upgrade().map(|internode| internode.liveness());
         let answers_elsewhere = liveness.and_then(|liveness| liveness.answers_elsewhere(caller.host, caller.address));
         async move {
@@ -50,5 +50,5 @@ pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
             answer.map(Pieces::from).map_err(|why| Refusal::new(RefusalCode::Failed, why))
         }
     });
-    group.connect(Rc::new(Wire(internode.clone())));
+    group.connect(Rc::new(InternodeTransport(internode.clone())));
 }

@@ -1,7 +1,8 @@
-//! Where the copies of a new table's tablets go: over datacenters, racks, nodes and shards. Pure.
+//! Chooses the replicas of a new table's tablets from datacenters, racks, nodes and shards. Pure.
 //!
-//! A tablet has at most one copy on a node. Its copies in a datacenter spread over the racks as evenly as their nodes allow. Among the
-//! nodes that are left the one with the fewest tablets for its shards is taken, and on it the shard with the fewest.
+//! A node gets at most one replica of a tablet. The replicas in a datacenter are spread over its
+//! racks as evenly as the nodes allow. Within these limits, the node with the fewest tablets per
+//! shard is chosen, and on that node the shard with the fewest tablets.
 
 use super::strategy::{Replication, StrategyError, check_racks};
 use super::{MAX_LOG2_COUNT, TabletMap, TabletReplica};
@@ -18,18 +19,18 @@ pub struct Host {
     pub datacenter: String,
     /// Its rack.
     pub rack: String,
-    /// How many tablets each of its shards has already; as long as it has shards, at least one.
+    /// Tablets of each shard. A host without shards gets no tablets.
     pub load: Vec<u32>,
 }
 
 impl Host {
-    /// Tablets on it and its shards, as a fraction.
+    /// The node's tablets and shards, as a fraction.
     fn fullness(&self) -> (u64, u64) {
         (self.load.iter().map(|load| u64::from(*load)).sum(), self.load.len() as u64)
     }
 }
 
-/// How many nodes each datacenter has.
+/// The number of nodes of each datacenter.
 pub fn nodes_by_datacenter(hosts: &[Host]) -> BTreeMap<String, u32> {
     let mut nodes = BTreeMap::new();
     for host in hosts {
@@ -38,8 +39,8 @@ pub fn nodes_by_datacenter(hosts: &[Host]) -> BTreeMap<String, u32> {
     nodes
 }
 
-/// Places `count` tablets, a power of two, and counts them in the hosts' loads. Where `racks` lists racks of a datacenter, each of
-/// these racks gets one copy.
+/// Places `count` tablets, a power of two, and adds them to the hosts' loads. If `racks` lists
+/// racks of a datacenter, each of these racks gets one replica.
 pub fn place(
     count: u32,
     replication: &Replication,
@@ -132,7 +133,7 @@ mod tests {
         Replication::ByDatacenter(entries.iter().map(|(name, factor)| (name.to_string(), *factor)).collect())
     }
 
-    /// How many tablets each host has.
+    /// The number of tablets of each host.
     fn totals(hosts: &[Host]) -> Vec<u32> {
         hosts.iter().map(|host| host.load.iter().sum()).collect()
     }
@@ -142,7 +143,7 @@ mod tests {
         let cases: Vec<(&str, Replication, u32, Vec<u32>)> = vec![
             ("a/1:2 a/2:2 a/3:2", factors(&[("a", 3)]), 16, vec![16, 16, 16]),
             ("a/1:2 a/1:2 a/1:2", factors(&[("a", 2)]), 64, vec![43, 43, 42]),
-            // As each rack has one copy of everything, the nodes of the larger rack have less each.
+            // Each rack has one replica of everything, so each node of the larger rack has fewer.
             ("a/1:2 a/1:2 a/2:2", factors(&[("a", 2)]), 16, vec![8, 8, 16]),
             // Larger nodes get more.
             ("a/1:1 a/1:3", factors(&[("a", 1)]), 16, vec![4, 12]),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_nodes_are_told() {
+    fn too_few_nodes_are_an_error() {
         let none = BTreeMap::new();
         let refused = place(1, &factors(&[("a", 3)]), &none, &mut hosts("a/1:1 a/2:1")).expect_err("two nodes");
         assert_eq!(refused, StrategyError::TooFewNodes { datacenter: "a".into(), factor: 3 });

@@ -1,30 +1,33 @@
-//! Replication strategies: how many copies of a tablet each datacenter gets, and whether there are nodes enough for them. Pure.
+//! Replication strategies: the number of replicas of a tablet in each datacenter, and whether there
+//! are enough nodes. Pure.
 //!
-//! `NetworkTopologyStrategy` names a factor for each datacenter; `replication_factor` stands for all those that it does not name.
-//! Instead of a number a datacenter may have a list of racks: one copy in each of them. Options keep it as a list of CQL, such as
-//! `['r1', 'r2']`. `SimpleStrategy` counts nodes without looking at datacenters: for placement and levels all nodes are then one datacenter.
+//! `NetworkTopologyStrategy` names a factor for each datacenter; `replication_factor` applies to
+//! the datacenters that it does not name. A datacenter may have a list of racks instead of a
+//! number: each rack gets one replica. Options store it as a CQL list, such as `['r1', 'r2']`.
+//! `SimpleStrategy` ignores datacenters: for placement and consistency levels all nodes form one
+//! datacenter.
 
 use model::options::OptionMap;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// The option that counts copies without naming a datacenter.
+/// The option that gives a factor without naming a datacenter.
 pub const FACTOR: &str = "replication_factor";
-/// Counts nodes, not datacenters.
+/// The strategy that ignores datacenters.
 pub const SIMPLE: &str = "SimpleStrategy";
-/// Counts nodes of each datacenter.
+/// The strategy with a factor for each datacenter.
 pub const NETWORK_TOPOLOGY: &str = "NetworkTopologyStrategy";
 
-/// How many copies there are to be.
+/// The number of replicas of each tablet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Replication {
-    /// So many, wherever.
+    /// This number on any nodes.
     Simple(u32),
-    /// So many in each of these datacenters; none in others.
+    /// This number in each of these datacenters, and none elsewhere.
     ByDatacenter(BTreeMap<String, u32>),
 }
 
-/// Replication options that cannot be. The texts are those that clients of ScyllaDB know.
+/// Invalid replication options. The texts are those of ScyllaDB.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StrategyError {
     /// A factor that is not a number.
@@ -33,39 +36,39 @@ pub enum StrategyError {
     /// `SimpleStrategy` without a factor.
     #[error("SimpleStrategy requires a replication_factor strategy option.")]
     NoFactor,
-    /// A name that is no datacenter.
+    /// An option that is not the name of a datacenter.
     #[error("Unrecognized strategy option {{{0}}} passed to org.apache.cassandra.locator.NetworkTopologyStrategy")]
     UnknownDatacenter(String),
-    /// More copies than nodes.
+    /// More replicas than nodes in a datacenter.
     #[error("Datacenter {datacenter} doesn't have enough nodes for replication_factor={factor}")]
     TooFewNodes {
-        /// Where.
+        /// The datacenter.
         datacenter: String,
-        /// Copies wanted there.
+        /// Requested replicas.
         factor: u32,
     },
-    /// More copies than nodes, with `SimpleStrategy`.
+    /// More replicas than nodes, with `SimpleStrategy`.
     #[error("The cluster doesn't have enough nodes for replication_factor={0}")]
     TooFewInAll(u32),
-    /// A rack of a list that no node of the datacenter is in.
+    /// A rack list names a rack that has no node in the datacenter.
     #[error("Rack {rack} doesn't exist in datacenter {datacenter}")]
     UnknownRack {
-        /// Where.
+        /// The datacenter.
         datacenter: String,
         /// The rack.
         rack: String,
     },
-    /// A class that does not exist.
+    /// An unknown strategy class.
     #[error("Unable to find replication strategy class 'org.apache.cassandra.locator.{0}'")]
     UnknownClass(String),
 }
 
-/// A class without its package.
+/// A class name without its package.
 pub fn short_class(class: &str) -> &str {
     class.rsplit('.').next().unwrap_or(class)
 }
 
-/// The stored form of a list of racks; no racks are no copies.
+/// The stored form of a rack list. An empty list is stored as a factor of 0.
 pub fn rack_list(racks: &[String]) -> String {
     if racks.is_empty() {
         return "0".to_owned();
@@ -74,7 +77,7 @@ pub fn rack_list(racks: &[String]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// The racks of a stored list; none if the option is not a list.
+/// The racks of a stored list; `None` if the option is not a list.
 pub fn racks_of(text: &str) -> Option<Vec<String>> {
     let mut rest = text.strip_prefix('[')?.strip_suffix(']')?;
     let mut racks = Vec::new();
@@ -103,17 +106,18 @@ pub fn racks_of(text: &str) -> Option<Vec<String>> {
     }
 }
 
-/// How many copies a stored factor or list of racks asks for.
+/// The number of replicas that a stored factor or rack list requests.
 pub fn copies(text: &str) -> Option<u32> {
     text.parse().ok().or_else(|| racks_of(text).map(|racks| racks.len() as u32))
 }
 
-/// The racks to which a keyspace's options restrict the copies, by datacenter. Datacenters with a number are not in it.
+/// The racks to which a keyspace's options restrict replicas, by datacenter. Datacenters with a
+/// numeric factor are left out.
 pub fn racks_by_datacenter(options: &OptionMap) -> BTreeMap<String, Vec<String>> {
     options.iter().filter_map(|(name, text)| Some((name.clone(), racks_of(text)?))).collect()
 }
 
-/// Refuses lists that name a rack without a node. `known` has the racks of each datacenter.
+/// Refuses a list that names a rack without a node. `known` says whether a datacenter has a rack.
 pub fn check_racks<'a>(
     lists: &BTreeMap<String, Vec<String>>,
     known: impl Fn(&str, &str) -> bool + 'a,
@@ -133,7 +137,7 @@ fn number(text: &str) -> Result<u32, StrategyError> {
 }
 
 impl Replication {
-    /// What a keyspace's stored or written options mean in a cluster with these datacenters.
+    /// Interprets a keyspace's options in a cluster with these datacenters.
     pub fn of<'a>(
         options: &OptionMap,
         datacenters: impl IntoIterator<Item = &'a str>,
@@ -165,7 +169,7 @@ impl Replication {
         }
     }
 
-    /// How many copies there are in all.
+    /// The total number of replicas.
     pub fn total(&self) -> u32 {
         match self {
             Replication::Simple(factor) => *factor,
@@ -173,7 +177,7 @@ impl Replication {
         }
     }
 
-    /// Refuses more copies than nodes; `nodes` says how many a datacenter has.
+    /// Refuses more replicas than nodes. `nodes` has the number of nodes of each datacenter.
     pub fn check(&self, nodes: &BTreeMap<String, u32>) -> Result<(), StrategyError> {
         match self {
             Replication::Simple(factor) if *factor > nodes.values().sum() => Err(StrategyError::TooFewInAll(*factor)),

@@ -1,7 +1,8 @@
-//! The stages of a tablet's transition, and which copies are written to and read from in each. Pure.
+//! The stages of a tablet's transition, and the replicas that each stage reads and writes. Pure.
 //!
-//! The names of the stages are stored and shown as text, so they never change. `topology/mover.rs`
-//! advances a tablet from stage to stage; the coordinator only asks what a stage means for it.
+//! The names of the stages are stored and shown as text, so they never change.
+//! `topology/migration_driver.rs` advances a tablet from stage to stage. The coordinator asks a
+//! stage for its read set and its write set.
 
 use super::TabletReplica;
 use crate::metadata::TransitionDefinition;
@@ -9,7 +10,7 @@ use model::id::TableId;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-/// The copies of one tablet.
+/// The replicas of one tablet.
 pub type Replicas = SmallVec<[TabletReplica; 1]>;
 
 macro_rules! named {
@@ -19,15 +20,15 @@ macro_rules! named {
         pub enum $name { $($(#[$inner])* $variant,)* }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// Its name, as it is stored.
+            /// The stored name.
             pub fn name(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
             }
 
-            /// From the stored name.
+            /// The variant of a stored name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|known| known.name() == name)
             }
@@ -36,81 +37,81 @@ macro_rules! named {
 }
 
 named! {
-    /// What kind of transition a tablet is in.
+    /// The kind of a transition.
     TransitionKind {
-        /// A copy moves to another node.
+        /// A replica moves to another node.
         Migration = "migration",
-        /// A copy moves to another shard of its node.
+        /// A replica moves to another shard of its node.
         IntranodeMigration = "intranode_migration",
-        /// A copy is made from the others.
+        /// A replica is built from the others.
         Rebuild = "rebuild",
-        /// A copy is made from the others, after they were repaired.
+        /// A replica is built from the others, after these were repaired.
         RebuildV2 = "rebuild_v2",
-        /// The copies are brought together.
+        /// The replicas are repaired.
         Repair = "repair",
-        /// The copies are filled from a backup.
+        /// The replicas are restored from a backup.
         Restore = "restore",
     }
 }
 
 named! {
-    /// How far a transition is.
+    /// The stage of a transition.
     Stage {
         /// The transition is recorded.
         AllowWriteBothReadOld = "allow_write_both_read_old",
-        /// Both sets get writes.
+        /// Writes go to both sets.
         WriteBothReadOld = "write_both_read_old",
-        /// The copies that stay are repaired first.
+        /// The remaining replicas are repaired first.
         RebuildRepair = "rebuild_repair",
-        /// Older data is copied.
+        /// Existing data is streamed to the pending replicas.
         Streaming = "streaming",
-        /// The new copies have everything.
+        /// The new replicas are complete, and serve reads.
         WriteBothReadNew = "write_both_read_new",
-        /// The old copies are not read any more.
+        /// The old replicas are no longer read.
         UseNew = "use_new",
-        /// The leaving copy is deleted.
+        /// The leaving replica is deleted.
         Cleanup = "cleanup",
-        /// The new set becomes the only one.
+        /// The new replicas become the tablet's only ones.
         EndMigration = "end_migration",
-        /// Rolling back after reads had gone to the new set.
+        /// Rollback after the new set has served reads.
         WriteBothReadOldFallbackCleanup = "write_both_read_old_fallback_cleanup",
-        /// Rolling back: the pending copy is deleted.
+        /// Rollback: the pending replica is deleted.
         CleanupTarget = "cleanup_target",
-        /// Rolling back: the transition is forgotten.
+        /// Rollback: the transition is removed.
         RevertMigration = "revert_migration",
-        /// The copies are brought together.
+        /// The replicas are being repaired.
         Repair = "repair",
-        /// They have been.
+        /// The repair or restore has ended.
         EndRepair = "end_repair",
-        /// They are filled from a backup.
+        /// The replicas are being restored from a backup.
         Restore = "restore",
     }
 }
 
-/// What comes after a stage.
+/// What follows a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Another stage.
     Stage(Stage),
-    /// The end: the new copies are the tablet's.
+    /// The end: the new replicas become the tablet's replicas.
     Moved,
-    /// The end: the old copies stay.
+    /// The end: the old replicas stay.
     Forgotten,
 }
 
-/// Which of the two sets.
+/// A set of replicas during a transition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Set {
-    /// The copies there were before.
+    /// The replicas before the transition.
     Old,
-    /// Those that there will be.
+    /// The replicas after the transition.
     New,
-    /// All of them.
+    /// The union of both.
     Both,
 }
 
 impl Stage {
-    /// What comes next, once everybody follows this stage and what it is for is done.
+    /// What follows this stage, once all nodes follow the stage and its work is done.
     pub fn next(self) -> Next {
         use Stage::*;
         match self {
@@ -128,7 +129,8 @@ impl Stage {
         }
     }
 
-    /// The stage with which a transition that is in this one is given up; none: it has gone too far, or is on its way back already.
+    /// The stage that begins the rollback from this one. `None` if it is too late, or if the
+    /// rollback has begun already.
     pub fn given_up(self) -> Option<Stage> {
         use Stage::*;
         match self {
@@ -145,12 +147,12 @@ impl Stage {
         }
     }
 
-    /// Whether data is copied, under a session, before the next stage may begin.
+    /// Whether data is streamed, under a session, before the next stage may begin.
     pub fn copies(self) -> bool {
         self == Stage::Streaming
     }
 
-    /// Where writes go.
+    /// The set that writes go to.
     pub fn writes(self) -> Set {
         use Stage::*;
         match self {
@@ -162,7 +164,7 @@ impl Stage {
         }
     }
 
-    /// Where reads come from.
+    /// The set that reads use.
     pub fn reads(self) -> Set {
         use Stage::*;
         match self {
@@ -177,26 +179,26 @@ impl Stage {
 pub struct Transition {
     /// Its kind.
     pub kind: TransitionKind,
-    /// How far it is.
+    /// The current stage.
     pub stage: Stage,
-    /// The copies that there will be.
+    /// The replicas after the transition.
     pub new_replicas: Replicas,
-    /// The session under which data is copied; it is another one for each stage that copies.
+    /// The session of the streaming. Each stage that streams has a new one.
     pub session: Option<Uuid>,
 }
 
-/// Where a write goes, and how many of these copies are pending: each adds one to the acknowledgements that a level asks for, so that
-/// it holds in the old and the new set.
+/// The replicas that a write goes to. Each pending replica adds one to the acknowledgements that
+/// the consistency level requires, so that the level holds in the old and in the new set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriteSet {
-    /// The copies to write to; the pending ones last.
+    /// The replicas to write to; pending replicas last.
     pub replicas: Replicas,
-    /// How many at the end of `replicas` are pending.
+    /// The number of pending replicas at the end of `replicas`.
     pub pending: usize,
 }
 
 impl Transition {
-    /// As it is written down.
+    /// The stored form.
     pub fn written(&self, table: TableId, tablet: u32) -> TransitionDefinition {
         TransitionDefinition {
             table,
@@ -208,12 +210,12 @@ impl Transition {
         }
     }
 
-    /// The copies that are being made: those that were none before.
+    /// The pending replicas: the new ones that are not among the old ones.
     pub fn pending<'a>(&'a self, old: &'a [TabletReplica]) -> impl Iterator<Item = TabletReplica> + 'a {
         self.new_replicas.iter().filter(|new| !old.contains(new)).copied()
     }
 
-    /// The copies that reads may use; `old` are those of the map.
+    /// The replicas that reads may use; `old` are those of the tablet map.
     pub fn read_set<'a>(&'a self, old: &'a [TabletReplica]) -> &'a [TabletReplica] {
         match self.stage.reads() {
             Set::New => &self.new_replicas,
@@ -221,7 +223,8 @@ impl Transition {
         }
     }
 
-    /// The copies that reads do not use now and will use soon, or did: what reads show must hold there as well. None: nobody reads elsewhere.
+    /// The replicas that reads used before this stage or will use after it. What a read returns
+    /// must hold in this set too. `None` if writes go to one set only.
     pub fn other_read_set(&self, old: &[TabletReplica]) -> Option<Replicas> {
         match (self.stage.writes(), self.stage.reads()) {
             (Set::Both, Set::New) => Some(old.into()),
@@ -230,7 +233,7 @@ impl Transition {
         }
     }
 
-    /// The copies that writes go to.
+    /// The replicas that writes go to.
     pub fn write_set(&self, old: &[TabletReplica]) -> WriteSet {
         match self.stage.writes() {
             Set::Old => WriteSet { replicas: old.into(), pending: 0 },
@@ -310,7 +313,7 @@ mod tests {
                 for steps in 0.. {
                     assert!(steps < 10, "{begin:?} goes round in circles");
                     let Next::Stage(next) = stage.next() else { break };
-                    // Nobody reads where writes of the stage before did not go.
+                    // Reads must not use replicas that writes of the previous stage did not reach.
                     let reads = next.reads();
                     assert!(stage.writes() == Set::Both || stage.writes() == reads, "{stage:?} -> {next:?}");
                     assert!(order(next.writes()).abs_diff(order(stage.writes())) <= 1, "{stage:?} -> {next:?}");

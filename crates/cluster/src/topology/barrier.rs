@@ -1,7 +1,8 @@
-//! The barrier: every node has the metadata of a number, and nobody on any of them still works with an earlier one.
+//! The barrier: waits until every node has the metadata of a given number, and no request uses
+//! older metadata.
 //!
-//! What is done only after a barrier (the next stage of a tablet's move, cleaning up after it) can rely on no request being decided by what
-//! was true before. A node that does not answer makes the barrier fail: it is never assumed to have followed.
+//! The step after a barrier (such as the next stage of a tablet's transition) can rely on this. If
+//! a node does not answer, the barrier fails: a node is never assumed to have followed.
 
 use crate::metadata::MetadataService;
 use internode::{Internode, Peer, Refusal, RefusalCode, Verb};
@@ -12,10 +13,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use thiserror::Error;
 
-/// The version of the messages: it is followed by the number, little-endian.
+/// The version of the messages. The number follows it, little-endian.
 const FORMAT: u8 = 1;
 
-/// Nodes that have not followed, and why.
+/// The nodes that have not followed, with reasons.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{} did not follow: {}", nodes_text(.0.len()), .0.iter().map(|(host, why)| format!("{host} ({why})")).collect::<Vec<_>>().join(", "))]
 pub struct NotFollowed(pub Vec<(HostId, String)>);
@@ -24,9 +25,11 @@ fn nodes_text(count: usize) -> String {
     if count == 1 { "a node".into() } else { format!("{count} nodes") }
 }
 
-/// Waits until all members but these have followed to the metadata of `number` and use none before it. On shard 0.
+/// Waits until all members except `without` have the metadata of `number` and use none older. On
+/// shard 0.
 ///
-/// Who leaves members out must not rely on what these do: they may live, and work with what was true before.
+/// A caller that leaves members out must not rely on them: they may be alive and use older
+/// metadata.
 pub async fn barrier(
     internode: Option<&Rc<Internode>>,
     number: u64,
@@ -47,7 +50,7 @@ pub async fn barrier(
     if behind.is_empty() { Ok(()) } else { Err(NotFollowed(behind)) }
 }
 
-/// The part of this node: all of its shards.
+/// The part of this node: waits for all of its shards.
 async fn here(number: u64, until: Deadline) -> Result<(), String> {
     let followed = rt::shard::call_all(move || async move {
         match rt::shard::try_service::<MetadataService>() {

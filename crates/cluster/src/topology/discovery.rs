@@ -1,52 +1,55 @@
-//! How nodes that know nothing but a few addresses find out whether there is a cluster already, and if not, which of them begins it. Pure.
+//! Discovery: nodes that know only a few addresses find out whether a cluster exists, and if not,
+//! which node creates it. Pure.
 //!
-//! A node asks all addresses that it knows, beginning with its seeds, and tells whom it asks of all of them; so all get to know the same.
-//! Whoever is in a cluster ends the search: one joins that. If all that anybody knows have answered, know the same, and are in no
-//! cluster, the one with the lowest id begins it, and the others wait for that.
+//! A node asks all addresses that it knows, beginning with its seeds, and sends its list of
+//! addresses with each question. So all nodes learn the same list. If any node is in a cluster, the
+//! search ends and the searching node joins that cluster. Otherwise, when all known addresses have
+//! answered with the same list, the node with the lowest id creates the cluster. The others keep
+//! asking until it exists.
 
 use model::id::HostId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// What a node is told when it asks another.
+/// The answer of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Heard {
-    /// Who is at the address.
+pub struct DiscoveryAnswer {
+    /// The host id of the node at the address.
     pub host: HostId,
-    /// The addresses that it knows, its own among them.
+    /// The addresses that it knows, including its own.
     pub known: BTreeSet<SocketAddr>,
     /// Whether it is in a cluster.
     pub in_cluster: bool,
 }
 
-/// What is to be done.
+/// The next step of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// There is a cluster: join it, by one of these.
+    /// A cluster exists: join it through one of these addresses.
     Join(BTreeSet<SocketAddr>),
-    /// There is none, and this node begins it.
+    /// No cluster exists, and this node creates it.
     Begin,
-    /// Ask on: some have not answered, or somebody else is to begin.
+    /// Keep asking: some nodes have not answered, or another node creates the cluster.
     Ask,
 }
 
-/// A search.
+/// The state of a search.
 #[derive(Clone, Debug)]
 pub struct Discovery {
     host: HostId,
     address: SocketAddr,
     known: BTreeSet<SocketAddr>,
-    heard: BTreeMap<SocketAddr, Heard>,
+    heard: BTreeMap<SocketAddr, DiscoveryAnswer>,
 }
 
 impl Discovery {
-    /// A search that begins with seeds; the own address may be among them.
+    /// A search that begins with seeds; this node's own address may be among them.
     pub fn new(host: HostId, address: SocketAddr, seeds: impl IntoIterator<Item = SocketAddr>) -> Discovery {
         let known = seeds.into_iter().chain([address]).collect();
         Discovery { host, address, known, heard: BTreeMap::new() }
     }
 
-    /// All addresses that are known, the own one among them.
+    /// All known addresses, including this node's own.
     pub fn known(&self) -> &BTreeSet<SocketAddr> {
         &self.known
     }
@@ -61,15 +64,15 @@ impl Discovery {
         self.to_ask().into_iter().filter(|address| !self.heard.contains_key(address)).collect()
     }
 
-    /// Takes note of what another node that asks knows, or that it exists.
-    pub fn told(&mut self, known: impl IntoIterator<Item = SocketAddr>) {
+    /// Adds the addresses that another node sent with its question, and the address of that node.
+    pub fn add_known(&mut self, known: impl IntoIterator<Item = SocketAddr>) {
         self.known.extend(known);
     }
 
-    /// Takes note of an answer.
-    pub fn heard(&mut self, from: SocketAddr, heard: Heard) {
+    /// Records an answer.
+    pub fn heard(&mut self, from: SocketAddr, heard: DiscoveryAnswer) {
         if heard.host == self.host {
-            // Another address of this node itself.
+            // The address is another address of this node.
             self.known.remove(&from);
             return;
         }
@@ -77,12 +80,12 @@ impl Discovery {
         self.heard.insert(from, heard);
     }
 
-    /// Takes note that an address does not answer any more.
+    /// Records that an address does not answer any more.
     pub fn lost(&mut self, address: SocketAddr) {
         self.heard.remove(&address);
     }
 
-    /// What is to be done, by what is known so far.
+    /// The next step, according to the answers so far.
     pub fn verdict(&self) -> Verdict {
         let members: BTreeSet<SocketAddr> =
             self.heard.iter().filter(|(_, heard)| heard.in_cluster).map(|(address, _)| *address).collect();
@@ -116,9 +119,9 @@ mod tests {
     /// `asker` asks `asked`, as the nodes do.
     fn ask(nodes: &mut [Discovery], asker: usize, asked: usize) {
         let known = nodes[asker].known().clone();
-        nodes[asked].told(known);
+        nodes[asked].add_known(known);
         let (from, other) = (nodes[asked].address, &nodes[asked]);
-        let heard = Heard { host: other.host, known: other.known.clone(), in_cluster: false };
+        let heard = DiscoveryAnswer { host: other.host, known: other.known.clone(), in_cluster: false };
         nodes[asker].heard(from, heard);
     }
 
@@ -132,26 +135,27 @@ mod tests {
     #[test]
     fn who_is_in_a_cluster_is_joined() {
         let mut one = node(1, &[2, 3]);
-        one.heard(address(3), Heard { host: host(3), known: [address(3)].into(), in_cluster: true });
+        one.heard(address(3), DiscoveryAnswer { host: host(3), known: [address(3)].into(), in_cluster: true });
         assert_eq!(one.verdict(), Verdict::Join([address(3)].into()));
     }
 
     #[test]
     fn another_address_of_the_node_itself_is_nobody() {
         let mut one = node(1, &[9]);
-        one.heard(address(9), Heard { host: host(1), known: [address(1)].into(), in_cluster: false });
+        one.heard(address(9), DiscoveryAnswer { host: host(1), known: [address(1)].into(), in_cluster: false });
         assert_eq!(one.verdict(), Verdict::Begin);
     }
 
     proptest! {
-        /// Whatever the seeds and in whatever order nodes ask: of those that come to know each other exactly one begins, the lowest.
+        /// For any seeds and any order of questions: of the nodes that learn of each other, exactly
+        /// one creates the cluster, the one with the lowest id.
         #[test]
         fn exactly_one_begins(
             seeds in prop::collection::vec(prop::collection::vec(0..5u8, 1..3), 2..6),
             asks in prop::collection::vec((0..6usize, 0..6usize), 0..60),
         ) {
             let count = seeds.len() as u8;
-            // All are connected by the first one, as operators are told to do.
+            // All nodes are connected through the first one, as the docs require.
             let mut nodes: Vec<Discovery> = seeds.iter().enumerate()
                 .map(|(n, seeds)| {
                     let seeds: Vec<u8> = seeds.iter().map(|seed| seed % count + 1).chain([1]).collect();
@@ -172,7 +176,8 @@ mod tests {
                 if asker != asked && knows {
                     ask(&mut nodes, asker, asked);
                 }
-                // The first is alone in its list at the beginning unless its seeds name others, and may begin at once.
+                // Unless its seeds name others, the first node knows only itself at the start, and
+                // may create the cluster at once.
                 look(&nodes, &mut begun);
             }
             prop_assert!(begun.len() <= 1, "{begun:?} begin");

@@ -1,12 +1,14 @@
-//! Cluster features: what a release can do that nodes of earlier releases could not.
+//! Cluster features: capabilities that nodes of earlier releases lack.
 //!
-//! A node tells its features when it joins and whenever it starts. One that all members have is enabled by a change of the metadata, and
-//! never disabled: what nodes do with it may be on disk or on its way. So a node that lacks an enabled one must not start.
+//! A node announces its features when it joins and at each start. When all members have a feature,
+//! a change of the metadata enables it. It is never disabled, because its results may be on disk or
+//! in flight. So a node that lacks an enabled feature must not start.
 
 use super::Topology;
 
-/// What release 0.1.0 can do. No code asks whether these are enabled: all nodes have them, and a node of a state before 0.1.0 that lacks one
-/// is not let in. What a later release adds gets a constant of its own, and is used once it is enabled.
+/// The features of release 0.1.0. The code does not check them, because all nodes have them. A node
+/// of a development state before 0.1.0 that lacks one of them is not admitted. A feature of a later
+/// release gets its own constant, and is used once it is enabled.
 const SINCE_THE_FIRST_RELEASE: [&str; 7] = [
     "RAFT_METADATA",
     "INTERNODE_V1",
@@ -17,11 +19,11 @@ const SINCE_THE_FIRST_RELEASE: [&str; 7] = [
     "TYPE_IDENTITIES",
 ];
 
-/// A feature that every release has, under the name by which clients of ScyllaDB look for it: tables are made of tablets.
-/// It is shown to clients, and is no feature that nodes agree upon.
+/// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
+/// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
 
-/// The features of a node as the system tables show them, in order, with commas between.
+/// The features of a node as the system tables show them: sorted and separated by commas.
 pub fn shown(features: &[String]) -> String {
     let mut names: Vec<&str> = features.iter().map(String::as_str).chain([TABLETS]).collect();
     names.sort_unstable();
@@ -29,17 +31,17 @@ pub fn shown(features: &[String]) -> String {
     names.join(",")
 }
 
-/// What this release can do.
+/// The features of this release.
 pub fn supported() -> Vec<String> {
     SINCE_THE_FIRST_RELEASE.map(str::to_owned).to_vec()
 }
 
-/// What is enabled and a node with these features lacks: it must not join, nor start.
+/// The enabled features that a node with `features` lacks. Such a node must not join or start.
 pub fn missing(topology: &Topology, features: &[String]) -> Vec<String> {
     topology.enabled_features().iter().filter(|enabled| !features.contains(enabled)).cloned().collect()
 }
 
-/// What all members have and is not enabled yet.
+/// The features that all members have and that are not enabled yet.
 pub fn to_enable(topology: &Topology) -> Vec<String> {
     let mut members = topology.members();
     let Some(first) = members.next() else { return Vec::new() };

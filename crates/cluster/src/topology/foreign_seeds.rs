@@ -1,9 +1,10 @@
-//! Seeds that belong to another cluster, for the operator to know.
+//! Warns the operator of seeds that belong to another cluster.
 //!
-//! A node that has data is in a cluster, if only in one of its own, and looks for no other. So nodes that each began a cluster and get each
-//! other's addresses as seeds stay apart, which nobody would notice: each says once what it finds at such a seed.
+//! A node with data is in a cluster, if only in its own, and looks for no other. So nodes that each
+//! created a cluster and then get each other's addresses as seeds stay separate, without any error.
+//! Each node therefore logs once what it finds at such a seed.
 
-use super::join::{Answer, NoAnswer, Request, ask};
+use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use crate::metadata::MetadataService;
 use internode::{Internode, Party};
 use rt::time::Duration;
@@ -11,34 +12,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-/// Pause before the seeds are asked first, and then the second time.
+/// The pause before the first round of questions, and before the second.
 const FIRST_PAUSE: Duration = Duration::from_secs(4);
 /// The longest pause between two rounds.
 const LONGEST_PAUSE: Duration = Duration::from_secs(256);
 
-/// What was found at seeds that do not belong here.
+/// The findings at seeds of other clusters.
 #[derive(Default)]
 struct Findings {
     last: BTreeMap<SocketAddr, String>,
-    told: BTreeMap<SocketAddr, String>,
+    reported: BTreeMap<SocketAddr, String>,
 }
 
 impl Findings {
-    /// Takes what a round found, and gives what of it is to be logged: what is new, and was found by two rounds. A node that has just joined
-    /// may not be known here yet.
+    /// Records the findings of a round, and returns those to log: findings of two consecutive
+    /// rounds that are not logged yet. One round is not enough, because this node may not know yet
+    /// of a node that has just joined.
     fn news(&mut self, found: BTreeMap<SocketAddr, String>) -> Vec<(SocketAddr, String)> {
         let is_news = |(address, why): &(&SocketAddr, &String)| {
-            self.last.get(*address) == Some(*why) && self.told.get(*address) != Some(*why)
+            self.last.get(*address) == Some(*why) && self.reported.get(*address) != Some(*why)
         };
         let news: Vec<_> = found.iter().filter(is_news).map(|(address, why)| (*address, why.clone())).collect();
-        self.told.retain(|address, _| found.contains_key(address) || self.last.contains_key(address));
-        self.told.extend(news.iter().cloned());
+        self.reported.retain(|address, _| found.contains_key(address) || self.last.contains_key(address));
+        self.reported.extend(news.iter().cloned());
         self.last = found;
         news
     }
 }
 
-/// Looks at the seeds now and then until this node stops. `seeds` gives their addresses as they are now. On shard 0.
+/// Checks the seeds at increasing intervals until this node stops. `seeds` returns their current
+/// addresses. On shard 0.
 pub async fn watch(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
     let stopping = rt::shard::stopping();
     let (mut findings, mut pause) = (Findings::default(), FIRST_PAUSE);
@@ -60,7 +63,7 @@ pub async fn watch(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<Sock
     }
 }
 
-/// What is found at those seeds that do not belong here.
+/// The seeds that belong to another cluster, with what was found there.
 async fn look(internode: &Rc<Internode>, seeds: Vec<SocketAddr>) -> BTreeMap<SocketAddr, String> {
     let members: BTreeSet<SocketAddr> = internode
         .stated()
@@ -70,8 +73,8 @@ async fn look(internode: &Rc<Internode>, seeds: Vec<SocketAddr>) -> BTreeMap<Soc
         .collect();
     let mut found = BTreeMap::new();
     for seed in seeds.into_iter().filter(|seed| !members.contains(seed)) {
-        match ask(internode, seed, Request::Discover(BTreeSet::new())).await {
-            Ok((Party { host, .. }, Answer::InCluster)) => {
+        match ask(internode, seed, JoinRequest::Discover(BTreeSet::new())).await {
+            Ok((Party { host, .. }, JoinResponse::InCluster)) => {
                 let service = rt::shard::service::<MetadataService>();
                 if service.current().topology.node(host).is_none() {
                     found.insert(seed, format!("node {host} is there, in a cluster without this node"));

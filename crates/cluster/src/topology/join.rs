@@ -1,10 +1,12 @@
-//! Becoming part of a cluster: asking and answering.
+//! Joining a cluster: the requests of the joining node, and the answers of the cluster.
 //!
-//! A node without metadata searches ([`super::discovery`]); it begins a cluster, or asks to be let in. The node that leads the metadata group
-//! looks at what it says of itself ([`admit`]), writes it into the topology as joining, and adds it to the group, from which it
-//! learns everything. It must not be let in twice under two identities, nor with an address that another node has.
+//! A node without metadata searches ([`super::discovery`]). It either creates a cluster or asks to
+//! be admitted. The leader of the Raft group checks the node's description ([`admit`]), adds it to
+//! the topology as joining, and adds it to the group as a learner. From the group the node receives
+//! all metadata. A node must not be admitted twice under two identities, nor with an address that
+//! another node has.
 
-use super::discovery::{Discovery, Heard, Verdict};
+use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
 use super::locate::Locator;
 use super::{Node, NodeState, Topology, features};
 use crate::metadata::{ChangeError, MetadataService, Op, change};
@@ -25,45 +27,46 @@ use std::rc::Rc;
 
 /// The version of the messages.
 const FORMAT: u8 = 1;
-/// Pause between two rounds of questions.
+/// The pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a question of the search may take.
+/// The time limit of a question of the search.
 const QUESTION: Duration = Duration::from_secs(2);
-/// How long it may take to be let in.
+/// The time limit of an admission.
 const ADMISSION: Duration = Duration::from_secs(60);
-/// How often an operator is told what a node waits for.
-const TELL: Duration = Duration::from_secs(10);
-/// Of so many hosts it is remembered why they are not let in.
-const MOST_TOLD: usize = 256;
+/// The interval at which the log reports what the node waits for.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// The maximum number of hosts whose reason for refusal is remembered.
+const MOST_REPORTED: usize = 256;
 
-/// What a node asks. Append-only.
+/// A request to another node. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Request {
-    /// Whether there is a cluster, and whom the other node knows; and whom the asker knows.
+pub(super) enum JoinRequest {
+    /// Asks whether a cluster exists, and which addresses the other node knows. Carries the
+    /// addresses that the sender knows.
     Discover(BTreeSet<SocketAddr>),
-    /// To be let in.
+    /// Asks for admission.
     Join(Box<Node>),
-    /// Who is there, and which addresses it knows of; and those that the asker knows of. See
-    /// [`super::locate`].
+    /// Asks which node is there, and which addresses it knows. Carries the addresses that the
+    /// sender knows. See [`super::locate`].
     Locate(BTreeSet<SocketAddr>),
 }
 
-/// What it is answered. Append-only.
+/// The response to a [`JoinRequest`]. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    /// There is no cluster yet.
+pub(super) enum JoinResponse {
+    /// The node is not in a cluster; it knows these addresses.
     Searching(BTreeSet<SocketAddr>),
-    /// There is one.
+    /// The node is in a cluster.
     InCluster,
-    /// Come in; these are the others.
+    /// The node is admitted; these are the members.
     Welcome(Vec<Node>),
-    /// Ask the node at this address.
+    /// The leader is at this address: ask there.
     Elsewhere(SocketAddr),
-    /// Ask again in a while.
+    /// Not now, with the reason: ask again.
     Later(String),
-    /// Never.
+    /// Never, with the reason.
     Refused(String),
-    /// The addresses of which the node knows, its own among them.
+    /// The addresses that the node knows, including its own.
     Located(BTreeSet<SocketAddr>),
 }
 
@@ -78,29 +81,31 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
 }
 
-/// The search of this node, while it lasts. On shard 0.
+/// The running search of this node. On shard 0.
 struct Searching(RefCell<Discovery>);
 
-/// That this node can let others in: all of its shards follow changes of the metadata. On shard 0.
+/// Installed once this node can admit others: all of its shards follow changes of the metadata. On
+/// shard 0.
 #[derive(Default)]
 struct Open {
-    /// Why nodes that ask again and again are not let in, as it was logged last.
-    told: RefCell<BTreeMap<HostId, String>>,
+    /// The last logged reason why a node is not admitted, by host.
+    reported: RefCell<BTreeMap<HostId, String>>,
 }
 
 impl Open {
-    /// Whether this reason is news.
+    /// Whether this reason differs from the last logged one.
     fn is_news(&self, host: HostId, why: &str) -> bool {
-        let mut told = self.told.borrow_mut();
-        // Hosts that nobody knows may be anybody's invention.
-        if told.len() >= MOST_TOLD && !told.contains_key(&host) {
-            told.clear();
+        let mut reported = self.reported.borrow_mut();
+        // Unknown host ids may be invented, so the map is bounded.
+        if reported.len() >= MOST_REPORTED && !reported.contains_key(&host) {
+            reported.clear();
         }
-        told.insert(host, why.to_owned()).is_none_or(|before| before != why)
+        reported.insert(host, why.to_owned()).is_none_or(|before| before != why)
     }
 }
 
-/// From now on this node lets others in, for all of its shards follow changes of the metadata. On shard 0.
+/// From now on this node admits others, because all of its shards follow changes of the metadata.
+/// On shard 0.
 pub fn open() {
     rt::shard::install(Rc::new(Open::default()));
 }
@@ -108,60 +113,62 @@ pub fn open() {
 /// Answers other nodes' questions about the cluster. On shard 0.
 pub fn serve(internode: &Internode) {
     internode.serve(Verb::Join, |caller, body| async move {
-        match decode::<Request>(&body) {
+        match decode::<JoinRequest>(&body) {
             Ok(request) => Ok(encode(&answer(caller, request).await).into()),
             Err(why) => Err(Refusal::new(RefusalCode::Malformed, why)),
         }
     });
 }
 
-async fn answer(caller: Caller, request: Request) -> Answer {
+async fn answer(caller: Caller, request: JoinRequest) -> JoinResponse {
     let member = rt::shard::try_service::<MetadataService>().filter(|service| !service.current().topology.is_empty());
     match (request, member) {
-        (Request::Locate(named), _) => {
+        (JoinRequest::Locate(named), _) => {
             let (locator, internode) = (rt::shard::try_service::<Locator>(), rt::shard::try_service::<Internode>());
             match (locator, internode) {
-                (Some(locator), Some(internode)) => Answer::Located(locator.asked(&internode, caller.address, named)),
-                _ => Answer::Later("the node is stopping".into()),
+                (Some(locator), Some(internode)) => {
+                    JoinResponse::Located(locator.asked(&internode, caller.address, named))
+                }
+                _ => JoinResponse::Later("the node is stopping".into()),
             }
         }
-        (Request::Discover(_), Some(_)) => Answer::InCluster,
-        (Request::Discover(known), None) => match rt::shard::try_service::<Searching>() {
+        (JoinRequest::Discover(_), Some(_)) => JoinResponse::InCluster,
+        (JoinRequest::Discover(known), None) => match rt::shard::try_service::<Searching>() {
             Some(searching) => {
                 let mut search = searching.0.borrow_mut();
-                search.told(known);
-                Answer::Searching(search.known().clone())
+                search.add_known(known);
+                JoinResponse::Searching(search.known().clone())
             }
-            None => Answer::Later("the node is starting".into()),
+            None => JoinResponse::Later("the node is starting".into()),
         },
-        (Request::Join(_), None) => Answer::Later("the node is not part of a cluster yet".into()),
-        (Request::Join(_), Some(_)) if rt::shard::try_service::<Open>().is_none() => {
-            Answer::Later("the node is starting".into())
+        (JoinRequest::Join(_), None) => JoinResponse::Later("the node is not part of a cluster yet".into()),
+        (JoinRequest::Join(_), Some(_)) if rt::shard::try_service::<Open>().is_none() => {
+            JoinResponse::Later("the node is starting".into())
         }
-        (Request::Join(node), Some(service)) => match node.host == caller.host {
-            true => let_in(&service, *node).await,
-            false => Answer::Refused("a node can only ask for itself".into()),
+        (JoinRequest::Join(node), Some(service)) => match node.host == caller.host {
+            true => admit_node(&service, *node).await,
+            false => JoinResponse::Refused("a node can only ask for itself".into()),
         },
     }
 }
 
-/// Lets a node in, if this one leads.
-async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
-    let Some(group) = service.group() else { return Answer::Later("this is not the right shard".into()) };
+/// Admits a node, if this node is the leader.
+async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
+    let Some(group) = service.group() else { return JoinResponse::Later("this is not the right shard".into()) };
     let host = node.host;
     let is_news = |why: &str| rt::shard::try_service::<Open>().is_some_and(|open| open.is_news(host, why));
     if let Some(why) = has_lost_metadata(&service.current().topology, &node) {
         if is_news(&why) {
             tracing::warn!(why, "a node is refused");
         }
-        return Answer::Refused(why);
+        return JoinResponse::Refused(why);
     }
     if !group.is_leader() {
         let topology = service.current().topology.clone();
         let leader = group.leader().and_then(|leader| topology.node(leader).cloned());
         return match leader {
-            Some(leader) => Answer::Elsewhere(reached_at(&leader)),
-            None => Answer::Later("no leader of the metadata is known".into()),
+            Some(leader) => JoinResponse::Elsewhere(reached_at(&leader)),
+            None => JoinResponse::Later("no leader of the metadata is known".into()),
         };
     }
     let (moved, lost) = (moved(service), lost(service));
@@ -173,18 +180,19 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
             node.internode()
         );
         if is_news(&why) {
-            tracing::warn!(why, "a node is not let in yet");
+            tracing::warn!(why, "a node is not admitted yet");
         }
-        return Answer::Later(why);
+        return JoinResponse::Later(why);
     }
     if topology.node(host).is_some()
         && let Err(why) = relocate(&topology, &node, &moved, &lost)
     {
-        // A member that took another one's address: that one may yet be found where it is now.
+        // A member took another member's address. The other member may still be located at its new
+        // address.
         if is_news(&why) {
-            tracing::info!(%host, why, "a member with a new address is not let in yet");
+            tracing::info!(%host, why, "a member with a new address is not admitted yet");
         }
-        return Answer::Later(why);
+        return JoinResponse::Later(why);
     }
     let replaced = topology.with_address_of(&node).map(|other| other.host).filter(|other| lost.contains(other));
     let seen = place(&topology, host);
@@ -197,58 +205,59 @@ async fn let_in(service: &Rc<MetadataService>, node: Node) -> Answer {
         Ok(()) => {}
         Err(ChangeError::Refused(NotAdmitted::Ever(why))) => {
             if is_news(&why) {
-                tracing::warn!(%host, why, "a node is not let in");
+                tracing::warn!(%host, why, "a node is not admitted");
             }
-            return Answer::Refused(why);
+            return JoinResponse::Refused(why);
         }
         Err(ChangeError::Refused(NotAdmitted::Yet(why))) => {
             if is_news(&why) {
-                tracing::warn!(%host, why, "a node is not let in yet");
+                tracing::warn!(%host, why, "a node is not admitted yet");
             }
-            return Answer::Later(why);
+            return JoinResponse::Later(why);
         }
-        Err(error) => return Answer::Later(error.to_string()),
+        Err(error) => return JoinResponse::Later(error.to_string()),
     }
     match group.add(host).await {
         Ok(()) => {
             tracing::info!(%host, "a node joins the cluster");
             if let Some(replaced) = replaced {
-                tracing::warn!(%host, %replaced, "the node takes the address of one that never finished joining and does not answer: that one has left for good");
+                tracing::warn!(%host, %replaced, "the node takes the address of a member that never finished joining and is down: that member has left the cluster");
             }
-            Answer::Welcome(service.current().topology.members().map(|node| (**node).clone()).collect())
+            JoinResponse::Welcome(service.current().topology.members().map(|node| (**node).clone()).collect())
         }
-        Err(error) => Answer::Later(error.to_string()),
+        Err(error) => JoinResponse::Later(error.to_string()),
     }
 }
 
-/// Why a node is not let in.
+/// Why a node is not admitted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 enum NotAdmitted {
-    /// It may be another time.
+    /// It may be admitted later.
     #[error("{0}")]
     Yet(String),
-    /// It never will be.
+    /// It will never be admitted.
     #[error("{0}")]
     Ever(String),
 }
 
-/// Where the metadata have a node.
+/// The address of a node in the metadata.
 fn place(topology: &Topology, host: HostId) -> Option<SocketAddr> {
     topology.node(host).map(|node| node.internode())
 }
 
-/// Two nodes with one host id may ask at the same time. Whether one of them answers at the place of the member was found out while the
-/// metadata had it at the place `seen`; if they have another place `now`, it has to be found out again.
+/// Two nodes with one host id may ask at the same time. The leader checked whether the member still
+/// answers at `seen`, its address in the metadata at that time. If its address is another one
+/// `now`, the check must be repeated.
 fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: HostId) -> Result<(), NotAdmitted> {
     match now {
         now if now == seen => Ok(()),
-        Some(now) => Err(NotAdmitted::Yet(format!("a node of the id {host} was let in a moment ago, at {now}"))),
+        Some(now) => Err(NotAdmitted::Yet(format!("a node with the id {host} was admitted a moment ago, at {now}"))),
         None => Err(NotAdmitted::Yet(format!("node {host} was removed a moment ago"))),
     }
 }
 
-/// Where the node is that this one says it is, if it answers somewhere else. The places where it
-/// may be are asked now: what the failure detector knows can be some time old.
+/// The address at which another node with the id of `node` answers, if there is one. The possible
+/// addresses are asked now, because the failure detector's knowledge may be outdated.
 async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
     let internode = rt::shard::try_service::<Internode>()?;
     if let Some(address) = internode.liveness().answers_elsewhere(node.host, node.internode()) {
@@ -260,7 +269,7 @@ async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
         return None;
     }
     for address in stated.into_iter().chain(found).filter(|address| *address != node.internode()) {
-        let answer = ask(&internode, address, Request::Locate(BTreeSet::new())).await;
+        let answer = ask(&internode, address, JoinRequest::Locate(BTreeSet::new())).await;
         if answer.is_ok_and(|(party, _)| party.host == node.host) {
             return Some(address);
         }
@@ -268,13 +277,13 @@ async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
     None
 }
 
-/// Where this node reaches another one just now.
+/// The address at which this node currently reaches another one.
 fn reached_at(node: &Node) -> SocketAddr {
     let found = rt::shard::try_service::<Internode>().and_then(|internode| internode.found().get(&node.host).copied());
     found.unwrap_or_else(|| node.internode())
 }
 
-/// Members that answer at addresses which the metadata do not say, this one among them.
+/// Members that answer at another address than the one in the metadata, and this node.
 fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
     let Some(internode) = rt::shard::try_service::<Internode>() else { return BTreeMap::new() };
     let liveness = internode.liveness();
@@ -283,16 +292,15 @@ fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
     internode.found().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
 }
 
-/// Members that have not finished joining and do not answer. They have no tablets.
+/// Members that have not finished joining and are down. They have no tablets.
 fn lost(service: &MetadataService) -> BTreeSet<HostId> {
     let Some(internode) = rt::shard::try_service::<Internode>() else { return BTreeSet::new() };
     let (topology, liveness) = (service.current().topology.clone(), internode.liveness());
     topology.lost_while_joining(|host| liveness.is_down(host))
 }
 
-/// Why a node cannot join: it is a full member already, and asks without knowing it, because it has
-/// lost its metadata. To vote again it must have its last votes: older ones would let it vote twice
-/// in one term.
+/// Why a node cannot join that is a full member already and has lost its metadata. It may only vote
+/// again with its last votes: with older ones it could vote twice in one term.
 fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     let known = topology.node(node.host)?;
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
@@ -308,9 +316,10 @@ fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     })
 }
 
-/// The members whose addresses have to change so that a node can have its own: the one that the
-/// metadata have there, if it was found elsewhere, and so on. One that is `lost` leaves instead: the node that has its address now may be the
-/// same machine with an empty disk. An error if the other one may still be there.
+/// The changes of addresses that make room for a node's address. If the member with this address
+/// was located elsewhere, it gets that address, which may displace a further member. A `lost`
+/// member is marked as left instead: the node at its address may be the same machine with an empty
+/// disk. An error if the other member may still use the address.
 fn relocate(
     topology: &Topology,
     node: &Node,
@@ -322,7 +331,7 @@ fn relocate(
     while let Some(other) = topology.with_address_of(&newcomer).filter(|other| !placed.contains(&other.host)) {
         let address = newcomer.internode();
         let Some(now_at) = moved.get(&other.host).filter(|now_at| **now_at != address) else {
-            // The metadata may have changed since it was found to be lost.
+            // The metadata may have changed since the member was found to be lost.
             if lost.contains(&other.host) && other.state == NodeState::Joining {
                 ops.push(Op::PutNode(Box::new(Node { state: NodeState::Left, ..(**other).clone() })));
                 return Ok(ops);
@@ -346,8 +355,9 @@ fn relocate(
     Ok(ops)
 }
 
-/// Whether a node may be let in, and what that changes. `moved`: members that were found at other
-/// addresses than the metadata have. `lost`: members that have not finished joining and do not answer.
+/// Whether a node may be admitted, and the changes for that. `moved`: members that were located at
+/// other addresses than those in the metadata. `lost`: members that have not finished joining and
+/// are down.
 pub fn admit(
     topology: &Topology,
     node: &Node,
@@ -378,9 +388,10 @@ pub fn admit(
     }
 }
 
-/// Refuses another datacenter or rack of a node than the metadata has: replicas are placed by them, so
-/// rows that LOCAL_QUORUM acknowledged would not be found by LOCAL_QUORUM after a move. Only a node
-/// that never had others may move. The error is for the operator of the node.
+/// Refuses a change of a node's datacenter or rack. Replicas are placed by them, so after a move
+/// LOCAL_QUORUM reads could miss rows that LOCAL_QUORUM writes acknowledged. Only a node that is
+/// not a member yet, or is the only node, may change them. The error is for the operator of the
+/// node.
 pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
     let Some(known) = topology.node(node.host).filter(|known| known.state.is_member() && topology.len() > 1) else {
         return Ok(());
@@ -400,7 +411,7 @@ pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// Where nodes are, for the wire between them.
+/// The addresses of the nodes for internode.
 pub fn address_book<'a>(nodes: impl Iterator<Item = &'a Node>) -> AddressBook {
     let mut book = AddressBook::default();
     for node in nodes {
@@ -419,18 +430,19 @@ pub fn address_book<'a>(nodes: impl Iterator<Item = &'a Node>) -> AddressBook {
     book
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug)]
-pub enum Found {
-    /// There is no cluster: this node begins it.
+pub enum SearchOutcome {
+    /// There is no cluster: this node creates it.
     Nothing,
-    /// A cluster has let this node in; these are its members.
+    /// A cluster has admitted this node; these are its members.
     Cluster(Vec<Node>),
 }
 
-/// Searches for a cluster from `seeds`, and has this node let in if there is one. On shard 0, with [`serve`] answering. Ends with an
-/// error when the cluster refuses; as long as nobody answers it goes on.
-pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr>) -> Result<Found, String> {
+/// Searches for a cluster from `seeds`, and has this node admitted if there is one. On shard 0,
+/// while [`serve`] answers questions. Returns an error if the cluster refuses. Continues for as
+/// long as no node answers.
+pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr>) -> Result<SearchOutcome, String> {
     let searching = Rc::new(Searching(RefCell::new(Discovery::new(own.host, own.internode(), seeds))));
     rt::shard::install(searching.clone());
     let found = search_with(internode, own, &searching).await;
@@ -438,31 +450,32 @@ pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr
     found
 }
 
-async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searching) -> Result<Found, String> {
-    let mut told = rt::time::now();
+async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searching) -> Result<SearchOutcome, String> {
+    let mut reported = rt::time::now();
     loop {
         let (addresses, known) = {
             let search = searching.0.borrow();
             (search.to_ask(), search.known().clone())
         };
-        let questions = addresses.iter().map(|address| ask(internode, *address, Request::Discover(known.clone())));
+        let questions = addresses.iter().map(|address| ask(internode, *address, JoinRequest::Discover(known.clone())));
         let answers = futures_util::future::join_all(questions).await;
         let mut last_error = None;
         for (address, answer) in addresses.into_iter().zip(answers) {
             let mut search = searching.0.borrow_mut();
             match answer {
-                Ok((Party { host, .. }, Answer::InCluster)) => {
-                    search.heard(address, Heard { host, known: [address].into(), in_cluster: true });
+                Ok((Party { host, .. }, JoinResponse::InCluster)) => {
+                    search.heard(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
                 }
-                Ok((Party { host, .. }, Answer::Searching(known))) => {
-                    search.heard(address, Heard { host, known, in_cluster: false });
+                Ok((Party { host, .. }, JoinResponse::Searching(known))) => {
+                    search.heard(address, DiscoveryAnswer { host, known, in_cluster: false });
                 }
                 Ok((_, other)) => {
                     search.lost(address);
                     last_error = Some(format!("{address}: {other:?}"));
                 }
                 Err(NoAnswer::Own) => {
-                    search.heard(address, Heard { host: own.host, known: BTreeSet::new(), in_cluster: false });
+                    search
+                        .heard(address, DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false });
                 }
                 Err(NoAnswer::Ever(why)) => return Err(why),
                 Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
@@ -473,16 +486,16 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
         }
         let verdict = searching.0.borrow().verdict();
         match verdict {
-            Verdict::Begin => return Ok(Found::Nothing),
+            Verdict::Begin => return Ok(SearchOutcome::Nothing),
             Verdict::Join(members) => match join(internode, own, members).await {
-                Ok(Some(nodes)) => return Ok(Found::Cluster(nodes)),
+                Ok(Some(nodes)) => return Ok(SearchOutcome::Cluster(nodes)),
                 Ok(None) => {}
                 Err(why) => return Err(why),
             },
             Verdict::Ask => {}
         }
-        if told.elapsed() >= TELL {
-            told = rt::time::now();
+        if reported.elapsed() >= REPORT_EVERY {
+            reported = rt::time::now();
             let silent = searching.0.borrow().silent();
             let why = last_error.as_deref().unwrap_or("all answer, and another one begins the cluster");
             tracing::warn!(?silent, why, "still looking for a cluster");
@@ -493,24 +506,24 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
 
 /// Why a question has no answer.
 pub(super) enum NoAnswer {
-    /// It may have one another time.
+    /// The question may be answered later.
     Yet(String),
-    /// The node that was asked is this one.
+    /// The address belongs to this node.
     Own,
-    /// Another node has the id of this one.
+    /// Another node has the host id of this one.
     Twin(String),
-    /// There will never be one: this node belongs elsewhere, or nowhere.
+    /// The question will never be answered: this node belongs to another cluster, or to none.
     Ever(String),
 }
 
 pub(super) async fn ask(
     internode: &Rc<Internode>,
     address: SocketAddr,
-    request: Request,
-) -> Result<(Party, Answer), NoAnswer> {
-    let limit = if matches!(request, Request::Join(_)) { ADMISSION } else { QUESTION };
-    if matches!(request, Request::Locate(_)) {
-        // What failed a moment ago says nothing about now.
+    request: JoinRequest,
+) -> Result<(Party, JoinResponse), NoAnswer> {
+    let limit = if matches!(request, JoinRequest::Join(_)) { ADMISSION } else { QUESTION };
+    if matches!(request, JoinRequest::Locate(_)) {
+        // A recent failure says nothing about the present.
         internode.forgive_address(address);
     }
     let called = internode.call_at(address, Verb::Join, encode(&request), Deadline::after(limit)).await;
@@ -528,30 +541,32 @@ pub(super) async fn ask(
     Ok((party, decode(&answer).map_err(NoAnswer::Yet)?))
 }
 
-/// Tells the cluster where a member of it is now. Whether it was heard; if not, it is to be tried again later.
+/// Announces this node's current address to the cluster. Returns whether it was accepted; if not,
+/// try again later.
 pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<SocketAddr>) -> Result<bool, String> {
-    // A node alone has nobody to tell.
+    // A single node has no other node to inform.
     if members.is_empty() {
         return Ok(true);
     }
-    // The others know whether another node with this id is there, and lead to it.
+    // The other members know whether another node with this id exists, and name the leader.
     if join(internode, own, members).await?.is_some() {
         return Ok(true);
     }
-    // A leader that was back before the others chose another was sent to where it was before.
+    // This node may be the leader itself: it restarted before the others elected another one, and
+    // they name its previous address.
     if let Some(service) = rt::shard::try_service::<MetadataService>()
         && service.group().is_some_and(|group| group.is_leader())
     {
-        match let_in(&service, own.clone()).await {
-            Answer::Welcome(_) => return Ok(true),
-            Answer::Refused(why) => return Err(why),
-            other => tracing::info!(answer = ?other, "this node leads, and is not let in yet"),
+        match admit_node(&service, own.clone()).await {
+            JoinResponse::Welcome(_) => return Ok(true),
+            JoinResponse::Refused(why) => return Err(why),
+            other => tracing::info!(answer = ?other, "this node is the leader, and is not admitted yet"),
         }
     }
     Ok(false)
 }
 
-/// Asks members to be let in, and follows where they point. Nothing: to be tried again later.
+/// Asks members for admission, and follows their redirections. `None`: try again later.
 async fn join(
     internode: &Rc<Internode>,
     own: &Node,
@@ -563,17 +578,17 @@ async fn join(
         if !asked.insert(address) {
             continue;
         }
-        match ask(internode, address, Request::Join(Box::new(own.clone()))).await {
-            Ok((_, Answer::Welcome(nodes))) => return Ok(Some(nodes)),
-            Ok((_, Answer::Elsewhere(leader))) => to_ask.push(leader),
-            Ok((Party { host, .. }, Answer::Refused(why))) => {
+        match ask(internode, address, JoinRequest::Join(Box::new(own.clone()))).await {
+            Ok((_, JoinResponse::Welcome(nodes))) => return Ok(Some(nodes)),
+            Ok((_, JoinResponse::Elsewhere(leader))) => to_ask.push(leader),
+            Ok((Party { host, .. }, JoinResponse::Refused(why))) => {
                 return Err(format!("node {host} at {address} refuses: {why}"));
             }
-            Ok((_, other)) => tracing::info!(%address, answer = ?other, "not let in yet"),
+            Ok((_, other)) => tracing::info!(%address, answer = ?other, "not admitted yet"),
             Err(NoAnswer::Ever(why)) => return Err(why),
             Err(NoAnswer::Twin(why)) => return Err(why),
             Err(NoAnswer::Own) => {}
-            Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not let in yet"),
+            Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),
         }
     }
     Ok(None)

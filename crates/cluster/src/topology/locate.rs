@@ -1,18 +1,18 @@
-//! Finding members that are not where the metadata say they are: all of them may have new
-//! addresses, or each other's.
+//! Locates members that are not at the address in the metadata. All members may have new addresses
+//! at once, or each other's.
 //!
-//! While a member does not answer, this node asks every address that it knows of (its seeds, the
-//! addresses in the metadata, those that others name) who is there. The handshake answers that:
-//! cluster, certificate and host id are checked as for any connection. A member that answers at one
-//! other address is reached there from then on ([`Internode::found`]), so that the metadata group
-//! can work; the metadata themselves change when the moved node introduces itself to the leader
+//! While a member is down, this node asks every address that it knows who is there: its seeds, the
+//! addresses in the metadata, and those that other nodes name. The handshake answers the question,
+//! with the usual checks of cluster, certificate and host id. A member that answers at one other
+//! address is reached there from then on ([`Internode::found`]), so that the Raft group can work.
+//! The metadata changes when the moved node introduces itself to the leader
 //! ([`super::join::introduce`]).
 //!
-//! Two nodes with one host id (a copied data directory) gain nothing: while a member answers where
-//! it is known to be, nobody else is believed to be that member; of two that answer elsewhere
-//! neither is.
+//! A second node with the same host id (a copied data directory) does not displace the first. While
+//! the member answers at its known address, no other address is accepted for it. If the id answers
+//! at two other addresses, neither is accepted.
 
-use super::join::{Answer, Request, ask};
+use super::join::{JoinRequest, JoinResponse, ask};
 use internode::{Internode, NodeStatus, publish_found};
 use model::id::HostId;
 use rt::sync::Notify;
@@ -22,29 +22,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-/// The pause before the first round of questions, and after a round that found a node.
+/// The pause before the first round of questions, and after a round that located a node.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause between two rounds; it doubles up to this while rounds find nothing.
+/// The longest pause between two rounds. The pause doubles up to this while rounds find nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The most addresses that are remembered because other nodes named them.
+/// The maximum number of addresses kept because other nodes named them.
 const MOST_NAMED: usize = 256;
 
-/// Addresses that other nodes named. On shard 0.
+/// The addresses that other nodes named. On shard 0.
 #[derive(Default)]
 pub struct Locator {
     named: RefCell<BTreeSet<SocketAddr>>,
     hurry: Notify,
-    /// Members whose id several nodes have, and where these answer: logged already.
+    /// Host ids that several nodes have, with the addresses where these answer. They are logged
+    /// already.
     several: RefCell<BTreeMap<HostId, BTreeSet<SocketAddr>>>,
 }
 
 impl Locator {
-    /// Installs it on this shard: from now on other nodes' questions are answered.
+    /// Installs the locator on this shard. From now on the questions of other nodes are answered.
     pub fn install() {
         rt::shard::install(Rc::new(Locator::default()));
     }
 
-    /// Another node, which is at `from`, asks; the answer: the addresses that this node knows of.
+    /// Handles a question of the node at `from`. Returns the addresses that this node knows.
     pub(super) fn asked(
         &self,
         internode: &Internode,
@@ -55,7 +56,7 @@ impl Locator {
         self.known(internode).into_iter().chain([internode.own().address]).collect()
     }
 
-    /// Takes note of addresses; new ones are asked soon.
+    /// Adds addresses. New ones are asked soon.
     fn name(&self, addresses: impl IntoIterator<Item = SocketAddr>, own: SocketAddr) {
         let mut named = self.named.borrow_mut();
         let before = named.len();
@@ -69,7 +70,7 @@ impl Locator {
         }
     }
 
-    /// All addresses of which this node knows, but its own.
+    /// All known addresses except this node's own.
     fn known(&self, internode: &Internode) -> BTreeSet<SocketAddr> {
         let stated = internode.stated().into_values();
         let found = internode.found().into_values();
@@ -78,31 +79,31 @@ impl Locator {
     }
 }
 
-/// What is known of a member's address.
+/// What this node knows of a member's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Believed {
-    /// Where the metadata say it is.
+    /// The address in the metadata.
     stated: SocketAddr,
-    /// Where it was found instead.
+    /// The address where it was located instead.
     found: Option<SocketAddr>,
-    /// Whether it answers where it is believed to be.
+    /// Whether it answers at the address in use.
     is_up: bool,
 }
 
-/// What a round of questions says about a member.
+/// The result of a round of questions for one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finding {
-    /// Nothing new.
+    /// No change.
     Same,
-    /// It is where the metadata say.
+    /// The member is at the address in the metadata.
     AsStated,
-    /// It is here.
+    /// The member is at this address.
     Here(SocketAddr),
-    /// Several nodes have its host id: none of them is believed.
+    /// Several nodes have its host id: none is accepted.
     Several,
 }
 
-/// Where a member is that answered at these addresses.
+/// Decides where a member is that answered at the addresses `answered`.
 fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
     let Believed { stated, found, is_up } = believed;
     match found {
@@ -118,8 +119,8 @@ fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
     }
 }
 
-/// Finds members that moved, until this node stops. `seeds` gives the addresses of the seeds as
-/// they are now. On shard 0.
+/// Locates members that moved, until this node stops. `seeds` returns the current addresses of the
+/// seeds. On shard 0.
 pub async fn keep_locating(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
     let stopping = rt::shard::stopping();
     let mut pause = FIRST_PAUSE;
@@ -131,7 +132,7 @@ pub async fn keep_locating(internode: Weak<Internode>, seeds: impl AsyncFn() -> 
             locator.named.borrow_mut().clear();
             locator.several.borrow_mut().clear();
             pause = match internode.stated().keys().all(|host| *host == internode.own().host) {
-                // There is nobody to be lost.
+                // There are no other members to locate.
                 true => LONGEST_PAUSE,
                 false => FIRST_PAUSE,
             };
@@ -143,7 +144,7 @@ pub async fn keep_locating(internode: Weak<Internode>, seeds: impl AsyncFn() -> 
     }
 }
 
-/// What this node believes of the other members.
+/// What this node knows of the addresses of the other members.
 fn believed(internode: &Internode) -> BTreeMap<HostId, Believed> {
     let (liveness, found, own) = (internode.liveness(), internode.found(), internode.own().host);
     let stated = internode.stated().into_iter().filter(|(host, _)| *host != own);
@@ -154,16 +155,15 @@ fn believed(internode: &Internode) -> BTreeMap<HostId, Believed> {
     stated.map(of).collect()
 }
 
-/// Asks all addresses who is there. Whether a member was found.
+/// Asks all addresses who is there. Returns whether a member was located.
 async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
     let addresses = locator.known(internode);
-    let questions = addresses.iter().map(|address| ask(internode, *address, Request::Locate(addresses.clone())));
+    let questions = addresses.iter().map(|address| ask(internode, *address, JoinRequest::Locate(addresses.clone())));
     let answers = futures_util::future::join_all(questions).await;
     let mut answered: BTreeMap<HostId, BTreeSet<SocketAddr>> = BTreeMap::new();
     for (address, answer) in addresses.iter().zip(answers) {
-        let Ok((party, Answer::Located(named))) = answer else { continue };
-        // Where others reach a node is for that node to say: an address by which it was reached by
-        // chance is not used.
+        let Ok((party, JoinResponse::Located(named))) = answer else { continue };
+        // A node itself states its address. An address at which it answers by chance is not used.
         if party.address == *address {
             answered.entry(party.host).or_default().insert(*address);
         }
@@ -189,7 +189,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
             Finding::Several => {
                 tracing::warn!(
                     node = %host, addresses = ?answered,
-                    "several nodes have the id of this member: none of them is believed; is a data directory a copy of the other's?"
+                    "several nodes have the id of this member: none of them is accepted; is a data directory a copy of the other's?"
                 );
                 None
             }

@@ -1,7 +1,9 @@
-//! The nodes of the cluster: who they are, where they are, what they can do. Part of the metadata, so that all nodes know the same. Pure.
+//! The nodes of the cluster: identity, addresses, location, state and features. Part of the
+//! metadata, so all nodes agree on it. Pure.
 //!
-//! [`Topology`] is the list of nodes with views by datacenter and rack; [`features`] says what all of them can do; [`voters`] chooses who
-//! votes on changes of the metadata. Whether a node answers just now is not known here: that is a matter of opinion, this is agreed.
+//! [`Topology`] lists the nodes, with views by datacenter and rack. [`features`] decides which
+//! features all members have. [`voters`] chooses the voters of the Raft group. Whether a node is up
+//! is not part of the topology: each node judges that for itself (`internode::Liveness`).
 
 pub mod barrier;
 pub mod discovery;
@@ -9,9 +11,9 @@ pub mod features;
 pub mod foreign_seeds;
 pub mod join;
 pub mod locate;
-pub mod mover;
+pub mod migration_driver;
 mod node;
-pub mod steward;
+pub mod topology_coordinator;
 pub mod view;
 pub mod voters;
 
@@ -21,7 +23,7 @@ use model::id::HostId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// The nodes of a cluster and what has been agreed of them. Copies share what they have in common.
+/// The nodes of a cluster, with the enabled features and the fence. Copies share unchanged parts.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Topology {
     nodes: Rc<BTreeMap<HostId, Rc<Node>>>,
@@ -30,68 +32,69 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// All nodes in the order of their ids, those that have left too.
+    /// All nodes in the order of their ids, including those that have left.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values()
     }
 
-    /// The nodes that are part of the cluster: all but those that have left.
+    /// The members: all nodes except those that have left.
     pub fn members(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values().filter(|node| node.state.is_member())
     }
 
-    /// The nodes that new tablets may be given to.
+    /// The nodes that can receive new tablets.
     pub fn owners(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values().filter(|node| node.state == NodeState::Normal)
     }
 
-    /// Nodes that began to join and are down. They have no tablets, and may never come back: nobody has to wait for them.
+    /// The nodes that are down and have not finished joining. They have no tablets and may never
+    /// return, so no operation waits for them.
     pub fn lost_while_joining(&self, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
         let joining = self.members().filter(|node| node.state == NodeState::Joining).map(|node| node.host);
         joining.filter(|host| is_down(*host)).collect()
     }
 
-    /// The node of an id.
+    /// The node with an id.
     pub fn node(&self, host: HostId) -> Option<&Rc<Node>> {
         self.nodes.get(&host)
     }
 
-    /// How many nodes there are, those that have left too.
+    /// The number of nodes, including those that have left.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is none: before the first node of a cluster has written itself down.
+    /// Whether the topology is empty: the first node of the cluster has not added itself yet.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The datacenters that have members, in alphabetical order.
+    /// The datacenters with members, in alphabetical order.
     pub fn datacenters(&self) -> BTreeSet<&str> {
         self.members().map(|node| node.datacenter.as_str()).collect()
     }
 
-    /// The racks of a datacenter that have members, in alphabetical order.
+    /// The racks of a datacenter with members, in alphabetical order.
     pub fn racks(&self, datacenter: &str) -> BTreeSet<&str> {
         self.in_datacenter(datacenter).map(|node| node.rack.as_str()).collect()
     }
 
-    /// The members in a datacenter.
+    /// The members of a datacenter.
     pub fn in_datacenter(&self, datacenter: &str) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.members().filter(move |node| node.datacenter == datacenter)
     }
 
-    /// The features that every node must have, for they may be in use.
+    /// The enabled features. Every node must support them, because they may be in use.
     pub fn enabled_features(&self) -> &BTreeSet<String> {
         &self.features
     }
 
-    /// Whether a feature may be used.
+    /// Whether a feature is enabled.
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.contains(name)
     }
 
-    /// The member that uses one of a node's addresses for the traffic between nodes, if it is another node.
+    /// Another member that has the same internode address and port as `newcomer`.
     pub fn with_address_of(&self, newcomer: &Node) -> Option<&Rc<Node>> {
         self.members().find(|node| {
             node.host != newcomer.host
@@ -100,27 +103,28 @@ impl Topology {
         })
     }
 
-    /// The number of metadata below which no request may be routed any more: replicas refuse it.
+    /// The oldest metadata that a request may be based on. Replicas refuse requests with a lower
+    /// number.
     pub fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// Raises the fence; it never goes back.
+    /// Raises the fence; it never decreases.
     pub(crate) fn raise_fence(&mut self, number: u64) {
         self.fence = self.fence.max(number);
     }
 
-    /// Puts a node in, in place of an earlier description of it.
+    /// Adds a node, or replaces its description.
     pub(crate) fn put(&mut self, node: Node) {
         Rc::make_mut(&mut self.nodes).insert(node.host, Rc::new(node));
     }
 
-    /// Forgets a node. Says whether it was there.
+    /// Removes a node. Returns whether it was present.
     pub(crate) fn remove(&mut self, host: HostId) -> bool {
         Rc::make_mut(&mut self.nodes).remove(&host).is_some()
     }
 
-    /// Enables features; there is no way back.
+    /// Enables features; they are never disabled.
     pub(crate) fn enable(&mut self, features: &[String]) {
         Rc::make_mut(&mut self.features).extend(features.iter().cloned());
     }

@@ -1,29 +1,29 @@
-//! A node as the cluster knows it.
+//! The description of a node in the topology.
 
 use model::id::HostId;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// Where a node is in its life in the cluster. Append-only: what is written down has the place of each in this list.
+/// The state of a node in the cluster. Append-only: the stored form is the index in this list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NodeState {
-    /// It has been let in and learns; it has no tablets yet.
+    /// The node was admitted and receives metadata changes. It has no tablets yet.
     Joining,
-    /// It serves.
+    /// The node serves.
     Normal,
-    /// It gives its tablets away, to leave.
+    /// The node moves its tablets to other nodes before it leaves.
     Leaving,
-    /// It is no part of the cluster any more, and never will be again.
+    /// The node has left the cluster and cannot return.
     Left,
 }
 
 impl NodeState {
-    /// Whether such a node is part of the cluster.
+    /// Whether a node in this state is a member.
     pub fn is_member(self) -> bool {
         self != NodeState::Left
     }
 
-    /// The name that operators and `system.topology` know it by.
+    /// The name in `system.topology` and in operator tools.
     pub fn name(self) -> &'static str {
         match self {
             NodeState::Joining => "bootstrapping",
@@ -34,14 +34,14 @@ impl NodeState {
     }
 }
 
-/// A node: its identity, where it is reached, where it stands, what it can do.
+/// A node: its identity, addresses, location, state and features.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {
-    /// Its identity, for its whole life.
+    /// Its identity, which never changes.
     pub host: HostId,
-    /// Where it is in its life.
+    /// Its state in the cluster.
     pub state: NodeState,
-    /// Where clients reach it.
+    /// The address for clients.
     pub rpc_address: IpAddr,
     /// The address on which it listens for other nodes.
     pub listen_address: IpAddr,
@@ -49,9 +49,9 @@ pub struct Node {
     pub broadcast_address: IpAddr,
     /// The port for clients.
     pub native_port: u16,
-    /// The port at which a client chooses its shard.
+    /// The port at which a client chooses its shard by its source port.
     pub shard_aware_port: u16,
-    /// The port for nodes.
+    /// The port for other nodes.
     pub storage_port: u16,
     /// Its datacenter.
     pub datacenter: String,
@@ -59,14 +59,14 @@ pub struct Node {
     pub rack: String,
     /// How many shards it has.
     pub shards: u16,
-    /// The version that clients are told.
+    /// The release version that is reported to clients.
     pub release_version: String,
-    /// What this release can do, by name.
+    /// The names of the features that its release supports.
     pub features: Vec<String>,
 }
 
 impl Node {
-    /// Where other nodes reach it.
+    /// The address and port for other nodes.
     pub fn internode(&self) -> SocketAddr {
         SocketAddr::new(self.broadcast_address, self.storage_port)
     }
@@ -77,7 +77,7 @@ pub(crate) mod tests {
     use super::*;
     use uuid::Uuid;
 
-    /// A node with all that tests do not look at filled in.
+    /// A node with default values for everything that tests do not check.
     pub(crate) fn node(n: u8, datacenter: &str, rack: &str) -> Node {
         let address = IpAddr::from([127, 0, 0, n]);
         Node {

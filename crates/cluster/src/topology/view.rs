@@ -1,6 +1,7 @@
-//! The cluster as this node sees it: what is agreed of each member, and whether it answers just now and what it says of itself.
+//! The members as this node sees them: their description in the metadata, whether they are up, and
+//! what they report about themselves.
 //!
-//! For operators and clients to look at; nothing is decided by it.
+//! For operators and clients only; the database makes no decision by it.
 
 use super::{Node, NodeState};
 use crate::metadata::{Metadata, MetadataService, NodeInfo, own_node};
@@ -9,24 +10,26 @@ use model::id::HostId;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// A member of the cluster, seen from here.
+/// A member of the cluster, as seen by this node.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeView {
-    /// What is agreed of it.
+    /// Its description in the metadata.
     pub node: Rc<Node>,
     /// Whether it is this node.
     pub is_own: bool,
-    /// Whether it answers.
+    /// Whether it is up.
     pub is_up: bool,
     /// Whether it serves clients, as far as is known.
     pub serving: bool,
-    /// The version of its schema, once it has said so.
+    /// The version of its schema, once it has reported it.
     pub schema: Option<Uuid>,
-    /// Bytes that its sstables take on disk, once it has said so. Of this node shard 0 knows it.
+    /// Bytes of its sstables on disk, once it has reported them. For this node only shard 0 knows
+    /// the number.
     pub load_bytes: Option<u64>,
-    /// By how many microseconds its clock is ahead of ours.
+    /// Microseconds by which its clock is ahead of this node's clock.
     pub clock_ahead_micros: Option<i64>,
-    /// Its place among the full members, which are in the order of their ids, and their number; nothing for others.
+    /// Its index among the `Normal` members in the order of their ids, and their number. `None` for
+    /// other members.
     pub rank: Option<(u32, u32)>,
 }
 
@@ -39,7 +42,7 @@ pub fn nodes() -> Vec<NodeView> {
     view(&service.current(), service.info(), &liveness, report)
 }
 
-/// All members in the order of their ids. This node is among them in any case.
+/// All members in the order of their ids, always including this node.
 pub fn view(metadata: &Metadata, info: &NodeInfo, liveness: &Liveness, own: Option<SelfReport>) -> Vec<NodeView> {
     let topology = &metadata.topology;
     let mut members: Vec<Rc<Node>> = topology.members().cloned().collect();
@@ -53,7 +56,7 @@ pub fn view(metadata: &Metadata, info: &NodeInfo, liveness: &Liveness, own: Opti
         let is_own = node.host == info.host_id;
         let known = liveness.nodes.get(&node.host).copied();
         let report = if is_own { own } else { known.and_then(|known| known.report) };
-        // What a node said where it was before is no news of where it is now.
+        // A report from a previous address is outdated.
         let is_there = known.is_some_and(|known| known.address == Some(node.internode()));
         let place = ranked.iter().position(|host| *host == node.host);
         NodeView {

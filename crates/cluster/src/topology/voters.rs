@@ -1,17 +1,22 @@
-//! Who votes on changes of the metadata. Pure.
+//! Chooses the voters of the Raft group. Pure.
 //!
-//! All nodes learn every change; at most [`MOST`] of them vote, so that agreement stays quick in a large cluster. Voters are spread over
-//! datacenters, then over racks. No datacenter has half of the votes or more if that can be (so that losing one loses no majority), a
-//! node that does not answer has none if others can take its place, and those that vote now go on unless there is a reason: every
-//! exchange of a voter is a risk. Beyond two voters their number is odd, for an even one bears no more losses.
+//! All nodes receive every change, and at most [`MOST`] of them vote, so that agreement stays fast
+//! in a large cluster. Rules:
+//!
+//! - Voters are spread over datacenters, then over racks.
+//! - If possible, no datacenter has half of the votes or more, so that losing one loses no
+//!   majority.
+//! - A node that is down has no vote if another can replace it.
+//! - Present voters are kept unless another rule forbids it, because each replacement is a risk.
+//! - Beyond two voters the number is odd, because one more would not tolerate more failures.
 
 use model::id::HostId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most voters.
+/// The maximum number of voters.
 pub const MOST: usize = 5;
 
-/// A node that may vote.
+/// A node that can be a voter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate<'a> {
     /// Its identity.
@@ -20,13 +25,13 @@ pub struct Candidate<'a> {
     pub datacenter: &'a str,
     /// Its rack.
     pub rack: &'a str,
-    /// Whether it answers, as far as is known.
+    /// Whether it is up, as far as is known.
     pub alive: bool,
-    /// Whether it votes now.
+    /// Whether it is a voter now.
     pub votes: bool,
 }
 
-/// Who is to vote from now on. The same candidates in any order give the same answer.
+/// The nodes that should be voters. The order of the candidates does not change the result.
 pub fn choose(candidates: &[Candidate<'_>]) -> BTreeSet<HostId> {
     let alive = candidates.iter().filter(|candidate| candidate.alive).count();
     let wanted = odd(alive.clamp(1, MOST)).min(candidates.len());
@@ -36,7 +41,7 @@ pub fn choose(candidates: &[Candidate<'_>]) -> BTreeSet<HostId> {
     }
     let ranked: BTreeMap<&str, Vec<Candidate<'_>>> =
         datacenters.into_iter().map(|(name, nodes)| (name, by_rack(nodes))).collect();
-    // The living first; the dead only take part where nobody else is left.
+    // Live nodes first. Dead nodes are chosen only if no live node is left.
     let mut chosen = seats(&ranked, wanted, true);
     if chosen.is_empty() {
         chosen = seats(&ranked, wanted, false);
@@ -48,7 +53,8 @@ fn odd(n: usize) -> usize {
     if n > 2 && n.is_multiple_of(2) { n - 1 } else { n }
 }
 
-/// The nodes of a datacenter in the order in which they get votes: in turn from each rack, in each the present voters first.
+/// The nodes of a datacenter in the order in which they become voters: one of each rack in turn,
+/// and present voters first within a rack.
 fn by_rack(nodes: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     let mut racks: BTreeMap<&str, Vec<Candidate<'_>>> = BTreeMap::new();
     for node in nodes {
@@ -62,14 +68,14 @@ fn by_rack(nodes: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     let longest = racks.iter().map(Vec::len).max().unwrap_or(0);
     let turn = |turn: usize| {
         let mut nodes: Vec<Candidate<'_>> = racks.iter().filter_map(|rack| rack.get(turn)).copied().collect();
-        // Present voters first here too, so that nothing moves without need.
+        // Present voters first here too, to avoid needless replacements.
         nodes.sort_by_key(rank);
         nodes
     };
     (0..longest).flat_map(turn).collect()
 }
 
-/// Gives out seats in turn, a datacenter with fewer of them first.
+/// Assigns votes one at a time, to the datacenter that has the fewest so far.
 fn seats(ranked: &BTreeMap<&str, Vec<Candidate<'_>>>, wanted: usize, alive: bool) -> BTreeSet<HostId> {
     let mut queues: Vec<Vec<Candidate<'_>>> = ranked
         .values()
@@ -78,7 +84,7 @@ fn seats(ranked: &BTreeMap<&str, Vec<Candidate<'_>>>, wanted: usize, alive: bool
         .collect();
     let most = match queues.len() {
         0 | 1 => wanted,
-        // Two datacenters: one has the majority, it cannot be helped; but not more than it.
+        // With two datacenters, one necessarily has a majority. It gets no more votes than that.
         2 => wanted / 2 + 1,
         _ => wanted.div_ceil(2).saturating_sub(1).max(1),
     };
@@ -94,7 +100,8 @@ fn seats(ranked: &BTreeMap<&str, Vec<Candidate<'_>>>, wanted: usize, alive: bool
         chosen.insert(node.host);
         given[dc] += 1;
     }
-    // An even number that the limits of datacenters led to: one seat less bears as many losses.
+    // The limits for datacenters can lead to an even number. One voter less tolerates as many
+    // failures.
     while chosen.len() > 2 && chosen.len().is_multiple_of(2) {
         let fullest = (0..given.len()).max_by_key(|dc| given[*dc]).expect("somebody was chosen");
         let nodes = ranked.values().filter(|nodes| nodes.iter().any(|node| node.alive || !alive)).nth(fullest);
@@ -116,7 +123,7 @@ mod tests {
         HostId(Uuid::from_u128(n as u128 + 1))
     }
 
-    /// Nodes as `datacenter/rack` with `!` for a dead one and `*` for a present voter.
+    /// Nodes as `datacenter/rack`, with `!` for a dead node and `*` for a present voter.
     fn nodes<'a>(list: &[&'a str]) -> Vec<Candidate<'a>> {
         list.iter()
             .enumerate()
@@ -154,7 +161,7 @@ mod tests {
         let votes = chosen(&three);
         assert_eq!(votes.len(), 5);
         assert!(votes.iter().filter(|n| **n < 3).count() <= 2);
-        // Two of the big one and one of each other: four, of which one goes.
+        // Two of the large datacenter and one of each other make four, one of which is removed.
         assert_eq!(chosen(&["a/1", "a/1", "a/1", "b/1", "c/1"]), [0, 3, 4]);
         let two = chosen(&["a/1", "a/1", "a/1", "b/1", "b/1", "b/1"]);
         assert_eq!(two.len(), 5);
@@ -191,7 +198,7 @@ mod tests {
             if living.len() > 2 && voters.len() > 2 {
                 prop_assert!(living.iter().all(|dc| of(dc) * 2 < voters.len()));
             }
-            // Choosing again changes nothing, and the order of the candidates does not matter.
+            // Choosing again changes nothing, and the order of the candidates has no effect.
             for node in &mut candidates {
                 node.votes = voters.contains(&node.host);
             }

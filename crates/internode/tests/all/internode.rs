@@ -1,4 +1,5 @@
-//! Nodes of several shards on real sockets, in one process: who reaches whom, who is turned away and what is said, encryption.
+//! Nodes of several shards on real sockets, in one process: which connections are accepted, which
+//! are rejected and with which text, and encryption.
 
 use bytes::Bytes;
 use internode::{
@@ -32,10 +33,10 @@ struct Node {
     address: SocketAddr,
 }
 
-/// What is kept on shard 0.
+/// The running internode of a node, kept on shard 0.
 struct Kept(RefCell<Option<Running>>);
 
-async fn tell(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
+async fn echo(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
     let shard = rt::shard::this().0;
     let mut answer = format!("shard {shard} to {} of {}: ", caller.shard, caller.host.0.as_u128()).into_bytes();
     answer.extend_from_slice(&body);
@@ -59,7 +60,7 @@ async fn start(n: u128, shards: u16, cluster: &str, config: InternodeConfig, tls
             features: Vec::new(),
         };
         internode::install(own, config, None, tls).await;
-        rt::shard::call_all(|| async { rt::shard::service::<Internode>().serve(Verb::Replica, tell) }).await;
+        rt::shard::call_all(|| async { rt::shard::service::<Internode>().serve(Verb::Replica, echo) }).await;
         rt::shard::install(Rc::new(Kept(RefCell::new(Some(internode::serve(listener))))));
         address
     });
@@ -137,7 +138,7 @@ fn every_shard_reaches_every_shard_of_a_node_with_another_number_of_them() {
         assert!(answer.ends_with(&large) && answer.len() > large.len());
         assert!(a.metrics().await.sent < 1 << 20, "what is sent was compressed");
         assert_eq!(a.call(0, Peer { host: host(9), shard: 0 }, Bytes::new()).await, Err(CallError::NoAddress(host(9))));
-        // It has no address any more.
+        // The node has no address any more.
         a.knows(&[]).await;
         assert_eq!(a.call(0, Peer { host: b.host, shard: 0 }, Bytes::new()).await, Err(CallError::NoAddress(b.host)));
         a.stop().await;
@@ -158,18 +159,18 @@ fn strangers_are_turned_away_and_told_why() {
         assert!(text.contains("'One'") && text.contains("'Another'"), "{text}");
         assert_eq!(code(foreign.call_at(a.address).await).0, RejectionCode::Cluster);
         assert_eq!(code(a.call_at(a.address).await).0, RejectionCode::Itself);
-        // Another node is where the book says that this one is.
+        // Another node is at the address in the book.
         a.knows(&[(host(7), b.peer())]).await;
         match a.call(1, Peer { host: host(7), shard: 0 }, Bytes::new()).await {
             Err(CallError::Rejected(rejection)) => assert_eq!(rejection.code, RejectionCode::Host),
             other => panic!("{other:?}"),
         }
-        // One that has left for ever.
+        // A node that has left.
         let book = AddressBook { left: [b.host].into(), ..AddressBook::default() };
         let tell = move || async move { internode::publish_book(book).await };
         a.machine.call(ShardId(0), tell).await.expect("told");
         assert_eq!(code(b.call_at(a.address).await).0, RejectionCode::Left);
-        // Nobody, and something else.
+        // No listener, and a listener that is not a node.
         let other = rt::net::listen(([127, 0, 0, 1], 0).into(), Default::default()).await.expect("a port");
         let address = other.local_addr().expect("known");
         let serving = rt::task::spawn(async move {
@@ -201,7 +202,7 @@ fn garbage_on_the_port_is_closed_and_the_port_goes_on() {
             stream.write_all(garbage).await.expect("written");
             let mut said = Vec::new();
             let end = timeout(SOON, stream.read_to_end(&mut said)).await.expect("closed in time");
-            // Closed with input unread, it may be a reset.
+            // Closing with unread input may cause a reset.
             assert!(end.is_err() || said.len() <= 8, "{said:?}");
         }
         assert_eq!(a.metrics().await.garbage, 4);
@@ -211,8 +212,8 @@ fn garbage_on_the_port_is_closed_and_the_port_goes_on() {
     });
 }
 
-/// A node stands still: connections to it open, and nothing comes. Who waits for one is told as soon as the node is known to be down, not when the
-/// attempts have taken all of his time.
+/// A stalled node: its connections stay open and silent. A caller that waits for a connection gets
+/// an error as soon as the node is known to be down, not at its deadline.
 #[test]
 fn who_waits_for_a_connection_is_told_that_the_node_is_down() {
     rt::block_on(async {
@@ -262,19 +263,21 @@ fn encrypted_nodes_reach_each_other_and_nobody_else() {
         let (why, text) = code(a.call_at(stranger.address).await);
         assert_eq!(why, RejectionCode::Tls);
         assert!(text.contains("certificate"), "{text}");
-        // The other way round it is the accepting node that finds out; the other is told by TLS.
+        // In the other direction the accepting node detects the mismatch; the connecting node gets
+        // a TLS alert.
         match stranger.call_at(a.address).await {
             Err(CallError::Unreachable(why)) => assert!(why.contains("failed"), "{why}"),
             Err(CallError::Rejected(rejection)) => assert_eq!(rejection.code, RejectionCode::Tls),
             other => panic!("{other:?}"),
         }
-        // Certificates can be changed: the stranger becomes one of us, for new connections.
+        // Certificates can be changed: the node with the foreign certificate gets one of the
+        // cluster's, for new connections.
         let tls = certificates("b", true);
         let change = move || async move { rt::shard::service::<Internode>().set_tls(Some(tls)) };
         stranger.machine.call(ShardId(0), change).await.expect("ran");
         let mut reached = stranger.call_at(a.address).await;
         while let Err(CallError::Rejected(_) | CallError::Unreachable(_)) = reached {
-            // The pause after the failure before.
+            // The pause after the previous failure.
             rt::time::sleep(Duration::from_millis(20)).await;
             reached = stranger.call_at(a.address).await;
         }

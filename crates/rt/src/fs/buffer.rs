@@ -1,23 +1,23 @@
-//! Memory that `O_DIRECT` accepts.
+//! Buffers that suit `O_DIRECT`.
 
 use super::huge;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Alignment of every buffer: no block device asks for more than a page.
+/// Alignment of every buffer: no block device requires more than a page.
 pub(crate) const ALIGN: usize = 4096;
 
-/// A buffer of fixed capacity, aligned to [`ALIGN`], of which the first `len` bytes are initialised.
+/// A buffer of fixed capacity, aligned to [`ALIGN`]. Its first `len` bytes are initialised.
 pub(crate) struct AlignedBuf {
     start: NonNull<u8>,
     capacity: usize,
     len: usize,
-    /// Where its memory is from, if it is not from the heap.
+    /// The source of its memory, if not the heap.
     huge: Option<huge::Piece>,
 }
 
 impl AlignedBuf {
-    /// An empty buffer; the capacity is rounded up to [`ALIGN`] and at least that.
+    /// An empty buffer. The capacity is rounded up to a multiple of [`ALIGN`], and at least that.
     #[allow(unsafe_code)]
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.max(1).next_multiple_of(ALIGN);
@@ -48,14 +48,14 @@ impl AlignedBuf {
         self.len
     }
 
-    /// Where the kernel may write up to [`AlignedBuf::capacity`] bytes.
+    /// The memory to which the kernel may write up to [`AlignedBuf::capacity`] bytes.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Says that the first `len` bytes have been written.
+    /// Sets the number of initialised bytes.
     ///
-    /// SAFETY: they must have been.
+    /// SAFETY: the first `len` bytes must have been written.
     #[allow(unsafe_code)]
     pub unsafe fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity);
@@ -66,7 +66,7 @@ impl AlignedBuf {
         self.len = 0;
     }
 
-    /// Appends as much of `data` as fits; says how much.
+    /// Appends as much of `data` as fits. Returns the number of bytes.
     #[allow(unsafe_code)]
     pub fn fill_from(&mut self, data: &[u8]) -> usize {
         let n = data.len().min(self.capacity - self.len);

@@ -1,6 +1,8 @@
-//! Names: directories, renames, removals, locks, and whole small files.
+//! Operations on names: directories, renames, removals, locks. Also reading and writing of small
+//! files.
 //!
-//! A created, renamed or removed name is sure to survive a power loss only after [`sync_dir`] of its directory.
+//! A created, renamed or removed name survives a power loss for certain only after [`sync_dir`] of
+//! its directory.
 
 use super::IoClass;
 use super::file::{OpenOptions, open};
@@ -14,10 +16,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// One name in a directory.
+/// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
-    /// The name, without its directory. Names that are not UTF-8 are shown with replacement characters.
+    /// The name, without its directory. Names that are not UTF-8 are shown with replacement
+    /// characters.
     pub name: String,
     /// Whether it is a directory.
     pub is_dir: bool,
@@ -25,12 +28,12 @@ pub struct DirEntry {
     pub len: u64,
 }
 
-/// What is known of a path.
+/// The metadata of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     /// Length in bytes.
     pub len: u64,
-    /// Microseconds since 1970 of the last change of contents.
+    /// The time of the last change of contents, in microseconds since 1970.
     pub mtime_micros: i64,
     /// Whether it is a directory.
     pub is_dir: bool,
@@ -42,7 +45,7 @@ async fn at<T: Send + 'static>(path: &Path, f: impl FnOnce(&Path) -> io::Result<
     blocking(move || f(&path)).await
 }
 
-/// Gives the file at `from` the name `to`, replacing what is there.
+/// Renames `from` to `to`, replacing an existing file.
 pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -71,7 +74,7 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
     at(path, |path| std::fs::remove_file(path)).await
 }
 
-/// Removes a directory with all it contains.
+/// Removes a directory with all its contents.
 pub async fn remove_dir_all(path: &Path) -> io::Result<()> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -80,7 +83,7 @@ pub async fn remove_dir_all(path: &Path) -> io::Result<()> {
     at(path, |path| std::fs::remove_dir_all(path)).await
 }
 
-/// Makes a directory and those above it; it is no error if they exist. Does not sync them.
+/// Creates a directory and its missing parents. Existing ones are no error. Does not sync them.
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -98,7 +101,7 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
     at(path, |path| std::fs::File::open(path)?.sync_all()).await
 }
 
-/// What `path` contains, sorted by name.
+/// The entries of `path`, sorted by name.
 pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -123,7 +126,7 @@ pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     .await
 }
 
-/// What is known of `path`.
+/// The metadata of `path`.
 pub async fn metadata(path: &Path) -> io::Result<Metadata> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -138,12 +141,12 @@ pub async fn metadata(path: &Path) -> io::Result<Metadata> {
     .await
 }
 
-/// Whether an error says that there is nothing at a path.
+/// Whether an error means that a path does not exist.
 pub fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Whether `path` exists. A path that cannot be looked at counts as missing.
+/// Whether `path` exists. A path that cannot be checked counts as missing.
 pub async fn exists(path: &Path) -> bool {
     metadata(path).await.is_ok()
 }
@@ -164,8 +167,8 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-/// The whole contents of several small files, and the lengths in bytes of several others, asked for at once: one trip to a helper
-/// thread. Each answer stands where its path did.
+/// Reads several small files and the lengths in bytes of several others, in one trip to a helper
+/// thread. The results are in the order of the paths.
 pub async fn read_and_measure(
     small: Vec<PathBuf>,
     large: Vec<PathBuf>,
@@ -189,14 +192,14 @@ pub async fn read_and_measure(
     .await
 }
 
-/// Puts `data` at `path` so that, after a crash at any moment, either all of the old or all of the new contents is there;
-/// when this returns, the new is durable.
+/// Replaces the contents of `path` atomically. After a crash at any moment, either the old or the
+/// new contents are there. On return, the new contents are durable.
 pub async fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
     write_durably_with_room(path, data, 0).await
 }
 
-/// As [`write_durably`], with the first `room` bytes of the file reserved on the device: what is written to it later, up to there, needs
-/// no free space.
+/// Like [`write_durably`], with the first `room` bytes of the file reserved on the device. Later
+/// writes within them need no free space.
 pub async fn write_durably_with_room(path: &Path, data: &[u8], room: u64) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -213,7 +216,8 @@ pub async fn write_durably_with_room(path: &Path, data: &[u8], room: u64) -> io:
         file.sync_all().await
     };
     if let Err(error) = written.await {
-        // On a full disk what it takes up is missing elsewhere. What cannot be removed either is written over by the next try.
+        // On a full disk, the temporary file takes space that is missing elsewhere. If the removal
+        // fails, the next attempt overwrites the file.
         let _ = remove_file(&temporary).await;
         return Err(error);
     }
@@ -234,8 +238,9 @@ enum Held {
     Sim(#[allow(dead_code)] crate::sim::SimLock),
 }
 
-/// Locks the file at `path`, making it if needed, and writes the id of this process into it. Fails with `WouldBlock` when another holds
-/// the lock. The simulated machine has no processes: there the file stays empty.
+/// Locks the file at `path`, creating it if needed, and writes the id of this process into it.
+/// Fails with `WouldBlock` if another process holds the lock. The simulated machine has no
+/// processes, so the file stays empty there.
 pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -247,7 +252,7 @@ pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
         regular::check(path)?;
         let mut file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         flock(&file)?;
-        // Only messages need the id. A full disk may have no room for it.
+        // The id is only for messages. A full disk may have no room for it.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(file)
     })
@@ -255,8 +260,9 @@ pub async fn lock_file(path: &Path) -> io::Result<FileLock> {
     Ok(FileLock { _held: Held::Os(file) })
 }
 
-/// Locks the directory at `path`, whatever becomes of the files in it. Fails with `WouldBlock` when another holds the lock, with
-/// `Unsupported` where the file system locks no directories (NFS).
+/// Locks the directory at `path`, independently of the files in it. Fails with `WouldBlock` if
+/// another process holds the lock, and with `Unsupported` if the file system cannot lock
+/// directories (NFS).
 pub async fn lock_dir(path: &Path) -> io::Result<FileLock> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -287,7 +293,7 @@ fn flock(file: &std::fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// Total and free bytes (for unprivileged users) of the file system that holds `path`.
+/// Total and free bytes (for unprivileged users) of the file system of `path`.
 pub async fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -297,8 +303,8 @@ pub async fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize))
 }
 
-/// How many more files the file system that holds `path` takes (inodes for unprivileged users); `None` where their number has no limit of
-/// its own.
+/// The number of files that can still be created on the file system of `path` (inodes for
+/// unprivileged users). `None` if their number has no limit of its own.
 pub async fn free_files(path: &Path) -> io::Result<Option<u64>> {
     #[cfg(feature = "sim")]
     if is_simulated() {

@@ -1,7 +1,8 @@
 //! An open file.
 //!
-//! With `direct` set reads and aligned writes go past the page cache. Any offset and length may be read: the enclosing
-//! aligned range is read and sliced. Unaligned writes to a direct file go through a second, buffered descriptor.
+//! With `direct`, reads and aligned writes bypass the page cache. Any offset and length can be
+//! read: the enclosing aligned range is read and sliced. Unaligned writes to a direct file use a
+//! second, buffered descriptor.
 
 use super::IoClass;
 use super::buffer::AlignedBuf;
@@ -18,25 +19,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// How to open a file.
+/// The options for opening a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
-    /// Reading is wanted.
+    /// Open for reading.
     pub read: bool,
-    /// Writing is wanted.
+    /// Open for writing.
     pub write: bool,
-    /// Make the file if it does not exist.
+    /// Create the file if it does not exist.
     pub create: bool,
-    /// Make the file; fail if it exists.
+    /// Create the file; fail if it exists.
     pub create_new: bool,
-    /// Cut the file to nothing.
+    /// Truncate the file to length 0.
     pub truncate: bool,
-    /// Bypass the page cache (`O_DIRECT`) if the file system can.
+    /// Bypass the page cache (`O_DIRECT`) if the file system supports it.
     pub direct: bool,
 }
 
 impl OpenOptions {
-    /// For reading, past the page cache.
+    /// For reading, bypassing the page cache.
     pub fn read_direct() -> Self {
         Self { read: true, direct: true, ..Self::default() }
     }
@@ -101,7 +102,7 @@ impl File {
         }
     }
 
-    /// Reads `len` bytes at `offset`; fewer only when the file ends before.
+    /// Reads `len` bytes at `offset`; fewer only if the file ends before.
     pub async fn read_at(&self, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
         if len == 0 {
             return Ok(Bytes::new());
@@ -128,7 +129,7 @@ impl File {
         }
     }
 
-    /// As [`File::write_at`], from memory that suits `O_DIRECT`; gives the memory back.
+    /// Like [`File::write_at`], from memory that suits `O_DIRECT`. Returns the memory.
     pub(crate) async fn write_aligned(&self, offset: u64, data: AlignedBuf, class: IoClass) -> io::Result<AlignedBuf> {
         let ctx = ctx::current();
         match &self.inner.handle {
@@ -146,13 +147,13 @@ impl File {
         }
     }
 
-    /// Waits until the data, and what is needed to read it back, is on the device. An error means that data may be lost:
-    /// calling again does not help.
+    /// Waits until the data, and what is needed to read it back, is on the device. An error means
+    /// that data may be lost: calling again does not help.
     pub async fn sync_data(&self) -> io::Result<()> {
         self.sync(Op::SyncData).await
     }
 
-    /// As [`File::sync_data`], all metadata included.
+    /// Like [`File::sync_data`], with all metadata.
     pub async fn sync_all(&self) -> io::Result<()> {
         self.sync(Op::SyncAll).await
     }
@@ -169,7 +170,8 @@ impl File {
         }
     }
 
-    /// Reserves space for the first `len` bytes; the length stays. Does nothing where the file system cannot.
+    /// Reserves space for the first `len` bytes, without changing the file's length. No effect if
+    /// the file system does not support it.
     pub async fn allocate(&self, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -188,7 +190,7 @@ impl File {
         }
     }
 
-    /// Cuts or extends (with zeros) the file to `len` bytes.
+    /// Truncates the file or extends it with zeros, to `len` bytes.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.inner.handle {
             Handle::Os(os) => {
@@ -203,14 +205,15 @@ impl File {
     /// The file's length in bytes.
     pub async fn len(&self) -> io::Result<u64> {
         match &self.inner.handle {
-            // Answered from memory: not worth a thread.
+            // Answered from memory: not worth a helper thread.
             Handle::Os(os) => os.file.metadata().map(|m| m.len()),
             #[cfg(feature = "sim")]
             Handle::Sim(file) => simulated(|_, _, _| file.len()).await,
         }
     }
 
-    /// Whether the path by which the file was opened still leads to it. A file that is not in place is gone when it is closed.
+    /// Whether the path by which the file was opened still refers to it. Otherwise the file
+    /// disappears when it is closed.
     pub async fn is_in_place(&self) -> io::Result<bool> {
         match &self.inner.handle {
             Handle::Os(os) => {

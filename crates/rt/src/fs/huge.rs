@@ -1,12 +1,15 @@
 //! Memory for disk I/O in huge pages.
 //!
-//! Where a buffer lies in pages of 4 KiB, a read of 512 KiB is a list of 128 places, each of which the kernel looks up and pins. How many
-//! such lists a device takes at once is limited: the queue of a virtual disk without indirect descriptors has 256 places for all of them. In a
-//! huge page the same read is one place. Measured on a virtual disk, eight reads under way: 950 against 1,850 MB/s.
+//! If a buffer is in pages of 4 KiB, a read of 512 KiB is a list of 128 segments, each of which the
+//! kernel looks up and pins. A device accepts a limited number of segments at once: the queue of a
+//! virtual disk without indirect descriptors has 256 entries for all requests. In a huge page, the
+//! same read is one segment. Measured on a virtual disk with eight concurrent reads: 950 against
+//! 1,850 MB/s.
 //!
-//! A [`Slab`] is one huge page; a bitmap says which of its units are free. Units are taken by the thread that owns the slab alone, and given
-//! back by any thread: what the owner found free stays so. A thread keeps its slabs, as many as [`keep`] allows it. Whoever finds no room
-//! here takes memory from the heap, which costs time and nothing else.
+//! A [`Slab`] is one huge page, with a bitmap of its free units. Only the thread that owns the slab
+//! takes units; any thread may return them. So a unit that the owner found free stays free. A
+//! thread keeps its slabs, as many as [`keep`] allows. If there is no room, memory comes from the
+//! heap, which only costs time.
 #![allow(unsafe_code)]
 
 use crate::allocator::with_huge_pages;
@@ -16,11 +19,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a slab, and where it begins: those of a huge page.
+/// Bytes of a slab, and its alignment: those of a huge page.
 const SLAB: usize = 2 << 20;
-/// Bytes of a unit; a slab has as many as a word has bits.
+/// Bytes of a unit. A slab has as many units as a word has bits.
 const UNIT: usize = SLAB / u64::BITS as usize;
-/// The least that is taken from a slab: below this there are few places anyway.
+/// The minimum that is taken from a slab: smaller buffers have few segments anyway.
 const LEAST: usize = 2 * UNIT;
 
 thread_local! {
@@ -32,17 +35,18 @@ struct Pool {
     most: usize,
 }
 
-/// Lets this thread keep so many bytes of huge pages. None before this is called.
+/// Allows this thread to keep this many bytes of huge pages. None before the first call.
 pub(crate) fn keep(bytes: usize) {
     POOL.with_borrow_mut(|pool| pool.most = bytes / SLAB);
 }
 
-/// Memory for so many bytes; `None` if there is no room, or if it is not worth it.
+/// Memory for this many bytes. `None` if there is no room, or if the buffer is too small or too
+/// large.
 pub(super) fn take(bytes: usize) -> Option<Piece> {
     if !(LEAST..=SLAB).contains(&bytes) {
         return None;
     }
-    // Not there while the thread ends.
+    // The pool is not accessible while the thread ends.
     POOL.try_with(|pool| pool.borrow_mut().take(bytes.div_ceil(UNIT) as u32)).ok()?
 }
 
@@ -70,7 +74,7 @@ impl Pool {
 
 struct Slab {
     start: NonNull<u8>,
-    /// A bit for each unit, set if it is free.
+    /// A bit for each unit, set if the unit is free.
     free: AtomicU64,
 }
 
@@ -78,8 +82,8 @@ impl Slab {
     fn map() -> io::Result<Slab> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         with_huge_pages(|| {
-            // SAFETY: new memory of twice the size, of which everything around the aligned half is given back; the rest is written to
-            // within its bounds, and is not at address zero.
+            // SAFETY: new memory of twice the size, of which everything around the aligned half is
+            // given back; the rest is written to within its bounds, and is not at address zero.
             unsafe {
                 let start = libc::mmap(std::ptr::null_mut(), 2 * SLAB, prot, flags, -1, 0);
                 if start == libc::MAP_FAILED {
@@ -91,7 +95,7 @@ impl Slab {
                     libc::munmap(start, before);
                 }
                 libc::munmap(slab.byte_add(SLAB), SLAB - before);
-                // Refused where the kernel has no huge pages: then it is memory like any other.
+                // Fails if the kernel has no huge pages: then this is normal memory.
                 libc::madvise(slab, SLAB, libc::MADV_HUGEPAGE);
                 slab.cast::<u8>().write(0);
                 Ok(Slab { start: NonNull::new_unchecked(slab.cast()), free: AtomicU64::new(u64::MAX) })
@@ -99,7 +103,7 @@ impl Slab {
         })
     }
 
-    /// To be called by the owner of the slab only.
+    /// Only for the owner of the slab.
     fn take(slab: &Arc<Slab>, units: u32) -> Option<Piece> {
         let first = run_of(slab.free.load(Ordering::Acquire), units)?;
         let units = bits(units) << first;
@@ -125,9 +129,9 @@ fn bits(count: u32) -> u64 {
     u64::MAX >> (u64::BITS - count)
 }
 
-/// Where the first run of so many set bits begins.
+/// The start of the first run of `count` set bits.
 fn run_of(set: u64, count: u32) -> Option<u32> {
-    // Bits where a run of `known` begins.
+    // Bits at which a run of `known` set bits starts.
     let (mut starts, mut known) = (set, 1);
     while known < count {
         let more = known.min(count - known);
@@ -137,15 +141,15 @@ fn run_of(set: u64, count: u32) -> Option<u32> {
     (starts != 0).then(|| starts.trailing_zeros())
 }
 
-/// Units of a slab, which belong to whoever has this.
+/// Units of a slab, owned by the holder of this value.
 pub(super) struct Piece {
     slab: Arc<Slab>,
-    /// Those bits of the slab.
+    /// Their bits in the slab's bitmap.
     units: u64,
 }
 
 impl Piece {
-    /// Where they begin.
+    /// The start of the memory.
     pub fn start(&self) -> NonNull<u8> {
         // SAFETY: within the slab.
         unsafe { self.slab.start.add(self.units.trailing_zeros() as usize * UNIT) }
@@ -166,7 +170,7 @@ mod tests {
         piece.start().as_ptr() as usize
     }
 
-    /// What a thread of its own makes of it, with a pool of its own.
+    /// Runs `look` on its own thread, with its own pool.
     fn with_pool(bytes: usize, look: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(move || {
             keep(bytes);

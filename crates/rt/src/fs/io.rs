@@ -1,6 +1,6 @@
-//! The ways a shard reaches its files.
+//! The backends of a shard's file operations: io_uring, helper threads, or a simulated disk.
 //!
-//! A request owns its file and its memory; whoever carries it out keeps both until it is complete.
+//! A request owns its file and its memory; the backend keeps both until the request is complete.
 
 use super::IoClass;
 use super::buffer::AlignedBuf;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::task::Context;
 use tokio::sync::Semaphore;
 
-/// The most that one operation moves; longer ones are split by their callers.
+/// The maximum number of bytes of one operation. Callers split longer ones.
 pub(crate) const MAX_OPERATION: usize = 1 << 30;
 
-/// Helper threads that background operations may take at once, where there is no ring.
+/// Without a ring: the maximum number of helper threads that background operations use at once.
 const BACKGROUND_THREADS: usize = 2;
 
-/// What to do to a file.
+/// An operation on a file.
 pub(crate) enum Op {
-    /// Read up to this many bytes into the buffer, from its start.
+    /// Read up to `len` bytes into the buffer, from its start.
     Read { into: AlignedBuf, len: usize },
-    /// Write the data from this position on.
+    /// Write the data after its first `skip` bytes.
     Write { data: Payload, skip: usize },
     /// fdatasync.
     SyncData,
@@ -35,7 +35,7 @@ pub(crate) enum Op {
     Allocate { len: u64 },
 }
 
-/// Memory that is written from.
+/// The data of a write.
 pub(crate) enum Payload {
     Bytes(Bytes),
     Aligned(AlignedBuf),
@@ -58,7 +58,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The bytes that it moves at most.
+    /// The maximum number of bytes that it moves.
     pub fn len(&self) -> usize {
         match &self.op {
             Op::Read { into, len } => (*len).min(into.capacity()),
@@ -67,14 +67,14 @@ impl Request {
         }
     }
 
-    /// Carries the request out on the calling thread. The result counts bytes.
+    /// Executes the request on the calling thread. Returns the number of bytes.
     #[allow(unsafe_code)]
     fn run(&mut self) -> io::Result<usize> {
         let fd = self.file.as_raw_fd();
         let offset = self.offset as libc::off_t;
         loop {
-            // SAFETY: the file is open as long as `self.file` lives; the memory is owned by `self`, and the lengths stay
-            // within it.
+            // SAFETY: the file is open as long as `self.file` lives; the memory is owned by `self`,
+            // and the lengths stay within it.
             let n = unsafe {
                 match &mut self.op {
                     Op::Read { into, len } => {
@@ -102,11 +102,11 @@ impl Request {
     }
 }
 
-/// A shard's way to its files.
+/// The backend of a shard.
 pub(crate) enum Io {
     /// The shard's io_uring.
     Ring(Box<Ring>),
-    /// Helper threads; the semaphore keeps background operations from taking them all.
+    /// Helper threads. The semaphore keeps background operations from using all of them.
     Threads { background: Semaphore },
     /// The disk of a simulated node.
     #[cfg(feature = "sim")]
@@ -114,7 +114,8 @@ pub(crate) enum Io {
 }
 
 impl Io {
-    /// The best the operating system allows. Must be called inside the shard's tokio runtime.
+    /// The best backend that the operating system allows. Must be called inside the shard's tokio
+    /// runtime.
     pub fn production() -> Self {
         static SAID: std::sync::Once = std::sync::Once::new();
         if std::env::var_os("MESSINA_NO_IO_URING").is_some_and(|v| v == "1") {
@@ -134,7 +135,7 @@ impl Io {
         Self::Threads { background: Semaphore::new(BACKGROUND_THREADS) }
     }
 
-    /// Whether the disk of the shard has lost its power: then nothing on the shard runs any more.
+    /// Whether the shard's disk has lost its power. Then nothing on the shard runs any more.
     #[inline]
     pub fn is_dead(&self) -> bool {
         match self {
@@ -144,7 +145,7 @@ impl Io {
         }
     }
 
-    /// The ring; only requests that went to a ring ask for it.
+    /// The ring. Only called for requests that went to a ring.
     pub fn ring(&self) -> &Ring {
         match self {
             Self::Ring(ring) => ring,
@@ -152,7 +153,7 @@ impl Io {
         }
     }
 
-    /// Carries out `request`; gives it back with the number of bytes moved.
+    /// Executes `request`. Returns it with the number of bytes moved.
     pub async fn run(&self, ctx: &Rc<Ctx>, class: IoClass, request: Request) -> (io::Result<usize>, Request) {
         let counters = &ctx.counters.io[class as usize];
         match &request.op {
@@ -187,14 +188,14 @@ impl Io {
         (result, request)
     }
 
-    /// Scales what scans and background work may have at the disk.
+    /// Scales the limits of scans and background work.
     pub fn set_allowance(&self, allowance: f64) {
         if let Self::Ring(ring) = self {
             ring.set_allowance(allowance);
         }
     }
 
-    /// Submits what tasks asked for and takes what is complete. True when something was complete.
+    /// Submits requests and takes completions. Returns true if something completed.
     #[inline]
     pub fn turn(&self, ctx: &Ctx) -> bool {
         match self {
@@ -211,7 +212,7 @@ impl Io {
         }
     }
 
-    /// Arms the wake-up by completions. True when some are there already.
+    /// Arms the wake-up by completions. Returns true if there already are some.
     pub fn about_to_sleep(&self) -> bool {
         match self {
             Self::Ring(ring) => ring.about_to_sleep(),
@@ -226,7 +227,7 @@ impl Io {
         }
     }
 
-    /// Registers the shard to be woken by completions. True when it should take a turn at once.
+    /// Registers the shard to be woken by completions. Returns true if it must take a turn at once.
     pub fn poll_wake(&self, cx: &mut Context<'_>) -> bool {
         match self {
             Self::Ring(ring) => ring.poll_wake(cx),
@@ -234,7 +235,7 @@ impl Io {
         }
     }
 
-    /// Waits until the kernel has let go of all memory.
+    /// Waits until the kernel has released all memory.
     pub fn shut_down(&self, ctx: &Ctx) {
         if let Self::Ring(ring) = self {
             ring.shut_down(ctx);
@@ -256,7 +257,7 @@ pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + '
         Ok(out) => out,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is going away; so is the task that waits here.
+            // The runtime is shutting down, and with it the waiting task.
             Err(_) => std::future::pending().await,
         },
     }
@@ -268,7 +269,8 @@ pub(crate) fn is_simulated() -> bool {
     crate::ctx::with(|c| matches!(c.io, Io::Disk { .. }))
 }
 
-/// Runs one operation of the shard's simulated disk, after or before a wait. Never completes if the machine dies meanwhile.
+/// Runs one operation of the shard's simulated disk, before or after a delay. Never completes if
+/// the machine dies meanwhile.
 #[cfg(feature = "sim")]
 pub(crate) async fn simulated<T>(
     f: impl FnOnce(&crate::sim::Disk, u64, i64) -> Result<T, crate::sim::Failed>,

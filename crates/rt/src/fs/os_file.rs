@@ -1,7 +1,8 @@
 //! A file of the operating system: direct or through the page cache.
 //!
-//! Any range can be read from a direct file: the enclosing aligned range is read and sliced. Aligned writes go past the
-//! page cache, the others through a second, buffered descriptor. Small log writes are one system call on the spot.
+//! Any range of a direct file can be read: the enclosing aligned range is read and sliced. Aligned
+//! writes bypass the page cache; others use a second, buffered descriptor. Small log writes are one
+//! system call on the shard's thread.
 
 use super::IoClass;
 use super::buffer::{ALIGN, AlignedBuf};
@@ -23,31 +24,32 @@ use tokio::time::Instant;
 /// An open file.
 pub(super) struct OsFile {
     pub file: Arc<std::fs::File>,
-    /// What `O_DIRECT` asks of offsets, lengths and memory; `None` when the page cache is used.
+    /// The alignment that `O_DIRECT` requires; `None` if the page cache is used.
     pub alignment: Option<Alignment>,
     /// The same file through the page cache, for unaligned writes to a direct file.
     buffered: OnceCell<Arc<std::fs::File>>,
     inline: Inline,
 }
 
-/// How log writes to this file fared without a queue.
+/// The history of inline log writes to this file.
 #[derive(Default)]
 struct Inline {
-    /// The file system cannot say that it would have to wait (ext4 cannot).
+    /// The file system does not support `RWF_NOWAIT` (ext4 does not).
     no_nowait: Cell<bool>,
-    /// Slow writes in a row: one alone may just mean that the thread lost its CPU.
+    /// The number of consecutive slow writes. A single one may only mean that the thread lost its
+    /// CPU.
     slow: Cell<u8>,
     /// Until then the ring is used.
     pause_until: Cell<Option<Instant>>,
 }
 
-/// The longest log write that is tried without a queue.
+/// The maximum length of an inline log write, in bytes.
 const INLINE_LIMIT: usize = 64 << 10;
-/// An inline write that took longer means that the kernel is short of clean pages or busy with its journal.
+/// A slower inline write means that the kernel is short of clean pages, or busy with its journal.
 const INLINE_SLOW: Duration = Duration::from_millis(2);
-/// So many slow ones in a row send log writes to the ring.
+/// After this many consecutive slow writes, log writes use the ring.
 const INLINE_SLOW_TIMES: u8 = 2;
-/// How long log writes to the file then go through the ring.
+/// How long log writes to the file then use the ring.
 const INLINE_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +79,7 @@ pub(super) async fn open_os(path: PathBuf, opts: OpenOptions) -> io::Result<OsFi
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     refused(&path, "EINVAL");
-                    // A failed open with O_CREAT may have made the file already.
+                    // A failed open with O_CREAT may have created the file already.
                     options.create(opts.create || opts.create_new).create_new(false).custom_flags(0);
                     return options.open(&path).map(|file| (file, None));
                 }
@@ -90,7 +92,7 @@ pub(super) async fn open_os(path: PathBuf, opts: OpenOptions) -> io::Result<OsFi
     Ok(OsFile { file: Arc::new(file), alignment, buffered: OnceCell::new(), inline: Inline::default() })
 }
 
-/// Says once per process that `O_DIRECT` does not work here.
+/// Logs once per process that `O_DIRECT` does not work here.
 fn refused(path: &Path, why: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
@@ -110,10 +112,12 @@ fn clear_direct(file: &std::fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// What direct I/O on `file` needs; kernels that cannot say are taken to need a page.
+/// The alignment that direct I/O on `file` requires. If the kernel does not report it, a page is
+/// assumed.
 #[allow(unsafe_code)]
 fn direct_alignment(file: &std::fs::File) -> Option<Alignment> {
-    // SAFETY: an all-zero statx is valid; the call fills it for an open descriptor and an empty path.
+    // SAFETY: an all-zero statx is valid; the call fills it for an open descriptor and an empty
+    // path.
     let stat = unsafe {
         let mut stat: libc::statx = std::mem::zeroed();
         let flags = libc::AT_EMPTY_PATH;
@@ -134,7 +138,7 @@ impl OsFile {
     #[allow(unsafe_code)]
     pub async fn read_at(&self, ctx: &Rc<Ctx>, offset: u64, len: usize, class: IoClass) -> io::Result<Bytes> {
         let unit = self.alignment.map_or(1, |a| a.offset);
-        // A length taken from a damaged file must not become an allocation.
+        // A length from a damaged file must not cause an allocation of that size.
         let len = if len < MAX_OPERATION {
             len
         } else {
@@ -153,7 +157,8 @@ impl OsFile {
             filled = n?;
             buffer = request.into_buffer();
         }
-        // The kernel may give less than asked before the end of the file: go on behind it, in pieces.
+        // The kernel may return fewer bytes before the end of the file: continue after them, in
+        // pieces.
         let huge = total > MAX_OPERATION;
         while filled < skip + len && (filled > 0 || huge) && (filled as u64).is_multiple_of(unit) {
             let want = (total - filled).min(MAX_OPERATION);
@@ -204,9 +209,10 @@ impl OsFile {
         self.write_payload(ctx, self.file.clone(), offset, data, 0, class).await.map(drop)
     }
 
-    /// Writes a log record by one system call on the shard's own thread: into the page cache this costs less than handing
-    /// it over, as several file systems (ext4) send every buffered write that comes by a ring to a kernel thread.
-    /// Gives the number of bytes written: none when the ring should be used.
+    /// Writes a log record by one system call on the shard's own thread. Into the page cache this
+    /// is cheaper than using the ring, because several file systems (ext4) pass each buffered write
+    /// from a ring to a kernel thread. Returns the number of bytes written; 0 if the ring must be
+    /// used.
     #[allow(unsafe_code)]
     fn write_inline(&self, ctx: &Ctx, offset: u64, data: &[u8]) -> io::Result<usize> {
         let started = Instant::now();
@@ -293,7 +299,8 @@ impl OsFile {
 impl Drop for OsFile {
     fn drop(&mut self) {
         use std::os::unix::fs::MetadataExt;
-        // Closing the last descriptor of a removed file frees its blocks, which can take long: not on the shard's thread.
+        // Closing the last descriptor of a removed file frees its blocks, which can take long. So
+        // it does not happen on the shard's thread.
         let removed = self.file.metadata().is_ok_and(|m| m.nlink() == 0);
         if removed && tokio::runtime::Handle::try_current().is_ok() {
             let file = self.file.clone();

@@ -1,15 +1,16 @@
-//! What is opened is a regular file: a FIFO in its place would be waited for, perhaps for ever.
+//! Checks that a path is a regular file before it is opened: opening a FIFO could block forever.
 
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Refuses what is at a path and is neither a regular file nor a directory, which the system refuses itself.
+/// Refuses a path that is neither a regular file nor a directory. The system itself refuses to read
+/// directories.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
-        // To be made, perhaps.
+        // The file may be created by the open.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };

@@ -1,12 +1,14 @@
 //! The io_uring of a shard.
 //!
-//! Tasks put requests into slots; at the end of a turn all are submitted by one system call and whatever the kernel
-//! finished inline is taken at once. Reads and writes that somebody waits for do not wait for the turn's end when the disk
-//! has little to do: otherwise the shard and the disk would take turns, each idle while the other works. While the shard is
-//! awake completions raise no event; before it sleeps it arms an eventfd that wakes its reactor.
+//! Tasks put requests into slots. At the end of a turn, one system call submits all of them, and
+//! everything that the kernel finished inline is taken at once. Urgent reads and writes do not wait
+//! for the end of the turn when the disk has little to do. Otherwise the shard and the disk would
+//! alternate, each idle while the other works. While the shard is awake, completions raise no
+//! event. Before it sleeps, it arms an eventfd that wakes its reactor.
 //!
-//! Others rely on: a slot owns its request (file and memory) until the kernel has completed it, also when the future that
-//! waits for it is gone. What a class has in the kernel is within its [`LIMITS`]; the other requests wait in their class's queue.
+//! Invariants: a slot owns its request (file and memory) until the kernel has completed it, also if
+//! the waiting future is dropped. A class's requests in the kernel are within its [`LIMITS`];
+//! further requests wait in the class's queue.
 
 use super::IoClass;
 use super::io::{MAX_OPERATION, Op, Request};
@@ -24,28 +26,30 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What a class may have in the kernel.
+/// The limit of a class's requests in the kernel.
 #[derive(Clone, Copy)]
 struct Limit {
     requests: usize,
-    /// A request that is larger than this goes alone.
+    /// Total bytes. A larger request goes alone.
     bytes: usize,
 }
 
-/// The limits by class: foreground, background, log, scan. All requests together fit into the rings.
+/// The limits by class: foreground, background, log, scan. All requests together fit into the
+/// rings.
 const LIMITS: [Limit; IoClass::COUNT] = [
     Limit { requests: 128, bytes: usize::MAX },
     Limit { requests: 16, bytes: 16 << 20 },
     Limit { requests: 64, bytes: usize::MAX },
     Limit { requests: 16, bytes: 16 << 20 },
 ];
-/// So many foreground requests are submitted at once in the middle of a turn, or fewer while they are more than a quarter of
-/// those in the kernel: a system call for each would cost a busy shard more than it gains.
+/// Foreground requests are submitted during a turn once this many wait, or fewer if they exceed a
+/// quarter of those in the kernel. One system call for each request would cost a busy shard more
+/// than it gains.
 const EAGER: usize = 4;
 /// Slots of the submission ring; the completion ring has twice as many.
 const ENTRIES: u32 = 256;
-/// The classes that somebody waits for, in the order in which they get free places. The others follow, the one first of
-/// which fewer bytes were served.
+/// The urgent classes, in the order in which they get free places. The others follow; the one with
+/// fewer bytes served goes first.
 const URGENT: [IoClass; 2] = [IoClass::Log, IoClass::Foreground];
 /// The classes whose limits the governor scales.
 const SCALED: [IoClass; 2] = [IoClass::Background, IoClass::Scan];
@@ -58,7 +62,7 @@ pub(crate) struct Ring {
 
 struct Inner {
     ring: IoUring,
-    /// Completions are posted only when we enter the kernel and ask for them.
+    /// The kernel posts completions only when it is entered with a request for them.
     deferred: bool,
     slots: Slab<Slot>,
     /// Slots that are not in the kernel yet, by class.
@@ -66,13 +70,13 @@ struct Inner {
     in_kernel: [usize; IoClass::COUNT],
     bytes_in_kernel: [usize; IoClass::COUNT],
     limits: [Limit; IoClass::COUNT],
-    /// Bytes moved by class, as far as the order of classes goes by them.
+    /// Bytes served by class, to decide the order of classes.
     served: [u64; IoClass::COUNT],
-    /// Pushed into the submission ring and not yet submitted.
+    /// Entries in the submission ring that are not submitted yet.
     pushed: u32,
     /// Completions signal the eventfd.
     armed: bool,
-    /// Wakers of what completed in this turn.
+    /// Wakers of the operations that completed in this turn.
     woken: Vec<Waker>,
 }
 
@@ -81,7 +85,7 @@ struct Slot {
     class: IoClass,
     state: State,
     waker: Option<Waker>,
-    /// Nobody waits for it any more.
+    /// The waiting future was dropped.
     abandoned: bool,
 }
 
@@ -93,7 +97,7 @@ enum State {
 }
 
 impl Ring {
-    /// A ring of the calling thread, inside its tokio runtime.
+    /// Creates a ring for the calling thread, inside its tokio runtime.
     pub fn new() -> io::Result<Self> {
         let (ring, deferred) =
             match IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(ENTRIES) {
@@ -104,7 +108,8 @@ impl Ring {
             };
         let event = eventfd()?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
-        // SAFETY: an `OwnedFd` that is never replaced stays open and the same as long as the `AsyncFd` owns it.
+        // SAFETY: an `OwnedFd` that is never replaced stays open and the same as long as the
+        // `AsyncFd` owns it.
         #[allow(unsafe_code)]
         let event = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }.map_err(io::Error::from)?;
         let inner = Inner {
@@ -123,7 +128,7 @@ impl Ring {
         Ok(Self { inner: RefCell::new(inner), event })
     }
 
-    /// Takes a request over; the future gives it back with its result (a byte count, or a negative error number).
+    /// Takes over a request. The future returns it with its result: a number of bytes, or an error.
     pub fn start(ctx: &Rc<Ctx>, class: IoClass, request: Request) -> Operation {
         let mut inner = ctx.io.ring().inner.borrow_mut();
         if inner.waiting[class as usize].is_empty() {
@@ -141,7 +146,8 @@ impl Ring {
         Operation { ctx: ctx.clone(), key: Some(key) }
     }
 
-    /// Scales the limits of scans and background work; one request each may always be at the disk.
+    /// Scales the limits of scans and background work. Each may always have one request at the
+    /// disk.
     pub fn set_allowance(&self, allowance: f64) {
         let mut inner = self.inner.borrow_mut();
         for class in SCALED {
@@ -151,7 +157,7 @@ impl Ring {
         }
     }
 
-    /// Submits and completes until neither finds anything. True when something completed.
+    /// Submits and completes until neither finds anything. Returns true if something completed.
     pub fn turn(&self, ctx: &Ctx) -> bool {
         let mut completed = false;
         loop {
@@ -182,7 +188,7 @@ impl Ring {
         self.inner.borrow_mut().has_completed()
     }
 
-    /// Asks for an event at the next completion. True when there is one already.
+    /// Requests an event at the next completion. Returns true if there already is one.
     pub fn about_to_sleep(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
         if inner.in_kernel == [0; IoClass::COUNT] {
@@ -190,12 +196,13 @@ impl Ring {
         }
         inner.armed = true;
         inner.ring.completion().enable_eventfd();
-        // The kernel posts, then looks at the flag; we set the flag, then look at what is posted.
+        // The kernel posts a completion, then reads the flag. The shard sets the flag, then checks
+        // for completions.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         inner.has_completed() || inner.pushed > 0
     }
 
-    /// No more events: the shard looks at the ring by itself.
+    /// Disables events: the awake shard polls the ring itself.
     pub fn awake(&self) {
         let mut inner = self.inner.borrow_mut();
         if std::mem::take(&mut inner.armed) {
@@ -203,14 +210,15 @@ impl Ring {
         }
     }
 
-    /// Has the reactor wake the shard by the eventfd. True when the shard should take a turn at once.
+    /// Registers the shard with the reactor, to be woken by the eventfd. Returns true if the shard
+    /// must take a turn at once.
     pub fn poll_wake(&self, cx: &mut Context<'_>) -> bool {
         if self.inner.borrow().in_kernel == [0; IoClass::COUNT] {
             return false;
         }
         while let Poll::Ready(ready) = self.event.poll_read_ready(cx) {
             match ready {
-                // Every signal makes a new edge, so the counter need not be read.
+                // Every signal creates a new edge, so the counter need not be read.
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => return true,
             }
@@ -229,7 +237,7 @@ impl Ring {
             if let Err(error) = inner.ring.submit_and_wait(1)
                 && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
             {
-                tracing::error!(%error, "io_uring does not complete; its memory is given up");
+                tracing::error!(%error, "io_uring does not complete its requests; their memory is leaked");
                 drop(inner);
                 let slots = std::mem::take(&mut self.inner.borrow_mut().slots);
                 std::mem::forget(slots);
@@ -258,7 +266,8 @@ impl Inner {
         }
     }
 
-    /// Moves the next request of the class into the submission ring. False: none waits, or the limits are reached.
+    /// Moves the next request of the class into the submission ring. Returns false if none waits or
+    /// the limits are reached.
     fn push_next(&mut self, ctx: &Ctx, class: IoClass) -> bool {
         let index = class as usize;
         while let Some(key) = self.waiting[index].front().copied() {
@@ -280,8 +289,9 @@ impl Inner {
             let slot = &mut self.slots[key];
             slot.state = State::InKernel;
             let entry = entry(&mut slot.request).user_data(key as u64);
-            // SAFETY: the file and memory that the entry names are owned by the slot, which stays until the kernel has
-            // completed the entry; the slab moves slots, but what the entry points to is on the heap behind them.
+            // SAFETY: the file and memory that the entry names are owned by the slot, which stays
+            // until the kernel has completed the entry; the slab moves slots, but what the entry
+            // points to is on the heap behind them.
             #[allow(unsafe_code)]
             let full = unsafe { self.ring.submission().push(&entry) }.is_err();
             assert!(!full, "the limits of the classes exceed the submission ring");
@@ -295,7 +305,8 @@ impl Inner {
         false
     }
 
-    /// A class without waiting requests has no claim on what others moved meanwhile.
+    /// A class without waiting requests gets no credit for bytes that the other class moved
+    /// meanwhile.
     fn begins_to_wait(&mut self, class: IoClass) {
         let others = SCALED.into_iter().filter(|other| *other != class && !self.waiting[*other as usize].is_empty());
         if let Some(least) = others.map(|other| self.served[other as usize]).min() {
@@ -312,27 +323,27 @@ impl Inner {
         self.has_deferred() || !self.ring.completion().is_empty()
     }
 
-    /// Whether what waits is worth a system call of its own now.
+    /// Whether the waiting foreground requests are worth a system call now.
     fn is_disk_idle(&self) -> bool {
         let class = IoClass::Foreground as usize;
         let (waiting, in_kernel) = (self.waiting[class].len(), self.in_kernel[class]);
         in_kernel < self.limits[class].requests && waiting >= EAGER.min(1 + in_kernel / 4)
     }
 
-    /// Submits what was pushed; with GETEVENTS the kernel also posts what it has finished.
+    /// Submits the pushed entries. With GETEVENTS, the kernel also posts finished requests.
     fn enter(&mut self, flags: EnterFlags) {
         // SAFETY: no argument is passed beyond the ring's own memory.
         #[allow(unsafe_code)]
         let submitted = unsafe { self.ring.submitter().enter::<libc::sigset_t>(self.pushed, 0, flags.bits(), None) };
         match submitted {
             Ok(n) => self.pushed -= (n as u32).min(self.pushed),
-            // The kernel is short of something: the next turn tries again.
+            // The kernel lacks a resource: the next turn retries.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
             Err(error) => panic!("io_uring_enter: {error}"),
         }
     }
 
-    /// Takes completions out of the ring.
+    /// Takes completions from the ring.
     fn reap(&mut self, ctx: &Ctx) -> bool {
         let mut any = false;
         loop {
@@ -393,7 +404,7 @@ fn eventfd() -> io::Result<OwnedFd> {
     }
 }
 
-/// A request on its way; dropping it leaves the request to the ring.
+/// A request in progress. Dropping it leaves the request to the ring.
 pub(crate) struct Operation {
     ctx: Rc<Ctx>,
     key: Option<usize>,

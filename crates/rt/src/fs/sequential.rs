@@ -1,8 +1,9 @@
-//! Writing a file once, from start to end, past the page cache.
+//! Writes a file once, from start to end, bypassing the page cache.
 //!
-//! Bytes are gathered in aligned buffers and written behind the writer, a few at a time; space is reserved ahead. `finish`
-//! pads the tail, cuts the file to its true length and makes it durable. A writer that is dropped leaves a file of
-//! unspecified contents: the caller removes it.
+//! Bytes are collected in aligned buffers, and up to [`WRITES_BEHIND`] of these are written in the
+//! background. Space is reserved ahead. `finish` pads the tail, truncates the file to its true
+//! length and makes it durable. A writer that is dropped leaves a file with unspecified contents:
+//! the caller removes it.
 
 use super::IoClass;
 use super::buffer::{ALIGN, AlignedBuf};
@@ -12,11 +13,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-/// Size of one write.
+/// Size of one write, in bytes.
 const CHUNK: usize = 256 << 10;
-/// Writes in flight per writer.
+/// Concurrent writes per writer.
 const WRITES_BEHIND: usize = 2;
-/// Space is reserved in steps of this; a small file is not reserved for at all.
+/// Space is reserved in steps of this many bytes.
 const RESERVE: u64 = 8 << 20;
 
 /// A sequential writer; see the module.
@@ -24,7 +25,7 @@ pub struct SequentialWriter {
     file: File,
     class: IoClass,
     buffer: AlignedBuf,
-    /// Where `buffer` begins in the file.
+    /// The position of `buffer` in the file.
     flushed: u64,
     reserved: u64,
     in_flight: VecDeque<Task<io::Result<AlignedBuf>>>,
@@ -32,7 +33,7 @@ pub struct SequentialWriter {
 }
 
 impl SequentialWriter {
-    /// Makes the file at `path` (it must not exist) and a writer at its start.
+    /// Creates the file at `path`, which must not exist, and a writer at its start.
     pub async fn create(path: &Path, class: IoClass) -> io::Result<Self> {
         let file = open(path, &OpenOptions { direct: true, ..OpenOptions::create_new() }).await?;
         Ok(Self {
@@ -51,7 +52,8 @@ impl SequentialWriter {
         self.flushed + self.buffer.len() as u64
     }
 
-    /// Appends `data`. Waits only when too many writes are under way. After an error the file is lost.
+    /// Appends `data`. Waits only if too many writes are in progress. After an error the file is
+    /// unusable.
     pub async fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
         loop {
             let n = self.buffer.fill_from(data);
@@ -93,8 +95,8 @@ impl SequentialWriter {
         Ok(())
     }
 
-    /// Writes the rest, sets the true length, waits until all of it is durable (not its name: see `sync_dir`), and gives
-    /// the length and the open file.
+    /// Writes the rest, sets the true length, and waits until the contents are durable (not the
+    /// name: see `sync_dir`). Returns the length and the open file.
     pub async fn finish(mut self) -> io::Result<(u64, File)> {
         let len = self.position();
         let padded = !self.buffer.len().is_multiple_of(ALIGN);

@@ -1,4 +1,4 @@
-//! Files on the real disk, by both ways there are.
+//! Files on the real disk, by io_uring and by helper threads.
 
 use super::io::Io;
 use super::*;
@@ -31,7 +31,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Bytes that tell their position.
+/// Bytes that encode their position.
 fn pattern(start: u64, len: usize) -> Vec<u8> {
     (start..start + len as u64).map(|i| (i ^ (i >> 8) ^ (i >> 16).wrapping_mul(31)) as u8).collect()
 }
@@ -141,7 +141,7 @@ fn without_io_uring_only() {
     });
 }
 
-/// Polls a read just often enough to have it under way, then forgets it.
+/// Polls a read often enough to start it, then drops it.
 fn start_and_drop<F: Future>(f: F) {
     let mut f = pin!(f);
     assert!(matches!(f.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
@@ -166,7 +166,8 @@ fn dropped_reads_leave_memory_alone() {
                         if round % 2 == 0 {
                             start_and_drop(file.read_at(at, len, IoClass::Background));
                             start_and_drop(file.read_at(at + 1, len, IoClass::Foreground));
-                            // Memory that the kernel might still write to if the ring had let go of it.
+                            // Memory that the kernel might still write to if the ring had released
+                            // it.
                             std::hint::black_box(vec![0xA5u8; len]);
                         }
                         let got = file.read_at(at, len, IoClass::Foreground).await.expect("read");
@@ -186,7 +187,7 @@ fn dropped_reads_leave_memory_alone() {
         for task in tasks {
             task.await.expect("ran");
         }
-        // Some are still in the kernel when the shard is torn down.
+        // Some operations are still in the kernel when the shard is torn down.
         for i in 0..100 {
             start_and_drop(file.read_at(i * 4096, 4096, IoClass::Foreground));
         }
@@ -222,7 +223,8 @@ fn background_has_its_own_depth() {
     });
 }
 
-/// What a task asks of an idle disk does not wait until other tasks have had their turns; what a busy disk is asked goes in batches.
+/// A request to an idle disk is submitted before other tasks have had their turns. Requests to a
+/// busy disk are submitted in batches.
 #[test]
 fn an_idle_disk_gets_its_reads_in_the_middle_of_a_turn() {
     let scratch = Scratch::new("eager");
@@ -252,14 +254,16 @@ fn an_idle_disk_gets_its_reads_in_the_middle_of_a_turn() {
     });
 }
 
-/// A buffered write that the kernel completes inline costs one system call and no further turn of the reactor.
+/// A buffered write that the kernel completes inline costs one system call and no further turn of
+/// the reactor.
 #[test]
 fn an_inline_append_needs_no_wake() {
     let scratch = Scratch::new("append");
     crate::block_on(async {
         let record = Bytes::from(vec![7u8; 4096]);
         let mut seen = Vec::new();
-        // The kernel may be short of clean pages, and the thread of its CPU, for a while: one quiet moment is enough.
+        // The kernel may be short of clean pages, or the thread without its CPU, for a while. One
+        // quiet moment is enough.
         for round in 0..60u64 {
             let path = scratch.path(&format!("log{round}"));
             let file = open(&path, &OpenOptions::create_new()).await.expect("create");
@@ -296,7 +300,7 @@ fn several_files_are_looked_at_at_once() {
     });
 }
 
-/// Opening one without a writer would not return.
+/// Opening a FIFO without a writer would block.
 #[test]
 fn a_fifo_in_the_place_of_a_file_is_refused_at_once() {
     let scratch = Scratch::new("fifo");

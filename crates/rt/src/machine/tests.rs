@@ -43,7 +43,8 @@ fn calls_reach_their_shard_and_come_back() {
             assert_eq!((there, on, same), (i + 1, to, to.0 == 0));
         }
         assert_eq!(shard::call_all(|| async { shard::this().0 }).await, [0, 1]);
-        // Fewer than what a mailbox holds: beyond that, they go as the other shard takes them, be it one by one.
+        // Fewer calls than a mailbox holds. Beyond that, calls are sent as the other shard takes
+        // them, possibly one by one.
         let calls = (0..4000u64).map(|i| shard::call(ShardId(1), move || async move { i * 2 }));
         let before = crate::metrics::snapshot();
         let doubled = futures_util::future::join_all(calls).await;
@@ -122,7 +123,8 @@ fn a_full_mailbox_holds_its_callers_back() {
         let (held, release) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let ran = Arc::new(AtomicU64::new(0));
         let (held_there, release_there) = (held.clone(), release.clone());
-        // Holds the other shard's thread within one poll, so that it takes nothing out of its mailbox.
+        // Holds the other shard's thread within one poll, so that it takes nothing from its
+        // mailbox.
         let holder = task::spawn(shard::call(ShardId(1), move || async move {
             held_there.store(true, Ordering::SeqCst);
             while !release_there.load(Ordering::SeqCst) {

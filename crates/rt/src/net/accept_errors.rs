@@ -1,7 +1,8 @@
-//! Errors of accepting connections: a growing pause and one log line a minute instead of a line for each.
+//! Handles errors of an accept loop: a growing pause, and one log line a minute instead of one per
+//! error.
 //!
-//! The usual cause is that the process has no file descriptors left. The kernel then refuses each accept at once, so an accept
-//! loop without a pause keeps a core busy and fills the log.
+//! The usual cause is that the process has no file descriptors left. The kernel then refuses each
+//! accept at once, so an accept loop without a pause would keep a core busy and fill the log.
 
 use crate::log_throttle::LogThrottle;
 use crate::time::{self, Duration};
@@ -15,19 +16,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The errors of one accept loop.
 #[derive(Debug)]
 pub struct AcceptErrors {
-    /// What connects, for the log: "a client".
+    /// The kind of peer, for the log: "a client".
     peer: &'static str,
     pause: Duration,
     log: LogThrottle,
 }
 
 impl AcceptErrors {
-    /// No errors yet. `peer` names what connects: "a client".
+    /// A state without errors. `peer` is the kind of peer: "a client".
     pub fn new(peer: &'static str) -> AcceptErrors {
         AcceptErrors { peer, pause: FIRST_PAUSE, log: LogThrottle::default() }
     }
 
-    /// A connection was accepted: the next pause is short again.
+    /// Records an accepted connection: the next pause is short again.
     pub fn accepted(&mut self) {
         self.pause = FIRST_PAUSE;
     }

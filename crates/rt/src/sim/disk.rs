@@ -1,10 +1,11 @@
-//! A simulated disk: what programs see, what a power loss would leave, and faults.
+//! A simulated disk: its visible state, the state after a power loss, and faults.
 //!
-//! A write is seen at once and durable once synced; names become durable with their directory (see `names`). At a power
-//! loss each unsynced sector and name survives or not, as [`Unsynced`] says. A disk outlives the runs that use it: make it
-//! outside and hand clones in; clones are the same disk.
+//! A write is visible at once and durable once synced. Names become durable with their directory
+//! (see `names`). At a power loss each unsynced sector and name survives or not, according to
+//! [`Unsynced`]. A disk outlives the runs that use it: create it outside, and pass clones in.
+//! Clones are the same disk.
 //!
-//! Others rely on: an operation begun before a power loss or a kill never completes after it.
+//! Invariant: an operation that began before a power loss or a kill never completes after it.
 
 mod handle;
 mod state;
@@ -13,7 +14,7 @@ pub(crate) use handle::{SimFile, SimLock};
 use state::{Inode, Refusing, State, UNLIMITED};
 
 use super::derive;
-use super::names::{Entry, Names, normal};
+use super::names::{NameEntry, Names, normal};
 use crate::fs::{DirEntry, Metadata, OpenOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -24,28 +25,29 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What a power loss does to what was not synced.
+/// The effect of a power loss on unsynced data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unsynced {
     /// All of it is lost.
     Lost,
     /// All of it survives.
     Kept,
-    /// Each sector survives or not; of the changes of names the first few do.
+    /// Each sector survives or not, at random. Of the changes of names, the first few survive.
     Torn,
-    /// One of the above, by chance.
+    /// One of the above, at random.
     #[default]
     Any,
 }
 
-/// How long operations take.
+/// The duration of operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Latency {
-    /// The shortest.
+    /// The minimum.
     pub min: Duration,
-    /// The longest. Simulated timers tick in milliseconds.
+    /// The maximum. Simulated timers tick in milliseconds.
     pub max: Duration,
-    /// The part of the operations, in 1/1000, that take time at all; the others complete within the poll or the next.
+    /// The part of the operations, in 1/1000, that take time. The others complete within the same
+    /// or the next poll.
     pub slow_permille: u32,
 }
 
@@ -62,22 +64,23 @@ pub enum Fault {
     Read,
     /// The next writes fail with EIO.
     Write,
-    /// The next fsyncs fail with EIO, and what they should have saved is never saved, also not by later ones.
+    /// The next fsyncs fail with EIO. The data that they should have saved is never saved, also not
+    /// by later ones.
     Sync,
     /// The next opens fail with EMFILE: the process has no descriptors left.
     Open,
 }
 
-/// An error of the operating system that any file operation may give which it can concern.
+/// An error of the operating system that every operation of certain kinds returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// EMFILE, by what takes a descriptor: opens, listings and syncs of directories.
+    /// EMFILE, for operations that need a descriptor: opens, listings and syncs of directories.
     NoDescriptors,
-    /// ENOSPC, by what takes room: writes, new names.
+    /// ENOSPC, for operations that need space: writes, new names.
     NoSpace,
-    /// EACCES, by what looks for names.
+    /// EACCES, for operations on names.
     NoAccess,
-    /// EIO, by everything.
+    /// EIO, for all operations.
     Broken,
 }
 
@@ -101,18 +104,18 @@ impl Refusal {
     }
 }
 
-/// The kinds of file operations, as far as refusals tell them apart.
+/// The kinds of file operations that refusals distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Opening a file that is there.
+    /// Opening an existing file.
     Open,
-    /// Opening a file that is not.
+    /// Creating a file by opening it.
     Create,
     /// Listing a directory, or syncing it.
     Directory,
-    /// Making a directory, a link, a new name.
+    /// Creating a directory, a link or a new name.
     NewName,
-    /// Removing a name, or looking at one.
+    /// Removing a name, or reading its metadata.
     Name,
     /// Writing to an open file, or syncing it.
     Write,
@@ -120,7 +123,7 @@ pub(super) enum Kind {
     Read,
 }
 
-/// What a disk counts.
+/// The counters of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskStats {
     /// Operations that change something: writes, syncs, changes of names and lengths.
@@ -131,10 +134,10 @@ pub struct DiskStats {
     pub power_losses: u64,
 }
 
-/// Why an operation gave nothing.
+/// Why an operation has no result.
 pub(crate) enum Failed {
     Io(io::Error),
-    /// The machine that asked is gone; the operation never completes.
+    /// The machine that started the operation is gone; the operation never completes.
     Dead,
 }
 
@@ -159,7 +162,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk of 1 TiB whose choices follow `seed`.
+    /// An empty disk of 1 TiB whose choices are derived from `seed`.
     pub fn new(seed: u64) -> Self {
         let state = State {
             names: Names::default(),
@@ -182,76 +185,79 @@ impl Disk {
         Self { state: Rc::new(RefCell::new(state)) }
     }
 
-    /// Another disk with the same contents, settings and future.
+    /// A copy of the disk with the same contents, settings and random choices.
     pub fn fork(&self) -> Self {
         Self { state: Rc::new(RefCell::new(self.state.borrow().clone())) }
     }
 
-    /// What it has counted.
+    /// The counters.
     pub fn stats(&self) -> DiskStats {
         self.state.borrow().stats
     }
 
-    /// How many changing operations it has seen (see [`DiskStats::writes`]).
+    /// The number of changing operations (see [`DiskStats::writes`]).
     pub fn writes(&self) -> u64 {
         self.stats().writes
     }
 
-    /// Cuts the power during the `n`-th changing operation from now (1 is the next): that operation may have happened in
-    /// part and never completes.
+    /// Cuts the power during the `n`-th changing operation from now (1 is the next). That operation
+    /// may take effect in part, and never completes.
     pub fn power_loss_at_write(&self, n: u64) {
         let mut state = self.state.borrow_mut();
         state.cut_at = Some(state.stats.writes + n);
     }
 
-    /// Takes [`Disk::power_loss_at_write`] back.
+    /// Cancels [`Disk::power_loss_at_write`].
     pub fn no_power_loss(&self) {
         self.state.borrow_mut().cut_at = None;
     }
 
-    /// What power losses do to unsynced data.
+    /// Sets the effect of power losses on unsynced data.
     pub fn set_unsynced(&self, unsynced: Unsynced) {
         self.state.borrow_mut().unsynced = unsynced;
     }
 
-    /// How long operations take from now on.
+    /// Sets the duration of operations from now on.
     pub fn set_latency(&self, latency: Latency) {
         self.state.borrow_mut().latency = latency;
     }
 
-    /// Total size in bytes. Below what is used or reserved, every write that grows a file beyond what it has reserved fails with ENOSPC.
+    /// Sets the total size in bytes. If it is less than what is used or reserved, every write that
+    /// grows a file beyond its reserved space fails with ENOSPC.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.borrow_mut().capacity = bytes;
     }
 
-    /// Lets `bytes` more be written before the disk is full, besides what is reserved.
+    /// Sets the free space in bytes, in addition to the reserved space.
     pub fn set_free(&self, bytes: u64) {
         let mut state = self.state.borrow_mut();
         state.capacity = state.used() + bytes;
     }
 
-    /// Makes the next `times` operations of that kind fail.
+    /// Makes the next `times` operations of a kind fail.
     pub fn fail_next(&self, fault: Fault, times: u32) {
         self.state.borrow_mut().faults.insert(fault, times);
     }
 
-    /// Makes the next `times` operations of that kind fail that concern a file (or, syncing, a directory) below `dir`; others go well.
+    /// Makes the next `times` operations of a kind fail that concern a file (for syncs: or a
+    /// directory) below `dir`. Others succeed.
     pub fn fail_next_below(&self, dir: impl AsRef<Path>, fault: Fault, times: u32) {
         self.state.borrow_mut().aimed.insert(fault, (normal(dir.as_ref()), times));
     }
 
-    /// Makes operations below `dir` fail: of those that `refusal` can concern, `times` after the
-    /// next `skip`.
+    /// Makes operations below `dir` fail. Of those that `refusal` concerns, the next `skip`
+    /// succeed, and the `times` after them fail.
     pub fn refuse_below(&self, dir: impl AsRef<Path>, refusal: Refusal, skip: u32, times: u32) {
         self.state.borrow_mut().refusing = Some(Refusing { dir: normal(dir.as_ref()), refusal, skip, times });
     }
 
-    /// Takes [`Disk::refuse_below`] back. How many operations would have had to fail yet.
+    /// Cancels [`Disk::refuse_below`]. Returns how many operations would still have failed.
     pub fn refuse_nothing(&self) -> u32 {
         self.state.borrow_mut().refusing.take().map_or(0, |refusing| refusing.times)
     }
 
-    /// Flips one bit of a file, on the device and in memory. False when there is no such byte.
+    /// Flips one bit of a file, on the device and in memory. Returns false if there is no such
+    /// byte.
     pub fn flip_bit(&self, path: impl AsRef<Path>, byte: u64, bit: u8) -> bool {
         let mut state = self.state.borrow_mut();
         let Ok(inode) = state.names.file(&normal(path.as_ref())) else { return false };
@@ -265,7 +271,7 @@ impl Disk {
         true
     }
 
-    /// The contents of a file as programs see it.
+    /// The visible contents of a file.
     pub fn contents(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let state = self.state.borrow();
         let inode = state.names.file(&normal(path.as_ref())).ok()?;
@@ -279,17 +285,20 @@ impl Disk {
         state.names.files().map(|(path, inode)| (path.to_path_buf(), len(inode))).collect()
     }
 
-    /// Cuts the power now: everything that uses the disk stops for ever, and what was not synced is lost as set.
+    /// Cuts the power now: everything that uses the disk stops forever, and unsynced data is lost
+    /// as configured.
     pub fn lose_power(&self) {
         self.state.borrow_mut().lose_power();
     }
 
-    /// Whether the power is on: off from a power loss to the next start of a machine on this disk.
+    /// Whether the power is on. It is off from a power loss to the next start of a machine on this
+    /// disk.
     pub fn is_on(&self) -> bool {
         self.state.borrow().on
     }
 
-    /// A machine starts on this disk: the power is on, locks and handles of earlier machines are gone.
+    /// Starts a machine on this disk: the power is on, and locks and handles of earlier machines
+    /// are gone.
     pub(crate) fn start_machine(&self) {
         let mut state = self.state.borrow_mut();
         state.on = true;
@@ -301,7 +310,7 @@ impl Disk {
         state.collect();
     }
 
-    /// How long the next operation takes; `None` when it completes at once.
+    /// The duration of the next operation; `None` if it completes at once.
     pub(crate) fn next_delay(&self) -> Option<Duration> {
         let mut state = self.state.borrow_mut();
         let latency = state.latency;
@@ -312,7 +321,7 @@ impl Disk {
         Some(Duration::from_micros(state.rng.gen_range(min..=max.max(min))))
     }
 
-    /// A handle's view of the boot it belongs to.
+    /// The number of the current boot.
     pub(crate) fn boot(&self) -> u64 {
         self.state.borrow().boot
     }
@@ -325,7 +334,7 @@ impl Disk {
         Ok(state)
     }
 
-    /// Runs one changing operation, with the power cut during it if that is due.
+    /// Runs one changing operation. Cuts the power during it if that is due.
     fn change<T>(&self, boot: u64, now: i64, f: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
         let mut state = self.alive(boot)?;
         state.now_micros = now;
@@ -346,9 +355,9 @@ impl Disk {
         let kind = if existing.is_some() { Kind::Open } else { Kind::Create };
         self.alive(boot)?.refuse_at(kind, &path)?;
         let inode = match existing {
-            Some(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
-            Some(Entry::File(_)) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
-            Some(Entry::File(inode)) => {
+            Some(NameEntry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(NameEntry::File(_)) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
+            Some(NameEntry::File(inode)) => {
                 if options.truncate {
                     self.change(boot, now, |state| {
                         state.inode(inode).set_len(0);
@@ -373,7 +382,7 @@ impl Disk {
     pub(crate) fn rename(&self, boot: u64, now: i64, from: &Path, to: &Path) -> Outcome<()> {
         self.change(boot, now, |state| {
             state.refuse_at(Kind::NewName, &normal(to))?;
-            if let Some(Entry::File(inode)) = state.names.get(&normal(to)) {
+            if let Some(NameEntry::File(inode)) = state.names.get(&normal(to)) {
                 state.inode(inode).unlinked = true;
             }
             state.names.rename(&normal(from), &normal(to))?;
@@ -419,7 +428,7 @@ impl Disk {
 
     pub(crate) fn create_dir_all(&self, boot: u64, now: i64, path: &Path) -> Outcome<()> {
         let path = normal(path);
-        if self.alive(boot)?.names.get(&path) == Some(Entry::Dir) {
+        if self.alive(boot)?.names.get(&path) == Some(NameEntry::Dir) {
             return Ok(());
         }
         self.change(boot, now, |state| {
@@ -432,8 +441,8 @@ impl Disk {
         let path = normal(path);
         let existing = self.alive(boot)?.names.get(&path);
         match existing {
-            Some(Entry::Dir) => {}
-            Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+            Some(NameEntry::Dir) => {}
+            Some(NameEntry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         self.change(boot, now, |state| {
@@ -457,8 +466,8 @@ impl Disk {
             .map(|(name, entry)| {
                 let name = name.to_string_lossy().into_owned();
                 match entry {
-                    Entry::Dir => DirEntry { name, is_dir: true, len: 0 },
-                    Entry::File(inode) => DirEntry { name, is_dir: false, len: len(inode) },
+                    NameEntry::Dir => DirEntry { name, is_dir: true, len: 0 },
+                    NameEntry::File(inode) => DirEntry { name, is_dir: false, len: len(inode) },
                 }
             })
             .collect())
@@ -469,22 +478,22 @@ impl Disk {
         state.refuse_at(Kind::Name, &normal(path))?;
         match state.names.get(&normal(path)) {
             None => Err(io::ErrorKind::NotFound.into()),
-            Some(Entry::Dir) => Ok(Metadata { len: 0, mtime_micros: 0, is_dir: true }),
-            Some(Entry::File(inode)) => {
+            Some(NameEntry::Dir) => Ok(Metadata { len: 0, mtime_micros: 0, is_dir: true }),
+            Some(NameEntry::File(inode)) => {
                 let inode = state.inode(inode);
                 Ok(Metadata { len: inode.seen.len() as u64, mtime_micros: inode.mtime_micros, is_dir: false })
             }
         }
     }
 
-    /// Locks a path, or says that another has it.
+    /// Locks a path, creating the file. Fails with `WouldBlock` if it is locked.
     pub(crate) fn lock(&self, boot: u64, now: i64, path: &Path) -> Outcome<SimLock> {
         let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
         drop(self.open(boot, now, path, &options)?);
         self.lock_dir(boot, path)
     }
 
-    /// Locks a path that is there.
+    /// Locks an existing path.
     pub(crate) fn lock_dir(&self, boot: u64, path: &Path) -> Outcome<SimLock> {
         let path = normal(path);
         if !self.alive(boot)?.locks.insert(path.clone()) {

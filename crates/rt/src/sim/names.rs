@@ -1,16 +1,16 @@
 //! The names on a simulated disk: as programs see them, and as a power loss would leave them.
 //!
-//! A change of names is seen at once and recorded in a journal; syncing a directory makes the changes that touch it
-//! durable. What a power loss leaves of the rest is chosen by the disk.
+//! A change of names is visible at once, and recorded in a journal. Syncing a directory makes the
+//! changes that touch it durable. The disk chooses which of the other changes survive a power loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum NameEntry {
     File(u64),
     Dir,
 }
@@ -18,9 +18,9 @@ pub(crate) enum Entry {
 /// One change of names.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    Add { path: PathBuf, entry: Entry },
+    Add { path: PathBuf, entry: NameEntry },
     Remove { path: PathBuf },
-    Rename { from: PathBuf, to: PathBuf, entry: Entry },
+    Rename { from: PathBuf, to: PathBuf, entry: NameEntry },
 }
 
 impl Change {
@@ -32,9 +32,9 @@ impl Change {
     }
 }
 
-type Tree = BTreeMap<PathBuf, Entry>;
+type Tree = BTreeMap<PathBuf, NameEntry>;
 
-/// The two trees and the changes between them.
+/// The visible and the durable tree, and the changes between them.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
     seen: Tree,
@@ -87,23 +87,23 @@ impl Names {
         self.journal.push(change);
     }
 
-    /// What `path` (normal) stands for.
-    pub fn get(&self, path: &Path) -> Option<Entry> {
-        if path == Path::new("/") { Some(Entry::Dir) } else { self.seen.get(path).copied() }
+    /// What `path` (normalised) refers to.
+    pub fn get(&self, path: &Path) -> Option<NameEntry> {
+        if path == Path::new("/") { Some(NameEntry::Dir) } else { self.seen.get(path).copied() }
     }
 
     pub fn file(&self, path: &Path) -> io::Result<u64> {
         match self.get(path) {
-            Some(Entry::File(inode)) => Ok(inode),
-            Some(Entry::Dir) => Err(io::ErrorKind::IsADirectory.into()),
+            Some(NameEntry::File(inode)) => Ok(inode),
+            Some(NameEntry::Dir) => Err(io::ErrorKind::IsADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     fn parent_must_exist(&self, path: &Path) -> io::Result<()> {
         match path.parent().and_then(|parent| self.get(parent)) {
-            Some(Entry::Dir) => Ok(()),
-            Some(Entry::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(NameEntry::Dir) => Ok(()),
+            Some(NameEntry::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
@@ -113,7 +113,7 @@ impl Names {
         if self.get(path).is_some() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        self.change(Change::Add { path: path.to_path_buf(), entry: Entry::File(inode) });
+        self.change(Change::Add { path: path.to_path_buf(), entry: NameEntry::File(inode) });
         Ok(())
     }
 
@@ -122,9 +122,9 @@ impl Names {
         above.reverse();
         for dir in above {
             match self.get(dir) {
-                Some(Entry::Dir) => {}
-                Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
-                None => self.change(Change::Add { path: dir.to_path_buf(), entry: Entry::Dir }),
+                Some(NameEntry::Dir) => {}
+                Some(NameEntry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+                None => self.change(Change::Add { path: dir.to_path_buf(), entry: NameEntry::Dir }),
             }
         }
         Ok(())
@@ -136,11 +136,11 @@ impl Names {
         Ok(())
     }
 
-    /// Removes a directory and all below it, deepest first, as separate changes.
+    /// Removes a directory and everything below it, deepest first, as separate changes.
     pub fn remove_tree(&mut self, path: &Path) -> io::Result<()> {
         match self.get(path) {
-            Some(Entry::Dir) => {}
-            Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+            Some(NameEntry::Dir) => {}
+            Some(NameEntry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         let mut below: Vec<PathBuf> = self.seen.keys().filter(|p| p.starts_with(path)).cloned().collect();
@@ -158,9 +158,9 @@ impl Names {
             return Ok(());
         }
         match (entry, self.get(to)) {
-            (Entry::File(_), Some(Entry::Dir)) => return Err(io::ErrorKind::IsADirectory.into()),
-            (Entry::Dir, Some(Entry::File(_))) => return Err(io::ErrorKind::NotADirectory.into()),
-            (Entry::Dir, Some(Entry::Dir)) if !self.list(to)?.is_empty() => {
+            (NameEntry::File(_), Some(NameEntry::Dir)) => return Err(io::ErrorKind::IsADirectory.into()),
+            (NameEntry::Dir, Some(NameEntry::File(_))) => return Err(io::ErrorKind::NotADirectory.into()),
+            (NameEntry::Dir, Some(NameEntry::Dir)) if !self.list(to)?.is_empty() => {
                 return Err(io::ErrorKind::DirectoryNotEmpty.into());
             }
             _ => {}
@@ -172,11 +172,11 @@ impl Names {
         Ok(())
     }
 
-    /// Names directly in `dir`, in order.
-    pub fn list(&self, dir: &Path) -> io::Result<Vec<(&OsStr, Entry)>> {
+    /// The names directly in `dir`, in order.
+    pub fn list(&self, dir: &Path) -> io::Result<Vec<(&OsStr, NameEntry)>> {
         match self.get(dir) {
-            Some(Entry::Dir) => {}
-            Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+            Some(NameEntry::Dir) => {}
+            Some(NameEntry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         let mut out: Vec<_> = self
@@ -192,8 +192,8 @@ impl Names {
     /// All files, in order of path.
     pub fn files(&self) -> impl Iterator<Item = (&Path, u64)> {
         self.seen.iter().filter_map(|(path, entry)| match entry {
-            Entry::File(inode) => Some((path.as_path(), *inode)),
-            Entry::Dir => None,
+            NameEntry::File(inode) => Some((path.as_path(), *inode)),
+            NameEntry::Dir => None,
         })
     }
 
@@ -210,16 +210,16 @@ impl Names {
         self.journal.len()
     }
 
-    /// Power loss: the first `kept` of the unsynced changes happened, the others did not.
+    /// Power loss: the first `kept` unsynced changes survive, the others do not.
     pub fn lose(&mut self, kept: usize) {
         for change in self.journal.drain(..).take(kept) {
             apply(&mut self.durable, &change);
         }
-        // What hangs below a directory that was not made is gone.
+        // Entries below a directory that did not survive are gone.
         let mut whole = Tree::new();
         for (path, entry) in &self.durable {
             let parent = path.parent().unwrap_or(Path::new("/"));
-            if parent == Path::new("/") || whole.get(parent) == Some(&Entry::Dir) {
+            if parent == Path::new("/") || whole.get(parent) == Some(&NameEntry::Dir) {
                 whole.insert(path.clone(), *entry);
             }
         }
@@ -227,7 +227,7 @@ impl Names {
         self.seen = self.durable.clone();
     }
 
-    /// Inodes that some name, seen or possibly durable, stands for.
+    /// The inodes that a visible or possibly durable name refers to.
     pub fn inodes(&self) -> BTreeSet<u64> {
         let journal = self.journal.iter().filter_map(|change| match change {
             Change::Add { entry, .. } | Change::Rename { entry, .. } => Some(entry),
@@ -238,8 +238,8 @@ impl Names {
             .chain(self.durable.values())
             .chain(journal)
             .filter_map(|entry| match entry {
-                Entry::File(inode) => Some(*inode),
-                Entry::Dir => None,
+                NameEntry::File(inode) => Some(*inode),
+                NameEntry::Dir => None,
             })
             .collect()
     }
@@ -262,12 +262,15 @@ mod tests {
         names.add_file(&path("d/b"), 2).expect("made");
         names.sync(&path("d"));
         names.rename(&path("d/a"), &path("d/b")).expect("renamed");
-        assert_eq!(names.get(&path("d/b")), Some(Entry::File(1)));
+        assert_eq!(names.get(&path("d/b")), Some(NameEntry::File(1)));
         let mut kept = names.clone();
         names.lose(0);
-        assert_eq!((names.get(&path("d/a")), names.get(&path("d/b"))), (Some(Entry::File(1)), Some(Entry::File(2))));
+        assert_eq!(
+            (names.get(&path("d/a")), names.get(&path("d/b"))),
+            (Some(NameEntry::File(1)), Some(NameEntry::File(2)))
+        );
         kept.lose(1);
-        assert_eq!((kept.get(&path("d/a")), kept.get(&path("d/b"))), (None, Some(Entry::File(1))));
+        assert_eq!((kept.get(&path("d/a")), kept.get(&path("d/b"))), (None, Some(NameEntry::File(1))));
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
         names.sync(&path("/"));
         names.lose(0);
         assert_eq!(names.files().count(), 0);
-        assert_eq!((names.get(&path("a")), names.get(&path("a/b"))), (Some(Entry::Dir), None));
+        assert_eq!((names.get(&path("a")), names.get(&path("a/b"))), (Some(NameEntry::Dir), None));
     }
 
     #[test]

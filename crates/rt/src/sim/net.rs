@@ -1,8 +1,9 @@
 //! TCP of the simulated network: turmoil's, with connections that end wherever the test wants.
 //!
-//! A cut is meant for the byte that goes from one node to another after so many others, over whichever connection that is. What comes
-//! before it arrives. Whoever wrote it believes all of it to be on its way, as with a kernel that has taken it, and meets the end with the
-//! next operation; the other side reads the end of the connection in the middle of what was being said.
+//! A cut is defined by a number of bytes from one node to another, over whichever connection. The
+//! bytes before the cut arrive. The writer sees its write succeed completely, as with a kernel that
+//! has buffered it, and gets an error at its next operation. The reader sees the connection end in
+//! the middle of the data.
 
 use crate::ctx;
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The cuts that are due in a world, by sender and receiver: how many bytes go before. Clones are the same.
+/// The pending cuts of a world, by sender and receiver, with the number of bytes before the cut.
+/// Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Cuts {
     due: Arc<Mutex<BTreeMap<(IpAddr, IpAddr), u64>>>,
@@ -32,7 +34,8 @@ impl Cuts {
         self.due().clear();
     }
 
-    /// Of `len` bytes from one to another: how many arrive, if the connection ends with them.
+    /// The cut, if it falls within the next `len` bytes from one node to another. Returns how many
+    /// of these arrive.
     fn meet(&self, from: IpAddr, to: IpAddr, len: usize) -> Option<usize> {
         let mut due = self.due();
         let before = due.get_mut(&(from, to))?;
@@ -43,9 +46,9 @@ impl Cuts {
         due.remove(&(from, to)).map(|before| before as usize)
     }
 
-    /// Those of the running shard's world.
+    /// The cuts of the running shard's world.
     fn of_this_world() -> Cuts {
-        ctx::try_with(|c| c.world.as_ref().map(|place| place.cuts.clone())).flatten().unwrap_or_default()
+        ctx::try_with(|c| c.simulated.as_ref().map(|sim| sim.cuts.clone())).flatten().unwrap_or_default()
     }
 }
 
@@ -69,12 +72,12 @@ impl TcpStream {
         TcpStream { inner, cuts: Cuts::of_this_world(), ended: false, reader: None }
     }
 
-    /// Connects to an address. Has no time limit of its own.
+    /// Connects to an address. There is no time limit.
     pub async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
         turmoil::net::TcpStream::connect(addr).await.map(TcpStream::new)
     }
 
-    /// Does nothing.
+    /// Has no effect.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.inner.set_nodelay(nodelay)
     }
@@ -112,14 +115,14 @@ impl AsyncWrite for TcpStream {
         let Some(arrive) = own.cuts.meet(from, to, bytes.len()) else {
             return Pin::new(&mut own.inner).poll_write(cx, bytes);
         };
-        // A window that is full just now loses the rest as well.
+        // If the window is full at this moment, the bytes before the cut are lost too.
         let sent = arrive > 0 && Pin::new(&mut own.inner).poll_write(cx, &bytes[..arrive])?.is_ready();
         super::trace(&format!(
             "the connection from {from} to {to} ends after {arrive} bytes of {}: {sent}",
             bytes.len()
         ));
         own.ended = true;
-        // That the other side has ended it before makes no difference.
+        // The other side may have ended the connection before.
         let _ = Pin::new(&mut own.inner).poll_shutdown(cx);
         if let Some(reader) = own.reader.take() {
             reader.wake();
@@ -147,13 +150,13 @@ impl TcpListener {
         turmoil::net::TcpListener::bind(addr).await.map(TcpListener)
     }
 
-    /// The next connection, and from where it comes.
+    /// The next connection, and its remote address.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, from) = self.0.accept().await?;
         Ok((TcpStream::new(stream), from))
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }

@@ -1,9 +1,9 @@
 //! One simulated shard without a network, for tests of everything below the cluster.
 
-use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
+use super::{Disk, EPOCH_NANOS, SimShard, Trace, derive};
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
-use crate::executor::{self, Executor, Life, ShardFuture, Tuning};
+use crate::executor::{self, Executor, RunState, ShardFuture, Tuning};
 use crate::fs::Io;
 use crate::governor::Governor;
 use crate::group::Group;
@@ -33,13 +33,14 @@ impl fmt::Display for PowerLost {
 
 impl std::error::Error for PowerLost {}
 
-/// The context of a simulated shard that starts now, inside its tokio runtime.
+/// Creates the context of a simulated shard that starts now. Must be called inside its tokio
+/// runtime.
 pub(super) fn context(
     seed: u64,
     shard: ShardId,
     mailboxes: Arc<[Mailbox]>,
     disk: &Disk,
-    place: Place,
+    sim: SimShard,
     epoch_nanos: i128,
 ) -> Rc<Ctx> {
     let (rng, uuid_tail) = Ctx::seeded(seed);
@@ -54,9 +55,9 @@ pub(super) fn context(
         mail: Mail::new(shard, mailboxes),
         io: Io::Disk { disk: disk.clone(), boot: disk.boot() },
         counters: Default::default(),
-        clock: Clock::simulated(epoch_nanos, Instant::now(), place.skew.clone()),
+        clock: Clock::simulated(epoch_nanos, Instant::now(), sim.skew.clone()),
         stop: Default::default(),
-        world: Some(place),
+        simulated: Some(sim),
     })
 }
 
@@ -73,8 +74,8 @@ fn runtime(seed: u64) -> tokio::runtime::Runtime {
     }
 }
 
-/// Runs `f` as the main future of one simulated shard on `disk`; time is simulated and jumps when all tasks wait.
-/// Panics if the disk loses its power first: see [`run`].
+/// Runs `f` as the main future of one simulated shard on `disk`. Time is simulated, and jumps when
+/// all tasks wait. Panics if the disk loses its power first: see [`run`].
 #[track_caller]
 pub fn block_on<F: Future>(seed: u64, disk: &Disk, f: F) -> F::Output {
     match run(seed, disk, f) {
@@ -83,29 +84,30 @@ pub fn block_on<F: Future>(seed: u64, disk: &Disk, f: F) -> F::Output {
     }
 }
 
-/// As [`block_on`], and when the disk loses its power everything on the shard is dropped at once. The next run on the same
-/// disk finds what survived. A run that ends keeps the page cache, as a killed process does: `disk.lose_power()` between
-/// two runs drops that too.
+/// Like [`block_on`], but when the disk loses its power, everything on the shard is dropped at
+/// once. The next run on the same disk finds what survived. A run that ends keeps the page cache,
+/// like a killed process. `disk.lose_power()` between two runs drops that too.
 #[track_caller]
 #[allow(unsafe_code)]
 pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLost> {
-    let place = Location::caller();
-    let life = Life::new(1);
+    let location = Location::caller();
+    let run_state = RunState::new(1);
     let output = Cell::new(None);
     disk.start_machine();
     runtime(seed).block_on(async {
-        let world =
-            Place { node: "single".into(), trace: Trace::default(), skew: Rc::default(), cuts: Default::default() };
-        let ctx = context(derive(seed, &[1]), ShardId(0), mailboxes(1), disk, world, EPOCH_NANOS);
-        let mut shard = ShardFuture::new(ctx.clone(), life.clone());
+        let sim =
+            SimShard { node: "single".into(), trace: Trace::default(), skew: Rc::default(), cuts: Default::default() };
+        let ctx = context(derive(seed, &[1]), ShardId(0), mailboxes(1), disk, sim, EPOCH_NANOS);
+        let mut shard = ShardFuture::new(ctx.clone(), run_state.clone());
         let main = async {
             output.set(Some(f.await));
-            life.running.store(0, Ordering::Release);
+            run_state.running.store(0, Ordering::Release);
         };
         ctx::enter(&ctx, || {
-            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when it is dropped, also
-            // when a panic unwinds through here; its context was made on this thread.
-            let (work, task) = unsafe { executor::make(&ctx, place, Group::Statement, main) };
+            // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when
+            // it is dropped, also when a panic unwinds through here; its context was made on this
+            // thread.
+            let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();
             work.schedule();
         });

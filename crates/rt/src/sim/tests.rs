@@ -1,4 +1,5 @@
-//! The laws of the simulated machine: repeatable, and honest about what a power loss leaves.
+//! Properties of the simulated machine: runs are repeatable, and power losses leave exactly what is
+//! allowed.
 
 use super::*;
 use crate::fs::{self, IoClass, OpenOptions, SequentialWriter};
@@ -18,7 +19,7 @@ fn rewrite() -> OpenOptions {
     OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() }
 }
 
-/// Echoes every connection; bytes travel over another shard on their way.
+/// Echoes every connection; the bytes pass through another shard.
 async fn echo_node(shard: ShardId) {
     if shard.0 != 0 {
         return std::future::pending().await;
@@ -246,7 +247,7 @@ fn durable_replacement_survives_a_power_loss_at_every_write() {
     }
 }
 
-/// The check of the check: without the sync the same test must fail.
+/// Verifies the test itself: without the sync, the same test must fail.
 #[test]
 fn a_missing_sync_is_found() {
     let mut lost = 0;
@@ -333,7 +334,7 @@ fn faults_reach_the_program() {
     });
 }
 
-/// What tasks do when a crash drops them is part of the trace too.
+/// The trace includes what tasks do while a crash drops them.
 #[test]
 fn drops_at_a_crash_see_simulated_time() {
     struct Stamps;
@@ -365,7 +366,7 @@ fn drops_at_a_crash_see_simulated_time() {
 }
 
 #[test]
-fn a_node_that_stands_still_does_nothing_and_time_goes_on() {
+fn a_paused_node_does_nothing_while_time_passes() {
     let mut world = World::new(3);
     let ticks: Rc<RefCell<Vec<u128>>> = Rc::default();
     let (inside, began) = (ticks.clone(), Rc::new(Cell::new(None)));
@@ -386,7 +387,7 @@ fn a_node_that_stands_still_does_nothing_and_time_goes_on() {
     world.run_for(Duration::from_millis(100));
     let before = ticks.borrow().len();
     assert!(before >= 9);
-    world.stand_still("server", Duration::from_secs(3));
+    world.pause_node("server", Duration::from_secs(3));
     let answered = Rc::new(Cell::new(false));
     let inside = answered.clone();
     world.client("client", move || {
@@ -405,16 +406,17 @@ fn a_node_that_stands_still_does_nothing_and_time_goes_on() {
     let late = ticks.borrow()[before..].to_vec();
     assert!(late[0] >= ticks.borrow()[before - 1] + 3000, "its clock went on: {late:?}");
     assert!(late.windows(2).all(|two| two[1] >= two[0] + 10), "what is late is done once: {late:?}");
-    world.stand_still("server", Duration::from_secs(3));
+    world.pause_node("server", Duration::from_secs(3));
     let before = ticks.borrow().len();
     (0..50).for_each(|_| _ = world.step());
     assert_eq!(ticks.borrow().len(), before);
-    world.go_on();
+    world.resume_all();
     (0..50).for_each(|_| _ = world.step());
     assert!(ticks.borrow().len() > before, "it may be told to go on before");
 }
 
-/// Sends a hundred bytes to node "server" and says what came of it and of the answer: what arrived there, whether the client met the end.
+/// Sends a hundred bytes to node "server". Returns what arrived there, and whether the client saw
+/// the end of the connection.
 fn cut_run(from: &str, to: &str, after: u64) -> (Vec<usize>, usize, bool) {
     const SENT: usize = 100;
     let mut world = World::new(after);
@@ -459,7 +461,7 @@ fn cut_run(from: &str, to: &str, after: u64) -> (Vec<usize>, usize, bool) {
     });
     world.cut_connection_after(from, to, after);
     world.run(Duration::from_secs(5));
-    // The end of a connection takes its time to the server.
+    // The end of the connection takes time to reach the server.
     for _ in 0..50 {
         world.step();
     }
@@ -476,10 +478,10 @@ fn a_connection_ends_at_any_byte_in_either_direction() {
     assert_eq!(cut_run("client", "server", 101), (vec![100], 100, false), "never");
 }
 
-/// Counts up in a file, durably, and traces each number once it is safe.
+/// Counts up in a file, durably, and traces each number once it is durable.
 async fn counter_node(shard: ShardId, safe: Rc<Cell<u64>>) {
     if shard.0 != 0 {
-        // The work of shard 0 goes through here and back.
+        // The work of shard 0 passes through here and back.
         return shard::stopping().cancelled().await;
     }
     let path = Path::new("/count");
@@ -491,7 +493,7 @@ async fn counter_node(shard: ShardId, safe: Rc<Cell<u64>>) {
         }
     };
     assert!(found == safe.get() || found == safe.get() + 1, "found {found} after {}", safe.get());
-    // What is found after a kill may be in the page cache only.
+    // After a kill, the data may be only in the page cache.
     fs::write_durably(path, &found.to_le_bytes()).await.expect("written");
     safe.set(found);
     let stopping = shard::stopping();

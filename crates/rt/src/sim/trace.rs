@@ -1,7 +1,7 @@
-//! What happened in a simulated run, as one number.
+//! The trace of a simulated run, hashed to one number.
 //!
-//! Every poll of every task goes in by itself (node, shard, place in the source, simulated time); product and test code add
-//! lines of their own. Two runs of a seed must end with the same hash.
+//! Every poll of every task is added automatically (node, shard, source line, simulated time).
+//! Product and test code add lines of their own. Two runs of a seed must end with the same hash.
 
 use super::net::Cuts;
 use crate::ctx;
@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
-/// The trace of one world; clones are the same trace.
+/// The trace of one world. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Trace {
     inner: Rc<Inner>,
@@ -58,28 +58,29 @@ impl Trace {
     }
 }
 
-/// Where a simulated shard is in its world.
+/// The simulation's part of a shard's context.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct SimShard {
     pub node: Rc<str>,
     pub trace: Trace,
-    /// By how much the node's wall clock is wrong, in nanoseconds.
+    /// The error of the node's wall clock, in nanoseconds.
     pub skew: Rc<Cell<i64>>,
-    /// Connections of the world that are to end.
+    /// The pending cuts of connections in the world.
     pub cuts: Cuts,
 }
 
-/// Adds a line to the trace of the running shard's world, with node, shard and simulated time. Does nothing elsewhere.
+/// Adds a line to the trace of the running shard's world, with node, shard and simulated time. No
+/// effect outside the simulation.
 pub fn trace(what: &str) {
     ctx::try_with(|c| {
-        if let Some(place) = &c.world {
+        if let Some(sim) = &c.simulated {
             let micros = (c.clock.wall_nanos() - super::EPOCH_NANOS) / 1_000;
-            place.trace.line(&format!("{micros} {}/{} {what}", place.node, c.shard));
+            sim.trace.line(&format!("{micros} {}/{} {what}", sim.node, c.shard));
         }
     });
 }
 
-/// The hash of all that happened in the running shard's world so far.
+/// The hash of the trace of the running shard's world so far.
 pub fn trace_hash() -> u64 {
-    ctx::try_with(|c| c.world.as_ref().map_or(0, |place| place.trace.hash())).unwrap_or(0)
+    ctx::try_with(|c| c.simulated.as_ref().map_or(0, |sim| sim.trace.hash())).unwrap_or(0)
 }

@@ -1,14 +1,14 @@
 //! A cluster in one thread: nodes of several shards, a network between them, crashes, partitions.
 //!
-//! turmoil gives network and time; each shard is one task of its node's runtime there. The world advances in steps of one
-//! simulated millisecond; between steps the test decides what goes wrong.
+//! turmoil provides network and time. Each shard is one task of its node's runtime there. The world
+//! advances in steps of one simulated millisecond. Between steps the test injects faults.
 
 use super::net::Cuts;
+use super::pause::PausableShard;
 use super::single::context;
-use super::still::MayStandStill;
-use super::{Disk, EPOCH_NANOS, Place, Trace, derive};
+use super::{Disk, EPOCH_NANOS, SimShard, Trace, derive};
 use crate::ctx;
-use crate::executor::{self, Life, ShardFuture};
+use crate::executor::{self, RunState, ShardFuture};
 use crate::group::Group;
 use crate::machine::mailboxes;
 use crate::shard::ShardId;
@@ -28,9 +28,9 @@ use turmoil::Sim;
 /// The simulated network.
 #[derive(Debug, Clone, Copy)]
 pub struct Network {
-    /// The shortest time a message takes.
+    /// The minimum latency of a message.
     pub min_latency: Duration,
-    /// The longest.
+    /// The maximum latency of a message.
     pub max_latency: Duration,
 }
 
@@ -54,23 +54,23 @@ pub struct World {
 
 struct Node {
     disk: Disk,
-    /// The main futures of the node's present run have all ended.
+    /// The main futures of the node's current run have all ended.
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
-    still_until: Rc<Cell<Duration>>,
+    paused_until: Rc<Cell<Duration>>,
     running: bool,
-    /// The world is over when all nodes that it waits for have ended.
+    /// The world ends when all awaited nodes have ended.
     awaited: bool,
 }
 
 impl World {
-    /// A world whose every choice follows `seed`.
+    /// A world whose choices are all derived from `seed`.
     pub fn new(seed: u64) -> Self {
         Self::with_network(seed, Network::default())
     }
 
-    /// A world with a network of its own kind.
+    /// A world with a custom network.
     pub fn with_network(seed: u64, network: Network) -> Self {
         let epoch: SystemTime = UNIX_EPOCH + Duration::from_nanos(EPOCH_NANOS as u64);
         let sim = turmoil::Builder::new()
@@ -95,18 +95,20 @@ impl World {
         }
     }
 
-    /// Sets the wall clock of nodes that start from now on ahead of the world's. With less than before it jumps back for them.
+    /// Sets the wall clock ahead of the world's time, for nodes that start from now on. A smaller
+    /// value than before makes it jump back for them.
     pub fn set_clock_ahead(&mut self, ahead: Duration) {
         self.ahead.set(ahead);
     }
 
-    /// The wall clock of nodes that would start now, in microseconds since 1970.
+    /// The wall clock of a node that would start now, in microseconds since 1970.
     pub fn wall_micros(&self) -> i64 {
         (EPOCH_NANOS / 1_000) as i64 + (self.sim.elapsed() + self.ahead.get()).as_micros() as i64
     }
 
-    /// Adds a node of `shards` shards on `disk` and starts it: `main` is called for every shard, and again after
-    /// [`World::bounce`]. Other nodes connect to it by [`World::lookup`] or, inside the world, by its name.
+    /// Adds a node of `shards` shards on `disk` and starts it: `main` is called for every shard,
+    /// and again after [`World::bounce`]. Other nodes connect to it by [`World::lookup`] or, inside
+    /// the world, by its name.
     pub fn node<F, Fut>(&mut self, name: &str, shards: usize, disk: &Disk, main: F)
     where
         F: Fn(ShardId) -> Fut + 'static,
@@ -115,7 +117,8 @@ impl World {
         self.add(name, shards, disk, main, false);
     }
 
-    /// Adds a node of one shard with an empty disk, which drives the others: [`World::run`] ends when all such have ended.
+    /// Adds a node of one shard with an empty disk, which drives the others. [`World::run`] ends
+    /// when all such clients have ended.
     pub fn client<F, Fut>(&mut self, name: &str, main: F)
     where
         F: Fn() -> Fut + 'static,
@@ -134,13 +137,13 @@ impl World {
         let ended = Rc::new(Cell::new(false));
         let stop = Rc::new(AtomicBool::new(false));
         let skew = Rc::new(Cell::new(0));
-        let still_until = Rc::new(Cell::new(Duration::ZERO));
+        let paused_until = Rc::new(Cell::new(Duration::ZERO));
         let node = Node {
             disk: disk.clone(),
             ended: ended.clone(),
             stop: stop.clone(),
             skew: skew.clone(),
-            still_until: still_until.clone(),
+            paused_until: paused_until.clone(),
             running: true,
             awaited,
         };
@@ -155,7 +158,7 @@ impl World {
             ended,
             stop,
             skew,
-            still_until,
+            paused_until,
             boots: Cell::new(0),
             now: self.now.clone(),
             ahead: self.ahead.clone(),
@@ -170,8 +173,8 @@ impl World {
         });
     }
 
-    /// Advances by one millisecond. Nodes whose disks lost their power stop. True when all clients have ended.
-    /// Panics when code in the world panics.
+    /// Advances by one millisecond. Nodes whose disks have lost their power stop. Returns true if
+    /// all clients have ended. Panics if code in the world panics.
     pub fn step(&mut self) -> bool {
         self.now.set(self.sim.elapsed());
         if let Err(error) = self.sim.step() {
@@ -185,7 +188,8 @@ impl World {
         self.nodes.values().all(|n| !n.awaited || n.ended.get())
     }
 
-    /// Advances by `time`, or until all clients have ended if there are any; says whether they have.
+    /// Advances by `time`, or until all clients have ended, if there are any. Returns whether they
+    /// have.
     pub fn run_for(&mut self, time: Duration) -> bool {
         let until = self.sim.elapsed() + time;
         let clients = self.nodes.values().any(|n| n.awaited);
@@ -216,8 +220,8 @@ impl World {
         self.sim.crash(name);
     }
 
-    /// The node's power fails: it stops, and what it had not synced is lost as its disk is set. Its peers still see their
-    /// connections end; to have them see nothing, partition it first.
+    /// Power failure of a node: it stops, and its disk loses unsynced data as configured. Its peers
+    /// still see their connections end. To prevent that, partition the node first.
     pub fn crash(&mut self, name: &str) {
         let node = self.get(name);
         node.disk.lose_power();
@@ -226,7 +230,7 @@ impl World {
         }
     }
 
-    /// The node's process is killed: what it wrote stays, synced or not.
+    /// Kills the node's process: written data stays, synced or not.
     pub fn kill(&mut self, name: &str) {
         if self.get(name).running {
             self.halt(name, "killed");
@@ -242,20 +246,21 @@ impl World {
         let node = self.get(name);
         node.running = true;
         node.ended.set(false);
-        node.still_until.set(Duration::ZERO);
+        node.paused_until.set(Duration::ZERO);
         self.sim.bounce(name);
     }
 
-    /// The node stands still for so long, as when its machine is paused: nothing of it runs, its clock goes on, and what others send it arrives.
-    pub fn stand_still(&mut self, name: &str, time: Duration) {
+    /// Pauses the node for `time`, like a suspended machine: none of its tasks run, its clock
+    /// advances, and messages to it arrive.
+    pub fn pause_node(&mut self, name: &str, time: Duration) {
         let now = self.sim.elapsed();
         self.trace.line(&format!("{} {name} stands still for {time:?}", now.as_millis()));
-        self.get(name).still_until.set(now + time);
+        self.get(name).paused_until.set(now + time);
     }
 
-    /// Nodes that stand still go on.
-    pub fn go_on(&mut self) {
-        self.nodes.values().for_each(|node| node.still_until.set(Duration::ZERO));
+    /// Resumes all paused nodes.
+    pub fn resume_all(&mut self) {
+        self.nodes.values().for_each(|node| node.paused_until.set(Duration::ZERO));
     }
 
     /// Fires `rt::shard::stopping()` on the node's shards, as a signal would.
@@ -263,7 +268,7 @@ impl World {
         self.get(name).stop.store(true, Ordering::Release);
     }
 
-    /// Whether the node was started and neither crashed, killed nor lost its power since.
+    /// Whether the node was started and has not crashed, been killed or lost its power since.
     pub fn is_running(&self, name: &str) -> bool {
         self.nodes.get(name).is_some_and(|n| n.running)
     }
@@ -273,7 +278,8 @@ impl World {
         self.nodes.get(name).is_some_and(|n| n.ended.get())
     }
 
-    /// Cuts the network between two nodes, both ways; connections that lose a message are dead for good.
+    /// Cuts the network between two nodes, in both directions. A connection that loses a message
+    /// stays dead.
     pub fn partition(&mut self, a: &str, b: &str) {
         self.trace.line(&format!("{} partition {a} {b}", self.sim.elapsed().as_millis()));
         self.sim.partition(a, b);
@@ -285,7 +291,7 @@ impl World {
         self.sim.partition_oneway(from, to);
     }
 
-    /// Mends the network between two nodes.
+    /// Restores the network between two nodes.
     pub fn repair(&mut self, a: &str, b: &str) {
         self.trace.line(&format!("{} repair {a} {b}", self.sim.elapsed().as_millis()));
         self.sim.repair(a, b);
@@ -296,35 +302,38 @@ impl World {
         self.sim.hold(a, b);
     }
 
-    /// Delivers what [`World::hold`] kept back.
+    /// Delivers the messages that [`World::hold`] delayed.
     pub fn release(&mut self, a: &str, b: &str) {
         self.sim.release(a, b);
     }
 
-    /// Ends the connection on which one more byte goes from one node to another after `bytes` others: those arrive, that one and what follows
-    /// does not, and both sides see that it is over. In place of an earlier such wish for the two.
+    /// Ends the connection that carries the byte after the next `bytes` bytes from one node to
+    /// another. The bytes before it arrive; that byte and later ones do not, and both sides see the
+    /// end. Replaces an earlier pending cut of the two nodes.
     pub fn cut_connection_after(&mut self, from: &str, to: &str, bytes: u64) {
         self.cuts.set(self.lookup(from), self.lookup(to), bytes);
     }
 
-    /// Takes back what [`World::cut_connection_after`] has not done yet.
+    /// Cancels all pending cuts of [`World::cut_connection_after`].
     pub fn cut_no_more(&mut self) {
         self.cuts.clear();
     }
 
-    /// Has messages between two nodes take up to `longest` from now on; those on their way are not slower.
+    /// Sets the maximum latency of later messages between two nodes. Messages in flight are not
+    /// delayed.
     pub fn slow_link(&mut self, a: &str, b: &str, longest: Duration) {
         self.trace.line(&format!("{} slow link {a} {b}", self.sim.elapsed().as_millis()));
         self.sim.set_link_max_message_latency(a, b, longest);
     }
 
-    /// Sets a node's wall clock wrong by so many microseconds, now and after restarts, until it is set again.
+    /// Sets the error of a node's wall clock, in microseconds. It stays over restarts, until it is
+    /// set again.
     pub fn set_clock_wrong(&mut self, name: &str, micros: i64) {
         self.trace.line(&format!("{} {name} clock wrong by {micros} us", self.sim.elapsed().as_millis()));
         self.get(name).skew.set(micros * 1_000);
     }
 
-    /// Simulated time since the world began.
+    /// Simulated time since the start of the world.
     pub fn elapsed(&self) -> Duration {
         self.sim.elapsed()
     }
@@ -334,17 +343,17 @@ impl World {
         self.sim.lookup(name)
     }
 
-    /// For the test's own choices: follows the seed, apart from what the nodes draw.
+    /// For the test's own choices: derived from the seed, independent of the nodes' random numbers.
     pub fn rng(&mut self) -> &mut SmallRng {
         &mut self.rng
     }
 
-    /// The seed, to print when a check fails.
+    /// The seed, for messages of failed checks.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The hash of all that has happened; equal for equal seeds.
+    /// The hash of the trace; equal for equal seeds.
     pub fn trace_hash(&self) -> u64 {
         self.trace.hash()
     }
@@ -371,7 +380,7 @@ struct Boot {
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
     skew: Rc<Cell<i64>>,
-    still_until: Rc<Cell<Duration>>,
+    paused_until: Rc<Cell<Duration>>,
     boots: Cell<u64>,
     now: Rc<Cell<Duration>>,
     ahead: Rc<Cell<Duration>>,
@@ -386,37 +395,37 @@ impl Boot {
         self.boots.set(self.boots.get() + 1);
         self.stop.store(false, Ordering::Release);
         self.disk.start_machine();
-        let life = Life::new(self.shards);
+        let run_state = RunState::new(self.shards);
         let mailboxes = mailboxes(self.shards);
         let epoch = EPOCH_NANOS + (self.now.get() + self.ahead.get()).as_nanos() as i128;
         let mut shards = Vec::with_capacity(self.shards);
         for index in 0..self.shards {
             let shard = ShardId(index as u16);
-            let place = Place {
+            let sim = SimShard {
                 node: self.name.clone(),
                 trace: self.trace.clone(),
                 skew: self.skew.clone(),
                 cuts: self.cuts.clone(),
             };
             let seed = derive(self.seed, &[self.boots.get(), index as u64]);
-            let ctx = context(seed, shard, mailboxes.clone(), &self.disk, place, epoch);
-            let (life_of_main, nudge) = (life.clone(), mailboxes.clone());
+            let ctx = context(seed, shard, mailboxes.clone(), &self.disk, sim, epoch);
+            let (state_of_main, nudge) = (run_state.clone(), mailboxes.clone());
             let main = ctx::enter(&ctx, || main(shard));
             let main = async move {
                 main.await;
-                if life_of_main.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+                if state_of_main.running.fetch_sub(1, Ordering::AcqRel) == 1 {
                     nudge.iter().for_each(|mailbox| mailbox.nudge());
                 }
             };
             ctx::enter(&ctx, || executor::spawn(&ctx, Location::caller(), Group::Control, main).detach());
-            let shard = ShardFuture::new(ctx, life.clone());
-            let shard = MayStandStill::new(shard, self.now.clone(), self.still_until.clone());
+            let shard = ShardFuture::new(ctx, run_state.clone());
+            let shard = PausableShard::new(shard, self.now.clone(), self.paused_until.clone());
             shards.push(tokio::task::spawn_local(shard));
         }
         let watch_stop = async {
             loop {
                 if self.stop.load(Ordering::Acquire) {
-                    life.stop.store(true, Ordering::Release);
+                    run_state.stop.store(true, Ordering::Release);
                     mailboxes.iter().for_each(|mailbox| mailbox.nudge());
                     return std::future::pending::<()>().await;
                 }

@@ -1,6 +1,6 @@
-//! Telling work that nobody wants it any more, and until when it is wanted.
+//! Cancellation tokens and deadlines.
 
-use super::waiters::{Place, Waiters};
+use super::waiters::{WaiterSlot, Waiters};
 use crate::time::{Duration, Instant, Timeout};
 use pin_project_lite::pin_project;
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// A clonable token; all clones see one `cancel()`. Single-shard.
+/// A cancellation token. All clones share one state. For one shard.
 #[derive(Clone, Default)]
 pub struct Cancel {
     inner: Rc<Inner>,
@@ -33,7 +33,7 @@ impl Cancel {
         Self::default()
     }
 
-    /// Cancels, waking everyone in [`Cancel::cancelled`]. Calling it again does nothing.
+    /// Cancels, and wakes all tasks in [`Cancel::cancelled`]. Calling it again has no effect.
     pub fn cancel(&self) {
         self.inner.cancelled.set(true);
         self.inner.waiting.wake_all();
@@ -47,17 +47,17 @@ impl Cancel {
 
     /// Waits until cancelled.
     pub fn cancelled(&self) -> Cancelled {
-        Cancelled { inner: self.inner.clone(), place: Place::default() }
+        Cancelled { inner: self.inner.clone(), slot: WaiterSlot::default() }
     }
 
-    /// Runs `future` unless or until cancelled; `None` when cancelled first.
+    /// Runs `future` until it ends or the token is cancelled. `None` if cancelled first.
     pub fn unless<F: Future>(&self, future: F) -> Unless<F> {
         Unless { future, cancelled: self.cancelled() }
     }
 }
 
 pin_project! {
-    /// A future that ends when it is cancelled; made by [`Cancel::unless`].
+    /// A future that ends when it is cancelled; created by [`Cancel::unless`].
     #[must_use = "a future does nothing unless awaited"]
     pub struct Unless<F> {
         #[pin]
@@ -79,11 +79,11 @@ impl<F: Future> Future for Unless<F> {
     }
 }
 
-/// Waits for a cancellation; made by [`Cancel::cancelled`].
+/// Waits for a cancellation; created by [`Cancel::cancelled`].
 #[must_use = "a future does nothing unless awaited"]
 pub struct Cancelled {
     inner: Rc<Inner>,
-    place: Place,
+    slot: WaiterSlot,
 }
 
 impl Future for Cancelled {
@@ -94,18 +94,18 @@ impl Future for Cancelled {
         if this.inner.cancelled.get() {
             return Poll::Ready(());
         }
-        this.inner.waiting.wait(&mut this.place, cx);
+        this.inner.waiting.wait(&mut this.slot, cx);
         Poll::Pending
     }
 }
 
 impl Drop for Cancelled {
     fn drop(&mut self) {
-        self.inner.waiting.leave(&mut self.place);
+        self.inner.waiting.leave(&mut self.slot);
     }
 }
 
-/// The instant after which an answer is of no use.
+/// The instant after which a result is no longer useful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(pub Instant);
 
@@ -121,12 +121,13 @@ impl Deadline {
         crate::time::coarse_now() >= self.0
     }
 
-    /// What is left; zero when past.
+    /// The remaining time; zero if past.
     pub fn remaining(&self) -> Duration {
         self.0.saturating_duration_since(crate::time::now())
     }
 
-    /// Runs `future` until the deadline at most. Looks at the clock and makes a timer only when the future has to wait.
+    /// Runs `future` until the deadline at most. Reads the clock and creates a timer only if the
+    /// future has to wait.
     pub fn limit<F: Future>(&self, future: F) -> Timeout<F> {
         crate::time::timeout_at(self.0, future)
     }

@@ -1,6 +1,7 @@
-//! A gate that work passes through: once closed nobody enters, and closing waits until everyone has left.
+//! A gate that counts work in progress: once it is closed, no work can enter, and closing waits
+//! until all work has left.
 
-use super::waiters::{Place, Waiters};
+use super::waiters::{WaiterSlot, Waiters};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,13 +20,13 @@ struct Inner {
     waiting: Waiters,
 }
 
-/// Proof of having entered a [`Gate`]; dropping it leaves.
+/// Proof of having entered a [`Gate`]. Dropping it leaves the gate.
 pub struct GateGuard {
     inner: Rc<Inner>,
 }
 
 impl Gate {
-    /// An open gate with nobody inside.
+    /// An open gate without guards.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,23 +45,24 @@ impl Gate {
         self.inner.closed.get()
     }
 
-    /// How many guards are alive.
+    /// The number of live guards.
     pub fn inside(&self) -> usize {
         self.inner.inside.get()
     }
 
-    /// Closes at once (even when the returned future is dropped) and waits until all guards are gone. May be called again.
+    /// Closes at once (even if the returned future is dropped), and waits until all guards are
+    /// dropped. May be called again.
     pub fn close(&self) -> Closing {
         self.inner.closed.set(true);
-        Closing { inner: self.inner.clone(), place: Place::default() }
+        Closing { inner: self.inner.clone(), slot: WaiterSlot::default() }
     }
 }
 
-/// Waits until a closed gate is empty; made by [`Gate::close`].
+/// Waits until a closed gate has no guards; created by [`Gate::close`].
 #[must_use = "the gate is closed, but whoever is inside has not left yet"]
 pub struct Closing {
     inner: Rc<Inner>,
-    place: Place,
+    slot: WaiterSlot,
 }
 
 impl Future for Closing {
@@ -71,14 +73,14 @@ impl Future for Closing {
         if this.inner.inside.get() == 0 {
             return Poll::Ready(());
         }
-        this.inner.waiting.wait(&mut this.place, cx);
+        this.inner.waiting.wait(&mut this.slot, cx);
         Poll::Pending
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.inner.waiting.leave(&mut self.place);
+        self.inner.waiting.leave(&mut self.slot);
     }
 }
 

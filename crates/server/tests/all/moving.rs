@@ -5,7 +5,7 @@ use cluster::metadata::MetadataService;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
 use cluster::topology::NodeState;
-use cluster::topology::mover::{self, Copying, Streamer, Streaming};
+use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
 use cql::Processor;
 use cql::api::{AnswerKind, ClientState, Consistency, QueryParams, Rows};
 use engine::Engine;
@@ -44,7 +44,7 @@ struct Up {
 struct ByRows(Arc<AtomicBool>);
 
 impl Streamer for ByRows {
-    fn copy(&self, _: Copying) -> LocalBoxFuture<'static, Result<(), String>> {
+    fn copy(&self, _: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
         let works = self.0.clone();
         Box::pin(async move {
             if !works.load(Ordering::Relaxed) {
@@ -303,10 +303,10 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         let leaving = old[0];
         let new: Replicas = old[1..].iter().copied().chain([TabletReplica { host: target, shard: 1 }]).collect();
         let begun = new.clone();
-        let begin = move || mover::begin(table, 0, TransitionKind::Migration, begun);
+        let begin = move || migration_driver::begin(table, 0, TransitionKind::Migration, begun);
         nodes[0].on(begin).await.expect("it may move");
         let again = new.clone();
-        let twice = nodes[1].on(move || mover::begin(table, 0, TransitionKind::Migration, again)).await;
+        let twice = nodes[1].on(move || migration_driver::begin(table, 0, TransitionKind::Migration, again)).await;
         assert!(twice.expect_err("it moves").to_string().starts_with("the tablet is on the move already"));
 
         // Copying fails until it is told to work. Whoever leads restarts meanwhile; what is acknowledged stays.
@@ -351,9 +351,12 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         // Back again, and given up: the target keeps nothing.
         copies.store(false, Ordering::Relaxed);
         let back = old.clone();
-        nodes[0].on(move || mover::begin(table, 0, TransitionKind::Migration, back)).await.expect("it may move");
+        nodes[0]
+            .on(move || migration_driver::begin(table, 0, TransitionKind::Migration, back))
+            .await
+            .expect("it may move");
         nodes[1].sees("copying", streaming).await;
-        nodes[2].on(move || mover::give_up(table, 0)).await.expect("it can be given up");
+        nodes[2].on(move || migration_driver::give_up(table, 0)).await.expect("it can be given up");
         for node in &nodes {
             node.sees("the end of the move", |metadata| metadata.transitions().next().is_none()).await;
         }
@@ -396,7 +399,7 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
             assert_eq!(node.on(readers).await, 1, "each of the replicas keeps a reader");
         }
         let begun = new.clone();
-        let begin = move || mover::begin(table, 0, TransitionKind::Migration, begun);
+        let begin = move || migration_driver::begin(table, 0, TransitionKind::Migration, begun);
         nodes[0].on(begin).await.expect("it may move");
         let moved = new.clone();
         let is_moved = move |metadata: &cluster::Metadata| {

@@ -7,7 +7,7 @@ use cluster::metadata::MetadataService;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::NodeState;
-use cluster::topology::mover::{self, Copying, Streamer, Streaming};
+use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
 use internode::{Internode, Peer, Verb};
 use model::fragment::Fragment;
 use model::id::HostId;
@@ -32,7 +32,7 @@ const TABLES: [&str; 3] = ["t", "n", "p"];
 struct ByWrites(Rc<Shared>);
 
 impl Streamer for ByWrites {
-    fn copy(&self, what: Copying) -> Pin<Box<dyn Future<Output = Result<(), String>>>> {
+    fn copy(&self, what: StreamTask) -> Pin<Box<dyn Future<Output = Result<(), String>>>> {
         let shared = self.0.clone();
         Box::pin(async move {
             if shared.plan.canary != Canary::NoCopy {
@@ -44,7 +44,7 @@ impl Streamer for ByWrites {
     }
 }
 
-async fn copy(what: &Copying) -> Result<(), String> {
+async fn copy(what: &StreamTask) -> Result<(), String> {
     let metadata = rt::shard::service::<MetadataService>().current();
     let table = metadata.table_by_id(what.table).ok_or("the table is gone")?;
     let moving = table.tablets.transition(what.tablet).ok_or("the tablet does not move any more")?;
@@ -184,7 +184,7 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     let leaving = any(old.len() as i32) as usize;
     let mut new = Replicas::from_slice(old);
     new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
-    let begun = mover::begin(table.schema.id, tablet, TransitionKind::Migration, new).await;
+    let begun = migration_driver::begin(table.schema.id, tablet, TransitionKind::Migration, new).await;
     begun.map_err(|error| error.to_string())
 }
 
@@ -192,5 +192,5 @@ async fn give_up_one() -> Result<(), String> {
     let metadata = rt::shard::service::<MetadataService>().current();
     let moving: Vec<_> = metadata.transitions().map(|(table, tablet, _)| (table.schema.id, tablet)).collect();
     let (table, tablet) = *moving.get(any(moving.len() as i32) as usize).ok_or("nothing moves")?;
-    mover::give_up(table, tablet).await.map_err(|error| error.to_string())
+    migration_driver::give_up(table, tablet).await.map_err(|error| error.to_string())
 }

@@ -302,7 +302,7 @@ impl Nemesis {
             }
             Fault::StandStill => {
                 let millis = world.rng().gen_range(STILL);
-                world.stand_still(&own, Duration::from_millis(millis));
+                world.pause_node(&own, Duration::from_millis(millis));
             }
             Fault::Kill => world.kill(&own),
             Fault::PowerLoss => world.crash(&own),
@@ -367,7 +367,7 @@ impl Nemesis {
     fn mend(&mut self, world: &mut World) {
         (self.flapping, self.snipping) = (None, None);
         world.cut_no_more();
-        world.go_on();
+        world.resume_all();
         self.filling.clear();
         for (node, name) in self.names.iter().enumerate() {
             for other in self.others(node) {

@@ -243,7 +243,7 @@ fn disasters(seed: u64) -> (u64, usize) {
             6 => world.hold(one, other),
             7 => {
                 let time = millis(world.rng().gen_range(100..5000));
-                world.stand_still(one, time);
+                world.pause_node(one, time);
                 *shared.ledger().still.entry(first).or_default() += time;
             }
             _ => {
@@ -341,7 +341,7 @@ fn a_node_that_stood_still_takes_nobody_for_dead_and_is_not_for_long() {
             world.run_for(millis(1000));
             assert!(everybody_is(&shared, NodeStatus::Up), "seed {seed}");
             let still = millis(world.rng().gen_range(2600..9000));
-            world.stand_still("c", still);
+            world.pause_node("c", still);
             assert!(until_c_is(&mut world, &shared, NodeStatus::Down) < millis(2500), "seed {seed}");
             let goes_on = millis(1000) + still;
             while world.elapsed() < goes_on + millis(2500) {

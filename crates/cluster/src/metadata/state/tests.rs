@@ -39,7 +39,8 @@ fn keyspace(name: &str) -> Op {
     })
 }
 
-/// The counted load is what counting anew gives, whatever comes and goes; and what a change touched is what differs.
+/// The maintained load equals a complete recount after any changes; and `Touched` lists exactly the
+/// tables that a change affects.
 #[test]
 fn load_and_touched_tables_follow_every_change() {
     let host = HostId(Uuid::from_u128(9));
@@ -140,7 +141,7 @@ fn a_dropped_column_has_the_type_that_it_had() {
         assert_eq!(type_of(&again), before, "{text}");
         let restored = Metadata::empty().with(&again.as_ops(|_| false)).unwrap();
         assert_eq!(type_of(&restored), before, "{text}");
-        // Release 0.1.0 wrote the name: it stands for the type of now, or for none.
+        // Release 0.1.0 stored the name: it refers to the current type of that name, or to none.
         let by_name = again.with(&[dropped(text.to_owned())]).unwrap();
         assert_eq!(type_of(&by_name).freeze_nested(), again.parse_type("a", text).unwrap().freeze_nested());
         let gone = Op::DropType { keyspace: "a".into(), name: "u".into() };

@@ -1,10 +1,10 @@
-//! Joining: what is admitted and what is refused.
+//! Joining: which nodes are admitted and which are refused.
 
 use super::*;
 use crate::topology::node;
 use crate::topology::node::tests::node;
 
-/// As [`super::admit`], with nobody lost.
+/// Like [`super::admit`], without lost members.
 fn admit(topology: &Topology, node: &Node, moved: &BTreeMap<HostId, SocketAddr>) -> Result<Vec<Op>, String> {
     super::admit(topology, node, moved, &BTreeSet::new())
 }
@@ -24,7 +24,7 @@ fn a_lost_node_that_never_finished_joining_makes_room_at_its_address() {
     let gone = Node { state: NodeState::Left, ..unfinished.clone() };
     let put = |node: &Node| Op::PutNode(Box::new(node.clone()));
     assert_eq!(admit(&topology, &[&unfinished]), Ok(vec![put(&gone), put(&new)]));
-    // It has finished meanwhile: it may have tablets.
+    // The member has finished joining meanwhile, so it may have tablets.
     topology.put(Node { state: NodeState::Normal, ..unfinished.clone() });
     assert!(admit(&topology, &[&unfinished]).is_err());
 }
@@ -38,7 +38,7 @@ fn cluster() -> Topology {
 }
 
 #[test]
-fn who_is_let_in() {
+fn which_nodes_are_admitted() {
     let topology = cluster();
     let new = node(3, "dc1", "r3");
     let nobody = BTreeMap::new();
@@ -73,14 +73,14 @@ fn only_a_node_that_never_had_others_may_move() {
     assert_eq!(check_location(&topology, &node(1, "dc1", "r1")), Ok(()));
 }
 
-/// A node at the address of another one of these tests.
+/// A node at the address of another node of these tests.
 fn at(node: Node, n: u8) -> Node {
     let address = node::tests::node(n, "", "").broadcast_address;
     Node { broadcast_address: address, rpc_address: address, listen_address: address, ..node }
 }
 
 #[test]
-fn members_that_took_each_others_addresses_are_let_in_together() {
+fn members_that_took_each_others_addresses_are_admitted_together() {
     let mut topology = cluster();
     let all: Vec<Node> = [1, 3, 4].into_iter().map(|n| node(n, "dc1", "r1")).collect();
     all.iter().for_each(|node| topology.put(node.clone()));
@@ -89,23 +89,25 @@ fn members_that_took_each_others_addresses_are_let_in_together() {
     let moved = |places: &[(usize, u8)]| -> BTreeMap<HostId, SocketAddr> {
         places.iter().map(|(one, n)| (all[*one].host, at(all[*one].clone(), *n).internode())).collect()
     };
-    // Two have swapped: only where the other one is known to answer.
+    // Two nodes have swapped addresses: admitted only if the other one is known to answer at its
+    // new address.
     let error = admit(&topology, &first(3), &moved(&[])).expect_err("the other one may be there");
     assert!(error.contains("belongs to node"), "{error}");
     let swapped = admit(&topology, &first(3), &moved(&[(1, 1)]));
     assert_eq!(swapped, Ok(put(&[&at(all[1].clone(), 1), &first(3)])));
-    // Three in a circle; and one that went to a free address.
+    // Three nodes in a circle, and one that moved to a free address.
     let circle = admit(&topology, &first(3), &moved(&[(1, 4), (2, 1)]));
     assert_eq!(circle, Ok(put(&[&at(all[1].clone(), 4), &at(all[2].clone(), 1), &first(3)])));
     let chain = admit(&topology, &first(3), &moved(&[(1, 9)]));
     assert_eq!(chain, Ok(put(&[&at(all[1].clone(), 9), &first(3)])));
     assert!(admit(&topology, &first(3), &moved(&[(1, 4)])).is_err(), "the third one may be there");
-    // A newcomer at the address that a member has left.
+    // A new node at the address of a node that has left.
     let new = Node { state: NodeState::Joining, ..at(node(8, "dc1", "r1"), 3) };
     assert_eq!(admit(&topology, &new, &moved(&[(1, 9)])), Ok(put(&[&at(all[1].clone(), 9), &new])));
 }
 
-/// Two nodes on copies of one data directory ask at once: the topology that both were judged by knows neither.
+/// Two nodes on copies of one data directory ask at once. The topology by which both are judged
+/// knows neither.
 #[test]
 fn of_two_nodes_with_one_id_that_ask_at_once_one_is_judged_again() {
     let before = cluster();
@@ -140,13 +142,13 @@ fn the_form_of_messages_stays() {
     let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
     let place = [0, 127, 0, 0, 1, 0xd8, 0x36];
     let bytes = |head: &[u8]| [&[FORMAT], head, &place].concat();
-    assert_eq!(encode(&Request::Discover([address].into())), bytes(&[0, 1]));
-    assert_eq!(encode(&Answer::Searching([address].into())), bytes(&[0, 1]));
-    assert_eq!(encode(&Answer::InCluster), [FORMAT, 1].as_slice());
-    assert_eq!(encode(&Answer::Elsewhere(address)), bytes(&[3]));
-    assert_eq!(encode(&Answer::Refused("x".into())), [FORMAT, 5, 1, b'x'].as_slice());
-    assert_eq!(encode(&Request::Locate([address].into())), bytes(&[2, 1]));
-    assert_eq!(encode(&Answer::Located([address].into())), bytes(&[6, 1]));
-    let joining = Request::Join(Box::new(node(1, "dc1", "r1")));
-    assert_eq!(decode::<Request>(&encode(&joining)), Ok(joining));
+    assert_eq!(encode(&JoinRequest::Discover([address].into())), bytes(&[0, 1]));
+    assert_eq!(encode(&JoinResponse::Searching([address].into())), bytes(&[0, 1]));
+    assert_eq!(encode(&JoinResponse::InCluster), [FORMAT, 1].as_slice());
+    assert_eq!(encode(&JoinResponse::Elsewhere(address)), bytes(&[3]));
+    assert_eq!(encode(&JoinResponse::Refused("x".into())), [FORMAT, 5, 1, b'x'].as_slice());
+    assert_eq!(encode(&JoinRequest::Locate([address].into())), bytes(&[2, 1]));
+    assert_eq!(encode(&JoinResponse::Located([address].into())), bytes(&[6, 1]));
+    let joining = JoinRequest::Join(Box::new(node(1, "dc1", "r1")));
+    assert_eq!(decode::<JoinRequest>(&encode(&joining)), Ok(joining));
 }

@@ -1,6 +1,6 @@
 //! Open files and locks of a simulated disk.
 
-use super::{Disk, Entry, Fault, Kind, Outcome, normal};
+use super::{Disk, Fault, Kind, NameEntry, Outcome, normal};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ impl SimFile {
         Ok(Bytes::copy_from_slice(&seen[from..to]))
     }
 
-    /// Writes; when the disk is full, as much as fits before the error.
+    /// Writes `data`. If the disk is full, writes as much as fits, then fails.
     pub fn write(&self, now: i64, offset: u64, data: &[u8]) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
             state.fault_of(Fault::Write, self.inode)?;
@@ -83,7 +83,7 @@ impl SimFile {
         })
     }
 
-    /// Reserves room for the first `len` bytes: all of it or nothing.
+    /// Reserves space for the first `len` bytes: all of it or nothing.
     pub fn allocate(&self, now: i64, len: u64) -> Outcome<()> {
         self.disk.change(self.boot, now, |state| {
             state.refuse_of(Kind::Write, self.inode)?;
@@ -105,7 +105,7 @@ impl SimFile {
                 state.inode(self.inode).forget();
                 return Err(failed);
             }
-            // A sync that the power loss interrupts has saved nothing for sure.
+            // A sync that a power loss interrupts may have saved nothing.
             if state.cut_at != Some(state.stats.writes) {
                 state.inode(self.inode).sync();
             }
@@ -115,7 +115,7 @@ impl SimFile {
 
     pub fn is_at(&self, path: &Path) -> Outcome<bool> {
         let state = self.disk.alive(self.boot)?;
-        Ok(matches!(state.names.get(&normal(path)), Some(Entry::File(inode)) if inode == self.inode))
+        Ok(matches!(state.names.get(&normal(path)), Some(NameEntry::File(inode)) if inode == self.inode))
     }
 
     pub fn len(&self) -> Outcome<u64> {

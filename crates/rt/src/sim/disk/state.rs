@@ -1,4 +1,4 @@
-//! The state of a simulated disk, and what a power loss makes of it.
+//! The state of a simulated disk, and the effect of a power loss on it.
 
 use super::super::names::Names;
 use super::{DiskStats, Failed, Fault, Kind, Latency, Refusal, Unsynced};
@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The size of a disk that was not given one.
+/// The default size of a disk.
 pub(super) const UNLIMITED: u64 = 1 << 40;
-/// Bytes that survive a power loss or not as one.
+/// The unit of bytes that survives a power loss as a whole, or not at all.
 const SECTOR: usize = 512;
 
 /// The contents of a file, with or without names.
@@ -20,10 +20,10 @@ pub(super) struct Inode {
     pub durable: Vec<u8>,
     pub dirty: BTreeSet<usize>,
     pub mtime_micros: i64,
-    /// Its first so many bytes have room on the device, written or not.
+    /// The number of bytes from the start with reserved space, written or not.
     pub reserved: u64,
     pub open: usize,
-    /// Some name of it was removed, so it may be garbage once closed.
+    /// A name of it was removed, so it may be garbage once closed.
     pub unlinked: bool,
 }
 
@@ -39,7 +39,7 @@ impl Inode {
         self.mark(offset, end);
     }
 
-    /// The room that it takes on the device.
+    /// The space that it takes on the device.
     pub fn room(&self) -> u64 {
         self.reserved.max(self.seen.len() as u64)
     }
@@ -53,14 +53,16 @@ impl Inode {
     pub fn set_len(&mut self, len: usize) {
         let before = self.seen.len();
         if len <= before {
-            // As on Linux: what was reserved behind the end goes with what is cut off, also if that is nothing.
+            // As on Linux: truncation frees the space reserved behind the end, also if the length
+            // stays the same.
             self.reserved = 0;
         }
         self.seen.resize(len, 0);
         self.mark(before.min(len), before.max(len));
     }
 
-    /// A sync failed: as Linux does, the pages count as clean from now on and later syncs do not save them.
+    /// A failed sync: as on Linux, the pages count as clean from now on, and later syncs do not
+    /// save them.
     pub fn forget(&mut self) {
         self.dirty.clear();
     }
@@ -76,7 +78,8 @@ impl Inode {
         }
     }
 
-    /// Power loss: the sectors that `survives` says reach the device, the others do not; nor does what was reserved.
+    /// Power loss: sectors for which `survives` returns true reach the device, others do not.
+    /// Reserved space is lost.
     pub fn lose(&mut self, mut survives: impl FnMut() -> bool) {
         let grew = self.seen.len() > self.durable.len();
         if !self.dirty.is_empty() && !grew && self.seen.len() < self.durable.len() && survives() {
@@ -97,7 +100,7 @@ impl Inode {
     }
 }
 
-/// Operations that are to fail.
+/// Operations that must fail.
 #[derive(Clone)]
 pub(super) struct Refusing {
     pub dir: PathBuf,
@@ -106,7 +109,7 @@ pub(super) struct Refusing {
     pub times: u32,
 }
 
-/// All of a disk.
+/// The complete state of a disk.
 #[derive(Clone)]
 pub(super) struct State {
     pub names: Names,
@@ -114,7 +117,7 @@ pub(super) struct State {
     pub next_inode: u64,
     /// Off after a power loss until the next boot.
     pub on: bool,
-    /// Counts the machines that have used the disk; handles of earlier ones are dead.
+    /// The number of machines that have used the disk. Handles of earlier ones are dead.
     pub boot: u64,
     pub stats: DiskStats,
     pub cut_at: Option<u64>,
@@ -123,7 +126,7 @@ pub(super) struct State {
     pub latency: Latency,
     pub locks: BTreeSet<PathBuf>,
     pub faults: BTreeMap<Fault, u32>,
-    /// Faults of what lies below a directory.
+    /// Faults limited to operations below a directory.
     pub aimed: BTreeMap<Fault, (PathBuf, u32)>,
     pub refusing: Option<Refusing>,
     pub rng: SmallRng,
@@ -143,17 +146,17 @@ impl State {
     }
 
     pub fn free(&self) -> u64 {
-        // Adding all files up at every write is worth it only for disks that can be full.
+        // Summing up all files at every write is only necessary for disks that can be full.
         if self.capacity == UNLIMITED { UNLIMITED } else { self.capacity.saturating_sub(self.used()) }
     }
 
-    /// Whether an operation on what is at `path` fails.
+    /// Fails if a fault is due for an operation on `path`.
     pub fn fault_at(&mut self, fault: Fault, path: &Path) -> Result<(), Failed> {
         let is_aimed_at = matches!(self.aimed.get(&fault), Some((dir, _)) if path.starts_with(dir));
         self.fault(fault, is_aimed_at)
     }
 
-    /// Whether an operation on an open file fails.
+    /// Fails if a fault is due for an operation on an open file.
     pub fn fault_of(&mut self, fault: Fault, inode: u64) -> Result<(), Failed> {
         let is_aimed_at = match self.aimed.get(&fault) {
             Some((dir, times)) if *times > 0 => {
@@ -164,13 +167,13 @@ impl State {
         self.fault(fault, is_aimed_at)
     }
 
-    /// Whether an operation of this kind on what is at `path` is refused.
+    /// Fails if an operation of this kind on `path` is refused.
     pub fn refuse_at(&mut self, kind: Kind, path: &Path) -> Result<(), Failed> {
         let is_aimed_at = self.refusing.as_ref().is_some_and(|refusing| path.starts_with(&refusing.dir));
         self.refuse(kind, is_aimed_at)
     }
 
-    /// Whether an operation of this kind on an open file is refused.
+    /// Fails if an operation of this kind on an open file is refused.
     pub fn refuse_of(&mut self, kind: Kind, inode: u64) -> Result<(), Failed> {
         let is_aimed_at = match &self.refusing {
             Some(refusing) if refusing.times > 0 => {
@@ -211,7 +214,7 @@ impl State {
         Ok(())
     }
 
-    /// Frees files without names and handles.
+    /// Frees files that have neither names nor handles.
     pub fn collect(&mut self) {
         let held = self.names.inodes();
         self.inodes.retain(|inode, state| state.open > 0 || held.contains(inode));

@@ -1,4 +1,4 @@
-//! What may begin to move, and which step comes next.
+//! Which tablets may begin to move, and which step comes next.
 
 use super::*;
 use crate::metadata::{KeyspaceDefinition, TableDefinition, TabletsDefinition};
@@ -12,7 +12,8 @@ fn replica(host: u8, shard: u16) -> TabletReplica {
     TabletReplica { host: HostId(Uuid::from_u128(host.into())), shard }
 }
 
-/// Four nodes of two shards, the last of which has left, and a table of two tablets on the first two.
+/// Four nodes of two shards, the last of which has left, and a table of two tablets on the first
+/// two nodes.
 fn metadata() -> Metadata {
     let nodes = (1..=4).map(|n| {
         let mut node = node(n, "dc1", "r1");
@@ -83,10 +84,11 @@ fn what_may_begin() {
     assert!(check(&metadata, TableId(Uuid::nil()), 0, Migration, &[]).is_err());
 }
 
-/// The next stage is made for what is there, not for what was seen before; where a node that a copy goes to has left it goes back.
+/// The next stage follows the current one, not the one seen earlier. If a node that receives a
+/// replica has left, the transition is rolled back.
 #[test]
 fn steps_follow_what_is_there() {
-    // Sessions are random, and randomness is a shard's.
+    // Sessions are random, and random numbers need a shard.
     rt::block_on(async { follow_what_is_there() });
 }
 
@@ -117,7 +119,7 @@ fn follow_what_is_there() {
     }
 }
 
-/// Tablets that have a copy on a node that is down, or are to get one, wait for it.
+/// A tablet with a current or new replica on a node that is down waits for that node.
 #[test]
 fn who_must_be_there() {
     let metadata = metadata().with(&[begun(0, Stage::Streaming, &[replica(1, 0), replica(3, 0)])]).unwrap();
@@ -130,7 +132,8 @@ fn who_must_be_there() {
     assert!(!has_copy_on(&metadata, &seen, &BTreeSet::new()));
 }
 
-/// Who looked before another leader raised the fence may have seen a move that is over, though its tablet looks the same again.
+/// A driver that read the metadata before another leader raised the fence may have seen a
+/// transition that is over, while the tablet looks the same again.
 #[test]
 fn a_leader_that_was_overtaken_does_nothing() {
     let looked = 7;
@@ -148,8 +151,8 @@ fn a_leader_that_was_overtaken_does_nothing() {
 
 #[test]
 fn a_tablet_that_cannot_be_copied_is_told_of_once_in_a_while() {
-    let mover = Mover::new(None);
-    let told: Vec<bool> = (0..5).map(|_| mover.is_to_tell(TABLE, 0)).collect();
-    assert_eq!(told, [true, false, false, false, false]);
-    assert!(mover.is_to_tell(TABLE, 1), "another one");
+    let driver = MigrationDriver::new(None);
+    let reported: Vec<bool> = (0..5).map(|_| driver.report_is_due(TABLE, 0)).collect();
+    assert_eq!(reported, [true, false, false, false, false]);
+    assert!(driver.report_is_due(TABLE, 1), "another one");
 }

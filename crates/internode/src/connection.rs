@@ -1,7 +1,9 @@
-//! One connection's loop, the same for both ends: read, hand each frame to the end's [`Role`], write all that came together at once.
+//! The loop of one connection, the same for both ends: reads frames, passes them to the end's
+//! [`Role`], and writes all queued bytes together.
 //!
-//! The loop stops reading while its role has enough to do, so that whoever sends too much is held back by its own socket. What is to
-//! be written is put into the [`Wire`], which wakes the loop.
+//! The loop stops reading while its role has enough work, so that TCP's flow control slows down a
+//! sender that sends too much. Frames to send are added to the [`Connection`], which wakes the
+//! loop.
 
 use super::frame::{BadFrame, Frame, Frames, Head};
 use super::metrics::Counters;
@@ -17,24 +19,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Frames between two looks at the clock.
+/// The number of frames between two checks of the clock.
 const FRAMES_PER_CLOCK: u32 = 16;
 
 /// Why a loop ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// The other side closed the connection.
+    /// The other node closed the connection.
     Closed,
     /// The socket failed.
     Failed(Arc<str>),
-    /// What came was not right.
+    /// An invalid frame arrived.
     Bad(BadFrame),
-    /// This side ended it, and why.
+    /// This node closed the connection, with a reason.
     Ended(Arc<str>),
 }
 
 impl End {
-    /// As a reason for those who waited for something.
+    /// The reason as text, for those who wait for a response.
     pub fn why(&self) -> Arc<str> {
         match self {
             End::Closed => "the other node closed the connection".into(),
@@ -44,24 +46,24 @@ impl End {
     }
 }
 
-/// What the loop of a connection and all who use it share.
-pub(super) struct Wire {
+/// The state that the loop of a connection shares with its users.
+pub(super) struct Connection {
     version: u8,
     compress: bool,
     outbox: RefCell<Outbox>,
     waker: RefCell<Option<Waker>>,
-    /// The loop runs just now and will see what is added.
+    /// The loop is running, and will see what is added.
     driving: Cell<bool>,
-    /// The loop is to end once everything is written, or at once.
+    /// The loop must end, with a reason: at once if true, else once everything is written.
     ending: RefCell<Option<(Arc<str>, bool)>>,
-    /// When bytes came last.
+    /// When bytes last arrived.
     heard: Cell<Instant>,
     pub counters: Rc<Counters>,
 }
 
-impl Wire {
-    pub fn new(version: u8, compress: bool, counters: Rc<Counters>) -> Rc<Wire> {
-        Rc::new(Wire {
+impl Connection {
+    pub fn new(version: u8, compress: bool, counters: Rc<Counters>) -> Rc<Connection> {
+        Rc::new(Connection {
             version,
             compress,
             outbox: RefCell::default(),
@@ -73,7 +75,7 @@ impl Wire {
         })
     }
 
-    /// Adds a frame and wakes the loop. Gives its bytes on the wire.
+    /// Adds a frame and wakes the loop. Returns the frame's length in bytes, as transmitted.
     pub fn push(&self, head: Head, body: Pieces) -> usize {
         let added = self.outbox.borrow_mut().push(self.version, head, body, self.compress);
         self.wake();
@@ -85,12 +87,12 @@ impl Wire {
         self.outbox.borrow().len()
     }
 
-    /// When bytes came last.
+    /// When bytes last arrived.
     pub fn heard(&self) -> Instant {
         self.heard.get()
     }
 
-    /// Ends the loop, once all is written or at once.
+    /// Ends the loop: at once, or once everything is written.
     pub fn end(&self, why: &str, at_once: bool) {
         let mut ending = self.ending.borrow_mut();
         match &mut *ending {
@@ -101,7 +103,7 @@ impl Wire {
         self.wake();
     }
 
-    /// Has the loop take a turn.
+    /// Wakes the loop.
     pub fn wake(&self) {
         if self.driving.get() {
             return;
@@ -123,7 +125,8 @@ struct Set {
 }
 
 impl Timer {
-    /// Whether it has fired; wakes the loop when it does. It is set for `wanted`, unless it fires sooner anyway.
+    /// Whether the timer has fired; otherwise it wakes the loop when it fires. The timer is set to
+    /// `wanted`, unless it fires earlier anyway.
     pub fn fired(&mut self, wanted: Instant, cx: &mut Context<'_>) -> bool {
         if self.0.as_ref().is_none_or(|set| set.at > wanted) {
             self.0 = Some(Set { at: wanted, fires: Box::pin(rt::time::sleep_until(wanted)) });
@@ -136,32 +139,32 @@ impl Timer {
     }
 }
 
-/// What an end of a connection does with frames.
+/// What one end of a connection does with frames.
 pub(super) trait Role {
-    /// Takes a frame. An error ends the connection.
+    /// Handles a frame. An error ends the connection.
     fn frame(&mut self, frame: Frame) -> Result<(), BadFrame>;
-    /// Whether frames may be taken; whoever makes it so again wakes the loop.
+    /// Whether frames are accepted. When this becomes true, the role must wake the loop.
     fn may_take(&self) -> bool;
-    /// Bytes were written.
+    /// Called after `n` bytes were written.
     fn written(&mut self, n: usize);
-    /// Looks after timers.
+    /// Handles timers. Called in each turn of the loop.
     fn turn(&mut self, cx: &mut Context<'_>);
 }
 
-/// Runs a connection to its end.
-pub(super) async fn drive<T, R>(stream: &mut T, mut frames: Frames, wire: &Wire, role: &mut R) -> End
+/// Runs a connection until it ends.
+pub(super) async fn drive<T, R>(stream: &mut T, mut frames: Frames, connection: &Connection, role: &mut R) -> End
 where
     T: AsyncRead + AsyncWrite + Unpin,
     R: Role,
 {
     let mut unflushed = false;
     poll_fn(|cx| {
-        if !wire.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            wire.waker.replace(Some(cx.waker().clone()));
+        if !connection.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            connection.waker.replace(Some(cx.waker().clone()));
         }
-        wire.driving.set(true);
-        let out = turn(stream, &mut frames, wire, role, &mut unflushed, cx);
-        wire.driving.set(false);
+        connection.driving.set(true);
+        let out = turn(stream, &mut frames, connection, role, &mut unflushed, cx);
+        connection.driving.set(false);
         match out {
             Ok(poll) => poll,
             Err(error) => Poll::Ready(End::Failed(error.to_string().into())),
@@ -173,7 +176,7 @@ where
 fn turn<T, R>(
     stream: &mut T,
     frames: &mut Frames,
-    wire: &Wire,
+    connection: &Connection,
     role: &mut R,
     unflushed: &mut bool,
     cx: &mut Context<'_>,
@@ -203,11 +206,11 @@ where
         }
         role.turn(cx);
         let blocked = !role.may_take();
-        if let Some((why, true)) = &*wire.ending.borrow() {
+        if let Some((why, true)) = &*connection.ending.borrow() {
             return Ok(Poll::Ready(End::Ended(why.clone())));
         }
-        let flushed = flush(stream, wire, role, unflushed, cx)?;
-        if let Some((why, _)) = &*wire.ending.borrow()
+        let flushed = flush(stream, connection, role, unflushed, cx)?;
+        if let Some((why, _)) = &*connection.ending.borrow()
             && flushed
         {
             return Ok(Poll::Ready(End::Ended(why.clone())));
@@ -217,7 +220,7 @@ where
             return Ok(Poll::Pending);
         }
         if blocked {
-            // What blocked may have been written just now.
+            // The flush may have written what blocked the role.
             if role.may_take() {
                 continue;
             }
@@ -231,17 +234,17 @@ where
             Poll::Pending => return Ok(Poll::Pending),
             Poll::Ready(0) => return Ok(Poll::Ready(End::Closed)),
             Poll::Ready(n) => {
-                wire.heard.set(rt::time::coarse_now());
-                wire.counters.received.set(wire.counters.received.get() + n as u64);
+                connection.heard.set(rt::time::coarse_now());
+                connection.counters.received.set(connection.counters.received.get() + n as u64);
             }
         }
     }
 }
 
-/// Writes what waits. True when nothing is left.
+/// Writes queued bytes. Returns true when nothing is left.
 fn flush<T, R>(
     stream: &mut T,
-    wire: &Wire,
+    connection: &Connection,
     role: &mut R,
     unflushed: &mut bool,
     cx: &mut Context<'_>,
@@ -252,7 +255,7 @@ where
 {
     loop {
         let written = {
-            let outbox = wire.outbox.borrow();
+            let outbox = connection.outbox.borrow();
             if outbox.is_empty() {
                 break;
             }
@@ -269,11 +272,11 @@ where
             }
         };
         *unflushed = true;
-        wire.outbox.borrow_mut().written(written);
-        wire.counters.sent.set(wire.counters.sent.get() + written as u64);
+        connection.outbox.borrow_mut().written(written);
+        connection.counters.sent.set(connection.counters.sent.get() + written as u64);
         role.written(written);
     }
-    // What encrypts has a buffer of its own.
+    // TLS has its own buffer.
     if *unflushed {
         *unflushed = Pin::new(&mut *stream).poll_flush(cx)?.is_pending();
     }

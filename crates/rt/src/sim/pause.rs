@@ -1,4 +1,5 @@
-//! A shard of a node that may stand still, as one of a paused machine does: nothing of it runs, while time passes and messages arrive.
+//! A simulated shard that can be paused, like one of a suspended machine: none of its tasks run,
+//! while time passes and messages arrive.
 
 use crate::executor::ShardFuture;
 use std::cell::Cell;
@@ -9,22 +10,22 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Sleep;
 
-pub(super) struct MayStandStill {
+pub(super) struct PausableShard {
     shard: ShardFuture,
     /// The world's time.
     now: Rc<Cell<Duration>>,
-    /// When the node goes on, in the world's time.
+    /// When the node resumes, in the world's time.
     until: Rc<Cell<Duration>>,
     wait: Option<Pin<Box<Sleep>>>,
 }
 
-impl MayStandStill {
-    pub fn new(shard: ShardFuture, now: Rc<Cell<Duration>>, until: Rc<Cell<Duration>>) -> MayStandStill {
-        MayStandStill { shard, now, until, wait: None }
+impl PausableShard {
+    pub fn new(shard: ShardFuture, now: Rc<Cell<Duration>>, until: Rc<Cell<Duration>>) -> PausableShard {
+        PausableShard { shard, now, until, wait: None }
     }
 }
 
-impl Future for MayStandStill {
+impl Future for PausableShard {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -37,7 +38,7 @@ impl Future for MayStandStill {
             if this.now.get() >= this.until.get() {
                 return Pin::new(&mut this.shard).poll(cx);
             }
-            // A step of the world: it may be told to go on before its time.
+            // One step of the world: the node may be resumed early.
             this.wait = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
         }
     }

@@ -1,33 +1,43 @@
-//! Moving tablets: the node that leads the metadata brings each tablet that is on the move from stage to stage.
+//! Moves tablets: the leader advances each tablet in a transition from stage to stage.
 //!
-//! A stage is over when every node follows it (a [`barrier`](super::barrier)) and what it is for is done. The change that begins the next one
-//! raises the fence with it: what was routed before the stage that is over is refused from then on, wherever it was held up. So nobody is
-//! ever more than one stage behind or ahead of another. All that is known is in the metadata: a leader that takes over goes on where the one
-//! before was, and one that was replaced and does not know it does no harm: what it has found out stays true, for nodes follow and never go
-//! back, and its change does nothing where the tablet has gone on since, or the fence was raised by another.
+//! A stage is complete when all nodes follow it (a [`barrier`](super::barrier)) and its work is
+//! done. The change that begins the next stage also raises the fence. From then on replicas refuse
+//! requests that are based on metadata older than the completed stage, wherever they were delayed.
+//! So two nodes are never more than one stage apart.
+//!
+//! All state is in the metadata, so a new leader resumes where the previous one was. A former
+//! leader that does not know of its replacement does no harm. What it has observed stays true,
+//! because nodes follow and never go back. Its change has no effect if the tablet has advanced
+//! since, or if another leader has raised the fence.
 //!
 //! # While a member is down
 //!
-//! It cannot follow, and must not hold up tablets that it has nothing to do with. Those of which neither an old nor a new copy is on a member
-//! that is down go on without it, with the fence before the stage: the fence is agreed upon alone, and a second barrier over all others begins
-//! the next stage no sooner than each of their shards
+//! A member that is down cannot follow, and must not block unrelated tablets. A tablet proceeds
+//! without it if none of the tablet's old and new replicas is on a member that is down. For such
+//! tablets the driver raises the fence first, in a change of its own, and then runs a second
+//! barrier over all other members. The next stage begins only when each of their shards
 //!
-//! * refuses what was routed before the stage that is over, for the fence comes with the metadata that they follow to, and
-//! * is done with what of that it had let in, for who answers (`coordinator::answer`) holds on to the metadata for as long as
-//!   it works (all nodes do once [`ANSWERS_HOLD_METADATA`] is enabled; until then nobody is left out).
+//! * refuses requests that are based on metadata older than the completed stage, because the fence
+//!   is part of the metadata of the second barrier, and
+//! * has finished all such requests that it had admitted, because a replica (`coordinator::answer`)
+//!   holds the metadata for as long as it works on a request. The feature `ANSWERS_HOLD_METADATA`
+//!   stands for this; all nodes have it.
 //!
-//! All copies of such a tablet are on nodes that were asked. So it does not matter what the member that is down believes, nor whether it is
-//! down: this node may be wrong about that, and the member work on behind a partition with clients of its own, or come back at any moment with
-//! what it last knew. By anything older than the stage that is over it can neither read nor write a copy, hence reach no level, until it has
-//! learned what is true; and a barrier would not have had it do more. It holds no copy by itself either: who has had one has followed to the
-//! end of the move that took it away, since up to there the tablet was one of its own. A copy that restarts knows the fence before it serves:
-//! what a node has followed to is on its disk (`raft::store`).
+//! All replicas of such a tablet are on nodes that took part. So it does not matter what the
+//! excluded member believes, nor whether it is really down. It may be alive behind a partition and
+//! serve clients, or return at any moment with its last metadata. With metadata older than the
+//! completed stage, it can neither read nor write a replica, so it reaches no consistency level
+//! until it has newer metadata. A barrier would not have required more of it. The member holds no
+//! replica of the tablet itself. If it once had one, it has followed to the end of the transition
+//! that removed it, because until then the tablet was among its own. A replica that restarts knows
+//! the fence before it serves, because a node stores the metadata to which it has followed
+//! (`raft::store`).
 //!
-//! For a tablet of which the member has a copy this does not hold: it would not refuse itself. Such a tablet waits until it is back, or has
-//! left.
+//! None of this holds for a tablet with a replica on the member that is down, because that member
+//! would not refuse its own requests. Such a tablet waits until the member is up again or has left.
 //!
-//! Copying data is somebody else's work ([`Streamer`]). It is tried until it succeeds, under the session of its stage, or until the move
-//! is given up.
+//! The driver itself streams no data: [`Streamer`] does. The driver retries the streaming, under
+//! the session of the stage, until it succeeds or the transition is rolled back.
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
@@ -46,80 +56,81 @@ use std::rc::Rc;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// How often it is looked whether there is something to do.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often the same is said: that tablets do not get on, or that one's data cannot be copied.
-const TELL: Duration = Duration::from_secs(60);
-/// How long a barrier may take before it is begun anew.
+/// The minimum interval between equal log lines.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// The time limit of a barrier. After that a new one begins.
 const BARRIER: Duration = Duration::from_secs(30);
 
-/// A tablet's data that is to be copied.
+/// A tablet whose data is to be streamed to new replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Copying {
+pub struct StreamTask {
     /// The table.
     pub table: TableId,
     /// The tablet.
     pub tablet: u32,
-    /// Who has the data.
+    /// The replicas that have the data.
     pub from: Replicas,
-    /// Who is to have it as well. Writes go there already.
+    /// The pending replicas. They receive writes already.
     pub to: Replicas,
-    /// Nothing may be copied when this is no session of the metadata any more.
+    /// Once the metadata no longer contains this session, nothing may be streamed.
     pub session: Uuid,
 }
 
-/// Copies the data of tablets.
+/// Streams the data of tablets to other nodes.
 pub trait Streamer {
-    /// Copies all that was written before it was asked. When it fails it is asked again: what it has copied twice is there once.
-    fn copy(&self, what: Copying) -> LocalBoxFuture<'static, Result<(), String>>;
+    /// Streams all data that was written before the call. After an error it is called again;
+    /// streaming the same data twice is harmless.
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>>;
 }
 
-/// Where the streamer of a node is found, as a service of shard 0. Without one no data can be copied.
+/// The streamer of the node, as a service of shard 0. Without it, no data can be streamed.
 pub struct Streaming(pub Rc<dyn Streamer>);
 
-/// Copies with the streamer that there is.
-fn copy(what: Copying) -> LocalBoxFuture<'static, Result<(), String>> {
+/// Streams with the installed streamer.
+fn copy(what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
     match rt::shard::try_service::<Streaming>() {
         Some(streaming) => streaming.0.copy(what),
         None => Box::pin(async { Err("data cannot be copied between nodes yet".to_owned()) }),
     }
 }
 
-/// Why tablets did not get on.
+/// Why tablets do not progress.
 #[derive(Debug, Error)]
 pub enum MoveError {
-    /// Not all nodes follow.
+    /// Not all nodes have followed.
     #[error(transparent)]
     Barrier(#[from] NotFollowed),
-    /// The next stage could not be agreed upon.
+    /// The change to the next stage was not agreed on.
     #[error(transparent)]
     Change(#[from] ChangeError<String>),
 }
 
-/// A tablet on the move, as it was seen.
+/// A tablet and its transition, as read from the metadata.
 type Seen = (TableId, u32, Transition);
 
-/// Data that is being copied; the result once it is.
+/// A running streaming task, with its result once it has ended.
 type Copy = (Task<()>, Rc<RefCell<Option<Result<(), String>>>>);
 
 /// See the module.
-pub struct Mover {
+pub struct MigrationDriver {
     internode: Option<Rc<Internode>>,
-    /// By session.
+    /// Streaming tasks by session.
     copies: RefCell<BTreeMap<Uuid, Copy>>,
-    /// When it was last said of a tablet that its data could not be copied.
-    told: RefCell<BTreeMap<(TableId, u32), Instant>>,
+    /// When the failure to stream a tablet was last logged.
+    reported: RefCell<BTreeMap<(TableId, u32), Instant>>,
 }
 
-impl Mover {
-    /// A mover; to other nodes it is connected by `internode`.
-    pub fn new(internode: Option<Rc<Internode>>) -> Rc<Mover> {
-        Rc::new(Mover { internode, copies: RefCell::default(), told: RefCell::default() })
+impl MigrationDriver {
+    /// A driver that reaches other nodes through `internode`.
+    pub fn new(internode: Option<Rc<Internode>>) -> Rc<MigrationDriver> {
+        Rc::new(MigrationDriver { internode, copies: RefCell::default(), reported: RefCell::default() })
     }
 
-    /// Moves tablets whenever this node leads, until it stops. On shard 0.
-    pub async fn keep_moving(self: Rc<Self>) {
-        let mut told: Option<Instant> = None;
+    /// Advances tablets whenever this node is the leader, until the node stops. On shard 0.
+    pub async fn run(self: Rc<Self>) {
+        let mut reported: Option<Instant> = None;
         while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
             let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
             if !service.is_leader() {
@@ -132,9 +143,9 @@ impl Mover {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
-                        if told.is_none_or(|told| told.elapsed() >= TELL) {
-                            tracing::warn!(%error, "tablets do not get on; trying again");
-                            told = Some(rt::time::now());
+                        if reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
+                            tracing::warn!(%error, "tablets do not progress; trying again");
+                            reported = Some(rt::time::now());
                         }
                         break;
                     }
@@ -143,14 +154,14 @@ impl Mover {
         }
     }
 
-    /// Brings every tablet whose stage is over to the next one. False if there was none. On shard 0.
+    /// Advances every tablet whose stage is complete. Returns false if there was none. On shard 0.
     pub async fn round(&self, until: Deadline) -> Result<bool, MoveError> {
         let (number, ready) = {
             let metadata = rt::shard::service::<MetadataService>().current();
             let moving = metadata.transitions();
             let seen: Vec<Seen> =
                 moving.map(|(table, tablet, moving)| (table.schema.id, tablet, moving.clone())).collect();
-            self.forget_copies(&metadata);
+            self.cancel_stale_copies(&metadata);
             let ready: Vec<Seen> = seen.into_iter().filter(|seen| self.is_done(&metadata, seen)).collect();
             (metadata.number, ready)
         };
@@ -168,7 +179,8 @@ impl Mover {
         Ok(true)
     }
 
-    /// The members that are down, as this node sees it, and the tablets that can go on without them; an error if none can.
+    /// The members that are down, as seen by this node, and the tablets that can proceed without
+    /// them. An error if no tablet can.
     fn without_those_down(&self, ready: Vec<Seen>) -> Result<(BTreeSet<HostId>, Vec<Seen>), NotFollowed> {
         let metadata = rt::shard::service::<MetadataService>().current();
         let liveness = self.internode.as_ref().map(|internode| internode.liveness());
@@ -184,23 +196,24 @@ impl Mover {
         }
     }
 
-    /// Copies under sessions that have ended are ended.
-    fn forget_copies(&self, metadata: &Metadata) {
-        self.told.borrow_mut().retain(|_, told| told.elapsed() < TELL);
+    /// Cancels streaming under sessions that have ended.
+    fn cancel_stale_copies(&self, metadata: &Metadata) {
+        self.reported.borrow_mut().retain(|_, reported| reported.elapsed() < REPORT_EVERY);
         self.copies.borrow_mut().retain(|session, _| metadata.session_is_open(*session));
     }
 
-    /// Whether to say that a tablet's data could not be copied: once in a while, for it is tried several times a second.
-    fn is_to_tell(&self, table: TableId, tablet: u32) -> bool {
-        let mut told = self.told.borrow_mut();
-        let lately = told.get(&(table, tablet)).is_some_and(|told| told.elapsed() < TELL);
+    /// Whether to log that a tablet could not be streamed. It is retried several times a second, so
+    /// the log line is limited to one per [`REPORT_EVERY`].
+    fn report_is_due(&self, table: TableId, tablet: u32) -> bool {
+        let mut reported = self.reported.borrow_mut();
+        let lately = reported.get(&(table, tablet)).is_some_and(|reported| reported.elapsed() < REPORT_EVERY);
         if !lately {
-            told.insert((table, tablet), rt::time::now());
+            reported.insert((table, tablet), rt::time::now());
         }
         !lately
     }
 
-    /// Whether what a stage is for is done. What is to be copied is begun here.
+    /// Whether the work of a stage is done. Starts the streaming if the stage needs it.
     fn is_done(&self, metadata: &Metadata, (table, tablet, moving): &Seen) -> bool {
         let (Some(session), true) = (moving.session, moving.stage.copies()) else { return true };
         let Some(known) = metadata.table_by_id(*table) else { return false };
@@ -216,7 +229,7 @@ impl Mover {
                 None => return false,
                 Some(Ok(())) => return true,
                 Some(Err(why)) => {
-                    if self.is_to_tell(*table, *tablet) {
+                    if self.report_is_due(*table, *tablet) {
                         let (keyspace, name) = (&known.schema.keyspace, &known.schema.name);
                         tracing::warn!(
                             keyspace,
@@ -231,7 +244,7 @@ impl Mover {
                 }
             }
         }
-        let what = Copying { table: *table, tablet: *tablet, from: Replicas::from_slice(old), to, session };
+        let what = StreamTask { table: *table, tablet: *tablet, from: Replicas::from_slice(old), to, session };
         let (result, copying) = (Rc::new(RefCell::new(None)), copy(what));
         let done = result.clone();
         let task = rt::task::spawn(async move {
@@ -243,13 +256,13 @@ impl Mover {
     }
 }
 
-/// Whether any of these nodes has a copy of a tablet, or is to have one.
+/// Whether one of these nodes has or receives a replica of the tablet.
 fn has_copy_on(metadata: &Metadata, (table, tablet, moving): &Seen, nodes: &BTreeSet<HostId>) -> bool {
     let old = metadata.table_by_id(*table).map_or(&[][..], |known| known.tablets.replicas(*tablet));
     old.iter().chain(&moving.new_replicas).any(|replica| nodes.contains(&replica.host))
 }
 
-/// Whether all of these are on nodes that serve.
+/// Whether all of these replicas are on nodes that serve.
 fn all_are_there(metadata: &Metadata, replicas: &[TabletReplica]) -> bool {
     let is_there = |replica: &TabletReplica| {
         metadata.topology.node(replica.host).is_some_and(|node| node.state == NodeState::Normal)
@@ -257,8 +270,9 @@ fn all_are_there(metadata: &Metadata, replicas: &[TabletReplica]) -> bool {
     replicas.iter().all(is_there)
 }
 
-/// What brings tablets, seen in the metadata of `number`, to their next stages, and raises the fence. Nothing if another leader has raised it
-/// further meanwhile: a tablet may have come to an end and begun anew, and look as it was seen.
+/// The operations that raise the fence and advance tablets, which were read from the metadata of
+/// `number`. Empty if another leader has raised the fence further meanwhile: a tablet may have
+/// finished and begun another transition that looks the same.
 fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
     if metadata.topology.fence() > number {
         return Vec::new();
@@ -268,7 +282,8 @@ fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
     fence.into_iter().chain(steps).collect()
 }
 
-/// What brings a tablet to its next stage; nothing if it is not where it was seen any more.
+/// The operation that advances a tablet. `None` if its transition is no longer the one that was
+/// seen.
 fn step(metadata: &Metadata, (table, tablet, seen): &Seen) -> Option<Op> {
     let known = metadata.table_by_id(*table)?;
     let moving = known.tablets.transition(*tablet).filter(|moving| *moving == seen)?;
@@ -288,7 +303,8 @@ fn at_stage(table: TableId, tablet: u32, moving: &Transition, stage: Stage) -> O
     Op::PutTransition(Box::new(next.written(table, tablet)))
 }
 
-/// Begins to move a tablet, or to make or give up a copy of it: agreed upon when it returns, and done by and by.
+/// Begins to move a tablet, or to add or remove a replica. On return the transition is agreed on;
+/// the driver then completes it.
 pub async fn begin(
     table: TableId,
     tablet: u32,
@@ -304,7 +320,7 @@ pub async fn begin(
     .await
 }
 
-/// Has a tablet go back to the copies that it had.
+/// Begins the rollback of a tablet's transition to the old replicas.
 pub async fn give_up(table: TableId, tablet: u32) -> Result<(), ChangeError<String>> {
     change(move |metadata, _| {
         let known = metadata.table_by_id(table).and_then(|known| known.tablets.transition(tablet));
@@ -315,7 +331,7 @@ pub async fn give_up(table: TableId, tablet: u32) -> Result<(), ChangeError<Stri
     .await
 }
 
-/// Whether a tablet may begin to change its copies to these. The error says why not.
+/// Whether a tablet may change its replicas to `new`. The error gives the reason.
 pub fn check(
     metadata: &Metadata,
     table: TableId,

@@ -1,6 +1,8 @@
-//! What the node that leads the metadata looks after by itself: who votes, who has left the group, and which features are enabled.
+//! The topology coordinator: the task on the leader that chooses voters, removes nodes that have
+//! left from the Raft group, and enables features.
 //!
-//! It acts only through changes that the group agrees on, so a leader that has been replaced and does not know it does no harm.
+//! It acts only by changes that the group agrees on. So a former leader that does not know of its
+//! replacement cannot do harm.
 
 use super::voters::{Candidate, choose};
 use super::{Node, Topology, features};
@@ -13,15 +15,16 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// How often it is looked whether there is something to do.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a node that joins waits for its vote.
+/// How long a joining node waits until it is a voter.
 const VOTE: Duration = Duration::from_secs(10);
-/// How often it looks whether it has it.
+/// The interval at which a joining node checks whether it is a voter.
 const LOOK_FOR_VOTE: Duration = Duration::from_millis(5);
 
-/// Looks after voters and features whenever this node leads, until it stops. On shard 0. `is_down` says which nodes do not answer.
-pub async fn look_after(is_down: impl Fn(HostId) -> bool) {
+/// Maintains voters and features whenever this node is the leader, until the node stops. On shard
+/// 0. `is_down` says which nodes are down.
+pub async fn run(is_down: impl Fn(HostId) -> bool) {
     while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
         let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
         let Some(group) = service.group().filter(|group| group.is_leader()).cloned() else { continue };
@@ -31,7 +34,7 @@ pub async fn look_after(is_down: impl Fn(HostId) -> bool) {
         if voters != group.voters()
             && let Err(error) = group.set_voters(&voters).await
         {
-            tracing::info!(%error, "who votes on metadata could not be changed; trying again");
+            tracing::info!(%error, "the voters of the metadata group could not be changed; trying again");
         }
         let gone = left(&topology, &group);
         if !gone.is_empty()
@@ -51,8 +54,9 @@ pub async fn look_after(is_down: impl Fn(HostId) -> bool) {
     }
 }
 
-/// Waits until this node, which has just joined, votes, if it is to be a voter: whoever sees three nodes serve clients expects two of them to
-/// go on without the third. Without an answer after a while the node serves clients all the same.
+/// Waits until this node, which has just joined, is a voter, if the voters' rule selects it. An
+/// operator who sees three nodes serve clients expects the cluster to survive the loss of one.
+/// After ten seconds the node serves clients anyway.
 pub async fn wait_for_vote(service: &MetadataService, is_down: impl Fn(HostId) -> bool) {
     let (Some(group), own) = (service.group(), service.info().host_id) else { return };
     let until = Deadline::after(VOTE);
@@ -67,7 +71,7 @@ pub async fn wait_for_vote(service: &MetadataService, is_down: impl Fn(HostId) -
     }
 }
 
-/// Whether a node that does not vote will.
+/// Whether a node that is not a voter is about to become one.
 fn is_to_vote(topology: &Topology, voters: &BTreeSet<HostId>, host: HostId, is_down: &impl Fn(HostId) -> bool) -> bool {
     let candidates: Vec<_> = topology.members().map(|node| candidate(node, voters, !is_down(node.host))).collect();
     !voters.contains(&host) && choose(&candidates).contains(&host)
@@ -78,19 +82,20 @@ fn candidate<'a>(node: &'a Node, voters: &BTreeSet<HostId>, alive: bool) -> Cand
     Candidate { host: node.host, datacenter, rack, alive, votes: voters.contains(&node.host) }
 }
 
-/// Nodes that have left, and are sent changes of the metadata all the same.
+/// Nodes that have left, but are still learners of the Raft group.
 fn left(topology: &Topology, group: &Rc<Group>) -> BTreeSet<HostId> {
     let voters = group.voters();
     let has_left = |host: &HostId| topology.node(*host).is_some_and(|node| !node.state.is_member());
     group.members().into_iter().filter(|host| has_left(host) && !voters.contains(host)).collect()
 }
 
-/// Who should vote.
+/// The nodes that should be voters.
 fn wanted(topology: &Topology, group: &Rc<Group>, is_down: &impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
     let (members, voters) = (group.members(), group.voters());
     let ready = |host: HostId| host == group.host() || voters.contains(&host) || group.has_caught_up(host);
     let nodes: Vec<_> = topology.members().filter(|node| members.contains(&node.host) && ready(node.host)).collect();
-    // Taking a vote away helps only if somebody else can have it: a dead voter of five counts as much as a missing one.
+    // Removing a dead voter helps only if another node can replace it: a dead voter of five counts
+    // as much as a missing one.
     let spare = nodes.iter().any(|node| !voters.contains(&node.host) && !is_down(node.host));
     let candidates: Vec<Candidate<'_>> = nodes
         .iter()

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::Instant;
 
-/// The stack of a story: futures of builds that are not optimised are large.
+/// The stack of a scenario: futures of builds that are not optimised are large.
 const STACK: usize = 16 << 20;
 /// Where not much else is said, progress is told after so many seeds.
 const TOLD_EVERY: u64 = 100;
@@ -75,16 +75,16 @@ impl Run {
         }
     }
 
-    /// Tells one seed's story after the other, until none is left.
+    /// Tells one seed's scenario after the other, until none is left.
     fn work(&self) {
         loop {
             let next = self.waiting.lock().expect("nobody panics with it").pop_front();
             let Some((at, seed)) = next else { return };
             let own = &self.tallies[at];
             let began = Instant::now();
-            let told = tell(own.trial, seed, self.seconds);
+            let result = run_seed(own.trial, seed, self.seconds);
             own.took.fetch_add(began.elapsed().as_millis() as u64, Ordering::Relaxed);
-            if let Err(why) = told {
+            if let Err(why) = result {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 own.failed.fetch_add(1, Ordering::Relaxed);
                 let (name, seconds) = (own.trial.name, self.seconds);
@@ -113,15 +113,15 @@ impl Run {
     }
 }
 
-/// The story of one seed, in a thread of its own: what others have left in a thread makes no difference.
-fn tell(trial: &'static Trial, seed: u64, seconds: u64) -> Result<(), String> {
-    let story = move || {
+/// The scenario of one seed, in a thread of its own: what others have left in a thread makes no difference.
+fn run_seed(trial: &'static Trial, seed: u64, seconds: u64) -> Result<(), String> {
+    let scenario = move || {
         let outcome = trial.run(seed, Duration::from_secs(seconds));
         // A task's panic ends the task; a node of production ends with it.
         if PANICKED.get() { Err("a task panicked".into()) } else { outcome.map(drop) }
     };
     let thread = Builder::new().name(format!("{}, seed {seed}", trial.name)).stack_size(STACK);
-    thread.spawn(story).expect("a thread starts").join().unwrap_or_else(|_| Err("it panicked".into()))
+    thread.spawn(scenario).expect("a thread starts").join().unwrap_or_else(|_| Err("it panicked".into()))
 }
 
 fn main() {

@@ -7,7 +7,7 @@ mod random;
 use model::HostId;
 use rand::Rng;
 use sstable::{
-    Algorithm, Component, Compression, Generation, LogInterval, PageCache, Place, Sstable, Writer, WriterOptions,
+    Algorithm, Component, Compression, Generation, LogInterval, PageCache, SstablePath, Sstable, Writer, WriterOptions,
 };
 use std::path::PathBuf;
 use uuid::Uuid;
@@ -39,7 +39,7 @@ fn main() {
         }
         let interval = LogInterval { start: (5, 10), end: (6, 100) };
         writer.finish(&[interval]).await.expect("finished").expect("not empty");
-        let place = Place::new(&dir, generation);
+        let place = SstablePath::new(&dir, generation);
         let table = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
         let mut file = std::fs::File::create(dir.join("dump.json")).expect("created");
         sstable::dump::dump_json(&table, 1_800_000_000, &mut file, |_| ()).await.expect("dumped");

@@ -85,7 +85,7 @@ pub(crate) enum Kind {
     Index = 1,
 }
 
-struct Entry {
+struct CacheEntry {
     key: Key,
     /// `None` once the file is closed.
     bytes: Option<Bytes>,
@@ -104,7 +104,7 @@ struct Inner {
     spare: Option<Spare>,
     bytes: usize,
     small_bytes: usize,
-    entries: Vec<Entry>,
+    entries: Vec<CacheEntry>,
     free: Vec<u32>,
     /// Entries of closed files that still stand in a queue.
     dead: usize,
@@ -267,7 +267,7 @@ impl Inner {
         self.evict_to(limit - cost);
         let small = self.ghosts.remove(&key).is_none();
         let bytes = if small { bytes } else { Bytes::copy_from_slice(&bytes) };
-        let entry = Entry { key, bytes: Some(bytes), visits: 0, small };
+        let entry = CacheEntry { key, bytes: Some(bytes), visits: 0, small };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.entries[slot as usize] = entry;

@@ -5,7 +5,7 @@
 use crate::data::layout::Layout;
 use crate::error::Error;
 use crate::generation::Component;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexEntry, IndexCursor};
 use crate::promoted::Promoted;
 use crate::reader::ReadOptions;
 use crate::table::{Chunks, Sstable};
@@ -58,7 +58,7 @@ pub struct IndexEntry {
     pub position: u64,
     /// The promoted index, if there is one.
     pub promoted: Option<PromotedFacts>,
-    entry: Entry,
+    entry: IndexEntry,
 }
 
 /// The head of a promoted index.

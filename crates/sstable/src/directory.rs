@@ -2,7 +2,7 @@
 
 use crate::checksums::Checksums;
 use crate::error::Error;
-use crate::generation::{Component, Generation, Place, Version};
+use crate::generation::{Component, Generation, SstablePath, Version};
 use crate::writer::{toc_text, write_over};
 use rt::fs::IoClass;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const REBUILT_TOC: &str = "TOC.txt.rebuilt";
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Sealed sstables.
-    pub sealed: Vec<Place>,
+    pub sealed: Vec<SstablePath>,
     /// Files of sstables that were never sealed, or whose removal was cut short.
     pub leftovers: Vec<PathBuf>,
 }
@@ -25,7 +25,7 @@ pub struct Listing {
 pub async fn list(dir: &Path) -> Result<Listing, Error> {
     let mut found: BTreeMap<(Version, Generation), (bool, Vec<PathBuf>)> = BTreeMap::new();
     for entry in rt::fs::read_dir(dir).await.map_err(Error::io(dir))? {
-        if let Some((place, component)) = Place::parse_name(dir, &entry.name) {
+        if let Some((place, component)) = SstablePath::parse_name(dir, &entry.name) {
             let (sealed, files) = found.entry((place.version, place.generation)).or_default();
             *sealed |= component == Component::Toc;
             files.push(dir.join(&entry.name));
@@ -34,7 +34,7 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
     let mut listing = Listing::default();
     for ((version, generation), (sealed, files)) in found {
         if sealed {
-            listing.sealed.push(Place { dir: dir.to_path_buf(), version, generation });
+            listing.sealed.push(SstablePath { dir: dir.to_path_buf(), version, generation });
         } else {
             listing.leftovers.extend(files);
         }
@@ -44,7 +44,7 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
 
 /// Removes an sstable: first unsealed, durably, so that a crash half-way leaves only leftovers. Removing one that is not there
 /// is no error.
-pub async fn remove(place: &Place) -> Result<(), Error> {
+pub async fn remove(place: &SstablePath) -> Result<(), Error> {
     let toc = place.path(Component::Toc);
     let unsealed = rt::fs::rename(&toc, &place.path(Component::TemporaryToc)).await;
     match unsealed {
@@ -57,7 +57,7 @@ pub async fn remove(place: &Place) -> Result<(), Error> {
 }
 
 /// Removes the files of one that is not sealed. What cannot be removed stays a leftover, to be removed at the next start.
-pub(crate) async fn remove_files(place: &Place) {
+pub(crate) async fn remove_files(place: &SstablePath) {
     for component in Component::ALL {
         let path = place.path(component);
         match rt::fs::remove_file(&path).await {
@@ -71,7 +71,7 @@ pub(crate) async fn remove_files(place: &Place) {
 /// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its length and checksum, TOC.txt
 /// included, so the new file has the very bytes of the lost one. False, and nothing is changed, if the sstable has no Checksums.db
 /// (other databases wrote it) or lacks another component, or if one is damaged.
-pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
+pub async fn rebuild_toc(place: &SstablePath) -> Result<bool, Error> {
     let Some(Ok(checksums)) =
         read_if_there(&place.path(Component::Checksums)).await?.map(|bytes| Checksums::read(&bytes))
     else {

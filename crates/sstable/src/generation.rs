@@ -228,7 +228,7 @@ impl Component {
 
 /// Where an sstable's files are.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct SstablePath {
     /// The directory.
     pub dir: PathBuf,
     /// The format.
@@ -237,10 +237,10 @@ pub struct Place {
     pub generation: Generation,
 }
 
-impl Place {
+impl SstablePath {
     /// One that Messina wrote or will write.
     pub fn new(dir: &Path, generation: Generation) -> Self {
-        Place { dir: dir.to_path_buf(), version: Version::Me, generation }
+        SstablePath { dir: dir.to_path_buf(), version: Version::Me, generation }
     }
 
     /// The path of a component.
@@ -254,16 +254,16 @@ impl Place {
     }
 
     /// Takes a file name of this format apart; `None` for any other name, or a component that Messina does not know.
-    pub fn parse_name(dir: &Path, name: &str) -> Option<(Place, Component)> {
+    pub fn parse_name(dir: &Path, name: &str) -> Option<(SstablePath, Component)> {
         let (version, generation, component) = split_name(name)?;
         let component = Component::named(component)?;
-        Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
+        Some((SstablePath { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
 
-    /// As [`Place::parse_name`], with the component's name, also of one that Messina does not know.
-    pub fn of_file<'a>(dir: &Path, name: &'a str) -> Option<(Place, &'a str)> {
+    /// As [`SstablePath::parse_name`], with the component's name, also of one that Messina does not know.
+    pub fn of_file<'a>(dir: &Path, name: &'a str) -> Option<(SstablePath, &'a str)> {
         let (version, generation, component) = split_name(name)?;
-        Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
+        Some((SstablePath { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
 }
 
@@ -320,11 +320,11 @@ mod tests {
             assert_eq!(bad.parse::<Generation>(), Err(NotAGeneration), "{bad}");
         }
         let dir = Path::new("/x");
-        let place = Place::new(dir, generation);
+        let place = SstablePath::new(dir, generation);
         for component in Component::ALL {
             let path = place.path(component);
             let name = path.file_name().and_then(|n| n.to_str()).expect("a file name");
-            assert_eq!(Place::parse_name(dir, name), Some((place.clone(), component)));
+            assert_eq!(SstablePath::parse_name(dir, name), Some((place.clone(), component)));
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
             ["oa-1-big-Data.db", "da-3gsm_17kx_1m7yk2rabu8kc8hm6p-bti-Rows.db", "ms-2-big-TOC.txt", "la-7-big-Index.db"]
         {
             let text = unreadable_format(name).unwrap_or_else(|| panic!("{name} is of a format"));
-            assert!(text.starts_with(&name[..2]) && Place::parse_name(Path::new("/x"), name).is_none());
+            assert!(text.starts_with(&name[..2]) && SstablePath::parse_name(Path::new("/x"), name).is_none());
         }
         for name in
             ["me-1-big-Data.db", "nb-1-big-SAI+ba+x.db", "oa-x-big-Data.db", "oa-1-Data.db", "manifest.json", ""]

@@ -24,7 +24,7 @@ const KEPT: usize = 32;
 
 /// A partition's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     /// The key's bytes.
     pub key: Bytes,
     /// Where the partition begins in the content of Data.db.
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     pub promoted_size: u64,
 }
 
-impl Entry {
+impl IndexEntry {
     /// Where the next entry begins.
     pub fn end(&self) -> u64 {
         self.promoted_at + self.promoted_size
@@ -195,7 +195,7 @@ impl IndexCursor {
     }
 
     /// Takes the entry at the cursor if `wanted` says so (of its key); else steps over it. `None` at the end of the file.
-    async fn step(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Option<Entry>>, Error> {
+    async fn step(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Option<IndexEntry>>, Error> {
         if self.at >= self.table.index_length {
             return Ok(None);
         }
@@ -210,7 +210,7 @@ impl IndexCursor {
                     }
                     let taken = wanted(key).then(|| {
                         let key = self.walk.slice_ref(key);
-                        Entry { key, position, promoted_at, promoted_size }
+                        IndexEntry { key, position, promoted_at, promoted_size }
                     });
                     self.at = promoted_at + promoted_size;
                     return Ok(Some(taken));
@@ -222,7 +222,7 @@ impl IndexCursor {
     }
 
     /// The entry of a key.
-    pub async fn lookup(&mut self, key: &DecoratedKey) -> Result<Option<Entry>, Error> {
+    pub async fn lookup(&mut self, key: &DecoratedKey) -> Result<Option<IndexEntry>, Error> {
         let table = self.table.clone();
         let Some(sample) = table.summary.at_or_before(key) else { return Ok(None) };
         self.at = table.summary.position(sample);
@@ -237,7 +237,7 @@ impl IndexCursor {
     }
 
     /// The first entry after a cut.
-    pub async fn lower_bound(&mut self, cut: &RingCut) -> Result<Option<Entry>, Error> {
+    pub async fn lower_bound(&mut self, cut: &RingCut) -> Result<Option<IndexEntry>, Error> {
         let table = self.table.clone();
         self.at = table.summary.position(table.summary.before(cut));
         loop {
@@ -254,12 +254,12 @@ impl IndexCursor {
     }
 
     /// The entry at the cursor; `None` at the end of the file.
-    pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
+    pub async fn next(&mut self) -> Result<Option<IndexEntry>, Error> {
         Ok(self.step(|_| true).await?.flatten())
     }
 
     /// Where the partition behind `entry` begins in the content, if that can be said without reading.
-    pub fn position_behind(&self, entry: &Entry) -> Option<u64> {
+    pub fn position_behind(&self, entry: &IndexEntry) -> Option<u64> {
         if entry.end() >= self.table.index_length {
             return Some(self.table.content_length);
         }

@@ -94,7 +94,7 @@ impl LargeReads {
     /// Waits until a read may hold `bytes` more.
     pub async fn enter(self: &Rc<Self>, read: ReadId, bytes: usize) -> LargeRead {
         if !self.may_hold(read, bytes) {
-            let _place = Place::of(self, read);
+            let _queued = QueueEntry::of(self, read);
             while !self.may_hold(read, bytes) {
                 // Also when the time is over: see LOOK.
                 let _ = rt::time::timeout(LOOK, self.room.notified()).await;
@@ -158,22 +158,22 @@ impl Drop for ResultCopy {
 }
 
 /// The place of a read that waits to come in.
-struct Place<'a> {
+struct QueueEntry<'a> {
     of: &'a LargeReads,
     read: Option<ReadId>,
 }
 
-impl<'a> Place<'a> {
-    fn of(of: &'a LargeReads, read: ReadId) -> Place<'a> {
+impl<'a> QueueEntry<'a> {
+    fn of(of: &'a LargeReads, read: ReadId) -> QueueEntry<'a> {
         let is_inside = of.holders.borrow().iter().any(|(holder, _)| *holder == read);
         if !is_inside {
             of.queue.borrow_mut().push_back(read);
         }
-        Place { of, read: (!is_inside).then_some(read) }
+        QueueEntry { of, read: (!is_inside).then_some(read) }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
         if let Some(read) = self.read {
             self.of.queue.borrow_mut().retain(|waiting| *waiting != read);

@@ -33,7 +33,7 @@ pub use cache::{CacheStats, Loan, PageCache, Spare};
 pub use compression::{Algorithm, Compression};
 pub use dump::{clustering_key_texts, key_texts};
 pub use error::{Corrupt, Error};
-pub use generation::{Component, Generation, Place, Version, unreadable_format};
+pub use generation::{Component, Generation, SstablePath, Version, unreadable_format};
 pub use large::{Large, LargeCounts, LargeData, LargeKind, LargeLimits};
 pub use large_reads::{LARGE, LargeRead, LargeReads, ReadId};
 pub use open_files::{OpenFiles, OpenFilesStats, is_out_of_files};

@@ -4,7 +4,7 @@
 use crate::data::layout::Layout;
 use crate::data::{marker, prefix};
 use crate::error::Error;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexEntry, IndexCursor};
 use crate::input::{Fault, Input, Parsed};
 use model::key::PositionRef;
 use model::schema::ClusteringOrder;
@@ -54,7 +54,7 @@ impl Block {
 
 impl Promoted {
     /// Reads the head of an entry's promoted index; `None` if it has none.
-    pub async fn open(cursor: &mut IndexCursor, entry: &Entry) -> Result<Option<Promoted>, Error> {
+    pub async fn open(cursor: &mut IndexCursor, entry: &IndexEntry) -> Result<Option<Promoted>, Error> {
         if entry.promoted_size == 0 {
             return Ok(None);
         }
@@ -65,7 +65,7 @@ impl Promoted {
         parsed.map(Some).map_err(|fault| fault.at(cursor.path(), entry.promoted_at))
     }
 
-    fn parse(bytes: &[u8], entry: &Entry, content: u64) -> Parsed<Promoted> {
+    fn parse(bytes: &[u8], entry: &IndexEntry, content: u64) -> Parsed<Promoted> {
         let mut input = Input(bytes);
         let header = input.uvint()?;
         let tombstone = input.deletion()?;

@@ -7,7 +7,7 @@
 use crate::checksums::Checksums;
 use crate::directory;
 use crate::error::Error;
-use crate::generation::{Component, Generation, Place};
+use crate::generation::{Component, Generation, SstablePath};
 use crate::statistics::Statistics;
 use crate::table::Sstable;
 use crate::writer::{Sealed, Unsealed, write_synced};
@@ -23,7 +23,7 @@ impl Sstable {
     /// The same sstable under another generation and on another level, complete and durable but for its name. Only for those that are
     /// [protected](Sstable::is_protected). On an error nothing is left of it.
     pub async fn relabeled(&self, generation: Generation, level: u32) -> Result<Unsealed, Error> {
-        let place = Place::new(self.dir(), generation);
+        let place = SstablePath::new(self.dir(), generation);
         if let Err(error) = self.write_relabeled(&place, level).await {
             directory::remove_files(&place).await;
             return Err(error);
@@ -40,7 +40,7 @@ impl Sstable {
         Ok(Unsealed { place, outcome })
     }
 
-    async fn write_relabeled(&self, place: &Place, level: u32) -> Result<(), Error> {
+    async fn write_relabeled(&self, place: &SstablePath, level: u32) -> Result<(), Error> {
         let checksums_path = self.place.path(Component::Checksums);
         let mut checksums =
             Checksums::read(&read(&checksums_path).await?).map_err(|fault| fault.at(&checksums_path, 0))?;

@@ -9,7 +9,7 @@ use crate::compression::CompressionInfo;
 use crate::data::layout::Layout;
 use crate::error::Error;
 use crate::filter::Filter;
-use crate::generation::{Component, Generation, Place, Version};
+use crate::generation::{Component, Generation, SstablePath, Version};
 use crate::input::{Fault, Input};
 use crate::large::LargeData;
 use crate::open_files::LazyFile;
@@ -49,7 +49,7 @@ impl Kept {
 
 /// See the module.
 pub struct Sstable {
-    pub(crate) place: Place,
+    pub(crate) place: SstablePath,
     pub(crate) data: LazyFile,
     pub(crate) index: LazyFile,
     pub(crate) data_length: u64,
@@ -91,24 +91,24 @@ const SMALL: [Component; 8] = [
 ];
 
 /// What was found on disk, all of it asked for at once: opening is mostly waiting, and a node has thousands to open.
-struct Found {
+struct FoundFiles {
     small: Vec<(Component, io::Result<Vec<u8>>)>,
     data_length: io::Result<u64>,
     index_length: io::Result<u64>,
 }
 
-impl Found {
-    async fn at(place: &Place) -> Found {
+impl FoundFiles {
+    async fn at(place: &SstablePath) -> FoundFiles {
         let small = SMALL.iter().map(|component| place.path(*component)).collect();
         let large = [Component::Data, Component::Index].iter().map(|component| place.path(*component)).collect();
         let (small, lengths) = rt::fs::read_and_measure(small, large).await;
         let mut lengths = lengths.into_iter();
         let mut length = || lengths.next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
-        Found { small: SMALL.into_iter().zip(small).collect(), data_length: length(), index_length: length() }
+        FoundFiles { small: SMALL.into_iter().zip(small).collect(), data_length: length(), index_length: length() }
     }
 
     /// Takes a small component; `None` if it is not there.
-    fn take(&mut self, place: &Place, component: Component) -> Result<Option<Bytes>, Error> {
+    fn take(&mut self, place: &SstablePath, component: Component) -> Result<Option<Bytes>, Error> {
         let Some(at) = self.small.iter().position(|(own, _)| *own == component) else { return Ok(None) };
         match self.small.swap_remove(at).1 {
             Ok(bytes) => Ok(Some(bytes.into())),
@@ -119,7 +119,7 @@ impl Found {
 }
 
 /// The length of a large component. A sealed sstable without it is damaged.
-fn length_of(length: io::Result<u64>, place: &Place, component: Component) -> Result<u64, Error> {
+fn length_of(length: io::Result<u64>, place: &SstablePath, component: Component) -> Result<u64, Error> {
     length.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::corrupt(&place.path(component), 0, "the TOC lists it, but it is missing"),
         _ => Error::Io { path: place.path(component), source: error },
@@ -128,8 +128,8 @@ fn length_of(length: io::Result<u64>, place: &Place, component: Component) -> Re
 
 /// The small components, each checked.
 struct Small<'a> {
-    place: &'a Place,
-    found: Found,
+    place: &'a SstablePath,
+    found: FoundFiles,
     listed: &'a [String],
     checksums: Option<&'a Checksums>,
     bytes: u64,
@@ -160,13 +160,13 @@ impl Small<'_> {
 impl Sstable {
     /// Opens a sealed sstable that Messina wrote.
     pub async fn open(dir: &Path, generation: Generation, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
-        Self::open_at(&Place::new(dir, generation), cache).await
+        Self::open_at(&SstablePath::new(dir, generation), cache).await
     }
 
     /// Opens a sealed sstable of any version that can be read.
-    pub async fn open_at(place: &Place, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
+    pub async fn open_at(place: &SstablePath, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
         let toc_path = place.path(Component::Toc);
-        let mut found = Found::at(place).await;
+        let mut found = FoundFiles::at(place).await;
         let Some(toc) = found.take(place, Component::Toc)? else {
             return Err(Error::Io {
                 path: toc_path,
@@ -231,7 +231,7 @@ impl Sstable {
         }))
     }
 
-    fn read_checksums(place: &Place, listed: &[String], found: &mut Found) -> Result<Option<Checksums>, Error> {
+    fn read_checksums(place: &SstablePath, listed: &[String], found: &mut FoundFiles) -> Result<Option<Checksums>, Error> {
         let (component, path) = (Component::Checksums, place.path(Component::Checksums));
         let found = found.take(place, component)?;
         match (listed.iter().any(|name| name == component.name()), found) {
@@ -330,7 +330,7 @@ impl Sstable {
     }
 
     /// Its place: directory, version, generation.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &SstablePath {
         &self.place
     }
 

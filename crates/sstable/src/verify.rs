@@ -9,7 +9,7 @@ use crate::checksums::PAGE;
 use crate::data::layout::Layout;
 use crate::data::{self, Head, flags, marker};
 use crate::error::Error;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexEntry, IndexCursor};
 use crate::input::Fault;
 use crate::promoted::{Block, Promoted};
 use crate::reader::ReadOptions;
@@ -137,7 +137,7 @@ impl Sstable {
 }
 
 /// The bytes of an entry before its promoted index.
-fn head_len(entry: &Entry) -> u64 {
+fn head_len(entry: &IndexEntry) -> u64 {
     use model::types::vint::unsigned_len;
     (2 + entry.key.len() + unsigned_len(entry.position) + unsigned_len(entry.promoted_size)) as u64
 }
@@ -201,7 +201,7 @@ impl Walk {
         }
     }
 
-    async fn partition(&mut self, entry: &Entry, progress: &mut impl FnMut(u64)) -> Result<(), Error> {
+    async fn partition(&mut self, entry: &IndexEntry, progress: &mut impl FnMut(u64)) -> Result<(), Error> {
         if self.stream.position() != entry.position {
             return Err(self.stream.corrupt("the index has another place of a partition"));
         }

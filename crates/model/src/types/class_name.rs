@@ -17,7 +17,7 @@ pub const PACKAGE: &str = "org.apache.cassandra.db.marshal.";
 /// The class name of `ty`.
 pub fn of(ty: &CqlType) -> String {
     let mut out = String::new();
-    push(ty, Place::Top, &mut out);
+    push(ty, TypePosition::Top, &mut out);
     out
 }
 
@@ -64,28 +64,28 @@ fn native(ty: &CqlType) -> Option<&'static str> {
 
 /// Where a type stands: what is nested is frozen, and is not marked again inside something frozen.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum TypePosition {
     Top,
     InMultiCell,
     InFrozen,
 }
 
-fn push(ty: &CqlType, place: Place, out: &mut String) {
-    let frozen = place != Place::Top || ty.is_frozen();
+fn push(ty: &CqlType, place: TypePosition, out: &mut String) {
+    let frozen = place != TypePosition::Top || ty.is_frozen();
     let wrapped = matches!(
         ty,
-        CqlType::List { .. } | CqlType::Set { .. } | CqlType::Map { .. } | CqlType::Udt(_) if frozen && place != Place::InFrozen
+        CqlType::List { .. } | CqlType::Set { .. } | CqlType::Map { .. } | CqlType::Udt(_) if frozen && place != TypePosition::InFrozen
     );
     if wrapped {
         out.push_str(PACKAGE);
         out.push_str("FrozenType(");
     }
-    let inner = if frozen { Place::InFrozen } else { Place::InMultiCell };
+    let inner = if frozen { TypePosition::InFrozen } else { TypePosition::InMultiCell };
     match ty {
         CqlType::List { elem, .. } => push_parameters("ListType", [&**elem], inner, out),
         CqlType::Set { elem, .. } => push_parameters("SetType", [&**elem], inner, out),
         CqlType::Map { key, value, .. } => push_parameters("MapType", [&**key, &**value], inner, out),
-        CqlType::Tuple(types) => push_parameters("TupleType", types.iter(), Place::InFrozen, out),
+        CqlType::Tuple(types) => push_parameters("TupleType", types.iter(), TypePosition::InFrozen, out),
         CqlType::Udt(user_type) => {
             out.push_str(PACKAGE);
             out.push_str("UserType(");
@@ -103,7 +103,7 @@ fn push(ty: &CqlType, place: Place, out: &mut String) {
         CqlType::Vector { elem, dim } => {
             out.push_str(PACKAGE);
             out.push_str("VectorType(");
-            push(elem, if place == Place::Top { Place::InMultiCell } else { place }, out);
+            push(elem, if place == TypePosition::Top { TypePosition::InMultiCell } else { place }, out);
             out.push_str(&format!(" , {dim})"));
         }
         CqlType::Custom(name) => out.push_str(name),
@@ -117,7 +117,7 @@ fn push(ty: &CqlType, place: Place, out: &mut String) {
     }
 }
 
-fn push_parameters<'t>(name: &str, types: impl IntoIterator<Item = &'t CqlType>, place: Place, out: &mut String) {
+fn push_parameters<'t>(name: &str, types: impl IntoIterator<Item = &'t CqlType>, place: TypePosition, out: &mut String) {
     out.push_str(PACKAGE);
     out.push_str(name);
     out.push('(');

@@ -1,13 +1,13 @@
-//! Whole clusters on the simulated machine, and that their checkers notice what is planted: a story in which a promise is not kept, a mistake of
+//! Whole clusters on the simulated machine, and that their checkers notice what is planted: a scenario in which a promise is not kept, a mistake of
 //! each kind. `tests/seeds.rs` has the trials, in which all promises must be kept.
 //!
 //! `TELL=1` prints every step.
 use rt::sim::Unsynced;
 use rt::time::Duration;
-use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, NETWORK, PEACE, POWER, Regime};
+use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, NETWORK, PEACE, POWER, FaultProfile};
 use sim::cluster::shared::{Canary, Plan};
 use sim::cluster::trials::{Trial, batch, periodic, two_datacenters, with_room};
-use sim::cluster::{Simulation, story};
+use sim::cluster::{Simulation, scenario};
 
 /// What reads of this seed repaired at a copy that was leaving was not on the one in its place.
 #[test]
@@ -19,7 +19,7 @@ fn tablets_that_move_while_the_network_fails_cost_no_promise() {
 
 #[test]
 fn the_same_seed_gives_the_same_cluster() {
-    let once = || story(4, batch(0), POWER, Duration::from_secs(5));
+    let once = || scenario(4, batch(0), POWER, Duration::from_secs(5));
     let first = once();
     #[allow(clippy::disallowed_methods, reason = "the second run has a thread of its own")]
     let second = std::thread::spawn(once).join().expect("ran");
@@ -38,15 +38,15 @@ fn a_node_that_has_joined_votes() {
     }
 }
 
-/// A story with a mistake on purpose, until a seed shows it: what the checkers say then.
-fn found(canary: Canary, regime: Regime, seeds: u64) -> String {
-    found_in(canary, regime, periodic(0), seeds)
+/// A scenario with a mistake on purpose, until a seed shows it: what the checkers say then.
+fn found(canary: Canary, profile: FaultProfile, seeds: u64) -> String {
+    found_in(canary, profile, periodic(0), seeds)
 }
 
-fn found_in(canary: Canary, regime: Regime, plan: Plan, seeds: u64) -> String {
+fn found_in(canary: Canary, profile: FaultProfile, plan: Plan, seeds: u64) -> String {
     for seed in 0..seeds {
         let plan = Plan { canary, schema_changes: false, ..plan.clone() };
-        if let Err(why) = story(seed, plan, regime, Duration::from_secs(12)) {
+        if let Err(why) = scenario(seed, plan, profile, Duration::from_secs(12)) {
             return why;
         }
     }

@@ -31,8 +31,8 @@ use uuid::Uuid;
 
 const DATA: &str = "/node/data";
 const REFUSALS: [Refusal; 4] = [Refusal::NoDescriptors, Refusal::NoSpace, Refusal::NoAccess, Refusal::Broken];
-/// Simulated time within which a life ends.
-const LIFE: Duration = Duration::from_secs(3600);
+/// Simulated time within which a incarnation ends.
+const LONGEST_INCARNATION: Duration = Duration::from_secs(3600);
 /// So many times that a refusal ends only when it is taken back.
 const ENDLESS: u32 = u32::MAX;
 
@@ -42,7 +42,7 @@ type Known = (u64, Uuid, BTreeSet<String>);
 #[derive(Default)]
 struct Shared {
     over: Cell<bool>,
-    lives: Cell<u32>,
+    incarnations: Cell<u32>,
     broken: RefCell<Option<String>>,
     /// What the last acknowledged change led to.
     acknowledged: RefCell<Option<Known>>,
@@ -62,7 +62,7 @@ fn config(auto_snapshot: bool) -> StackConfig {
     }
 }
 
-/// A life of a node with two shards: `main` runs on shard 0 once the node is up, and the node is
+/// A incarnation of a node with two shards: `main` runs on shard 0 once the node is up, and the node is
 /// killed when it ends.
 fn live<F>(
     world: &mut World,
@@ -74,8 +74,8 @@ fn live<F>(
     F: Future<Output = Result<(), String>> + 'static,
 {
     shared.over.set(false);
-    shared.lives.set(shared.lives.get() + 1);
-    let (state, name) = (shared.clone(), format!("life{}", shared.lives.get()));
+    shared.incarnations.set(shared.incarnations.get() + 1);
+    let (state, name) = (shared.clone(), format!("life{}", shared.incarnations.get()));
     world.node(&name, 2, disk, move |shard| {
         let (shared, main) = (state.clone(), main.clone());
         async move {
@@ -95,7 +95,7 @@ fn live<F>(
     let begun = world.elapsed();
     while !shared.over.get() {
         world.step();
-        assert!(world.elapsed() - begun < LIFE, "a life does not end");
+        assert!(world.elapsed() - begun < LONGEST_INCARNATION, "an incarnation does not end");
     }
     world.kill(&name);
     if let Some(why) = shared.broken.take() {

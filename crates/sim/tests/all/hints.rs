@@ -89,7 +89,7 @@ async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
     hints.replay(target(), one).await.expect("the disk works");
 }
 
-async fn live(known: &RefCell<Known>) {
+async fn run(known: &RefCell<Known>) {
     for _ in 0..2 {
         let hints = open().await;
         store(&hints, known, 9).await;

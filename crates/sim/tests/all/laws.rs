@@ -6,7 +6,7 @@ use engine::commitlog::SyncMode;
 use rt::time::Duration;
 use sim::model::SeenRow;
 use sim::node::{Progress, QUERIER_CACHES, Variant};
-use sim::story::{End, Story};
+use sim::scenario::{End, Scenario};
 use sim::workload::KINDS;
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(1)
 }
 
-/// The same statements in another life: what is there at their end.
-fn live(seed: u64, shards: usize, variant: Variant) -> BTreeMap<i32, Vec<SeenRow>> {
-    let mut story = Story::new(seed, SyncMode::Batch);
+/// The same statements in another incarnation: what is there at their end.
+fn run(seed: u64, shards: usize, variant: Variant) -> BTreeMap<i32, Vec<SeenRow>> {
+    let mut scenario = Scenario::new(seed, SyncMode::Batch);
     // What expires, and what concerns the whole table, comes at moments that are not the same in all lives.
-    (story.expiring, story.globals, story.variant) = (false, false, variant);
-    (story.rounds, story.steps) = (5, 12);
-    assert_eq!(story.live(shards, End::Stop), Progress::Ended, "seed {seed}, {shards} shards, {variant:?}");
-    story.shared.last_seen.take()
+    (scenario.expiring, scenario.globals, scenario.variant) = (false, false, variant);
+    (scenario.rounds, scenario.steps) = (5, 12);
+    assert_eq!(scenario.run(shards, End::Stop), Progress::Ended, "seed {seed}, {shards} shards, {variant:?}");
+    scenario.shared.last_seen.take()
 }
 
 /// All of `variants` end with the same rows.
@@ -73,12 +73,12 @@ fn shards_memory_and_open_files_are_invisible() {
 fn no_resurrection_whatever_the_strategy() {
     for seed in seeds() {
         for kind in 0..KINDS {
-            let mut story = Story::new(seed * 100 + kind as u64, PERIODIC);
-            story.variant = Variant { kind: Some(kind), maintenance: 15, ..Variant::default() };
-            (story.rounds, story.steps) = (3, 10);
+            let mut scenario = Scenario::new(seed * 100 + kind as u64, PERIODIC);
+            scenario.variant = Variant { kind: Some(kind), maintenance: 15, ..Variant::default() };
+            (scenario.rounds, scenario.steps) = (3, 10);
             for end in [End::KillAtWrite(300), End::PowerAtWrite(400), End::Stop] {
-                let shards = 1 + story.any(2) as usize;
-                let progress = story.live(shards, end);
+                let shards = 1 + scenario.any(2) as usize;
+                let progress = scenario.run(shards, end);
                 assert!(
                     matches!(progress, Progress::Running | Progress::Ended),
                     "seed {seed}, kind {kind}, {end:?}: {progress:#?}"

@@ -11,5 +11,5 @@ mod following;
 mod hints;
 mod internode;
 mod laws;
-mod lives;
+mod crashes;
 mod raft;

@@ -204,7 +204,7 @@ impl Cluster {
         })
     }
 
-    /// A node's life.
+    /// A node's incarnation.
     async fn run(self: Rc<Self>, node: usize) {
         rt::fs::create_dir_all(Path::new("/node")).await.expect("made");
         rt::fs::sync_dir(Path::new("/")).await.expect("synced");
@@ -360,8 +360,8 @@ fn disturb(world: &mut World, cluster: &Cluster) {
     }
 }
 
-/// A life with trouble, and its end without; gives the trace and what was counted.
-fn live(seed: u64, nodes: usize, time: Duration) -> (u64, [u64; 4]) {
+/// A incarnation with trouble, and its end without; gives the trace and what was counted.
+fn run(seed: u64, nodes: usize, time: Duration) -> (u64, [u64; 4]) {
     let mut world = World::new(seed);
     let cluster = Cluster::new(nodes);
     start(&mut world, &cluster);

@@ -34,7 +34,7 @@ impl Backward {
 const MOST_LOADED: u64 = 512 << 10;
 
 /// An unfiltered of a block, in the order of the file.
-enum Found {
+enum BlockItem {
     Row {
         key: Range<usize>,
         row: Range<usize>,
@@ -146,7 +146,7 @@ impl Reader {
 
     /// Decodes all of a block; `open` is what is deleted at its start. Without an end, up to the end of the partition, which is
     /// consumed.
-    async fn decode_block(&mut self, start: u64, end: Option<u64>, mut open: Tombstone) -> Result<Vec<Found>, Error> {
+    async fn decode_block(&mut self, start: u64, end: Option<u64>, mut open: Tombstone) -> Result<Vec<BlockItem>, Error> {
         let Some(layout) = self.layout.clone() else { unreachable!("it was made first") };
         self.stream.seek(start);
         if let Some(end) = end {
@@ -201,7 +201,7 @@ impl Reader {
                     }
                     let row = start..self.batch.arena.len();
                     if row.len() > 1 {
-                        found.push(Found::Row { key: prefix, row });
+                        found.push(BlockItem::Row { key: prefix, row });
                     }
                 }
                 Head::Marker { kind, .. } => {
@@ -209,7 +209,7 @@ impl Reader {
                     let (Ok(to), Ok(weight)) = (parsed, marker::weight(kind)) else {
                         return Err(self.stream.corrupt("malformed range tombstone marker"));
                     };
-                    found.push(Found::Change { prefix, after: weight > 0, before: open });
+                    found.push(BlockItem::Change { prefix, after: weight > 0, before: open });
                     open = to;
                 }
             }
@@ -218,20 +218,20 @@ impl Reader {
     }
 
     /// Appends what is wanted of a block, backwards.
-    fn hand_out(&mut self, found: &[Found]) {
+    fn hand_out(&mut self, found: &[BlockItem]) {
         let Reader { batch, state: State::Backward(backward), reversed: Some(order), .. } = self else {
             unreachable!("the state was looked at")
         };
         for one in found.iter().rev() {
             let done = match one {
-                Found::Row { key, row } => {
+                BlockItem::Row { key, row } => {
                     let side = backward.clip.advance(order, batch, |batch: &Batch| batch.position(key, 0));
                     if side == Side::Inside {
                         batch.items.push(Item::Row { key: key.clone(), row: row.clone() });
                     }
                     side
                 }
-                Found::Change { prefix, after, before } => {
+                BlockItem::Change { prefix, after, before } => {
                     // The same place is on the other side of the prefix, seen from here.
                     let weight = if *after { -1 } else { 1 };
                     let side = backward.clip.advance(order, batch, |batch: &Batch| batch.position(prefix, weight));

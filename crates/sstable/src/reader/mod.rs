@@ -13,7 +13,7 @@ pub(crate) mod stream;
 use crate::data::layout::Layout;
 use crate::data::{self, Head, flags};
 use crate::error::Error;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexEntry, IndexCursor};
 use crate::input::Fault;
 use crate::large_reads::{LARGE, ReadId};
 use crate::promoted::Promoted;
@@ -110,7 +110,7 @@ pub struct Reader {
     start: u64,
     any: bool,
     /// The index's entry of a partition, if it was looked up; good for the one that begins where it says.
-    entry: Option<Entry>,
+    entry: Option<IndexEntry>,
     promoted: Option<Promoted>,
     /// Whether range tombstone markers show that change nothing.
     every_marker: bool,

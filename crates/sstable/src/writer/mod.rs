@@ -20,7 +20,7 @@ use crate::data::layout::Layout;
 use crate::data::{self, marker, row};
 use crate::error::Error;
 use crate::filter::FilterBuilder;
-use crate::generation::{Component, Generation, Place};
+use crate::generation::{Component, Generation, SstablePath};
 use crate::large::{Finder, LargeCounts, LargeLimits};
 use crate::statistics::collector::{Collector, Minima};
 use crate::statistics::header::Header;
@@ -87,7 +87,7 @@ const HELD_BACK: usize = 128 << 10;
 
 /// See the module.
 pub struct Writer {
-    place: Place,
+    place: SstablePath,
     schema: Rc<TableSchema>,
     options: WriterOptions,
     data: DataFile,
@@ -127,7 +127,7 @@ struct Partition {
 
 /// Makes the mark of an unfinished sstable, then the files that are written while partitions come in. File systems keep the order
 /// of names that are made in one directory, so no sync is needed between them.
-async fn create_files(place: &Place, options: &WriterOptions) -> Result<(DataFile, IndexFile), Error> {
+async fn create_files(place: &SstablePath, options: &WriterOptions) -> Result<(DataFile, IndexFile), Error> {
     let mark = place.path(Component::TemporaryToc);
     drop(rt::fs::open(&mark, &OpenOptions::create_new()).await.map_err(Error::io(&mark))?);
     let data = DataFile::create(&place.path(Component::Data), options.compression, options.class).await?;
@@ -148,7 +148,7 @@ impl Writer {
         {
             return Err(Error::Unsupported(format!("compression in chunks of {chunk_length} bytes")));
         }
-        let place = Place::new(dir, generation);
+        let place = SstablePath::new(dir, generation);
         let (data, index) = match create_files(&place, &options).await {
             Ok(files) => files,
             Err(error) => {

@@ -3,7 +3,7 @@
 use super::Writer;
 use crate::checksums::Checksums;
 use crate::error::Error;
-use crate::generation::{Component, Generation, Place};
+use crate::generation::{Component, Generation, SstablePath};
 use crate::large::{Large, LargeData, LargeKind};
 use crate::statistics::Statistics;
 use crate::statistics::stats::LogInterval;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// An sstable that is complete and durable but for its name.
 #[derive(Debug)]
 pub struct Unsealed {
-    pub(crate) place: Place,
+    pub(crate) place: SstablePath,
     pub(crate) outcome: Sealed,
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn toc_text<'a>(small: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// Tells the operator what is large.
-fn warn(data: &LargeData, schema: &TableSchema, place: &Place) {
+fn warn(data: &LargeData, schema: &TableSchema, place: &SstablePath) {
     let (keyspace, table, path) = (&schema.keyspace, &schema.name, place.path(Component::Data));
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let within = |clustering_key: &String| match clustering_key.is_empty() {

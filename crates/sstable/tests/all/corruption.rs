@@ -12,7 +12,7 @@ use model::range::{PartitionRange, RowRange, Slice};
 use rand::Rng;
 use random::Size;
 use sstable::{
-    Algorithm, Component, Compression, Error, Generation, PageCache, Place, ReadOptions, Sstable, Writer, WriterOptions,
+    Algorithm, Component, Compression, Error, Generation, PageCache, SstablePath, ReadOptions, Sstable, Writer, WriterOptions,
 };
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 struct Table {
     dir: PathBuf,
-    place: Place,
+    place: SstablePath,
     schema: Rc<TableSchema>,
     partitions: Vec<Vec<Fragment>>,
     /// Parts of it, and what the sound files yield of them.
@@ -77,7 +77,7 @@ async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table
     }
     writer.finish(&[]).await.expect("finished").expect("not empty");
     let partitions = random::partitions(&stream);
-    let place = Place::new(dir, generation);
+    let place = SstablePath::new(dir, generation);
     let sound = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
     let mut known = Vec::new();
     for part in parts(&partitions) {

@@ -8,7 +8,7 @@ use crate::random;
 use rand::Rng;
 use serde_json::Value;
 use sstable::dump::dump_json;
-use sstable::{Component, Error, PageCache, Place, Sstable, Version};
+use sstable::{Component, Error, PageCache, SstablePath, Sstable, Version};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -25,13 +25,13 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-fn place(folder: &Path) -> Option<Place> {
+fn place(folder: &Path) -> Option<SstablePath> {
     let names = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name());
-    names.filter_map(|name| Place::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
+    names.filter_map(|name| SstablePath::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
 }
 
 /// What is in a table: its columns and the whole of it, if every step goes well, and whether all its parts agree.
-async fn read(place: &Place) -> (Result<(String, Value), Error>, Result<(), Error>) {
+async fn read(place: &SstablePath) -> (Result<(String, Value), Error>, Result<(), Error>) {
     let table = match Sstable::open_at(place, &PageCache::new(1 << 20)).await {
         Ok(table) => table,
         Err(error) => return (Err(error), Ok(())),

@@ -9,7 +9,7 @@ use model::fragment::Fragment;
 use model::range::{PartitionRange, Slice};
 use serde_json::Value;
 use sstable::dump::dump_json;
-use sstable::{Error, Generation, PageCache, Place, ReadOptions, Sstable, Version, Writer, WriterOptions};
+use sstable::{Error, Generation, PageCache, SstablePath, ReadOptions, Sstable, Version, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -45,12 +45,12 @@ fn name(folder: &Path) -> String {
 }
 
 /// The one sstable in a folder; `None` if it is of a version that cannot be read.
-fn place(folder: &Path) -> Option<Place> {
+fn place(folder: &Path) -> Option<SstablePath> {
     let names = std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").file_name());
-    names.filter_map(|name| Place::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
+    names.filter_map(|name| SstablePath::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
 }
 
-async fn open(place: &Place) -> Result<Rc<Sstable>, Error> {
+async fn open(place: &SstablePath) -> Result<Rc<Sstable>, Error> {
     Sstable::open_at(place, &PageCache::new(10 << 20)).await
 }
 
@@ -271,7 +271,7 @@ fn writing_again_what_cassandra_wrote_counts_the_same() {
             for (new, old) in [(&new.min_clustering, &old.min_clustering), (&new.max_clustering, &old.max_clustering)] {
                 assert!(new == old || new.is_empty(), "{name}: {new:?} {old:?}");
             }
-            let bytes = |place: &Place, component| std::fs::read(place.path(component)).expect("readable");
+            let bytes = |place: &SstablePath, component| std::fs::read(place.path(component)).expect("readable");
             let filter = sstable::Component::Filter;
             // From `na` on, the words have their bytes in another order.
             assert!(

@@ -11,7 +11,7 @@ use rt::sim::Latency;
 use rt::time::Duration;
 use sim::checker::Global;
 use sim::node::Progress;
-use sim::story::{End, Story};
+use sim::scenario::{End, Scenario};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -39,32 +39,32 @@ fn is_well(progress: &Progress) -> bool {
     matches!(progress, Progress::Running | Progress::Ended)
 }
 
-/// Ends the first life of each seed at many places, in another way each time; what comes after must find what it should.
+/// Ends the first incarnation of each seed at many places, in another way each time; what comes after must find what it should.
 fn cut_at_many_writes(shards: [usize; 3], sync: SyncMode, end: fn(u64) -> End) {
     let (mut reached, mut all) = (0, 0);
     for seed in seeds() {
-        let mut whole = Story::new(seed, sync);
-        let progress = whole.live(shards[0], End::Stop);
+        let mut whole = Scenario::new(seed, sync);
+        let progress = whole.run(shards[0], End::Stop);
         assert_eq!(progress, Progress::Ended, "seed {seed}: without any fault");
         for at in cuts(seed, whole.disk.writes()) {
-            let mut story = Story::new(seed, sync);
-            let check = |life: u32, progress: Progress| {
+            let mut scenario = Scenario::new(seed, sync);
+            let check = |incarnation: u32, progress: Progress| {
                 assert!(
                     is_well(&progress),
-                    "seed {seed}, {shards:?} shards, {sync:?}, cut at {at}, life {life}: {progress:#?}"
+                    "seed {seed}, {shards:?} shards, {sync:?}, cut at {at}, incarnation {incarnation}: {progress:#?}"
                 );
             };
-            check(1, story.live(shards[0], end(at)));
+            check(1, scenario.run(shards[0], end(at)));
             all += 1;
-            reached += u32::from(story.shared.acknowledged.get() > 0);
-            story.rounds = 1;
-            // The second life's end may come while it is still starting.
-            let n = 1 + story.any(300);
+            reached += u32::from(scenario.shared.acknowledged.get() > 0);
+            scenario.rounds = 1;
+            // The second incarnation's end may come while it is still starting.
+            let n = 1 + scenario.any(300);
             let second = [End::KillAtWrite(n), End::PowerAtWrite(n), End::Stop][n as usize % 3];
-            check(2, story.live(shards[1], second));
-            check(3, story.live(shards[2], End::Stop));
-            story.rounds = 0;
-            check(4, story.live(shards[0], End::Stop));
+            check(2, scenario.run(shards[1], second));
+            check(3, scenario.run(shards[2], End::Stop));
+            scenario.rounds = 0;
+            check(4, scenario.run(shards[0], End::Stop));
         }
     }
     println!("{shards:?} shards, {sync:?}: {all} cuts, {reached} of them after an acknowledged write");
@@ -112,15 +112,15 @@ fn shards_may_become_more_and_fewer() {
 fn power_loss_after_a_kill_takes_nothing() {
     for seed in seeds() {
         for at in (20..500).step_by(setting("EVERY").unwrap_or(40) as usize) {
-            let mut story = Story::new(seed, PERIODIC);
-            (story.rounds, story.steps) = (1, 4);
+            let mut scenario = Scenario::new(seed, PERIODIC);
+            (scenario.rounds, scenario.steps) = (1, 4);
             // So that a kill can come between any two operations.
             let slow = Duration::from_millis(1);
-            story.disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
-            let first = story.live(1, End::KillAtWrite(at + seed % 20));
-            story.rounds = 0;
-            let lives = [first, story.live(2, End::Stop), story.live(1, End::Stop)];
-            assert!(lives.iter().all(is_well), "seed {seed}, killed at {at}: {lives:#?}");
+            scenario.disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
+            let first = scenario.run(1, End::KillAtWrite(at + seed % 20));
+            scenario.rounds = 0;
+            let incarnations = [first, scenario.run(2, End::Stop), scenario.run(1, End::Stop)];
+            assert!(incarnations.iter().all(is_well), "seed {seed}, killed at {at}: {incarnations:#?}");
         }
     }
 }
@@ -129,41 +129,41 @@ fn power_loss_after_a_kill_takes_nothing() {
 fn many_long_lives_in_a_row() {
     for seed in seeds() {
         for sync in [SyncMode::Batch, PERIODIC] {
-            let mut story = Story::new(seed, sync);
-            (story.rounds, story.steps) = (5, 12);
-            for life in 1..=5 {
-                let shards = 1 + story.any(3) as usize;
-                let end = match story.any(4) {
+            let mut scenario = Scenario::new(seed, sync);
+            (scenario.rounds, scenario.steps) = (5, 12);
+            for incarnation in 1..=5 {
+                let shards = 1 + scenario.any(3) as usize;
+                let end = match scenario.any(4) {
                     0 => End::Stop,
-                    1 => End::KillAtWrite(story.any(1500)),
-                    _ => End::PowerAtWrite(1 + story.any(1500)),
+                    1 => End::KillAtWrite(scenario.any(1500)),
+                    _ => End::PowerAtWrite(1 + scenario.any(1500)),
                 };
-                let progress = story.live(shards, end);
-                assert!(is_well(&progress), "seed {seed}, {sync:?}, life {life}: {progress:#?}");
+                let progress = scenario.run(shards, end);
+                assert!(is_well(&progress), "seed {seed}, {sync:?}, incarnation {incarnation}: {progress:#?}");
             }
-            story.rounds = 0;
-            let progress = story.live(1, End::Stop);
-            assert_eq!(progress, Progress::Ended, "seed {seed}, {sync:?}, the last life");
+            scenario.rounds = 0;
+            let progress = scenario.run(1, End::Stop);
+            assert_eq!(progress, Progress::Ended, "seed {seed}, {sync:?}, the last incarnation");
         }
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_story() {
-    let tell = |seed| {
-        let mut story = Story::new(seed, SyncMode::Batch);
-        let first = story.live(2, End::PowerAtWrite(300 + seed));
-        let second = story.live(1, End::Stop);
-        (story.trace_hash(), story.disk.stats(), story.shared.acknowledged.get(), first, second)
+    let run = |seed| {
+        let mut scenario = Scenario::new(seed, SyncMode::Batch);
+        let first = scenario.run(2, End::PowerAtWrite(300 + seed));
+        let second = scenario.run(1, End::Stop);
+        (scenario.trace_hash(), scenario.disk.stats(), scenario.shared.acknowledged.get(), first, second)
     };
     for seed in 0..3 {
-        assert_eq!(tell(seed), tell(seed), "seed {seed}");
+        assert_eq!(run(seed), run(seed), "seed {seed}");
     }
 }
 
 /// Directories of the workload's table, of whatever id, in which something is left.
-fn table_directories(story: &Story) -> BTreeSet<PathBuf> {
-    let files = story.disk.files().into_iter().filter_map(|(file, _)| file.parent().map(PathBuf::from));
+fn table_directories(scenario: &Scenario) -> BTreeSet<PathBuf> {
+    let files = scenario.disk.files().into_iter().filter_map(|(file, _)| file.parent().map(PathBuf::from));
     files.filter(|dir| dir.starts_with("/node/data/w")).collect()
 }
 
@@ -173,44 +173,44 @@ fn table_directories(story: &Story) -> BTreeSet<PathBuf> {
 fn what_a_crash_leaves_of_a_dropped_table_goes_at_the_next_start() {
     let (mut drops, mut swept) = (0, 0);
     for seed in seeds() {
-        let mut whole = Story::new(seed, PERIODIC);
+        let mut whole = Scenario::new(seed, PERIODIC);
         (whole.rounds, whole.steps) = (16, 6);
         // So that a crash can come between any two operations.
         let slow = Duration::from_millis(1);
         whole.disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
-        let mut crashes: Vec<(Story, bool)> = Vec::new();
+        let mut crashes: Vec<(Scenario, bool)> = Vec::new();
         let mut seen = 0;
-        let progress = whole.live_with(2, End::Stop, |story, _| {
-            let dropping = story.shared.book.borrow().under_way() == Some(Global::Drop);
-            if dropping && story.disk.writes() != seen {
-                seen = story.disk.writes();
-                let at = story.world().wall_micros();
+        let progress = whole.run_with(2, End::Stop, |scenario, _| {
+            let dropping = scenario.shared.oracle.borrow().under_way() == Some(Global::Drop);
+            if dropping && scenario.disk.writes() != seen {
+                seen = scenario.disk.writes();
+                let at = scenario.world().wall_micros();
                 for power in [true, false] {
-                    let fork = story.fork(seed << 16 | seen);
-                    let mut book = fork.shared.book.borrow_mut();
+                    let fork = scenario.fork(seed << 16 | seen);
+                    let mut oracle = fork.shared.oracle.borrow_mut();
                     if power {
-                        book.killed(at);
+                        oracle.killed(at);
                     } else {
                         fork.disk.lose_power();
-                        book.power_lost(at);
+                        oracle.power_lost(at);
                     }
-                    drop(book);
+                    drop(oracle);
                     crashes.push((fork, power));
                 }
             }
         });
         assert_eq!(progress, Progress::Ended, "seed {seed}: without any fault");
         let every = setting("EVERY").map_or(3, |_| 1);
-        for (n, (mut story, power)) in crashes.into_iter().enumerate().step_by(every) {
+        for (n, (mut scenario, power)) in crashes.into_iter().enumerate().step_by(every) {
             drops += 1;
-            let left = table_directories(&story);
-            story.rounds = 0;
-            let progress = story.live(1 + n / every % 2, End::Stop);
+            let left = table_directories(&scenario);
+            scenario.rounds = 0;
+            let progress = scenario.run(1 + n / every % 2, End::Stop);
             assert_eq!(progress, Progress::Ended, "seed {seed}, crash {n}, power {power}");
-            let now = table_directories(&story);
-            let exists = story.shared.book.borrow().shape().exists;
+            let now = table_directories(&scenario);
+            let exists = scenario.shared.oracle.borrow().shape().exists;
             let files = || {
-                story.disk.files().into_iter().filter(|(file, _)| file.starts_with("/node/data/w")).collect::<Vec<_>>()
+                scenario.disk.files().into_iter().filter(|(file, _)| file.starts_with("/node/data/w")).collect::<Vec<_>>()
             };
             assert!(
                 exists || now.is_empty(),

@@ -93,7 +93,7 @@ impl Checksums {
         out
     }
 
-    /// These are the bytes of that component from now on.
+    /// Replaces the entry of a component by that of these bytes.
     pub fn set(&mut self, component: Component, bytes: &[u8]) {
         let entry = (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes));
         match self.files.iter_mut().find(|(name, _, _)| *name == entry.0) {
@@ -102,7 +102,7 @@ impl Checksums {
         }
     }
 
-    /// Whether these are the bytes of that component; a component that is not listed is not right.
+    /// Checks the bytes of a component. A component that is not listed is an error.
     pub fn check(&self, component: Component, bytes: &[u8]) -> Parsed<()> {
         let listed = self.files.iter().find(|(name, _, _)| name == component.name());
         match listed {
@@ -118,7 +118,7 @@ impl Checksums {
     }
 }
 
-/// Sums up a file piece by piece as it is written.
+/// Computes checksums of a file, piece by piece, while it is written.
 #[derive(Debug)]
 pub(crate) struct PieceSums {
     piece: usize,
@@ -128,7 +128,7 @@ pub(crate) struct PieceSums {
 }
 
 impl PieceSums {
-    /// One checksum per `piece` bytes.
+    /// One checksum for each `piece` bytes.
     pub fn new(piece: usize) -> Self {
         PieceSums { piece, filled: 0, hasher: crc32fast::Hasher::new(), sums: Vec::new() }
     }
@@ -159,7 +159,7 @@ impl PieceSums {
     }
 }
 
-/// CRC.db: be32 chunk size, then a CRC32 per chunk of an uncompressed Data.db.
+/// CRC.db: the chunk size (be32), then a CRC32 for each chunk of an uncompressed Data.db.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CrcFile {
     pub chunk: usize,
@@ -176,7 +176,7 @@ impl CrcFile {
         let (sums, rest) = input.0.as_chunks::<4>();
         let sums: Vec<u32> = sums.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
         let wanted = data_length.div_ceil(chunk as u64);
-        // Old files have an extra entry at the end.
+        // Older files have one more entry at the end.
         if !rest.is_empty() || (sums.len() as u64 != wanted && sums.len() as u64 != wanted + 1) {
             return Err(Fault::Bad("number of checksums"));
         }

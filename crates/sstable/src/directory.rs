@@ -1,4 +1,4 @@
-//! What sstables a directory holds, removing one, and rebuilding a lost TOC.txt.
+//! Lists the sstables of a directory, removes an sstable, and rebuilds a lost TOC.txt.
 
 use crate::checksums::Checksums;
 use crate::error::Error;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What TOC.txt is called while it is rebuilt.
+/// The name of TOC.txt while it is rebuilt.
 const REBUILT_TOC: &str = "TOC.txt.rebuilt";
 
 /// The contents of a table's directory.
@@ -17,11 +17,11 @@ const REBUILT_TOC: &str = "TOC.txt.rebuilt";
 pub struct Listing {
     /// Sealed sstables.
     pub sealed: Vec<SstablePath>,
-    /// Files of sstables that were never sealed, or whose removal was cut short.
+    /// Files of sstables that were never sealed, or were removed in part.
     pub leftovers: Vec<PathBuf>,
 }
 
-/// Lists the sstables in `dir`. Other files are left out.
+/// Lists the sstables in `dir`. Other files are ignored.
 pub async fn list(dir: &Path) -> Result<Listing, Error> {
     let mut found: BTreeMap<(Version, Generation), (bool, Vec<PathBuf>)> = BTreeMap::new();
     for entry in rt::fs::read_dir(dir).await.map_err(Error::io(dir))? {
@@ -42,8 +42,8 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
     Ok(listing)
 }
 
-/// Removes an sstable: first unsealed, durably, so that a crash half-way leaves only leftovers. Removing one that is not there
-/// is no error.
+/// Removes an sstable. It is unsealed first, durably, so that a crash leaves only leftovers. If the
+/// sstable does not exist, that is no error.
 pub async fn remove(place: &SstablePath) -> Result<(), Error> {
     let toc = place.path(Component::Toc);
     let unsealed = rt::fs::rename(&toc, &place.path(Component::TemporaryToc)).await;
@@ -56,7 +56,8 @@ pub async fn remove(place: &SstablePath) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the files of one that is not sealed. What cannot be removed stays a leftover, to be removed at the next start.
+/// Removes the files of an unsealed sstable. Files that cannot be removed stay as leftovers until
+/// the next start.
 pub(crate) async fn remove_files(place: &SstablePath) {
     for component in Component::ALL {
         let path = place.path(component);
@@ -68,9 +69,11 @@ pub(crate) async fn remove_files(place: &SstablePath) {
     }
 }
 
-/// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its length and checksum, TOC.txt
-/// included, so the new file has the very bytes of the lost one. False, and nothing is changed, if the sstable has no Checksums.db
-/// (other databases wrote it) or lacks another component, or if one is damaged.
+/// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its
+/// length and checksum, TOC.txt included, so the new file has the same bytes as the lost one.
+///
+/// Returns false, without any change, if the sstable has no Checksums.db (other databases wrote
+/// it), or if another component is missing or damaged.
 pub async fn rebuild_toc(place: &SstablePath) -> Result<bool, Error> {
     let Some(Ok(checksums)) =
         read_if_there(&place.path(Component::Checksums)).await?.map(|bytes| Checksums::read(&bytes))
@@ -97,7 +100,7 @@ pub async fn rebuild_toc(place: &SstablePath) -> Result<bool, Error> {
     if checksums.check(Component::Toc, &toc).is_err() {
         return Ok(false);
     }
-    // Under a name that no start takes for the mark of an unfinished sstable.
+    // With this name, no start mistakes the file for the mark of an unfinished sstable.
     let rebuilt = place.dir.join(place.file_name(REBUILT_TOC));
     write_over(rebuilt.clone(), toc, IoClass::Background).await?;
     rt::fs::rename(&rebuilt, &place.path(Component::Toc)).await.map_err(Error::io(&rebuilt))?;

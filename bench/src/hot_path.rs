@@ -1,10 +1,10 @@
 //! The cost of a prepared point read and a prepared one-row write inside the server, from the
 //! decoded frame to the encoded answer.
 //!
-//!     hot-path CASE COUNT           prints the allocations of an operation as JSON; under callgrind,
-//!                                   the difference of two counts gives the instructions
-//!     hot-path page NAME=VALUE...   the same for pages of one partition; the names are the fields of
-//!                                   `paging::Case` (`bench/paging` runs them under callgrind)
+//!     hot-path CASE COUNT           prints the allocations of an operation as JSON; callgrind
+//!                                   gives instructions by the difference of two counts
+//!     hot-path page NAME=VALUE...   the same for pages of one partition; the names are the fields
+//!                                   of `paging::Case` (`bench/paging` runs it under callgrind)
 //!
 //! Cases: `write`; `read` of a row in the memtable; `cached`, of a row in the row cache;
 //! `clustered`, of a row in the page cache, by partition key and clustering key. 32 requests are in

@@ -13,7 +13,7 @@ use model::HostId;
 use model::fragment::Fragment;
 use model::range::{PartitionRange, RowRange, Slice};
 use sstable::contents::IndexWalk;
-use sstable::{Component, PageCache, SstablePath, ReadOptions, Sstable};
+use sstable::{Component, PageCache, ReadOptions, Sstable, SstablePath};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

@@ -20,7 +20,7 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::task::Group;
 use rt::time::Duration;
-use sstable::{Algorithm, Component, Compression, Generation, LARGE, SstablePath, Sstable, Writer, WriterOptions};
+use sstable::{Algorithm, Component, Compression, Generation, LARGE, Sstable, SstablePath, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

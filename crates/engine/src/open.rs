@@ -16,7 +16,7 @@ use model::TableId;
 use model::key::DecoratedKey;
 use model::schema::TableSchema;
 use rt::ShardId;
-use sstable::{Component, Corrupt, SstablePath, Sstable, Version, WriterOptions};
+use sstable::{Component, Corrupt, Sstable, SstablePath, Version, WriterOptions};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ use crate::tablet::Tablet;
 use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
-use sstable::{SstablePath, Sstable};
+use sstable::{Sstable, SstablePath};
 use std::collections::BTreeSet;
 use std::path::Path;
 

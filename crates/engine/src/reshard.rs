@@ -14,7 +14,7 @@ use crate::sstable_set::Attached;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::ShardId;
-use sstable::{SstablePath, Sstable};
+use sstable::{Sstable, SstablePath};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;

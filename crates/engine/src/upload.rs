@@ -22,8 +22,8 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::task::Group;
 use sstable::{
-    Component, Corrupt, Generation, PageCache, SstablePath, ReadOptions, Sstable, Unsealed, Version, Writer, WriterOptions,
-    unreadable_format,
+    Component, Corrupt, Generation, PageCache, ReadOptions, Sstable, SstablePath, Unsealed, Version, Writer,
+    WriterOptions, unreadable_format,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

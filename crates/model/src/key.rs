@@ -54,7 +54,8 @@ pub fn encode_partition_key(components: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// The components of a serialised partition key of `count` columns; `None` if the bytes are malformed.
+/// The components of a serialised partition key of `count` columns; `None` if the bytes are
+/// malformed.
 pub fn split_partition_key(key: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     if count == 1 {
         return Some(vec![key]);

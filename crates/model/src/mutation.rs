@@ -8,7 +8,8 @@
 //! u32 length, partition key
 //! i64 timestamp, i32 deletion time        the partition's tombstone; live for none
 //! u32 length, static row                  length 0: none
-//! u32 count, range tombstone*             u8 after, u32 length, prefix (start); the same (end); i64, i32
+//! u32 count, range tombstone*             start: u8 after, u32 length, prefix; end: the same;
+//!                                         i64 timestamp, i32 deletion time
 //! u32 count, row*                         u32 length, clustering key; u32 length, row;
 //!                                         by clustering order, each key once
 //! ```

@@ -14,8 +14,9 @@
 //!   LIVE, EXPIRING: u32 length, value
 //! ```
 //!
-//! Invariant of [`merge`]'s results: nothing in a row is covered by the row's own deletion or by its column's complex deletion.
-//! Rows from outside are checked once by [`Row::check`]; readers may then rely on the layout.
+//! Invariant of [`merge`]'s results: nothing in a row is covered by the row's own deletion or by
+//! its column's complex deletion. Rows from outside are checked once by [`Row::check`]; readers may
+//! then rely on the layout.
 
 use crate::counter;
 use crate::id::ColumnId;

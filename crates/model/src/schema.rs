@@ -91,7 +91,8 @@ pub struct TableSchema {
 }
 
 impl TableSchema {
-    /// Assembles a schema. `statics` and `regulars` are sorted by name here; positions are set here for every kind.
+    /// Assembles a schema. `statics` and `regulars` are sorted by name here; positions are set here
+    /// for every kind.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         id: TableId,

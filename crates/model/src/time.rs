@@ -1,6 +1,7 @@
 //! Timestamps, deletion times and time-to-live: units and limits.
 
-/// A write's timestamp: microseconds since the epoch by convention, any 64-bit number by a client's choice.
+/// A write's timestamp: microseconds since the epoch by convention, any 64-bit number by a client's
+/// choice.
 pub type Timestamp = i64;
 
 /// "No timestamp": lower than every real one.

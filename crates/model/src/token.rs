@@ -83,7 +83,8 @@ fn finish(mut k: u64) -> u64 {
     k ^ (k >> 33)
 }
 
-/// Up to 8 bytes as a little-endian number, each sign-extended to 64 bits and then shifted and xored.
+/// Up to 8 bytes as a little-endian number, each sign-extended to 64 bits and then shifted and
+/// xored.
 #[inline(always)]
 fn signed_tail(bytes: &[u8]) -> u64 {
     bytes.iter().enumerate().fold(0, |k, (i, &b)| k ^ ((b as i8 as i64 as u64) << (8 * i)))

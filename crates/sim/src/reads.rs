@@ -151,7 +151,11 @@ fn is_of_one_moment(oracle: &RefCell<Oracle>, now: i64) -> bool {
 }
 
 /// Reads a partition in every way. Returns the rows, and the second in which they were read.
-pub async fn read_partition(rng: &mut SmallRng, pk: i32, oracle: &RefCell<Oracle>) -> Result<(Vec<SeenRow>, i64), String> {
+pub async fn read_partition(
+    rng: &mut SmallRng,
+    pk: i32,
+    oracle: &RefCell<Oracle>,
+) -> Result<(Vec<SeenRow>, i64), String> {
     loop {
         let now = fresh_second().await;
         let found = read_partition_once(rng, pk).await;
@@ -204,7 +208,10 @@ pub async fn read_shape() -> Result<Shape, String> {
 }
 
 /// Reads the whole table in every way. Returns the rows, and the second in which they were read.
-pub async fn read_all(rng: &mut SmallRng, oracle: &RefCell<Oracle>) -> Result<(BTreeMap<i32, Vec<SeenRow>>, i64), String> {
+pub async fn read_all(
+    rng: &mut SmallRng,
+    oracle: &RefCell<Oracle>,
+) -> Result<(BTreeMap<i32, Vec<SeenRow>>, i64), String> {
     'again: loop {
         let now = fresh_second().await;
         let mut found: BTreeMap<i32, Vec<SeenRow>> = BTreeMap::new();

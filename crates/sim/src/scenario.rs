@@ -107,9 +107,9 @@ impl Scenario {
         self.world.trace_hash()
     }
 
-    /// Runs one more incarnation. Returns how it ended, or [`Progress::Running`] if a kill or a power
-    /// loss ended it. If the node ended by itself with anything but [`Progress::Ended`], a promise is
-    /// broken.
+    /// Runs one more incarnation. Returns how it ended, or [`Progress::Running`] if a kill or a
+    /// power loss ended it. If the node ended by itself with anything but [`Progress::Ended`], a
+    /// promise is broken.
     pub fn run(&mut self, shards: usize, end: End) -> Progress {
         self.run_with(shards, end, |_, _| {})
     }

@@ -1,5 +1,6 @@
-//! Writes a random sstable, for other tools to judge: `write_random_sstable DIR SEED [PARTITIONS ROWS VALUE]`. Prints the path of
-//! its Data.db; beside it lies `dump.json`, what Messina reads from it.
+//! Writes a random sstable for other tools to check: `write_random_sstable DIR SEED [PARTITIONS
+//! ROWS VALUE]`. Prints the path of its Data.db, and writes `dump.json` next to it: what Messina
+//! reads from it.
 
 #[path = "../tests/all/random/mod.rs"]
 mod random;
@@ -7,7 +8,7 @@ mod random;
 use model::HostId;
 use rand::Rng;
 use sstable::{
-    Algorithm, Component, Compression, Generation, LogInterval, PageCache, SstablePath, Sstable, Writer, WriterOptions,
+    Algorithm, Component, Compression, Generation, LogInterval, PageCache, Sstable, SstablePath, Writer, WriterOptions,
 };
 use std::path::PathBuf;
 use uuid::Uuid;

@@ -1,7 +1,8 @@
 //! Checksums that `me` itself lacks: the extra component Checksums.db, which other tools ignore.
 //!
-//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all the rest, so that a flipped bit
-//! anywhere is found before it is believed. All numbers are big-endian, CRC32 is zlib's:
+//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all the
+//! rest, so that a flipped bit anywhere is found before it is believed. All numbers are big-endian,
+//! CRC32 is zlib's:
 //!
 //! ```text
 //! be32 magic "MSCK"
@@ -11,11 +12,13 @@
 //! be64 length of Index.db
 //! be32 CRC32 of each page of Index.db, the last one shorter
 //! be32 number of other components
-//!   u8 length, name ("Summary.db", ..., TOC.txt among them), be64 length of the file, be32 CRC32 of the file
+//!   u8 length, name ("Summary.db", ..., including TOC.txt),
+//!   be64 length of the file, be32 CRC32 of the file
 //! be32 CRC32 of everything before
 //! ```
 //!
-//! The small components and the lengths are checked when the sstable is opened, index pages each time they come from disk.
+//! The small components and the lengths are checked when the sstable is opened, index pages each
+//! time they come from disk.
 
 use crate::generation::Component;
 use crate::input::{Fault, Input, Parsed};

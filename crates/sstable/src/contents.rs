@@ -4,7 +4,7 @@
 use crate::data::layout::Layout;
 use crate::error::Error;
 use crate::generation::Component;
-use crate::index::{IndexEntry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::promoted::Promoted;
 use crate::reader::ReadOptions;
 use crate::table::{Chunks, Sstable};

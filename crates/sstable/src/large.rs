@@ -9,11 +9,14 @@
 //! be32 version 2
 //! be64 when it was written, in milliseconds since 1970
 //! be32 count
-//!   u8 kind (0 partition, 1 row, 2 cell), vint size in bytes, vint length and text of the partition key
-//!   vint length and bytes of the partition key, vint length and bytes of the clustering key (not in version 1)
+//!   u8 kind (0 partition, 1 row, 2 cell), vint size in bytes,
+//!   vint length and text of the partition key,
+//!   vint length and bytes of the partition key (not in version 1),
+//!   vint length and bytes of the clustering key (not in version 1)
 //!   of a partition: vint rows, vint range tombstones
 //!   of a row: vint length and text of the clustering key; empty for the static row
-//!   of a cell: the same, vint length and name of the column, vint elements of the collection (0 if it is none)
+//!   of a cell: the same, vint length and name of the column,
+//!     vint elements of the collection (0 if it is none)
 //! ```
 
 mod finder;

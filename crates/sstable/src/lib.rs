@@ -42,6 +42,6 @@ pub use large_reads::{LARGE, LargeRead, LargeReads, ReadId};
 pub use open_files::{OpenFiles, OpenFilesStats, is_out_of_files};
 pub use reader::{LARGEST_WINDOW, ReadOptions, Reader};
 pub use statistics::stats::{LogInterval, Stats};
-pub use table::{SstableMemory, Sstable};
+pub use table::{Sstable, SstableMemory};
 pub use verify::Verified;
 pub use writer::{Sealed, Unsealed, Writer, WriterOptions, seal_all};

@@ -5,7 +5,7 @@
 use crate::data::layout::Layout;
 use crate::data::{marker, prefix};
 use crate::error::Error;
-use crate::index::{IndexEntry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::input::{Fault, Input, Parsed};
 use model::key::PositionRef;
 use model::schema::ClusteringOrder;

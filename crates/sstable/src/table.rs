@@ -233,7 +233,11 @@ impl Sstable {
         }))
     }
 
-    fn read_checksums(place: &SstablePath, listed: &[String], found: &mut FoundFiles) -> Result<Option<Checksums>, Error> {
+    fn read_checksums(
+        place: &SstablePath,
+        listed: &[String],
+        found: &mut FoundFiles,
+    ) -> Result<Option<Checksums>, Error> {
         let (component, path) = (Component::Checksums, place.path(Component::Checksums));
         let found = found.take(place, component)?;
         match (listed.iter().any(|name| name == component.name()), found) {

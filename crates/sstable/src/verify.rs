@@ -10,7 +10,7 @@ use crate::checksums::PAGE;
 use crate::data::layout::Layout;
 use crate::data::{self, Head, flags, marker};
 use crate::error::Error;
-use crate::index::{IndexEntry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::input::Fault;
 use crate::promoted::{Block, Promoted};
 use crate::reader::ReadOptions;

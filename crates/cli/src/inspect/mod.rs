@@ -11,7 +11,7 @@ use crate::Failure;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use sstable::{PageCache, SstablePath, Sstable, Verified};
+use sstable::{PageCache, Sstable, SstablePath, Verified};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

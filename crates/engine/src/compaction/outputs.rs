@@ -11,7 +11,7 @@ use crate::sstable_set::Attached;
 use crate::table::Table;
 use model::fragment::Fragment;
 use model::schema::TableSchema;
-use sstable::{Component, SstablePath, Sstable, Unsealed, Writer, WriterOptions, seal_all};
+use sstable::{Component, Sstable, SstablePath, Unsealed, Writer, WriterOptions, seal_all};
 use std::collections::VecDeque;
 use std::rc::Rc;
 

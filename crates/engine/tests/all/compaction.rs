@@ -7,7 +7,7 @@ use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::schema::TableSchema;
 use model::time::Tombstone;
-use sstable::{PageCache, SstablePath, Sstable};
+use sstable::{PageCache, Sstable, SstablePath};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;

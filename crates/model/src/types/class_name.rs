@@ -119,7 +119,12 @@ fn push(ty: &CqlType, place: TypePosition, out: &mut String) {
     }
 }
 
-fn push_parameters<'t>(name: &str, types: impl IntoIterator<Item = &'t CqlType>, place: TypePosition, out: &mut String) {
+fn push_parameters<'t>(
+    name: &str,
+    types: impl IntoIterator<Item = &'t CqlType>,
+    place: TypePosition,
+    out: &mut String,
+) {
     out.push_str(PACKAGE);
     out.push_str(name);
     out.push('(');

@@ -1,8 +1,10 @@
-//! Reading and building the bytes of frozen collections, tuples, user types and vectors, without decoding elements.
+//! Reading and building the bytes of frozen collections, tuples, user types and vectors, without
+//! decoding elements.
 //!
-//! Lists and sets are a 32-bit count and, per element, a 32-bit length and the bytes; maps alternate keys and values.
-//! Tuples and user types are fields of a 32-bit length (-1 is null) and the bytes; trailing fields may be missing.
-//! The iterators borrow, allocate nothing, and end after their first error.
+//! Lists and sets are a 32-bit count and, per element, a 32-bit length and the bytes; maps
+//! alternate keys and values. Tuples and user types are fields of a 32-bit length (-1 is null) and
+//! the bytes; trailing fields may be missing. The iterators borrow, allocate nothing, and end after
+//! their first error.
 
 use std::cmp::Ordering;
 
@@ -159,7 +161,8 @@ pub(super) fn elements_lenient(bytes: &[u8], per_entry: u64) -> Elements<'_> {
     counted(bytes, per_entry).unwrap_or(Elements { rest: &[], left: 0 })
 }
 
-/// The fields of a tuple or a value of a user type; `None` is a null field. Missing trailing fields do not appear.
+/// The fields of a tuple or a value of a user type; `None` is a null field. Missing trailing fields
+/// do not appear.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
@@ -203,7 +206,8 @@ pub fn fields(bytes: &[u8]) -> Fields<'_> {
     Fields { rest: bytes }
 }
 
-/// The elements of a vector: side by side when their width is fixed, else each after its length as a vint.
+/// The elements of a vector: side by side when their width is fixed, else each after its length as
+/// a vint.
 #[derive(Clone, Debug)]
 pub struct VectorElements<'a> {
     rest: &'a [u8],

@@ -60,7 +60,8 @@ fn uuid_time(msb: u64) -> u64 {
     (msb & 0x0fff) << 48 | (msb >> 16 & 0xffff) << 32 | msb >> 32
 }
 
-/// By time, then by the *signed* bytes of the lower half (a legacy of Cassandra). The version does not count.
+/// By time, then by the *signed* bytes of the lower half (a legacy of Cassandra). The version does
+/// not count.
 #[inline]
 fn timeuuid_key(bytes: [u8; 16]) -> (u64, u64) {
     let whole = u128::from_be_bytes(bytes);

@@ -1,4 +1,5 @@
-//! Durations: months, days and nanoseconds, which do not convert into each other. They have no order.
+//! Durations: months, days and nanoseconds, which do not convert into each other. They have no
+//! order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -139,8 +140,8 @@ impl Sum {
     }
 }
 
-/// Accepts `1y2mo3w4d5h6m7s8ms9us10ns` (any case, units in this order, each at most once), ISO 8601 `P1Y2M3DT4H5M6S`
-/// and `P5W`, and `P0001-02-03T04:05:06`, each after an optional minus.
+/// Accepts `1y2mo3w4d5h6m7s8ms9us10ns` (any case, units in this order, each at most once), ISO 8601
+/// `P1Y2M3DT4H5M6S` and `P5W`, and `P0001-02-03T04:05:06`, each after an optional minus.
 impl FromStr for Duration {
     type Err = ValueError;
 

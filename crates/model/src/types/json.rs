@@ -16,8 +16,8 @@ impl Value {
         out
     }
 
-    /// Appends the value, of type `ty`, as JSON text, unless `out` would become longer than `limit` bytes. Little more than `limit`
-    /// bytes are ever written.
+    /// Appends the value, of type `ty`, as JSON text, unless `out` would become longer than `limit`
+    /// bytes. Little more than `limit` bytes are ever written.
     pub fn push_json(&self, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
         push(self, ty, limit, out)
     }

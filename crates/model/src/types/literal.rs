@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::{CqlType, Quoted, Value, scalar_text, temporal};
 
 impl Value {
-    /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`, `{field: 1}`.
+    /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`,
+    /// `{field: 1}`.
     pub fn to_cql_literal(&self, ty: &CqlType) -> String {
         let mut out = String::new();
         push(self, ty, &mut out);

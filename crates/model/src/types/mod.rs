@@ -207,7 +207,8 @@ impl CqlType {
         CqlType::Udt(Arc::new(user_type))
     }
 
-    /// Whether a column of this type holds many cells: a collection or user type that is not frozen.
+    /// Whether a column of this type holds many cells: a collection or user type that is not
+    /// frozen.
     #[inline]
     pub fn is_multi_cell(&self) -> bool {
         match self {
@@ -303,7 +304,8 @@ impl CqlType {
         }
     }
 
-    /// Whether the type is `duration` or has one inside it. Durations have no order, so such a type cannot be a key.
+    /// Whether the type is `duration` or has one inside it. Durations have no order, so such a type
+    /// cannot be a key.
     pub fn contains_duration(&self) -> bool {
         self.any(&mut |t| *t == CqlType::Duration)
     }
@@ -370,14 +372,15 @@ impl CqlType {
         }
     }
 
-    /// Whether a value of no bytes is an ordinary value: empty text or blob, not a legacy "empty" of another type.
+    /// Whether a value of no bytes is an ordinary value: empty text or blob, not a legacy "empty"
+    /// of another type.
     #[inline]
     pub fn empty_is_ordinary(&self) -> bool {
         matches!(self, CqlType::Ascii | CqlType::Text | CqlType::Blob | CqlType::Empty | CqlType::Custom(_))
     }
 
-    /// Whether a value of no bytes is legal: ordinary, or tolerated as the legacy "empty" that is not null.
-    /// Durations, lists, sets, maps and vectors have none.
+    /// Whether a value of no bytes is legal: ordinary, or tolerated as the legacy "empty" that is
+    /// not null. Durations, lists, sets, maps and vectors have none.
     #[inline]
     pub fn allows_empty(&self) -> bool {
         !matches!(

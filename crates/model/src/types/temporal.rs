@@ -14,7 +14,8 @@ pub const DATE_EPOCH: u32 = 1 << 31;
 
 const MILLIS_PER_DAY: i64 = 86_400_000;
 
-/// Days since 1970-01-01 of a day of the calendar. Only for months 1 to 12 and years that keep it within 64 bits.
+/// Days since 1970-01-01 of a day of the calendar. Only for months 1 to 12 and years that keep it
+/// within 64 bits.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     // In years that begin in March, the leap day is the last day.
     let shifted = if month <= 2 { year - 1 } else { year };
@@ -89,7 +90,8 @@ impl Scanner<'_> {
         sound.then(|| days_from_civil(year, month, day))
     }
 
-    /// Nothing, `Z`, `UTC`, `GMT`, or an offset `+hh`, `+hhmm`, `+hh:mm`, as minutes east, and then the end.
+    /// Nothing, `Z`, `UTC`, `GMT`, or an offset `+hh`, `+hhmm`, `+hh:mm`, as minutes east, and then
+    /// the end.
     fn zone(&mut self) -> Option<i64> {
         while self.eat(b' ') {}
         if matches!(self.rest.to_ascii_lowercase().as_slice(), b"" | b"z" | b"utc" | b"gmt") {
@@ -128,7 +130,8 @@ fn is_integer(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A timestamp in milliseconds since 1970, from an integer or from `Y-M-D[( |T)h:m[:s[.fff]]][zone]`.
+/// A timestamp in milliseconds since 1970, from an integer or from `Y-M-D[(
+/// |T)h:m[:s[.fff]]][zone]`.
 pub fn parse_timestamp(text: &str) -> Result<i64, ValueError> {
     let failed = |why: &str| ValueError::new(format!("unable to parse date '{text}': {why}"));
     let trimmed = text.trim();

@@ -23,7 +23,7 @@ pub mod trials;
 pub mod truncations;
 pub mod workload;
 
-use nemesis::{Nemesis, FaultProfile};
+use nemesis::{FaultProfile, Nemesis};
 use rt::sim::{Disk, Unsynced, World};
 use rt::time::Duration;
 use shared::{Command, Plan, Report, Shared};

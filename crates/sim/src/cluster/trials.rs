@@ -4,7 +4,7 @@
 //! not return, that pages are exact, and that all nodes agree at the end. `tests/seeds.rs` runs all
 //! trials with many seeds.
 
-use super::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, NETWORK, PEACE, POWER, FaultProfile};
+use super::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, FaultProfile, NETWORK, PEACE, POWER};
 use super::shared::Plan;
 use super::{Outcome, rough_start, scenario};
 use engine::commitlog::SyncMode;

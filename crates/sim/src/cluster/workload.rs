@@ -1,7 +1,7 @@
 //! Seeded statements on a cluster's tables: which rows each one changes, its CQL text, and what the
 //! rows of an answer show.
 
-use super::history::{EVERY, Effect, Majority, RowKey, ROWS, STATIC, Shown};
+use super::history::{EVERY, Effect, Majority, ROWS, RowKey, STATIC, Shown};
 use super::shared::Plan;
 use cql::api::Consistency;
 use std::collections::BTreeMap;

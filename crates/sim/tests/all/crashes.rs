@@ -1,11 +1,13 @@
-//! Power loss and kill -9 at the writes of random lives of a node: what was acknowledged survives, nothing deleted returns.
+//! Power loss and kill -9 at the writes of random incarnations of a node: acknowledged data
+//! survives, and deleted data does not return.
 //!
-//! `SEEDS=n` runs n seeds (default 2) from `FIRST_SEED=n` on; `EVERY=n` cuts at every n-th write (default: a few places for each
-//! seed), `AT=n` at the n-th alone. `TELL=1` prints what happens.
+//! `SEEDS=n` runs n seeds (default 2) from `FIRST_SEED=n` on; `EVERY=n` crashes at every n-th write
+//! (default: a few writes for each seed), `AT=n` at the n-th alone. `TELL=1` prints every step.
 //!
-//! A seed has 1,300 to 1,800 writes in each of eight settings, and a cut costs 0.3 s of CPU in a debug build: `SEEDS=1 EVERY=1` half an hour
-//! on two cores, `EVERY=25` (what `make sim` takes) a minute and a half for each seed. Where the cuts begin moves with the seed, so that n
-//! seeds with `EVERY=n` have every n-th place in all its n ways.
+//! A seed has 1,300 to 1,800 writes in each of eight settings, and a crash costs 0.3 s of CPU in a
+//! debug build. `SEEDS=1 EVERY=1` takes half an hour on two cores; `EVERY=25` (as in `make sim`) a
+//! minute and a half for each seed. The first crash moves with the seed, so that n seeds with
+//! `EVERY=n` cover every n-th write in all n offsets.
 use engine::commitlog::SyncMode;
 use rt::sim::Latency;
 use rt::time::Duration;
@@ -26,7 +28,7 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(2)
 }
 
-/// The places to cut at, of `writes`.
+/// The numbers of the writes at which to crash, out of `writes`.
 fn cuts(seed: u64, writes: u64) -> impl Iterator<Item = u64> {
     if let Some(at) = setting("AT") {
         return (at..at + 1).step_by(1);
@@ -39,7 +41,8 @@ fn is_well(progress: &Progress) -> bool {
     matches!(progress, Progress::Running | Progress::Ended)
 }
 
-/// Ends the first incarnation of each seed at many places, in another way each time; what comes after must find what it should.
+/// Crashes the first incarnation of each seed at many writes, and the second in another way each
+/// time. The incarnations after them must find a possible state.
 fn cut_at_many_writes(shards: [usize; 3], sync: SyncMode, end: fn(u64) -> End) {
     let (mut reached, mut all) = (0, 0);
     for seed in seeds() {
@@ -58,7 +61,7 @@ fn cut_at_many_writes(shards: [usize; 3], sync: SyncMode, end: fn(u64) -> End) {
             all += 1;
             reached += u32::from(scenario.shared.acknowledged.get() > 0);
             scenario.rounds = 1;
-            // The second incarnation's end may come while it is still starting.
+            // The second incarnation may end while it is still starting.
             let n = 1 + scenario.any(300);
             let second = [End::KillAtWrite(n), End::PowerAtWrite(n), End::Stop][n as usize % 3];
             check(2, scenario.run(shards[1], second));
@@ -107,14 +110,14 @@ fn shards_may_become_more_and_fewer() {
     cut_at_many_writes([3, 1, 2], PERIODIC, End::PowerAtWrite);
 }
 
-/// What a restart finds in the page cache only must not go with the power later.
+/// Data that a restart finds only in the page cache must not be lost by a later power loss.
 #[test]
 fn power_loss_after_a_kill_takes_nothing() {
     for seed in seeds() {
         for at in (20..500).step_by(setting("EVERY").unwrap_or(40) as usize) {
             let mut scenario = Scenario::new(seed, PERIODIC);
             (scenario.rounds, scenario.steps) = (1, 4);
-            // So that a kill can come between any two operations.
+            // Slow writes, so that a kill can come between any two operations.
             let slow = Duration::from_millis(1);
             scenario.disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
             let first = scenario.run(1, End::KillAtWrite(at + seed % 20));
@@ -161,21 +164,21 @@ fn the_same_seed_gives_the_same_story() {
     }
 }
 
-/// Directories of the workload's table, of whatever id, in which something is left.
+/// The directories of the workload's table, with any id, that are not empty.
 fn table_directories(scenario: &Scenario) -> BTreeSet<PathBuf> {
     let files = scenario.disk.files().into_iter().filter_map(|(file, _)| file.parent().map(PathBuf::from));
     files.filter(|dir| dir.starts_with("/node/data/w")).collect()
 }
 
-/// A kill or a power loss in the middle of DROP TABLE leaves files of a table that nobody knows any more; the next start takes them
-/// away, and nothing of the table that is there.
+/// A kill or a power loss in the middle of DROP TABLE leaves files of a table that does not exist
+/// any more. The next start removes them, and nothing of the existing table.
 #[test]
 fn what_a_crash_leaves_of_a_dropped_table_goes_at_the_next_start() {
     let (mut drops, mut swept) = (0, 0);
     for seed in seeds() {
         let mut whole = Scenario::new(seed, PERIODIC);
         (whole.rounds, whole.steps) = (16, 6);
-        // So that a crash can come between any two operations.
+        // Slow writes, so that a crash can come between any two operations.
         let slow = Duration::from_millis(1);
         whole.disk.set_latency(Latency { min: slow, max: slow, slow_permille: 1000 });
         let mut crashes: Vec<(Scenario, bool)> = Vec::new();
@@ -210,7 +213,12 @@ fn what_a_crash_leaves_of_a_dropped_table_goes_at_the_next_start() {
             let now = table_directories(&scenario);
             let exists = scenario.shared.oracle.borrow().shape().exists;
             let files = || {
-                scenario.disk.files().into_iter().filter(|(file, _)| file.starts_with("/node/data/w")).collect::<Vec<_>>()
+                scenario
+                    .disk
+                    .files()
+                    .into_iter()
+                    .filter(|(file, _)| file.starts_with("/node/data/w"))
+                    .collect::<Vec<_>>()
             };
             assert!(
                 exists || now.is_empty(),

@@ -1,5 +1,6 @@
-//! A disk that fails, not only fills up: slow operations, I/O errors, too many open files, failed fsyncs. What is told to clients, that
-//! nothing is wrong or lost, and that the node recovers by itself, or stops where it must.
+//! Disk faults other than a full disk: slow operations, I/O errors, too many open files, failed
+//! fsyncs. Clients get errors, no data is wrong or lost, and the node recovers by itself or stops
+//! where it must.
 //!
 //! `SEEDS=n` runs n seeds (default 2) from `FIRST_SEED=n` on.
 use engine::commitlog::SyncMode;
@@ -10,7 +11,8 @@ use sim::scenario::{End, Scenario};
 use std::collections::BTreeMap;
 
 const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(60) };
-/// How long after the last error all must be well again: failed flushes and compactions are tried again after two seconds.
+/// The time after the last error within which everything must work again. Failed flushes and
+/// compactions are retried after two seconds.
 const GRACE: Duration = Duration::from_secs(8);
 
 fn seeds() -> std::ops::Range<u64> {
@@ -19,7 +21,8 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(2)
 }
 
-/// Lives with bursts of errors for a while; then everything must go well again, and nothing is lost. Gives what failed meanwhile.
+/// Runs an incarnation with bursts of errors. Then everything must work again, and nothing may be
+/// lost. Returns the errors of statements.
 fn live_through(fault: Fault, seed: u64, shards: usize, sync: SyncMode) -> Vec<String> {
     let mut scenario = Scenario::new(seed, sync);
     scenario.rounds = 8;
@@ -50,7 +53,7 @@ fn live_through(fault: Fault, seed: u64, shards: usize, sync: SyncMode) -> Vec<S
     scenario.shared.failures.take()
 }
 
-/// What an operator can do something about.
+/// The errors must say what an operator can do.
 fn assert_clear(fault: Fault, failures: Vec<String>, wanted: &[&str]) {
     assert!(!failures.is_empty(), "{fault:?}: nothing ever failed");
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
@@ -83,8 +86,9 @@ fn too_many_open_files_are_told_and_pass() {
     assert_clear(Fault::Open, failures, &["open files", "too many files are open"]);
 }
 
-/// An fsync, or a write, fails once. Where it is the log's, the node stops, for nobody knows what the device has; where it is an sstable's,
-/// that is tried again with a new file. Nothing acknowledged is lost either way.
+/// An fsync or a write fails once. If it was the log's, the node stops, because the contents of the
+/// device are unknown. If it was an sstable's, the write is retried with a new file. Acknowledged
+/// data is not lost in either case.
 #[test]
 fn a_failed_fsync_or_write_of_the_log_stops_the_node_and_nothing_is_lost() {
     for seed in seeds() {
@@ -114,7 +118,11 @@ fn a_failed_fsync_or_write_of_the_log_stops_the_node_and_nothing_is_lost() {
                     scenario.shared.trouble_until.set(i64::MIN);
                     scenario.rounds = 1;
                     for incarnation in 1..=2 {
-                        assert_eq!(scenario.run(shards, End::Stop), Progress::Ended, "{what}: incarnation {incarnation} after it");
+                        assert_eq!(
+                            scenario.run(shards, End::Stop),
+                            Progress::Ended,
+                            "{what}: incarnation {incarnation} after it"
+                        );
                     }
                 }
             }
@@ -122,7 +130,7 @@ fn a_failed_fsync_or_write_of_the_log_stops_the_node_and_nothing_is_lost() {
     }
 }
 
-/// Operations that take a tenth of a second: all takes longer, and that is all.
+/// Operations take a tenth of a second. Everything takes longer, but nothing fails.
 #[test]
 fn a_slow_disk_makes_nothing_fail() {
     for seed in seeds() {
@@ -131,7 +139,11 @@ fn a_slow_disk_makes_nothing_fail() {
         let (min, max) = (Duration::from_millis(20), Duration::from_millis(120));
         scenario.disk.set_latency(Latency { min, max, slow_permille: 700 });
         for incarnation in 0..2 {
-            assert_eq!(scenario.run(1 + incarnation, End::Stop), Progress::Ended, "seed {seed}, incarnation {incarnation}");
+            assert_eq!(
+                scenario.run(1 + incarnation, End::Stop),
+                Progress::Ended,
+                "seed {seed}, incarnation {incarnation}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A full disk, flipped bits, a clock that jumps back; and that the checkers notice a promise that is not kept.
+//! A full disk, flipped bits, and a clock that jumps back. Also checks that the checkers notice a
+//! broken promise.
 //!
 //! `SEEDS=n` runs n seeds (default 3); `FLIPS=n` flips n bits for each (default 40).
 use engine::commitlog::SyncMode;
@@ -18,7 +19,8 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(3)
 }
 
-/// With ENOSPC for some seconds statements may fail, with an error that says so; reads go on, and afterwards everything does.
+/// While the disk is full, writes may fail with an error that says so. Reads succeed. Afterwards
+/// everything succeeds.
 #[test]
 fn a_full_disk_loses_nothing_and_the_node_lives_on() {
     let mut failures = Vec::new();
@@ -58,14 +60,14 @@ fn a_full_disk_loses_nothing_and_the_node_lives_on() {
     println!("what failed for lack of space: {counts:?}");
 }
 
-/// A flipped bit is an error or makes no difference; nobody ever reads something else than what was written.
+/// A flipped bit is an error or has no effect. No read returns anything else than what was written.
 #[test]
 fn flipped_bits_are_errors_and_never_wrong_data() {
     let mut counts: BTreeMap<String, [u32; 2]> = BTreeMap::new();
     let mut broken_ones = Vec::new();
     for seed in seeds() {
         let mut base = Scenario::new(seed, SyncMode::Batch);
-        // Nothing may expire and be compacted away meanwhile.
+        // No data may expire, and so be compacted away, meanwhile.
         (base.expiring, base.globals) = (false, seed % 2 == 1);
         let end = if seed % 2 == 0 { End::Stop } else { End::KillAtWrite(400) };
         base.run(2, end);
@@ -102,12 +104,12 @@ fn flipped_bits_are_errors_and_never_wrong_data() {
     assert!(counts.values().map(|[_, noticed]| noticed).sum::<u32>() > 20, "{counts:?}");
 }
 
-/// New writes win over old ones even if the clock went back while the node was down.
+/// New writes win over old ones, even if the clock went back while the node was down.
 #[test]
 fn a_clock_that_jumps_back_hides_no_write() {
     for seed in seeds() {
         let mut scenario = Scenario::new(seed, SyncMode::Batch);
-        // What expires does so by the clock.
+        // Expiry depends on the clock.
         scenario.expiring = false;
         scenario.world().set_clock_ahead(Duration::from_secs(3600));
         let first = scenario.run(1, End::KillAtWrite(200));
@@ -120,7 +122,7 @@ fn a_clock_that_jumps_back_hides_no_write() {
     }
 }
 
-/// The check of the checks: a node in periodic mode does not keep batch mode's promise, and that is noticed.
+/// A check of the checker: a node in periodic mode does not keep the promise of batch mode.
 #[test]
 fn a_promise_that_is_not_kept_is_noticed() {
     let mut noticed = 0;

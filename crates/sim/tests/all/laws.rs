@@ -1,5 +1,6 @@
-//! What must make no difference makes none: the same statements of the same clients, with other strategies of compaction, other moments
-//! of flushes, other memory, other caches, fewer open files, other numbers of shards, give the same answers, which are the model's.
+//! Settings that must not change any answer. The same statements of the same clients give the
+//! answers of the model with other compaction strategies, times of flushes, memory, caches, numbers
+//! of open files and numbers of shards.
 //!
 //! `SEEDS=n` runs n seeds (default 1) from `FIRST_SEED=n` on.
 use engine::commitlog::SyncMode;
@@ -18,17 +19,17 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(1)
 }
 
-/// The same statements in another incarnation: what is there at their end.
+/// Runs the statements of the seed in a new incarnation. Returns the rows at its end.
 fn run(seed: u64, shards: usize, variant: Variant) -> BTreeMap<i32, Vec<SeenRow>> {
     let mut scenario = Scenario::new(seed, SyncMode::Batch);
-    // What expires, and what concerns the whole table, comes at moments that are not the same in all lives.
+    // No TTLs and no changes of the whole table, because their times differ between incarnations.
     (scenario.expiring, scenario.globals, scenario.variant) = (false, false, variant);
     (scenario.rounds, scenario.steps) = (5, 12);
     assert_eq!(scenario.run(shards, End::Stop), Progress::Ended, "seed {seed}, {shards} shards, {variant:?}");
     scenario.shared.last_seen.take()
 }
 
-/// All of `variants` end with the same rows.
+/// Checks that all `variants` end with the same rows.
 fn all_the_same(seed: u64, variants: impl IntoIterator<Item = (usize, Variant)>) {
     let mut first = None;
     for (shards, variant) in variants {
@@ -39,7 +40,7 @@ fn all_the_same(seed: u64, variants: impl IntoIterator<Item = (usize, Variant)>)
     }
 }
 
-/// Every strategy, with many flushes and compactions, and with none but those that come by themselves.
+/// Every strategy, with many flushes and compactions, and with only those that the engine starts.
 #[test]
 fn compaction_is_invisible() {
     for seed in seeds() {
@@ -68,7 +69,7 @@ fn shards_memory_and_open_files_are_invisible() {
     }
 }
 
-/// With everything: expiry, truncation, drops, crashes of every kind; each strategy in turn.
+/// Everything together: expiry, truncation, drops and all kinds of crashes, with each strategy.
 #[test]
 fn no_resurrection_whatever_the_strategy() {
     for seed in seeds() {

@@ -137,7 +137,8 @@ fn long_address(address: IpAddr) -> String {
     }
 }
 
-/// A floating-point number as Java prints it: always with a point, and with an exponent outside 0.001 to 10,000,000.
+/// A floating-point number as Java prints it: always with a point, and with an exponent outside
+/// 0.001 to 10,000,000.
 fn java_number<F: Into<f64> + Copy + std::fmt::Display + std::fmt::LowerExp>(value: F) -> String {
     let wide: f64 = value.into();
     if wide.is_nan() {

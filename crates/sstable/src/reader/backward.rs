@@ -150,7 +150,12 @@ impl Reader {
 
     /// Decodes a block. `open` is the deletion at its start. Without `end`, decodes and consumes up
     /// to the end of the partition.
-    async fn decode_block(&mut self, start: u64, end: Option<u64>, mut open: Tombstone) -> Result<Vec<BlockItem>, Error> {
+    async fn decode_block(
+        &mut self,
+        start: u64,
+        end: Option<u64>,
+        mut open: Tombstone,
+    ) -> Result<Vec<BlockItem>, Error> {
         let Some(layout) = self.layout.clone() else { unreachable!("it was made first") };
         self.stream.seek(start);
         if let Some(end) = end {

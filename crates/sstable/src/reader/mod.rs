@@ -4,6 +4,14 @@
 //! large partition are wanted, or rows in descending order, it uses the blocks of the promoted
 //! index. It outputs about 32 KiB of fragments at a time, and never waits while the chunks it needs
 //! are cached. A `fill` that is dropped loses nothing: the next one resumes.
+//!
+//! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or the reader's
+//! `window`. Adjacent chunks are read together.
+//!
+//! Sequential readers start with larger reads, and read the next window while they decode the
+//! current one. Readers of class [`IoClass::Foreground`] have up to four windows in progress after
+//! a while, within the shard's limit for reads ahead. That is twice a large page, so that the disk
+//! works while pages are sent.
 
 mod backward;
 mod batch;
@@ -14,7 +22,7 @@ pub(crate) mod stream;
 use crate::data::layout::Layout;
 use crate::data::{self, Head, flags};
 use crate::error::Error;
-use crate::index::{IndexEntry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::input::Fault;
 use crate::large_reads::{LARGE, ReadId};
 use crate::promoted::Promoted;

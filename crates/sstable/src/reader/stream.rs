@@ -4,15 +4,7 @@
 //! Chunks that come from disk together are decompressed into one buffer. The cache gets slices of
 //! the buffer, and the buffer itself becomes the window. Where an unfiltered crosses from one
 //! buffer to the next, only its pieces are joined. Readers that may not fill the cache decompress
-//! into one buffer after another.
-//!
-//! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or the reader's
-//! `window`. Adjacent chunks are read together.
-//!
-//! Sequential readers start with larger reads, and read the next window while they decode the
-//! current one. Readers of class [`IoClass::Foreground`] have up to four windows in progress after
-//! a while, within the shard's limit for reads ahead. That is twice a large page, so that the disk
-//! works while pages are sent.
+//! into one buffer after another. The sizes of reads are described in [`super`].
 
 use super::{LARGEST_WINDOW, ReadOptions};
 use crate::cache::{Kind, ReadAheadReservation};
@@ -498,9 +490,8 @@ impl Stream {
         &stored.bytes[range]
     }
 
-    /// Decompresses chunks from `n` on, before `end`: as many as are decompressed at once, at least
-    /// one. An error in a later chunk is reported when that chunk is needed, because the chunks
-    /// before it are intact and may suffice.
+    /// Decompresses chunks from `n` on, before `end`: at least one, about [`DECODE_AHEAD`] bytes.
+    /// Reports an error in a later chunk when that chunk is needed: those before it are intact.
     fn decode_together(&self, n: u64, end: u64, stored: &Stored) -> Result<Bytes, Error> {
         let length = self.table.chunk_length();
         let mut out = Vec::with_capacity(((end - n) as usize * length).min(DECODE_AHEAD.max(length)));
@@ -574,8 +565,7 @@ impl Stream {
         }
     }
 
-    /// The unread bytes in a buffer of their own, to which chunk `n` is appended next. If there are
-    /// none, moves the window to the start of that chunk.
+    /// The unread bytes in a buffer for chunk `n`. Without any, moves the window to its start.
     fn take_rest(&mut self, n: u64) -> Vec<u8> {
         let place = self.position();
         if self.rest().is_empty() {

@@ -1,9 +1,9 @@
 //! The cost of a page inside the server: one partition is written as the case says, and read page
 //! by page from the caches.
 //!
-//! The partition has `rows` rows of `value` bytes, distributed over `sstables` sstables so that
-//! each page needs all of them, and `tombstones` range tombstones before its first row. Each query
-//! is read for `pages` pages, or to its end.
+//! The partition has `rows` rows of `value` bytes, and `tombstones` range tombstones before its
+//! first row. The rows are distributed over `sstables` sstables so that each page needs all of
+//! them. Each query is read for `pages` pages, or to its end.
 
 use crate::harness::{Harness, MEMORY, page_frame};
 use cql::AnswerKind;

@@ -106,7 +106,7 @@ fn typed(row: &BTreeMap<String, Vec<u8>>) -> Result<(i32, SeenRow), String> {
     if let Some(filler) = row.get("filler")
         && (filler.len() >= LONGEST_FILLER || filler.iter().any(|byte| *byte != b'x'))
     {
-        return Err(format!("partition {pk}: a filler that nobody wrote"));
+        return Err(format!("partition {pk}: a filler that was never written"));
     }
     let pairs = numbers("m");
     Ok((

@@ -175,7 +175,7 @@ impl Scenario {
             oracle.saved(number);
         }
         let at = self.world.wall_micros();
-        self.shared.tell(|| format!("{at} it is over, in order: {in_order}, with power: {power}"));
+        self.shared.tell(|| format!("{at} the incarnation has ended, stopped: {in_order}, with power: {power}"));
         if power { oracle.killed(at) } else { oracle.power_lost(at) }
     }
 

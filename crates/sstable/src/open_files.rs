@@ -5,8 +5,8 @@
 //! thousands of sstables do not need thousands of descriptors, and files that are read often stay
 //! open. If the process still runs out of descriptors, half of the open files are closed.
 //!
-//! Invariant: an sstable whose files are removed from disk while a reader uses it is opened before
-//! that, and stays open ([`LazyFile::keep`]), because it could not be opened any more.
+//! Invariant: before the files of an sstable in use are removed from disk, they are opened, and
+//! stay open ([`LazyFile::keep`]). They could not be opened any more afterwards.
 
 use crate::error::Error;
 use bytes::Bytes;
@@ -74,7 +74,7 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
 }
 
 impl OpenFiles {
-    /// Allows `limit` open files, but at least [`LEAST_LIMIT`].
+    /// Allows `limit` open files, but at least `LEAST_LIMIT`.
     pub fn new(limit: usize) -> Rc<OpenFiles> {
         Rc::new(OpenFiles {
             limit: Cell::new(limit.max(LEAST_LIMIT)),
@@ -85,7 +85,7 @@ impl OpenFiles {
         })
     }
 
-    /// Allows [`USUAL_LIMIT`] open files.
+    /// Allows `USUAL_LIMIT` open files.
     pub fn usual() -> Rc<OpenFiles> {
         OpenFiles::new(USUAL_LIMIT)
     }

@@ -260,7 +260,7 @@ mod tests {
         let mut history = History::default();
         let (old, new) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
         let before = history.floors(ALL, 0);
-        assert_eq!(read(&mut history, &before, None), Ok(()), "nobody has been told of anything");
+        assert_eq!(read(&mut history, &before, None), Ok(()), "no write was acknowledged");
         history.acknowledged(new, ALL);
         assert_eq!(read(&mut history, &before, Some(old)), Ok(()), "it began before");
         let floors = history.floors(ALL, 0).of(Some(PLACE.0));
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(read(&mut history, &floors, Some(again)), Ok(()), "it may have been done");
         history.refused(again);
         assert!(read(&mut history, &floors, Some(again)).is_err(), "it was refused");
-        assert!(read(&mut history, &floors, Some(77)).is_err(), "nobody wrote it");
+        assert!(read(&mut history, &floors, Some(77)).is_err(), "it was never written");
     }
 
     #[test]

@@ -108,7 +108,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         // A statement may wait a minute for a majority. Clients do not delay a stop for longer than
         // the server waits.
         if rt::time::timeout(Duration::from_secs(10), task).await.is_err() {
-            shared.tell(|| format!("node {node} stops without having answered everybody"));
+            shared.tell(|| format!("node {node} stops before all statements were answered"));
         }
     }
 }

@@ -2,10 +2,10 @@
 //! and faults.
 //!
 //! A table has rows that are written once and stay, and rows that are written and deleted. Any
-//! client with time begins a query, or reads the next page of a query that a client of any node has
-//! left, with the paging state of its last page. If a page fails, another client requests it again
-//! with the same state. At the end of a query, each row that stays was seen exactly once, and all
-//! rows came in order.
+//! client with time begins a query, or reads the next page of one. A client of another node may
+//! have read the pages before and left the paging state. If a page fails, another client requests
+//! it again with the same state. At the end of a query, each row that stays was seen exactly once,
+//! and all rows came in order.
 
 use super::client::Failed;
 use super::shared::Shared;

@@ -74,7 +74,7 @@ impl SchemaOracle {
             }
         }
         match found.iter().find(|name| !self.tables.contains_key(*name)) {
-            Some(name) => Err(format!("nobody has made table {name}")),
+            Some(name) => Err(format!("table {name} was never created")),
             None => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
 //! The trials: kinds of clusters with their faults, each for any number of seeds.
 //!
 //! Each trial checks that writes acknowledged at QUORUM are read at QUORUM, that deleted data does
-//! not return, that pages are exact, and that all nodes agree at the end. `tests/seeds.rs` runs all
-//! trials with many seeds.
+//! not return, and that pages are exact. At the end, all nodes must agree. `tests/seeds.rs` runs
+//! all trials with many seeds.
 
 use super::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, FaultProfile, NETWORK, PEACE, POWER};
 use super::shared::Plan;

@@ -2,7 +2,7 @@
 //!
 //! Writes that were acknowledged before a TRUNCATE began are gone once it is acknowledged. Writes
 //! that began after it exist. Writes that ran at the same time may exist or not. A TRUNCATE that
-//! failed may take effect for a while ([`LINGERS`]).
+//! failed may take effect for a while (`LINGERS`).
 //!
 //! Checkers: `no_resurrection` for truncated writes; `acked_writes_survive` and `reads_are_merged`
 //! for the others.
@@ -145,7 +145,7 @@ impl Truncations {
             };
         };
         let Some(write) = self.writes.get(&number).filter(|write| write.key == key && write.end != End::Never) else {
-            return Err(format!("no_resurrection is broken: key {key} shows {number}, which nobody wrote"));
+            return Err(format!("no_resurrection is broken: key {key} shows {number}, which was never written"));
         };
         let erased = self.all.iter().any(|one| {
             matches!((write.end, one.end), (End::Done(written), End::Done(gone)) if written < one.begun && gone < reading.0)

@@ -134,5 +134,5 @@ fn a_promise_that_is_not_kept_is_noticed() {
             noticed += u32::from(matches!(scenario.run(1, End::Stop), Progress::Broken(_)));
         }
     }
-    assert!(noticed > 0, "no write of the last period was ever lost, or nobody noticed");
+    assert!(noticed > 0, "no write of the last period was ever lost, or the checker missed it");
 }

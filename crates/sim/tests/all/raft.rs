@@ -386,7 +386,7 @@ fn run(seed: u64, nodes: usize, time: Duration) -> (u64, [u64; 4]) {
     let before = cluster.history.acknowledged.get();
     world.run_for(Duration::from_secs(3));
     let after = cluster.history.acknowledged.get();
-    assert!(after > before, "nothing goes on after all is well again (seed {seed})");
+    assert!(after > before, "no progress after the repair (seed {seed})");
     cluster.quiet.set(true);
     world.run_for(Duration::from_secs(5));
     let history = &cluster.history;
@@ -467,7 +467,7 @@ fn a_lost_leader_is_replaced() {
         cluster.groups.borrow_mut().remove(&leading);
         world.crash(&name(leading));
         world.run_for(Duration::from_secs(5));
-        assert!(cluster.history.acknowledged.get() > before, "nobody took over within five seconds (seed {seed})");
+        assert!(cluster.history.acknowledged.get() > before, "no new leader within five seconds (seed {seed})");
         world.bounce(&name(leading));
         world.run_for(Duration::from_secs(5));
         let applied = cluster.history.applied.borrow().len();
@@ -511,7 +511,7 @@ fn agree(mut world: World, cluster: &Cluster) {
     let before = cluster.history.acknowledged.get();
     gathered(&mut world, cluster);
     world.run_for(Duration::from_secs(3));
-    assert!(cluster.history.acknowledged.get() > before, "nothing goes on (seed {})", world.seed());
+    assert!(cluster.history.acknowledged.get() > before, "no progress (seed {})", world.seed());
     cluster.quiet.set(true);
     world.run_for(Duration::from_secs(2));
     let applied = cluster.history.applied.borrow().len();

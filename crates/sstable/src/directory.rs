@@ -64,7 +64,9 @@ pub(crate) async fn remove_files(place: &SstablePath) {
         match rt::fs::remove_file(&path).await {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start")
+            }
         }
     }
 }

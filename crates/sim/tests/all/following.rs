@@ -63,7 +63,7 @@ fn config(auto_snapshot: bool) -> StackConfig {
 }
 
 /// Runs a node with two shards until `main`, which runs on shard 0, ends. Then kills the node.
-fn live<F>(
+fn run_node<F>(
     world: &mut World,
     disk: &Disk,
     auto_snapshot: bool,
@@ -323,7 +323,7 @@ async fn set_up(shared: Rc<Shared>) -> Result<(), String> {
 
 fn new_node(seed: u64, auto_snapshot: bool) -> (World, Disk, Rc<Shared>) {
     let (mut world, disk, shared) = (World::new(seed), Disk::new(seed), Rc::new(Shared::default()));
-    live(&mut world, &disk, auto_snapshot, set_up, &shared);
+    run_node(&mut world, &disk, auto_snapshot, set_up, &shared);
     (world, disk, shared)
 }
 
@@ -335,12 +335,12 @@ fn every_change_is_carried_out_whatever_operation_is_refused() {
             for part in 0..3u128 {
                 let (own, of) = (disk.clone(), part * 8..part * 8 + 8);
                 let main = move |shared| rounds(own.clone(), refusal, of.clone(), times, shared);
-                live(&mut world, &disk, auto_snapshot, main, &shared);
+                run_node(&mut world, &disk, auto_snapshot, main, &shared);
                 if part == 1 {
                     disk.set_unsynced(Unsynced::Lost);
                     disk.lose_power();
                 }
-                live(&mut world, &disk, auto_snapshot, restarted, &shared);
+                run_node(&mut world, &disk, auto_snapshot, restarted, &shared);
             }
             let refused = shared.refused.get();
             println!("{refusal:?}, {times} at a time: {refused} operations refused");
@@ -403,8 +403,8 @@ fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
                 Ok(())
             }
         };
-        live(&mut world, &disk, false, main, &shared);
-        live(&mut world, &disk, false, restarted, &shared);
+        run_node(&mut world, &disk, false, main, &shared);
+        run_node(&mut world, &disk, false, restarted, &shared);
     }
 }
 
@@ -437,8 +437,8 @@ fn a_drop_does_not_wait_for_the_disk() {
                 Ok(())
             }
         };
-        live(&mut world, &disk, false, main, &shared);
-        live(&mut world, &disk, false, restarted, &shared);
+        run_node(&mut world, &disk, false, main, &shared);
+        run_node(&mut world, &disk, false, restarted, &shared);
     }
 }
 
@@ -471,8 +471,8 @@ fn a_drop_while_another_removal_is_repeated_leaves_nothing_behind() {
             Ok(())
         }
     };
-    live(&mut world, &disk, false, main, &shared);
-    live(&mut world, &disk, false, restarted, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, restarted, &shared);
 }
 
 /// A table is dropped, its files cannot be removed, and a new table gets its id and any name. The
@@ -517,16 +517,16 @@ fn a_late_removal_leaves_a_new_table_with_the_same_id_alone() {
                     Ok(())
                 }
             };
-            live(&mut world, &disk, false, main, &shared);
+            run_node(&mut world, &disk, false, main, &shared);
             let again = move |shared: Rc<Shared>| async move {
                 restarted(shared).await?;
                 let rows = sim::reads::count(&format!("SELECT k FROM q.{name}")).await?;
                 if rows == 10 { Ok(()) } else { Err(format!("{refusal:?}, {name}: {rows} rows after a restart")) }
             };
-            live(&mut world, &disk, false, again, &shared);
+            run_node(&mut world, &disk, false, again, &shared);
             disk.set_unsynced(Unsynced::Lost);
             disk.lose_power();
-            live(&mut world, &disk, false, again, &shared);
+            run_node(&mut world, &disk, false, again, &shared);
         }
     }
 }
@@ -552,12 +552,12 @@ fn a_node_that_cannot_follow_ends() {
             Ok(())
         }
     };
-    live(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
     let now_there = |_| async {
         let tables = known().await?.2;
         if tables.contains("q.t") { Ok(()) } else { Err(format!("there are {tables:?}")) }
     };
-    live(&mut world, &disk, false, now_there, &shared);
+    run_node(&mut world, &disk, false, now_there, &shared);
 }
 
 /// The log is truncated, and snapshots of it are made, while each file operation in its directory
@@ -587,8 +587,8 @@ fn the_log_is_cut_without_descriptors() {
             Ok(())
         }
     };
-    live(&mut world, &disk, false, main, &shared);
-    live(&mut world, &disk, false, restarted, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, restarted, &shared);
 }
 
 /// A change that exceeds a limit is refused by every node, and by a start.
@@ -610,8 +610,8 @@ fn a_change_that_does_not_fit_is_refused_now_and_after_a_restart() {
         shared.acknowledged.replace(Some(known().await?));
         Ok(())
     };
-    live(&mut world, &disk, false, main, &shared);
-    live(&mut world, &disk, false, restarted, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, restarted, &shared);
 }
 
 /// Three nodes whose disks fail in turn, while tables are created, dropped and truncated and

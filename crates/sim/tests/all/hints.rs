@@ -105,7 +105,7 @@ async fn run(known: &RefCell<Known>) {
 #[test]
 fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
     let whole = Disk::new(1);
-    rt::sim::block_on(1, &whole, live(&RefCell::default()));
+    rt::sim::block_on(1, &whole, run(&RefCell::default()));
     let writes = whole.writes();
     assert!(writes > 50, "{writes} writes");
     for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Torn] {
@@ -113,7 +113,7 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
             let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
             disk.set_unsynced(unsynced);
             disk.power_loss_at_write(n);
-            rt::sim::run(1, &disk, live(&known)).expect_err("it is killed");
+            rt::sim::run(1, &disk, run(&known)).expect_err("it is killed");
             disk.no_power_loss();
             let (corrupted, noted) = rt::sim::block_on(1, &disk, async {
                 let hints = open().await;

@@ -411,7 +411,7 @@ fn raft_safety_and_schema_agrees() {
     let several = seeds.end - seeds.start > 1;
     for seed in seeds {
         let nodes = [3, 3, 5][seed as usize % 3];
-        let (_, counts) = live(seed, nodes, Duration::from_secs(25));
+        let (_, counts) = run(seed, nodes, Duration::from_secs(25));
         for (sum, count) in sum.iter_mut().zip(counts) {
             *sum += count;
         }
@@ -422,7 +422,7 @@ fn raft_safety_and_schema_agrees() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let once = || live(77, 3, Duration::from_secs(10));
+    let once = || run(77, 3, Duration::from_secs(10));
     assert_eq!(once(), once());
 }
 

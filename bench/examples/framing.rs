@@ -2,11 +2,13 @@
 //!
 //!     framing ADDRESS PID [BATCHES [CERTIFICATE]]         (`make bench-protocol` runs it)
 //!
-//! Sends the same prepared point reads, point writes and reads of large pages in each way, in rounds that take turns, and
-//! prints for each case the server's CPU time per operation as JSON, with the ratio to version 4 (the least of the
-//! rounds of each, so that what else the machine does counts less). `v5-single` has each request in a segment of its own, as
-//! the Python drivers send them, `v5` those of a batch in one, as others do; `v5-lz4` compresses besides. With the root
-//! CERTIFICATE of the node's own, `v4-tls` and `v5-tls` go through port 9142, and handshakes are measured, whole ones and resumed ones.
+//! Sends the same prepared point reads, point writes and reads of large pages in each way, in
+//! rounds that take turns, and prints for each case the server's CPU time per operation as JSON,
+//! with the ratio to version 4 (the least of the rounds of each, so that what else the machine does
+//! counts less). `v5-single` has each request in a segment of its own, as the Python drivers send
+//! them, `v5` those of a batch in one, as others do; `v5-lz4` compresses besides. With the root
+//! CERTIFICATE of the node's own, `v4-tls` and `v5-tls` go through port 9142, and handshakes are
+//! measured, whole ones and resumed ones.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -199,7 +201,8 @@ impl Speaker {
     fn prepare(&mut self, text: &str) -> Vec<u8> {
         let flags: &[u8] = if self.way.form.is_some() { &[0; 4] } else { &[] };
         let prepared = self.ask(0x09, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes(), flags].concat());
-        // The statement's id, in version 5 that of its result's metadata too; LOCAL_ONE; values, no metadata.
+        // The statement's id, in version 5 that of its result's metadata too; LOCAL_ONE; values, no
+        // metadata.
         match self.way.form {
             None => [&prepared[4..22], &[0, 10, 3]].concat(),
             Some(_) => [&prepared[4..40], &[0, 10, 0, 0, 0, 3]].concat(),
@@ -270,7 +273,8 @@ fn run(speakers: &mut [Speaker], pid: &str, case: &str, statement: &str, batches
     (cpu(pid) - before) as f64 / (batches * batch * speakers.len()) as f64
 }
 
-/// What a connection costs up to the answer to STARTUP: in the clear, with a whole handshake, with a resumed one.
+/// What a connection costs up to the answer to STARTUP: in the clear, with a whole handshake, with
+/// a resumed one.
 fn handshakes(address: &str, pid: &str, root: &String) {
     let remembering = Node::new(address, Some(root));
     for (name, encrypted, resumed) in [("plain", false, false), ("tls-whole", true, false), ("tls-resumed", true, true)]

@@ -1,12 +1,14 @@
-//! What clients of some nodes get of a cluster, moment by moment, at a rate that does not wait for answers (open loop).
+//! What clients of some nodes get of a cluster, moment by moment, at a rate that does not wait for
+//! answers (open loop).
 //!
 //!     quorum COORDINATORS RATE SECONDS        (`make bench-cluster` runs it)
 //!
-//! COORDINATORS are addresses with commas between them: only these are connected to, as by clients that know of no other node. Prepared
-//! point reads and writes at QUORUM take turns, RATE of both a second together, each at its time whatever became of those before. A request
-//! counts as good if it is answered without an error within 500 ms of the time at which it was due. Prints one line of JSON: the wall clock
-//! at the start in milliseconds, and for each tenth of a second how many became good, late or failed; `unsent` found all streams of its
-//! connection waiting.
+//! COORDINATORS are addresses with commas between them: only these are connected to, as by clients
+//! that know of no other node. Prepared point reads and writes at QUORUM take turns, RATE of both a
+//! second together, each at its time whatever became of those before. A request counts as good if
+//! it is answered without an error within 500 ms of the time at which it was due. Prints one line
+//! of JSON: the wall clock at the start in milliseconds, and for each tenth of a second how many
+//! became good, late or failed; `unsent` found all streams of its connection waiting.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -114,7 +116,8 @@ fn execute(id: &[u8], values: &[&[u8]]) -> Vec<u8> {
     body
 }
 
-/// One connection: its requests go out at their times from one thread, answers are taken by another.
+/// One connection: its requests go out at their times from one thread, answers are taken by
+/// another.
 struct Lane {
     /// When what waits under each stream was due, in nanoseconds since the start.
     due: Vec<AtomicU64>,

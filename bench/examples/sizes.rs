@@ -1,4 +1,5 @@
-//! Sizes of what a request holds while it waits, in bytes: a future that grows is copied and allocated.
+//! Sizes of what a request holds while it waits, in bytes: a future that grows is copied and
+//! allocated.
 fn main() {
     println!("engine::Reader {}", size_of::<engine::Reader>());
     println!("replica::ReadCommand {}", size_of::<replica::ReadCommand>());

@@ -1,9 +1,10 @@
-//! What statements cost before they run: parsing typical ones, and preparing and executing very many different ones.
+//! What statements cost before they run: parsing typical ones, and preparing and executing very
+//! many different ones.
 //!
 //!     statements ADDRESS [COUNT]         (`make bench-protocol` runs it)
 //!
-//! Parsing happens in this process; COUNT (100,000) different statements are prepared and executed once each on the node at the address, on one
-//! connection, one after the other. Prints JSON.
+//! Parsing happens in this process; COUNT (100,000) different statements are prepared and executed
+//! once each on the node at the address, on one connection, one after the other. Prints JSON.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,10 +1,10 @@
-//! An allocator that counts, so that a regression is seen as a number and not as a time.
+//! A counting allocator, so that a regression shows as a number and not as a time.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts what goes through to mimalloc.
+/// Counts the allocations, and passes them to mimalloc.
 pub struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! A node of one shard in this thread, asked in frames.
+//! A node of one shard in this thread, which serves requests frame by frame.
 
 use bytes::Bytes;
 use cql::api::{ClientState, QueryParams};
@@ -14,9 +14,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The node's memory, bytes.
+/// The memory of the node, in bytes.
 pub const MEMORY: usize = 512 << 20;
-/// The longest frame.
+/// The longest frame, in bytes.
 const MAX_FRAME: usize = 16 << 20;
 
 /// The node and its one client.
@@ -32,7 +32,7 @@ impl Harness {
         Harness::start_with(dir, replica::ReplicaConfig::with_memory(MEMORY)).await
     }
 
-    /// A node on `dir` whose replica is bounded so.
+    /// A node on `dir` with this configuration of its replica.
     pub async fn start_with(dir: &Path, replica: replica::ReplicaConfig) -> Harness {
         let mut config = StackConfig {
             sync: SyncMode::Periodic { period: Duration::from_secs(10) },
@@ -67,12 +67,13 @@ impl Harness {
         self.processor.prepare(&self.client, text, None).await.unwrap_or_else(|error| panic!("{text}: {error}")).id
     }
 
-    /// Bytes of the future of one request.
+    /// The size of the future of one request, in bytes.
     pub fn request_size(&self) -> usize {
         size_of_val(&self.processor.execute(&self.client, &[0; 16], &QueryParams::default()))
     }
 
-    /// One request from its frame's bytes to its answer's bytes in `out`. Gives the answer too.
+    /// Serves one request, from the bytes of its frame to the bytes of its answer in `out`. Returns
+    /// the answer too.
     #[inline(never)]
     pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) -> Answer {
         let next = frames.borrow_mut().take_next();
@@ -104,7 +105,7 @@ pub fn page_frame(
     let mut body = Vec::new();
     body.extend_from_slice(&16u16.to_be_bytes());
     body.extend_from_slice(id);
-    // LOCAL_ONE; values, skip metadata.
+    // LOCAL_ONE; flags: values, skip metadata.
     body.extend_from_slice(&10u16.to_be_bytes());
     body.push(0x01 | 0x02 | u8::from(page_size.is_some()) << 2 | u8::from(paging_state.is_some()) << 3);
     body.extend_from_slice(&(values.len() as u16).to_be_bytes());

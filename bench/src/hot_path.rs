@@ -1,13 +1,15 @@
-//! The cost of a prepared point read and a prepared one-row write inside the server, from decoded frame to encoded answer.
+//! The cost of a prepared point read and a prepared one-row write inside the server, from the
+//! decoded frame to the encoded answer.
 //!
-//!     hot-path CASE COUNT               prints allocations an operation as JSON; under callgrind, instructions come from the
-//!                                       difference of two counts
-//!     hot-path page NAME=VALUE...       the same for pages of one partition; the names are the fields of `paging::Case`
-//!                                       (`bench/paging` runs them under callgrind)
+//!     hot-path CASE COUNT           prints the allocations of an operation as JSON; callgrind
+//!                                   gives instructions by the difference of two counts
+//!     hot-path page NAME=VALUE...   the same for pages of one partition; the names are the fields
+//!                                   of `paging::Case` (`bench/paging` runs it under callgrind)
 //!
-//! Cases: `write`; `read`, of a row in the memtable; `cached`, of one in the cache of rows; `clustered`, of one in the cache of sstable
-//! pages, by partition and clustering key. 32 are under way at a time, as when a connection delivers a batch. A row has a bigint key
-//! and a 200 byte blob.
+//! Cases: `write`; `read` of a row in the memtable; `cached`, of a row in the row cache;
+//! `clustered`, of a row in the page cache, by partition key and clustering key. 32 requests are in
+//! progress at a time, as when a connection delivers a batch. A row has a bigint key and a 200 byte
+//! blob.
 
 use bench::harness::{Harness, execute_frame};
 use bench::paging::{self, Case};
@@ -102,11 +104,12 @@ fn main() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Long-lived futures that serve one request after the other, as the workers of a connection do: what a request costs is in the
-/// figures, and not what it costs to make and move futures.
+/// Long-lived futures, each of which serves one request after the other, as the workers of a
+/// connection do. So the figures have the cost of a request, and not that of creating and moving
+/// futures.
 struct Workers<'a> {
     each: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
-    /// Requests that nobody took yet, and those that are not answered.
+    /// The number of requests that no worker has taken yet, and of those without an answer.
     waiting: Rc<Cell<u64>>,
     unanswered: Rc<Cell<u64>>,
 }
@@ -144,7 +147,7 @@ impl<'a> Workers<'a> {
     }
 }
 
-/// The case that the arguments describe, over a plain one.
+/// The case with the fields that the arguments set.
 fn case_of(arguments: impl Iterator<Item = String>) -> Case {
     let mut case = Case {
         rows: 10_000,

@@ -1,7 +1,7 @@
 //! Measurements inside one process: a node of one shard without ports, driven frame by frame.
 //!
-//! Side-by-side measurements of whole processes are the scripts beside this crate (`make bench-one-node`, `make bench-paging`,
-//! `make bench-storage`).
+//! Measurements of complete processes beside other databases are the scripts beside this crate
+//! (`make bench-one-node`, `make bench-paging`, `make bench-storage`).
 
 pub mod allocations;
 pub mod harness;

@@ -1,7 +1,9 @@
-//! What a page of a partition costs inside the server: one partition, made as told, read page by page from the caches.
+//! The cost of a page inside the server: one partition is written as the case says, and read page
+//! by page from the caches.
 //!
-//! The partition has `rows` rows of `value` bytes, dealt out to `sstables` sstables so that each page needs all of them, and
-//! `tombstones` range deletions before its first row. Each query is read up to `pages` pages, or to its end.
+//! The partition has `rows` rows of `value` bytes, and `tombstones` range tombstones before its
+//! first row. The rows are distributed over `sstables` sstables so that each page needs all of
+//! them. Each query is read for `pages` pages, or to its end.
 
 use crate::harness::{Harness, MEMORY, page_frame};
 use cql::AnswerKind;
@@ -12,7 +14,7 @@ use server::protocol::outbox::Outbox;
 use std::cell::RefCell;
 use std::path::Path;
 
-/// What is measured.
+/// The case to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// Rows of the partition.
@@ -21,38 +23,38 @@ pub struct Case {
     pub value: usize,
     /// Sstables over which the rows are spread.
     pub sstables: u32,
-    /// Range deletions before the first row.
+    /// Range tombstones before the first row.
     pub tombstones: u32,
     /// Rows of a page.
     pub page_size: i32,
-    /// Pages of a query that are read; 0 for all.
+    /// The pages of a query that are read; 0 for all.
     pub pages: u64,
-    /// How many times it is queried, after once to fill the caches.
+    /// The number of queries, after one that fills the caches.
     pub queries: u64,
-    /// Without the cache of queriers.
+    /// Whether the querier cache is off.
     pub stateless: bool,
-    /// Against the table's order.
+    /// Whether rows are read in descending order.
     pub reversed: bool,
 }
 
-/// What was counted, the first query left out.
+/// The counts, without the first query.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counted {
     /// Pages.
     pub pages: u64,
     /// Rows.
     pub rows: u64,
-    /// Pages of sstable indexes read, from the cache or not, by first pages.
+    /// Index pages of sstables that first pages requested, cached or not.
     pub first_index_reads: u64,
-    /// The same by later pages.
+    /// The same for later pages.
     pub later_index_reads: u64,
-    /// Later pages that looked for a kept reader.
+    /// Later pages that looked for a querier.
     pub lookups: u64,
-    /// Those that went on with it.
+    /// Later pages that resumed a querier.
     pub reused: u64,
     /// Allocations.
     pub allocations: u64,
-    /// Nanoseconds of the wall clock.
+    /// Nanoseconds of wall-clock time.
     pub nanos: u64,
 }
 

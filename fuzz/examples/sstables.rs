@@ -8,7 +8,7 @@ mod random;
 
 use fuzz::sstable_files::{bundle, host};
 use random::Size;
-use sstable::{Algorithm, Compression, Generation, Place, Writer, WriterOptions};
+use sstable::{Algorithm, Compression, Generation, SstablePath, Writer, WriterOptions};
 use std::path::Path;
 
 /// Fixtures that are small, each with something of its own.
@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
     let to = home.join("sstables");
     for name in FIXTURES {
         let dir = home.join(format!("../crates/sstable/tests/fixtures/cassandra-me-{name}"));
-        let (place, _) = Place::parse_name(&dir, "me-1-big-TOC.txt").expect("the name of a fixture");
+        let (place, _) = SstablePath::parse_name(&dir, "me-1-big-TOC.txt").expect("the name of a fixture");
         std::fs::write(to.join(name), bundle(&place, false)?)?;
     }
     for seed in 1..=6 {
@@ -34,7 +34,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-async fn write(dir: &Path, seed: u64) -> Place {
+async fn write(dir: &Path, seed: u64) -> SstablePath {
     let rng = &mut random::rng(seed);
     let schema = random::schema(rng, 4);
     let stream = random::stream(rng, &schema, Size { partitions: 4, rows: 12, value: 12 });
@@ -48,5 +48,5 @@ async fn write(dir: &Path, seed: u64) -> Place {
         writer.push(fragment).await.expect("written");
     }
     writer.finish(&[]).await.expect("finished").expect("not empty");
-    Place::new(dir, generation)
+    SstablePath::new(dir, generation)
 }

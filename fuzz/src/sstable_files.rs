@@ -13,7 +13,7 @@ use model::HostId;
 use model::fragment::Fragment;
 use model::range::{PartitionRange, RowRange, Slice};
 use sstable::contents::IndexWalk;
-use sstable::{Component, PageCache, Place, ReadOptions, Sstable};
+use sstable::{Component, PageCache, ReadOptions, Sstable, SstablePath};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -50,7 +50,7 @@ const MOST_STEPS: usize = 8;
 
 /// The components of an sstable as one run of bytes, each with its place in `Component::ALL` and its length before it; without their
 /// checksums unless `checksums`.
-pub fn bundle(place: &Place, checksums: bool) -> std::io::Result<Vec<u8>> {
+pub fn bundle(place: &SstablePath, checksums: bool) -> std::io::Result<Vec<u8>> {
     let mut out = Vec::new();
     for (at, component) in Component::ALL.into_iter().enumerate() {
         let is_checksum = matches!(component, Component::Crc | Component::Digest | Component::Checksums);
@@ -116,14 +116,14 @@ pub fn run(script: &[u8]) {
         damage(&mut files[file].1, step);
     }
     let scratch = Scratch::new();
-    let Some((place, _)) = Place::parse_name(&scratch.0, "me-1-big-TOC.txt") else { return };
+    let Some((place, _)) = SstablePath::parse_name(&scratch.0, "me-1-big-TOC.txt") else { return };
     for (component, body) in &files {
         std::fs::write(place.path(*component), body).expect("a scratch file can be written");
     }
     rt::block_on(async { read_all(&place).await });
 }
 
-async fn read_all(place: &Place) {
+async fn read_all(place: &SstablePath) {
     let cache = PageCache::new(1 << 20);
     let Ok(sstable) = Sstable::open_at(place, &cache).await else { return };
     let schema = sstable.header_schema("ks", "t");

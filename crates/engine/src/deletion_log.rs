@@ -20,7 +20,7 @@
 use crate::sealed::{self, Unsealed};
 use rt::fs;
 use serde::{Deserialize, Serialize};
-use sstable::{Component, Place, Version};
+use sstable::{Component, SstablePath, Version};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -261,7 +261,7 @@ fn is_unmarked_orphan(writer: LastWriter, sstable: &str, files: &[(&str, &str)])
 }
 
 async fn rebuild_toc(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
-    let Some((place, _)) = Place::parse_name(dir, &format!("{sstable}{TOC}")) else { return Ok(false) };
+    let Some((place, _)) = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")) else { return Ok(false) };
     let rebuilt = sstable::directory::rebuild_toc(&place).await;
     rebuilt.map_err(|error| DeletionLogError::Rebuild { path: place.path(Component::Data), error })
 }

@@ -14,7 +14,7 @@ use crate::open::remove_all;
 use crate::table::Table;
 use model::TableId;
 use model::schema::TableSchema;
-use sstable::{Component, Place};
+use sstable::{Component, SstablePath};
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -115,7 +115,7 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_removal(dir).await,
         Err(error) => return Err(EngineError::io(dir)(error)),
     };
-    let is_sealed = |name: &str| matches!(Place::parse_name(dir, name), Some((_, Component::Toc)));
+    let is_sealed = |name: &str| matches!(SstablePath::parse_name(dir, name), Some((_, Component::Toc)));
     if entries.iter().any(|entry| is_sealed(&entry.name)) {
         return Ok(());
     }

@@ -20,7 +20,7 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::task::Group;
 use rt::time::Duration;
-use sstable::{Algorithm, Component, Compression, Generation, LARGE, Place, Sstable, Writer, WriterOptions};
+use sstable::{Algorithm, Component, Compression, Generation, LARGE, Sstable, SstablePath, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -278,7 +278,7 @@ impl Output {
         engine: &Engine,
         table: &Table,
     ) -> Result<Option<Rc<Attached>>, EngineError> {
-        let place = Place::new(&self.dir, self.writer.generation());
+        let place = SstablePath::new(&self.dir, self.writer.generation());
         let sealed = self.seal(intervals, engine).await;
         if sealed.is_err()
             && let Err(error) = sstable::directory::remove(&place).await

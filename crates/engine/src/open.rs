@@ -16,7 +16,7 @@ use model::TableId;
 use model::key::DecoratedKey;
 use model::schema::TableSchema;
 use rt::ShardId;
-use sstable::{Component, Corrupt, Place, Sstable, Version, WriterOptions};
+use sstable::{Component, Corrupt, Sstable, SstablePath, Version, WriterOptions};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Prepared {
 #[derive(Clone, Debug, Default)]
 pub struct FoundSstables {
     /// The sealed ones that are not void.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<SstablePath>,
     /// The first and last key of those that could be opened. They never change: files are written once.
     pub(crate) keys: Vec<SstableKeys>,
     pub(crate) marks: Vec<(ShardId, Marks)>,
@@ -50,7 +50,7 @@ pub struct FoundSstables {
 /// The range that an sstable spans.
 #[derive(Clone, Debug)]
 pub struct SstableKeys {
-    pub(crate) place: Place,
+    pub(crate) place: SstablePath,
     pub(crate) first: DecoratedKey,
     pub(crate) last: DecoratedKey,
 }
@@ -111,7 +111,7 @@ impl Engine {
             if is_void(&opened.marks, &place) {
                 continue;
             }
-            let is_it = |other: &Place| other.generation == place.generation && *other == place;
+            let is_it = |other: &SstablePath| other.generation == place.generation && *other == place;
             let known = found.keys.iter().find(|known| is_it(&known.place));
             if known.is_some_and(|known| owner(tablets, &known.first, &known.last) == Ok(None)) {
                 continue;
@@ -215,7 +215,7 @@ fn owner(tablets: &[TabletRange], first: &DecoratedKey, last: &DecoratedKey) -> 
 }
 
 /// Whether a truncation made an sstable void.
-pub(crate) fn is_void(marks: &[(ShardId, Marks)], place: &Place) -> bool {
+pub(crate) fn is_void(marks: &[(ShardId, Marks)], place: &SstablePath) -> bool {
     let generation = place.generation.to_string();
     marks.iter().any(|(_, marks)| marks.void.contains(&generation))
 }
@@ -234,7 +234,7 @@ async fn is_absent(path: &Path) -> Result<bool, EngineError> {
 fn is_file(dir: &Path, entry: &rt::fs::DirEntry) -> bool {
     !entry.is_dir
         || is_name_of_marks(&entry.name)
-        || Place::parse_name(dir, &entry.name).is_some_and(|(_, component)| component == Component::Toc)
+        || SstablePath::parse_name(dir, &entry.name).is_some_and(|(_, component)| component == Component::Toc)
 }
 
 /// The names of the files in a directory; none if there is no such directory.
@@ -247,10 +247,10 @@ pub(crate) async fn names_in(dir: &Path) -> Result<Vec<String>, EngineError> {
 }
 
 /// The sealed sstables among the names of a directory.
-pub(crate) fn sealed_places(dir: &Path, names: &[String]) -> Vec<Place> {
+pub(crate) fn sealed_places(dir: &Path, names: &[String]) -> Vec<SstablePath> {
     names
         .iter()
-        .filter_map(|name| match Place::parse_name(dir, name)? {
+        .filter_map(|name| match SstablePath::parse_name(dir, name)? {
             (place, Component::Toc) => Some(place),
             _ => None,
         })
@@ -269,7 +269,7 @@ pub(crate) fn foreign_files(names: &[String]) -> BTreeMap<String, Vec<&str>> {
 }
 
 /// Removes sstables of a directory: those of our own format all or none, whatever happens.
-pub(crate) async fn remove_all(dir: &Path, places: &[Place]) -> Result<(), EngineError> {
+pub(crate) async fn remove_all(dir: &Path, places: &[SstablePath]) -> Result<(), EngineError> {
     let (own, foreign): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.version == Version::Me);
     if !own.is_empty() {
         let delete = own.iter().map(|place| place.generation.to_string()).collect();
@@ -281,7 +281,7 @@ pub(crate) async fn remove_all(dir: &Path, places: &[Place]) -> Result<(), Engin
     Ok(())
 }
 
-async fn is_sealed(place: &Place) -> bool {
+async fn is_sealed(place: &SstablePath) -> bool {
     rt::fs::exists(&place.path(Component::Toc)).await
 }
 

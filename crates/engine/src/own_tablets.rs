@@ -19,7 +19,7 @@ use crate::tablet::Tablet;
 use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
-use sstable::{Place, Sstable};
+use sstable::{Sstable, SstablePath};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -92,7 +92,7 @@ impl Engine {
 
     /// Removes the sealed sstables that lie within a range of which this node serves nothing.
     async fn remove_within(&self, dir: &Path, range: &PartitionRange) -> Result<usize, EngineError> {
-        let mut left: Vec<Place> = Vec::new();
+        let mut left: Vec<SstablePath> = Vec::new();
         for place in sealed_places(dir, &names_in(dir).await?) {
             match Sstable::open_at(&place, self.cache()).await {
                 Ok(sstable) if range.contains(sstable.first_key()) && range.contains(sstable.last_key()) => {

@@ -14,7 +14,7 @@ use crate::sstable_set::Attached;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::ShardId;
-use sstable::{Place, Sstable};
+use sstable::{Sstable, SstablePath};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(crate) struct Undisturbed {
     /// The sealed sstables that are not void.
-    pub places: Vec<Place>,
+    pub places: Vec<SstablePath>,
     /// By the shard that wrote them.
     pub marks: Vec<(ShardId, Marks)>,
 }
@@ -108,7 +108,7 @@ impl Engine {
         &self,
         schema: &Rc<TableSchema>,
         dir: &Path,
-        place: &Place,
+        place: &SstablePath,
         sstable: Rc<Sstable>,
         pieces: Vec<PartitionRange>,
     ) -> Result<(), EngineError> {

@@ -13,7 +13,7 @@ use crate::open::names_in;
 use crate::table::Table;
 use model::TableId;
 use model::schema::TableSchema;
-use sstable::{Component, Place};
+use sstable::{Component, SstablePath};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -69,7 +69,7 @@ impl Engine {
         // Without compactions nothing is unlinked while it is linked.
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
-        let places: Vec<Place> = table
+        let places: Vec<SstablePath> = table
             .tablets()
             .iter()
             .flat_map(|tablet| tablet.sstables().iter().map(|own| own.sstable.place().clone()).collect::<Vec<_>>())
@@ -82,7 +82,7 @@ impl Engine {
         &self,
         schema: &TableSchema,
         dir: &Path,
-        places: &[Place],
+        places: &[SstablePath],
         name: &str,
     ) -> Result<(), EngineError> {
         let to = dir.join(TABLE_SNAPSHOTS).join(name);
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Links sstables of a table's directory into a directory of its snapshots, durably.
-    async fn link_all(&self, dir: &Path, places: &[Place], to: &Path) -> Result<(), EngineError> {
+    async fn link_all(&self, dir: &Path, places: &[SstablePath], to: &Path) -> Result<(), EngineError> {
         rt::fs::create_dir_all(to).await.map_err(EngineError::io(to))?;
         let files = names_in(dir).await?;
         for place in places {
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Links all components of an sstable, its table of contents last.
-    async fn link(&self, files: &[String], place: &Place, to: &Path) -> Result<(), EngineError> {
+    async fn link(&self, files: &[String], place: &SstablePath, to: &Path) -> Result<(), EngineError> {
         let prefix = file_name(&place.path(Component::Toc)).replace(Component::Toc.name(), "");
         let mut own: Vec<&String> = files.iter().filter(|name| name.starts_with(&prefix)).collect();
         own.sort_by_key(|name| name.ends_with(Component::Toc.name()));

@@ -22,8 +22,8 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::task::Group;
 use sstable::{
-    Component, Corrupt, Generation, PageCache, Place, ReadOptions, Sstable, Unsealed, Version, Writer, WriterOptions,
-    unreadable_format,
+    Component, Corrupt, Generation, PageCache, ReadOptions, Sstable, SstablePath, Unsealed, Version, Writer,
+    WriterOptions, unreadable_format,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const READ: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGRO
 
 /// An sstable in an `upload` directory.
 #[derive(Clone, Debug)]
-pub struct Uploaded(Place);
+pub struct Uploaded(SstablePath);
 
 /// A copy of (a part of) an uploaded sstable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,9 +64,9 @@ impl Engine {
         rt::fs::create_dir_all(&dir).await.map_err(EngineError::io(&dir))?;
         let names = names_in(&dir).await?;
         // By all their files: an sstable without Data.db would be left out silently otherwise.
-        let mut sstables: BTreeMap<(Version, Generation), (Place, Vec<&str>)> = BTreeMap::new();
+        let mut sstables: BTreeMap<(Version, Generation), (SstablePath, Vec<&str>)> = BTreeMap::new();
         for name in &names {
-            match Place::of_file(&dir, name) {
+            match SstablePath::of_file(&dir, name) {
                 Some((place, component)) => {
                     let key = (place.version, place.generation);
                     sstables.entry(key).or_insert_with(|| (place, Vec::new())).1.push(component);
@@ -156,7 +156,7 @@ impl Engine {
                 let sstable = match Sstable::open(&table.dir, piece.generation, engine.cache()).await {
                     Ok(sstable) => sstable,
                     Err(error) => {
-                        let file = Place::new(&table.dir, piece.generation).path(Component::Data);
+                        let file = SstablePath::new(&table.dir, piece.generation).path(Component::Data);
                         let why = format!("it was loaded and cannot be opened, its table cannot be read: {error}");
                         table.unreadable.borrow_mut().push(file.clone());
                         table.missing.borrow_mut().get_or_insert(Rc::new(Corrupt { file, offset: 0, why }));
@@ -182,7 +182,7 @@ impl Engine {
     async fn copy_sstable(
         &self,
         table: &Table,
-        place: &Place,
+        place: &SstablePath,
         tablets: &[TabletRange],
         pieces: &mut Vec<LoadedPiece>,
     ) -> Result<(), EngineError> {
@@ -227,7 +227,7 @@ fn is_foreign(name: &str) -> bool {
 }
 
 /// Refuses an sstable that lacks its table of contents, or a file that is listed there.
-async fn check_whole(place: &Place, components: &[&str]) -> Result<(), EngineError> {
+async fn check_whole(place: &SstablePath, components: &[&str]) -> Result<(), EngineError> {
     let missing = |component: &str| EngineError::Upload {
         path: place.dir.join(place.file_name(component)),
         why: "the file is missing, its sstable is not whole".to_owned(),
@@ -318,7 +318,7 @@ async fn copy(
 
 async fn remove_pieces(dir: &Path, pieces: &[LoadedPiece]) {
     for piece in pieces {
-        if let Err(error) = sstable::directory::remove(&Place::new(dir, piece.generation)).await {
+        if let Err(error) = sstable::directory::remove(&SstablePath::new(dir, piece.generation)).await {
             tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable stays behind");
         }
     }

@@ -1,15 +1,19 @@
-//! Aggregates on their way over values: count, min, max, sum, avg.
+//! Aggregates: count, min, max, sum, avg.
 //!
-//! The values may be many and in several places: who has seen a part of them makes it a few bytes ([`Accumulator::part`]), and who asked
-//! puts the parts together. The result is that of all values at once; only sums of `float` and `double` depend, in their last digits, on
-//! the order in which they were added. The form of a part is fixed, for nodes of several releases put them together:
-//! of `count` an `i64`, big-endian; of `min` and `max` the value, null if there was none; of `sum` and `avg` a [`Total`].
+//! The values may be many and on several nodes. Each node reduces its values to a partial result of
+//! a few bytes ([`Accumulator::part`]), and the coordinator combines these. The result is that of
+//! all values together. Only sums of `float` and `double` depend, in their last digits, on the
+//! order of addition.
+//!
+//! The encoding of a partial result is fixed, because nodes of several releases exchange it. It is
+//! an `i64`, big-endian, for `count`; the value, or null if there was none, for `min` and `max`; a
+//! [`Total`] for `sum` and `avg`.
 
 use crate::total::{Total, TotalError};
 use crate::types::{CqlType, compare};
 use std::cmp::Ordering;
 
-/// What is computed.
+/// The function of an aggregate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AggregateKind {
@@ -19,24 +23,24 @@ pub enum AggregateKind {
     Min = 1,
     /// The greatest value.
     Max = 2,
-    /// The sum, of the values' own type.
+    /// The sum, in the type of the values.
     Sum = 3,
-    /// The mean, of the values' own type.
+    /// The mean, in the type of the values.
     Avg = 4,
 }
 
 impl AggregateKind {
-    /// All of them, in the order of their numbers.
+    /// All functions, in the order of their codes.
     pub const ALL: [AggregateKind; 5] =
         [AggregateKind::Count, AggregateKind::Min, AggregateKind::Max, AggregateKind::Sum, AggregateKind::Avg];
 
-    /// From the wire's number.
+    /// The function with this code in messages.
     pub fn from_code(code: u8) -> Option<AggregateKind> {
         AggregateKind::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 }
 
-/// An aggregate of the values so far.
+/// The aggregate of the values added so far.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Accumulator {
     kind: AggregateKind,
@@ -47,18 +51,18 @@ pub struct Accumulator {
 }
 
 impl Accumulator {
-    /// Before the first value, of this type.
+    /// An accumulator without values, for values of this type.
     pub fn new(kind: AggregateKind, ty: &CqlType) -> Self {
         let adds = matches!(kind, AggregateKind::Sum | AggregateKind::Avg);
         Accumulator { kind, ty: ty.clone(), count: 0, best: None, total: adds.then(|| Total::new(ty)) }
     }
 
-    /// So many rows of which nothing is looked at.
+    /// Counts `rows` rows without reading a value.
     pub fn add_rows(&mut self, rows: u64) {
         self.count = self.count.saturating_add_unsigned(rows);
     }
 
-    /// One value, serialised, that is not null.
+    /// Adds one serialised value that is not null.
     pub fn add(&mut self, value: &[u8]) -> Result<(), TotalError> {
         self.count += 1;
         self.take_best(value);
@@ -84,7 +88,8 @@ impl Accumulator {
         }
     }
 
-    /// What was seen, for [`Accumulator::add_part`] of another one of the same kind and type.
+    /// The partial result, for [`Accumulator::add_part`] of an accumulator of the same function and
+    /// type.
     pub fn part(self) -> Option<Vec<u8>> {
         match (self.kind, self.total) {
             (AggregateKind::Min | AggregateKind::Max, _) => self.best,
@@ -93,7 +98,7 @@ impl Accumulator {
         }
     }
 
-    /// Takes in what another one has seen.
+    /// Adds the partial result of another accumulator.
     pub fn add_part(&mut self, part: Option<&[u8]>) -> Result<(), TotalError> {
         let malformed = || TotalError::Malformed("a part of an aggregate is malformed".into());
         match (self.kind, &mut self.total) {

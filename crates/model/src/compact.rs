@@ -1,4 +1,5 @@
-//! What deletions and time leave of merged data: for readers ([`live_cells`]), and for compaction and repair ([`Compactor`]).
+//! The rules of deletion and expiry for merged data: for readers ([`live_cells`]), and for
+//! compaction and repair ([`Compactor`]).
 
 use crate::fragment::Fragment;
 use crate::id::ColumnId;
@@ -6,7 +7,8 @@ use crate::row::{Cell, Cells, Marker, Row, RowBuilder, State};
 use crate::schema::TableSchema;
 use crate::time::{Seconds, Timestamp, Tombstone};
 
-/// The deletion that covers a place in a stream: the partition's, or an open range's if that is stronger.
+/// The deletion that covers a position in a stream: that of the partition, or that of an open range
+/// if it is stronger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cover {
     partition: Tombstone,
@@ -19,22 +21,22 @@ impl Cover {
         *self = Cover { partition, range: Tombstone::LIVE };
     }
 
-    /// The open range deletion changes.
+    /// The open range tombstone changes.
     pub fn change(&mut self, range: Tombstone) {
         self.range = range;
     }
 
-    /// What covers a clustering row here.
+    /// The deletion that covers a clustering row here.
     pub fn row(&self) -> Tombstone {
         self.partition.max(self.range)
     }
 
-    /// What covers the static row: ranges do not.
+    /// The deletion that covers the static row: only that of the partition.
     pub fn static_row(&self) -> Tombstone {
         self.partition
     }
 
-    /// The open range deletion.
+    /// The open range tombstone.
     pub fn range(&self) -> Tombstone {
         self.range
     }
@@ -47,7 +49,7 @@ pub fn live_cells(row: &Row, cover: Tombstone, now: Seconds) -> LiveCells<'_> {
     LiveCells { cells, cover: cover.max(deletion), complex: None, now }
 }
 
-/// Whether a reader at `now` sees the row itself through its marker.
+/// The marker of a row, if a reader at `now` sees the row by it.
 #[inline]
 pub fn live_marker(row: &Row, cover: Tombstone, now: Seconds) -> Option<Marker> {
     let (marker, deletion, _) = row.parts();
@@ -59,7 +61,7 @@ pub fn is_live(row: &Row, cover: Tombstone, now: Seconds) -> bool {
     live_marker(row, cover, now).is_some() || live_cells(row, cover, now).next().is_some()
 }
 
-/// See [`live_cells`].
+/// The iterator of [`live_cells`].
 pub struct LiveCells<'a> {
     cells: Cells<'a>,
     cover: Tombstone,
@@ -89,33 +91,34 @@ impl<'a> Iterator for LiveCells<'a> {
     }
 }
 
-/// When tombstones may go.
+/// When tombstones may be purged.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The time, in seconds.
     pub now: Seconds,
-    /// Tombstones made before this second have outlived their grace period.
+    /// Tombstones older than this second are beyond their grace period.
     pub gc_before: Seconds,
 }
 
 impl Rules {
-    /// Those of a table at this time of the wall clock, in seconds.
+    /// The rules of a table at this time of the wall clock, in seconds.
     pub fn of(schema: &TableSchema, now: i64) -> Rules {
         let as_seconds = |at: i64| at.clamp(Seconds::MIN as i64, Seconds::MAX as i64) as Seconds;
         let gc_before = match schema.options.tombstone_gc.get("mode").map(String::as_str) {
             Some("disabled") => Seconds::MIN,
             Some("immediate") => as_seconds(now),
-            // Until there is repair, `repair` means `timeout`.
+            // Repair does not exist yet, so `repair` means `timeout`.
             _ => as_seconds(now - i64::from(schema.options.gc_grace_seconds)),
         };
         Rules { now: as_seconds(now.max(0)), gc_before }
     }
 }
 
-/// Rewrites a merged stream without what is covered, expired or purgeable.
+/// Rewrites a merged stream without covered, expired and purgeable data.
 ///
-/// A tombstone is purged only if it was made before `gc_before` *and* its timestamp is below the partition's
-/// `max_purgeable`: the least timestamp that data outside this compaction may have for the key.
+/// A tombstone is purged only if it was made before `gc_before` *and* its timestamp is below the
+/// partition's `max_purgeable`: the least timestamp that data outside of this compaction may have
+/// for the key.
 #[derive(Clone, Debug)]
 pub struct Compactor {
     rules: Rules,
@@ -141,8 +144,8 @@ impl Compactor {
         tombstone.timestamp < self.max_purgeable && tombstone.deletion_time < self.rules.gc_before
     }
 
-    /// Takes the next fragment; what is left of it goes to `out`, behind the start of its partition. `max_purgeable` is asked
-    /// at each partition's start.
+    /// Takes the next fragment. Passes what is left of it to `out`, after the start of its
+    /// partition. Calls `max_purgeable` at the start of each partition.
     pub fn push(
         &mut self,
         fragment: Fragment,
@@ -197,7 +200,7 @@ impl Compactor {
         }
     }
 
-    /// What is left of a row under `cover`; `None` for nothing.
+    /// What is left of a row under `cover`. `None` if nothing is.
     pub fn compact_row(&self, row: &Row, cover: Tombstone) -> Option<Row> {
         let (marker, deletion, cells) = row.parts();
         let all = cover.max(deletion);
@@ -207,12 +210,13 @@ impl Compactor {
             && cells.clone().all(|cell| cell.is_live(now))
             && (marker.is_some() || cells.clone().next().is_some())
         {
-            // Most rows come out as they went in.
+            // Most rows are unchanged.
             return Some(row.clone());
         }
         let kept_deletion =
             if cover.deletes(deletion.timestamp) || self.purgeable(deletion) { Tombstone::LIVE } else { deletion };
-        // It dies with its cells: who began to read before they expired may still be at it, and sees all of them or nothing.
+        // The marker dies with its cells. A reader that began before they expired may still be
+        // reading; it sees all of them or nothing.
         let kept_marker = marker.map(|marker| marker.settled(now)).filter(|marker| {
             let is_purgeable =
                 marker.dead_since().is_some_and(|since| self.purgeable(Tombstone::new(marker.timestamp, since)));

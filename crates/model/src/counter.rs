@@ -1,31 +1,34 @@
 //! Counters: the value of a counter column's cell.
 //!
-//! What is stored is a *context*: for each node that ever counted here its [`Shard`], under the node's host id. The counter is the sum
-//! of the shards' counts. A shard is only ever changed by its node, which gives each new state a higher clock, so two versions of a
-//! context merge by taking each shard's newer state; applying a state twice changes nothing. Layout, as in `me` sstables, big-endian:
+//! The stored value is a *context*. It has a [`Shard`] for each node that ever counted here, under
+//! the node's host id. The counter is the sum of the shards' counts. Only its node changes a shard,
+//! and gives each new state a higher clock. So two versions of a context merge by taking the newer
+//! state of each shard, and applying a state twice changes nothing. Layout, as in `me` sstables,
+//! big-endian:
 //!
 //! ```text
 //! i16 n                       number of header entries
-//! i16 * n                     place of a shard less 32768; all shards are listed
+//! i16 * n                     index of a shard less 32768; all shards are listed
 //! (16 bytes id, i64 clock, i64 count)*    by id, unsigned
 //! ```
 //!
-//! On its way from the language to the node that counts, a cell holds an *update* instead: the 8 bytes of what is to be added. No
-//! context has this length. Updates are never stored: [`merge`] adds two of them, which is not idempotent.
+//! Between the query processor and the node that counts, a cell holds an *update* instead: the 8
+//! bytes of the number to add. No context has this length. Updates are never stored: [`merge`] adds
+//! two of them, which is not idempotent.
 //!
-//! Contexts in files from elsewhere may be damaged or of old forms. They are read as far as they make sense: shards that a header does not
-//! list count like any other.
+//! Contexts in files of other databases may be damaged or of old forms. They are read as far as
+//! they make sense: shards that a header does not list count like any other.
 
 use crate::id::HostId;
 use bytes::Bytes;
 use std::cmp::Ordering;
 
-/// Bytes of a shard.
+/// The bytes of a shard.
 const SHARD: usize = 32;
-/// Bytes of an update.
+/// The bytes of an update.
 const UPDATE: usize = 8;
 
-/// What one node has counted.
+/// The count of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shard {
     /// The node.
@@ -50,7 +53,7 @@ impl Shard {
     }
 }
 
-/// The update that a value is; none if it is a context.
+/// The number to add, if the value is an update. `None` for a context.
 pub fn as_update(value: &[u8]) -> Option<i64> {
     <[u8; UPDATE]>::try_from(value).ok().map(i64::from_be_bytes)
 }
@@ -60,7 +63,7 @@ pub fn update(delta: i64) -> Bytes {
     Bytes::copy_from_slice(&delta.to_be_bytes())
 }
 
-/// The shards of a context, in their order; none of what is no context.
+/// The shards of a context, in order. Empty for malformed bytes.
 pub fn shards(value: &[u8]) -> impl Iterator<Item = Shard> + '_ {
     let listed = value.first_chunk::<2>().map_or(0, |n| i16::from_be_bytes(*n).unsigned_abs() as usize);
     let body = value.get(2 + 2 * listed..).unwrap_or_default();
@@ -72,7 +75,7 @@ pub fn shard_of(value: &[u8], id: HostId) -> Option<Shard> {
     shards(value).find(|shard| shard.id == id)
 }
 
-/// What the counter shows: the sum of its shards, which wraps around at the ends of 64 bits.
+/// The value of the counter: the sum of its shards, which wraps around at 64 bits.
 pub fn total(value: &[u8]) -> i64 {
     match as_update(value) {
         Some(delta) => delta,
@@ -80,7 +83,7 @@ pub fn total(value: &[u8]) -> i64 {
     }
 }
 
-/// The context of these shards, which are in the order of their ids, each once.
+/// The context of these shards, which must be in the order of their ids, without duplicates.
 pub fn context(shards: &[Shard]) -> Vec<u8> {
     let count = shards.len().min(i16::MAX as usize);
     let mut out = Vec::with_capacity(2 + count * (2 + SHARD));
@@ -96,8 +99,8 @@ pub fn context(shards: &[Shard]) -> Vec<u8> {
     out
 }
 
-/// Two versions of one counter as one: of contexts each shard's newer state, of updates the sum. An update beside a context, which
-/// nobody makes, gives way.
+/// Merges two versions of a counter: of contexts the newer state of each shard, of updates the sum.
+/// An update beside a context, which should not occur, is dropped.
 pub fn merge(a: &[u8], b: &[u8]) -> Vec<u8> {
     match (as_update(a), as_update(b)) {
         (Some(x), Some(y)) => return x.wrapping_add(y).to_be_bytes().to_vec(),
@@ -170,7 +173,7 @@ mod tests {
             assert!(cut == UPDATE || [0, 3].contains(&sum), "{cut}: {sum}");
         }
         assert_eq!(total(&[0x7f, 0xff, 1]), 0);
-        // No header, as for shards of old counters: they count all the same.
+        // Shards of old counters have no header, and count all the same.
         let mut bare = vec![0, 0];
         bare.extend_from_slice(&whole[6..]);
         assert_eq!(total(&bare), 7);

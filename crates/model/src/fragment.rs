@@ -1,21 +1,24 @@
-//! Fragments: the steps of an ordered stream of partitions, which every reader yields.
+//! Fragments: the elements of an ordered stream of partitions, which every reader yields.
 //!
-//! A stream is, per partition in token order: `PartitionStart`, at most one `Static`, then rows and range tombstone changes by
-//! position, then `PartitionEnd`. A `Change` says which deletion covers what follows, until the next one; at `PartitionEnd` none
-//! is open. Two changes never stand at the same place. A reversed reader yields rows in the opposite order, with reversed cuts.
+//! For each partition, in token order, a stream has a `PartitionStart`, at most one `Static`, rows
+//! and range tombstone changes by position, and a `PartitionEnd`. A `Change` sets the range
+//! tombstone that covers what follows, until the next one. At `PartitionEnd` none is open. Two
+//! changes never have the same position. A reversed reader yields rows in descending order, with
+//! reversed cuts.
 
 use crate::key::{Clustering, ClusteringCut, DecoratedKey, PositionRef};
 use crate::row::Row;
 use crate::time::Tombstone;
 
-/// One step of a stream. Owns what it holds (reference-counted slices), so a suspended reader can keep it.
+/// An element of a stream. It owns its contents (reference-counted slices), so a suspended reader
+/// can keep it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Fragment {
     /// A partition begins.
     PartitionStart {
         /// Its key.
         key: DecoratedKey,
-        /// Its deletion.
+        /// Its tombstone.
         tombstone: Tombstone,
     },
     /// The static row; never empty.
@@ -27,11 +30,11 @@ pub enum Fragment {
         /// Its content.
         row: Row,
     },
-    /// The open range deletion changes.
+    /// The open range tombstone changes.
     Change {
-        /// From here on ...
+        /// The position from which ...
         at: ClusteringCut,
-        /// ... this deletion holds; live for none.
+        /// ... this tombstone covers rows; live for none.
         tombstone: Tombstone,
     },
     /// The partition ends.
@@ -39,7 +42,7 @@ pub enum Fragment {
 }
 
 impl Fragment {
-    /// The place among rows, of rows and changes.
+    /// The position of a row or change.
     pub fn position(&self) -> Option<PositionRef<'_>> {
         match self {
             Fragment::Row { key, .. } => Some(PositionRef::row(key)),

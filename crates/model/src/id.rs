@@ -1,4 +1,4 @@
-//! Identities as types, so that one is never taken for another.
+//! Ids as types, so that one cannot be used as another.
 
 use std::fmt;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ macro_rules! uuid_id {
         }
 
         impl $name {
-            /// The identity from its 16 bytes, big-endian.
+            /// The id with these 16 bytes, big-endian.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
@@ -36,11 +36,12 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// A table, for its whole life; a table dropped and created again has another id.
+    /// A table, until it is dropped. A table that is created again has another id.
     TableId
 );
 impl TableId {
-    /// Whether the id is made of the table's name (UUID version 3): only built-in tables have such ids, and they are never dropped.
+    /// Whether the id is made of the table's name (UUID version 3). Only built-in tables have such
+    /// ids, and they are never dropped.
     pub fn is_named(&self) -> bool {
         self.0.get_version_num() == 3
     }
@@ -50,7 +51,7 @@ uuid_id!(
     SchemaVersion
 );
 uuid_id!(
-    /// A node, for its whole life.
+    /// A node, as long as its data directory exists.
     HostId
 );
 uuid_id!(
@@ -58,7 +59,8 @@ uuid_id!(
     QueryId
 );
 
-/// A static or regular column of a table. An id is never used again within its table, not even when a dropped column is
-/// added anew, so that cells in memtables and logs keep their meaning over every schema change.
+/// A static or regular column of a table. An id is never used again within its table, not even when
+/// a dropped column is added again. So cells in memtables and logs keep their meaning over every
+/// schema change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ColumnId(pub u16);

@@ -1,8 +1,9 @@
-//! Partition keys with their tokens, clustering prefixes, and the places between them.
+//! Partition keys with their tokens, clustering prefixes, and the cuts between them.
 //!
-//! A clustering prefix is its components one after another, each a big-endian u16 length and the value's bytes. A *cut* is
-//! a place between rows: before or after everything that begins with a prefix. Ranges of rows and range tombstones are pairs
-//! of cuts, so "inclusive" and "exclusive" never need to be told apart again. The same holds for partitions ([`RingCut`]).
+//! A clustering prefix is a sequence of components, each a big-endian u16 length and the bytes of
+//! the value. A *cut* is a position between rows: before or after all rows that begin with a
+//! prefix. Ranges of rows and range tombstones are pairs of cuts, so there is no distinction
+//! between inclusive and exclusive bounds. The same holds for partitions ([`RingCut`]).
 
 use crate::schema::ClusteringOrder;
 use crate::token::Token;
@@ -15,7 +16,7 @@ pub const MAX_KEY_BYTES: usize = 65535;
 /// A partition key in its serialised form with its token; ordered by token, then bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DecoratedKey {
-    /// The key's place on the ring.
+    /// The token of the key.
     pub token: Token,
     /// One component: its bytes; several: each as be16 length, bytes, 0.
     pub key: Bytes,
@@ -53,7 +54,8 @@ pub fn encode_partition_key(components: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// The components of a serialised partition key of `count` columns; `None` if the bytes are malformed.
+/// The components of a serialised partition key of `count` columns; `None` if the bytes are
+/// malformed.
 pub fn split_partition_key(key: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     if count == 1 {
         return Some(vec![key]);
@@ -70,14 +72,14 @@ pub fn split_partition_key(key: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     rest.is_empty().then_some(out)
 }
 
-/// A place between partitions.
+/// A position between partitions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RingCut {
-    /// The token at which the cut lies.
+    /// The token of the cut.
     pub token: Token,
-    /// The key beside which it lies; without one it lies beside all keys of the token.
+    /// The key of the cut. `None`: the cut applies to all keys of the token.
     pub key: Option<Bytes>,
-    /// Whether it lies after them.
+    /// Whether the cut is after the key or keys, or before.
     pub after: bool,
 }
 
@@ -107,7 +109,7 @@ impl RingCut {
         RingCut { token: key.token, key: Some(key.key.clone()), after: true }
     }
 
-    /// Where the cut lies as seen from a key: `Less` if the cut is before it. Never `Equal`.
+    /// The cut compared with a key: `Less` if the cut is before the key. Never `Equal`.
     pub fn cmp_key(&self, token: Token, key: &[u8]) -> Ordering {
         let side = if self.after { Ordering::Greater } else { Ordering::Less };
         self.token.cmp(&token).then_with(|| match &self.key {
@@ -190,12 +192,12 @@ impl<'a> Iterator for Components<'a> {
     }
 }
 
-/// A place between rows of a partition.
+/// A position between rows of a partition.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClusteringCut {
-    /// The prefix beside which it lies.
+    /// The prefix of the cut.
     pub prefix: Clustering,
-    /// Whether it lies after everything that begins with the prefix, or before.
+    /// Whether the cut is after all rows that begin with the prefix, or before.
     pub after: bool,
 }
 
@@ -215,7 +217,7 @@ impl ClusteringCut {
         ClusteringCut { prefix, after: true }
     }
 
-    /// The same place as a reversed reader names it.
+    /// The same position in the order of a reversed reader.
     pub fn reversed(self) -> Self {
         ClusteringCut { prefix: self.prefix, after: !self.after }
     }
@@ -225,7 +227,7 @@ impl ClusteringCut {
         PositionRef { prefix: &self.prefix.0, weight: if self.after { 1 } else { -1 } }
     }
 
-    /// Where the cut lies as seen from a row: never `Equal`.
+    /// The cut compared with a row. Never `Equal`.
     pub fn cmp_row(&self, order: &ClusteringOrder, row: &Clustering) -> Ordering {
         order.compare(self.position(), PositionRef::row(row))
     }
@@ -241,7 +243,7 @@ impl ClusteringCut {
 pub struct PositionRef<'a> {
     /// The encoded prefix.
     pub prefix: &'a [u8],
-    /// Before (-1), at (0) or after (1) it.
+    /// Before (-1), at (0) or after (1) the prefix.
     pub weight: i8,
 }
 

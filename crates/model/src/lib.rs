@@ -1,9 +1,13 @@
-//! The data model of CQL and its merge rules, as pure code: no async, no I/O, no clock (time is an argument).
+//! The data model of CQL and its merge rules, as pure code: no async, no I/O, no clock (time is an
+//! argument).
 //!
-//! Everything above speaks in these words. Data is bytes first: a [`row::Row`] and a [`mutation::Mutation`] are contiguous
-//! buffers that the commitlog, the wire, the memtable and the readers understand in place. Column ids never change meaning
-//! within a table, so bytes written under one schema version are read under any other.
-//! Reading order: types, token, key, schema, row, counter, mutation, fragment, merge, compact, total, aggregate.
+//! All layers use these types. A [`row::Row`] and a [`mutation::Mutation`] are contiguous buffers
+//! that the commitlog, the internode transport, the memtable and the readers parse in place. Column
+//! ids never change their meaning within a table, so bytes that were written under one schema
+//! version are readable under any other.
+//!
+//! Reading order: types, token, key, schema, row, counter, mutation, fragment, merge, compact,
+//! total, aggregate.
 
 pub mod aggregate;
 pub mod compact;

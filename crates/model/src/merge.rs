@@ -1,7 +1,8 @@
-//! Merging several fragment streams into one: the pure half of every reader.
+//! Merges several fragment streams into one: the pure half of every reader.
 //!
-//! The caller feeds buffers and asks for steps; the merger says whose buffer it needs next. Inputs must keep the order of
-//! [`crate::fragment`] under the same clustering order. Where only one input has a partition, its fragments pass through.
+//! The caller fills buffers and requests steps. The merger says which buffer it needs next. Inputs
+//! must keep the order of [`crate::fragment`] under the same clustering order. Where only one input
+//! has a partition, its fragments pass through.
 
 use crate::fragment::Fragment;
 use crate::key::{ClusteringCut, DecoratedKey};
@@ -11,10 +12,10 @@ use crate::time::Tombstone;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// What to do next.
+/// The next step of a merge.
 #[derive(Debug)]
 pub enum Step {
-    /// Input `i`'s buffer is empty: feed it, or say that it is finished.
+    /// The buffer of input `i` is empty: fill it, or call [`Merger::finish`].
     Need(usize),
     /// The next fragment.
     Emit(Fragment),
@@ -26,7 +27,7 @@ pub enum Step {
 struct Input {
     buffer: VecDeque<Fragment>,
     finished: bool,
-    /// Whether it takes part in the current partition and has not ended it.
+    /// Whether it is inside the current partition.
     active: bool,
     open: Tombstone,
 }
@@ -37,35 +38,37 @@ impl Default for Tombstone {
     }
 }
 
-/// What an input held when its merger was taken apart: see [`Merger::dissolve`].
+/// The state of an input after [`Merger::dissolve`].
 #[derive(Debug, Default)]
 pub struct Rest {
     /// Fragments that were not merged yet.
     pub buffer: VecDeque<Fragment>,
-    /// Nothing comes behind the buffer.
+    /// Whether the source has nothing after the buffer.
     pub finished: bool,
-    /// It is inside the partition that was being merged: the buffer goes on in the middle of it.
+    /// Whether it is inside the partition that was being merged: the buffer continues in the middle
+    /// of it.
     pub active: bool,
-    /// Its own open deletion there.
+    /// Its open range tombstone there.
     pub open: Tombstone,
 }
 
-/// How far [`Rest::absorb`] got.
+/// The result of [`Rest::absorb`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absorbed {
-    /// What comes next lies behind the cut.
+    /// The next fragment is after the cut, or there is none.
     Reached,
-    /// The buffer is empty, and more may come.
+    /// The buffer is empty, and the source may have more.
     Need,
 }
 
 impl Rest {
-    /// Drops what the current partition has up to a cut, and keeps account of the open deletion.
+    /// Drops the fragments of the current partition up to a cut, and tracks the open range
+    /// tombstone.
     pub fn absorb(&mut self, order: &ClusteringOrder, cut: &ClusteringCut) -> Absorbed {
         while let Some(fragment) = self.buffer.front() {
             match fragment.position() {
                 Some(position) if order.compare(position, cut.position()).is_le() => {}
-                // Whatever was to come before the rows was merged already.
+                // The static row was merged already.
                 None if matches!(fragment, Fragment::Static(_)) => {}
                 _ => return Absorbed::Reached,
             }
@@ -76,7 +79,8 @@ impl Rest {
         if self.finished { Absorbed::Reached } else { Absorbed::Need }
     }
 
-    /// Drops what is left of the current partition, with its end. False: the end is not in the buffer, which is empty now.
+    /// Drops the rest of the current partition, including its end. False: the end is not in the
+    /// buffer, which is empty now.
     pub fn leave(&mut self) -> bool {
         self.active = false;
         self.open = Tombstone::LIVE;
@@ -92,8 +96,9 @@ impl Rest {
         }
     }
 
-    /// Begins the current partition again, at a cut up to which everything was absorbed: with this deletion and static row, and
-    /// with the open deletion there. Where it had left the partition already, nothing follows but its end.
+    /// Restarts the current partition at a cut, after everything before it was absorbed, with this
+    /// tombstone and static row, and the range tombstone that is open there. If the input had left
+    /// the partition already, only its end follows.
     pub fn begin_again(&mut self, key: DecoratedKey, tombstone: Tombstone, fixed: Option<Row>, cut: &ClusteringCut) {
         if !self.active || self.buffer.is_empty() {
             self.buffer.push_front(Fragment::PartitionEnd);
@@ -136,12 +141,12 @@ impl Merger {
         &mut self.inputs[i].buffer
     }
 
-    /// Says that input `i` has nothing beyond its buffer.
+    /// Declares that input `i` has nothing after its buffer.
     pub fn finish(&mut self, i: usize) {
         self.inputs[i].finished = true;
     }
 
-    /// Takes the merger apart, in the order of the inputs.
+    /// Returns the states of the inputs, in order.
     pub fn dissolve(self) -> impl Iterator<Item = Rest> {
         self.inputs.into_iter().map(|input| Rest {
             buffer: input.buffer,
@@ -151,13 +156,13 @@ impl Merger {
         })
     }
 
-    /// About how many bytes the buffers hold.
+    /// The approximate number of bytes in the buffers.
     pub fn weight(&self) -> usize {
         self.inputs.iter().flat_map(|input| &input.buffer).map(Fragment::weight).sum()
     }
 
-    /// Leaves the current partition without its end: returns the inputs whose sources are still inside it and must skip to
-    /// their next partition. No `PartitionEnd` is emitted.
+    /// Skips the rest of the current partition, including its end. Returns the inputs whose sources
+    /// are still inside it and must skip to their next partition. No `PartitionEnd` is emitted.
     pub fn skip_partition(&mut self) -> Vec<usize> {
         let mut inside = Vec::new();
         for (i, input) in self.inputs.iter_mut().enumerate() {
@@ -193,7 +198,8 @@ impl Merger {
                 }
                 match input.buffer.front() {
                     None if input.finished => {
-                        // A source that ends inside a partition (a slice cut short) ends the partition too.
+                        // A source that ends inside of a partition (a slice that was cut) ends the
+                        // partition too.
                         input.active = false;
                         input.open = Tombstone::LIVE;
                     }
@@ -357,7 +363,7 @@ impl Merger {
     }
 }
 
-/// Merges whole streams held in memory: for tests, tools and small inputs.
+/// Merges complete streams in memory. For tests, tools and small inputs.
 pub fn merge_all(schema: &Rc<TableSchema>, order: &ClusteringOrder, streams: Vec<Vec<Fragment>>) -> Vec<Fragment> {
     let mut merger = Merger::new(schema.clone(), order.clone(), streams.len());
     for (i, stream) in streams.into_iter().enumerate() {

@@ -1,15 +1,17 @@
-//! A mutation: changes to one partition as one contiguous buffer that the commitlog, the wire and the memtable all
-//! understand.
+//! A mutation: changes of one partition in one contiguous buffer, which the commitlog, the
+//! internode transport and the memtable parse.
 //!
 //! Layout, little-endian:
 //!
 //! ```text
 //! u8 format (1), 16 bytes table id, 16 bytes schema version
 //! u32 length, partition key
-//! i64 timestamp, i32 deletion time        the partition's deletion; live for none
+//! i64 timestamp, i32 deletion time        the partition's tombstone; live for none
 //! u32 length, static row                  length 0: none
-//! u32 count, range tombstone*             u8 after, u32 length, prefix (start); the same (end); i64, i32
-//! u32 count, row*                         u32 length, clustering key; u32 length, row; by clustering order, each key once
+//! u32 count, range tombstone*             start: u8 after, u32 length, prefix; end: the same;
+//!                                         i64 timestamp, i32 deletion time
+//! u32 count, row*                         u32 length, clustering key; u32 length, row;
+//!                                         by clustering order, each key once
 //! ```
 
 use crate::id::{SchemaVersion, TableId};
@@ -39,7 +41,7 @@ pub struct RangeTombstone {
 }
 
 impl Mutation {
-    /// Takes bytes from outside (log, wire), after checking their layout.
+    /// Parses bytes of the log or of another node, and checks their layout.
     pub fn parse(bytes: Bytes) -> Result<Mutation, Malformed> {
         if bytes.first() != Some(&FORMAT) {
             return Err(Malformed("mutation format"));
@@ -75,7 +77,7 @@ impl Mutation {
         TableId::from_bytes(self.0[1..17].try_into().expect("the header has a table id"))
     }
 
-    /// The schema version it was made with.
+    /// The schema version with which it was made.
     pub fn schema_version(&self) -> SchemaVersion {
         SchemaVersion::from_bytes(self.0[17..33].try_into().expect("the header has a schema version"))
     }
@@ -110,11 +112,11 @@ impl Mutation {
     }
 }
 
-/// A mutation taken apart.
+/// The contents of a mutation.
 pub struct Parts<'a> {
     /// The partition key.
     pub key: Bytes,
-    /// The partition's deletion.
+    /// The partition's tombstone.
     pub tombstone: Tombstone,
     /// Changes to the static row.
     pub static_row: Option<Row>,
@@ -192,7 +194,7 @@ pub struct MutationBuilder {
     rows: Vec<(Clustering, Row)>,
 }
 
-/// Room for what a mutation usually changes, bytes.
+/// The capacity for the usual size of a mutation's rows, in bytes.
 const USUAL_ROWS: usize = 512;
 
 impl MutationBuilder {
@@ -240,7 +242,7 @@ impl MutationBuilder {
             && self.rows.is_empty()
     }
 
-    /// The encoded mutation; rows are sorted, and several changes to one row are merged.
+    /// The encoded mutation. Rows are sorted, and several changes of one row are merged.
     pub fn finish(mut self, schema: &TableSchema) -> Mutation {
         if self.rows.len() > 1 {
             self.rows.sort_by(|a, b| schema.order.compare_rows(&a.0, &b.0));
@@ -270,7 +272,8 @@ impl MutationBuilder {
     }
 }
 
-/// Merges neighbours of the same clustering key. All versions of a row are merged at once: a batch may have many thousands.
+/// Merges adjacent rows with the same clustering key. All versions of a row are merged at once,
+/// because a batch may have many thousands.
 fn merge_equal(schema: &TableSchema, rows: Vec<(Clustering, Row)>) -> Vec<(Clustering, Row)> {
     let same = |a: &(Clustering, Row), b: &(Clustering, Row)| schema.order.compare_rows(&a.0, &b.0).is_eq();
     if !rows.windows(2).any(|pair| same(&pair[0], &pair[1])) {

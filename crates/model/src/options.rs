@@ -1,11 +1,12 @@
-//! Table options: what follows `WITH`, with Messina's defaults. Values are checked by the language before they get here.
+//! Table options (`WITH`) and their defaults in Messina. The query processor checks the values.
 
 use std::collections::BTreeMap;
 
-/// A map option, ordered so that it prints the same each time.
+/// A map option. It is ordered, so that it is always printed the same.
 pub type OptionMap = BTreeMap<String, String>;
 
-/// The options of a table, all kept and described; which of them have an effect is the business of the floors above.
+/// The options of a table. All of them are stored and described; the layers above decide which have
+/// an effect.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct TableOptions {
     /// Free text.
@@ -16,21 +17,22 @@ pub struct TableOptions {
     pub caching: OptionMap,
     /// `class` and the strategy's own options.
     pub compaction: OptionMap,
-    /// `sstable_compression`, `chunk_length_in_kb`, ...; an empty map or class: not compressed.
+    /// `sstable_compression`, `chunk_length_in_kb`, ...; an empty map or class means no
+    /// compression.
     pub compression: OptionMap,
-    /// Kept for description: checksums are always checked.
+    /// Only stored: checksums are always checked.
     pub crc_check_chance: f64,
-    /// Seconds; 0 = none.
+    /// In seconds; 0 for none.
     pub default_time_to_live: i32,
-    /// Seconds that a tombstone is kept at least.
+    /// The seconds for which a tombstone is kept at least.
     pub gc_grace_seconds: i32,
-    /// Partitions between summary entries, bounds.
+    /// Partitions between summary entries, at most.
     pub max_index_interval: i32,
     /// Partitions between summary entries.
     pub min_index_interval: i32,
-    /// Milliseconds; 0 = none.
+    /// In milliseconds; 0 for none.
     pub memtable_flush_period_in_ms: i32,
-    /// When a second replica is asked.
+    /// When one more replica is asked.
     pub speculative_retry: String,
     /// `mode`, `propagation_delay_in_seconds`.
     pub tombstone_gc: OptionMap,
@@ -40,9 +42,10 @@ pub struct TableOptions {
     pub cdc: OptionMap,
     /// Tablet hints: `min_tablet_count` and others.
     pub tablets: OptionMap,
-    /// Seconds.
+    /// In seconds.
     pub paxos_grace_seconds: i32,
-    /// Options of Cassandra that are accepted and described only: `additional_write_policy`, `read_repair`, ...
+    /// Options of Cassandra that are only stored and described: `additional_write_policy`,
+    /// `read_repair`, ...
     pub others: OptionMap,
 }
 

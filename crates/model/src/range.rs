@@ -23,7 +23,7 @@ impl PartitionRange {
         PartitionRange { start: RingCut::before_key(key), end: RingCut::after_key(key) }
     }
 
-    /// The tokens in `(first, last]`: a tablet's range.
+    /// The tokens in `(first, last]`: the range of a tablet.
     pub fn tokens(first_exclusive: Token, last_inclusive: Token) -> Self {
         let start =
             if first_exclusive == Token(i64::MIN) { RingCut::MIN } else { RingCut::after_token(first_exclusive) };
@@ -40,18 +40,18 @@ impl PartitionRange {
         }
     }
 
-    /// Whether the key lies within.
+    /// Whether the key is in the range.
     pub fn contains(&self, key: &DecoratedKey) -> bool {
         self.start.cmp_key(key.token, &key.key) == Ordering::Less
             && self.end.cmp_key(key.token, &key.key) == Ordering::Greater
     }
 
-    /// Whether nothing can lie within.
+    /// Whether no key can be in the range.
     pub fn is_empty(&self) -> bool {
         self.start >= self.end
     }
 
-    /// What both contain; `None` if nothing.
+    /// The partitions in both ranges; `None` if there are none.
     pub fn intersection(&self, other: &PartitionRange) -> Option<PartitionRange> {
         let start = self.start.clone().max(other.start.clone());
         let end = self.end.clone().min(other.end.clone());
@@ -60,7 +60,7 @@ impl PartitionRange {
     }
 }
 
-/// The rows between two cuts, in the order of the reader (a reversed reader has its cuts reversed).
+/// The rows between two cuts, in reading order. A reversed reader has reversed cuts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RowRange {
     /// Where it begins.
@@ -83,41 +83,42 @@ impl RowRange {
         self == &RowRange::FULL
     }
 
-    /// Whether the row lies within.
+    /// Whether the row is in the range.
     pub fn contains(&self, order: &ClusteringOrder, row: &Clustering) -> bool {
         self.start.cmp_row(order, row) == Ordering::Less && self.end.cmp_row(order, row) == Ordering::Greater
     }
 
-    /// Whether nothing can lie within.
+    /// Whether no row can be in the range.
     pub fn is_empty(&self, order: &ClusteringOrder) -> bool {
         self.start.cmp(order, &self.end) != Ordering::Less
     }
 
-    /// The same rows as a reversed reader names them.
+    /// The same rows in the order of a reversed reader.
     pub fn reversed(self) -> Self {
         RowRange { start: self.end.reversed(), end: self.start.reversed() }
     }
 }
 
-/// What a reader yields of each partition.
+/// The rows that a reader yields of each partition.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Slice {
-    /// The rows wanted, in the table's own order (never reversed), not overlapping. Empty: no rows at all.
+    /// The wanted rows, in the table's own order (never reversed), without overlaps. Empty: no
+    /// rows.
     pub rows: Vec<RowRange>,
     /// Whether the static row is wanted.
     pub static_row: bool,
-    /// Whether rows come in the opposite order.
+    /// Whether rows come in descending order.
     pub reversed: bool,
-    /// One partition of which something else is wanted: where a page goes on.
+    /// One partition with other wanted rows: the one in which the previous page ended.
     pub resume: Option<Resume>,
 }
 
-/// What is still wanted of the partition in which the previous page ended.
+/// What is wanted of the partition in which the previous page ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Resume {
     /// The partition.
     pub key: DecoratedKey,
-    /// Its rows, instead of [`Slice::rows`].
+    /// The wanted rows, instead of [`Slice::rows`].
     pub rows: Vec<RowRange>,
     /// Whether its static row is wanted.
     pub static_row: bool,

@@ -14,8 +14,9 @@
 //!   LIVE, EXPIRING: u32 length, value
 //! ```
 //!
-//! Invariant of [`merge`]'s results: nothing in a row is covered by the row's own deletion or by its column's complex deletion.
-//! Rows from outside are checked once by [`Row::check`]; readers may then rely on the layout.
+//! Invariant of [`merge`]'s results: nothing in a row is covered by the row's own deletion or by
+//! its column's complex deletion. Rows from outside are checked once by [`Row::check`]; readers may
+//! then rely on the layout.
 
 use crate::counter;
 use crate::id::ColumnId;
@@ -39,14 +40,14 @@ const HAS_PATH: u8 = 4;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row(pub Bytes);
 
-/// The sign that a row was inserted: it lives even without cells.
+/// The row marker: the row exists even without cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
     /// When it was written.
     pub timestamp: Timestamp,
-    /// Seconds; 0 = none; [`DEAD_MARKER_TTL`] = the marker is dead since `expiry`.
+    /// In seconds; 0 for none; with [`DEAD_MARKER_TTL`] the marker is dead since `expiry`.
     pub ttl: i32,
-    /// When it expires; of no meaning without a TTL.
+    /// When it expires. Without meaning if there is no TTL.
     pub expiry: Seconds,
 }
 
@@ -66,12 +67,12 @@ impl Marker {
         self.ttl == 0 || (self.ttl != DEAD_MARKER_TTL && self.expiry > now)
     }
 
-    /// Since when it is dead, if it is one that only says so.
+    /// The second since which the marker is dead, if it only records that.
     pub fn dead_since(&self) -> Option<Seconds> {
         (self.ttl == DEAD_MARKER_TTL).then_some(self.expiry)
     }
 
-    /// A marker that has expired by `now` as a dead one, as old as what was written.
+    /// If the marker has expired by `now`: a dead marker with the time of the write.
     pub fn settled(self, now: Seconds) -> Marker {
         if self.is_live(now) || self.dead_since().is_some() {
             return self;
@@ -84,42 +85,42 @@ impl Marker {
     }
 }
 
-/// What a cell is.
+/// The state of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// A value.
     Live,
     /// A value until `expiry`.
     Expiring {
-        /// Seconds from write to expiry.
+        /// The seconds from the write to the expiry.
         ttl: i32,
         /// When it expires.
         expiry: Seconds,
     },
-    /// A deletion of this cell.
+    /// The tombstone of a cell.
     Dead {
         /// When it was deleted.
         deletion_time: Seconds,
     },
-    /// Not a cell: the deletion of all cells of a collection or user type.
+    /// Not a cell: the tombstone of all cells of a collection or user type.
     ComplexDeletion {
         /// When it was deleted.
         deletion_time: Seconds,
     },
 }
 
-/// A cell, or the deletion of a whole collection, borrowed from a row.
+/// A cell, or the tombstone of a collection, borrowed from a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell<'a> {
     /// Its column.
     pub column: ColumnId,
-    /// Within a collection or user type: which element.
+    /// The element within a collection or user type.
     pub path: Option<&'a [u8]>,
     /// When it was written.
     pub timestamp: Timestamp,
-    /// What it is.
+    /// The state.
     pub state: State,
-    /// The value; empty for what is dead.
+    /// The value; empty if the cell is dead.
     pub value: &'a [u8],
 }
 
@@ -144,13 +145,13 @@ impl<'a> Cell<'a> {
         Cell { state: State::Expiring { ttl, expiry }, ..self }
     }
 
-    /// The deletion of all cells of a collection.
+    /// The tombstone of all cells of a collection.
     pub fn complex_deletion(column: ColumnId, tombstone: Tombstone) -> Self {
         let state = State::ComplexDeletion { deletion_time: tombstone.deletion_time };
         Cell { column, path: None, timestamp: tombstone.timestamp, state, value: &[] }
     }
 
-    /// The deletion that it stands for, if it is a complex deletion.
+    /// The tombstone, if it is a complex deletion.
     pub fn as_complex_deletion(&self) -> Option<Tombstone> {
         match self.state {
             State::ComplexDeletion { deletion_time } => Some(Tombstone::new(self.timestamp, deletion_time)),
@@ -168,8 +169,9 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Which of two versions of a cell holds: the later timestamp; then the dead one; then the one that expires, later first; then
-/// the greater value. Total and symmetric, so that merging is commutative. The rule is ScyllaDB's.
+/// Which of two versions of a cell wins: the later timestamp; then the dead one; then the one that
+/// expires, the later first; then the greater value. Total and symmetric, so that merging is
+/// commutative. The rule is ScyllaDB's.
 pub fn reconcile(a: &Cell<'_>, b: &Cell<'_>) -> Ordering {
     fn rank(cell: &Cell<'_>) -> (Timestamp, bool, bool, Seconds, i32) {
         match cell.state {
@@ -183,7 +185,7 @@ pub fn reconcile(a: &Cell<'_>, b: &Cell<'_>) -> Ordering {
     rank(a).cmp(&rank(b)).then_with(|| a.value.cmp(b.value))
 }
 
-/// Malformed bytes of a row or mutation that came from outside.
+/// Bytes of a row or mutation from outside that are malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
 pub struct Malformed(pub &'static str);
@@ -194,7 +196,7 @@ impl Row {
         self.0.len()
     }
 
-    /// Whether there is nothing in it: no marker, no deletion, no cell.
+    /// Whether it has no marker, no tombstone and no cell.
     pub fn is_empty(&self) -> bool {
         self.0.len() <= 1
     }
@@ -205,13 +207,13 @@ impl Row {
         reader.header().0
     }
 
-    /// The row's own deletion.
+    /// The row's own tombstone.
     pub fn deletion(&self) -> Tombstone {
         let mut reader = Reader(&self.0);
         reader.header().1
     }
 
-    /// Marker, deletion and cells in one go.
+    /// The marker, the tombstone and the cells.
     pub fn parts(&self) -> (Option<Marker>, Tombstone, Cells<'_>) {
         let mut reader = Reader(&self.0);
         let (marker, deletion) = reader.header();
@@ -339,20 +341,21 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes a row in order: marker, deletion, then cells by column and path.
+/// Writes a row in order: marker, tombstone, then cells by column and path.
 #[derive(Default, Clone, Debug)]
 pub struct RowBuilder {
     out: Vec<u8>,
 }
 
-/// Flags, a marker that expires, a deletion: what stands before the cells, at most.
+/// The longest encoding of what precedes the cells: flags, a marker that expires, and a tombstone.
 const MAX_HEAD: usize = 1 + (8 + 4 + 8) + (8 + 8);
 
-/// What an element of a collection takes beside its path and value, at least: column, state, timestamp, and the lengths of both or the
-/// time of a deletion and the length of the path.
+/// The fewest bytes of a collection's element besides its path and value: column, state, timestamp,
+/// and either both lengths, or the deletion time and the length of the path.
 pub const MIN_ELEMENT_HEAD: usize = 2 + 1 + 8 + 4 + 4;
 
-/// Column, state, timestamp, TTL and expiry, lengths of path and value, at most.
+/// The longest encoding of a cell without path and value: column, state, timestamp, TTL and expiry,
+/// and both lengths.
 const MAX_CELL_HEAD: usize = 2 + 1 + 8 + (4 + 8) + 4 + 4;
 
 impl RowBuilder {
@@ -363,7 +366,7 @@ impl RowBuilder {
         builder
     }
 
-    /// Appends to a buffer that already holds other bytes; [`RowBuilder::into_inner`] gives it back.
+    /// Appends to a buffer that already holds other bytes. [`RowBuilder::into_inner`] returns it.
     pub fn append_to(out: Vec<u8>, marker: Option<Marker>, deletion: Tombstone) -> Self {
         let mut builder = RowBuilder { out };
         builder.start(marker, deletion);
@@ -392,7 +395,7 @@ impl RowBuilder {
         }
     }
 
-    /// Appends a cell or complex deletion; the caller keeps the order.
+    /// Appends a cell or complex deletion. The caller keeps the order.
     #[inline]
     pub fn push(&mut self, cell: &Cell<'_>) {
         let out = &mut self.out;
@@ -441,12 +444,13 @@ impl RowBuilder {
     }
 }
 
-/// Builds a row from cells in any order, sorting them; of two versions of one cell the stronger stays.
+/// Builds a row from cells in any order. It sorts them; of two versions of a cell, the winner of
+/// [`reconcile`] is kept.
 pub fn build(schema: &TableSchema, marker: Option<Marker>, deletion: Tombstone, mut cells: Vec<Cell<'_>>) -> Row {
     build_from(schema, marker, deletion, &mut cells, |cell| *cell)
 }
 
-/// As [`build`], from things that are smaller than cells; `cell` makes a cell of each.
+/// As [`build`], from items that are smaller than cells. `cell` makes a cell of each.
 pub fn build_from<'c, T>(
     schema: &TableSchema,
     marker: Option<Marker>,
@@ -459,7 +463,7 @@ pub fn build_from<'c, T>(
         cell_order(schema, &a, &b).then_with(|| reconcile(&b, &a))
     });
     things.dedup_by(|later, kept| cell_order(schema, &cell(kept), &cell(later)) == Ordering::Equal);
-    // Room for all of it at once.
+    // Capacity for everything at once.
     let room = |cell: Cell<'_>| MAX_CELL_HEAD + cell.path.map_or(0, <[u8]>::len) + cell.value.len();
     let bytes = things.iter().map(|thing| room(cell(thing))).sum::<usize>();
     let mut builder = RowBuilder { out: Vec::with_capacity(MAX_HEAD + bytes) };
@@ -478,15 +482,19 @@ pub fn cell_order(schema: &TableSchema, a: &Cell<'_>, b: &Cell<'_>) -> Ordering 
     })
 }
 
-/// Merges two versions of a row. Commutative, associative and idempotent; what the merged deletions cover is dropped. Rows of counters
-/// are associative only as far as no deletion lies between the counts of two nodes: a count that was deleted is gone for good only if
-/// it is not merged with a later one first. One node's counts are, since its later states replace the earlier.
+/// Merges two versions of a row. Commutative, associative and idempotent. What the merged
+/// tombstones cover is dropped.
+///
+/// Rows of counters are associative only if no tombstone is between the counts of two nodes: a
+/// deleted count is gone for good only if it is not merged with a later one first. The counts of
+/// one node are always associative, because its later states replace the earlier ones.
 pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
     Row(merge_to(schema, a, b, Vec::with_capacity(a.len() + b.len())).into())
 }
 
-/// Merges all versions of a row: neighbours first, then the results, so that each cell is copied a logarithmic number of times. Rows of
-/// counters are merged in their order because [`merge`] is not associative for them; they have a cell for each column at most.
+/// Merges all versions of a row. Adjacent versions are merged first, then the results, so that each
+/// cell is copied a logarithmic number of times. Rows of counters are merged in order, because
+/// [`merge`] is not associative for them; they have at most one cell for each column.
 pub fn merge_all(schema: &TableSchema, mut versions: Vec<Row>) -> Option<Row> {
     if schema.is_counter() {
         return versions.into_iter().reduce(|kept, row| merge(schema, &kept, &row));
@@ -547,8 +555,8 @@ struct MergeWriter {
 }
 
 impl MergeWriter {
-    /// Two versions of a counter: what is not deleted of both is counted together. The deletion of a counter's cell is final,
-    /// whatever its timestamp: no count comes back after it.
+    /// Merges two versions of a counter: the parts of both that are not deleted are summed. The
+    /// deletion of a counter's cell is final, whatever its timestamp: no count returns after it.
     fn push_counters(&mut self, a: &Cell<'_>, b: &Cell<'_>) {
         let covered = |cell: &Cell<'_>| self.deletion.deletes(cell.timestamp);
         match (covered(a), covered(b)) {

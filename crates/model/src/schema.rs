@@ -1,6 +1,8 @@
-//! A table's schema: an immutable version, shared by pointer, replaced whole on change.
+//! The schema of a table: an immutable version, shared by pointer, and replaced entirely by a
+//! change.
 //!
-//! Invariant others rely on: a [`ColumnId`] means the same column in every version of a table's schema.
+//! Invariant that other code relies on: a [`ColumnId`] means the same column in every version of a
+//! table's schema.
 
 use crate::id::{ColumnId, SchemaVersion, TableId};
 use crate::key::PositionRef;
@@ -9,14 +11,14 @@ use crate::time::Timestamp;
 use crate::types::{self, CqlType};
 use std::cmp::Ordering;
 
-/// What part a column plays.
+/// The kind of a column.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub enum ColumnKind {
     /// Part of the partition key.
     PartitionKey,
     /// Part of the clustering key.
     Clustering,
-    /// One value for a whole partition.
+    /// One value for the entire partition.
     Static,
     /// A value in each row.
     Regular,
@@ -25,26 +27,26 @@ pub enum ColumnKind {
 /// A column.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Column {
-    /// For static and regular columns, the id in rows; for key columns the position, and of no other use.
+    /// For static and regular columns, the id in rows. For key columns, only the position.
     pub id: ColumnId,
     /// The name as stored (not quoted).
     pub name: String,
-    /// Its part.
+    /// Its kind.
     pub kind: ColumnKind,
-    /// The place among the columns of its kind.
+    /// The index among the columns of its kind.
     pub position: u16,
-    /// The type, without any reversal.
+    /// The type. Descending order is not part of it.
     pub ty: CqlType,
-    /// Clustering columns: whether rows descend by it.
+    /// For clustering columns: whether rows are in descending order by it.
     pub descending: bool,
 }
 
-/// A column that was dropped: its cells up to the drop are dead wherever they turn up.
+/// A dropped column. Its cells up to the drop are dead in all files and logs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DroppedColumn {
     /// Its id, never used again.
     pub id: ColumnId,
-    /// Its name; a later column may bear the same.
+    /// Its name, which a later column may have again.
     pub name: String,
     /// Static or regular.
     pub kind: ColumnKind,
@@ -77,18 +79,20 @@ pub struct TableSchema {
     pub dropped: Vec<DroppedColumn>,
     /// The `WITH` options.
     pub options: TableOptions,
-    /// How rows are ordered; follows from `clustering`.
+    /// The order of rows, derived from `clustering`.
     pub order: ClusteringOrder,
-    /// Static and regular columns by id; follows from them.
+    /// Static and regular columns by id, derived from them.
     by_id: Vec<Option<(ColumnKind, u16)>>,
-    /// The columns that have the name and kind of a dropped one, and when that was dropped last; follows from them. Few tables have any.
+    /// Columns with the name and kind of a dropped one, and when that was dropped last. Derived;
+    /// few tables have any.
     added_again: Vec<(ColumnId, Timestamp)>,
-    /// Whether its columns are counters; follows from them.
+    /// Whether the columns are counters. Derived.
     counters: bool,
 }
 
 impl TableSchema {
-    /// Assembles a schema. `statics` and `regulars` are sorted by name here; positions are set here for every kind.
+    /// Assembles a schema. `statics` and `regulars` are sorted by name here; positions are set here
+    /// for every kind.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         id: TableId,
@@ -119,7 +123,8 @@ impl TableSchema {
             }
         }
         let mut others = statics.iter().chain(&regulars).map(|column| &column.ty).peekable();
-        // A table of counters stays one when its last column is dropped: its files still hold counters.
+        // A counter table remains one when its last column is dropped, because its files still hold
+        // counters.
         let counters = match others.peek() {
             Some(_) => others.any(CqlType::is_counter),
             None => dropped.iter().any(|column| column.ty.is_counter()),
@@ -148,21 +153,21 @@ impl TableSchema {
         }
     }
 
-    /// Of a column that was dropped and added again: cells with this timestamp or a lower one are dead, in whatever file or memtable,
-    /// because sstables know columns by their names.
+    /// For a column that was dropped and added again: cells with this timestamp or a lower one are
+    /// dead, in every file and memtable, because sstables identify columns by name.
     #[inline]
     pub fn dead_until(&self, id: ColumnId) -> Option<Timestamp> {
         self.added_again.iter().find(|(again, _)| *again == id).map(|(_, until)| *until)
     }
 
-    /// The static or regular column of an id; `None` if it was dropped or never existed.
+    /// The static or regular column with this id. `None` if it was dropped or never existed.
     pub fn column(&self, id: ColumnId) -> Option<&Column> {
         let (kind, position) = (*self.by_id.get(id.0 as usize)?)?;
         let columns = if kind == ColumnKind::Static { &self.statics } else { &self.regulars };
         Some(&columns[position as usize])
     }
 
-    /// The column of a name, of any kind.
+    /// The column with this name, of any kind.
     pub fn column_named(&self, name: &str) -> Option<&Column> {
         self.all_columns().find(|column| column.name == name)
     }
@@ -178,25 +183,25 @@ impl TableSchema {
         ColumnId(dropped.max(self.by_id.len() as u16))
     }
 
-    /// Whether this is a table of counters: all its static and regular columns are.
+    /// Whether this is a counter table: all its static and regular columns are counters.
     #[inline]
     pub fn is_counter(&self) -> bool {
         self.counters
     }
 
-    /// The order of the cell paths of a collection or user type with this id, dropped or not.
+    /// The order of the cell paths of a collection or user type column, dropped or not.
     pub fn path_order(&self, id: ColumnId) -> PathOrder<'_> {
         let ty = self.column(id).map(|c| &c.ty).or_else(|| self.dropped.iter().find(|d| d.id == id).map(|d| &d.ty));
         PathOrder::of(ty)
     }
 }
 
-/// How the cells of a collection are ordered.
+/// The order of the cells of a collection.
 #[derive(Clone, Copy, Debug)]
 pub enum PathOrder<'a> {
     /// By the bytes: user types (field index) and unknown columns.
     Bytes,
-    /// By the value's type: set elements, map keys, and time UUIDs of lists.
+    /// By the type of the value: set elements, map keys, and time UUIDs of lists.
     Value(&'a CqlType),
 }
 
@@ -220,14 +225,14 @@ impl<'a> PathOrder<'a> {
     }
 }
 
-/// The order of rows within a partition, possibly reversed as a whole.
+/// The order of rows within a partition, possibly reversed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ClusteringOrder {
     columns: Vec<(CqlType, bool)>,
 }
 
 impl ClusteringOrder {
-    /// From each column's type and whether it descends.
+    /// The order by each column's type, and whether it is descending.
     pub fn new(columns: impl IntoIterator<Item = (CqlType, bool)>) -> Self {
         ClusteringOrder { columns: columns.into_iter().collect() }
     }
@@ -247,7 +252,7 @@ impl ClusteringOrder {
         self.columns.is_empty()
     }
 
-    /// Compares two positions: component by component; where one prefix ends, its weight decides.
+    /// Compares two positions, component by component. Where one prefix ends, its weight decides.
     pub fn compare(&self, a: PositionRef<'_>, b: PositionRef<'_>) -> Ordering {
         let (mut x, mut y) = (a.prefix, b.prefix);
         for (ty, descending) in &self.columns {
@@ -274,7 +279,8 @@ impl ClusteringOrder {
     }
 }
 
-/// The first component and the rest. Malformed bytes count as one last component, so that comparing never panics.
+/// The first component and the rest. Malformed bytes are treated as one last component, so that a
+/// comparison never panics.
 fn split_component(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.split_at_checked(2) {
         Some((len, tail)) => {

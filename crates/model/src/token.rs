@@ -1,8 +1,11 @@
-//! Tokens: where on the ring a partition key falls.
+//! Tokens: the positions of partition keys on the ring.
 //!
-//! The hash is Cassandra's variant of MurmurHash3 x64 128 (seed 0): the bytes of the last, partial block are
-//! sign-extended before they are mixed in. The same function feeds the bloom filters of sstables.
-//! Invariant: [`of_key`] yields `i64::MIN` for the empty key only, so that value can mean "before everything".
+//! The hash is Cassandra's variant of MurmurHash3 x64 128 (seed 0): the bytes of the last, partial
+//! block are sign-extended before they are mixed in. The bloom filters of sstables use the same
+//! function.
+//!
+//! Invariant: [`of_key`] returns `i64::MIN` for the empty key only, so that value can mean "before
+//! everything".
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +14,12 @@ use serde::{Deserialize, Serialize};
 pub struct Token(pub i64);
 
 impl Token {
-    /// Before every token of a key; as a range end it means "after all".
+    /// Before the token of every key. As the end of a range, it means "after all".
     pub const MIN: Token = Token(i64::MIN);
     /// The greatest token.
     pub const MAX: Token = Token(i64::MAX);
 
-    /// The token as an unsigned number that orders the same, for splitting the ring by its leading bits.
+    /// The token as an unsigned number in the same order, to split the ring by leading bits.
     #[inline]
     pub const fn to_unsigned(self) -> u64 {
         (self.0 as u64) ^ (1 << 63)
@@ -80,7 +83,8 @@ fn finish(mut k: u64) -> u64 {
     k ^ (k >> 33)
 }
 
-/// Up to 8 bytes as a little-endian number, each sign-extended to 64 bits and then shifted and xored.
+/// Up to 8 bytes as a little-endian number, each sign-extended to 64 bits and then shifted and
+/// xored.
 #[inline(always)]
 fn signed_tail(bytes: &[u8]) -> u64 {
     bytes.iter().enumerate().fold(0, |k, (i, &b)| k ^ ((b as i8 as i64 as u64) << (8 * i)))
@@ -149,7 +153,7 @@ mod tests {
         assert_eq!(of_key(b""), Token::MIN);
     }
 
-    /// The definition, byte by byte, with the tail's sign extension spelled out.
+    /// The definition, byte by byte, with the sign extension of the tail written out.
     fn slow_hash(data: &[u8]) -> (u64, u64) {
         let le = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |k, &b| k << 8 | u64::from(b));
         let (mut h1, mut h2) = (0u64, 0u64);

@@ -1,30 +1,33 @@
-//! Sums and means of numbers: what `sum` and `avg` compute over rows, and their collection forms over elements.
+//! Sums and means of numbers, for `sum` and `avg` over rows and over the elements of collections.
 //!
-//! Whole numbers are added in 128 bits, which no number of rows overflows; the result is checked against its own type. Decimals
-//! keep the larger scale. A mean of whole numbers is cut, that of decimals rounded with halves to even.
-//! A total has a form of bytes, so that who added up a part of the numbers can hand it to who adds up the parts:
-//! `i64 count`, then `f64` (float, double), `i32 scale, unscaled` (decimal), the number's own bytes (varint), or `i128`; all big-endian.
+//! Whole numbers are added in 128 bits, which no number of rows overflows. The result is checked
+//! against its own type. Decimals keep the larger scale. A mean of whole numbers is truncated, a
+//! mean of decimals is rounded with halves to even.
+//!
+//! A total has an encoding, so that a replica can send the total of its rows to the coordinator:
+//! `i64 count`, then `f64` (float, double), `i32 scale, unscaled` (decimal), the number's own bytes
+//! (varint), or `i128`; all big-endian.
 
 use crate::types::{CqlType, Decimal, Value};
 use num_bigint::BigInt;
 use std::cmp::Ordering;
 use thiserror::Error;
 
-/// Why numbers have no total.
+/// Why numbers have no sum.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TotalError {
-    /// The sum does not fit into the numbers' type.
+    /// The sum does not fit into the type of the numbers.
     #[error("Sum overflow. Values should be casted to a wider type.")]
     Overflow,
-    /// The sum would have as many digits as the scales lie apart.
+    /// The scales are too far apart: the sum would have as many digits.
     #[error("The scales of the numbers to be added lie too far apart")]
     Scales,
-    /// A number, or the total of a part, is none.
+    /// The bytes of a number or of a partial total are malformed.
     #[error("{0}")]
     Malformed(String),
 }
 
-/// Numbers of one type, added up.
+/// The total of numbers of one type.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Total {
     ty: CqlType,
@@ -36,13 +39,13 @@ pub struct Total {
 }
 
 impl Total {
-    /// Nothing yet.
+    /// A total without numbers.
     pub fn new(ty: &CqlType) -> Self {
         let decimal = Decimal::new(0, 0);
         Total { ty: ty.clone(), count: 0, whole: 0, large: BigInt::ZERO, decimal, float: 0.0 }
     }
 
-    /// One more number, serialised. A value of no bytes does not count.
+    /// Adds one serialised number. A value of no bytes is ignored.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(), TotalError> {
         if bytes.is_empty() {
             return Ok(());
@@ -63,7 +66,7 @@ impl Total {
         Ok(())
     }
 
-    /// What was added so far, for [`Total::add_part`] of a total of the same type.
+    /// The encoded total, for [`Total::add_part`] of a total of the same type.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.count.to_be_bytes().to_vec();
         match self.ty {
@@ -78,12 +81,12 @@ impl Total {
         out
     }
 
-    /// Adds what another total of this type came to.
+    /// Adds another total of this type.
     pub fn add_part(&mut self, part: &[u8]) -> Result<(), TotalError> {
         self.try_add_part(part)?.ok_or_else(|| TotalError::Malformed("the total of a part is malformed".into()))
     }
 
-    /// None: these are not the bytes of a total.
+    /// `None`: the bytes are not a total.
     fn try_add_part(&mut self, part: &[u8]) -> Result<Option<()>, TotalError> {
         let Some((count, part)) = part.split_first_chunk::<8>() else { return Ok(None) };
         match self.ty {
@@ -106,7 +109,7 @@ impl Total {
         Ok(Some(()))
     }
 
-    /// The sum, serialised; of nothing it is zero.
+    /// The serialised sum; zero if there are no numbers.
     pub fn sum(self) -> Result<Option<Vec<u8>>, TotalError> {
         let value = match self.ty {
             CqlType::Float => Value::Float(self.float as f32),
@@ -118,7 +121,7 @@ impl Total {
         encoded(&value, &self.ty)
     }
 
-    /// The mean, serialised; of nothing it is zero.
+    /// The serialised mean; zero if there are no numbers.
     pub fn mean(self) -> Result<Option<Vec<u8>>, TotalError> {
         let count = self.count.max(1);
         let value = match self.ty {
@@ -142,7 +145,7 @@ fn machine_integer(bytes: &[u8]) -> i64 {
     bytes.iter().fold(sign, |value, byte| value << 8 | i64::from(*byte))
 }
 
-/// Numbers whose scales lie further apart than this are not added: the sum would have as many digits.
+/// Numbers whose scales are further apart are not added: the sum would have as many digits.
 const MAX_SCALE_DISTANCE: i64 = 10_000;
 
 fn sum(a: &Decimal, b: &Decimal) -> Result<Decimal, TotalError> {
@@ -157,7 +160,7 @@ fn sum(a: &Decimal, b: &Decimal) -> Result<Decimal, TotalError> {
     Ok(Decimal::new(scale, raised(a)? + raised(b)?))
 }
 
-/// The quotient at the dividend's scale, halves to even.
+/// The quotient with the scale of the dividend, halves rounded to even.
 fn quotient(decimal: &Decimal, divisor: i64) -> Decimal {
     let divisor = BigInt::from(divisor);
     let (quotient, rest) = (&decimal.unscaled / &divisor, &decimal.unscaled % &divisor);
@@ -237,7 +240,7 @@ mod tests {
         for ty in [Int, Counter, Float, Double, Decimal] {
             for len in [0, 7, 8, 11, 17, 23] {
                 let added = Total::new(&ty).add_part(&vec![0; len]);
-                // Any bytes behind a scale are a number.
+                // Any bytes after a scale are a number.
                 if ty == Decimal && len >= 12 {
                     continue;
                 }

@@ -42,10 +42,11 @@ fn schema_of(map_key: CqlType) -> Rc<TableSchema> {
     ))
 }
 
-/// The TTL and the expiry of what is written at `timestamp`.
+/// The TTL and the expiry of a write at `timestamp`.
 ///
-/// One timestamp has one expiry. Of two writes with one timestamp the one that expires later wins, but what has expired is
-/// a tombstone after compaction, and wins against both: as in Cassandra (CASSANDRA-14592) and ScyllaDB.
+/// Each timestamp has one expiry. Of two writes with one timestamp, the one that expires later
+/// wins. But after compaction an expired write is a tombstone, and wins against both: as in
+/// Cassandra (CASSANDRA-14592) and ScyllaDB.
 fn expiry_of(timestamp: i64) -> (i32, i32) {
     let later = timestamp as i32 % 4;
     (later + 1, later + 11)
@@ -82,7 +83,7 @@ fn any_row() -> impl Strategy<Value = Row> {
                 })
                 .collect();
             let built = row::build(&schema(), marker, deletion, cells);
-            // Normalises: what the row's own deletions cover goes.
+            // Normalises the row: drops what its own tombstones cover.
             row::merge(&schema(), &built, &built)
         },
     )
@@ -211,9 +212,9 @@ proptest! {
     fn compaction_is_invisible(a in any_stream(), b in any_stream(), now in 8i32..16) {
         let all = merged(vec![a.clone(), b.clone()]);
         let seen = visible(&all, now);
-        // With purging of everything: these are all the data there are.
+        // With purging of everything, because this is all the data.
         prop_assert_eq!(visible(&compacted(all.clone(), now, i32::MAX, i64::MAX), now), seen.clone());
-        // Without purging, compacting first and merging after gives the same.
+        // Without purging, compacting before merging gives the same.
         let keep = |stream| compacted(stream, now, i32::MIN, i64::MIN);
         prop_assert_eq!(visible(&merged(vec![keep(a), keep(b)]), now), seen.clone());
         prop_assert_eq!(visible(&keep(keep(all)), now), seen);
@@ -230,7 +231,8 @@ fn single(marker: Marker, cell: Cell<'_>) -> Vec<Fragment> {
     ]
 }
 
-/// A reader began in the second before a row expired, and meets what a compaction made of it since.
+/// A reader that began in the second before a row expired reads what a compaction has made of the
+/// row since.
 #[test]
 fn what_expires_together_goes_together_also_for_those_who_read_before() {
     let cell = Cell::live(ColumnId(0), 1, b"v").with_ttl(3, 11);
@@ -240,7 +242,7 @@ fn what_expires_together_goes_together_also_for_those_who_read_before() {
     assert!(visible(&compacted(rows, 11, i32::MIN, i64::MIN), 10).is_empty(), "a row without its value");
 }
 
-/// As views of other servers have them, and as compaction makes them.
+/// Dead markers come from views of other databases and from compaction.
 #[test]
 fn a_dead_marker_stays_until_it_is_old_enough() {
     for marker in [Marker::expiring(1, model::time::DEAD_MARKER_TTL, 8), Marker::expiring(1, 3, 11)] {
@@ -256,7 +258,7 @@ fn a_dead_marker_stays_until_it_is_old_enough() {
     }
 }
 
-/// A batch may write each element of a collection with a statement of its own.
+/// A batch may write each element of a collection in a statement of its own.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "model does not depend on rt")]
 fn many_changes_of_one_row_are_merged_in_time() {
@@ -275,7 +277,7 @@ fn many_changes_of_one_row_are_merged_in_time() {
     let begun = std::time::Instant::now();
     let rows: Vec<(Clustering, Row)> = together.finish(&schema).parts().rows.collect();
     let static_row = fixed.finish(&schema).parts().static_row.expect("a static row");
-    // Merged one after the other they take minutes.
+    // Merged one after the other, this takes minutes.
     assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0].0, key);

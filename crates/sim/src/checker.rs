@@ -1,14 +1,18 @@
-//! The checkers `acked_writes_survive` and `no_resurrection`: the book keeps every state that each partition may be in.
+//! The checkers `acked_writes_survive` and `no_resurrection`. The [`Oracle`] keeps every state that
+//! each partition may be in.
 //!
-//! While all goes well that is exactly one state. A statement under way when the node dies leaves two (before, after); a power loss in
-//! periodic mode leaves the states after each acknowledged statement of the last period. What a reader sees must be one of them:
-//! fewer rows would be a lost write, more a resurrection. After a restart what was read is what is there from then on.
+//! Without faults, that is exactly one state. A statement in progress when the node dies leaves
+//! two: before and after. A power loss in the commitlog's periodic mode leaves the states after
+//! each acknowledged statement of the last period.
+//!
+//! Every read must show one of these states. Missing data is a lost write; additional data is a
+//! resurrection. What is read after a restart becomes the only state.
 
 use crate::model::{Change, Partition, SeenRow};
 use rt::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Something that concerns all partitions.
+/// A change of the whole table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Global {
@@ -19,15 +23,16 @@ pub enum Global {
     Truncate,
 }
 
-/// Seconds after which what has a time to live is over, from when its statement began: both take some seconds only.
+/// All values with a TTL have expired so many seconds after their statement began. Statements and
+/// TTLs take a few seconds only.
 const OVER: i64 = 60;
 
-/// What the table is like.
+/// The schema of the table, as far as it changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    /// It is there.
+    /// The table exists.
     pub exists: bool,
-    /// It has column `x`.
+    /// The table has column `x`.
     pub has_x: bool,
 }
 
@@ -43,7 +48,7 @@ impl Shape {
     }
 }
 
-/// The states a partition may be in, after one of its statements.
+/// The states that a partition may be in after one of its statements.
 #[derive(Clone)]
 struct Point {
     number: u64,
@@ -52,28 +57,32 @@ struct Point {
     states: Vec<Partition>,
 }
 
-/// The book. All times in microseconds since 1970.
+/// The states that a table may be in. All times are in microseconds since 1970, unless they are
+/// called seconds.
 #[derive(Clone)]
-pub struct Book {
-    /// How old the youngest acknowledged write is that a power loss may not take; `None` if it may take none.
+pub struct Oracle {
+    /// A power loss may lose acknowledged writes that are younger than this. `None`: it may lose
+    /// none.
     window: Option<Duration>,
     shape: Shape,
-    /// For each partition the states that a power loss could leave; the last is the present one.
+    /// For each partition the states that a power loss could leave, oldest first. The last is the
+    /// present one.
     trails: BTreeMap<i32, VecDeque<Point>>,
     under_way: BTreeMap<i32, (Change, i64)>,
     global: Option<Global>,
     numbers: u64,
-    /// Nothing expires from this second on.
+    /// No value expires from this second on.
     lasting_from: i64,
-    /// The node is dead since then, and nothing synced what the kernel still had to write.
+    /// The node has been down since then, and the kernel's unwritten data has not been synced.
     dead_since: Option<i64>,
 }
 
-impl Book {
-    /// Of a table that does not exist, with these partitions.
+impl Oracle {
+    /// An oracle for a table that does not exist yet. `window`: the age up to which a power loss
+    /// may lose acknowledged writes.
     pub fn new(partitions: impl Iterator<Item = i32>, window: Option<Duration>) -> Self {
         let empty = || VecDeque::from([Point { number: 0, at: i64::MIN, states: vec![Partition::default()] }]);
-        Book {
+        Oracle {
             window,
             shape: Shape::default(),
             trails: partitions.map(|pk| (pk, empty())).collect(),
@@ -85,20 +94,20 @@ impl Book {
         }
     }
 
-    /// What the table is like.
+    /// The expected schema of the table.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
     fn trail(&mut self, pk: i32) -> &mut VecDeque<Point> {
-        self.trails.get_mut(&pk).expect("a partition of the book")
+        self.trails.get_mut(&pk).expect("a partition of the oracle")
     }
 
     fn present(&self, pk: i32) -> &[Partition] {
         &self.trails[&pk].back().expect("a trail has a point").states
     }
 
-    /// Whether something may expire after second `now`.
+    /// Whether a value may expire after second `now`.
     pub fn may_expire(&self, now: i64) -> bool {
         now < self.lasting_from
     }
@@ -111,7 +120,7 @@ impl Book {
         assert!(self.under_way.insert(pk, (change.clone(), now)).is_none(), "one statement at a time");
     }
 
-    /// It was acknowledged in second `now`.
+    /// The statement on the partition was acknowledged in second `now`, at `at` in microseconds.
     pub fn acknowledged(&mut self, pk: i32, now: i64, at: i64) {
         let (change, begun) = self.under_way.remove(&pk).expect("it was begun");
         let states = after_any(self.present(pk), &change, begun..=now);
@@ -130,32 +139,33 @@ impl Book {
         }
     }
 
-    /// It failed: it may or may not be there, now and after a restart.
+    /// The statement on the partition failed. It may be applied or not, now and after a restart.
     pub fn failed(&mut self, pk: i32, now: i64) {
         let (change, begun) = self.under_way.remove(&pk).expect("it was begun");
         let more = after_any(self.present(pk), &change, begun..=now);
         add(&mut self.trail(pk).back_mut().expect("a trail has a point").states, more);
     }
 
-    /// What is being done to the whole table.
+    /// The change of the whole table that is in progress.
     pub fn under_way(&self) -> Option<Global> {
         self.global
     }
 
-    /// Something that concerns all partitions begins, while no statement is under way.
+    /// A change of the whole table begins. No statement may be in progress.
     pub fn begin_global(&mut self, global: Global) {
         assert!(self.under_way.is_empty() && self.global.is_none());
         self.global = Some(global);
     }
 
-    /// It was acknowledged: no crash may undo it.
+    /// The change of the whole table was acknowledged. No crash may undo it.
     pub fn global_acknowledged(&mut self) {
         let global = self.global.take().expect("it was begun");
         self.apply(global);
     }
 
-    /// It failed, and the table is like this now: that must be as before or as after, and stay so. Truncation may have happened to
-    /// any partition.
+    /// The change of the whole table failed, and the table now has this shape. It must be the shape
+    /// from before or from after the change. A failed TRUNCATE may have emptied any of the
+    /// partitions.
     pub fn global_failed(&mut self, shape: Shape) -> Result<(), String> {
         let global = self.global.take().expect("it was begun");
         if global == Global::Truncate {
@@ -188,12 +198,13 @@ impl Book {
         }
     }
 
-    /// A number that tells what came before it, for [`Book::saved`].
+    /// The number of the last acknowledged statement, for [`Oracle::saved`].
     pub fn number(&self) -> u64 {
         self.numbers
     }
 
-    /// All that was acknowledged before [`Book::number`] gave `upto` is on the device.
+    /// Every statement up to number `upto` (see [`Oracle::number`]) is on the device: a power loss
+    /// cannot lose it.
     pub fn saved(&mut self, upto: u64) {
         for trail in self.trails.values_mut() {
             while trail.get(1).is_some_and(|second| second.number <= upto) {
@@ -202,7 +213,7 @@ impl Book {
         }
     }
 
-    /// The node's process died at `at`: the kernel still has all that was acknowledged.
+    /// The node's process died at `at`. The kernel still has all data of acknowledged statements.
     pub fn killed(&mut self, at: i64) {
         self.dead_since.get_or_insert(at);
         for (pk, (change, begun)) in std::mem::take(&mut self.under_way) {
@@ -224,7 +235,7 @@ impl Book {
         }
     }
 
-    /// What was read after a restart, in second `now`: it must be possible, and is what holds from now on.
+    /// Checks what was read after a restart, in second `now`. It becomes the only possible state.
     pub fn settle(&mut self, shape: Shape, seen: &BTreeMap<i32, Vec<SeenRow>>, now: i64) -> Result<(), String> {
         if self.global.is_some() {
             self.global_failed(shape)?;
@@ -249,7 +260,7 @@ impl Book {
         Ok(())
     }
 
-    /// What was read of a partition on a running node, in second `now`.
+    /// Checks what was read of a partition on a running node, in second `now`.
     pub fn check(&self, pk: i32, found: &[SeenRow], now: i64) -> Result<(), String> {
         let states = self.present(pk);
         if states.iter().any(|state| state.seen(now) == found) {
@@ -258,13 +269,13 @@ impl Book {
         Err(no_such_state(pk, states, found, now))
     }
 
-    /// The partitions.
+    /// The keys of all partitions.
     pub fn partitions(&self) -> Vec<i32> {
         self.trails.keys().copied().collect()
     }
 }
 
-/// The states after `change` in any of these seconds.
+/// The states after `change` is executed in any of these seconds.
 fn after_any(states: &[Partition], change: &Change, seconds: std::ops::RangeInclusive<i64>) -> Vec<Partition> {
     let seconds = if change.expires() { seconds } else { *seconds.start()..=*seconds.start() };
     distinct(states.iter().flat_map(|state| seconds.clone().map(|now| state.after(change, now))).collect())
@@ -281,7 +292,7 @@ fn distinct(mut states: Vec<Partition>) -> Vec<Partition> {
     states
 }
 
-/// Whether nothing was found that is not in `wanted`: no row, no value of a row.
+/// Whether `found` has only rows and values that `wanted` has.
 fn no_resurrection(wanted: &[SeenRow], found: &[SeenRow]) -> bool {
     found.iter().all(|row| {
         let same = |own: &&SeenRow| own.ck == row.ck;
@@ -322,53 +333,53 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
 
-    fn write(book: &mut Book, v: i32, at: i64) {
-        book.begin(0, &Change::Insert { ck: 1, v: Some(v), ttl: 0 }, at / SECOND);
-        book.acknowledged(0, at / SECOND, at);
+    fn write(oracle: &mut Oracle, v: i32, at: i64) {
+        oracle.begin(0, &Change::Insert { ck: 1, v: Some(v), ttl: 0 }, at / SECOND);
+        oracle.acknowledged(0, at / SECOND, at);
     }
 
     fn found(v: i32) -> Vec<SeenRow> {
         vec![SeenRow { ck: Some(1), v: Some(v), ..SeenRow::default() }]
     }
 
-    fn settles(book: &mut Book, v: i32) -> bool {
-        book.settle(Shape { exists: true, has_x: false }, &BTreeMap::from([(0, found(v))]), 100).is_ok()
+    fn settles(oracle: &mut Oracle, v: i32) -> bool {
+        oracle.settle(Shape { exists: true, has_x: false }, &BTreeMap::from([(0, found(v))]), 100).is_ok()
     }
 
-    fn book(window: Option<Duration>) -> Book {
-        let mut book = Book::new(0..1, window);
-        book.begin_global(Global::Create);
-        book.global_acknowledged();
+    fn oracle(window: Option<Duration>) -> Oracle {
+        let mut oracle = Oracle::new(0..1, window);
+        oracle.begin_global(Global::Create);
+        oracle.global_acknowledged();
         for (v, at) in [(1, 1), (2, 2), (3, 3)] {
-            write(&mut book, v, at * SECOND);
+            write(&mut oracle, v, at * SECOND);
         }
-        book
+        oracle
     }
 
     #[test]
     fn in_batch_mode_only_the_last_state_is_possible() {
         for (v, possible) in [(1, false), (2, false), (3, true), (4, true), (5, false)] {
-            let mut book = book(None);
-            book.begin(0, &Change::Insert { ck: 1, v: Some(4), ttl: 0 }, 4);
-            book.power_lost(4 * SECOND);
-            assert_eq!(settles(&mut book, v), possible, "{v}");
+            let mut oracle = oracle(None);
+            oracle.begin(0, &Change::Insert { ck: 1, v: Some(4), ttl: 0 }, 4);
+            oracle.power_lost(4 * SECOND);
+            assert_eq!(settles(&mut oracle, v), possible, "{v}");
         }
     }
 
     #[test]
     fn in_periodic_mode_the_last_period_may_go() {
         for (v, possible) in [(1, false), (2, true), (3, true)] {
-            let mut lost = book(Some(Duration::from_secs(1)));
+            let mut lost = oracle(Some(Duration::from_secs(1)));
             lost.power_lost(3 * SECOND + SECOND / 2);
             assert_eq!(settles(&mut lost, v), possible, "{v} after power loss");
-            let mut killed = book(Some(Duration::from_secs(1)));
+            let mut killed = oracle(Some(Duration::from_secs(1)));
             killed.killed(3 * SECOND + SECOND / 2);
             assert_eq!(settles(&mut killed, v), v == 3, "{v} after a kill");
-            let mut killed = book(Some(Duration::from_secs(1)));
+            let mut killed = oracle(Some(Duration::from_secs(1)));
             killed.killed(3 * SECOND + SECOND / 2);
             killed.power_lost(9 * SECOND);
             assert_eq!(settles(&mut killed, v), possible, "{v} after a kill and a power loss");
-            let mut saved = book(Some(Duration::from_secs(1)));
+            let mut saved = oracle(Some(Duration::from_secs(1)));
             saved.saved(saved.number());
             saved.power_lost(3 * SECOND + SECOND / 2);
             assert_eq!(settles(&mut saved, v), v == 3, "{v} after a flush");
@@ -377,36 +388,36 @@ mod tests {
 
     #[test]
     fn what_was_truncated_stays_away() {
-        let mut book = book(Some(Duration::from_secs(1)));
-        book.begin_global(Global::Truncate);
-        book.global_acknowledged();
-        book.power_lost(4 * SECOND);
-        assert!(!settles(&mut book, 3));
+        let mut oracle = oracle(Some(Duration::from_secs(1)));
+        oracle.begin_global(Global::Truncate);
+        oracle.global_acknowledged();
+        oracle.power_lost(4 * SECOND);
+        assert!(!settles(&mut oracle, 3));
     }
 
     #[test]
     fn a_broken_promise_is_called_by_its_name() {
         let row = |ck, v| SeenRow { ck: Some(ck), v: Some(v), ..SeenRow::default() };
-        let mut book = book(None);
-        let lost = book.check(0, &[], 100).unwrap_err();
+        let mut oracle = oracle(None);
+        let lost = oracle.check(0, &[], 100).unwrap_err();
         assert!(lost.starts_with("acked_writes_survive is broken"), "{lost}");
-        let more = book.check(0, &[row(1, 3), row(2, 2)], 100).unwrap_err();
+        let more = oracle.check(0, &[row(1, 3), row(2, 2)], 100).unwrap_err();
         assert!(more.starts_with("no_resurrection is broken"), "{more}");
-        let old = book.check(0, &[row(1, 2)], 100).unwrap_err();
+        let old = oracle.check(0, &[row(1, 2)], 100).unwrap_err();
         assert!(old.starts_with("no_resurrection is broken"), "an overwritten value is back: {old}");
-        book.begin(0, &Change::DeleteRow { ck: 1 }, 100);
-        book.acknowledged(0, 100, 100 * SECOND);
-        let back = book.check(0, &[row(1, 3)], 100).unwrap_err();
+        oracle.begin(0, &Change::DeleteRow { ck: 1 }, 100);
+        oracle.acknowledged(0, 100, 100 * SECOND);
+        let back = oracle.check(0, &[row(1, 3)], 100).unwrap_err();
         assert!(back.starts_with("no_resurrection is broken"), "{back}");
     }
 
     #[test]
     fn what_expired_is_not_seen() {
-        let mut book = book(None);
-        book.begin(0, &Change::Insert { ck: 1, v: Some(9), ttl: 5 }, 10);
-        book.acknowledged(0, 10, 10 * SECOND);
-        assert!(book.check(0, &found(9), 14).is_ok());
-        assert!(book.check(0, &[], 15).is_ok());
-        assert!(book.check(0, &found(3), 15).is_err());
+        let mut oracle = oracle(None);
+        oracle.begin(0, &Change::Insert { ck: 1, v: Some(9), ttl: 5 }, 10);
+        oracle.acknowledged(0, 10, 10 * SECOND);
+        assert!(oracle.check(0, &found(9), 14).is_ok());
+        assert!(oracle.check(0, &[], 15).is_ok());
+        assert!(oracle.check(0, &found(3), 15).is_err());
     }
 }

@@ -1,8 +1,13 @@
-//! A node, or a whole cluster, on the simulated machine, disks and network at our mercy, and checkers that say whether promises are kept.
+//! Simulation of a node and of clusters, and checkers of what they promise to clients. The disks
+//! and the network are simulated, and fail as the seed decides.
 //!
-//! [`model`] says what statements do to a partition, [`workload`] makes seeded statements, [`reads`] reads back in every way,
-//! [`checker`] knows which states are possible after which accidents; [`node`] is one life of a node and its clients, [`story`]
-//! several lives on one disk; [`cluster`] is several nodes and their network. A seed gives the same story each time. Everything here exists only under feature `sim`.
+//! One node: [`model`] computes what statements do to a partition, [`workload`] makes seeded
+//! statements, [`reads`] reads the table in every way. [`checker`] keeps the states that are
+//! possible after each fault. [`node`] runs one incarnation of a node with its clients,
+//! [`scenario`] several incarnations on one disk.
+//!
+//! Clusters: [`cluster`] runs several nodes and their network. A seed gives the same scenario each
+//! time. The crate is empty without the feature `sim`.
 #![cfg(feature = "sim")]
 
 pub mod checker;
@@ -10,5 +15,5 @@ pub mod cluster;
 pub mod model;
 pub mod node;
 pub mod reads;
-pub mod story;
+pub mod scenario;
 pub mod workload;

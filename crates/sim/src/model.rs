@@ -1,25 +1,25 @@
-//! What a table should hold: partitions of rows as CQL means them, without timestamps, because each partition has one writer whose
-//! statements come one after another.
+//! The expected contents of a table, by the semantics of CQL. There are no timestamps, because each
+//! partition has one writer, which sends its statements one after the other.
 //!
-//! [`Partition`] is all that decides about the future (also what has not expired yet and what readers cannot see, such as a row's
-//! marker); [`Partition::seen`] is what a reader must get at a given second.
+//! [`Partition`] is the full state, including values that have not expired yet and row markers,
+//! which readers cannot see. [`Partition::seen`] is what a reader must get in a given second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The second from which something is gone; [`NEVER`] for what stays.
+/// The second from which a value has expired. [`NEVER`] for a value without TTL.
 pub type Expiry = i64;
 
-/// Of what was written without a time to live.
+/// The expiry of values that were written without a TTL.
 pub const NEVER: Expiry = i64::MAX;
 
 /// A row.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Row {
-    /// INSERT leaves one: the row is there even if all its columns are null.
+    /// The row marker that INSERT writes. With it, the row exists even if all its columns are null.
     pub marker: Option<Expiry>,
     /// Column `v`.
     pub v: Option<(i32, Expiry)>,
-    /// Column `x`, which comes and goes.
+    /// Column `x`, which is dropped and added again.
     pub x: Option<(i32, Expiry)>,
     /// Column `m`, a map.
     pub m: BTreeMap<i32, (i32, Expiry)>,
@@ -36,7 +36,7 @@ pub struct Partition {
     pub rows: BTreeMap<i32, Row>,
 }
 
-/// A row of an answer.
+/// A row of a result.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[allow(missing_docs)]
 pub struct SeenRow {
@@ -70,7 +70,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether it depends on the second in which it is carried out.
+    /// Whether the result depends on the second in which the change is executed.
     pub fn expires(&self) -> bool {
         use Change::*;
         matches!(self, Insert { ttl, .. } | Update { ttl, .. } | Static { ttl, .. } | MapPut { ttl, .. } if *ttl > 0)
@@ -92,7 +92,7 @@ impl Row {
 }
 
 impl Partition {
-    /// The partition after `change`, carried out in second `now`.
+    /// The partition after `change` is executed in second `now`.
     pub fn after(&self, change: &Change, now: i64) -> Partition {
         let mut next = self.clone();
         let until = |ttl: i64| if ttl == 0 { NEVER } else { now + ttl };
@@ -138,7 +138,7 @@ impl Partition {
         next
     }
 
-    /// The partition without what has expired by second `now`.
+    /// The partition without values that have expired by second `now`.
     pub fn pruned(&self, now: i64) -> Partition {
         let mut next = self.clone();
         next.s = next.s.filter(|(_, expiry)| lives(*expiry, now));
@@ -147,7 +147,7 @@ impl Partition {
         next
     }
 
-    /// What a reader gets in second `now`.
+    /// The rows that a reader gets in second `now`.
     pub fn seen(&self, now: i64) -> Vec<SeenRow> {
         let live = self.pruned(now);
         let s = live.s.map(|(s, _)| s);

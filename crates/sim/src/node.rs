@@ -1,9 +1,11 @@
-//! One life of a node: started on a disk, worked on by clients on all its shards, ended in order or from outside.
+//! One incarnation of a node: started on a disk, used by clients on all its shards, ended by its
+//! own stop or from outside.
 //!
-//! A life has rounds. In each, every client carries out some steps on partitions of its own, while flushes and compactions run beside
-//! them; between rounds comes what concerns the whole table. The node's shards and the world's driver share [`Shared`].
+//! An incarnation has rounds. In each round, every client executes some steps on its own
+//! partitions, while flushes and compactions run. Changes of the whole table come between rounds.
+//! The node's shards and the driver of the world share [`Shared`].
 
-use crate::checker::Book;
+use crate::checker::Oracle;
 use crate::model::{Change, SeenRow};
 use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
 use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
@@ -21,22 +23,25 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-/// Clients that write at the same time, each to partitions of its own.
+/// The number of clients that write in parallel, each to its own partitions.
 const CLIENTS: usize = 3;
 
-/// What makes no difference to any answer: the checkers `compaction_is_invisible` and `querier_cache_is_invisible` live the same lives with
-/// different ones.
+/// Settings that must not change any answer. The checkers `compaction_is_invisible` and
+/// `querier_cache_is_invisible` repeat an incarnation with different ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Variant {
-    /// How the table is compacted and compressed, a number below [`crate::workload::KINDS`]; without one, by chance.
+    /// The kind of table (its compaction and compression), a number below
+    /// [`crate::workload::KINDS`]. `None`: a random kind.
     pub kind: Option<usize>,
-    /// Memory of each shard, in bytes: memtables and caches have their parts of it.
+    /// The memory of each shard, in bytes. Memtables and caches share it.
     pub memory: usize,
-    /// Flushes and compactions that are asked for in one round; others come by themselves.
+    /// Flushes and compactions that the driver requests in one round, besides those that the engine
+    /// starts.
     pub maintenance: u32,
-    /// The most files of sstables that each shard keeps open; 0 for many.
+    /// The largest number of sstable files that each shard keeps open; 0 for many.
     pub open_files: usize,
-    /// How readers are kept between pages, a number below [`QUERIER_CACHES`]; without one, by the seed.
+    /// The configuration of the querier cache, a number below [`QUERIER_CACHES`]. `None`: chosen by
+    /// the seed.
     pub queriers: Option<u64>,
 }
 
@@ -46,62 +51,62 @@ impl Default for Variant {
     }
 }
 
-/// What a life is about.
+/// The configuration of an incarnation.
 #[derive(Clone, Debug)]
-pub struct Life {
-    /// Drives every choice of the clients.
+pub struct Incarnation {
+    /// The seed of all choices of the clients.
     pub seed: u64,
     /// Shards of the node.
     pub shards: usize,
-    /// When writes are acknowledged.
+    /// When writes are acknowledged: the sync mode of the commitlog.
     pub sync: SyncMode,
     /// Rounds of work.
     pub rounds: u32,
     /// Steps of each client in a round.
     pub steps: u32,
-    /// Whether some writes have a time to live.
+    /// Whether some writes have a TTL.
     pub expiring: bool,
     /// Whether the table is truncated, dropped and altered.
     pub globals: bool,
-    /// What must make no difference.
+    /// Settings that must not change any answer.
     pub variant: Variant,
 }
 
-/// How far a life came.
+/// The state of an incarnation, or how it ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Progress {
-    /// It is under way.
+    /// The node runs.
     #[default]
     Running,
-    /// The floors did not start, and why.
+    /// The node did not start, for this reason.
     Refused(String),
-    /// It did its work and stopped in order.
+    /// The node did its work and stopped.
     Ended,
-    /// It stopped because its log failed, as it must then.
+    /// The node stopped because its commitlog failed, as it must.
     Stopped(String),
-    /// A promise was broken.
+    /// A promise is broken.
     Broken(String),
-    /// A statement failed, which is wrong unless something was broken on purpose.
+    /// A statement failed. That is wrong unless the test injected a fault.
     Failed(String),
 }
 
-/// What the clients, the node's shards and the world share.
+/// The state that the clients, the node's shards and the driver share.
 pub struct Shared {
-    /// What may be there.
-    pub book: RefCell<Book>,
-    /// How far the present life came.
+    /// The states that the table may be in.
+    pub oracle: RefCell<Oracle>,
+    /// The state of the present incarnation.
     pub progress: RefCell<Progress>,
-    /// Statements may fail until then, in microseconds since 1970.
+    /// Statements that begin before this time may fail. Microseconds since 1970.
     pub trouble_until: Cell<i64>,
-    /// Reads may fail then, too.
+    /// Reads may fail until then, too.
     pub reads_may_fail: Cell<bool>,
-    /// Statements that failed and were allowed to.
+    /// The errors of statements that were allowed to fail.
     pub failures: RefCell<Vec<String>>,
-    /// Writes acknowledged.
+    /// The number of acknowledged writes.
     pub acknowledged: Cell<u32>,
-    /// What was read last, before the node stopped in order.
+    /// The rows that were read last, before the node stopped.
     pub last_seen: RefCell<BTreeMap<i32, Vec<SeenRow>>>,
-    /// Writes begun by each client: so what a client writes does not depend on how fast others are.
+    /// Writes begun by each client. A client's values do not depend on the pace of the others.
     values: [Cell<i32>; CLIENTS],
     telling: bool,
     round: Cell<u32>,
@@ -110,10 +115,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For a new table; power losses may take what is younger than `window`.
+    /// The state for a new table. Power losses may lose acknowledged writes that are younger than
+    /// `window`.
     pub fn new(window: Option<Duration>) -> Rc<Self> {
         Rc::new(Shared {
-            book: RefCell::new(Book::new(0..PARTITIONS, window)),
+            oracle: RefCell::new(Oracle::new(0..PARTITIONS, window)),
             progress: RefCell::default(),
             trouble_until: Cell::new(i64::MIN),
             reads_may_fail: Cell::new(false),
@@ -128,10 +134,10 @@ impl Shared {
         })
     }
 
-    /// The same, apart from this one.
+    /// An independent copy.
     pub fn fork(&self) -> Rc<Self> {
         let fork = Shared::new(None);
-        *fork.book.borrow_mut() = self.book.borrow().clone();
+        *fork.oracle.borrow_mut() = self.oracle.borrow().clone();
         fork.acknowledged.set(self.acknowledged.get());
         for (own, value) in fork.values.iter().zip(&self.values) {
             own.set(value.get());
@@ -139,7 +145,7 @@ impl Shared {
         fork
     }
 
-    /// Makes ready for another life.
+    /// Resets what belongs to one incarnation, before the next one.
     pub fn reset(&self) {
         *self.progress.borrow_mut() = Progress::Running;
         self.round.set(0);
@@ -147,14 +153,14 @@ impl Shared {
         self.ending.set(false);
     }
 
-    /// For whoever wants to follow a story: `TELL=1` prints each of its steps.
+    /// Prints a step of the scenario to stderr, if the environment has `TELL=1`.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         if self.telling {
             eprintln!("{}", what());
         }
     }
 
-    /// Remembers the first thing that went wrong.
+    /// Records the first failure.
     fn note(&self, progress: Progress) {
         let mut now = self.progress.borrow_mut();
         if *now == Progress::Running {
@@ -166,7 +172,7 @@ impl Shared {
         *self.progress.borrow() == Progress::Running
     }
 
-    /// What a failed statement means; true if it was allowed to fail.
+    /// Judges a failed statement. Returns true if it was allowed to fail.
     fn excuse(&self, begun: i64, why: String) -> bool {
         if begun <= self.trouble_until.get() {
             self.failures.borrow_mut().push(why);
@@ -177,7 +183,7 @@ impl Shared {
     }
 }
 
-impl Life {
+impl Incarnation {
     fn rng(&self, parts: [u64; 2]) -> SmallRng {
         let mixed = parts.iter().fold(self.seed, |mixed, part| mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ part);
         SmallRng::seed_from_u64(mixed)
@@ -196,7 +202,8 @@ impl Life {
                 Ok(_stack) => match self.lead(&shared).await {
                     Err(progress) => shared.note(progress),
                     Ok(()) => {
-                        // What the disk refused to take is judged by what comes back.
+                        // A failed stop is not an error here. The next incarnation checks what is
+                        // on the disk.
                         let _ = stack::stop().await;
                         shared.note(Progress::Ended);
                     }
@@ -209,16 +216,16 @@ impl Life {
         }
     }
 
-    /// Shard 0: reads what is there, then leads through the rounds.
+    /// Runs on shard 0: checks the table after the start, then leads through the rounds.
     async fn lead(&self, shared: &Rc<Shared>) -> Result<(), Progress> {
         let mut rng = self.rng([1, 0]);
         let settled = self.settle(&mut rng, shared).await;
         settled?;
         for round in 1..=self.rounds {
-            if self.globals || !shared.book.borrow().shape().exists {
+            if self.globals || !shared.oracle.borrow().shape().exists {
                 self.global(&mut rng, shared).await;
             }
-            if shared.book.borrow().shape().exists {
+            if shared.oracle.borrow().shape().exists {
                 shared.working.set(CLIENTS);
                 shared.round.set(round);
                 let mut maintenance = 0;
@@ -231,17 +238,17 @@ impl Life {
                 }
             }
             if !shared.is_running() {
-                // What went wrong is noted already.
+                // The failure is recorded already.
                 std::future::pending::<()>().await;
             }
         }
-        // Once more, with all that became of it in this life.
+        // Checks the whole table again, after everything that was done in this incarnation.
         self.wait_for_calm(shared).await;
-        if shared.book.borrow().shape().exists {
-            let (found, now) = read_all(&mut rng, &shared.book).await.map_err(Progress::Failed)?;
+        if shared.oracle.borrow().shape().exists {
+            let (found, now) = read_all(&mut rng, &shared.oracle).await.map_err(Progress::Failed)?;
             for pk in 0..PARTITIONS {
                 let found = found.get(&pk).map_or(&[][..], Vec::as_slice);
-                shared.book.borrow().check(pk, found, now).map_err(Progress::Broken)?;
+                shared.oracle.borrow().check(pk, found, now).map_err(Progress::Broken)?;
             }
             shared.last_seen.replace(found);
         }
@@ -254,35 +261,35 @@ impl Life {
         }
     }
 
-    /// What is there after the start must be possible.
+    /// Reads the table after a start. Its state must be possible.
     async fn settle(&self, rng: &mut SmallRng, shared: &Shared) -> Result<(), Progress> {
         execute(KEYSPACE).await.map_err(Progress::Failed)?;
         let shape = read_shape().await.map_err(Progress::Failed)?;
         let (found, now) = match shape.exists {
-            true => read_all(rng, &shared.book).await.map_err(Progress::Failed)?,
+            true => read_all(rng, &shared.oracle).await.map_err(Progress::Failed)?,
             false => Default::default(),
         };
         rt::sim::trace(&format!("settles with {found:?}"));
         shared.tell(|| format!("{} settles: {shape:?}", rt::time::wall_micros()));
-        shared.book.borrow_mut().settle(shape, &found, now).map_err(Progress::Broken)
+        shared.oracle.borrow_mut().settle(shape, &found, now).map_err(Progress::Broken)
     }
 
     async fn global(&self, rng: &mut SmallRng, shared: &Shared) {
-        let Some(what) = global(rng, shared.book.borrow().shape()) else { return };
-        // The clocks of several shards may be some microseconds apart.
+        let Some(what) = global(rng, shared.oracle.borrow().shape()) else { return };
+        // The clocks of the shards may differ by some microseconds.
         rt::time::sleep(Duration::from_millis(2)).await;
         let begun = rt::time::wall_micros();
-        shared.book.borrow_mut().begin_global(what);
+        shared.oracle.borrow_mut().begin_global(what);
         let statement = global_statement(rng, what, self.variant.kind);
         shared.tell(|| format!("{begun} {statement}"));
         match execute(&statement).await {
-            Ok(()) => shared.book.borrow_mut().global_acknowledged(),
+            Ok(()) => shared.oracle.borrow_mut().global_acknowledged(),
             Err(why) => {
                 shared.tell(|| format!("it failed: {why}"));
                 if shared.excuse(begun, why) {
                     match read_shape().await {
                         Ok(shape) => {
-                            if let Err(why) = shared.book.borrow_mut().global_failed(shape) {
+                            if let Err(why) = shared.oracle.borrow_mut().global_failed(shape) {
                                 shared.note(Progress::Broken(why));
                             }
                         }
@@ -294,16 +301,16 @@ impl Life {
         rt::time::sleep(Duration::from_millis(2)).await;
     }
 
-    /// Sometimes flushes or compacts, while the clients work.
+    /// Flushes or compacts at random, while the clients work.
     async fn maintain(&self, rng: &mut SmallRng, shared: &Shared) {
         let begun = rt::time::wall_micros();
         let choice = rng.gen_range(0..8);
         let done = match choice {
             0..=4 => {
-                let number = shared.book.borrow().number();
+                let number = shared.oracle.borrow().number();
                 let done = on_every_shard(|engine| async move { engine.flush(None).await }).await;
                 if done.is_ok() {
-                    shared.book.borrow_mut().saved(number);
+                    shared.oracle.borrow_mut().saved(number);
                 }
                 done
             }
@@ -340,10 +347,10 @@ impl Life {
             }
             done = shared.round.get();
             let mut rng = self.rng([2 + client as u64, u64::from(done)]);
-            // Reads choose as often as they have to be repeated.
+            // Reads have their own random numbers, because a repeated read draws more of them.
             let mut reading = self.rng([100 + client as u64, u64::from(done)]);
             for _ in 0..self.steps {
-                let shape = shared.book.borrow().shape();
+                let shape = shared.oracle.borrow().shape();
                 let counter = &shared.values[client];
                 counter.set(counter.get() + 1);
                 let value = counter.get() * CLIENTS as i32 + client as i32;
@@ -356,19 +363,19 @@ impl Life {
         }
     }
 
-    /// False when the client should go no further in this round.
+    /// Executes a step. Returns false if the client must not continue in this round.
     async fn carry_out(&self, rng: &mut SmallRng, step: Step, shared: &Shared) -> bool {
         let begun = rt::time::wall_micros();
         match step {
             Step::Wait(millis) => rt::time::sleep(Duration::from_millis(millis)).await,
-            Step::Read(pk) => match read_partition(rng, pk, &shared.book).await {
+            Step::Read(pk) => match read_partition(rng, pk, &shared.oracle).await {
                 Ok((found, now)) => {
-                    if let Err(why) = shared.book.borrow().check(pk, &found, now) {
+                    if let Err(why) = shared.oracle.borrow().check(pk, &found, now) {
                         shared.note(Progress::Broken(why));
                         return false;
                     }
                 }
-                // Reading needs no space.
+                // A read needs no disk space, so it must succeed.
                 Err(why) if !shared.reads_may_fail.get() => {
                     shared.note(Progress::Failed(why));
                     return false;
@@ -380,22 +387,22 @@ impl Life {
                     fresh_second().await;
                 }
                 let second = rt::time::wall_seconds();
-                writes.iter().for_each(|(pk, change)| shared.book.borrow_mut().begin(*pk, change, second));
+                writes.iter().for_each(|(pk, change)| shared.oracle.borrow_mut().begin(*pk, change, second));
                 let done = execute(&statement(&writes)).await;
                 shared.tell(|| {
                     let (at, shard) = (rt::time::wall_micros(), rt::shard::this());
                     format!("{at} shard {shard}: {writes:?} -> {done:?}")
                 });
                 let (second, at) = (rt::time::wall_seconds(), rt::time::wall_micros());
-                let mut book = shared.book.borrow_mut();
+                let mut oracle = shared.oracle.borrow_mut();
                 match done {
                     Ok(()) => {
-                        writes.iter().for_each(|(pk, _)| book.acknowledged(*pk, second, at));
+                        writes.iter().for_each(|(pk, _)| oracle.acknowledged(*pk, second, at));
                         shared.acknowledged.set(shared.acknowledged.get() + 1);
                     }
                     Err(why) => {
-                        writes.iter().for_each(|(pk, _)| book.failed(*pk, second));
-                        drop(book);
+                        writes.iter().for_each(|(pk, _)| oracle.failed(*pk, second));
+                        drop(oracle);
                         shared.excuse(begun, why);
                         return false;
                     }
@@ -406,7 +413,8 @@ impl Life {
     }
 }
 
-/// The checker `permits_returned`: whatever happened in this life, what no reader holds any more was given back.
+/// The checker `permits_returned`: at the end, no permit, no memory and no queue entry is left, and
+/// the querier cache is empty after its queriers are dropped.
 pub async fn permits_returned() -> Result<(), String> {
     let results = rt::shard::call_all(|| async {
         let replica = rt::shard::service::<Replica>();
@@ -425,11 +433,11 @@ pub async fn permits_returned() -> Result<(), String> {
     results.await.into_iter().collect()
 }
 
-/// Ways of keeping readers between pages.
+/// The number of querier cache configurations.
 pub const QUERIER_CACHES: u64 = 5;
 
-/// The checker `querier_cache_is_invisible`: lives keep readers between pages in different ways, and what is read is checked all the
-/// same.
+/// The checker `querier_cache_is_invisible`: incarnations have different configurations of the
+/// querier cache, and their reads are checked alike.
 fn replica_config(number: u64, memory: usize) -> ReplicaConfig {
     let usual = ReplicaConfig::with_memory(memory);
     match number % QUERIER_CACHES {
@@ -451,11 +459,11 @@ where
     results.await.into_iter().collect()
 }
 
-impl Life {
+impl Incarnation {
     fn config(&self) -> StackConfig {
         StackConfig {
             sync: self.sync,
-            // Small, so that segments and the log's limit matter.
+            // Small, so that segments and the limit of the log matter.
             segment_size: 8 << 10,
             log_size_limit: 48 << 10,
             disk_reserve: 64 << 10,
@@ -467,7 +475,7 @@ impl Life {
     }
 }
 
-/// As the server does: a log that has failed ends the node.
+/// Ends the node when its commitlog fails, as the server does.
 async fn stop_with_the_log(shared: Rc<Shared>) {
     let engine = loop {
         match rt::shard::try_service::<Engine>() {

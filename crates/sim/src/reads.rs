@@ -1,7 +1,7 @@
-//! Reading a table in every way that must give the same: whole and by partition, forward and backward, in small pages, by slices and
-//! row by row.
+//! Reads a table in every way that must give the same rows: entirely and by partition, forward and
+//! backward, in small pages, by slices and row by row.
 
-use crate::checker::{Book, Shape};
+use crate::checker::{Oracle, Shape};
 use crate::model::SeenRow;
 use crate::workload::{LONGEST_FILLER, ROWS};
 use cql::api::{AnswerKind, ClientState, QueryParams, Rows};
@@ -13,12 +13,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A client pauses after one page in so many.
+/// A client pauses after one of so many pages, on average.
 const PAGES_PER_PAUSE: u64 = 8;
-/// For less than this.
+/// The length of a pause is below this.
 const LONGEST_PAUSE_MILLIS: u64 = 6;
 
-/// A client of nobody in particular, who is in no keyspace.
+/// A client without role, address and keyspace.
 pub(crate) fn client() -> Rc<ClientState> {
     Rc::new(ClientState {
         keyspace: RefCell::new(None),
@@ -40,12 +40,12 @@ pub async fn execute(text: &str) -> Result<(), String> {
     ask(text, &QueryParams::default()).await.map(drop)
 }
 
-/// How many rows a query gives.
+/// The number of rows that a query returns.
 pub async fn count(text: &str) -> Result<usize, String> {
     query(text, 100).await.map(|rows| rows.len())
 }
 
-/// All rows of a query, each value by its column's name; nulls are left out.
+/// All rows of a query. Each value is under its column's name; nulls are left out.
 async fn query(text: &str, page_size: i32) -> Result<Vec<BTreeMap<String, Vec<u8>>>, String> {
     let mut params = QueryParams { page_size: Some(page_size), ..QueryParams::default() };
     let mut all = Vec::new();
@@ -57,14 +57,14 @@ async fn query(text: &str, page_size: i32) -> Result<Vec<BTreeMap<String, Vec<u8
             Some(next) => params.paging_state = Some(next),
             None => return Ok(all),
         }
-        // Sometimes something happens between two pages.
+        // Sometimes leaves time for other events between two pages.
         if rt::random::below(PAGES_PER_PAUSE) == 0 {
             rt::time::sleep(Duration::from_millis(rt::random::below(LONGEST_PAUSE_MILLIS))).await;
         }
     }
 }
 
-/// The rows of an answer, each value by its column's name; nulls are left out.
+/// The rows of an answer. Each value is under its column's name; nulls are left out.
 pub fn decode(rows: &Rows) -> Vec<BTreeMap<String, Vec<u8>>> {
     let mut rest = &rows.body[..];
     let mut one = || {
@@ -88,10 +88,10 @@ fn take_int(bytes: &mut &[u8]) -> i32 {
     i32::from_be_bytes(*head)
 }
 
-/// Partition and row.
+/// The partition key and the row.
 fn typed(row: &BTreeMap<String, Vec<u8>>) -> Result<(i32, SeenRow), String> {
     let int = |name: &str| row.get(name).map(|bytes| take_int(&mut &bytes[..]));
-    // Collections: a count, then each element with its length.
+    // The bytes of a collection: the number of elements, then each element after its length.
     let numbers = |name: &str| -> Vec<i32> {
         let Some(bytes) = row.get(name) else { return Vec::new() };
         let mut rest = &bytes[4..];
@@ -106,7 +106,7 @@ fn typed(row: &BTreeMap<String, Vec<u8>>) -> Result<(i32, SeenRow), String> {
     if let Some(filler) = row.get("filler")
         && (filler.len() >= LONGEST_FILLER || filler.iter().any(|byte| *byte != b'x'))
     {
-        return Err(format!("partition {pk}: a filler that nobody wrote"));
+        return Err(format!("partition {pk}: a filler that was never written"));
     }
     let pairs = numbers("m");
     Ok((
@@ -134,7 +134,8 @@ async fn rows_of(pk: i32, text: &str, page_size: i32) -> Result<Vec<SeenRow>, St
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
 
-/// Lets nothing expire in between: waits for a second of which enough is left.
+/// Waits until at least half of the present second is left, so that nothing expires during a read.
+/// Returns the second.
 pub async fn fresh_second() -> i64 {
     let into = rt::time::wall_micros() % 1_000_000;
     if into > 500_000 {
@@ -143,18 +144,22 @@ pub async fn fresh_second() -> i64 {
     rt::time::wall_seconds()
 }
 
-/// Whether what was read since second `now` is of one moment: on a slow disk a second is never enough, but once all has expired that may
-/// any time will do.
-fn is_of_one_moment(book: &RefCell<Book>, now: i64) -> bool {
-    rt::time::wall_seconds() == now || !book.borrow().may_expire(now)
+/// Whether a read that began in second `now` shows one moment. On a slow disk no read ends in its
+/// second; but once all values with a TTL have expired, any time is good.
+fn is_of_one_moment(oracle: &RefCell<Oracle>, now: i64) -> bool {
+    rt::time::wall_seconds() == now || !oracle.borrow().may_expire(now)
 }
 
-/// Reads a partition in every way; what was found, and in which second.
-pub async fn read_partition(rng: &mut SmallRng, pk: i32, book: &RefCell<Book>) -> Result<(Vec<SeenRow>, i64), String> {
+/// Reads a partition in every way. Returns the rows, and the second in which they were read.
+pub async fn read_partition(
+    rng: &mut SmallRng,
+    pk: i32,
+    oracle: &RefCell<Oracle>,
+) -> Result<(Vec<SeenRow>, i64), String> {
     loop {
         let now = fresh_second().await;
         let found = read_partition_once(rng, pk).await;
-        if is_of_one_moment(book, now) {
+        if is_of_one_moment(oracle, now) {
             return Ok((found?, now));
         }
     }
@@ -193,7 +198,7 @@ async fn read_partition_once(rng: &mut SmallRng, pk: i32) -> Result<Vec<SeenRow>
     Ok(forward)
 }
 
-/// What the table is like.
+/// Reads the schema of the table.
 pub async fn read_shape() -> Result<Shape, String> {
     let columns =
         query("SELECT column_name FROM system_schema.columns WHERE keyspace_name = 'w' AND table_name = 't'", 100)
@@ -202,8 +207,11 @@ pub async fn read_shape() -> Result<Shape, String> {
     Ok(Shape { exists: !columns.is_empty(), has_x })
 }
 
-/// Reads everything in every way; what was found, and in which second.
-pub async fn read_all(rng: &mut SmallRng, book: &RefCell<Book>) -> Result<(BTreeMap<i32, Vec<SeenRow>>, i64), String> {
+/// Reads the whole table in every way. Returns the rows, and the second in which they were read.
+pub async fn read_all(
+    rng: &mut SmallRng,
+    oracle: &RefCell<Oracle>,
+) -> Result<(BTreeMap<i32, Vec<SeenRow>>, i64), String> {
     'again: loop {
         let now = fresh_second().await;
         let mut found: BTreeMap<i32, Vec<SeenRow>> = BTreeMap::new();
@@ -215,13 +223,13 @@ pub async fn read_all(rng: &mut SmallRng, book: &RefCell<Book>) -> Result<(BTree
             last = Some(pk);
             found.entry(pk).or_default().push(row);
         }
-        if !is_of_one_moment(book, now) {
+        if !is_of_one_moment(oracle, now) {
             continue;
         }
-        let partitions = book.borrow().partitions();
+        let partitions = oracle.borrow().partitions();
         for pk in partitions {
             let alone = read_partition_once(rng, pk).await;
-            if !is_of_one_moment(book, now) {
+            if !is_of_one_moment(oracle, now) {
                 continue 'again;
             }
             let (alone, scanned) = (alone?, found.get(&pk).cloned().unwrap_or_default());

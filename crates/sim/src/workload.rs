@@ -1,38 +1,38 @@
-//! Seeded statements on one table, and how they read in CQL.
+//! Seeded statements on one table, and their CQL text.
 
 use crate::checker::{Global, Shape};
 use crate::model::Change;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// Partitions of the table.
+/// The number of partitions of the table.
 pub const PARTITIONS: i32 = 6;
 /// Clustering keys are below this.
 pub const ROWS: i32 = 8;
 
-/// Column `filler` is shorter; its bytes are all `x`.
+/// The length of column `filler` is below this. All its bytes are `x`.
 pub const LONGEST_FILLER: usize = 1500;
 
-/// The keyspace.
+/// The statement that creates the keyspace.
 pub const KEYSPACE: &str =
     "CREATE KEYSPACE IF NOT EXISTS w WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
 
-/// Something that a client does.
+/// One action of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Writes to one partition, or with one batch to several.
+    /// Writes to one partition, or to several in one batch.
     Write(Vec<(i32, Change)>),
-    /// Reads a partition in every way.
+    /// Reads a partition in every way of [`crate::reads`].
     Read(i32),
-    /// Lets time pass.
+    /// Waits for so many milliseconds.
     Wait(u64),
 }
 
-/// Kinds of tables.
+/// The number of kinds of tables in `OPTIONS`.
 pub const KINDS: usize = 6;
 
-/// How they are compacted and compressed. Where files of about the same size are compacted apart from others, tombstones meet what they
-/// cover late.
+/// The compaction and compression options of each kind. Where only sstables of similar size are
+/// compacted, tombstones meet the data that they cover late.
 const OPTIONS: [&str; KINDS] = [
     "",
     " AND compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': 2, 'min_sstable_size': 1} \
@@ -45,11 +45,12 @@ const OPTIONS: [&str; KINDS] = [
      'expired_sstable_check_frequency_seconds': 0}",
 ];
 
-/// The statement of something that concerns the whole table; without `kind`, a new table is of any.
+/// The statement for `global`. Without `kind`, a new table gets a random kind.
 pub fn global_statement(rng: &mut SmallRng, global: Global, kind: Option<usize>) -> String {
     let any = rng.gen_range(0..KINDS);
     match global {
-        // Without grace, compaction may drop tombstones at once: what they hide must be gone by then.
+        // Without grace, compaction may purge a tombstone at once. What it covers must be purged by
+        // then.
         Global::Create => format!(
             "CREATE TABLE w.t (pk int, ck int, s int static, v int, m map<int, int>, e set<int>, filler text, \
              PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0{}",
@@ -62,7 +63,7 @@ pub fn global_statement(rng: &mut SmallRng, global: Global, kind: Option<usize>)
     }
 }
 
-/// Something that concerns the whole table and is possible now; mostly nothing.
+/// A random change of the whole table that is possible now; mostly none.
 pub fn global(rng: &mut SmallRng, shape: Shape) -> Option<Global> {
     if !shape.exists {
         return Some(Global::Create);
@@ -75,7 +76,8 @@ pub fn global(rng: &mut SmallRng, shape: Shape) -> Option<Global> {
     }
 }
 
-/// What a client that owns `partitions` does next; `value` names the write. Without `expiring`, nothing gets a time to live.
+/// The next step of a client that owns `partitions`. `value` identifies the write. Without
+/// `expiring`, no write has a TTL.
 pub fn step(rng: &mut SmallRng, partitions: &[i32], shape: Shape, value: i32, expiring: bool) -> Step {
     let pk = partitions[rng.gen_range(0..partitions.len())];
     match rng.gen_range(0..100) {
@@ -115,7 +117,7 @@ fn change(rng: &mut SmallRng, shape: Shape, value: i32, expiring: bool) -> Chang
     }
 }
 
-/// The statement of a write.
+/// The CQL text of a write.
 pub fn statement(writes: &[(i32, Change)]) -> String {
     match writes {
         [(pk, change)] => one(*pk, change),
@@ -131,7 +133,7 @@ fn one(pk: i32, change: &Change) -> String {
     let row = |ck: &i32| format!("WHERE pk = {pk} AND ck = {ck}");
     match change {
         Change::Insert { ck, v, ttl } => {
-            // Of many lengths, so that records and rows straddle pages.
+            // Lengths differ, so that records and rows cross the boundaries of pages.
             let filler = "x".repeat((v.unwrap_or(1) as usize * 337) % LONGEST_FILLER);
             let v = v.map_or("null".to_owned(), |v| v.to_string());
             format!("INSERT INTO w.t (pk, ck, v, filler) VALUES ({pk}, {ck}, {v}, '{filler}'){}", using(*ttl))

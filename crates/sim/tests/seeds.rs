@@ -1,7 +1,9 @@
-//! All trials of clusters ([`sim::cluster::trials`]) with many seeds, on all cores. What fails is told with how to do it again.
+//! Runs all trials of clusters ([`sim::cluster::trials`]) with many seeds, on all cores. Prints how
+//! to repeat a failed seed.
 //!
-//! `SEEDS=n` puts each trial to n seeds (default 11) from `FIRST_SEED=n` on, `SECONDS=n` so long (simulated; default 2), `TRIALS="name name"` only these.
-//! `TELL=1` prints every step. `tests/run sim-seeds` runs it in CI, `make sim` for longer.
+//! `SEEDS=n` runs n seeds of each trial (default 11) from `FIRST_SEED=n` on, `SECONDS=n` for so
+//! long (simulated; default 2), `TRIALS="name name"` only these. `TELL=1` prints every step.
+//! `tests/run sim-seeds` runs it in CI, `make sim` for longer.
 
 #![allow(clippy::disallowed_methods, reason = "runs simulations on threads, in real time")]
 
@@ -14,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::Instant;
 
-/// The stack of a story: futures of builds that are not optimised are large.
+/// The size of a scenario's stack, in bytes. Futures of unoptimised builds are large.
 const STACK: usize = 16 << 20;
-/// Where not much else is said, progress is told after so many seeds.
+/// Progress is printed after so many seeds.
 const TOLD_EVERY: u64 = 100;
 
 thread_local! {
-    /// Something has panicked in this thread, whoever caught it.
+    /// Whether anything has panicked in this thread, even if the panic was caught.
     static PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,18 +30,18 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// One trial's seeds.
+/// The seeds of one trial.
 struct Tally {
     trial: &'static Trial,
     left: AtomicU64,
     failed: AtomicU64,
-    /// Milliseconds of all of them.
+    /// The time of all seeds, in milliseconds.
     took: AtomicU64,
 }
 
 struct Run {
     tallies: Vec<Tally>,
-    /// Trial and seed: what no thread has begun.
+    /// The trials and seeds that no thread has begun.
     waiting: Mutex<VecDeque<(usize, u64)>>,
     seeds: u64,
     seconds: u64,
@@ -49,7 +51,7 @@ struct Run {
 }
 
 impl Run {
-    /// What the environment asks for.
+    /// The run that the environment describes.
     fn new() -> Run {
         let named = std::env::var("TRIALS").unwrap_or_default();
         let named: Vec<&str> = named.split_whitespace().collect();
@@ -75,16 +77,16 @@ impl Run {
         }
     }
 
-    /// Tells one seed's story after the other, until none is left.
+    /// Runs one seed after the other, until none is left.
     fn work(&self) {
         loop {
             let next = self.waiting.lock().expect("nobody panics with it").pop_front();
             let Some((at, seed)) = next else { return };
             let own = &self.tallies[at];
             let began = Instant::now();
-            let told = tell(own.trial, seed, self.seconds);
+            let result = run_seed(own.trial, seed, self.seconds);
             own.took.fetch_add(began.elapsed().as_millis() as u64, Ordering::Relaxed);
-            if let Err(why) = told {
+            if let Err(why) = result {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 own.failed.fetch_add(1, Ordering::Relaxed);
                 let (name, seconds) = (own.trial.name, self.seconds);
@@ -113,15 +115,16 @@ impl Run {
     }
 }
 
-/// The story of one seed, in a thread of its own: what others have left in a thread makes no difference.
-fn tell(trial: &'static Trial, seed: u64, seconds: u64) -> Result<(), String> {
-    let story = move || {
+/// Runs the scenario of one seed in a new thread, so that thread-local state of other seeds has no
+/// effect.
+fn run_seed(trial: &'static Trial, seed: u64, seconds: u64) -> Result<(), String> {
+    let scenario = move || {
         let outcome = trial.run(seed, Duration::from_secs(seconds));
-        // A task's panic ends the task; a node of production ends with it.
+        // In a simulation, a panic ends only its task. In production it ends the node.
         if PANICKED.get() { Err("a task panicked".into()) } else { outcome.map(drop) }
     };
     let thread = Builder::new().name(format!("{}, seed {seed}", trial.name)).stack_size(STACK);
-    thread.spawn(story).expect("a thread starts").join().unwrap_or_else(|_| Err("it panicked".into()))
+    thread.spawn(scenario).expect("a thread starts").join().unwrap_or_else(|_| Err("it panicked".into()))
 }
 
 fn main() {

@@ -1,5 +1,6 @@
-//! Writes a random sstable, for other tools to judge: `write_random_sstable DIR SEED [PARTITIONS ROWS VALUE]`. Prints the path of
-//! its Data.db; beside it lies `dump.json`, what Messina reads from it.
+//! Writes a random sstable for other tools to check: `write_random_sstable DIR SEED [PARTITIONS
+//! ROWS VALUE]`. Prints the path of its Data.db, and writes `dump.json` next to it: what Messina
+//! reads from it.
 
 #[path = "../tests/all/random/mod.rs"]
 mod random;
@@ -7,7 +8,7 @@ mod random;
 use model::HostId;
 use rand::Rng;
 use sstable::{
-    Algorithm, Component, Compression, Generation, LogInterval, PageCache, Place, Sstable, Writer, WriterOptions,
+    Algorithm, Component, Compression, Generation, LogInterval, PageCache, Sstable, SstablePath, Writer, WriterOptions,
 };
 use std::path::PathBuf;
 use uuid::Uuid;
@@ -39,7 +40,7 @@ fn main() {
         }
         let interval = LogInterval { start: (5, 10), end: (6, 100) };
         writer.finish(&[interval]).await.expect("finished").expect("not empty");
-        let place = Place::new(&dir, generation);
+        let place = SstablePath::new(&dir, generation);
         let table = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
         let mut file = std::fs::File::create(dir.join("dump.json")).expect("created");
         sstable::dump::dump_json(&table, 1_800_000_000, &mut file, |_| ()).await.expect("dumped");

@@ -1,11 +1,18 @@
-//! The cache of decompressed data chunks and of index pages: one per shard, with a byte budget, no locks.
+//! The page cache: decompressed chunks of Data.db and pages of Index.db. One per shard, with a byte
+//! budget and no locks.
 //!
-//! Eviction is S3-FIFO: new pages enter a small queue; those asked for again move to the main queue, others leave, and are
-//! remembered for a while so that a second miss takes them straight to the main queue. Pages of the small queue may share a buffer
-//! with those that were read together with them and leave together with them; in the main queue each has its own. A page that several readers miss at
-//! once is read once: the first claims it ([`Claim`]), the others wait for its [`Flight`]. Pages of a file that is closed go at
-//! once. When the cache is full, long sequential reads fill it with a sample of what they read only: one that comes by once would put out what others
-//! need, and pay for it; what is scanned time and again still comes in, piece by piece.
+//! Eviction is S3-FIFO. New pages enter a small queue. Pages that are requested again move to the
+//! main queue. Others are evicted, and their keys are remembered for a while, so that after a
+//! second miss they enter the main queue directly. Pages in the small queue may share a buffer with
+//! pages of the same read, and are evicted with them. In the main queue each page has its own
+//! buffer.
+//!
+//! A page that several readers miss at once is read once: the first reader claims it ([`Claim`]),
+//! the others wait for its [`Flight`]. Pages of a closed file are dropped at once.
+//!
+//! When the cache is full, long sequential reads insert only a sample of their pages. A single scan
+//! would evict pages that other reads need, for no benefit. Data that is scanned repeatedly still
+//! enters the cache, piece by piece.
 
 use crate::large_reads::LargeReads;
 use crate::open_files::OpenFiles;
@@ -19,50 +26,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
-/// What an entry costs beside its bytes.
+/// Bytes that an entry costs besides its page.
 const OVERHEAD: usize = 128;
-/// The part of the budget for pages that were not asked for twice, in percent.
+/// The share of the budget for pages that were not requested twice, in percent.
 const SMALL_PERCENT: usize = 10;
-/// A full cache takes one in so many windows of a long sequential read.
+/// A full cache accepts one of so many windows of a long sequential read.
 const SAMPLE: u64 = 8;
-/// The part of the budget that all readers together may have under way beyond one read each: one in so many bytes.
+/// The budget divided by this is the limit, in bytes, of all reads ahead of a shard beyond the
+/// first one of each reader.
 const AHEAD_SHARE: usize = 32;
-/// The part of the budget that is never lent: one in so many bytes.
+/// The budget divided by this is never lent.
 const LEAST_PART: usize = 8;
-/// More hits than this are not counted.
+/// The counter of an entry's hits stops here.
 const MAX_VISITS: u8 = 3;
 
-/// Tells how many bytes of the shard's memory nobody has. Must not use the cache.
+/// Returns how many bytes of the shard's memory are free. Must not use the cache.
 pub type Spare = Box<dyn Fn() -> usize>;
 
-/// Numbers of a cache.
+/// Counters and sizes of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Pages found.
+    /// Requests that found their page.
     pub hits: u64,
-    /// Pages not found.
+    /// Requests that did not.
     pub misses: u64,
-    /// Bytes held now.
+    /// Bytes cached now.
     pub bytes: usize,
-    /// Pages held now.
+    /// Pages cached now.
     pub pages: usize,
-    /// Pages that had to leave.
+    /// Pages evicted.
     pub evictions: u64,
-    /// Pages of indexes asked for, found or not.
+    /// Requests for index pages, hits and misses.
     pub index_reads: u64,
-    /// Sstables ever opened with it.
+    /// Sstables opened with this cache since it was created.
     pub sstables_opened: u64,
 }
 
-/// See the module.
+/// The page cache of a shard.
 pub struct PageCache {
     inner: RefCell<Inner>,
     files: Rc<OpenFiles>,
-    /// Bytes of the room for reads ahead that are taken.
+    /// Bytes reserved for reads ahead.
     ahead: Rc<Cell<usize>>,
-    /// The memory of reads that hold something large.
+    /// The budget of reads that hold large rows or results.
     large: Rc<LargeReads>,
-    /// The same of flushes and compactions.
+    /// The same budget of flushes and compactions.
     large_jobs: Rc<LargeReads>,
 }
 
@@ -78,14 +86,14 @@ struct Key {
     page: u64,
 }
 
-/// Which component a page belongs to.
+/// The component that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Data = 0,
     Index = 1,
 }
 
-struct Entry {
+struct CacheEntry {
     key: Key,
     /// `None` once the file is closed.
     bytes: Option<Bytes>,
@@ -96,19 +104,19 @@ struct Entry {
 #[derive(Default)]
 struct Inner {
     budget: usize,
-    /// Bytes of the budget that others use for a while.
+    /// Bytes of the budget that are lent.
     lent: usize,
     /// Bytes of results on their way to clients.
     results: Arc<AtomicUsize>,
-    /// Bytes of the shard's memory that nobody has now: only what is lent beyond them is taken from the budget.
+    /// Returns the free bytes of the shard's memory. Only loans beyond them reduce the cache.
     spare: Option<Spare>,
     bytes: usize,
     small_bytes: usize,
-    entries: Vec<Entry>,
+    entries: Vec<CacheEntry>,
     free: Vec<u32>,
-    /// Entries of closed files that still stand in a queue.
+    /// Entries of closed files that are still in a queue.
     dead: usize,
-    /// By file, then page.
+    /// Slots by file, then page.
     files: HashMap<u64, HashMap<u64, u32>>,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
@@ -117,24 +125,26 @@ struct Inner {
     ghost_clock: u64,
     flights: HashMap<Key, Rc<Flight>>,
     next_file: u64,
-    /// The state of a generator that says which windows are taken; not random, so that a run can be repeated.
+    /// The state of the generator that chooses the sample. It is deterministic, so that a simulated
+    /// run can be repeated.
     sample: u64,
     stats: CacheStats,
 }
 
 impl PageCache {
-    /// A cache that holds up to `budget` bytes.
+    /// A cache of up to `budget` bytes.
     pub fn new(budget: usize) -> Rc<PageCache> {
         PageCache::with_files(budget, OpenFiles::usual())
     }
 
-    /// A cache that holds up to `budget` bytes, of sstables whose files are opened there.
+    /// A cache of up to `budget` bytes. `files` opens the files of its sstables.
     pub fn with_files(budget: usize, files: Rc<OpenFiles>) -> Rc<PageCache> {
         PageCache::with_large_budgets(budget, files, usize::MAX, usize::MAX)
     }
 
-    /// The same, with budgets for what reads hold of something large, and what flushes and compactions do. While they hold it, the cache
-    /// does without that much.
+    /// As [`PageCache::with_files`], with budgets for what reads (`reads`) and what flushes and
+    /// compactions (`jobs`) hold of large rows and results. The cache shrinks by the bytes that
+    /// they hold.
     pub fn with_large_budgets(budget: usize, files: Rc<OpenFiles>, reads: usize, jobs: usize) -> Rc<PageCache> {
         Rc::new_cyclic(|me| {
             let (large, large_jobs) = (LargeReads::beside(reads, me.clone()), LargeReads::beside(jobs, me.clone()));
@@ -143,12 +153,13 @@ impl PageCache {
         })
     }
 
-    /// Says how many bytes of the shard's memory nobody has at a moment. Without it, there are none.
+    /// Sets the source of the shard's free bytes. Without it, none are free.
     pub fn set_spare(&self, spare: Spare) {
         self.inner.borrow_mut().spare = Some(spare);
     }
 
-    /// Does without `bytes` more until the loan is dropped, as far as there is no spare memory; what is cached beyond the rest leaves at once.
+    /// Lends `bytes` until the loan is dropped. The cache shrinks at once by the part that free
+    /// memory does not cover.
     pub fn lend(self: &Rc<Self>, bytes: usize) -> Loan {
         let mut inner = self.inner.borrow_mut();
         inner.lent += bytes;
@@ -157,27 +168,27 @@ impl PageCache {
         Loan { cache: self.clone(), bytes }
     }
 
-    /// Bytes that it does without.
+    /// The bytes that are lent.
     pub fn lent(&self) -> usize {
         self.inner.borrow().lent
     }
 
-    /// The memory of flushes and compactions that hold something large.
+    /// The budget of flushes and compactions that hold large rows.
     pub fn large_jobs(&self) -> &Rc<LargeReads> {
         &self.large_jobs
     }
 
-    /// The memory of reads that hold something large.
+    /// The budget of reads that hold large rows or results.
     pub fn large_reads(&self) -> &Rc<LargeReads> {
         &self.large
     }
 
-    /// The open files of its sstables.
+    /// The open files of the cache's sstables.
     pub fn files(&self) -> &Rc<OpenFiles> {
         &self.files
     }
 
-    /// Changes the budget; evicts at once if it shrinks.
+    /// Changes the budget. Evicts at once if it shrinks.
     pub fn set_budget(&self, bytes: usize) {
         let mut inner = self.inner.borrow_mut();
         inner.budget = bytes;
@@ -190,7 +201,7 @@ impl PageCache {
         self.inner.borrow().budget
     }
 
-    /// Evicts about `bytes` bytes; says how many were freed. The budget stays.
+    /// Evicts about `bytes` bytes. Returns how many were freed. The budget stays the same.
     pub fn shrink(&self, bytes: usize) -> usize {
         let mut inner = self.inner.borrow_mut();
         let before = inner.bytes;
@@ -198,7 +209,7 @@ impl PageCache {
         before - inner.bytes
     }
 
-    /// Whether it takes `bytes` bytes in of a long sequential read.
+    /// Whether the cache accepts `bytes` of a long sequential read.
     pub(crate) fn samples(&self, bytes: usize) -> bool {
         let mut inner = self.inner.borrow_mut();
         if inner.bytes + bytes + bytes / 8 <= inner.limit() {
@@ -208,12 +219,12 @@ impl PageCache {
         (inner.sample >> 33).is_multiple_of(SAMPLE)
     }
 
-    /// Evicts everything; says how many bytes were freed.
+    /// Evicts everything. Returns how many bytes were freed.
     pub fn clear(&self) -> usize {
         self.shrink(usize::MAX)
     }
 
-    /// How it does.
+    /// The counters and sizes.
     pub fn stats(&self) -> CacheStats {
         let inner = self.inner.borrow();
         let pages = inner.small.len() + inner.main.len() - inner.dead;
@@ -230,7 +241,8 @@ impl PageCache {
 }
 
 impl Inner {
-    /// Bytes that it may hold now.
+    /// The bytes that the cache may hold now: the budget, less the loans and results that free
+    /// memory does not cover.
     fn limit(&self) -> usize {
         let others = self.lent + self.results.load(Ordering::Relaxed);
         if others == 0 {
@@ -267,7 +279,7 @@ impl Inner {
         self.evict_to(limit - cost);
         let small = self.ghosts.remove(&key).is_none();
         let bytes = if small { bytes } else { Bytes::copy_from_slice(&bytes) };
-        let entry = Entry { key, bytes: Some(bytes), visits: 0, small };
+        let entry = CacheEntry { key, bytes: Some(bytes), visits: 0, small };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.entries[slot as usize] = entry;
@@ -384,7 +396,7 @@ impl Inner {
     }
 }
 
-/// An open file's part in the cache; dropping it drops its pages.
+/// The part of an open file in the cache. Dropping it drops the file's pages.
 pub(crate) struct CachedFile {
     cache: Rc<PageCache>,
     id: u64,
@@ -416,27 +428,28 @@ impl CachedFile {
         self.cache.samples(bytes)
     }
 
-    /// The memory of reads that hold something large.
+    /// The budget of reads that hold large rows or results.
     pub fn large_reads(&self) -> &Rc<LargeReads> {
         &self.cache.large
     }
 
-    /// The memory of flushes and compactions that hold something large.
+    /// The budget of flushes and compactions that hold large rows.
     pub fn large_jobs(&self) -> &Rc<LargeReads> {
         &self.cache.large_jobs
     }
 
-    /// Room for a read ahead of so many bytes, of a reader that has one under way already; none while readers have taken all there is.
-    pub fn room_ahead(&self, bytes: usize) -> Option<RoomAhead> {
+    /// Reserves `bytes` for one more read ahead of a reader that has one in progress. `None` if the
+    /// limit of the shard is reached.
+    pub fn reserve_read_ahead(&self, bytes: usize) -> Option<ReadAheadReservation> {
         let (room, all) = (&self.cache.ahead, self.cache.budget() / AHEAD_SHARE);
         let taken = room.get() + bytes;
         (taken <= all).then(|| {
             room.set(taken);
-            RoomAhead { room: room.clone(), bytes }
+            ReadAheadReservation { room: room.clone(), bytes }
         })
     }
 
-    /// Whether a page is there; does not count as use.
+    /// Whether a page is cached. Does not count as a hit.
     pub fn has(&self, kind: Kind, page: u64) -> bool {
         self.cache.inner.borrow().slot(self.key(kind, page)).is_some()
     }
@@ -445,13 +458,13 @@ impl CachedFile {
         self.cache.inner.borrow_mut().insert(self.key(kind, page), bytes.clone());
     }
 
-    /// The read of a page that is under way.
+    /// The read of a page, if one is in progress.
     pub fn flight(&self, kind: Kind, page: u64) -> Option<Rc<Flight>> {
         self.cache.inner.borrow().flights.get(&self.key(kind, page)).cloned()
     }
 
-    /// Claims the pages from `first` on, up to `end`, that are neither there nor under way; at least `first`, which the caller
-    /// has found to be neither.
+    /// Claims the pages from `first` up to `end`, up to the first that is cached or being read. The
+    /// caller has checked `first`.
     pub fn claim(&self, kind: Kind, first: u64, end: u64) -> Claim {
         let mut inner = self.cache.inner.borrow_mut();
         let mut keys = Vec::new();
@@ -467,7 +480,7 @@ impl CachedFile {
     }
 }
 
-/// Memory that the cache does without; dropping it gives it back.
+/// Memory that the cache lends. Dropping it returns the memory.
 #[derive(Debug)]
 pub struct Loan {
     cache: Rc<PageCache>,
@@ -480,31 +493,31 @@ impl Drop for Loan {
     }
 }
 
-/// Room that a read ahead takes until it is used or given up.
-pub(crate) struct RoomAhead {
+/// The reservation of a read ahead. Dropping it returns the bytes.
+pub(crate) struct ReadAheadReservation {
     room: Rc<Cell<usize>>,
     bytes: usize,
 }
 
-impl Drop for RoomAhead {
+impl Drop for ReadAheadReservation {
     fn drop(&mut self) {
         self.room.set(self.room.get() - self.bytes);
     }
 }
 
-/// The duty to read some pages. Dropping it, done or not, lets those who wait go on.
+/// The duty to read some pages. Dropping it wakes the waiting readers, also if a page was not read.
 pub(crate) struct Claim {
     cache: Rc<PageCache>,
     keys: Vec<Key>,
 }
 
 impl Claim {
-    /// How many pages it is for.
+    /// The number of claimed pages.
     pub fn len(&self) -> u64 {
         self.keys.len() as u64
     }
 
-    /// The `i`-th page is read: into the cache with it, and to those who wait.
+    /// Stores the `i`-th page in the cache, and gives it to the waiting readers.
     pub fn complete(&self, i: usize, bytes: &Bytes) {
         let mut inner = self.cache.inner.borrow_mut();
         if let Some(&key) = self.keys.get(i) {
@@ -529,7 +542,7 @@ impl Drop for Claim {
     }
 }
 
-/// A page that is being read by somebody.
+/// A read of a page that is in progress.
 #[derive(Default)]
 pub(crate) struct Flight {
     landed: Cell<bool>,
@@ -538,7 +551,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// The page; `None` if its reader gave up: look again.
+    /// Waits for the page. `None` if its reader gave up: the caller must look again.
     pub async fn wait(&self) -> Option<Bytes> {
         poll_fn(|cx| {
             if self.landed.get() {

@@ -1,7 +1,8 @@
 //! Checksums that `me` itself lacks: the extra component Checksums.db, which other tools ignore.
 //!
-//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all the rest, so that a flipped bit
-//! anywhere is found before it is believed. All numbers are big-endian, CRC32 is zlib's:
+//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all the
+//! rest, so that a flipped bit anywhere is found before it is believed. All numbers are big-endian,
+//! CRC32 is zlib's:
 //!
 //! ```text
 //! be32 magic "MSCK"
@@ -11,11 +12,13 @@
 //! be64 length of Index.db
 //! be32 CRC32 of each page of Index.db, the last one shorter
 //! be32 number of other components
-//!   u8 length, name ("Summary.db", ..., TOC.txt among them), be64 length of the file, be32 CRC32 of the file
+//!   u8 length, name ("Summary.db", ..., including TOC.txt),
+//!   be64 length of the file, be32 CRC32 of the file
 //! be32 CRC32 of everything before
 //! ```
 //!
-//! The small components and the lengths are checked when the sstable is opened, index pages each time they come from disk.
+//! The small components and the lengths are checked when the sstable is opened, index pages each
+//! time they come from disk.
 
 use crate::generation::Component;
 use crate::input::{Fault, Input, Parsed};
@@ -93,7 +96,7 @@ impl Checksums {
         out
     }
 
-    /// These are the bytes of that component from now on.
+    /// Replaces the entry of a component by that of these bytes.
     pub fn set(&mut self, component: Component, bytes: &[u8]) {
         let entry = (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes));
         match self.files.iter_mut().find(|(name, _, _)| *name == entry.0) {
@@ -102,7 +105,7 @@ impl Checksums {
         }
     }
 
-    /// Whether these are the bytes of that component; a component that is not listed is not right.
+    /// Checks the bytes of a component. A component that is not listed is an error.
     pub fn check(&self, component: Component, bytes: &[u8]) -> Parsed<()> {
         let listed = self.files.iter().find(|(name, _, _)| name == component.name());
         match listed {
@@ -118,7 +121,7 @@ impl Checksums {
     }
 }
 
-/// Sums up a file piece by piece as it is written.
+/// Computes checksums of a file, piece by piece, while it is written.
 #[derive(Debug)]
 pub(crate) struct PieceSums {
     piece: usize,
@@ -128,7 +131,7 @@ pub(crate) struct PieceSums {
 }
 
 impl PieceSums {
-    /// One checksum per `piece` bytes.
+    /// One checksum for each `piece` bytes.
     pub fn new(piece: usize) -> Self {
         PieceSums { piece, filled: 0, hasher: crc32fast::Hasher::new(), sums: Vec::new() }
     }
@@ -159,7 +162,7 @@ impl PieceSums {
     }
 }
 
-/// CRC.db: be32 chunk size, then a CRC32 per chunk of an uncompressed Data.db.
+/// CRC.db: the chunk size (be32), then a CRC32 for each chunk of an uncompressed Data.db.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CrcFile {
     pub chunk: usize,
@@ -176,7 +179,7 @@ impl CrcFile {
         let (sums, rest) = input.0.as_chunks::<4>();
         let sums: Vec<u32> = sums.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
         let wanted = data_length.div_ceil(chunk as u64);
-        // Old files have an extra entry at the end.
+        // Older files have one more entry at the end.
         if !rest.is_empty() || (sums.len() as u64 != wanted && sums.len() as u64 != wanted + 1) {
             return Err(Fault::Bad("number of checksums"));
         }

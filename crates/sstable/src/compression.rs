@@ -1,6 +1,7 @@
-//! Compression of Data.db: the algorithms, CompressionInfo.db, and where chunks are, kept packed.
+//! Compression of Data.db: the algorithms, CompressionInfo.db, and the packed positions of chunks.
 //!
-//! Content is cut into chunks of one length; each is stored compressed, followed by the CRC32 of its stored bytes.
+//! The content is divided into chunks of one length. Each is stored compressed, followed by the
+//! CRC32 of its stored bytes.
 
 use crate::error::Error;
 use crate::generation::Version;
@@ -8,10 +9,10 @@ use crate::input::{Fault, Input, Parsed, write_utf};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-/// How a chunk is compressed.
+/// The compression of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
-    /// LZ4 blocks with a little-endian length before them.
+    /// LZ4 blocks after their length (little-endian).
     Lz4,
     /// Raw Snappy blocks.
     Snappy,
@@ -19,22 +20,22 @@ pub enum Algorithm {
     Deflate,
     /// Zstandard frames.
     Zstd,
-    /// As they are: only the checksums are wanted (Cassandra 4).
+    /// No compression: chunks only get checksums (Cassandra 4).
     Noop,
 }
 
-/// The wanted compression of a new file.
+/// The compression of a new sstable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compression {
-    /// How.
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// Content bytes per chunk, a power of two.
     pub chunk_length: usize,
 }
 
-/// Lengths a chunk may have.
+/// The lengths that a chunk may have.
 pub(crate) const CHUNK_LENGTHS: std::ops::RangeInclusive<usize> = 256..=16 << 20;
-/// Level of Zstandard and Deflate.
+/// The level of Zstandard and Deflate.
 const ZSTD_LEVEL: i32 = 3;
 
 impl Algorithm {
@@ -58,7 +59,7 @@ impl Algorithm {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.class_name() == short)
     }
 
-    /// Appends `content` compressed.
+    /// Appends the compressed form of `content`.
     pub(crate) fn compress(self, content: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
         let start = out.len();
         match self {
@@ -86,7 +87,8 @@ impl Algorithm {
         Ok(())
     }
 
-    /// Fills `out` with the content of a stored chunk; false if the bytes do not decompress to exactly that length.
+    /// Fills `out` with the content of a stored chunk. False if the bytes do not decompress to
+    /// exactly that length.
     pub(crate) fn decompress(self, stored: &[u8], out: &mut [u8]) -> bool {
         match self {
             Algorithm::Lz4 => {
@@ -114,7 +116,7 @@ impl Algorithm {
     }
 }
 
-/// Ascending offsets in about two bytes each: the length of each piece, and every 64th offset whole.
+/// Ascending offsets in about two bytes each: the length of each piece, and every 64th offset.
 #[derive(Clone, Debug)]
 pub(crate) struct PackedOffsets {
     whole: Vec<u64>,
@@ -142,7 +144,7 @@ impl PackedOffsets {
         }
     }
 
-    /// Appends a piece of this length. False if it is too long for any chunk.
+    /// Appends a piece of this length. False if no chunk can be so long.
     pub fn push(&mut self, length: u64) -> bool {
         let Ok(long) = u32::try_from(length) else { return false };
         if self.len().is_multiple_of(GROUP) {
@@ -159,7 +161,7 @@ impl PackedOffsets {
         true
     }
 
-    /// Where piece `i` begins; the end for `i` = the number of pieces. `i` must not be greater.
+    /// The offset of piece `i`; the end, if `i` is the number of pieces. `i` must not be greater.
     pub fn get(&self, i: usize) -> u64 {
         if i >= self.len() {
             return self.end;
@@ -193,17 +195,17 @@ impl PackedOffsets {
 #[derive(Clone, Debug)]
 pub(crate) struct CompressionInfo {
     pub algorithm: Algorithm,
-    /// Names and values; only for show.
+    /// Names and values. Messina only shows them.
     pub options: Vec<(String, String)>,
     pub chunk_length: usize,
     pub content_length: u64,
-    /// From `na` on: chunks stored at least this long are plain.
+    /// From version `na` on: chunks stored with at least this length are not compressed.
     pub max_compressed: usize,
     pub offsets: PackedOffsets,
 }
 
 impl CompressionInfo {
-    /// Takes the file apart. `data_length` is the length of Data.db: the last chunk ends there.
+    /// Parses the file. `data_length` is the length of Data.db, where the last chunk ends.
     pub fn read(bytes: &[u8], version: Version, data_length: u64, file: &Path) -> Result<Self, Error> {
         let mut input = Input(bytes);
         let corrupt = |fault: Fault| fault.at(file, 0);
@@ -226,7 +228,7 @@ impl CompressionInfo {
         let content_length = input.be64()?;
         let chunks = input.be32()? as u64;
         let wanted = content_length.div_ceil(chunk_length as u64);
-        // Old files have one more chunk, of nothing.
+        // Older files have one more chunk, which is empty.
         if chunks != wanted && chunks != wanted + 1 {
             return Err(Fault::Bad("number of chunks"));
         }
@@ -252,7 +254,7 @@ impl CompressionInfo {
         Ok(CompressionInfo { algorithm, options, chunk_length, content_length, max_compressed, offsets })
     }
 
-    /// The bytes of the file, as `me` has it.
+    /// The bytes of the file in version `me`.
     pub fn write(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + 8 * self.offsets.len());
         write_utf(self.algorithm.class_name(), &mut out);

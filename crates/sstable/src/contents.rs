@@ -1,11 +1,10 @@
-//! What tools show of an sstable besides its rows: facts about its components, the entries of its summary and of its index.
-//!
-//! Nothing here is asked while a node serves.
+//! What tools show of an sstable besides its rows: facts about its components, and the entries of
+//! its summary and index. Not used while a node serves requests.
 
 use crate::data::layout::Layout;
 use crate::error::Error;
 use crate::generation::Component;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::promoted::Promoted;
 use crate::reader::ReadOptions;
 use crate::table::{Chunks, Sstable};
@@ -19,13 +18,14 @@ use std::rc::Rc;
 pub struct CompressionFacts {
     /// The class name, without its package.
     pub class: &'static str,
-    /// What the file says about how it was made.
+    /// The options in the file.
     pub options: Vec<(String, String)>,
     /// Content bytes per chunk.
     pub chunk_length: usize,
-    /// How many chunks there are.
+    /// The number of chunks.
     pub chunks: u64,
-    /// Chunks stored at least this long are plain; `None` if none are.
+    /// Chunks stored with at least this length are not compressed. `None` if there is no such
+    /// limit.
     pub max_compressed_length: Option<usize>,
 }
 
@@ -34,7 +34,7 @@ pub struct CompressionFacts {
 pub struct FilterFacts {
     /// Hashes per key.
     pub hashes: u32,
-    /// Bits in all.
+    /// The number of bits.
     pub bits: u64,
     /// Bits that are set.
     pub bits_set: u64,
@@ -45,20 +45,20 @@ pub struct FilterFacts {
 pub struct SummaryEntry {
     /// The key.
     pub key: DecoratedKey,
-    /// Where its entry stands in Index.db, in bytes.
+    /// The position of the key's entry in Index.db, in bytes.
     pub index_position: u64,
 }
 
 /// An entry of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IndexEntry {
+pub struct IndexEntryFacts {
     /// The key.
     pub key: DecoratedKey,
-    /// Where the partition begins in the content of Data.db, in bytes.
+    /// The position of the partition in the content of Data.db, in bytes.
     pub position: u64,
     /// The promoted index, if there is one.
     pub promoted: Option<PromotedFacts>,
-    entry: Entry,
+    entry: IndexEntry,
 }
 
 /// The head of a promoted index.
@@ -68,33 +68,33 @@ pub struct PromotedFacts {
     pub size: u64,
     /// Bytes of the partition before its first row.
     pub header: u64,
-    /// The partition's deletion.
+    /// The partition's tombstone.
     pub tombstone: Tombstone,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
 /// A block of a large partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexBlock {
-    /// The first position in it.
+    /// The first position of the block.
     pub first: BlockPosition,
-    /// The last.
+    /// The last position of the block.
     pub last: BlockPosition,
-    /// Where it begins in the content of Data.db, in bytes.
+    /// The start of the block in the content of Data.db, in bytes.
     pub start: u64,
-    /// Where it ends.
+    /// The end of the block, in bytes.
     pub end: u64,
-    /// The range deletion that is open at its end.
+    /// The range tombstone that is open at its end.
     pub open: Tombstone,
 }
 
-/// A row or the end of a range deletion.
+/// A row, or a bound of a range tombstone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockPosition {
-    /// Its clustering values; all of them if it is a row.
+    /// The clustering values: all of them for a row.
     pub prefix: Clustering,
-    /// Before (-1) or after (1) what begins with them, or the row itself (0).
+    /// The position before (-1) or after (1) all rows with this prefix, or the row itself (0).
     pub weight: i8,
 }
 
@@ -132,14 +132,14 @@ impl Sstable {
         self.page_sums.is_some()
     }
 
-    /// The files there are, by the name of the component, with their lengths in bytes.
+    /// The existing files by component name, with their lengths in bytes.
     pub async fn component_lengths(&self) -> Result<Vec<(String, u64)>, Error> {
         let mut out = Vec::new();
         for name in self.components() {
             let known = Component::named(name);
             let path = match known {
                 Some(component) => self.place.path(component),
-                // Listed, but nothing that is looked at.
+                // The TOC lists it, but Messina does not read it.
                 None => self.place.dir.join(self.place.file_name(name)),
             };
             match rt::fs::metadata(&path).await {
@@ -151,7 +151,8 @@ impl Sstable {
         Ok(out)
     }
 
-    /// Partitions per entry of the summary, as the file has it, and the sampling level (128 is full).
+    /// The number of partitions for each entry of the summary as the file says, and the sampling
+    /// level (128 is full).
     pub fn summary_sampling(&self) -> (u32, u32) {
         (self.summary.interval, self.summary.level)
     }
@@ -163,16 +164,16 @@ impl Sstable {
     }
 }
 
-/// Walks through the index from front to back.
+/// Reads the index from start to end.
 pub struct IndexWalk {
     entries: IndexCursor,
-    /// Reads promoted indexes, so that the other one can go on where it was.
+    /// Reads promoted indexes, so that `entries` keeps its position.
     blocks: IndexCursor,
     layout: Rc<Layout>,
 }
 
 impl IndexWalk {
-    /// Begins at the front.
+    /// Begins at the first entry.
     pub fn new(table: &Rc<Sstable>) -> Result<IndexWalk, Error> {
         let options = ReadOptions::BACKGROUND;
         let schema = table.header_schema("", "");
@@ -184,7 +185,7 @@ impl IndexWalk {
     }
 
     /// The next entry.
-    pub async fn next(&mut self) -> Result<Option<IndexEntry>, Error> {
+    pub async fn next(&mut self) -> Result<Option<IndexEntryFacts>, Error> {
         let Some(entry) = self.entries.next().await? else { return Ok(None) };
         let promoted = Promoted::open(&mut self.blocks, &entry).await?.map(|promoted| PromotedFacts {
             size: entry.promoted_size,
@@ -193,11 +194,11 @@ impl IndexWalk {
             blocks: promoted.count,
         });
         let key = DecoratedKey::new(entry.key.clone());
-        Ok(Some(IndexEntry { key, position: entry.position, promoted, entry }))
+        Ok(Some(IndexEntryFacts { key, position: entry.position, promoted, entry }))
     }
 
-    /// A block of an entry's promoted index; `None` if there are not so many.
-    pub async fn block(&mut self, of: &IndexEntry, i: u32) -> Result<Option<IndexBlock>, Error> {
+    /// Block `i` of an entry's promoted index. `None` if there are fewer blocks.
+    pub async fn block(&mut self, of: &IndexEntryFacts, i: u32) -> Result<Option<IndexBlock>, Error> {
         let Some(promoted) = Promoted::open(&mut self.blocks, &of.entry).await? else { return Ok(None) };
         if i >= promoted.count {
             return Ok(None);

@@ -1,31 +1,31 @@
-//! What sstables a directory holds, removing one, and rebuilding a lost TOC.txt.
+//! Lists the sstables of a directory, removes an sstable, and rebuilds a lost TOC.txt.
 
 use crate::checksums::Checksums;
 use crate::error::Error;
-use crate::generation::{Component, Generation, Place, Version};
+use crate::generation::{Component, Generation, SstablePath, Version};
 use crate::writer::{toc_text, write_over};
 use rt::fs::IoClass;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What TOC.txt is called while it is rebuilt.
+/// The name of TOC.txt while it is rebuilt.
 const REBUILT_TOC: &str = "TOC.txt.rebuilt";
 
 /// The contents of a table's directory.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Sealed sstables.
-    pub sealed: Vec<Place>,
-    /// Files of sstables that were never sealed, or whose removal was cut short.
+    pub sealed: Vec<SstablePath>,
+    /// Files of sstables that were never sealed, or were removed in part.
     pub leftovers: Vec<PathBuf>,
 }
 
-/// Lists the sstables in `dir`. Other files are left out.
+/// Lists the sstables in `dir`. Other files are ignored.
 pub async fn list(dir: &Path) -> Result<Listing, Error> {
     let mut found: BTreeMap<(Version, Generation), (bool, Vec<PathBuf>)> = BTreeMap::new();
     for entry in rt::fs::read_dir(dir).await.map_err(Error::io(dir))? {
-        if let Some((place, component)) = Place::parse_name(dir, &entry.name) {
+        if let Some((place, component)) = SstablePath::parse_name(dir, &entry.name) {
             let (sealed, files) = found.entry((place.version, place.generation)).or_default();
             *sealed |= component == Component::Toc;
             files.push(dir.join(&entry.name));
@@ -34,7 +34,7 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
     let mut listing = Listing::default();
     for ((version, generation), (sealed, files)) in found {
         if sealed {
-            listing.sealed.push(Place { dir: dir.to_path_buf(), version, generation });
+            listing.sealed.push(SstablePath { dir: dir.to_path_buf(), version, generation });
         } else {
             listing.leftovers.extend(files);
         }
@@ -42,9 +42,9 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
     Ok(listing)
 }
 
-/// Removes an sstable: first unsealed, durably, so that a crash half-way leaves only leftovers. Removing one that is not there
-/// is no error.
-pub async fn remove(place: &Place) -> Result<(), Error> {
+/// Removes an sstable. It is unsealed first, durably, so that a crash leaves only leftovers. If the
+/// sstable does not exist, that is no error.
+pub async fn remove(place: &SstablePath) -> Result<(), Error> {
     let toc = place.path(Component::Toc);
     let unsealed = rt::fs::rename(&toc, &place.path(Component::TemporaryToc)).await;
     match unsealed {
@@ -56,22 +56,27 @@ pub async fn remove(place: &Place) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the files of one that is not sealed. What cannot be removed stays a leftover, to be removed at the next start.
-pub(crate) async fn remove_files(place: &Place) {
+/// Removes the files of an unsealed sstable. Files that cannot be removed stay as leftovers until
+/// the next start.
+pub(crate) async fn remove_files(place: &SstablePath) {
     for component in Component::ALL {
         let path = place.path(component);
         match rt::fs::remove_file(&path).await {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = %path.display(), %error, "a file of an sstable stays behind"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start")
+            }
         }
     }
 }
 
-/// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its length and checksum, TOC.txt
-/// included, so the new file has the very bytes of the lost one. False, and nothing is changed, if the sstable has no Checksums.db
-/// (other databases wrote it) or lacks another component, or if one is damaged.
-pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
+/// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its
+/// length and checksum, TOC.txt included, so the new file has the same bytes as the lost one.
+///
+/// Returns false, without any change, if the sstable has no Checksums.db (other databases wrote
+/// it), or if another component is missing or damaged.
+pub async fn rebuild_toc(place: &SstablePath) -> Result<bool, Error> {
     let Some(Ok(checksums)) =
         read_if_there(&place.path(Component::Checksums)).await?.map(|bytes| Checksums::read(&bytes))
     else {
@@ -97,7 +102,7 @@ pub async fn rebuild_toc(place: &Place) -> Result<bool, Error> {
     if checksums.check(Component::Toc, &toc).is_err() {
         return Ok(false);
     }
-    // Under a name that no start takes for the mark of an unfinished sstable.
+    // With this name, no start mistakes the file for the mark of an unfinished sstable.
     let rebuilt = place.dir.join(place.file_name(REBUILT_TOC));
     write_over(rebuilt.clone(), toc, IoClass::Background).await?;
     rt::fs::rename(&rebuilt, &place.path(Component::Toc)).await.map_err(Error::io(&rebuilt))?;

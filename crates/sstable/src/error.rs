@@ -1,15 +1,16 @@
-//! What can go wrong with a file set. Corruption is a value: reported and quarantined by the caller, never served, never an assert.
+//! Errors of sstables. Corruption is a value that the caller reports and quarantines. It is never
+//! served, and never an assertion.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Bytes that cannot be what was written.
+/// Bytes that differ from what was written, or cannot be valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corrupt {
     /// The file.
     pub file: PathBuf,
-    /// About where in it, in bytes (of the content, for a compressed Data.db).
+    /// The approximate offset in bytes (in the content, for a compressed Data.db).
     pub offset: u64,
     /// What is wrong.
     pub why: String,
@@ -24,18 +25,18 @@ impl fmt::Display for Corrupt {
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system's.
+    /// An error of the operating system.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What it says.
+        /// The error itself.
         source: io::Error,
     },
     /// Damage.
     #[error("{0}")]
     Corrupt(Corrupt),
-    /// A sound file, or request, that this version cannot handle.
+    /// A valid file or request that this version does not support.
     #[error("unsupported: {0}")]
     Unsupported(String),
 }
@@ -46,15 +47,15 @@ impl Error {
         move |source| Error::Io { path: path.to_path_buf(), source }
     }
 
-    /// Whether the operating system refused for a reason that says nothing of the file: the process has no descriptors or no memory. Other
-    /// files would be refused as well, and this one may be served later.
+    /// Whether the process has no descriptors or memory left, so that the error says nothing about
+    /// the file. Other files would fail as well, and this one may be readable later.
     pub fn is_of_process(&self) -> bool {
         const ENOMEM: i32 = 12;
         let Error::Io { source, .. } = self else { return false };
         crate::is_out_of_files(source) || source.raw_os_error() == Some(ENOMEM)
     }
 
-    /// Damage at a place.
+    /// Damage at an offset.
     pub(crate) fn corrupt(file: &Path, offset: u64, why: impl Into<String>) -> Error {
         Error::Corrupt(Corrupt { file: file.to_path_buf(), offset, why: why.into() })
     }

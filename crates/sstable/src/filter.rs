@@ -3,7 +3,8 @@
 use crate::generation::Version;
 use crate::input::{Fault, Input, Parsed};
 
-/// The chances of a false positive by bits per key (from 1) and hashes (from 1); only for sizing.
+/// The chances of a false positive, by bits per key (from 1) and hashes (from 1). Used only for
+/// sizing.
 const CHANCES: [&[f64]; 15] = [
     &[1.0],
     &[0.393, 0.400],
@@ -22,16 +23,17 @@ const CHANCES: [&[f64]; 15] = [
     &[0.0645, 0.0156, 0.00596, 0.003, 0.00183, 0.00128, 0.001, 0.000852, 0.000775, 0.000744],
 ];
 
-/// The most bits per key: for chances below the table.
+/// The most bits per key, for chances that are below the table.
 const MAX_BITS: u32 = 20;
-/// The most hashes a file may claim.
+/// The most hashes that a file may have.
 const MAX_HASHES: u32 = 64;
-/// Bits beyond the share of the keys.
+/// Bits of a filter besides those of its keys.
 const EXCESS: u64 = 20;
-/// Keys whose hashes are kept until the number of keys is known; above that the expected number decides.
+/// The hashes of up to so many keys are kept until the number of keys is known. Beyond that, the
+/// expected number decides the size.
 const MAX_KEPT: usize = 1 << 18;
 
-/// Bits per key and hashes for a wanted chance.
+/// The bits per key and the hashes for a chance.
 fn size_for(chance: f64) -> (u32, u32) {
     for (i, row) in CHANCES.iter().enumerate().skip(1) {
         let best = row.iter().copied().fold(f64::INFINITY, f64::min);
@@ -40,12 +42,12 @@ fn size_for(chance: f64) -> (u32, u32) {
             return (i as u32 + 1, fewest as u32 + 1);
         }
     }
-    // Beyond the table: with the best number of hashes, b bits per key give about 0.6185^b.
+    // Below the table: with the best number of hashes, b bits per key give about 0.6185^b.
     let bits = (chance.max(1e-9).ln() / 0.618_503_4_f64.ln()).ceil().clamp(16.0, MAX_BITS as f64);
     (bits as u32, (bits * std::f64::consts::LN_2).round() as u32)
 }
 
-/// A filter to ask.
+/// A bloom filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     hashes: u32,
@@ -81,12 +83,12 @@ impl Filter {
         self.bits(hash).all(|bit| self.words[(bit / 64) as usize] & 1 << (bit % 64) != 0)
     }
 
-    /// What it holds in memory.
+    /// The memory that it holds, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.words.len() * 8
     }
 
-    /// Hashes per key, bits in all, bits that are set.
+    /// Hashes per key, number of bits, and number of set bits.
     pub(crate) fn facts(&self) -> (u32, u64, u64) {
         let set = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
         (self.hashes, 64 * self.words.len() as u64, set)
@@ -114,14 +116,14 @@ impl Filter {
         out
     }
 
-    /// Half the size, for the same keys. The number of words must be even.
+    /// Halves the size, for the same keys. The number of words must be even.
     fn fold(&mut self) {
         let (low, high) = self.words.split_at(self.words.len() / 2);
         self.words = low.iter().zip(high).map(|(a, b)| a | b).collect();
     }
 }
 
-/// Builds a filter whose number of keys is known at the end only.
+/// Builds a filter. The number of keys is known only at the end.
 #[derive(Debug)]
 pub(crate) struct FilterBuilder {
     bits_per_key: u32,
@@ -133,7 +135,8 @@ pub(crate) struct FilterBuilder {
 }
 
 impl FilterBuilder {
-    /// For about (better at least) `expected` keys; `None` for a chance that needs no filter.
+    /// A builder for about `expected` keys (rather too few than too many). `None` for a chance that
+    /// needs no filter.
     pub fn new(chance: f64, expected: u64) -> Option<Self> {
         if chance >= 1.0 || chance.is_nan() {
             return None;
@@ -152,7 +155,8 @@ impl FilterBuilder {
                 if self.kept.len() == MAX_KEPT {
                     let expected = self.expected.max(2 * MAX_KEPT as u64);
                     let words = (expected * self.bits_per_key as u64 + EXCESS).div_ceil(64);
-                    // A multiple of a power of two, so that it can be folded when the keys turn out to be fewer.
+                    // A multiple of a power of two, so that it can be folded if there are fewer
+                    // keys than expected.
                     let words = words.next_multiple_of(1 << 10) as usize;
                     let mut filter = Filter { hashes: self.hashes, words: vec![0; words].into() };
                     self.kept.drain(..).for_each(|hash| filter.insert(hash));

@@ -1,20 +1,21 @@
-//! Names of files: version, generation, component.
+//! File names of sstables: version, generation, component.
 //!
-//! `me-<generation>-big-<Component>`. A generation is a time UUID (ours always are) or, in files from elsewhere, a number.
+//! The form is `me-<generation>-big-<Component>`. A generation is a time UUID, or a number in files
+//! of other databases. Messina writes UUIDs only.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// What tells the sstables of a directory apart.
+/// Identifies an sstable within its directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(Kind);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Kind {
     Number(u64),
-    /// By time, then the rest.
+    /// The time first, so that UUIDs are ordered by time.
     Uuid(u64, u64),
 }
 
@@ -22,19 +23,19 @@ const TICKS_PER_SECOND: u64 = 10_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
 impl Generation {
-    /// A new one, later than all that this shard made before.
+    /// A new generation, later than all that this shard made before.
     pub fn fresh() -> Self {
         Generation::from_uuid(rt::random::time_uuid())
     }
 
-    /// From a version 1 UUID.
+    /// The generation of a version 1 UUID.
     pub fn from_uuid(uuid: Uuid) -> Self {
         let (most, least) = uuid.as_u64_pair();
         let ticks = (most & 0x0fff) << 48 | (most >> 16 & 0xffff) << 32 | most >> 32;
         Generation(Kind::Uuid(ticks, least))
     }
 
-    /// From a number, as old files have it.
+    /// The generation of a number, as in older files.
     pub fn from_number(number: u64) -> Self {
         Generation(Kind::Number(number))
     }
@@ -85,7 +86,7 @@ impl fmt::Debug for Generation {
     }
 }
 
-/// Text that names no generation.
+/// Text that is not a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not the generation of an sstable")]
 pub struct NotAGeneration;
@@ -119,11 +120,11 @@ impl FromStr for Generation {
 /// The version of the format. Messina writes `me` only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Version {
-    /// Without a reliable least and greatest clustering.
+    /// `min_clustering` and `max_clustering` are not reliable.
     Mc,
-    /// Without a host id.
+    /// Has no host id.
     Md,
-    /// What Messina writes.
+    /// The version that Messina writes.
     Me,
     /// Cassandra 4, without a host id.
     Na,
@@ -132,10 +133,10 @@ pub enum Version {
 }
 
 impl Version {
-    /// All, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [Version; 5] = [Version::Mc, Version::Md, Version::Me, Version::Na, Version::Nb];
 
-    /// The two letters.
+    /// The two letters in file names.
     pub fn name(self) -> &'static str {
         match self {
             Version::Mc => "mc",
@@ -146,7 +147,7 @@ impl Version {
         }
     }
 
-    /// Whether it is one of Cassandra 4's.
+    /// Whether it is a version of Cassandra 4.
     pub(crate) fn is_n(self) -> bool {
         self >= Version::Na
     }
@@ -156,37 +157,37 @@ impl Version {
     }
 }
 
-/// One file of the set.
+/// A component: one file of an sstable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Component {
-    /// Partitions.
+    /// The partitions.
     Data,
-    /// A position per partition, and blocks within large ones.
+    /// A position for each partition, and blocks of rows of large partitions.
     Index,
     /// Every n-th key of the index.
     Summary,
-    /// Bloom filter.
+    /// The bloom filter.
     Filter,
     /// Statistics and the serialization header.
     Statistics,
-    /// Where the compressed chunks are.
+    /// The positions of compressed chunks.
     CompressionInfo,
-    /// Checksums of Data, when that is not compressed.
+    /// Checksums of the chunks of an uncompressed Data.db.
     Crc,
-    /// Checksum of the whole of Data.
+    /// The checksum of the entire Data.db.
     Digest,
-    /// Checksums of every component but Data: see [`crate::checksums`].
+    /// Checksums of all other components: see [`crate::checksums`].
     Checksums,
-    /// What is large in it, if anything is: see [`crate::large`].
+    /// The large partitions, rows and cells, if there are any: see [`crate::large`].
     LargeData,
-    /// The list of components; its presence under this name seals the sstable.
+    /// The list of components. The sstable is sealed once a file of this name exists.
     Toc,
     /// The list before sealing.
     TemporaryToc,
 }
 
 impl Component {
-    /// All of them.
+    /// All components.
     pub const ALL: [Component; 12] = [
         Component::Data,
         Component::Index,
@@ -220,27 +221,27 @@ impl Component {
         }
     }
 
-    /// The component of this name.
+    /// The component with this name.
     pub fn named(name: &str) -> Option<Component> {
         Component::ALL.into_iter().find(|component| component.name() == name)
     }
 }
 
-/// Where an sstable's files are.
+/// The location of an sstable's files: directory and common part of their names.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct SstablePath {
     /// The directory.
     pub dir: PathBuf,
-    /// The format.
+    /// The version of the format.
     pub version: Version,
-    /// Which one.
+    /// The generation.
     pub generation: Generation,
 }
 
-impl Place {
-    /// One that Messina wrote or will write.
+impl SstablePath {
+    /// The path of an sstable that Messina writes.
     pub fn new(dir: &Path, generation: Generation) -> Self {
-        Place { dir: dir.to_path_buf(), version: Version::Me, generation }
+        SstablePath { dir: dir.to_path_buf(), version: Version::Me, generation }
     }
 
     /// The path of a component.
@@ -248,22 +249,22 @@ impl Place {
         self.dir.join(self.file_name(component.name()))
     }
 
-    /// The name of the file of a component, known or not.
+    /// The file name of a component, which need not be one that Messina knows.
     pub fn file_name(&self, component: &str) -> String {
         format!("{}-{}-big-{component}", self.version.name(), self.generation)
     }
 
-    /// Takes a file name of this format apart; `None` for any other name, or a component that Messina does not know.
-    pub fn parse_name(dir: &Path, name: &str) -> Option<(Place, Component)> {
+    /// Parses a file name. `None` for any other name, or a component that Messina does not know.
+    pub fn parse_name(dir: &Path, name: &str) -> Option<(SstablePath, Component)> {
         let (version, generation, component) = split_name(name)?;
         let component = Component::named(component)?;
-        Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
+        Some((SstablePath { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
 
-    /// As [`Place::parse_name`], with the component's name, also of one that Messina does not know.
-    pub fn of_file<'a>(dir: &Path, name: &'a str) -> Option<(Place, &'a str)> {
+    /// As [`SstablePath::parse_name`], with the name of any component, known or not.
+    pub fn of_file<'a>(dir: &Path, name: &'a str) -> Option<(SstablePath, &'a str)> {
         let (version, generation, component) = split_name(name)?;
-        Some((Place { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
+        Some((SstablePath { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
 }
 
@@ -275,7 +276,8 @@ fn split_name(name: &str) -> Option<(Version, &str, &str)> {
     Some((version, generation, rest.strip_prefix("big-")?))
 }
 
-/// Says of which format a file is that bears the name of an sstable's but cannot be read; `None` for any other name.
+/// The format of a file that is named like an sstable's but cannot be read. `None` for any other
+/// name.
 pub fn unreadable_format(name: &str) -> Option<String> {
     let mut parts = name.splitn(4, '-');
     let (version, generation, layout, _component) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -320,11 +322,11 @@ mod tests {
             assert_eq!(bad.parse::<Generation>(), Err(NotAGeneration), "{bad}");
         }
         let dir = Path::new("/x");
-        let place = Place::new(dir, generation);
+        let place = SstablePath::new(dir, generation);
         for component in Component::ALL {
             let path = place.path(component);
             let name = path.file_name().and_then(|n| n.to_str()).expect("a file name");
-            assert_eq!(Place::parse_name(dir, name), Some((place.clone(), component)));
+            assert_eq!(SstablePath::parse_name(dir, name), Some((place.clone(), component)));
         }
     }
 
@@ -334,7 +336,7 @@ mod tests {
             ["oa-1-big-Data.db", "da-3gsm_17kx_1m7yk2rabu8kc8hm6p-bti-Rows.db", "ms-2-big-TOC.txt", "la-7-big-Index.db"]
         {
             let text = unreadable_format(name).unwrap_or_else(|| panic!("{name} is of a format"));
-            assert!(text.starts_with(&name[..2]) && Place::parse_name(Path::new("/x"), name).is_none());
+            assert!(text.starts_with(&name[..2]) && SstablePath::parse_name(Path::new("/x"), name).is_none());
         }
         for name in
             ["me-1-big-Data.db", "nb-1-big-SAI+ba+x.db", "oa-x-big-Data.db", "oa-1-Data.db", "manifest.json", ""]

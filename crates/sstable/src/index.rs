@@ -1,7 +1,8 @@
-//! Index.db, read page by page: finding a partition, and walking from one to the next.
+//! Index.db, read page by page: finds a partition, and steps from one to the next.
 //!
-//! A cursor keeps a few of the pages it read from disk, so that a search by halves does not read them again when the reader may
-//! not fill the cache. Pages are checked against Checksums.db each time they come from disk.
+//! A cursor keeps some of the pages that it read from disk. So a binary search does not read them
+//! again if the reader may not fill the cache. Pages are checked against Checksums.db each time
+//! they come from disk.
 
 use crate::cache::Kind;
 use crate::checksums::PAGE;
@@ -19,30 +20,31 @@ use std::rc::Rc;
 
 /// The most pages of one read.
 const MAX_WINDOW: u64 = 16;
-/// Pages that a cursor keeps.
+/// The number of pages that a cursor keeps.
 const KEPT: usize = 32;
 
-/// A partition's entry.
+/// The index entry of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     /// The key's bytes.
     pub key: Bytes,
-    /// Where the partition begins in the content of Data.db.
+    /// The position of the partition in the content of Data.db.
     pub position: u64,
-    /// Where the promoted index begins in Index.db.
+    /// The position of the promoted index in Index.db.
     pub promoted_at: u64,
     /// Its size; 0 if there is none.
     pub promoted_size: u64,
 }
 
-impl Entry {
-    /// Where the next entry begins.
+impl IndexEntry {
+    /// The position of the next entry.
     pub fn end(&self) -> u64 {
         self.promoted_at + self.promoted_size
     }
 }
 
-/// An entry's head: key, position, size of the promoted index, bytes read.
+/// Parses the head of an entry: key, position, size of the promoted index, and the length of the
+/// head.
 fn parse(bytes: &[u8]) -> Parsed<(&[u8], u64, u64, usize)> {
     let mut input = Input(bytes);
     let key = input.bytes16()?;
@@ -51,18 +53,18 @@ fn parse(bytes: &[u8]) -> Parsed<(&[u8], u64, u64, usize)> {
     Ok((key, position, size, bytes.len() - input.0.len()))
 }
 
-/// See the module.
+/// A position in the index of one sstable.
 pub(crate) struct IndexCursor {
     table: Rc<Sstable>,
     options: ReadOptions,
     pages: VecDeque<(u64, Bytes)>,
-    /// Where the last read ended, in pages, and how many pages it had.
+    /// The page where the last read ended, and its number of pages.
     sequel: u64,
     window: u64,
-    /// The bytes that are walked through, and where they begin.
+    /// The bytes that are being parsed, and their position.
     walk: Bytes,
     walk_at: u64,
-    /// The next entry.
+    /// The position of the next entry.
     at: u64,
 }
 
@@ -125,7 +127,7 @@ impl IndexCursor {
             if table.page_sums.as_ref().is_some_and(|sums| sums.get(number as usize) != Some(&crc32fast::hash(piece))) {
                 return Err(self.corrupt(number * PAGE as u64, "checksum of a page"));
             }
-            // A copy of its own, so that a cached page does not keep the whole window.
+            // A copy, so that a cached page does not keep the whole window in memory.
             let page = Bytes::copy_from_slice(piece);
             if let Some(claim) = &claim {
                 claim.complete(i, &page);
@@ -146,7 +148,7 @@ impl IndexCursor {
         self.pages.push_back((n, page));
     }
 
-    /// The bytes at a place, all of them.
+    /// The `len` bytes at a position. An error if the file ends before.
     pub async fn bytes(&mut self, at: u64, len: usize) -> Result<Bytes, Error> {
         let end = at.checked_add(len as u64).filter(|&end| end <= self.table.index_length);
         let Some(end) = end else { return Err(self.corrupt(at, "a place beyond the end")) };
@@ -168,7 +170,7 @@ impl IndexCursor {
         Ok(out.into())
     }
 
-    /// The unread bytes of the walk at `self.at`.
+    /// The bytes from the cursor on that are loaded.
     fn rest(&self) -> &[u8] {
         match self.at.checked_sub(self.walk_at) {
             Some(skip) if (skip as usize) < self.walk.len() => &self.walk[skip as usize..],
@@ -176,7 +178,7 @@ impl IndexCursor {
         }
     }
 
-    /// Makes the unread bytes reach one page further. The end of the file is an error: something was cut off.
+    /// Loads one more page. The end of the file is an error here, because it was cut off.
     async fn extend(&mut self) -> Result<(), Error> {
         let rest = self.rest().len() as u64;
         let from = self.at + rest;
@@ -194,8 +196,9 @@ impl IndexCursor {
         Ok(())
     }
 
-    /// Takes the entry at the cursor if `wanted` says so (of its key); else steps over it. `None` at the end of the file.
-    async fn step(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Option<Entry>>, Error> {
+    /// Parses the entry at the cursor, and returns it if `wanted` accepts its key. Otherwise skips
+    /// it. `None` at the end of the file.
+    async fn step(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Option<IndexEntry>>, Error> {
         if self.at >= self.table.index_length {
             return Ok(None);
         }
@@ -210,7 +213,7 @@ impl IndexCursor {
                     }
                     let taken = wanted(key).then(|| {
                         let key = self.walk.slice_ref(key);
-                        Entry { key, position, promoted_at, promoted_size }
+                        IndexEntry { key, position, promoted_at, promoted_size }
                     });
                     self.at = promoted_at + promoted_size;
                     return Ok(Some(taken));
@@ -222,7 +225,7 @@ impl IndexCursor {
     }
 
     /// The entry of a key.
-    pub async fn lookup(&mut self, key: &DecoratedKey) -> Result<Option<Entry>, Error> {
+    pub async fn lookup(&mut self, key: &DecoratedKey) -> Result<Option<IndexEntry>, Error> {
         let table = self.table.clone();
         let Some(sample) = table.summary.at_or_before(key) else { return Ok(None) };
         self.at = table.summary.position(sample);
@@ -237,7 +240,7 @@ impl IndexCursor {
     }
 
     /// The first entry after a cut.
-    pub async fn lower_bound(&mut self, cut: &RingCut) -> Result<Option<Entry>, Error> {
+    pub async fn lower_bound(&mut self, cut: &RingCut) -> Result<Option<IndexEntry>, Error> {
         let table = self.table.clone();
         self.at = table.summary.position(table.summary.before(cut));
         loop {
@@ -248,18 +251,18 @@ impl IndexCursor {
         }
     }
 
-    /// Goes to a place in Index.db where an entry begins.
+    /// Moves to a position in Index.db where an entry begins.
     pub fn seek(&mut self, at: u64) {
         self.at = at;
     }
 
     /// The entry at the cursor; `None` at the end of the file.
-    pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
+    pub async fn next(&mut self) -> Result<Option<IndexEntry>, Error> {
         Ok(self.step(|_| true).await?.flatten())
     }
 
-    /// Where the partition behind `entry` begins in the content, if that can be said without reading.
-    pub fn position_behind(&self, entry: &Entry) -> Option<u64> {
+    /// The position in the content of the partition after `entry`, if it is known without a read.
+    pub fn position_behind(&self, entry: &IndexEntry) -> Option<u64> {
         if entry.end() >= self.table.index_length {
             return Some(self.table.content_length);
         }
@@ -268,13 +271,13 @@ impl IndexCursor {
         (entry.position < position && position <= self.table.content_length).then_some(position)
     }
 
-    /// Gives back what it holds.
+    /// Drops the pages that it keeps.
     pub fn release(&mut self) {
         self.pages.clear();
         self.walk = Bytes::new();
     }
 
-    /// What it holds in memory, about.
+    /// The memory that it holds, about, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.pages.iter().map(|(_, page)| page.len()).sum::<usize>() + self.walk.len()
     }

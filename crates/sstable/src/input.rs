@@ -1,5 +1,6 @@
-//! A cursor over bytes of a file. Parsing never panics: running out of bytes is [`Fault::Short`], so that a caller with a
-//! window onto a longer file can fetch more and try again; anything else that cannot be is [`Fault::Bad`].
+//! A cursor over bytes of a file. Parsing never panics. Missing bytes are [`Fault::Short`], so that
+//! a caller with a window of a longer file can load more and parse again. Anything invalid is
+//! [`Fault::Bad`].
 
 use crate::error::Error;
 use model::time::{Seconds, Timestamp, Tombstone};
@@ -10,12 +11,12 @@ use std::path::Path;
 pub(crate) enum Fault {
     /// The bytes end too early.
     Short,
-    /// They cannot be right.
+    /// The bytes are invalid.
     Bad(&'static str),
 }
 
 impl Fault {
-    /// As an error, where no more bytes can come.
+    /// The error, for a caller that has no more bytes.
     pub fn at(self, file: &Path, offset: u64) -> Error {
         match self {
             Fault::Short => Error::corrupt(file, offset, "ends too early"),
@@ -135,7 +136,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A deletion as read: with the timestamp of LIVE it is none, whatever its local deletion time.
+/// The tombstone as read. The timestamp of LIVE means no tombstone, whatever the deletion time is.
 #[inline]
 pub(crate) fn tombstone(timestamp: Timestamp, deletion_time: Seconds) -> Tombstone {
     if timestamp == Timestamp::MIN { Tombstone::LIVE } else { Tombstone::new(timestamp, deletion_time) }

@@ -1,20 +1,23 @@
-//! What is large in an sstable: partitions, rows and cells beyond limits, found while it is written.
+//! Large partitions, rows and cells of an sstable: those beyond limits, found by [`finder`] while
+//! the sstable is written.
 //!
-//! They stand in a component of their own, LargeData.db, which other tools ignore; an sstable without any has none. So they are known after
-//! a restart, come along where the sstable goes, and go with it. By each measure the largest [`LargeLimits::records`] are kept. Layout:
+//! They are listed in a component of their own, LargeData.db, which other tools ignore. An sstable
+//! without any has none. So the list survives restarts, and is moved and removed with the sstable.
+//! For each measure, the largest [`LargeLimits::records`] are kept. Layout:
 //!
 //! ```text
 //! be32 version 2
 //! be64 when it was written, in milliseconds since 1970
 //! be32 count
-//!   u8 kind (0 partition, 1 row, 2 cell), vint size in bytes, vint length and text of the partition key
-//!   vint length and bytes of the partition key, vint length and bytes of the clustering key (version 1 lacks both)
+//!   u8 kind (0 partition, 1 row, 2 cell), vint size in bytes,
+//!   vint length and text of the partition key,
+//!   vint length and bytes of the partition key (not in version 1),
+//!   vint length and bytes of the clustering key (not in version 1)
 //!   of a partition: vint rows, vint range tombstones
 //!   of a row: vint length and text of the clustering key; empty for the static row
-//!   of a cell: the same, vint length and name of the column, vint elements of the collection (0 for what is none)
+//!   of a cell: the same, vint length and name of the column,
+//!     vint elements of the collection (0 if it is none)
 //! ```
-//!
-//! They are found by [`finder`] while the sstable is written.
 
 mod finder;
 
@@ -29,7 +32,7 @@ const VERSION: u32 = 2;
 /// The first version, without the bytes of keys.
 const VERSION_WITHOUT_KEYS: u32 = 1;
 
-/// What counts as large: more than this.
+/// The limits beyond which things are large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LargeLimits {
     /// Bytes of a partition.
@@ -42,12 +45,12 @@ pub struct LargeLimits {
     pub cell_bytes: u64,
     /// Elements of a collection.
     pub collection_elements: u64,
-    /// How many things are kept for an sstable by each measure, the largest first.
+    /// How many things are kept for each measure of an sstable, the largest first.
     pub records: usize,
 }
 
 impl Default for LargeLimits {
-    /// ScyllaDB's.
+    /// ScyllaDB's defaults.
     fn default() -> Self {
         LargeLimits {
             partition_bytes: 1000 << 20,
@@ -60,12 +63,12 @@ impl Default for LargeLimits {
     }
 }
 
-/// How many things were beyond the limits in the sstables that were written, whether they are kept or not.
+/// The number of large things in all sstables written, whether they are kept or not.
 #[derive(Default, Debug)]
 pub struct LargeCounts {
     /// Partitions of too many bytes.
     pub partitions: Cell<u64>,
-    /// Rows.
+    /// Rows of too many bytes.
     pub rows: Cell<u64>,
     /// Cells, and collections of too many bytes.
     pub cells: Cell<u64>,
@@ -73,22 +76,22 @@ pub struct LargeCounts {
     pub collections: Cell<u64>,
 }
 
-/// Something large.
+/// A large thing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Large {
     /// Bytes before compression.
     pub size: u64,
-    /// The partition key as text, components divided by colons.
+    /// The partition key as text, its components separated by colons.
     pub partition_key: String,
     /// The partition key; empty in files of version 1.
     pub key: Bytes,
     /// The clustering key of the row; empty for partitions and the static row.
     pub clustering: Bytes,
-    /// What it is.
+    /// The kind of thing.
     pub what: LargeKind,
 }
 
-/// What is large.
+/// Kinds of large things.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LargeKind {
     /// A partition.
@@ -109,7 +112,7 @@ pub enum LargeKind {
         clustering_key: String,
         /// The column.
         column: String,
-        /// How many elements the collection has; 0 for what is none.
+        /// The number of elements of a collection; 0 for other cells.
         elements: u64,
     },
 }
@@ -124,12 +127,12 @@ impl LargeKind {
     }
 }
 
-/// Everything large in an sstable.
+/// All large things of an sstable.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LargeData {
     /// When it was written, in milliseconds since 1970.
     pub written_at: i64,
-    /// By kind, each from the largest to the smallest.
+    /// Sorted by kind, then from the largest to the smallest.
     pub list: Vec<Large>,
 }
 
@@ -247,7 +250,7 @@ mod tests {
             for flip in [1u8, 0x80, 0xff] {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= flip;
-                // Checksums.db tells all of them; here it must only never panic.
+                // Checksums.db detects all damage. This parser must only never panic.
                 let _ = LargeData::read(&damaged);
             }
         }

@@ -1,10 +1,14 @@
-//! The memory of reads that hold large rows or long results: one budget per shard. Another one is for flushes and compactions of large rows.
+//! The memory of reads that hold large rows or long results: one budget per shard. Flushes and
+//! compactions of large rows have another budget.
 //!
-//! What a read needs for a large row is not known before the row is found; a permit for the read cannot count it. So a read asks here when it
-//! meets something large, and waits until there is room. Reads come in by order of arrival. The read that came in first is always
-//! given more, so that no two wait for each other. A result counts from the moment it is built until its last byte was
-//! given up, mostly by the socket of the client, on whatever shard that is. The cache of pages does without what is held, since one large row
-//! may take more than the budget.
+//! The size of a row is not known before it is found, so the permit of a read cannot count it. A
+//! read that meets something large requests memory here, and waits until there is enough. Reads are
+//! admitted in the order of arrival. The read that was admitted first always gets more, so that no
+//! two reads wait for each other.
+//!
+//! A result counts from the moment it is built until its last byte is released, mostly by the
+//! client's socket, on whatever shard that is. The page cache shrinks by what is held, since one
+//! large row may exceed the budget.
 
 use crate::cache::{Loan, PageCache};
 use bytes::Bytes;
@@ -16,35 +20,38 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Something of at least so many bytes is large.
+/// The size in bytes from which a row or result is large.
 pub const LARGE: usize = 1 << 20;
-/// A result of at least so many bytes counts until it is given up. A page that ends on its bytes is shorter.
+/// A result of at least so many bytes counts until it is released. A page that ends at its byte
+/// limit is shorter.
 const LARGE_RESULT: usize = 2 << 20;
-/// Results are given up on other shards, which do not wake this one: how often a read that waits looks.
+/// Results are released on other shards, which do not wake this one. A waiting read looks at this
+/// interval.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A read, as this budget knows it. 0 stands for reads that are not bounded here: those of compactions and the like.
+/// The number of a read. 0 stands for reads that this budget does not bound: those of compactions
+/// and other jobs.
 pub type ReadId = u64;
 
-/// See the module.
+/// The budget for large rows and results.
 #[derive(Debug)]
 pub struct LargeReads {
     budget: usize,
     /// Bytes that reads hold.
     used: Cell<usize>,
-    /// Bytes of results that were not given up yet.
+    /// Bytes of results that are not released yet.
     results: Arc<AtomicUsize>,
-    /// The reads that hold something, in the order in which they came in, and how many parts.
+    /// The reads that hold memory, in the order of admission, each with its number of parts.
     holders: RefCell<Vec<(ReadId, usize)>>,
-    /// The reads that wait to come in.
+    /// The reads that wait for admission.
     queue: RefCell<VecDeque<ReadId>>,
     room: Notify,
     last: Cell<ReadId>,
-    /// Does without what is held.
+    /// The cache that shrinks by what is held.
     cache: Weak<PageCache>,
 }
 
-/// A part of the budget that a read holds; dropping it gives it back.
+/// A part of the budget that a read holds. Dropping it returns the bytes.
 #[derive(Debug)]
 pub struct LargeRead {
     of: Rc<LargeReads>,
@@ -59,7 +66,7 @@ impl LargeReads {
         LargeReads::beside(budget, Weak::new())
     }
 
-    /// A budget of so many bytes; `cache` does without what is held.
+    /// A budget of so many bytes. `cache` shrinks by what is held.
     pub(crate) fn beside(budget: usize, cache: Weak<PageCache>) -> Rc<LargeReads> {
         Rc::new(LargeReads {
             budget,
@@ -73,7 +80,7 @@ impl LargeReads {
         })
     }
 
-    /// The id of one more read.
+    /// The number of a new read.
     #[inline]
     pub fn next_id(&self) -> ReadId {
         let id = self.last.get() + 1;
@@ -81,7 +88,7 @@ impl LargeReads {
         id
     }
 
-    /// Counts the bytes of results that were not given up yet.
+    /// The counter of bytes of results that are not released yet.
     pub(crate) fn results(&self) -> Arc<AtomicUsize> {
         self.results.clone()
     }
@@ -94,9 +101,9 @@ impl LargeReads {
     /// Waits until a read may hold `bytes` more.
     pub async fn enter(self: &Rc<Self>, read: ReadId, bytes: usize) -> LargeRead {
         if !self.may_hold(read, bytes) {
-            let _place = Place::of(self, read);
+            let _queued = QueueEntry::of(self, read);
             while !self.may_hold(read, bytes) {
-                // Also when the time is over: see LOOK.
+                // Looks again after a timeout, too: see LOOK.
                 let _ = rt::time::timeout(LOOK, self.room.notified()).await;
             }
         }
@@ -122,13 +129,13 @@ impl LargeReads {
         is_next && (used + bytes <= self.budget || used == 0)
     }
 
-    /// Counts a copy of a result until what this gives is dropped.
+    /// Counts a copy of a result until the returned value is dropped.
     pub fn copy_of_result(&self, bytes: usize) -> ResultCopy {
         self.results.fetch_add(bytes, Ordering::Relaxed);
         ResultCopy { bytes, results: self.results.clone() }
     }
 
-    /// A result of this shard. If it is large, it counts until the last part of it is given up.
+    /// Makes a result of this shard. If it is large, it counts until its last part is released.
     #[inline]
     pub fn result(&self, bytes: Vec<u8>) -> Bytes {
         match bytes.len() < LARGE_RESULT {
@@ -144,7 +151,7 @@ impl LargeReads {
     }
 }
 
-/// A copy of a large result, in another form.
+/// The count of a copy of a large result in another form.
 #[derive(Debug)]
 pub struct ResultCopy {
     bytes: usize,
@@ -157,23 +164,23 @@ impl Drop for ResultCopy {
     }
 }
 
-/// The place of a read that waits to come in.
-struct Place<'a> {
+/// The place in the queue of a read that waits for admission.
+struct QueueEntry<'a> {
     of: &'a LargeReads,
     read: Option<ReadId>,
 }
 
-impl<'a> Place<'a> {
-    fn of(of: &'a LargeReads, read: ReadId) -> Place<'a> {
+impl<'a> QueueEntry<'a> {
+    fn of(of: &'a LargeReads, read: ReadId) -> QueueEntry<'a> {
         let is_inside = of.holders.borrow().iter().any(|(holder, _)| *holder == read);
         if !is_inside {
             of.queue.borrow_mut().push_back(read);
         }
-        Place { of, read: (!is_inside).then_some(read) }
+        QueueEntry { of, read: (!is_inside).then_some(read) }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
         if let Some(read) = self.read {
             self.of.queue.borrow_mut().retain(|waiting| *waiting != read);
@@ -195,7 +202,7 @@ impl Drop for LargeRead {
     }
 }
 
-/// The bytes of a result, and where they are counted.
+/// The bytes of a result, and the counter that includes them.
 struct LargeResult {
     bytes: Vec<u8>,
     results: Arc<AtomicUsize>,

@@ -1,9 +1,12 @@
-//! The sorted file: one set of files that holds partitions of one table, in token order, written once.
+//! An sstable: one set of files with partitions of one table, in token order, written once.
 //!
-//! The format is the ecosystem's `me` (BIG layout), so that its tools read what Messina writes and the other way round; all that is
-//! particular to it stays in this crate. Everything that comes from disk is checked before it is believed, and damage is a value
-//! ([`Error::Corrupt`]), never a panic. The crate knows nothing of tablets, levels or other sstables.
-//! Reading order: generation, statistics, data, writer, index, promoted, cache, large_reads, open_files, table, reader.
+//! The format is `me` (BIG layout) of Cassandra and ScyllaDB, so that their tools read what Messina
+//! writes, and the reverse. All details of the format stay in this crate. Everything from disk is
+//! checked before it is used. Damage is a value ([`Error::Corrupt`]), never a panic. The crate
+//! knows nothing of tablets, levels or other sstables.
+//!
+//! Reading order: generation, statistics, data, writer, index, promoted, cache, large_reads,
+//! open_files, table, reader.
 
 pub mod cache;
 pub(crate) mod checksums;
@@ -33,12 +36,12 @@ pub use cache::{CacheStats, Loan, PageCache, Spare};
 pub use compression::{Algorithm, Compression};
 pub use dump::{clustering_key_texts, key_texts};
 pub use error::{Corrupt, Error};
-pub use generation::{Component, Generation, Place, Version, unreadable_format};
+pub use generation::{Component, Generation, SstablePath, Version, unreadable_format};
 pub use large::{Large, LargeCounts, LargeData, LargeKind, LargeLimits};
 pub use large_reads::{LARGE, LargeRead, LargeReads, ReadId};
 pub use open_files::{OpenFiles, OpenFilesStats, is_out_of_files};
 pub use reader::{LARGEST_WINDOW, ReadOptions, Reader};
 pub use statistics::stats::{LogInterval, Stats};
-pub use table::{Kept, Sstable};
+pub use table::{Sstable, SstableMemory};
 pub use verify::Verified;
 pub use writer::{Sealed, Unsealed, Writer, WriterOptions, seal_all};

@@ -1,11 +1,12 @@
-//! The files of a shard's sstables that are open: so many at a time and no more.
+//! The open files of a shard's sstables: a bounded number.
 //!
-//! A file is opened when it is first read, and closed again when others need its place and nobody has read it for a while (a clock goes
-//! round: what was read since it last came by stays). So thousands of sstables need no thousands of descriptors, and what is read
-//! often is not opened again and again. Where the process runs out of descriptors all the same, half of what is open is given back.
+//! A file is opened when it is first read. It is closed when other files need its place and it has
+//! not been read lately (a clock algorithm: a file that was read since the last pass stays). So
+//! thousands of sstables do not need thousands of descriptors, and files that are read often stay
+//! open. If the process still runs out of descriptors, half of the open files are closed.
 //!
-//! Invariant: what is to be removed from the disk while somebody still reads it is opened before and stays open
-//! ([`LazyFile::keep`]): it could not be opened any more.
+//! Invariant: before the files of an sstable in use are removed from disk, they are opened, and
+//! stay open ([`LazyFile::keep`]). They could not be opened any more afterwards.
 
 use crate::error::Error;
 use bytes::Bytes;
@@ -16,31 +17,31 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-/// How many files are open at most where nobody said how many.
+/// The limit without configuration.
 const USUAL_LIMIT: usize = 1024;
-/// The fewest that are allowed, so that a reader of several sstables gets on.
+/// The lowest limit, so that a reader of several sstables makes progress.
 const LEAST_LIMIT: usize = 4;
 
-/// Numbers of the open files.
+/// Counters and sizes of the open files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFilesStats {
-    /// Open now.
+    /// Files open now.
     pub open: usize,
-    /// The most that may be.
+    /// The limit.
     pub limit: usize,
-    /// Files opened.
+    /// Files opened since the start.
     pub opened: u64,
-    /// Files closed to make room.
+    /// Files closed to make room since the start.
     pub closed: u64,
 }
 
-/// See the module.
+/// The open files of a shard.
 pub struct OpenFiles {
     limit: Cell<usize>,
     open: Cell<usize>,
     opened: Cell<u64>,
     closed: Cell<u64>,
-    /// The files that are open, and some that are not any more, in the order in which the clock comes by.
+    /// The open files, and some that are closed by now, in the order of the clock.
     clock: RefCell<VecDeque<Weak<Slot>>>,
 }
 
@@ -48,9 +49,9 @@ struct Slot {
     files: Rc<OpenFiles>,
     path: PathBuf,
     file: RefCell<Option<File>>,
-    /// Read since the clock last came by.
+    /// Whether it was read since the clock's last pass.
     used: Cell<bool>,
-    /// Never closed before the slot goes.
+    /// Whether it stays open until the slot is dropped.
     kept: Cell<bool>,
 }
 
@@ -65,7 +66,7 @@ impl Drop for Slot {
 /// A file that is opened when it is read.
 pub(crate) struct LazyFile(Rc<Slot>);
 
-/// Whether the process, or the machine, has no descriptors left.
+/// Whether the error says that the process, or the machine, has no descriptors left.
 pub fn is_out_of_files(error: &io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
@@ -73,7 +74,7 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
 }
 
 impl OpenFiles {
-    /// Room for `limit` open files.
+    /// Allows `limit` open files, but at least `LEAST_LIMIT`.
     pub fn new(limit: usize) -> Rc<OpenFiles> {
         Rc::new(OpenFiles {
             limit: Cell::new(limit.max(LEAST_LIMIT)),
@@ -84,12 +85,12 @@ impl OpenFiles {
         })
     }
 
-    /// Room for a usual number of open files.
+    /// Allows `USUAL_LIMIT` open files.
     pub fn usual() -> Rc<OpenFiles> {
         OpenFiles::new(USUAL_LIMIT)
     }
 
-    /// How it does.
+    /// The counters and sizes.
     pub fn stats(&self) -> OpenFilesStats {
         OpenFilesStats {
             open: self.open.get(),
@@ -99,17 +100,18 @@ impl OpenFiles {
         }
     }
 
-    /// Closes half of the files that are open and may be closed, for somebody who needs descriptors more; gives how many.
+    /// Closes half of the open files that may be closed, because descriptors are needed elsewhere.
+    /// Returns how many.
     pub fn give_back(&self) -> usize {
         let before = self.open.get();
         self.close_down_to(before / 2);
         before - self.open.get()
     }
 
-    /// Closes files until no more than `target` are open, or none is left that may be closed.
+    /// Closes files until at most `target` are open, or none is left that may be closed.
     fn close_down_to(&self, target: usize) {
         let mut clock = self.clock.borrow_mut();
-        // Twice round: the first time may only find that all were read lately.
+        // Two passes: in the first one, all files may turn out to have been read lately.
         let mut steps = 2 * clock.len();
         while self.open.get() > target && steps > 0 {
             steps -= 1;
@@ -129,7 +131,7 @@ impl OpenFiles {
         self.opened.set(self.opened.get() + 1);
         let mut clock = self.clock.borrow_mut();
         if clock.len() > 2 * self.open.get() + 64 {
-            // Those of sstables that are gone.
+            // Slots of dropped sstables.
             clock.retain(|own| own.strong_count() > 0);
         }
         clock.push_back(Rc::downgrade(slot));
@@ -146,7 +148,7 @@ impl LazyFile {
         &self.0.path
     }
 
-    /// The open file.
+    /// The open file; opens it if necessary.
     pub async fn open(&self) -> Result<File, Error> {
         self.0.used.set(true);
         if let Some(file) = &*self.0.file.borrow() {
@@ -164,14 +166,14 @@ impl LazyFile {
         }
         let mut own = slot.file.borrow_mut();
         if let Some(file) = &*own {
-            // Somebody else was faster; perhaps the file has been removed from the disk meanwhile.
+            // Another task opened it meanwhile, perhaps before the file was removed from disk.
             return Ok(file.clone());
         }
         let file = opened?;
         *own = Some(file.clone());
         drop(own);
         files.note_open(slot);
-        // Others may have opened files at the same time.
+        // Other tasks may have opened files at the same time.
         files.close_down_to(files.limit.get());
         Ok(file)
     }
@@ -186,7 +188,7 @@ impl LazyFile {
         self.0.file.borrow().is_some()
     }
 
-    /// Opens it for as long as it is here.
+    /// Opens it, and keeps it open until it is dropped.
     pub async fn keep(&self) -> Result<(), Error> {
         self.0.kept.set(true);
         self.open().await.map(drop)
@@ -239,7 +241,7 @@ mod tests {
             assert_eq!(files.stats().opened, 120, "each came by when it had been closed");
             let before = files.stats().opened;
             for n in 0..100 {
-                // Those that are read all the time stay.
+                // Files that are read all the time stay open.
                 read(&all[0]).await;
                 read(&all[1]).await;
                 read(&all[2 + n % 38]).await;

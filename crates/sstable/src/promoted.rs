@@ -1,31 +1,32 @@
-//! The promoted index of a large partition: blocks of rows, with their first and last position and the range deletion open
-//! at their end. Read by parts, never as a whole: it may be many megabytes.
+//! The promoted index of a large partition: blocks of rows with their first and last position and
+//! the range tombstone that is open at their end. It may have many megabytes, so it is read in
+//! parts, never entirely.
 
 use crate::data::layout::Layout;
 use crate::data::{marker, prefix};
 use crate::error::Error;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::input::{Fault, Input, Parsed};
 use model::key::PositionRef;
 use model::schema::ClusteringOrder;
 use model::time::Tombstone;
 use std::cmp::Ordering;
 
-/// Widths are stored as differences from this, whatever the block size is.
+/// Widths are stored as differences from this, for any block size.
 pub(crate) const WIDTH_BASE: i64 = 65536;
 
-/// Where the parts of one are.
+/// The positions of a promoted index's parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Promoted {
     /// Bytes of the partition before its first row.
     pub header: u64,
-    /// The partition's deletion.
+    /// The partition's tombstone.
     pub tombstone: Tombstone,
     pub count: u32,
-    /// In Index.db: the first block, and the list of offsets behind the last.
+    /// Positions in Index.db: of the first block, and of the list of offsets after the last block.
     blocks_at: u64,
     offsets_at: u64,
-    /// The partition's place in the content, and the length of the content.
+    /// The position of the partition in the content, and the length of the content.
     partition: u64,
     content: u64,
 }
@@ -35,10 +36,10 @@ pub(crate) struct Promoted {
 pub(crate) struct Block {
     first: (Vec<u8>, i8),
     last: (Vec<u8>, i8),
-    /// Where it begins and ends in the content.
+    /// The start and the end of the block in the content.
     pub start: u64,
     pub end: u64,
-    /// The range deletion that is open at its end.
+    /// The range tombstone that is open at its end.
     pub open: Tombstone,
 }
 
@@ -54,7 +55,7 @@ impl Block {
 
 impl Promoted {
     /// Reads the head of an entry's promoted index; `None` if it has none.
-    pub async fn open(cursor: &mut IndexCursor, entry: &Entry) -> Result<Option<Promoted>, Error> {
+    pub async fn open(cursor: &mut IndexCursor, entry: &IndexEntry) -> Result<Option<Promoted>, Error> {
         if entry.promoted_size == 0 {
             return Ok(None);
         }
@@ -65,7 +66,7 @@ impl Promoted {
         parsed.map(Some).map_err(|fault| fault.at(cursor.path(), entry.promoted_at))
     }
 
-    fn parse(bytes: &[u8], entry: &Entry, content: u64) -> Parsed<Promoted> {
+    fn parse(bytes: &[u8], entry: &IndexEntry, content: u64) -> Parsed<Promoted> {
         let mut input = Input(bytes);
         let header = input.uvint()?;
         let tombstone = input.deletion()?;
@@ -122,7 +123,7 @@ impl Promoted {
         }
     }
 
-    /// The first block that reaches beyond a cut; `count` if none does.
+    /// The first block that ends after a cut; `count` if there is none.
     pub async fn first_beyond(
         &self,
         cursor: &mut IndexCursor,
@@ -143,7 +144,7 @@ impl Promoted {
         Ok(low)
     }
 
-    /// How many blocks begin before a cut.
+    /// The number of blocks that begin before a cut.
     pub async fn count_before(
         &self,
         cursor: &mut IndexCursor,

@@ -1,13 +1,14 @@
-//! An sstable on another level of leveled compaction, without writing its data again.
+//! Moves an sstable to another level of leveled compaction without writing its data again.
 //!
-//! The level stands in Statistics.db, which Checksums.db covers: both cannot be replaced in one step. So another generation is made, whose
-//! other files are second names (hard links) of the old ones'; it is sealed as any new sstable is, and takes the old one's place as
-//! any compaction's output does. Removing the old one then removes names only.
+//! The level is in Statistics.db, which Checksums.db covers, and both cannot be replaced
+//! atomically. So a new generation is made. Its other files are hard links to those of the old one.
+//! It is sealed as any new sstable, and replaces the old one as the output of a compaction does.
+//! Removing the old one then removes names only.
 
 use crate::checksums::Checksums;
 use crate::directory;
 use crate::error::Error;
-use crate::generation::{Component, Generation, Place};
+use crate::generation::{Component, Generation, SstablePath};
 use crate::statistics::Statistics;
 use crate::table::Sstable;
 use crate::writer::{Sealed, Unsealed, write_synced};
@@ -15,15 +16,16 @@ use rt::fs::IoClass;
 use std::path::Path;
 
 impl Sstable {
-    /// Whether every component is protected by checksums, as in files that Messina wrote.
+    /// Whether checksums protect every component, as in sstables that Messina wrote.
     pub fn is_protected(&self) -> bool {
         self.page_sums.is_some()
     }
 
-    /// The same sstable under another generation and on another level, complete and durable but for its name. Only for those that are
-    /// [protected](Sstable::is_protected). On an error nothing is left of it.
+    /// Makes the same sstable with another generation and level, complete and durable but not
+    /// sealed. Requires an sstable that is [protected](Sstable::is_protected). On an error no files
+    /// are left.
     pub async fn relabeled(&self, generation: Generation, level: u32) -> Result<Unsealed, Error> {
-        let place = Place::new(self.dir(), generation);
+        let place = SstablePath::new(self.dir(), generation);
         if let Err(error) = self.write_relabeled(&place, level).await {
             directory::remove_files(&place).await;
             return Err(error);
@@ -40,7 +42,7 @@ impl Sstable {
         Ok(Unsealed { place, outcome })
     }
 
-    async fn write_relabeled(&self, place: &Place, level: u32) -> Result<(), Error> {
+    async fn write_relabeled(&self, place: &SstablePath, level: u32) -> Result<(), Error> {
         let checksums_path = self.place.path(Component::Checksums);
         let mut checksums =
             Checksums::read(&read(&checksums_path).await?).map_err(|fault| fault.at(&checksums_path, 0))?;
@@ -56,7 +58,7 @@ impl Sstable {
         Statistics::set_level(&mut statistics, level).map_err(|fault| fault.at(&statistics_path, 0))?;
         checksums.set(Component::Statistics, &statistics);
         let rewritten = [(Component::Statistics, statistics), (Component::Checksums, checksums.write())];
-        // The first of all files: it marks the new generation as unfinished.
+        // Written first: it marks the new generation as unfinished.
         write_synced(place.path(Component::TemporaryToc), toc, IoClass::Background).await?;
         let is_rewritten = |name: &str| rewritten.iter().any(|(component, _)| component.name() == name);
         for name in self.components().iter().filter(|name| !is_rewritten(name) && *name != Component::Toc.name()) {

@@ -1,6 +1,7 @@
-//! Summary.db: every n-th key of the index with its place there, and the first and last key. Held in memory whole.
+//! Summary.db: every n-th key of the index with its position, and the first and the last key. It is
+//! held in memory entirely.
 //!
-//! Readers assume no spacing. Tokens are computed when it is loaded, so that a search compares numbers.
+//! Readers assume no spacing. Tokens are computed at load, so that a search compares numbers.
 
 use crate::input::{Fault, Input, Parsed};
 use bytes::Bytes;
@@ -8,18 +9,19 @@ use model::key::{DecoratedKey, RingCut};
 use model::token::{self, Token};
 use std::cmp::Ordering;
 
-/// Sampling level of a full summary.
+/// The sampling level of a full summary.
 const FULL: u32 = 128;
 
-/// See the module.
+/// The summary of an sstable.
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
-    /// Entries one after another.
+    /// The entries, one after another.
     bytes: Bytes,
-    /// Where each entry begins in `bytes`; one more than entries.
+    /// The start of each entry in `bytes`; one more than there are entries.
     starts: Vec<u32>,
     tokens: Vec<Token>,
-    /// Partitions per entry when all are sampled, and the sampling level; only for show.
+    /// The partitions per entry without downsampling, and the sampling level. Messina only shows
+    /// them.
     pub interval: u32,
     pub level: u32,
     pub first: DecoratedKey,
@@ -84,7 +86,7 @@ impl Summary {
         DecoratedKey { token: self.tokens[i], key: self.bytes.slice_ref(self.key(i)) }
     }
 
-    /// Where entry `i`'s key stands in the index.
+    /// The position in the index of the key of entry `i`.
     pub fn position(&self, i: usize) -> u64 {
         let at = self.starts[i + 1] as usize - 8;
         self.bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -108,7 +110,7 @@ impl Summary {
         i.saturating_sub(1)
     }
 
-    /// What it holds in memory.
+    /// The memory that it holds, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.starts.capacity() * 4 + self.tokens.capacity() * 8
     }
@@ -125,12 +127,13 @@ pub(crate) struct SummaryBuilder {
 }
 
 impl SummaryBuilder {
-    /// One of `interval` keys.
+    /// Samples one of `interval` keys.
     pub fn new(interval: u32) -> Self {
         SummaryBuilder { interval: interval.max(1), keys: 0, starts: Vec::new(), entries: Vec::new(), first: None }
     }
 
-    /// The next key and its place in Index.db. Beyond 4 GiB of entries nothing more is sampled.
+    /// Adds the next key with its position in Index.db. After 4 GiB of entries, no more keys are
+    /// sampled.
     pub fn add(&mut self, key: &Bytes, position: u64) {
         if self.first.is_none() {
             self.first = Some(Bytes::copy_from_slice(key));
@@ -208,7 +211,7 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 1 << bit;
-                // Must not panic; checksums find what is not malformed.
+                // Must not panic. Checksums detect damage that is well-formed.
                 let _ = Summary::read(&Bytes::from(damaged));
             }
             assert!(Summary::read(&Bytes::copy_from_slice(&bytes[..at])).is_err());

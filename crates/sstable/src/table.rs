@@ -1,7 +1,8 @@
-//! An open sstable: its small components in memory, checked; its data and index behind the page cache.
+//! An open sstable. Its small components are in memory; Data.db and Index.db are read through the
+//! page cache.
 //!
-//! Opening checks every component against Checksums.db, if the TOC lists one. Files from elsewhere have none: there only Data.db
-//! is protected.
+//! Opening checks every component against Checksums.db, if the TOC lists one. Sstables of other
+//! databases have none; there, only Data.db is protected by checksums.
 
 use crate::cache::{CachedFile, PageCache};
 use crate::checksums::{CRC_CHUNK, Checksums, CrcFile};
@@ -9,7 +10,7 @@ use crate::compression::CompressionInfo;
 use crate::data::layout::Layout;
 use crate::error::Error;
 use crate::filter::Filter;
-use crate::generation::{Component, Generation, Place, Version};
+use crate::generation::{Component, Generation, SstablePath, Version};
 use crate::input::{Fault, Input};
 use crate::large::LargeData;
 use crate::open_files::LazyFile;
@@ -27,29 +28,29 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-/// What an open sstable holds in memory, by what it is for; in bytes.
+/// The memory of an open sstable by purpose, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// The filter of keys.
+pub struct SstableMemory {
+    /// The bloom filter.
     pub filter: usize,
-    /// The summary of the index.
+    /// The summary.
     pub summary: usize,
-    /// Where the chunks of a compressed file lie, or the sums of those of another.
+    /// The positions of compressed chunks, or the checksums of uncompressed ones.
     pub chunks: usize,
     /// Everything else.
     pub rest: usize,
 }
 
-impl Kept {
-    /// All together.
+impl SstableMemory {
+    /// The sum.
     pub fn total(self) -> usize {
         self.filter + self.summary + self.chunks + self.rest
     }
 }
 
-/// See the module.
+/// An open sstable.
 pub struct Sstable {
-    pub(crate) place: Place,
+    pub(crate) place: SstablePath,
     pub(crate) data: LazyFile,
     pub(crate) index: LazyFile,
     pub(crate) data_length: u64,
@@ -60,7 +61,7 @@ pub struct Sstable {
     pub(crate) summary: Summary,
     pub(crate) header: Header,
     pub(crate) cached: CachedFile,
-    /// CRC32 of Data.db, if there is a Digest.crc32.
+    /// The CRC32 of Data.db, if there is a Digest.crc32.
     pub(crate) digest: Option<u32>,
     pub(crate) filter: Option<Filter>,
     stats: Stats,
@@ -72,13 +73,13 @@ pub struct Sstable {
     layout: RefCell<Option<(Rc<TableSchema>, Rc<Layout>)>>,
 }
 
-/// How Data.db is cut.
+/// How Data.db is divided into chunks.
 pub(crate) enum Chunks {
     Compressed(CompressionInfo),
     Plain { chunk: usize, sums: Option<Vec<u32>> },
 }
 
-/// The components that are read whole when it is opened.
+/// The components that are read entirely when an sstable is opened.
 const SMALL: [Component; 8] = [
     Component::Toc,
     Component::Checksums,
@@ -90,25 +91,26 @@ const SMALL: [Component; 8] = [
     Component::Digest,
 ];
 
-/// What was found on disk, all of it asked for at once: opening is mostly waiting, and a node has thousands to open.
-struct Found {
+/// The files as found on disk. All are requested at once: opening is mostly waiting, and a node
+/// opens thousands of sstables.
+struct FoundFiles {
     small: Vec<(Component, io::Result<Vec<u8>>)>,
     data_length: io::Result<u64>,
     index_length: io::Result<u64>,
 }
 
-impl Found {
-    async fn at(place: &Place) -> Found {
+impl FoundFiles {
+    async fn at(place: &SstablePath) -> FoundFiles {
         let small = SMALL.iter().map(|component| place.path(*component)).collect();
         let large = [Component::Data, Component::Index].iter().map(|component| place.path(*component)).collect();
         let (small, lengths) = rt::fs::read_and_measure(small, large).await;
         let mut lengths = lengths.into_iter();
         let mut length = || lengths.next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
-        Found { small: SMALL.into_iter().zip(small).collect(), data_length: length(), index_length: length() }
+        FoundFiles { small: SMALL.into_iter().zip(small).collect(), data_length: length(), index_length: length() }
     }
 
-    /// Takes a small component; `None` if it is not there.
-    fn take(&mut self, place: &Place, component: Component) -> Result<Option<Bytes>, Error> {
+    /// Takes a small component. `None` if it does not exist.
+    fn take(&mut self, place: &SstablePath, component: Component) -> Result<Option<Bytes>, Error> {
         let Some(at) = self.small.iter().position(|(own, _)| *own == component) else { return Ok(None) };
         match self.small.swap_remove(at).1 {
             Ok(bytes) => Ok(Some(bytes.into())),
@@ -118,18 +120,18 @@ impl Found {
     }
 }
 
-/// The length of a large component. A sealed sstable without it is damaged.
-fn length_of(length: io::Result<u64>, place: &Place, component: Component) -> Result<u64, Error> {
+/// The length of a large component. If it is missing from a sealed sstable, the sstable is damaged.
+fn length_of(length: io::Result<u64>, place: &SstablePath, component: Component) -> Result<u64, Error> {
     length.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::corrupt(&place.path(component), 0, "the TOC lists it, but it is missing"),
         _ => Error::Io { path: place.path(component), source: error },
     })
 }
 
-/// The small components, each checked.
+/// The small components, checked one by one.
 struct Small<'a> {
-    place: &'a Place,
-    found: Found,
+    place: &'a SstablePath,
+    found: FoundFiles,
     listed: &'a [String],
     checksums: Option<&'a Checksums>,
     bytes: u64,
@@ -160,13 +162,13 @@ impl Small<'_> {
 impl Sstable {
     /// Opens a sealed sstable that Messina wrote.
     pub async fn open(dir: &Path, generation: Generation, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
-        Self::open_at(&Place::new(dir, generation), cache).await
+        Self::open_at(&SstablePath::new(dir, generation), cache).await
     }
 
-    /// Opens a sealed sstable of any version that can be read.
-    pub async fn open_at(place: &Place, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
+    /// Opens a sealed sstable of any supported version.
+    pub async fn open_at(place: &SstablePath, cache: &Rc<PageCache>) -> Result<Rc<Sstable>, Error> {
         let toc_path = place.path(Component::Toc);
-        let mut found = Found::at(place).await;
+        let mut found = FoundFiles::at(place).await;
         let Some(toc) = found.take(place, Component::Toc)? else {
             return Err(Error::Io {
                 path: toc_path,
@@ -231,12 +233,16 @@ impl Sstable {
         }))
     }
 
-    fn read_checksums(place: &Place, listed: &[String], found: &mut Found) -> Result<Option<Checksums>, Error> {
+    fn read_checksums(
+        place: &SstablePath,
+        listed: &[String],
+        found: &mut FoundFiles,
+    ) -> Result<Option<Checksums>, Error> {
         let (component, path) = (Component::Checksums, place.path(Component::Checksums));
         let found = found.take(place, component)?;
         match (listed.iter().any(|name| name == component.name()), found) {
             (false, None) => Ok(None),
-            // The list itself is damaged, or somebody left the file here.
+            // The TOC is damaged, or the file does not belong to this sstable.
             (false, Some(_)) => {
                 Err(Error::corrupt(&place.path(Component::Toc), 0, "does not list Checksums.db, which is there"))
             }
@@ -271,7 +277,7 @@ impl Sstable {
         parsed.map(Some).ok_or_else(|| Error::corrupt(&path, 0, "not a checksum"))
     }
 
-    /// What is large in it. The component is rare, so it is read by itself.
+    /// Reads LargeData.db. It is rare, so it is not read together with the others.
     async fn read_large(small: &mut Small<'_>) -> Result<Option<LargeData>, Error> {
         let component = Component::LargeData;
         if !small.listed.iter().any(|name| name == component.name()) {
@@ -283,7 +289,7 @@ impl Sstable {
         LargeData::read(&bytes).map(Some).map_err(|fault| fault.at(&path, 0))
     }
 
-    /// The summary; files from elsewhere may lack it, then it is made from the index.
+    /// Reads the summary. Other databases may write none; then it is made from the index.
     async fn read_summary(small: &mut Small<'_>, index_length: u64) -> Result<Summary, Error> {
         let path = small.place.path(Component::Summary);
         if let Some(bytes) = small.read(Component::Summary)? {
@@ -319,7 +325,7 @@ impl Sstable {
         Summary::read(&bytes).map_err(|fault| fault.at(&index_path, 0))
     }
 
-    /// Which sstable of its directory it is.
+    /// The generation, which identifies it within its directory.
     pub fn generation(&self) -> Generation {
         self.place.generation
     }
@@ -329,8 +335,8 @@ impl Sstable {
         &self.place.dir
     }
 
-    /// Its place: directory, version, generation.
-    pub fn place(&self) -> &Place {
+    /// Its directory, version and generation.
+    pub fn place(&self) -> &SstablePath {
         &self.place
     }
 
@@ -339,13 +345,15 @@ impl Sstable {
         self.place.version
     }
 
-    /// Opens its files for as long as it is here. To be called before they are removed, if somebody still reads it.
+    /// Opens its files and keeps them open until it is dropped. Required before the files are
+    /// removed from disk, if a reader may still use them.
     pub async fn keep_open(&self) -> Result<(), Error> {
         self.data.keep().await?;
         self.index.keep().await
     }
 
-    /// Whether one of its files is open now: they are opened when they are read, and closed when others need the descriptors.
+    /// Whether one of its files is open. Files are opened when they are read, and closed when other
+    /// sstables need the descriptors.
     pub fn is_open(&self) -> bool {
         self.data.is_open() || self.index.is_open()
     }
@@ -355,12 +363,12 @@ impl Sstable {
         &self.components
     }
 
-    /// What is large in it.
+    /// The large partitions, rows and cells.
     pub fn large(&self) -> Option<&LargeData> {
         self.large.as_deref()
     }
 
-    /// A number that no other sstable has that is open with the same cache.
+    /// A number that no other sstable open with the same cache has.
     pub fn id(&self) -> u64 {
         self.cached.id()
     }
@@ -375,58 +383,58 @@ impl Sstable {
         &self.summary.last
     }
 
-    /// What is known of its contents.
+    /// The statistics of its contents.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// About how many distinct partition keys, from the sketch; `None` if there is none.
+    /// The estimated number of distinct partition keys. `None` if there is no sketch.
     pub fn cardinality(&self) -> Option<u64> {
         self.cardinality
     }
 
-    /// The chance of a false positive that the filter was made for.
+    /// The chance of a false positive for which the filter was sized.
     pub fn bloom_fp_chance(&self) -> f64 {
         self.bloom_fp_chance
     }
 
-    /// The schema as of writing.
+    /// The schema at the time of writing.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// A schema made from the header alone, for tools; see [`Header::schema`].
+    /// A schema that is made from the header alone, for tools; see [`Header::schema`].
     pub fn header_schema(&self, keyspace: &str, table: &str) -> Rc<TableSchema> {
         Rc::new(self.header.schema(keyspace, table))
     }
 
-    /// Length of Data.db on disk.
+    /// The length of Data.db on disk, in bytes.
     pub fn data_bytes(&self) -> u64 {
         self.data_length
     }
 
-    /// Length of Data.db's content, before compression.
+    /// The length of Data.db before compression, in bytes.
     pub fn content_bytes(&self) -> u64 {
         self.content_length
     }
 
-    /// Length of all components on disk.
+    /// The length of all components on disk, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.data_length + self.index_length + self.small_bytes
     }
 
-    /// What it keeps in memory while it is open, without the cache.
+    /// The memory that it holds while it is open, in bytes, without the page cache.
     pub fn memory_bytes(&self) -> usize {
         self.kept().total()
     }
 
-    /// The same by what it is for.
-    pub fn kept(&self) -> Kept {
+    /// The same memory by purpose.
+    pub fn kept(&self) -> SstableMemory {
         let chunks = match &self.chunks {
             Chunks::Compressed(info) => info.offsets.memory_bytes(),
             Chunks::Plain { sums, .. } => sums.as_ref().map_or(0, |sums| sums.len() * 4),
         };
-        Kept {
+        SstableMemory {
             filter: self.filter.as_ref().map_or(0, Filter::memory_bytes),
             summary: self.summary.memory_bytes(),
             chunks,
@@ -434,14 +442,14 @@ impl Sstable {
         }
     }
 
-    /// Whether the key lies between the first and the last, and the filter does not exclude it. No I/O.
+    /// Whether it may have the key, by its first and last key and the filter. No I/O.
     pub fn may_contain(&self, key: &DecoratedKey) -> bool {
         *self.first_key() <= *key
             && *key <= *self.last_key()
             && self.filter.as_ref().is_none_or(|filter| filter.may_contain(model::token::hash128(&key.key)))
     }
 
-    /// Whether a partition of the range may be in it, by the first and last key.
+    /// Whether it may have a partition in the range, by its first and last key.
     pub fn overlaps(&self, range: &PartitionRange) -> bool {
         use std::cmp::Ordering;
         let (first, last) = (self.first_key(), self.last_key());
@@ -449,7 +457,7 @@ impl Sstable {
             && range.start.cmp_key(last.token, &last.key) == Ordering::Less
     }
 
-    /// A reader of the partitions in `range`, and of each what `slice` says.
+    /// A reader of the partitions in `range`, limited to the rows of `slice`.
     pub fn reader(
         self: &Rc<Self>,
         schema: &Rc<TableSchema>,
@@ -460,7 +468,7 @@ impl Sstable {
         Reader::new(self.clone(), schema.clone(), range, slice, options)
     }
 
-    /// The file's columns matched with those of a schema version.
+    /// The columns of the file, matched with those of a schema version.
     pub(crate) fn layout(&self, schema: &Rc<TableSchema>) -> Result<Rc<Layout>, Error> {
         if let Some((known, layout)) = &*self.layout.borrow()
             && Rc::ptr_eq(known, schema)
@@ -474,7 +482,7 @@ impl Sstable {
         Ok(layout)
     }
 
-    /// Content bytes of every chunk but the last.
+    /// The content bytes of every chunk but the last.
     pub(crate) fn chunk_length(&self) -> usize {
         match &self.chunks {
             Chunks::Compressed(info) => info.chunk_length,
@@ -486,7 +494,8 @@ impl Sstable {
         self.content_length.div_ceil(self.chunk_length() as u64)
     }
 
-    /// Where the stored bytes of chunk `n` begin; the end of the file for the number of chunks.
+    /// The position of the stored bytes of chunk `n`. With the number of chunks, the end of the
+    /// file.
     pub(crate) fn chunk_start(&self, n: u64) -> u64 {
         match &self.chunks {
             Chunks::Compressed(info) => info.offsets.get(n as usize),
@@ -500,7 +509,8 @@ impl Sstable {
         (self.content_length - n * length).min(length) as usize
     }
 
-    /// Checks the stored bytes of chunk `n` and appends its content to `out`. On an error `out` is as before.
+    /// Checks the stored bytes of chunk `n`, and appends its content to `out`. On an error `out` is
+    /// unchanged.
     pub(crate) fn decode_chunk(&self, n: u64, stored: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         let corrupt = |why: &str| Error::corrupt(self.data.path(), self.chunk_start(n), why);
         let length = self.chunk_content(n);

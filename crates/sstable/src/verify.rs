@@ -1,15 +1,16 @@
-//! Reading an sstable from end to end to see whether all of it is sound and its parts agree.
+//! Verifies an sstable from start to end: whether it is undamaged and its components agree.
 //!
-//! Checked are: the small components once more (as on opening), the digest, every page of the index, every chunk, that
-//! everything parses, the order of partitions and rows, that range deletions begin and end in turn, and that index, promoted
-//! index, summary, filter and statistics say the same as the data.
+//! It checks the small components (as at opening), the digest, every page of the index, and every
+//! chunk. It parses everything, and checks the order of partitions and rows, and that range
+//! tombstones begin and end in turn. Index, promoted index, summary, filter and statistics must
+//! agree with the data.
 
 use crate::cache::PageCache;
 use crate::checksums::PAGE;
 use crate::data::layout::Layout;
 use crate::data::{self, Head, flags, marker};
 use crate::error::Error;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::input::Fault;
 use crate::promoted::{Block, Promoted};
 use crate::reader::ReadOptions;
@@ -27,31 +28,32 @@ use std::rc::Rc;
 
 mod claims;
 
-/// Bytes of one read of a raw file.
+/// The bytes of one read of a raw file.
 const PIECE: usize = 512 << 10;
 
-/// It must not change the cache, nor believe it.
+/// A verification must neither change the cache nor trust it.
 const OPTIONS: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGROUND };
 
-/// What a sound sstable turned out to hold.
+/// The contents of an undamaged sstable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Partitions.
     pub partitions: u64,
-    /// Rows, static ones included if there is anything in them.
+    /// Rows, including static rows that are not empty.
     pub rows: u64,
     /// Range tombstone markers.
     pub markers: u64,
-    /// Whether every component is protected by checksums, as in files that Messina wrote; else damage outside Data.db may have
-    /// gone unnoticed.
+    /// Whether checksums protect every component, as in sstables that Messina wrote. Otherwise
+    /// damage outside of Data.db may be undetected.
     pub all_protected: bool,
 }
 
 impl Sstable {
-    /// Checks everything. `progress` is told now and then how much was checked, from 0 to the bytes of content.
+    /// Checks everything. `progress` is called now and then with the number of bytes checked, from
+    /// 0 to the bytes of content.
     pub async fn verify(self: &Rc<Self>, mut progress: impl FnMut(u64)) -> Result<Verified, Error> {
         Sstable::open_at(self.place(), &PageCache::new(0)).await?;
-        // Data.db is read twice if there is a digest: as a whole, and piece by piece.
+        // If there is a digest, Data.db is read twice: for the digest, and for its contents.
         let (content, walks) = (self.content_length, 1 + self.digest.is_some() as u64);
         if let Some(digest) = self.digest {
             let stored = self.data_length.max(1) as f64;
@@ -136,8 +138,8 @@ impl Sstable {
     }
 }
 
-/// The bytes of an entry before its promoted index.
-fn head_len(entry: &Entry) -> u64 {
+/// The length of an entry before its promoted index.
+fn head_len(entry: &IndexEntry) -> u64 {
     use model::types::vint::unsigned_len;
     (2 + entry.key.len() + unsigned_len(entry.position) + unsigned_len(entry.promoted_size)) as u64
 }
@@ -165,7 +167,7 @@ struct Walk {
     table: Rc<Sstable>,
     stream: Stream,
     index: IndexCursor,
-    /// Reads promoted indexes, so that the other one can go on where it was.
+    /// Reads promoted indexes, so that the other cursor keeps its position.
     blocks: IndexCursor,
     layout: Rc<Layout>,
     order: ClusteringOrder,
@@ -175,7 +177,7 @@ struct Walk {
     found: Verified,
 }
 
-/// The blocks of a partition, checked off as its rows go by.
+/// The blocks of a partition. Each is checked when its rows have been read.
 struct Blocks {
     promoted: Promoted,
     next: u32,
@@ -183,7 +185,7 @@ struct Blocks {
 }
 
 impl Walk {
-    /// Makes the next unfiltered available as a whole; gives its head.
+    /// Loads the next unfiltered entirely. Returns its head.
     async fn head(&mut self) -> Result<Head, Error> {
         loop {
             self.arena.clear();
@@ -201,7 +203,7 @@ impl Walk {
         }
     }
 
-    async fn partition(&mut self, entry: &Entry, progress: &mut impl FnMut(u64)) -> Result<(), Error> {
+    async fn partition(&mut self, entry: &IndexEntry, progress: &mut impl FnMut(u64)) -> Result<(), Error> {
         if self.stream.position() != entry.position {
             return Err(self.stream.corrupt("the index has another place of a partition"));
         }
@@ -277,7 +279,7 @@ impl Walk {
             return Err(self.stream.corrupt("a range deletion that does not end"));
         }
         if let Some(Blocks { promoted, next, block }) = blocks {
-            // The last block may or may not count the byte that ends the partition.
+            // The last block may or may not include the byte that ends the partition.
             let ends = block.is_none_or(|block| block.end == self.stream.position());
             if next != promoted.count || !ends {
                 return Err(self.stream.corrupt("the promoted index has other blocks"));
@@ -306,7 +308,7 @@ impl Walk {
         marker::weight(kind).map_err(|_| self.stream.corrupt("kind of a marker"))
     }
 
-    /// Checks a marker against the open deletion; gives what is open behind it.
+    /// Checks a marker against the open deletion. Returns the deletion that is open after it.
     fn marker(&mut self, kind: u8, head: usize, body: usize, open: Tombstone) -> Result<Tombstone, Error> {
         let bytes = &self.stream.rest()[head..head + body];
         let to = marker::read_body(bytes, kind, &self.layout).map_err(|_| self.stream.corrupt("malformed marker"))?;
@@ -320,7 +322,8 @@ impl Walk {
         Ok(to)
     }
 
-    /// An unfiltered that began at `start` was read up to the stream's place; the arena has its prefix.
+    /// Checks an unfiltered that began at `start` and ended at the stream's position against the
+    /// blocks. The arena has its prefix.
     async fn check_off(&mut self, blocks: &mut Blocks, start: u64, weight: i8, open: Tombstone) -> Result<(), Error> {
         let position = PositionRef { prefix: &self.arena, weight };
         if blocks.block.is_none() && blocks.next < blocks.promoted.count {
@@ -333,7 +336,7 @@ impl Walk {
         }
         let end = self.stream.position();
         let Some(block) = &blocks.block else { return Err(self.stream.corrupt("rows behind the last block")) };
-        // What ends the partition is seen by the caller.
+        // The caller checks what ends the partition.
         let last = blocks.next == blocks.promoted.count;
         if end == block.end || (last && end + 1 == block.end) {
             let same = self.order.compare(block.last(), position) == Ordering::Equal && block.open == open;

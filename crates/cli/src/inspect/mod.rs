@@ -11,7 +11,7 @@ use crate::Failure;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use sstable::{PageCache, Place, Sstable, Verified};
+use sstable::{PageCache, Sstable, SstablePath, Verified};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -76,7 +76,7 @@ async fn open(file: &Path) -> Result<Rc<Sstable>, Failure> {
     if let Some(format) = sstable::unreadable_format(&name) {
         return Err(Failure::new(format!("{}: unsupported format {format}", file.display())));
     }
-    let Some((place, _)) = Place::parse_name(dir, &name) else {
+    let Some((place, _)) = SstablePath::parse_name(dir, &name) else {
         return Err(Failure::new(format!("{} is not named like a file of an sstable", file.display())));
     };
     Ok(Sstable::open_at(&place, &PageCache::new(CACHE)).await?)

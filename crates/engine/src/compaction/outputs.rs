@@ -11,7 +11,7 @@ use crate::sstable_set::Attached;
 use crate::table::Table;
 use model::fragment::Fragment;
 use model::schema::TableSchema;
-use sstable::{Component, Place, Sstable, Unsealed, Writer, WriterOptions, seal_all};
+use sstable::{Component, Sstable, SstablePath, Unsealed, Writer, WriterOptions, seal_all};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -99,8 +99,8 @@ pub(super) async fn seal(
     complete: Vec<Unsealed>,
     intervals: &[Interval],
 ) -> Result<Vec<Rc<Attached>>, EngineError> {
-    let place = |unsealed: &Unsealed| Place::new(&table.dir, unsealed.outcome().generation);
-    let places: Vec<Place> = complete.iter().map(place).collect();
+    let place = |unsealed: &Unsealed| SstablePath::new(&table.dir, unsealed.outcome().generation);
+    let places: Vec<SstablePath> = complete.iter().map(place).collect();
     let sealed = seal_and_open(engine, table, complete, intervals).await;
     if sealed.is_err() {
         for place in places {

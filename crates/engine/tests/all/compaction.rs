@@ -7,7 +7,7 @@ use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::schema::TableSchema;
 use model::time::Tombstone;
-use sstable::{PageCache, Place, Sstable};
+use sstable::{PageCache, Sstable, SstablePath};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn sstables(root: &Path) -> Vec<Rc<Sstable>> {
     let mut sstables = Vec::new();
     for toc in files(root, "-TOC.txt") {
         let (dir, name) = (toc.parent().unwrap(), toc.file_name().unwrap().to_str().unwrap());
-        let (place, _) = Place::parse_name(dir, name).unwrap();
+        let (place, _) = SstablePath::parse_name(dir, name).unwrap();
         sstables.push(Sstable::open_at(&place, &cache).await.unwrap());
     }
     sstables

@@ -1,15 +1,16 @@
-//! One byte string per value: sets in order without duplicates, maps in key order, at every level.
+//! One byte string per value: sets are sorted without duplicates, maps by key, at every level.
 //!
-//! Drivers send sets and maps in whatever order they hold them, while the order of keys, equality and digests go by
-//! bytes. So every bound value and literal passes through here before it is stored or compared.
+//! Drivers send sets and maps in any order, but the order of keys, equality and digests are decided
+//! by bytes. So every bound value and literal is made canonical before it is stored or compared.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::{CqlType, ValueError, collection, compare};
 
-/// The canonical form of `bytes`, a valid value of type `ty`; borrowed if they are canonical already, which needs no
-/// look at them unless the type has a set or map in it. Of equal keys in a map the last one stays.
+/// The canonical form of `bytes`, a valid value of type `ty`. Borrowed if they are canonical
+/// already; without a set or map in the type they are not even read. Of equal keys in a map, the
+/// last one is kept.
 #[inline]
 pub fn canonical<'a>(ty: &CqlType, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ValueError> {
     match ty.native_name() {
@@ -18,7 +19,7 @@ pub fn canonical<'a>(ty: &CqlType, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, Val
     }
 }
 
-/// The same for types that are made of other types.
+/// The same for types that consist of other types.
 fn canonical_of_parts<'a>(ty: &CqlType, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ValueError> {
     let orders_elements = |t: &CqlType| matches!(t, CqlType::Set { .. } | CqlType::Map { .. });
     if bytes.is_empty() || !ty.any(&mut { orders_elements }) {

@@ -1,27 +1,28 @@
-//! Class names of types, `org.apache.cassandra.db.marshal.*`: the form in the headers of sstables, in custom types of
-//! the protocol and in quoted types of CQL.
+//! The class names of types, `org.apache.cassandra.db.marshal.*`: used in the headers of sstables,
+//! in custom types of the protocol, and in quoted types of CQL.
 //!
-//! Only the outermost frozen collection or user type is wrapped in FrozenType; whatever is nested is frozen, marked
-//! or not (old files left marks out). Tuples and vectors are never wrapped. Names may come without their package.
+//! Only the outermost frozen collection or user type is wrapped in FrozenType. Everything nested is
+//! frozen, marked or not (old files omit the marks). Tuples and vectors are never wrapped. Names
+//! may be given without their package.
 //!
-//! What is nested beyond the limits on types is parsed as one opaque type: its values are read as bytes.
+//! Types nested beyond the limits are parsed as one opaque type, whose values are read as bytes.
 
 use super::limits::{MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::parse::{MAX_NESTING, MAX_VECTOR_DIMENSION};
 use super::scalar_text::{decode_hex, push_hex};
 use super::{CqlType, UserType, ValueError};
 
-/// What stands before the names of classes, and may be left out.
+/// The package of the classes, which may be omitted.
 pub const PACKAGE: &str = "org.apache.cassandra.db.marshal.";
 
 /// The class name of `ty`.
 pub fn of(ty: &CqlType) -> String {
     let mut out = String::new();
-    push(ty, Place::Top, &mut out);
+    push(ty, TypePosition::Top, &mut out);
     out
 }
 
-/// The class name of a clustering column: descending order stands in the type.
+/// The class name of a clustering column. Descending order is part of it.
 pub fn of_clustering(ty: &CqlType, descending: bool) -> String {
     if descending { format!("{PACKAGE}ReversedType({})", of(ty)) } else { of(ty) }
 }
@@ -62,30 +63,31 @@ fn native(ty: &CqlType) -> Option<&'static str> {
     })
 }
 
-/// Where a type stands: what is nested is frozen, and is not marked again inside something frozen.
+/// The position of a type within another. Nested types are frozen, and are not marked again inside
+/// of a frozen one.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum TypePosition {
     Top,
     InMultiCell,
     InFrozen,
 }
 
-fn push(ty: &CqlType, place: Place, out: &mut String) {
-    let frozen = place != Place::Top || ty.is_frozen();
+fn push(ty: &CqlType, place: TypePosition, out: &mut String) {
+    let frozen = place != TypePosition::Top || ty.is_frozen();
     let wrapped = matches!(
         ty,
-        CqlType::List { .. } | CqlType::Set { .. } | CqlType::Map { .. } | CqlType::Udt(_) if frozen && place != Place::InFrozen
+        CqlType::List { .. } | CqlType::Set { .. } | CqlType::Map { .. } | CqlType::Udt(_) if frozen && place != TypePosition::InFrozen
     );
     if wrapped {
         out.push_str(PACKAGE);
         out.push_str("FrozenType(");
     }
-    let inner = if frozen { Place::InFrozen } else { Place::InMultiCell };
+    let inner = if frozen { TypePosition::InFrozen } else { TypePosition::InMultiCell };
     match ty {
         CqlType::List { elem, .. } => push_parameters("ListType", [&**elem], inner, out),
         CqlType::Set { elem, .. } => push_parameters("SetType", [&**elem], inner, out),
         CqlType::Map { key, value, .. } => push_parameters("MapType", [&**key, &**value], inner, out),
-        CqlType::Tuple(types) => push_parameters("TupleType", types.iter(), Place::InFrozen, out),
+        CqlType::Tuple(types) => push_parameters("TupleType", types.iter(), TypePosition::InFrozen, out),
         CqlType::Udt(user_type) => {
             out.push_str(PACKAGE);
             out.push_str("UserType(");
@@ -103,7 +105,7 @@ fn push(ty: &CqlType, place: Place, out: &mut String) {
         CqlType::Vector { elem, dim } => {
             out.push_str(PACKAGE);
             out.push_str("VectorType(");
-            push(elem, if place == Place::Top { Place::InMultiCell } else { place }, out);
+            push(elem, if place == TypePosition::Top { TypePosition::InMultiCell } else { place }, out);
             out.push_str(&format!(" , {dim})"));
         }
         CqlType::Custom(name) => out.push_str(name),
@@ -117,7 +119,12 @@ fn push(ty: &CqlType, place: Place, out: &mut String) {
     }
 }
 
-fn push_parameters<'t>(name: &str, types: impl IntoIterator<Item = &'t CqlType>, place: Place, out: &mut String) {
+fn push_parameters<'t>(
+    name: &str,
+    types: impl IntoIterator<Item = &'t CqlType>,
+    place: TypePosition,
+    out: &mut String,
+) {
     out.push_str(PACKAGE);
     out.push_str(name);
     out.push('(');
@@ -130,14 +137,14 @@ fn push_parameters<'t>(name: &str, types: impl IntoIterator<Item = &'t CqlType>,
     out.push(')');
 }
 
-/// What a class name can say: a type, alone or as part of a key.
+/// What a class name can be: a type, alone or as part of a key.
 enum Parsed {
     Type(CqlType),
     Reversed(CqlType),
     Composite(Vec<CqlType>),
 }
 
-/// Parses the class name of a type. A class that is not known becomes [`CqlType::Custom`].
+/// Parses the class name of a type. An unknown class becomes [`CqlType::Custom`].
 pub fn parse(text: &str) -> Result<CqlType, ValueError> {
     match parse_any(text)? {
         Parsed::Type(ty) => Ok(ty),
@@ -174,9 +181,9 @@ fn parse_any(text: &str) -> Result<Parsed, ValueError> {
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,
-    /// How many parameters are open, of wrappers too.
+    /// The number of open parameter lists, including those of wrappers.
     nesting: usize,
-    /// How many types there were so far.
+    /// The number of types so far.
     nodes: usize,
 }
 
@@ -205,7 +212,7 @@ impl<'a> Parser<'a> {
         if self.eat(wanted) { Ok(()) } else { Err(self.unexpected()) }
     }
 
-    /// Text up to whatever separates names.
+    /// Text up to the next separator.
     fn word(&mut self) -> Result<&'a str, ValueError> {
         self.skip_space();
         let len = self.rest.find(|c: char| "(),:".contains(c) || c.is_whitespace()).unwrap_or(self.rest.len());
@@ -251,7 +258,7 @@ impl<'a> Parser<'a> {
         Ok(types)
     }
 
-    /// What stands here, with `depth` types around it.
+    /// The type at this position, with `depth` types around it.
     fn any(&mut self, depth: usize) -> Result<Parsed, ValueError> {
         if self.nesting == MAX_NESTING {
             return Err(ValueError::new(format!("Types may not nest deeper than {MAX_NESTING}")));
@@ -273,7 +280,7 @@ impl<'a> Parser<'a> {
         };
         let is_wrapper = matches!(short, "FrozenType" | "ReversedType" | "CompositeType");
         self.nodes += usize::from(!is_wrapper);
-        // The width of a vector's values may follow from its elements, which must be known then.
+        // The width of a vector's values may depend on its elements, so these must be parsed.
         let is_beyond = depth + 1 >= MAX_TYPE_DEPTH || (self.nodes > MAX_TYPE_NODES && short != "VectorType");
         if is_beyond && depth > 0 && !is_wrapper && self.rest.trim_start().starts_with('(') {
             return self.custom(start);
@@ -327,7 +334,7 @@ impl<'a> Parser<'a> {
         Ok(CqlType::udt(UserType { keyspace, name, fields, frozen: false }))
     }
 
-    /// A class that is not known: its text up to the end of its parameters.
+    /// An unknown class: its text up to the end of its parameters.
     fn custom(&mut self, start: &'a str) -> Result<Parsed, ValueError> {
         self.skip_space();
         if self.rest.starts_with('(') {

@@ -1,8 +1,10 @@
-//! Reading and building the bytes of frozen collections, tuples, user types and vectors, without decoding elements.
+//! Reading and building the bytes of frozen collections, tuples, user types and vectors, without
+//! decoding elements.
 //!
-//! Lists and sets are a 32-bit count and, per element, a 32-bit length and the bytes; maps alternate keys and values.
-//! Tuples and user types are fields of a 32-bit length (-1 is null) and the bytes; trailing fields may be missing.
-//! The iterators borrow, allocate nothing, and end after their first error.
+//! Lists and sets are a 32-bit count and, per element, a 32-bit length and the bytes; maps
+//! alternate keys and values. Tuples and user types are fields of a 32-bit length (-1 is null) and
+//! the bytes; trailing fields may be missing. The iterators borrow, allocate nothing, and end after
+//! their first error.
 
 use std::cmp::Ordering;
 
@@ -45,17 +47,17 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// How many elements the count promises that have not been read.
+    /// The number of elements, by the count, that have not been read.
     pub fn remaining(&self) -> u64 {
         self.left
     }
 
-    /// The bytes not read yet; after the last element of a sound value there are none.
+    /// The bytes that were not read yet; none after the last element of a valid value.
     pub fn trailing(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next element; what is malformed ends the sequence.
+    /// The next element. A malformed one ends the sequence.
     #[inline]
     pub(super) fn next_lenient(&mut self) -> Option<Option<&'a [u8]>> {
         self.left = self.left.checked_sub(1)?;
@@ -104,7 +106,8 @@ pub fn elements(bytes: &[u8]) -> Result<Elements<'_>, ValueError> {
     counted(bytes, 1)
 }
 
-/// The list without its null elements; none if it has no null element. The bytes need not be a valid list.
+/// The list without its null elements. `None` if it has no null element. The bytes need not be a
+/// valid list.
 pub fn without_nulls(bytes: &[u8]) -> Option<Vec<u8>> {
     let elements = || {
         let mut elements = elements(bytes).ok()?;
@@ -118,7 +121,7 @@ pub fn without_nulls(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(build_list(elements()?.flatten()))
 }
 
-/// The number of elements (entries, for a map) that a frozen collection says it has.
+/// The number of elements (entries, for a map) by the count of a frozen collection.
 pub fn count(bytes: &[u8]) -> Result<usize, ValueError> {
     Ok(elements(bytes)?.left as usize)
 }
@@ -128,7 +131,7 @@ pub fn count(bytes: &[u8]) -> Result<usize, ValueError> {
 pub struct Pairs<'a>(Elements<'a>);
 
 impl<'a> Pairs<'a> {
-    /// The bytes not read yet; after the last entry of a sound value there are none.
+    /// The bytes that were not read yet; none after the last entry of a valid value.
     pub fn trailing(&self) -> &'a [u8] {
         self.0.rest
     }
@@ -158,7 +161,8 @@ pub(super) fn elements_lenient(bytes: &[u8], per_entry: u64) -> Elements<'_> {
     counted(bytes, per_entry).unwrap_or(Elements { rest: &[], left: 0 })
 }
 
-/// The fields of a tuple or a value of a user type; `None` is a null field. Missing trailing fields do not appear.
+/// The fields of a tuple or a value of a user type; `None` is a null field. Missing trailing fields
+/// do not appear.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
@@ -202,7 +206,8 @@ pub fn fields(bytes: &[u8]) -> Fields<'_> {
     Fields { rest: bytes }
 }
 
-/// The elements of a vector: side by side when their width is fixed, else each after its length as a vint.
+/// The elements of a vector: side by side when their width is fixed, else each after its length as
+/// a vint.
 #[derive(Clone, Debug)]
 pub struct VectorElements<'a> {
     rest: &'a [u8],
@@ -211,7 +216,7 @@ pub struct VectorElements<'a> {
 }
 
 impl<'a> VectorElements<'a> {
-    /// The bytes not read yet; after the last element of a sound value there are none.
+    /// The bytes that were not read yet; none after the last element of a valid value.
     pub fn trailing(&self) -> &'a [u8] {
         self.rest
     }
@@ -247,7 +252,7 @@ pub fn vector_elements<'a>(elem: &CqlType, dim: u32, bytes: &'a [u8]) -> VectorE
     VectorElements { rest: bytes, left: dim, width: elem.fixed_width() }
 }
 
-/// A frozen list of the elements as given; also a set whose elements are in order already.
+/// A frozen list of these elements; also a set, if they are sorted already.
 pub fn build_list<I>(elements: I) -> Vec<u8>
 where
     I: IntoIterator,
@@ -263,7 +268,7 @@ where
     out
 }
 
-/// A frozen map of entries that are in key order already.
+/// A frozen map of entries that are sorted by key already.
 pub fn build_map_sorted<I, K, V>(entries: I) -> Vec<u8>
 where
     I: IntoIterator<Item = (K, V)>,
@@ -293,7 +298,7 @@ pub fn build_set<B: AsRef<[u8]>>(elem: &CqlType, mut elements: Vec<B>) -> Vec<u8
     build_list(elements)
 }
 
-/// A frozen map: the entries in the order of their key's type; of equal keys the last one stays.
+/// A frozen map: the entries in the order of the key's type. Of equal keys, the last one is kept.
 pub fn build_map<K: AsRef<[u8]>, V: AsRef<[u8]>>(key: &CqlType, mut entries: Vec<(K, V)>) -> Vec<u8> {
     entries.sort_by(|a, b| compare(key, a.0.as_ref(), b.0.as_ref()));
     entries.dedup_by(|later, kept| {

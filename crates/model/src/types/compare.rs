@@ -1,9 +1,10 @@
-//! The order of serialised values, as Cassandra and ScyllaDB have it.
+//! The order of serialised values, as in Cassandra and ScyllaDB.
 //!
-//! Clustering order, set and map order, `min`/`max` and relations all come from [`compare`]; descending columns
-//! are inverted by the caller. It is a total preorder on *all* byte strings, malformed ones included: fixed-width
-//! values of a wrong length order by length, and a collection's malformed rest does not count. It never panics and
-//! allocates only for decimals of equal magnitude.
+//! Clustering order, set and map order, `min`/`max` and relations all use [`compare`]. The caller
+//! inverts it for descending columns. It is a total preorder on *all* byte strings, including
+//! malformed ones: fixed-width values of a wrong length are ordered by length, and the malformed
+//! rest of a collection is ignored. It never panics, and allocates only for decimals of equal
+//! magnitude.
 
 use std::cmp::Ordering;
 
@@ -59,14 +60,15 @@ fn uuid_time(msb: u64) -> u64 {
     (msb & 0x0fff) << 48 | (msb >> 16 & 0xffff) << 32 | msb >> 32
 }
 
-/// By time, then by the *signed* bytes of the lower half (a legacy of Cassandra). The version does not count.
+/// By time, then by the *signed* bytes of the lower half (a legacy of Cassandra). The version does
+/// not count.
 #[inline]
 fn timeuuid_key(bytes: [u8; 16]) -> (u64, u64) {
     let whole = u128::from_be_bytes(bytes);
     (uuid_time((whole >> 64) as u64), whole as u64 ^ 0x8080_8080_8080_8080)
 }
 
-/// By version, then version 1 by time, all others by bytes.
+/// By version, then version 1 by time, and all others by bytes.
 #[inline]
 fn uuid_key(bytes: [u8; 16]) -> (u8, u64, u64) {
     let whole = u128::from_be_bytes(bytes);
@@ -88,7 +90,7 @@ fn float_key(value: f32) -> i32 {
     bits ^ ((bits >> 31) as u32 >> 1) as i32
 }
 
-/// Two's complement numbers of any length, without building them.
+/// Two's complement numbers of any length, compared without decoding them.
 fn varint(a: &[u8], b: &[u8]) -> Ordering {
     if a.is_empty() || b.is_empty() {
         return a.len().cmp(&b.len());
@@ -99,7 +101,8 @@ fn varint(a: &[u8], b: &[u8]) -> Ordering {
     }
     let (a, b) = (significant(a), significant(b));
     let by_length = a.len().cmp(&b.len());
-    // Of two negative numbers the longer one is the lesser; equal lengths order by bytes for either sign.
+    // Of two negative numbers, the longer one is less. Numbers of equal length are ordered by
+    // bytes, for either sign.
     (if a_negative { by_length.reverse() } else { by_length }).then_with(|| a.cmp(b))
 }
 
@@ -117,7 +120,7 @@ fn optional(ty: &CqlType, a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
     }
 }
 
-/// Lists, sets and maps: the first element that differs decides, else the shorter is the lesser.
+/// Lists, sets and maps: the first different element decides, then the shorter one is less.
 fn sequences<'t>(a: &[u8], b: &[u8], per_entry: u64, ty: impl Fn(usize) -> &'t CqlType) -> Ordering {
     // A value of no bytes comes before the empty collection, which has a count.
     if a.is_empty() || b.is_empty() {

@@ -1,5 +1,5 @@
-//! Decimals: an unbounded integer and how far left its point stands. Nothing here expands an exponent: a value of a
-//! few bytes can say 10^2000000000, and must cost no more than its bytes.
+//! Decimals: an unbounded integer and a scale. Nothing here expands an exponent: a value of a few
+//! bytes can be 10^2000000000, and must cost no more than its bytes.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,11 +9,11 @@ use num_bigint::{BigInt, BigUint, Sign};
 
 use super::{CqlType, ValueError, compare};
 
-/// `unscaled` times ten to the power of `-scale`. Equality is of both parts, so 1.0 is not 1.00; [`super::compare`]
-/// orders by the number.
+/// `unscaled` times ten to the power of `-scale`. Equality compares both parts, so 1.0 is not 1.00;
+/// [`super::compare`] orders by the number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Decimal {
-    /// Digits right of the point; negative for trailing zeros left of it.
+    /// The number of digits right of the point; negative for trailing zeros left of it.
     pub scale: i32,
     /// The digits.
     pub unscaled: BigInt,
@@ -25,7 +25,7 @@ impl Decimal {
         Decimal { scale, unscaled: unscaled.into() }
     }
 
-    /// The decimal that `bytes` serialise; `None` when they are too few.
+    /// The decimal with this encoding; `None` if there are too few bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (scale, unscaled) = bytes.split_first_chunk::<4>()?;
         Some(Decimal { scale: i32::from_be_bytes(*scale), unscaled: BigInt::from_signed_bytes_be(unscaled) })
@@ -51,7 +51,7 @@ impl PartialOrd for Decimal {
     }
 }
 
-/// In plain form where that is short, else with an exponent (`1.5E+40`), as Java prints them.
+/// In plain form if that is short, otherwise with an exponent (`1.5E+40`), as in Java.
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.unscaled.sign() == Sign::Minus {
@@ -107,7 +107,7 @@ impl FromStr for Decimal {
     }
 }
 
-/// Compares serialised decimals as numbers; those too short to be one come first, by length and bytes.
+/// Compares serialised decimals as numbers. Bytes that are too few come first, by length and bytes.
 pub(super) fn compare_bytes(a: &[u8], b: &[u8]) -> Ordering {
     let (Some((a_scale, a_unscaled)), Some((b_scale, b_unscaled))) =
         (a.split_first_chunk::<4>(), b.split_first_chunk::<4>())
@@ -148,8 +148,8 @@ fn compare_numbers(a: &Decimal, b: &Decimal) -> Ordering {
     if sign == Sign::Minus { magnitude.reverse() } else { magnitude }
 }
 
-/// Where the first digit stands decides unless it is the same place; then the scales differ by no more than the
-/// numbers of digits do, and bringing them to one scale costs no more than the digits at hand.
+/// Compares the positions of the first digits. If they are equal, the scales differ by no more than
+/// the numbers of digits, so that converting to one scale costs no more than the existing digits.
 fn compare_magnitudes(a: &Decimal, b: &Decimal) -> Ordering {
     let (a_low, a_high) = first_digit(a);
     let (b_low, b_high) = first_digit(b);

@@ -1,4 +1,5 @@
-//! Durations: months, days and nanoseconds, which do not convert into each other. They have no order.
+//! Durations: months, days and nanoseconds, which do not convert into each other. They have no
+//! order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +11,7 @@ use super::{ValueError, vint};
 pub struct Duration {
     /// Whole months.
     pub months: i32,
-    /// Whole days, of whatever length.
+    /// Whole days, which may differ in length.
     pub days: i32,
     /// Nanoseconds.
     pub nanos: i64,
@@ -35,7 +36,7 @@ impl Duration {
         Ok(Duration { months, days, nanos })
     }
 
-    /// The duration that `bytes` serialise.
+    /// The duration with this encoding.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut rest = bytes;
         let short = || ValueError::new(format!("Expected at least 3 bytes for a duration, got {}", bytes.len()));
@@ -59,7 +60,7 @@ impl Duration {
     }
 }
 
-/// As CQL writes it: `1y2mo3d4h5m6s7ms8us9ns`, with a leading minus if negative; zero is `0s`.
+/// As in CQL: `1y2mo3d4h5m6s7ms8us9ns`, with a leading minus if negative; zero is `0s`.
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.months < 0 || self.days < 0 || self.nanos < 0 {
@@ -85,7 +86,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// Adds up parts without a sign, refusing what does not fit.
+/// A sum of parts without a sign. Sums beyond the limits are an error.
 #[derive(Default)]
 struct Sum {
     months: u64,
@@ -93,11 +94,11 @@ struct Sum {
     nanos: u64,
 }
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 enum Fault {
-    /// It does not have the form of one.
+    /// It does not have the form of a duration.
     Form,
-    /// What it says is none: a unit twice, or in the wrong place, or more of it than there may be.
+    /// It has the form but no meaning: a unit twice, in the wrong place, or beyond its limit.
     Meaning(String),
 }
 
@@ -112,7 +113,7 @@ const MOST_DAYS: u64 = i32::MAX as u64;
 const MOST_NANOS: u64 = i64::MAX as u64;
 
 impl Sum {
-    /// Adds an amount of a unit; none if it is no number.
+    /// Adds an amount of a unit. An error if `amount` is `None`, because it was not a number.
     fn add(&mut self, amount: Option<u64>, part: Part) -> Result<(), Fault> {
         let (total, unit, what, limit) = match part {
             Part::Months(unit) => (&mut self.months, unit, "months", MOST_MONTHS),
@@ -139,8 +140,8 @@ impl Sum {
     }
 }
 
-/// Accepts `1y2mo3w4d5h6m7s8ms9us10ns` (any case, units in this order, each at most once), ISO 8601 `P1Y2M3DT4H5M6S`
-/// and `P5W`, and `P0001-02-03T04:05:06`, each after an optional minus.
+/// Accepts `1y2mo3w4d5h6m7s8ms9us10ns` (any case, units in this order, each at most once), ISO 8601
+/// `P1Y2M3DT4H5M6S` and `P5W`, and `P0001-02-03T04:05:06`, each after an optional minus.
 impl FromStr for Duration {
     type Err = ValueError;
 
@@ -196,7 +197,7 @@ const ISO_DATE: [(&str, Part); 3] = [("Y", Part::Months(12)), ("M", Part::Months
 const ISO_TIME: [(&str, Part); 3] = [("H", Part::Nanos(HOUR)), ("M", Part::Nanos(MINUTE)), ("S", Part::Nanos(SECOND))];
 const ISO_WEEK: [(&str, Part); 1] = [("W", Part::Days(7))];
 
-/// What the units of [`STANDARD`] are called.
+/// The names of the units of [`STANDARD`].
 const NAMES: [&str; 11] = [
     "years",
     "months",
@@ -237,7 +238,8 @@ fn units(text: &str, allowed: &[(&str, Part)], any_case: bool) -> Result<Sum, Fa
     if next > 0 { Ok(sum) } else { Err(Fault::Form) }
 }
 
-/// A unit behind one that it may not stand behind. Only the standard form has a word for that.
+/// The error for a unit after one that it may not follow. Only the standard form has a message for
+/// that.
 fn misplaced(unit: usize, last: usize, standard: bool) -> Fault {
     if !standard {
         return Fault::Form;

@@ -1,9 +1,9 @@
-//! What is wrong with a value: bytes that are not of their type, or text that does not spell a value.
+//! The error of a value: bytes that are not of their type, or text that is not a value.
 
 use std::fmt::Display;
 
-/// Bytes or text that do not make a value of the wanted type. Always the client's (or a file's) doing; the message
-/// is fit to be sent to it.
+/// Bytes or text that are not a value of the wanted type. The client (or a file) caused it, and the
+/// message may be sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ValueError {
@@ -16,7 +16,7 @@ impl ValueError {
         ValueError { message: message.into().into_boxed_str() }
     }
 
-    /// The same error, said to be inside `place`.
+    /// The same error with its location in front.
     pub(crate) fn inside(self, place: impl Display) -> Self {
         ValueError::new(format!("{place}: {self}"))
     }

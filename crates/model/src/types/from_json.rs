@@ -1,15 +1,16 @@
-//! Values from JSON, as INSERT JSON and fromJson read them: what [`Value::to_json_string`] writes reads back as the same value, and
-//! every scalar may also be a string that spells it.
+//! Values from JSON, for INSERT JSON and fromJson. The output of [`Value::to_json_string`] is read
+//! as the same value, and every scalar may also be a string.
 
 use num_bigint::BigInt;
 
 use super::{CqlType, Decimal, Json, Value, ValueError};
 
-/// Exponents beyond this would make numbers of as many digits, of which no machine integer has so many.
+/// A number with a larger exponent would have so many digits. No machine integer has that many.
 const MAX_EXPONENT: u32 = 10_000;
 
 impl Value {
-    /// The value of type `ty` that `json` stands for. Null is [`Value::Null`]; inside of a collection it is an error.
+    /// The value of type `ty` for `json`. Null is [`Value::Null`]; inside of a collection it is an
+    /// error.
     pub fn from_json(ty: &CqlType, json: &Json) -> Result<Value, ValueError> {
         if *json == Json::Null {
             return Ok(Value::Null);
@@ -84,7 +85,8 @@ impl Value {
     }
 }
 
-/// The name of a column or field that a JSON member's name means: in lower case unless it stands in quotes of its own.
+/// The name of a column or field for a JSON member's name: in lower case, unless it is in quotes of
+/// its own.
 pub fn fold_name(name: &str) -> String {
     match name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         Some(exact) => exact.replace("\"\"", "\""),
@@ -103,7 +105,8 @@ fn scalar(ty: &CqlType, json: &Json, numbers: bool) -> Result<Value, ValueError>
     }
 }
 
-/// A whole number that may be written with a point or an exponent (`12.0`, `1e3`): JSON has but one kind of number.
+/// A whole number, possibly written with a point or an exponent (`12.0`, `1e3`), because JSON has
+/// only one kind of number.
 fn integer(ty: &CqlType, json: &Json) -> Result<Value, ValueError> {
     match json {
         Json::Text(text) => Value::from_text(ty, text),
@@ -129,7 +132,7 @@ fn whole(text: &str) -> Option<BigInt> {
     (&decimal.unscaled % &power == BigInt::ZERO).then(|| decimal.unscaled / power)
 }
 
-/// A list or object that is given as a string of JSON is what that string says.
+/// A list or object may be given as a string of JSON, which is parsed.
 fn unpacked(json: &Json) -> Result<std::borrow::Cow<'_, Json>, ValueError> {
     match json {
         Json::Text(text) => Json::parse(text).map(std::borrow::Cow::Owned),
@@ -154,7 +157,7 @@ fn elements(ty: &CqlType, elem: &CqlType, json: &Json) -> Result<Vec<Value>, Val
     values.iter().map(|value| not_null(Value::from_json(elem, value)?)).collect()
 }
 
-/// A map's key, which JSON can only have as a string.
+/// The key of a map, which is always a string in JSON.
 fn key_from_json(ty: &CqlType, name: &str) -> Result<Value, ValueError> {
     let compound = ty.is_collection() || matches!(ty, CqlType::Tuple(_) | CqlType::Udt(_) | CqlType::Vector { .. });
     let json = if compound { Json::parse(name)? } else { Json::Text(name.to_owned()) };

@@ -1,5 +1,5 @@
-//! Values as JSON, by Cassandra's rules: numbers plain (NaN and infinities null), keys of maps always strings,
-//! timestamps with a blank between date and time, blobs as "0x...".
+//! Values as JSON by Cassandra's rules: numbers plain (NaN and infinities are null), map keys
+//! always strings, timestamps with a blank between date and time, blobs as "0x...".
 
 use super::literal::scalar_text;
 use super::{CqlType, Value, temporal};
@@ -16,14 +16,14 @@ impl Value {
         out
     }
 
-    /// Appends the value, of type `ty`, as JSON text, unless `out` would become longer than `limit` bytes. Little more than `limit`
-    /// bytes are ever written.
+    /// Appends the value, of type `ty`, as JSON text, unless `out` would become longer than `limit`
+    /// bytes. Little more than `limit` bytes are ever written.
     pub fn push_json(&self, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
         push(self, ty, limit, out)
     }
 }
 
-/// What stands for a byte inside of a JSON string, if not the byte itself. All of them are ASCII.
+/// The escape of a byte within a JSON string, if it needs one. All such bytes are ASCII.
 fn escape(byte: u8) -> Option<&'static str> {
     const CONTROLS: [&str; 32] = [
         "\\u0000", "\\u0001", "\\u0002", "\\u0003", "\\u0004", "\\u0005", "\\u0006", "\\u0007", "\\b", "\\t", "\\n",
@@ -53,7 +53,8 @@ pub(super) fn push_string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// As [`push_string`], unless `out` would become longer than `limit`. Room is made once: a long text is not copied as it grows.
+/// As [`push_string`], unless `out` would become longer than `limit`. Capacity is reserved once, so
+/// that a long text is not copied as it grows.
 fn push_string_within(text: &str, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
     let escapes: usize = text.bytes().filter_map(escape).map(|escaped| escaped.len() - 1).sum();
     let len = text.len() + escapes + 2;
@@ -65,7 +66,7 @@ fn push_string_within(text: &str, limit: usize, out: &mut String) -> Result<(), 
     Ok(())
 }
 
-/// Appends what `each` writes of every item, with commas between and brackets around.
+/// Appends the text of each item by `each`, separated by commas, in brackets.
 fn push_items<T>(
     brackets: [char; 2],
     items: impl IntoIterator<Item = T>,
@@ -108,7 +109,7 @@ fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(
             return push_items(['{', '}'], entries, limit, out, |(k, v), out| {
                 let mut name = String::new();
                 push(k, key, limit, &mut name)?;
-                // A key that is a string already stands as it is; any other becomes one.
+                // A key that is a JSON string already is used as it is; any other becomes a string.
                 if name.starts_with('"') {
                     out.push_str(&name)
                 } else {
@@ -135,7 +136,8 @@ fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(
     if out.len() > limit { Err(JsonTooLong) } else { Ok(()) }
 }
 
-/// A name with capitals keeps its CQL quotes inside the JSON string, so that it reads back as the same name.
+/// A name with capitals keeps its CQL quotes within the JSON string, so that it is read as the same
+/// name.
 fn push_field_name(name: &str, out: &mut String) {
     if name.chars().any(|c| c.is_ascii_uppercase()) {
         push_string(&format!("\"{name}\""), out);

@@ -1,15 +1,17 @@
-//! JSON text as a tree. Numbers keep their text, because a `decimal` or `varint` may have more digits than any machine number;
-//! members keep their order, and a name that is written twice is there twice. Nesting is bounded, so recursion is safe.
+//! JSON text as a tree. Numbers keep their text, because a `decimal` or `varint` may have more
+//! digits than a machine number. Members keep their order, and duplicate names are kept. Nesting is
+//! bounded, so recursion is safe.
 
 use std::fmt;
 
 use super::ValueError;
 use super::json::push_string;
 
-/// How deep lists and objects may nest: texts come from clients.
+/// The deepest nesting of lists and objects, because texts come from clients.
 const MAX_NESTING: usize = 100;
 
-/// How many values a text may have: the tree takes about a hundred bytes for each, however short the text.
+/// The most values of a text. The tree takes about a hundred bytes for each, however short the text
+/// is.
 const MAX_VALUES: usize = 1 << 19;
 
 /// A JSON value.
@@ -21,7 +23,7 @@ pub enum Json {
     Bool(bool),
     /// A number as written.
     Number(String),
-    /// A string, its escapes resolved.
+    /// A string, with its escapes decoded.
     Text(String),
     /// `[...]`.
     List(Vec<Json>),
@@ -73,7 +75,7 @@ impl Json {
     }
 }
 
-/// Without blanks.
+/// Prints JSON without blanks.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = String::new();
@@ -237,7 +239,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands behind a backslash.
+    /// The character of an escape, after the backslash.
     fn escape(&mut self) -> Result<char, ValueError> {
         let Some(byte) = self.peek() else { return Err(self.failed("missing a closing quotation mark in string")) };
         self.at += 1;

@@ -1,34 +1,36 @@
-//! How large a type may be, counted as it is written out: a user type counts with all that is in it wherever it is used.
+//! Limits on the size of a type, counted as it is written out: a user type counts with its contents
+//! wherever it is used.
 //!
-//! The header of an sstable and the metadata of a result hold types written out. Four fields of the type before, 15 times nested,
-//! would be 4^15 types there. DDL refuses what exceeds these limits, so every walk over a type that a table or a user type has is
-//! short, and whatever is declared can be stored, read back and sent. Definitions from before the limits are cut down to them
+//! The header of an sstable and the metadata of a result have types written out. A user type with
+//! four fields of another one, nested 15 times, would be 4^15 types there. DDL refuses what exceeds
+//! these limits. So every walk over the type of a table or user type is short, and whatever is
+//! declared can be stored, read and sent. Definitions from before the limits are reduced to them
 //! (`parse::parse_stored`), and so are types in the headers of files (`class_name`).
 
 use super::{CqlType, ValueError, class_name};
 use std::fmt::Display;
 
-/// How deep types may nest; `list<int>` is two deep. `frozen` does not count.
+/// The deepest nesting of types; `list<int>` is two deep. `frozen` does not count.
 pub const MAX_TYPE_DEPTH: usize = 32;
 /// The most types that one type may consist of, itself included.
 pub const MAX_TYPE_NODES: usize = 4096;
 /// The most types that the columns of a table may consist of together.
 pub const MAX_TABLE_NODES: usize = 1 << 16;
-/// The most bytes of a class name in the native protocol, which is how vectors travel.
+/// The longest class name in the native protocol, in bytes. Vectors are sent by class name.
 pub const MAX_SENT_CLASS_NAME: usize = u16::MAX as usize;
 
 /// The size of a type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extent {
-    /// How deep it is.
+    /// Its depth.
     pub depth: usize,
-    /// How many types it consists of.
+    /// The number of types that it consists of.
     pub nodes: usize,
 }
 
 impl Extent {
-    /// The size of `ty`. The walk ends early in a type beyond the limits, so it takes bounded time whatever the type is; the result is
-    /// then beyond the limits, too, and not exact.
+    /// The size of `ty`. The walk ends early in a type beyond the limits, so its time is bounded
+    /// for any type. The result is then also beyond the limits, but not exact.
     pub fn of(ty: &CqlType) -> Extent {
         let mut extent = Extent::default();
         extent.add(ty, 1);
@@ -61,7 +63,7 @@ impl Extent {
     }
 }
 
-/// Refuses a type beyond the limits, which the error calls `what`.
+/// An error for a type beyond the limits, which the message calls `what`.
 pub fn check(ty: &CqlType, what: impl Display) -> Result<Extent, ValueError> {
     let extent = Extent::of(ty);
     if extent.depth > MAX_TYPE_DEPTH {
@@ -141,7 +143,7 @@ mod tests {
             crate::types::wire::write_option(&ty, &mut option);
             assert_eq!(crate::types::wire::read_option(&mut &option[..]).map(|ty| ty.freeze()), Ok(ty));
         }
-        // Every level written as Cassandra 3 does, with FrozenType around it.
+        // Written as by Cassandra 3, with FrozenType around every level.
         let (open, close) = ("FrozenType(ListType(".repeat(MAX_TYPE_DEPTH - 1), "))".repeat(MAX_TYPE_DEPTH - 1));
         let parsed = class_name::parse(&format!("{open}Int32Type{close}")).unwrap();
         assert_eq!(Extent::of(&parsed).depth, MAX_TYPE_DEPTH);

@@ -1,11 +1,12 @@
-//! Values as CQL text that reads back as the same value.
+//! Values as CQL text that is read as the same value.
 
 use std::fmt::Write as _;
 
 use super::{CqlType, Quoted, Value, scalar_text, temporal};
 
 impl Value {
-    /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`, `{field: 1}`.
+    /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`,
+    /// `{field: 1}`.
     pub fn to_cql_literal(&self, ty: &CqlType) -> String {
         let mut out = String::new();
         push(self, ty, &mut out);
@@ -19,7 +20,7 @@ fn push_quoted(text: &str, out: &mut String) {
     out.push('\'');
 }
 
-/// Appends what `each` writes of every item, with commas between and brackets around.
+/// Appends the text of each item by `each`, separated by commas, in brackets.
 fn push_listed<T>(
     brackets: [char; 2],
     items: impl IntoIterator<Item = T>,
@@ -36,7 +37,8 @@ fn push_listed<T>(
     out.push(brackets[1]);
 }
 
-/// The text of a scalar without quotes; `None` for what is no scalar. Numbers keep a form that reads as their type.
+/// The text of a scalar without quotes; `None` for other values. Numbers keep a form that is read
+/// as their type.
 pub(super) fn scalar_text(value: &Value) -> Option<String> {
     Some(match value {
         Value::Boolean(v) => v.to_string(),
@@ -77,7 +79,7 @@ fn push(value: &Value, ty: &CqlType, out: &mut String) {
     match (value, ty) {
         (Value::Null, _) => out.push_str("null"),
         (Value::Empty, _) => match ty.native_name() {
-            // No constant spells it, but this function call does.
+            // There is no constant for it, but a function call.
             Some(name) => {
                 let _ = write!(out, "blobas{name}(0x)");
             }
@@ -108,7 +110,8 @@ fn push(value: &Value, ty: &CqlType, out: &mut String) {
                 push(value, ty, out);
             });
         }
-        // A collection under a foreign type has no literal; the caller paired value and type itself.
+        // A collection with another type has no literal. The caller is responsible for matching
+        // value and type.
         _ => out.push_str(&scalar_text(value).unwrap_or_else(|| "null".to_owned())),
     }
 }

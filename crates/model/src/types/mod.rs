@@ -1,11 +1,12 @@
-//! CQL types and the bytes of their values.
+//! CQL types and the encoding of their values.
 //!
-//! Values travel through Messina as the bytes of the native protocol (v3 and later: 32-bit lengths in
-//! collections), the same bytes that sstables hold. This module knows the types ([`CqlType`]), their names
-//! ([`CqlType`]'s `Display`, [`parse`], [`class_name`]), their ids on the wire ([`wire`]), and what their bytes
-//! mean: [`validate`], [`canonical`], [`compare`], [`collection`] on slices, and [`Value`] where a decoded form is worth its cost.
+//! Values pass through Messina as the bytes of the native protocol (version 3 and later: 32-bit
+//! lengths in collections), which sstables also store. This module has the types ([`CqlType`]),
+//! their names ([`CqlType`]'s `Display`, [`parse`], [`class_name`]) and their protocol ids
+//! ([`wire`]). The functions [`validate`], [`canonical`] and [`compare`], and [`collection`], work
+//! on bytes. [`Value`] is the decoded form, for code where its cost does not matter.
 //!
-//! Invariant: nothing here panics on foreign bytes or text. It must never look at a clock, a schema or a socket.
+//! Invariant: no bytes or text from outside make it panic. It uses no clock, schema or socket.
 
 mod canonical;
 pub mod class_name;
@@ -47,8 +48,8 @@ use serde::{Deserialize, Serialize};
 
 /// A type of CQL. Cloning is cheap: nested types are shared.
 ///
-/// `frozen` says whether the value is one cell. Types nested in another type count as frozen whether marked or not;
-/// [`CqlType::freeze`] makes that explicit.
+/// `frozen` says whether the value is one cell. Types nested in another type count as frozen,
+/// marked or not; [`CqlType::freeze`] makes that explicit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CqlType {
     /// 7-bit text.
@@ -91,7 +92,7 @@ pub enum CqlType {
     Uuid,
     /// Arbitrary precision integer.
     Varint,
-    /// The type without values, of old compact tables.
+    /// The type without values of old compact tables.
     Empty,
     /// `list<elem>`.
     List {
@@ -127,7 +128,7 @@ pub enum CqlType {
         /// Number of elements, at least 1.
         dim: u32,
     },
-    /// A type known by its class name only; its values are opaque bytes.
+    /// A type of which only the class name is known; its values are opaque bytes.
     Custom(Arc<str>),
 }
 
@@ -206,7 +207,8 @@ impl CqlType {
         CqlType::Udt(Arc::new(user_type))
     }
 
-    /// Whether a column of this type holds many cells: a collection or user type that is not frozen.
+    /// Whether a column of this type holds many cells: a collection or user type that is not
+    /// frozen.
     #[inline]
     pub fn is_multi_cell(&self) -> bool {
         match self {
@@ -251,7 +253,8 @@ impl CqlType {
         }
     }
 
-    /// The same type with everything *inside* it frozen, itself left as it is: the form every column type has.
+    /// The same type with everything *inside* it frozen, and itself unchanged: the form of every
+    /// column type.
     pub fn freeze_nested(&self) -> CqlType {
         match self {
             CqlType::List { elem, frozen: false } => CqlType::list(elem.freeze()),
@@ -271,7 +274,7 @@ impl CqlType {
         !self.any(&mut |t| t.is_multi_cell())
     }
 
-    /// The same type with a tuple of its fields in the place of each user type.
+    /// The same type with each user type replaced by a tuple of its fields.
     pub fn expand_user_types(&self) -> CqlType {
         let expanded = |ty: &Arc<CqlType>| Arc::new(ty.expand_user_types());
         match self {
@@ -301,7 +304,8 @@ impl CqlType {
         }
     }
 
-    /// Whether the type is `duration` or has one inside it. Durations have no order, so such a type cannot be a key.
+    /// Whether the type is `duration` or has one inside it. Durations have no order, so such a type
+    /// cannot be a key.
     pub fn contains_duration(&self) -> bool {
         self.any(&mut |t| *t == CqlType::Duration)
     }
@@ -358,8 +362,8 @@ impl CqlType {
         })
     }
 
-    /// The width that sstables and vectors leave out because it is known. Narrower than [`CqlType::value_len`]:
-    /// tinyint, smallint, date, time and counter carry a length there, though it never varies.
+    /// The width of values that sstables and vectors store without a length. Some types of a fixed
+    /// length are not among them: tinyint, smallint, date, time and counter have a length there.
     #[inline]
     pub fn fixed_width(&self) -> Option<usize> {
         match self {
@@ -368,14 +372,15 @@ impl CqlType {
         }
     }
 
-    /// Whether a value of no bytes is an ordinary value: empty text or blob, not a legacy "empty" of another type.
+    /// Whether a value of no bytes is an ordinary value: empty text or blob, not a legacy "empty"
+    /// of another type.
     #[inline]
     pub fn empty_is_ordinary(&self) -> bool {
         matches!(self, CqlType::Ascii | CqlType::Text | CqlType::Blob | CqlType::Empty | CqlType::Custom(_))
     }
 
-    /// Whether a value of no bytes is legal: ordinary, or tolerated as the legacy "empty" that is not null.
-    /// Durations, lists, sets, maps and vectors have none.
+    /// Whether a value of no bytes is legal: ordinary, or tolerated as the legacy "empty" that is
+    /// not null. Durations, lists, sets, maps and vectors have none.
     #[inline]
     pub fn allows_empty(&self) -> bool {
         !matches!(

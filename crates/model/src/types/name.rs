@@ -1,10 +1,10 @@
-//! The names of types in CQL text, as `system_schema` and DESCRIBE show them, and quoting of identifiers.
+//! The names of types in CQL text, as in `system_schema` and DESCRIBE, and quoting of identifiers.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
 use super::{CqlType, parse};
 
-/// Words that CQL never takes for a name unless they are quoted.
+/// Words that CQL does not accept as a name unless they are quoted.
 const RESERVED: [&str; 62] = [
     "add",
     "allow",
@@ -125,7 +125,7 @@ impl CqlType {
     }
 }
 
-/// `nested` types are frozen whether marked or not.
+/// `nested` types are frozen, marked or not.
 fn show(ty: &CqlType, nested: bool, f: &mut Formatter<'_>) -> fmt::Result {
     if let Some(name) = ty.native_name() {
         return f.write_str(name);

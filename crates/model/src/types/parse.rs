@@ -1,14 +1,14 @@
-//! CQL type names to types: `map<text, frozen<list<int>>>`.
+//! Parses CQL type names: `map<text, frozen<list<int>>>`.
 
 use super::limits::{self, Extent, MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::{CqlType, UserType, ValueError};
 
-/// How deep the text of a type may nest, `frozen` and other wrappers included.
+/// The deepest nesting of a type's text, including `frozen` and other wrappers.
 pub const MAX_NESTING: usize = 2 * MAX_TYPE_DEPTH + 8;
 /// The most elements a vector may have.
 pub const MAX_VECTOR_DIMENSION: u32 = 16_000;
 
-/// Finds the user type of this (optional) keyspace and name. It is given names without quotes.
+/// Finds the user type with this (optional) keyspace and name, both without quotes.
 pub type Resolver<'a> = dyn Fn(Option<&str>, &str) -> Option<std::sync::Arc<UserType>> + 'a;
 
 /// A resolver that knows no user types.
@@ -16,7 +16,8 @@ pub fn no_user_types(_: Option<&str>, _: &str) -> Option<std::sync::Arc<UserType
     None
 }
 
-/// Parses a type as CQL writes it, for a column: nested collections and user types must be frozen, and it must be within the limits.
+/// Parses the CQL type of a column. Nested collections and user types must be frozen, and the type
+/// must be within the limits.
 pub fn parse(text: &str, resolver: &Resolver<'_>) -> Result<CqlType, ValueError> {
     parse_as(text, resolver, "The type")
 }
@@ -28,8 +29,8 @@ pub fn parse_as(text: &str, resolver: &Resolver<'_>, what: &str) -> Result<CqlTy
     Ok(ty)
 }
 
-/// Parses a type that was accepted before, perhaps by a release without limits: user types for which there is no room become blobs,
-/// which have the same bytes. Takes from `room` what the type needs.
+/// Parses a type that was accepted before, perhaps by a release without limits. User types that
+/// exceed `room` become blobs, which have the same bytes. Takes from `room` what the type needs.
 pub fn parse_stored(text: &str, resolver: &Resolver<'_>, room: &mut Room) -> Result<CqlType, ValueError> {
     parse_all(text, resolver, room, None)
 }
@@ -45,7 +46,7 @@ fn parse_all(text: &str, resolver: &Resolver<'_>, room: &mut Room, new: Option<&
     Ok(ty)
 }
 
-/// What is left of the limits for the types inside a type.
+/// The rest of the limits for the types inside a type.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     depth: usize,
@@ -54,22 +55,22 @@ pub struct Room {
 }
 
 impl Room {
-    /// For the type of a column.
+    /// The limits for the type of a column.
     pub fn of_column() -> Room {
         Room { depth: MAX_TYPE_DEPTH, nodes: MAX_TYPE_NODES, is_cut: false }
     }
 
-    /// For the fields of a user type together.
+    /// The limits for all fields of a user type together.
     pub fn of_user_type() -> Room {
         Room { depth: MAX_TYPE_DEPTH - 1, nodes: MAX_TYPE_NODES - 1, is_cut: false }
     }
 
-    /// Whether there was no room for a user type, which became a blob.
+    /// Whether a user type exceeded the limits and became a blob.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Takes room for a type this many levels below; false if there is not enough.
+    /// Takes room for a type that is `level` levels below. False if there is not enough.
     fn take(&mut self, level: usize, extent: Extent) -> bool {
         let fits = level + extent.depth <= self.depth && extent.nodes <= self.nodes;
         if fits {
@@ -79,7 +80,7 @@ impl Room {
     }
 }
 
-/// The type without parameters of this name, in any case.
+/// The type without parameters that has this name, in any case.
 pub fn native(name: &str) -> Option<CqlType> {
     if name.eq_ignore_ascii_case("varchar") {
         return Some(CqlType::Text);
@@ -90,7 +91,8 @@ pub fn native(name: &str) -> Option<CqlType> {
     CqlType::NATIVE.iter().find(|ty| ty.native_name().is_some_and(|n| n.eq_ignore_ascii_case(name))).cloned()
 }
 
-/// Whether `ty` may be the type of a column or of a user type's field: what CREATE TABLE refuses is refused here.
+/// Whether `ty` may be the type of a column or of a user type's field. Refuses what CREATE TABLE
+/// refuses.
 pub fn check(ty: &CqlType) -> Result<(), ValueError> {
     let refuse = |why: String| Err(ValueError::new(why));
     match ty {
@@ -138,7 +140,7 @@ struct Parser<'a> {
     rest: &'a str,
     resolver: &'a Resolver<'a>,
     room: &'a mut Room,
-    /// What errors about the limits call the type; none if it was accepted before.
+    /// What errors about the limits call the type. `None` if it was accepted before.
     new: Option<&'a str>,
     nesting: usize,
 }
@@ -168,7 +170,7 @@ impl Parser<'_> {
         if self.eat(wanted) { Ok(()) } else { Err(self.unexpected()) }
     }
 
-    /// Text up to an undoubled `quote`, whose opening has been eaten.
+    /// Text up to an undoubled `quote`. The opening quote was consumed.
     fn quoted(&mut self, quote: char) -> Result<String, ValueError> {
         let mut out = String::new();
         loop {
@@ -185,7 +187,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A name, and whether it was quoted; unquoted ones come in lower case.
+    /// A name, and whether it was quoted. Unquoted names are returned in lower case.
     fn name(&mut self) -> Result<(String, bool), ValueError> {
         if self.eat('"') {
             return Ok((self.quoted('"')?, true));
@@ -217,7 +219,7 @@ impl Parser<'_> {
         ty
     }
 
-    /// Takes room for a type that is written here, apart from what is in it.
+    /// Takes room for a type that is written here, without its contents.
     fn take_one(&mut self, depth: usize) -> Result<(), ValueError> {
         match self.new {
             Some(what) if !self.room.take(depth, Extent { depth: 1, nodes: 1 }) => {
@@ -250,7 +252,8 @@ impl Parser<'_> {
                     return Ok(ty);
                 }
                 let Some(what) = self.new else {
-                    // The type of a column itself may have many fields of its own; its cells are what they were.
+                    // The type of a column itself may have many fields of its own, because the
+                    // format of its cells must not change.
                     let is_column = depth == 0 && self.room.depth == MAX_TYPE_DEPTH;
                     self.room.is_cut |= !is_column;
                     return Ok(if is_column { ty } else { CqlType::Blob });
@@ -268,7 +271,7 @@ impl Parser<'_> {
     fn built_in(&mut self, name: &str, depth: usize) -> Result<Option<CqlType>, ValueError> {
         self.skip_space();
         if !self.rest.starts_with('<') {
-            // `keyspace.type` may have a keyspace called as a type is.
+            // `keyspace.type` may have a keyspace with the name of a type.
             let found = if self.rest.starts_with('.') { None } else { native(name) };
             if found.is_some() {
                 self.take_one(depth)?;
@@ -311,7 +314,7 @@ impl Parser<'_> {
             }
             "frozen" => {
                 let inner = self.one_parameter(depth)?;
-                // A stored user type for which there is no room is a blob by now.
+                // A stored user type without room has become a blob.
                 if inner.native_name().is_some() && self.new.is_some() {
                     return Err(ValueError::new(format!(
                         "frozen<> is only allowed on collections, tuples, and user-defined types (got {inner})"

@@ -1,4 +1,5 @@
-//! Scalar values from the text of a constant: what stands between the quotes of `'2024-02-29'`, or bare in `1e-3`.
+//! Scalar values from the text of a constant: the text in the quotes of `'2024-02-29'`, or a bare
+//! `1e-3`.
 
 use std::net::IpAddr;
 
@@ -7,15 +8,15 @@ use uuid::Uuid;
 
 use super::{CqlType, Decimal, Duration, Value, ValueError, temporal, validate};
 
-/// The bytes of the value of the scalar type `ty` that `text` spells.
+/// The bytes of the value of the scalar type `ty` with this text.
 pub fn parse_scalar(ty: &CqlType, text: &str) -> Result<Vec<u8>, ValueError> {
     let value = Value::from_text(ty, text)?;
     Ok(value.encode(ty)?.unwrap_or_default())
 }
 
 impl Value {
-    /// The value of the scalar type `ty` that `text` spells, without quotes. Collections, tuples and user types
-    /// have no such form.
+    /// The value of the scalar type `ty` with this text, without quotes. Collections, tuples and
+    /// user types have no such form.
     pub fn from_text(ty: &CqlType, text: &str) -> Result<Value, ValueError> {
         let number = || ValueError::new(format!("Unable to make {ty} from '{text}'"));
         Ok(match ty {

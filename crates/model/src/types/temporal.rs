@@ -1,6 +1,7 @@
-//! Timestamps, dates and times of day as text, both ways, in the proleptic Gregorian calendar.
+//! Timestamps, dates and times of day as text, in both directions, in the proleptic Gregorian
+//! calendar.
 //!
-//! A text without a zone is UTC: a node's own zone must never change what a statement means.
+//! A text without a zone is UTC: the zone of a node must never change the meaning of a statement.
 
 use std::fmt::Write as _;
 
@@ -13,9 +14,10 @@ pub const DATE_EPOCH: u32 = 1 << 31;
 
 const MILLIS_PER_DAY: i64 = 86_400_000;
 
-/// Days since 1970-01-01 of a day of the calendar. Only for months 1 to 12 and years that keep it within 64 bits.
+/// Days since 1970-01-01 of a day of the calendar. Only for months 1 to 12 and years that keep it
+/// within 64 bits.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    // Years that begin in March make the leap day the last one.
+    // In years that begin in March, the leap day is the last day.
     let shifted = if month <= 2 { year - 1 } else { year };
     let era = shifted.div_euclid(400);
     let year_of_era = shifted.rem_euclid(400);
@@ -88,7 +90,8 @@ impl Scanner<'_> {
         sound.then(|| days_from_civil(year, month, day))
     }
 
-    /// Nothing, `Z`, `UTC`, `GMT`, or an offset `+hh`, `+hhmm`, `+hh:mm`, as minutes east, and then the end.
+    /// Nothing, `Z`, `UTC`, `GMT`, or an offset `+hh`, `+hhmm`, `+hh:mm`, as minutes east, and then
+    /// the end.
     fn zone(&mut self) -> Option<i64> {
         while self.eat(b' ') {}
         if matches!(self.rest.to_ascii_lowercase().as_slice(), b"" | b"z" | b"utc" | b"gmt") {
@@ -127,7 +130,8 @@ fn is_integer(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A timestamp in milliseconds since 1970, from an integer or from `Y-M-D[( |T)h:m[:s[.fff]]][zone]`.
+/// A timestamp in milliseconds since 1970, from an integer or from `Y-M-D[(
+/// |T)h:m[:s[.fff]]][zone]`.
 pub fn parse_timestamp(text: &str) -> Result<i64, ValueError> {
     let failed = |why: &str| ValueError::new(format!("unable to parse date '{text}': {why}"));
     let trimmed = text.trim();
@@ -147,7 +151,7 @@ pub fn parse_timestamp(text: &str) -> Result<i64, ValueError> {
         millis = time_in_millis(&mut scanner).map_err(failed)?;
     }
     let offset = scanner.zone().ok_or_else(|| failed("unable to parse the time zone"))?;
-    // Wide, because the first and the last day of the range are not whole.
+    // In 128 bits, because the first and the last day of the range are not complete.
     let total = i128::from(days) * i128::from(MILLIS_PER_DAY) + i128::from(millis - offset * 60_000);
     i64::try_from(total).map_err(|_| failed("out of range"))
 }

@@ -1,11 +1,13 @@
-//! Whether bytes are a value of a type. Everything that a client or a peer sends as a value passes here once, so
-//! that the rest of the database need not doubt it.
+//! Validation of bytes as values of a type. Every value from a client or another node is validated
+//! once, so that all other code can rely on it.
 
 use super::{CqlType, ValueError, collection, duration, temporal};
 
-/// Whether `bytes` are a value of type `ty`, all the way into collections, tuples and user types.
+/// Whether `bytes` are a value of type `ty`, including the contents of collections, tuples and user
+/// types.
 ///
-/// No bytes at all are legal for most types (see [`CqlType::allows_empty`]): a legacy value that is not null.
+/// A value of no bytes is legal for most types (see [`CqlType::allows_empty`]): a legacy value that
+/// is not null.
 #[inline]
 pub fn validate(ty: &CqlType, bytes: &[u8]) -> Result<(), ValueError> {
     match ty {

@@ -1,7 +1,8 @@
-//! Values in decoded form, for where text, JSON, functions or tests need them. The hot path stays with bytes.
+//! Decoded values, for text, JSON, functions and tests. The hot path works on bytes.
 //!
-//! A [`Value`] does not know its type; encoding it needs one, and fails when they do not fit. Decoding checks as
-//! [`super::validate`] does, so every decoded value encodes again (sets and maps sorted, missing fields made null).
+//! A [`Value`] does not know its type. Encoding requires a type, and fails if they do not match.
+//! Decoding validates as [`super::validate`] does, so every decoded value can be encoded again
+//! (sets and maps sorted, missing fields null).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +18,7 @@ use super::{CqlType, Decimal, Duration, ValueError, collection, validate};
 pub enum Value {
     /// No value.
     Null,
-    /// A value of no bytes of a type for which that is not an ordinary value.
+    /// A value of no bytes, of a type for which that is not an ordinary value.
     Empty,
     /// `boolean`.
     Boolean(bool),
@@ -79,8 +80,8 @@ impl Value {
         decode_valid(ty, bytes)
     }
 
-    /// The bytes of this value as one of type `ty`; `None` for null. Whole numbers of any kind pass as any
-    /// numeric type that holds them.
+    /// The bytes of this value as type `ty`; `None` for null. Whole numbers of any kind can be
+    /// encoded as any numeric type that holds them.
     pub fn encode(&self, ty: &CqlType) -> Result<Option<Vec<u8>>, ValueError> {
         match self {
             Value::Null => Ok(None),
@@ -88,7 +89,7 @@ impl Value {
         }
     }
 
-    /// The whole number this is, if it is one.
+    /// The value as a whole number, if it is one.
     pub fn to_bigint(&self) -> Option<BigInt> {
         Some(match self {
             Value::Tinyint(v) => (*v).into(),
@@ -100,7 +101,7 @@ impl Value {
         })
     }
 
-    /// The whole number this is, if it is one that fits.
+    /// The value as a whole number, if it is one and fits.
     pub fn to_i64(&self) -> Option<i64> {
         match self {
             Value::Tinyint(v) => Some((*v).into()),
@@ -200,7 +201,7 @@ impl Value {
         self.to_i64().and_then(fit).ok_or_else(|| ValueError::new(format!("A number is out of range for type {ty}")))
     }
 
-    /// What this is, for messages.
+    /// The kind of the value, for messages.
     fn kind(&self) -> &'static str {
         match self {
             Value::Null => "null",
@@ -248,7 +249,7 @@ fn encode_fields<'t>(
     Ok(collection::build_tuple(fields))
 }
 
-/// Decodes bytes that have passed [`validate`]; on others it fails, it does not panic.
+/// Decodes bytes that have passed [`validate`]. Fails, without a panic, on others.
 fn decode_valid(ty: &CqlType, bytes: &[u8]) -> Result<Value, ValueError> {
     if bytes.is_empty() && !ty.empty_is_ordinary() {
         return Ok(Value::Empty);

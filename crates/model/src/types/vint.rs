@@ -1,7 +1,8 @@
-//! Variable-length integers: the form in which durations, vectors and sstables write numbers.
+//! Variable-length integers, as in durations, vectors and sstables.
 //!
-//! An unsigned vint has as many leading one bits in its first byte as bytes follow; the rest is big-endian. A signed
-//! one is zigzagged first. Writers always use the shortest form; readers accept any.
+//! An unsigned vint has as many leading one bits in its first byte as bytes follow; the rest is
+//! big-endian. A signed vint is zigzag-encoded first. Writers always use the shortest form; readers
+//! accept any.
 
 /// The number of bytes (1 to 9) that [`write_unsigned`] uses for `value`.
 #[inline]
@@ -32,7 +33,7 @@ pub fn write_unsigned(value: u64, out: &mut Vec<u8>) {
         return;
     }
     let extra = len - 1;
-    // Leading ones for the bytes that follow; the value's own top bits share the first byte.
+    // One leading bit for each byte that follows; the top bits of the value share the first byte.
     let marked = value | (!(0xffu64 >> extra) & 0xff) << (8 * extra);
     out.extend_from_slice(&marked.to_be_bytes()[8 - len..]);
 }
@@ -43,7 +44,8 @@ pub fn write_signed(value: i64, out: &mut Vec<u8>) {
     write_unsigned(zigzag(value), out);
 }
 
-/// Takes an unsigned vint off the front of `input`; `None`, with `input` as it was, when the bytes end too early.
+/// Takes an unsigned vint from the front of `input`. `None`, with `input` unchanged, if the bytes
+/// end too early.
 #[inline]
 pub fn read_unsigned(input: &mut &[u8]) -> Option<u64> {
     let (&first, rest) = input.split_first()?;
@@ -59,7 +61,8 @@ pub fn read_unsigned(input: &mut &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// Takes a signed vint off the front of `input`; `None`, with `input` as it was, when the bytes end too early.
+/// Takes a signed vint from the front of `input`. `None`, with `input` unchanged, if the bytes end
+/// too early.
 #[inline]
 pub fn read_signed(input: &mut &[u8]) -> Option<i64> {
     read_unsigned(input).map(unzigzag)

@@ -1,6 +1,6 @@
 //! Types in the metadata of result sets: the `[option]` of native protocol version 4.
 //!
-//! Vectors, and other types the protocol has no id for, travel as custom types under their class name.
+//! Vectors, and other types without a protocol id, are sent as custom types with their class name.
 
 use super::limits::{self, MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::{CqlType, UserType, ValueError, class_name};
@@ -82,19 +82,20 @@ fn put_u16(value: u16, out: &mut Vec<u8>) {
 }
 
 fn put_count(count: usize, out: &mut Vec<u8>) {
-    // A type has fewer fields: `limits::check`.
+    // `limits::check` ensures that a type has fewer fields.
     put_u16(u16::try_from(count).unwrap_or(u16::MAX), out);
 }
 
-/// DDL refuses names, and types with class names, that are longer than a string may be. What is older is cut.
+/// DDL refuses names, and types with class names, that are longer than a string may be. Older ones
+/// are truncated.
 fn put_string(text: &str, out: &mut Vec<u8>) {
     let text = &text[..text.floor_char_boundary(u16::MAX.into())];
     put_count(text.len(), out);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Takes an `[option]` off the front of `input`. Collections and user types come out frozen inside, not outside, as
-/// the protocol does not say.
+/// Takes an `[option]` from the front of `input`. Collections and user types are frozen inside but
+/// not outside, because the protocol does not say.
 pub fn read_option(input: &mut &[u8]) -> Result<CqlType, ValueError> {
     read(input, 1, &mut 0)
 }

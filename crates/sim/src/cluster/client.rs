@@ -1,6 +1,7 @@
-//! A client of one shard of one node: it writes, reads and counts, books what it is told, and has the history judge what it sees.
+//! A client of one shard of one node. It writes, reads and counts, records the answers in the
+//! oracles, and lets them check what it reads.
 //!
-//! It dies with its node; what it had begun then stays unknown.
+//! It dies with its node. The outcome of its last statement is then unknown.
 
 use super::emptied;
 use super::history::PARTITIONS;
@@ -14,22 +15,23 @@ use rt::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A row: its values by the names of their columns; nulls are left out.
+/// A row: its values by column name. Nulls are left out.
 pub type Row = BTreeMap<String, Vec<u8>>;
 
-/// No request may take longer: the longest time that one is allowed, and what a busy world may add.
+/// The longest time that a request may take: its timeout, and some time for a busy world.
 const LONGEST: Duration = Duration::from_millis(10_500);
-/// How often the canary counts what was not acknowledged again.
+/// The largest number of times that [`Canary::CountsAgain`] repeats a counter update that was not
+/// acknowledged.
 const MOST_COUNTS: usize = 20;
-/// Pages of one read at most: more of them never end.
+/// The largest number of pages of one read. With more, the read never ends.
 const MOST_PAGES: usize = 500;
 
-/// Why a statement gave nothing.
+/// Why a statement failed.
 #[derive(Debug)]
 pub enum Failed {
-    /// The node refused before anything was asked of a replica.
+    /// The node refused it before a replica was asked.
     Refused(String),
-    /// It may have been done.
+    /// It may have been applied.
     Unknown(String),
 }
 
@@ -41,7 +43,7 @@ impl Failed {
         }
     }
 
-    /// What the client was told.
+    /// The error that the client got.
     pub fn why(self) -> String {
         match self {
             Failed::Refused(why) | Failed::Unknown(why) => why,
@@ -49,7 +51,7 @@ impl Failed {
     }
 }
 
-/// Executes a statement on this shard; rows of all pages.
+/// Executes a statement on this shard. Returns the rows of all pages.
 pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Result<Vec<Row>, Failed> {
     let mut params = QueryParams { page_size: Some(page_size), consistency, ..QueryParams::default() };
     let client = client();
@@ -75,7 +77,7 @@ pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Re
     Err(Failed::Unknown(format!("ENDLESS: {text} has more than {MOST_PAGES} pages")))
 }
 
-/// Works until its node goes or is to stop.
+/// Works until its node stops or dies.
 pub async fn run(shared: Rc<Shared>, node: usize) {
     loop {
         rt::time::sleep(Duration::from_millis(1 + rt::random::below(shared.plan.pause_millis))).await;
@@ -115,7 +117,8 @@ async fn write(shared: &Shared, node: usize) -> Result<(), String> {
     let text = write_text(&changes, number);
     let level = shared.plan.canary.write_level(level);
     let mut done = execute(&text, level, 1).await;
-    // As drivers do with what may be done twice. Whatever became of the first, nothing is known of it.
+    // Repeats an idempotent statement after a timeout, as drivers do. The outcome of the first
+    // attempt stays unknown.
     if matches!(done, Err(Failed::Unknown(_))) && !expiring && any(3) == 0 {
         done = execute(&text, level, 1).await.map_err(|again| Failed::Unknown(again.why()));
     }
@@ -191,13 +194,13 @@ async fn read_counter(shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// The value of a counter; one that nobody has counted is zero.
+/// The value of a counter; zero if it was never updated.
 pub fn counter(rows: &[Row]) -> Result<i64, String> {
     let Some(bytes) = rows.first().and_then(|row| row.get("n")) else { return Ok(0) };
     bytes[..].try_into().map(i64::from_be_bytes).map_err(|_| format!("{bytes:?} is no counter"))
 }
 
-/// The value of a column of ints in the first row.
+/// The value of an int column in the first row.
 pub fn first_int(rows: &[Row], name: &str) -> Option<i32> {
     rows.first()?.get(name).and_then(|bytes| int(bytes).ok())
 }

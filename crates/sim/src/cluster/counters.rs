@@ -1,4 +1,5 @@
-//! What counters may show: at least what was acknowledged or shown before a read began, at most what was begun before it ended. Pure.
+//! The oracle of counters. A read shows at least what was acknowledged or read before it began, and
+//! at most what was begun before it ended. Pure.
 
 use super::workload::COUNTERS;
 
@@ -9,11 +10,12 @@ struct Counter {
     refused: i64,
 }
 
-/// The book of counters that are only counted up, by one each time.
+/// The oracle of counters that are only incremented, by one each time.
 #[derive(Debug)]
 pub struct Counters {
     each: [Counter; COUNTERS as usize],
-    /// The sum of what was acknowledged, by counter: not what readers have shown.
+    /// The number of acknowledged updates of each counter. Unlike the floor, it does not include
+    /// what reads have shown.
     acknowledged: [i64; COUNTERS as usize],
 }
 
@@ -24,29 +26,29 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// A client begins to count.
+    /// A client begins an update.
     pub fn begin(&mut self, k: i32) {
         self.each[k as usize].begun += 1;
     }
 
-    /// It is counted.
+    /// The update was acknowledged.
     pub fn acknowledged(&mut self, k: i32) {
         self.acknowledged[k as usize] += 1;
         let own = &mut self.each[k as usize];
         own.floor = own.floor.max(self.acknowledged[k as usize]);
     }
 
-    /// It was not counted, and never will be.
+    /// The update was refused, and is never applied.
     pub fn refused(&mut self, k: i32) {
         self.each[k as usize].refused += 1;
     }
 
-    /// What a read at QUORUM that begins now shows at least.
+    /// The least value that a read at QUORUM must show if it begins now.
     pub fn floor(&self, k: i32) -> i64 {
         self.each[k as usize].floor
     }
 
-    /// What a read has shown that began when the floor was this.
+    /// Checks the value of a read that began with this floor.
     pub fn check(&mut self, k: i32, found: i64, floor: i64) -> Result<(), String> {
         let own = &mut self.each[k as usize];
         if found < floor {

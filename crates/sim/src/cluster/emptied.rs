@@ -1,4 +1,4 @@
-//! What clients do with the table that is emptied now and then.
+//! The clients' work on the table that is truncated now and then.
 
 use super::client::{Failed, Row, execute, first_int};
 use super::shared::{Canary, Shared};
@@ -6,7 +6,7 @@ use super::truncations::KEYS;
 use super::workload::{any, timestamp};
 use cql::api::Consistency;
 
-/// Writes, reads or empties it.
+/// Writes, reads or truncates the table.
 pub async fn work(shared: &Shared) -> Result<(), String> {
     match any(12) {
         0 => truncate(shared).await,
@@ -21,11 +21,11 @@ async fn write(shared: &Shared) -> Result<(), String> {
     let text = format!("INSERT INTO c.e (k, v) VALUES ({key}, {number}) USING TIMESTAMP {}", timestamp(number));
     let done = execute(&text, Consistency::Quorum, 1).await;
     shared.tell(|| format!("{text} -> {done:?}"));
-    let mut book = shared.truncations.borrow_mut();
+    let mut oracle = shared.truncations.borrow_mut();
     match done {
-        Ok(_) => book.written(number, shared.seconds()),
+        Ok(_) => oracle.written(number, shared.seconds()),
         Err(Failed::Refused(why)) => {
-            book.not_written(number);
+            oracle.not_written(number);
             return Err(why);
         }
         Err(Failed::Unknown(why)) => return Err(why),
@@ -41,14 +41,14 @@ async fn truncate(shared: &Shared) -> Result<(), String> {
         _ => execute("TRUNCATE c.e", Consistency::Quorum, 1).await,
     };
     shared.tell(|| format!("TRUNCATE {number} -> {done:?}"));
-    let mut book = shared.truncations.borrow_mut();
+    let mut oracle = shared.truncations.borrow_mut();
     match done {
-        Ok(_) => book.acknowledged(number, shared.seconds()),
+        Ok(_) => oracle.acknowledged(number, shared.seconds()),
         Err(why) => {
             let why = why.why();
             match why.contains("all nodes must be up") {
-                true => book.refused(number),
-                false => book.failed(number, shared.seconds()),
+                true => oracle.refused(number),
+                false => oracle.failed(number, shared.seconds()),
             }
             return Err(why);
         }
@@ -56,7 +56,7 @@ async fn truncate(shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads one key, and has what it shows judged.
+/// Reads one key and checks the result.
 pub async fn read(shared: &Shared, key: i32, level: Consistency) -> Result<(), String> {
     let reading = shared.truncations.borrow_mut().read(shared.seconds());
     let rows: Vec<Row> =

@@ -1,71 +1,77 @@
-//! What clients of a cluster were told, and what a read may therefore show. Pure.
+//! The oracle of the rows that a cluster's clients write and read: which values a read may show.
+//! Pure.
 //!
-//! Every write carries a timestamp of its own, given out here in order, so what a row holds is decided by which of the writes a reader knows:
-//! the one with the highest. A row's floor is the highest write that a majority is known to have: one that was acknowledged at a quorum, or that
-//! a quorum's read has shown. A read at QUORUM that begins after that must show the floor or a later write. A write that failed, or whose
-//! client died, may show up at any time or never; one that was refused as `Unavailable` never.
+//! Each write has its own timestamp, which is given out here in order. So the value of a row is the
+//! write with the highest number of those that a reader meets. The floor of a row is the highest
+//! write that a majority is known to have. It was acknowledged at a quorum, or a read at a quorum
+//! has shown it. A later read at QUORUM must show the floor or a later write. A write that failed,
+//! or whose client died, may appear at any time or never. A write that was refused as `Unavailable`
+//! must never appear.
 //!
-//! There is a floor for each [`Majority`], since a majority of one datacenter need not meet that of another. A write with a TTL is a deletion
-//! once its time is over, by clocks that are right.
+//! Each [`Majority`] has its own floor, since majorities of different datacenters need not overlap.
+//! A write with a TTL becomes a deletion when it expires, by clocks that are right.
 //!
-//! Checkers: `reads_are_merged`, `no_resurrection` and, once all is well again, `acked_writes_survive`.
+//! Checkers: `reads_are_merged`, `no_resurrection` and, after the repair of all faults,
+//! `acked_writes_survive`.
 
 use std::collections::BTreeMap;
 
-/// The clustering key under which the static column is booked.
+/// The clustering key that stands for the static column.
 pub const STATIC: i32 = -1;
 /// Partitions of the table.
 pub const PARTITIONS: i32 = 8;
 /// Clustering keys are below this.
 pub const ROWS: i32 = 6;
 
-/// A row, or the static column, of a partition.
-pub type Place = (i32, i32);
+/// A row of a partition by its partition key and clustering key, or the static column ([`STATIC`]).
+pub type RowKey = (i32, i32);
 
-/// Of which replicas a majority knows of a write: 0 is all of them, n those of the n-th datacenter.
+/// A group of replicas of which a majority has a write: 0 is all replicas, n those of the n-th
+/// datacenter.
 pub type Majority = usize;
-/// How many there can be.
+/// The number of such groups.
 const MAJORITIES: usize = 3;
-/// Every one of them.
+/// All groups.
 pub const EVERY: &[Majority] = &[0, 1, 2];
-/// Seconds by which an expiry may be early or late: time is read in whole seconds, and a statement takes its time.
+/// An expiry may be so many seconds early or late. Times are whole seconds, and statements take
+/// time.
 const EXPIRY: i64 = 2;
 
-/// What a write does to a place.
+/// What a write does to a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It has a value from then on.
+    /// The row gets a value.
     Put,
-    /// It has a value for so many seconds.
+    /// The row gets a value with a TTL in seconds.
     PutFor(i32),
-    /// It is empty.
+    /// The row is deleted.
     Empty,
 }
 
-/// What is known of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Known {
-    /// It may have been done, or be done yet.
+    /// It may be applied, now or later.
     Maybe,
-    /// It was refused: it was not done and never will be.
+    /// It was refused, and is never applied.
     Never,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Write {
     puts: bool,
-    /// When its value is over, in seconds of the wall clock.
+    /// When its value expires, in seconds of the wall clock.
     expires: Option<i64>,
     known: Known,
 }
 
 impl Write {
-    /// Whether a reader who has this may see nothing at this time.
+    /// Whether a reader that meets this write may see no value at this time.
     fn may_be_empty(&self, now: i64) -> bool {
         self.known == Known::Maybe && (!self.puts || self.expires.is_some_and(|at| at - EXPIRY <= now))
     }
 
-    /// Whether nobody can see its value from this time on.
+    /// Whether its value has expired for certain.
     fn is_over(&self, now: i64) -> bool {
         self.expires.is_some_and(|at| at + EXPIRY < now)
     }
@@ -73,11 +79,11 @@ impl Write {
 
 #[derive(Clone, Debug, Default)]
 struct Row {
-    /// By their numbers.
+    /// The writes of the row by their numbers.
     writes: BTreeMap<i32, Write>,
-    /// What a read that begins now and asks this majority shows at least.
+    /// The least write that a read must show if it begins now and asks this majority.
     floors: [i32; MAJORITIES],
-    /// What must be there in the end: acknowledged at any level.
+    /// The write that must exist in the end: the highest that was acknowledged at any level.
     promised: i32,
 }
 
@@ -93,44 +99,46 @@ impl Row {
     }
 }
 
-/// What one read may not fall below.
+/// The least writes that one read must show.
 #[derive(Clone, Debug, Default)]
 pub struct Floors {
-    rows: BTreeMap<Place, i32>,
+    rows: BTreeMap<RowKey, i32>,
     /// When the read began, in seconds of the wall clock.
     began: i64,
 }
 
 impl Floors {
-    /// Those of one partition, or of all.
+    /// The floors of one partition, or of all.
     pub fn of(&self, pk: Option<i32>) -> Floors {
         let wanted = self.rows.iter().filter(|((own, _), _)| pk.is_none_or(|pk| pk == *own));
         Floors { rows: wanted.map(|(place, floor)| (*place, *floor)).collect(), began: self.began }
     }
 }
 
-/// What a read has shown: each place that it covered with the number of the write there, or nothing.
-pub type Shown = Vec<(Place, Option<i32>)>;
+/// The result of a read: each row that it covers with the number of the write that it shows, or
+/// `None`.
+pub type Shown = Vec<(RowKey, Option<i32>)>;
 
-/// The book of a table.
+/// The oracle of a table.
 #[derive(Debug, Default)]
 pub struct History {
-    rows: BTreeMap<Place, Row>,
+    rows: BTreeMap<RowKey, Row>,
     last: i32,
-    /// Writes acknowledged, failed, refused.
+    /// Writes that were acknowledged, that failed, and that were refused.
     pub counts: [u64; 3],
     /// Reads checked.
     pub reads: u64,
 }
 
 impl History {
-    /// All places.
-    pub fn places() -> impl Iterator<Item = Place> {
+    /// All rows of the table.
+    pub fn places() -> impl Iterator<Item = RowKey> {
         (0..PARTITIONS).flat_map(|pk| (STATIC..ROWS).map(move |ck| (pk, ck)))
     }
 
-    /// A write begins, now, in seconds of the wall clock: gives its number, which is the value that places are given.
-    pub fn begin(&mut self, places: &[(Place, Effect)], now: i64) -> i32 {
+    /// Begins a write at `now`, in seconds of the wall clock. Returns its number, which is also the
+    /// value it writes.
+    pub fn begin(&mut self, places: &[(RowKey, Effect)], now: i64) -> i32 {
         self.last += 1;
         for (place, effect) in places {
             let expires = match effect {
@@ -147,7 +155,7 @@ impl History {
         self.rows.values_mut().filter(move |row| row.writes.contains_key(&number))
     }
 
-    /// It was acknowledged: these majorities have it.
+    /// The write was acknowledged: these majorities have it.
     pub fn acknowledged(&mut self, number: i32, by: &[Majority]) {
         self.counts[0] += 1;
         for row in self.touched(number) {
@@ -156,12 +164,12 @@ impl History {
         }
     }
 
-    /// It failed, and may have been done.
+    /// A write failed. It may have been applied.
     pub fn failed(&mut self) {
         self.counts[1] += 1;
     }
 
-    /// It was refused before anybody was asked.
+    /// The write was refused before a replica was asked.
     pub fn refused(&mut self, number: i32) {
         self.counts[2] += 1;
         for row in self.touched(number) {
@@ -171,19 +179,22 @@ impl History {
         }
     }
 
-    /// A read begins that meets these majorities, now, in seconds of the wall clock.
+    /// The floors for a read of these majorities that begins at `now`, in seconds of the wall
+    /// clock.
     pub fn floors(&self, by: &[Majority], now: i64) -> Floors {
         Floors { rows: self.rows.iter().map(|(place, row)| (*place, row.floor(by))).collect(), began: now }
     }
 
-    /// What must be there once all is well: what was acknowledged at any level too.
+    /// The writes that every replica must have after the repair of all faults, including those
+    /// acknowledged at any lower level.
     pub fn promises(&self, now: i64) -> Floors {
         let promise = |row: &Row| row.floor(EVERY).max(row.promised);
         Floors { rows: self.rows.iter().map(|(place, row)| (*place, promise(row))).collect(), began: now }
     }
 
-    /// What a read has shown that ends now, having begun when the floors were these; later ones of the majorities that it met must show it
-    /// too. One that met none may be old, but somebody must have written what it shows.
+    /// Checks a read that ends now, with the floors of its beginning. Later reads from the same
+    /// majorities must show at least the same. A read from no majority may show an old value, but
+    /// never one that no client wrote.
     pub fn check(&mut self, shown: &Shown, floors: &Floors, by: &[Majority], now: i64) -> Result<(), String> {
         self.reads += 1;
         for (place, number) in shown {
@@ -197,8 +208,9 @@ impl History {
 }
 
 impl Row {
-    /// The least write that a reader of this knows, who read from one second to another; an error if there can be no such reader.
-    fn check(&self, place: Place, shown: Option<i32>, floor: i32, (began, ended): (i64, i64)) -> Result<i32, String> {
+    /// Checks one row of a read that ran from `began` to `ended`. Returns the least write that the
+    /// replicas of this read must have. An error if no replicas can have given this.
+    fn check(&self, place: RowKey, shown: Option<i32>, floor: i32, (began, ended): (i64, i64)) -> Result<i32, String> {
         let known = |number: i32| self.writes.get(&number).filter(|write| write.known == Known::Maybe);
         match shown {
             Some(number) if !known(number).is_some_and(|write| write.puts) => {
@@ -216,7 +228,8 @@ impl Row {
             }
             Some(number) => Ok(number),
             None => {
-                // Whoever sees nothing knows the floor itself, if that is a deletion or has expired, or one that is later.
+                // A read that shows nothing has met the floor, if that is a deletion or has
+                // expired, or else a later deletion.
                 let mut deletions = self.writes.range(floor..).filter(|(_, write)| write.may_be_empty(ended));
                 match deletions.next() {
                     _ if floor == 0 => Ok(0),
@@ -235,7 +248,7 @@ mod tests {
     use super::Effect::{Empty, Put, PutFor};
     use super::*;
 
-    const PLACE: Place = (1, 2);
+    const PLACE: RowKey = (1, 2);
     const ALL: &[Majority] = &[0];
 
     fn read(history: &mut History, floors: &Floors, shown: Option<i32>) -> Result<(), String> {
@@ -247,7 +260,7 @@ mod tests {
         let mut history = History::default();
         let (old, new) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
         let before = history.floors(ALL, 0);
-        assert_eq!(read(&mut history, &before, None), Ok(()), "nobody has been told of anything");
+        assert_eq!(read(&mut history, &before, None), Ok(()), "no write was acknowledged");
         history.acknowledged(new, ALL);
         assert_eq!(read(&mut history, &before, Some(old)), Ok(()), "it began before");
         let floors = history.floors(ALL, 0).of(Some(PLACE.0));
@@ -283,7 +296,7 @@ mod tests {
         assert_eq!(read(&mut history, &floors, Some(again)), Ok(()), "it may have been done");
         history.refused(again);
         assert!(read(&mut history, &floors, Some(again)).is_err(), "it was refused");
-        assert!(read(&mut history, &floors, Some(77)).is_err(), "nobody wrote it");
+        assert!(read(&mut history, &floors, Some(77)).is_err(), "it was never written");
     }
 
     #[test]

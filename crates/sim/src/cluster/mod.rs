@@ -1,10 +1,13 @@
-//! A whole cluster on the simulated machine: the real floors of every node, clients beside them, and everything that can go wrong.
+//! A simulated cluster: all layers of every node, clients on every shard, and faults.
 //!
-//! [`Simulation`] drives one: nodes find each other, clients work while the [`nemesis`] strikes, then all is mended and the checkers
-//! look at what is left. [`trials`] are the clusters and faults that there are. [`history`], [`counters`] and [`schema_book`] are what the clients were told; [`node`] is what runs on a node.
+//! [`Simulation`] drives a cluster. Nodes form it, clients work while the [`nemesis`] injects
+//! faults. Then all faults are repaired, and the checkers examine the contents. [`trials`] lists
+//! the kinds of clusters and faults. [`history`], [`counters`] and [`schema_oracle`] record what
+//! the clients were answered. [`node`] is what runs on a node.
 //!
-//! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read, `raft_safety` all the time, `acked_writes_survive`,
-//! `schema_agrees` and `replicas_converge` in the end.
+//! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read,
+//! `raft_safety` all the time, `acked_writes_survive`, `schema_agrees` and `replicas_converge` at
+//! the end.
 
 pub mod client;
 pub mod counters;
@@ -14,13 +17,13 @@ pub mod moves;
 pub mod nemesis;
 pub mod node;
 pub mod pages;
-pub mod schema_book;
+pub mod schema_oracle;
 pub mod shared;
 pub mod trials;
 pub mod truncations;
 pub mod workload;
 
-use nemesis::{Nemesis, Regime};
+use nemesis::{FaultProfile, Nemesis};
 use rt::sim::{Disk, Unsynced, World};
 use rt::time::Duration;
 use shared::{Command, Plan, Report, Shared};
@@ -29,37 +32,39 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 const PORT: u16 = 7000;
-/// A cluster without faults is formed, and its tables are made, within this time.
+/// Without faults, a cluster forms and makes its tables within this time.
 const FORMING: Duration = Duration::from_secs(60);
-/// Once all is well again, nodes are up and see each other within this time: the worst flapping asks for many answers in a row.
+/// After the repair of all faults, nodes are up and see each other within this time. The worst
+/// flapping requires many answers in a row.
 const CALM: Duration = Duration::from_secs(40);
-/// Connections that died unnoticed are given up within this time.
+/// Connections that broke silently are closed within this time.
 const SETTLED: Duration = Duration::from_secs(6);
-/// What was begun before all was mended has ended after this time: no request takes longer.
+/// Requests that began before the repair have ended after this time: no request takes longer.
 const ENDED: Duration = Duration::from_secs(12);
-/// What is begun while all is well ends within this time.
+/// Requests that begin without faults end within this time.
 const PROMPT: Duration = Duration::from_secs(2);
-/// What has a time to live is over after this time: copies are not looked at in the same second.
+/// All values with a TTL have expired after this time. The reports of copies are not made in the
+/// same second.
 const EXPIRED: Duration = Duration::from_secs(10);
-/// Hints are delivered within this time.
+/// Hints are replayed within this time.
 const HINTS: Duration = Duration::from_secs(25);
-/// How long nodes are given between two tries to deliver them.
+/// The pause between two requests to replay hints.
 const BETWEEN_TRIES: Duration = Duration::from_millis(500);
-/// How long a node may take over what the driver asks it.
+/// The longest that a node may take to answer a command of the driver.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Tablets that are on the move get to their ends within this time.
+/// All tablet moves end within this time.
 const ARRIVED: Duration = Duration::from_secs(60);
-/// A node that is to stop in order has this time.
+/// A node stops within this time after it is asked to.
 const STOPPING: Duration = Duration::from_secs(30);
 
-/// What a story came to.
+/// The result of a scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The hash of all that happened.
+    /// The hash of everything that happened in the world.
     pub trace: u64,
-    /// Writes that were acknowledged, failed, refused.
+    /// Writes that were acknowledged, that failed, and that were refused.
     pub writes: [u64; 3],
-    /// Reads that were judged.
+    /// Reads that were checked.
     pub reads: u64,
     /// Schema changes that were acknowledged.
     pub schema_changes: u64,
@@ -67,29 +72,29 @@ pub struct Outcome {
     pub truncations: u64,
     /// Tablets whose data was copied to another node.
     pub copied: u64,
-    /// Queries that came to their ends from page to page over all nodes.
+    /// Queries that were read to their end over clients of all nodes.
     pub queries: u64,
-    /// Their pages.
+    /// The pages of these queries.
     pub pages: u64,
 }
 
-/// One cluster's story.
+/// A simulated cluster and the state of its scenario.
 pub struct Simulation {
     /// The world.
     pub world: World,
-    /// What the clients know.
+    /// The state that nodes, clients and driver share.
     pub shared: Rc<Shared>,
-    /// Who disturbs.
+    /// The source of faults.
     pub nemesis: Nemesis,
     names: Vec<String>,
     stopping: Vec<(usize, Duration)>,
-    /// When all was mended.
+    /// When the last faults were repaired.
     mended: Duration,
 }
 
 impl Simulation {
-    /// A new cluster of as many nodes as the plan has; all begin at once.
-    pub fn new(seed: u64, plan: Plan, regime: Regime) -> Simulation {
+    /// A new cluster with the nodes of `plan`, which all start at once.
+    pub fn new(seed: u64, plan: Plan, profile: FaultProfile) -> Simulation {
         let mut world = World::new(seed);
         let names: Vec<String> = (0..plan.shards.len()).map(|n| format!("n{n}")).collect();
         let addresses = names.iter().map(|name| SocketAddr::new(world.lookup(name.as_str()), PORT)).collect();
@@ -106,25 +111,25 @@ impl Simulation {
             });
         }
         let datacenters = (0..names.len()).map(|node| shared.plan.datacenter(node)).collect();
-        let nemesis = Nemesis::new(regime, names.clone(), datacenters, disks);
+        let nemesis = Nemesis::new(profile, names.clone(), datacenters, disks);
         Simulation { world, shared, nemesis, names, stopping: Vec::new(), mended: Duration::ZERO }
     }
 
-    /// What its nodes and clients share.
+    /// The state that nodes, clients and driver share.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// What a loss of power leaves of what was not synced.
+    /// Sets what a power loss leaves of writes that were not synced.
     pub fn set_unsynced(&mut self, unsynced: Unsynced) {
         self.nemesis.disks().iter().for_each(|disk| disk.set_unsynced(unsynced));
     }
 
-    /// One millisecond.
+    /// Simulates one millisecond.
     fn step(&mut self) -> Result<(), String> {
         self.shared.set_seconds(self.world.elapsed().as_secs() as i64);
         self.world.step();
-        self.nemesis.go_on(&mut self.world);
+        self.nemesis.advance(&mut self.world);
         for node in std::mem::take(&mut self.nemesis.stopping) {
             let (name, state) = (&self.names[node], &self.shared.nodes[node]);
             if !self.world.is_running(name) || state.is_stopping() {
@@ -134,7 +139,7 @@ impl Simulation {
                 state.stop();
                 self.stopping.push((node, self.world.elapsed()));
             } else {
-                // As a process that is told to end before it was up: it leaves at once.
+                // A process that gets SIGTERM before it is up ends at once.
                 self.world.bounce(name);
             }
         }
@@ -165,7 +170,7 @@ impl Simulation {
         }
     }
 
-    /// Lets time pass.
+    /// Simulates so much time.
     pub fn run_for(&mut self, time: Duration) -> Result<(), String> {
         let until = self.world.elapsed() + time;
         while self.world.elapsed() < until {
@@ -174,7 +179,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Lets time pass until something is so, and says how long it took.
+    /// Simulates until `is_so` is true. Returns how long that took; an error after `limit`.
     fn run_until(
         &mut self,
         limit: Duration,
@@ -191,7 +196,7 @@ impl Simulation {
         Ok(self.world.elapsed() - began)
     }
 
-    /// Waits until all nodes are part of the cluster and have its tables; then clients begin to work.
+    /// Waits until all nodes are members and have the tables. Then clients begin to work.
     pub fn form(&mut self) -> Result<Duration, String> {
         let took = self.run_until(FORMING, "the nodes form a cluster and make its tables", |simulation| {
             simulation.shared.nodes.iter().all(|node| node.is_ready())
@@ -200,7 +205,7 @@ impl Simulation {
         Ok(took)
     }
 
-    /// Has the nemesis strike for this long, again and again.
+    /// Injects faults for so much time, with random pauses.
     pub fn disturb(&mut self, time: Duration) -> Result<(), String> {
         let until = self.world.elapsed() + time;
         while self.world.elapsed() < until {
@@ -211,7 +216,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Asks a node for something.
+    /// Sends a command to a node, and waits for its report.
     fn ask(&mut self, node: usize, command: Command) -> Result<Report, String> {
         self.shared.nodes[node].answer.take();
         self.shared.nodes[node].command.set(Some(command));
@@ -222,8 +227,8 @@ impl Simulation {
         answer.unwrap_or_else(|| Err("no answer".into())).map_err(|why| format!("node {node}, {command:?}: {why}"))
     }
 
-    /// All is mended, and clients rest after a while: then everything that was promised must be there. `hints_suffice`: no node has lost
-    /// anything that it knew, so replicas agree without anybody reading.
+    /// Repairs all faults, lets clients end their work, and checks all promises. `hints_suffice`:
+    /// no node has lost anything, so hints alone must make the replicas agree.
     pub fn judge(&mut self, hints_suffice: bool) -> Result<Outcome, String> {
         self.heal()?;
         let before = self.shared.history.borrow().counts[0];
@@ -263,18 +268,19 @@ impl Simulation {
         })
     }
 
-    /// Mends everything, and waits until all nodes see that.
+    /// Repairs all faults, and waits until all nodes see each other.
     fn heal(&mut self) -> Result<(), String> {
         self.nemesis.heal(&mut self.world);
         self.mended = self.world.elapsed();
-        // One that is still stopping is gone in a moment.
+        // A node that is stopping is still ready for a moment.
         let is_up = |node: &shared::NodeState| node.is_ready() && !node.is_stopping() && node.sees_all.get();
         let all = |simulation: &mut Simulation| simulation.shared.nodes.iter().all(is_up);
         self.run_until(CALM, "all nodes are up again, and see that all are", all)?;
         self.run_for(SETTLED)
     }
 
-    /// Clients rest, everything is mended, and hints alone must make all copies the same: nobody reads.
+    /// Stops the clients and repairs all faults. Then hints alone must make all copies equal,
+    /// without any read.
     pub fn converge(&mut self) -> Result<(), String> {
         self.shared.set_working(false);
         self.heal()?;
@@ -283,7 +289,7 @@ impl Simulation {
         self.compare()
     }
 
-    /// Clients begin nothing more, and whatever was begun ends.
+    /// Clients begin no more requests. Waits until those in progress have ended.
     fn rest(&mut self) -> Result<(), String> {
         self.shared.set_working(false);
         let ended = (self.mended + ENDED).saturating_sub(self.world.elapsed());
@@ -291,7 +297,7 @@ impl Simulation {
         self.run_for(ended.max(quiet))
     }
 
-    /// Has all nodes deliver their hints at once, until none is left.
+    /// Lets all nodes replay their hints at once, until none is left or [`HINTS`] is over.
     fn deliver_hints(&mut self) -> Result<(), String> {
         let until = self.world.elapsed() + HINTS;
         loop {
@@ -306,7 +312,7 @@ impl Simulation {
         }
     }
 
-    /// `schema_agrees` and `replicas_converge`.
+    /// The checkers `schema_agrees` and `replicas_converge`.
     fn compare(&mut self) -> Result<(), String> {
         let reports = (0..self.names.len()).map(|node| self.ask(node, Command::Report));
         let reports: Vec<Report> = reports.collect::<Result<_, _>>()?;
@@ -337,17 +343,19 @@ impl Simulation {
     }
 }
 
-/// What a statement may fail with although all is well: two change the same column at once.
+/// Whether a statement may fail with this error without any fault: two clients change the same
+/// column at once.
 fn is_excused(why: &str) -> bool {
     ["conflicts with an existing column", "was not found", "already exists", "Column x", "column x"]
         .iter()
         .any(|known| why.contains(known))
 }
 
-/// A whole story: the cluster forms, is disturbed for this long, and judged. The error says what is wrong, with what was done.
-pub fn story(seed: u64, plan: Plan, regime: Regime, time: Duration) -> Result<Outcome, String> {
-    let hints_suffice = nemesis::loses_nothing(regime);
-    told(seed, plan, regime, |simulation| {
+/// A complete scenario: the cluster forms, faults are injected for `time`, then all promises are
+/// checked. The error has the broken promise, the faults and the failed statements.
+pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) -> Result<Outcome, String> {
+    let hints_suffice = nemesis::loses_nothing(profile);
+    simulate(seed, plan, profile, |simulation| {
         simulation.form()?;
         simulation.run_for(Duration::from_millis(500))?;
         simulation.disturb(time)?;
@@ -355,9 +363,9 @@ pub fn story(seed: u64, plan: Plan, regime: Regime, time: Duration) -> Result<Ou
     })
 }
 
-/// As [`story`], but it is disturbed while the nodes search each other and join.
-pub fn rough_start(seed: u64, plan: Plan, regime: Regime, time: Duration) -> Result<Outcome, String> {
-    told(seed, plan, regime, |simulation| {
+/// As [`scenario`], but faults are injected while the nodes find each other and join.
+pub fn rough_start(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) -> Result<Outcome, String> {
+    simulate(seed, plan, profile, |simulation| {
         simulation.disturb(time)?;
         simulation.nemesis.heal(&mut simulation.world);
         simulation.form()?;
@@ -366,14 +374,14 @@ pub fn rough_start(seed: u64, plan: Plan, regime: Regime, time: Duration) -> Res
     })
 }
 
-fn told(
+fn simulate(
     seed: u64,
     plan: Plan,
-    regime: Regime,
-    tell: impl FnOnce(&mut Simulation) -> Result<Outcome, String>,
+    profile: FaultProfile,
+    run: impl FnOnce(&mut Simulation) -> Result<Outcome, String>,
 ) -> Result<Outcome, String> {
-    let mut simulation = Simulation::new(seed, plan, regime);
-    tell(&mut simulation).map_err(|why| {
+    let mut simulation = Simulation::new(seed, plan, profile);
+    run(&mut simulation).map_err(|why| {
         let Simulation { world, nemesis, shared, .. } = &simulation;
         format!(
             "seed {seed} at {} ms: {why}\nfaults: {:?}\nfailed statements: {:?}",

@@ -1,5 +1,5 @@
-//! Tablets that move between nodes while all else goes on. The copy is a simulated one: the copy that leaves is asked for all it has, and
-//! what is pending is given it as writes, over the same network as everything.
+//! Tablets that move between nodes while clients work. The copy is simulated: it reads all data of
+//! the leaving replica and writes it to the pending one, over the simulated network.
 
 use super::shared::{Canary, Plan, Shared};
 use super::workload::any;
@@ -23,9 +23,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// How long a node may take over a step of a copy.
+/// The longest time that one request of a copy may take.
 const STEP: Duration = Duration::from_secs(3);
-/// Tables whose tablets move; the last one is there only where queries go from page to page over all nodes.
+/// Tables whose tablets move. The last one exists only where `Plan::paging` is set.
 const TABLES: [&str; 3] = ["t", "n", "p"];
 
 /// Copies a tablet.
@@ -48,7 +48,7 @@ async fn copy(what: &StreamTask) -> Result<(), String> {
     let metadata = rt::shard::service::<MetadataService>().current();
     let table = metadata.table_by_id(what.table).ok_or("the table is gone")?;
     let moving = table.tablets.transition(what.tablet).ok_or("the tablet does not move any more")?;
-    // With another one's data a majority could lose what it has.
+    // Data of another replica could lack writes, and a majority would lose them.
     let leaving = what.from.iter().find(|replica| !moving.new_replicas.contains(replica));
     let leaving = *leaving.ok_or("no copy leaves")?;
     let schema = &table.schema;
@@ -87,7 +87,7 @@ async fn copy(what: &StreamTask) -> Result<(), String> {
     Ok(())
 }
 
-/// A mutation for each partition.
+/// One mutation for each partition.
 fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
     let (mut all, mut own, mut open) = (Vec::new(), None::<MutationBuilder>, None);
     for fragment in fragments {
@@ -138,22 +138,23 @@ async fn ask(to: TabletReplica, request: Request, metadata_number: u64) -> Resul
     response.result.map_err(|error| error.to_string())
 }
 
-/// Tablets can be copied from now on. On shard 0.
+/// Makes copying of tablets possible. Runs on shard 0.
 pub fn serve(shared: &Rc<Shared>) {
     rt::shard::install(Rc::new(Streaming(Rc::new(ByWrites(shared.clone())))));
 }
 
-/// No more. On shard 0.
+/// Ends it. Runs on shard 0.
 pub fn stop() {
     rt::shard::uninstall::<Streaming>();
 }
 
-/// Whether a tablet is on the move, as far as this node knows.
+/// Whether a tablet is moving, as far as this node knows.
 pub fn is_moving() -> bool {
     rt::shard::service::<MetadataService>().current().transitions().next().is_some()
 }
 
-/// Has tablets move, and some of them go back, while clients work and until the node is to stop. On shard 0.
+/// Moves tablets, and aborts some moves, while clients work and until the node stops. Runs on shard
+/// 0.
 pub async fn run(shared: Rc<Shared>, node: usize) {
     loop {
         rt::time::sleep(Duration::from_millis(100 + rt::random::below(2000))).await;
@@ -168,7 +169,8 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
     }
 }
 
-/// Others may have begun to move it meanwhile: what is refused does no harm.
+/// Begins to move a random tablet. Another node may have begun to move it; a refused change does no
+/// harm.
 async fn begin_one(plan: &Plan) -> Result<(), String> {
     let metadata = rt::shard::service::<MetadataService>().current();
     let tables = if plan.paging { &TABLES[..] } else { &TABLES[..2] };

@@ -1,56 +1,59 @@
-//! What goes wrong in a simulated cluster, chosen by the world's seed out of a regime: a list of faults with weights.
+//! The faults of a simulated cluster. The world's seed chooses them from a fault profile, a list of
+//! faults with weights.
 
 use rand::Rng;
 use rt::sim::{Disk, Latency, World};
 use rt::time::Duration;
 use std::ops::Range;
 
-/// Something that goes wrong, or is mended.
+/// A fault, or the repair of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Two nodes do not reach each other.
+    /// Two nodes cannot reach each other.
     Cut,
-    /// One does not reach another, which reaches it.
+    /// One node cannot reach another, which can reach it.
     CutOneWay,
     /// A node is cut off from all others.
     Isolate,
-    /// The network between a node and the others comes and goes for some seconds.
+    /// The network between a node and the others fails and returns again and again, for some
+    /// seconds.
     Flap,
-    /// Connections of a node end for some seconds, each in the middle of what goes over it, in one direction or the other.
+    /// Connections of a node break for some seconds, each in the middle of a message, in one
+    /// direction or the other.
     Snip,
-    /// Messages between two nodes are kept back, and all come later.
+    /// Messages between two nodes are held back, and delivered together later.
     Hold,
-    /// Messages between two nodes take long.
+    /// Messages between two nodes are slow.
     SlowLink,
-    /// Datacenters do not reach each other.
+    /// Datacenters cannot reach each other.
     CutDatacenters,
     /// A node's disk is slow.
     SlowDisk,
-    /// A node's disk has room for little more, until it is mended.
+    /// A node's disk has little free space, until a repair.
     FullDisk,
     /// A node's clock jumps, by up to an hour in either direction.
     WrongClock,
-    /// A node stands still for a while, as when its machine is paused.
+    /// A node is paused for a while, like a machine that is suspended.
     StandStill,
-    /// A process is killed: what it wrote stays.
+    /// A process is killed. Its writes to files stay.
     Kill,
-    /// A node's power fails, and others see their connections end.
+    /// A node's power fails. Its peers see their connections end.
     PowerLoss,
-    /// A node's power fails, and others see nothing.
+    /// A node's power fails. Its peers see nothing.
     SilentPowerLoss,
-    /// A node stops in order and starts again.
+    /// A node stops and starts again.
     Restart,
-    /// All of the network is well again, and all disks are fast and have room.
+    /// The network and all disks are repaired, and full disks get space.
     Mend,
     /// All nodes that are down start.
     Start,
 }
 
-/// Faults and how often they come.
-pub type Regime = &'static [(Fault, u32)];
+/// Faults with their weights: how often each comes.
+pub type FaultProfile = &'static [(Fault, u32)];
 
-/// Only the network, the clocks and the pace of nodes: nothing that any node knows is ever lost.
-pub const NETWORK: Regime = &[
+/// Faults of the network, the clocks and the pace of nodes. No node loses data.
+pub const NETWORK: FaultProfile = &[
     (Fault::Cut, 3),
     (Fault::CutOneWay, 2),
     (Fault::Isolate, 2),
@@ -62,9 +65,9 @@ pub const NETWORK: Regime = &[
     (Fault::Mend, 6),
 ];
 
-/// Connections that end at any byte: requests that arrive in part, answers that are lost after what was asked was done. Nodes stay, and so does
-/// all they know.
-pub const CUTS: Regime = &[
+/// Connections that break at any byte: requests arrive in part, and answers are lost after the
+/// request was executed. Nodes stay up and lose nothing.
+pub const CUTS: FaultProfile = &[
     (Fault::Snip, 6),
     (Fault::SlowLink, 1),
     (Fault::Hold, 1),
@@ -73,14 +76,14 @@ pub const CUTS: Regime = &[
     (Fault::Mend, 2),
 ];
 
-/// Whether no node loses anything that it knew: hints alone make copies the same then.
-pub fn loses_nothing(regime: Regime) -> bool {
+/// Whether no node loses data under this profile. Then hints alone make the replicas equal.
+pub fn loses_nothing(profile: FaultProfile) -> bool {
     use Fault::{FullDisk, Kill, PowerLoss, Restart, SilentPowerLoss};
-    regime.iter().all(|(fault, _)| !matches!(fault, FullDisk | Kill | PowerLoss | Restart | SilentPowerLoss))
+    profile.iter().all(|(fault, _)| !matches!(fault, FullDisk | Kill | PowerLoss | Restart | SilentPowerLoss))
 }
 
-/// Processes die and start, disks are slow, and the network fails too. Nothing that was written is lost.
-pub const DEATHS: Regime = &[
+/// Processes die and start, disks are slow, and the network fails. Data written to files is kept.
+pub const DEATHS: FaultProfile = &[
     (Fault::Cut, 1),
     (Fault::CutOneWay, 1),
     (Fault::Isolate, 1),
@@ -94,8 +97,9 @@ pub const DEATHS: Regime = &[
     (Fault::Mend, 4),
 ];
 
-/// As [`DEATHS`], and nodes lose their power with all that was not synced: only batch mode stands this.
-pub const POWER: Regime = &[
+/// As [`DEATHS`], with power losses, which lose all data that was not synced. Only batch mode
+/// survives this.
+pub const POWER: FaultProfile = &[
     (Fault::Cut, 1),
     (Fault::CutOneWay, 1),
     (Fault::Isolate, 1),
@@ -112,8 +116,8 @@ pub const POWER: Regime = &[
     (Fault::Mend, 4),
 ];
 
-/// The disks of nodes that run are full for a while.
-pub const FULL: Regime = &[
+/// The disks of running nodes become full for a while.
+pub const FULL: FaultProfile = &[
     (Fault::FullDisk, 5),
     (Fault::Cut, 1),
     (Fault::Isolate, 1),
@@ -123,8 +127,8 @@ pub const FULL: Regime = &[
     (Fault::Mend, 3),
 ];
 
-/// As [`DEATHS`], with clocks that are right: for what depends on the time.
-pub const EXPIRY: Regime = &[
+/// As [`DEATHS`], with clocks that are right: for data with a TTL.
+pub const EXPIRY: FaultProfile = &[
     (Fault::Cut, 2),
     (Fault::CutOneWay, 1),
     (Fault::Isolate, 1),
@@ -137,8 +141,8 @@ pub const EXPIRY: Regime = &[
     (Fault::Mend, 4),
 ];
 
-/// Two datacenters that lose each other, and nodes that die.
-pub const DATACENTERS: Regime = &[
+/// Two datacenters lose their connection, and nodes die.
+pub const DATACENTERS: FaultProfile = &[
     (Fault::CutDatacenters, 4),
     (Fault::Cut, 1),
     (Fault::Isolate, 1),
@@ -149,8 +153,8 @@ pub const DATACENTERS: Regime = &[
     (Fault::Mend, 5),
 ];
 
-/// Long times of peace, in which what needs all nodes can be done.
-pub const PEACE: Regime = &[
+/// Few faults and long pauses, in which steps that need all nodes succeed.
+pub const PEACE: FaultProfile = &[
     (Fault::Cut, 1),
     (Fault::SlowLink, 1),
     (Fault::SlowDisk, 1),
@@ -161,27 +165,28 @@ pub const PEACE: Regime = &[
 
 /// The longest time that a message takes on a slow link.
 const SLOW: Duration = Duration::from_millis(900);
-/// On any other.
+/// The longest time on any other link.
 const USUAL: Duration = Duration::from_millis(10);
-/// How long a network comes and goes.
+/// How long the network of a node flaps.
 const FLAPPING: Duration = Duration::from_secs(4);
-/// How long connections of a node end again and again.
+/// How long connections of a node break again and again.
 const SNIPPING: Duration = Duration::from_secs(2);
-/// A connection ends before it has carried so many bytes more.
+/// A connection breaks before it has carried so many more bytes.
 const SNIPPED_WITHIN: u64 = 3000;
-/// What is left of a disk that becomes full, in bytes, at most.
+/// The free space of a disk that becomes full is below this, in bytes.
 const LEFT: u64 = 200_000;
 /// The size of a disk that is not full, in bytes.
 const ROOMY: u64 = 1 << 40;
-/// Clocks are wrong by less than this, in microseconds.
+/// The error of a wrong clock is below this, in microseconds.
 const WRONG: i64 = 3_600_000_000;
-/// How long nodes stand still, in milliseconds: from what nobody notices to more than any request or connection lives for.
+/// How long a node is paused, in milliseconds: from unnoticeable to longer than any request or
+/// connection lasts.
 const STILL: Range<u64> = 100..7000;
 
 struct Flapping {
     node: usize,
     until: Duration,
-    /// When it changes next, and to what.
+    /// The time of the next change.
     next: Duration,
     whole: bool,
 }
@@ -192,29 +197,30 @@ struct Snipping {
     next: Duration,
 }
 
-/// Who does it.
+/// The source of faults.
 pub struct Nemesis {
-    regime: Regime,
+    profile: FaultProfile,
     names: Vec<String>,
-    /// The datacenter of each.
+    /// The datacenter of each node.
     datacenters: Vec<usize>,
     disks: Vec<Disk>,
     flapping: Option<Flapping>,
     snipping: Option<Snipping>,
-    /// Nodes that are to stop in order.
+    /// Nodes that must stop. The driver asks them to.
     pub stopping: Vec<usize>,
-    /// Nodes whose disks become full, if they serve: one that cannot start breaks no promise.
+    /// Nodes whose disks become full if the nodes are up. A node that cannot start breaks no
+    /// promise.
     pub filling: Vec<usize>,
-    /// What was done, with the time in milliseconds.
+    /// The faults so far, each with its time in milliseconds and its node.
     pub done: Vec<(u128, Fault, usize)>,
 }
 
 impl Nemesis {
-    /// For these nodes.
-    pub fn new(regime: Regime, names: Vec<String>, datacenters: Vec<usize>, disks: Vec<Disk>) -> Nemesis {
+    /// A nemesis for these nodes.
+    pub fn new(profile: FaultProfile, names: Vec<String>, datacenters: Vec<usize>, disks: Vec<Disk>) -> Nemesis {
         let (stopping, filling) = (Vec::new(), Vec::new());
         Nemesis {
-            regime,
+            profile,
             names,
             datacenters,
             disks,
@@ -243,7 +249,7 @@ impl Nemesis {
         }
     }
 
-    /// A node's disk has room for little more.
+    /// Leaves little free space on the disk of a node.
     pub fn fill(&self, world: &mut World, node: usize) {
         self.disks[node].set_free(world.rng().gen_range(0..LEFT));
     }
@@ -256,11 +262,11 @@ impl Nemesis {
         self.others(node).for_each(|other| world.repair(&self.names[node], other));
     }
 
-    /// Does one thing.
+    /// Injects one random fault of the profile.
     pub fn strike(&mut self, world: &mut World) {
-        let total: u32 = self.regime.iter().map(|(_, weight)| weight).sum();
+        let total: u32 = self.profile.iter().map(|(_, weight)| weight).sum();
         let mut choice = world.rng().gen_range(0..total);
-        let fault = self.regime.iter().find(|(_, weight)| {
+        let fault = self.profile.iter().find(|(_, weight)| {
             let hit = choice < *weight;
             choice = choice.saturating_sub(*weight);
             hit
@@ -272,7 +278,7 @@ impl Nemesis {
         self.inflict(world, *fault, node, other);
     }
 
-    /// Has one fault befall a node, or what is between two.
+    /// Injects a fault into a node, or between two nodes.
     pub fn inflict(&mut self, world: &mut World, fault: Fault, node: usize, other: usize) {
         let (own, far) = (self.names[node].clone(), self.names[other].clone());
         self.done.push((world.elapsed().as_millis(), fault, node));
@@ -316,8 +322,8 @@ impl Nemesis {
         }
     }
 
-    /// To be called often: what takes time goes on.
-    pub fn go_on(&mut self, world: &mut World) {
+    /// Continues faults that take time. The driver calls it every millisecond.
+    pub fn advance(&mut self, world: &mut World) {
         self.flap(world);
         self.snip(world);
     }
@@ -380,9 +386,9 @@ impl Nemesis {
         }
     }
 
-    /// All is well from now on; clocks are right.
+    /// Repairs all faults and clocks, and starts all nodes.
     pub fn heal(&mut self, world: &mut World) {
-        // Who has not begun to stop need not.
+        // A node that has not begun to stop need not.
         self.stopping.clear();
         self.mend(world);
         self.start(world);

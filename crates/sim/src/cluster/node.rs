@@ -1,4 +1,5 @@
-//! A node of a simulated cluster: the real floors on every shard, clients beside them, and what the driver asks of it.
+//! A node of a simulated cluster: all layers on every shard, clients beside them, and commands of
+//! the driver.
 
 use super::client::{self, Failed, counter, execute};
 use super::emptied;
@@ -30,9 +31,9 @@ use std::rc::Rc;
 const MEMORY: usize = 8 << 20;
 /// Tablets of each table.
 const TABLETS: u32 = 4;
-/// How often a node looks for what it is asked.
+/// The interval at which a node looks for commands.
 const LOOK: Duration = Duration::from_millis(10);
-/// Tables that come and go, at most at a time.
+/// The largest number of tables that are created and dropped by the clients, at a time.
 const MOST_TABLES: usize = 5;
 
 /// The data directory of every node, each on its own disk.
@@ -59,7 +60,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
             shared.nodes[node].voted.set(votes());
             lead(&shared, node).await;
             moves::stop();
-            // What the disk refused to take is judged by what comes back.
+            // A failed stop is not an error here. The next start shows what is on the disk.
             let _ = stack::stop().await;
             drop(stack);
         }
@@ -67,7 +68,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
     shared.nodes[node].over.set(true);
 }
 
-/// Whether this node votes on metadata.
+/// Whether this node is a voter of the Raft group.
 fn votes() -> bool {
     let service = rt::shard::service::<MetadataService>();
     service.group().is_some_and(|group| group.voters().contains(&service.info().host_id))
@@ -77,7 +78,8 @@ fn spawn_clients(shared: &Rc<Shared>, node: usize) -> Vec<rt::task::Task<()>> {
     (0..shared.plan.clients).map(|_| rt::task::spawn(client::run(shared.clone(), node))).collect()
 }
 
-/// Shard 0, once the floors are there: makes the tables, works, and does what the driver asks for, until it is to stop.
+/// Runs on shard 0 after the start: makes the tables, starts clients and maintenance, and executes
+/// commands of the driver, until the node must stop.
 async fn lead(shared: &Rc<Shared>, node: usize) {
     rt::task::spawn(watch(shared.clone(), node)).detach();
     moves::serve(shared);
@@ -103,14 +105,15 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         }
     }
     for task in clients.into_iter().chain([made, changes, chores, moves]) {
-        // A statement may wait for a majority for a minute: clients do not hold a server up for longer than it is patient.
+        // A statement may wait a minute for a majority. Clients do not delay a stop for longer than
+        // the server waits.
         if rt::time::timeout(Duration::from_secs(10), task).await.is_err() {
-            shared.tell(|| format!("node {node} stops without having answered everybody"));
+            shared.tell(|| format!("node {node} stops before all statements were answered"));
         }
     }
 }
 
-/// Notes whether this node takes the others to be up, and tells whoever follows the story of changes.
+/// Records whether this node sees all others up, and prints changes.
 fn look_at_others(shared: &Shared, node: usize, seen: &mut Option<Vec<NodeStatus>>) {
     let liveness = rt::shard::service::<Internode>().liveness();
     let now: Vec<NodeStatus> = liveness.nodes.values().map(|other| other.status).collect();
@@ -125,7 +128,8 @@ fn look_at_others(shared: &Shared, node: usize, seen: &mut Option<Vec<NodeStatus
     }
 }
 
-/// As the server does: a log that fails ends the node. Here nothing is broken on purpose, so it must not.
+/// Watches the logs. A log that fails ends the node, as in the server. No fault here breaks a log,
+/// so none may fail.
 async fn watch(shared: Rc<Shared>, node: usize) {
     let group = rt::shard::service::<MetadataService>().group().cloned();
     if let Some(group) = group {
@@ -142,9 +146,9 @@ async fn watch(shared: Rc<Shared>, node: usize) {
     shared.broken(format!("the log of node {node} has failed: {why:?}"));
 }
 
-/// Makes keyspace and tables; other nodes do the same at the same time. Only then do clients come.
+/// Makes the keyspace and the tables. Other nodes do the same at once. Clients start afterwards.
 async fn make_tables(shared: Rc<Shared>, node: usize) {
-    // As operators do: tables are placed on the nodes that there are.
+    // Waits for all nodes, as operators do, because tables are placed on the nodes that exist.
     while rt::shard::service::<MetadataService>().current().topology.owners().count() < shared.nodes.len() {
         rt::time::sleep(LOOK).await;
         if shared.nodes[node].is_stopping() {
@@ -163,7 +167,7 @@ async fn make_tables(shared: Rc<Shared>, node: usize) {
     shared.nodes[node].set_ready();
 }
 
-/// Has tables and columns come and go.
+/// Creates and drops tables and columns.
 async fn change_schema(shared: Rc<Shared>, node: usize) {
     loop {
         rt::time::sleep(Duration::from_millis(200 + rt::random::below(3000))).await;
@@ -200,7 +204,7 @@ async fn make_table(shared: &Shared) -> Result<(), Failed> {
     let name = shared.schema.borrow_mut().begin_create();
     change(&format!("CREATE TABLE c.{name} (k int PRIMARY KEY, v int)")).await?;
     shared.schema.borrow_mut().created(&name);
-    // It is there for whoever made it, and on the nodes that answer.
+    // The table exists for the client that created it, and on the nodes that answer.
     if let Err(Failed::Unknown(why)) = change(&format!("INSERT INTO c.{name} (k, v) VALUES (1, 1)")).await
         && why.contains("unconfigured")
         && shared.schema.borrow().is_there(&name)
@@ -210,7 +214,7 @@ async fn make_table(shared: &Shared) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Flushes and compacts now and then.
+/// Flushes and compacts at random times.
 async fn maintain(shared: Rc<Shared>, node: usize) {
     while !shared.nodes[node].is_stopping() {
         rt::time::sleep(Duration::from_millis(500 + rt::random::below(4000))).await;
@@ -219,7 +223,7 @@ async fn maintain(shared: Rc<Shared>, node: usize) {
                 let mut tables = engine.tables();
                 tables.sort();
                 for table in tables {
-                    // It may be dropped by now.
+                    // The table may be dropped by now.
                     let _ = engine.compact_major(table).await;
                 }
             })
@@ -242,7 +246,7 @@ async fn on_engines<Fut: Future<Output = ()> + 'static>(work: impl Fn(Rc<Engine>
     .await;
 }
 
-/// The canary: hints that keep nothing.
+/// [`Canary::NoHints`]: hints that keep nothing.
 async fn forget_hints() {
     let shards = rt::shard::count() as u16;
     rt::shard::call_all(move || async move {
@@ -262,7 +266,8 @@ async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
     }
 }
 
-/// Has all shards deliver their hints; for how many nodes each has some left.
+/// Lets all shards replay their hints. Returns for how many nodes hints are left, summed over the
+/// shards.
 async fn deliver_hints() -> usize {
     let left = rt::shard::call_all(|| async {
         let coordinator = rt::shard::service::<Coordinator>();
@@ -272,7 +277,7 @@ async fn deliver_hints() -> usize {
     left.await.into_iter().sum()
 }
 
-/// Reads everything, and whether all that was promised is there.
+/// Reads everything, and checks that all promised writes are there.
 async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String> {
     let began = rt::time::wall_seconds();
     let (promises, by) = match level {
@@ -300,14 +305,15 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
     if shared.plan.paging {
         pages::read_all(level).await?;
     }
-    // Of the tables that come and go nothing is promised, but copies agree once they were read.
+    // Nothing is promised for the tables that clients create and drop, but their copies agree after
+    // a read.
     for name in coming_and_going() {
         execute(&format!("SELECT k, v FROM c.{name}"), level, 10).await.map_err(Failed::why)?;
     }
     Ok(Report::default())
 }
 
-/// The tables that come and go, as this node knows them.
+/// The tables that clients create and drop, as this node knows them.
 fn coming_and_going() -> Vec<String> {
     let metadata = rt::shard::service::<MetadataService>().current();
     let own = metadata.tables().filter(|table| table.schema.keyspace == "c" && table.schema.name.starts_with('u'));
@@ -316,7 +322,7 @@ fn coming_and_going() -> Vec<String> {
     names
 }
 
-/// What this node has and knows.
+/// The metadata, tables and rows of this node.
 async fn report() -> Result<Report, String> {
     let shards = rt::shard::call_all(|| async {
         let service = rt::shard::service::<MetadataService>();
@@ -343,7 +349,7 @@ async fn report() -> Result<Report, String> {
     Ok(report)
 }
 
-/// The rows that this replica has of a tablet, each value with the time at which it was written.
+/// The rows of a tablet on this replica, each value with its timestamp.
 async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u8>, String> {
     let mut columns = Vec::new();
     let (mut keys, mut clustering) = (0, 0);
@@ -387,7 +393,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         deadline: Deadline::after(Duration::from_secs(10)),
         cancel: Cancel::new(),
         trace: None,
-        // It is to be found out what is there, whatever routes to it now.
+        // Reads what is stored, whatever the metadata routes here now.
         metadata_number: u64::MAX,
         large_data: None,
     };

@@ -1,8 +1,11 @@
-//! `pages_are_exact`: queries that go from page to page over clients of all nodes, beside writes and whatever befalls the cluster.
+//! The checker `pages_are_exact`: queries that are paged over clients of all nodes, beside writes
+//! and faults.
 //!
-//! A table has rows that are written once and stay, and others that come and go. Whichever client finds time begins a query or reads the next
-//! page of one that another client, of any node, has left: with the state that the last page gave out. A page that fails is asked for again
-//! with the same state, by somebody else. In the end of a query each row that stayed was seen exactly once, and all that was seen came in order.
+//! A table has rows that are written once and stay, and rows that are written and deleted. Any
+//! client with time begins a query, or reads the next page of one. A client of another node may
+//! have read the pages before and left the paging state. If a page fails, another client requests
+//! it again with the same state. At the end of a query, each row that stays was seen exactly once,
+//! and all rows came in order.
 
 use super::client::Failed;
 use super::shared::Shared;
@@ -17,52 +20,52 @@ use std::collections::BTreeSet;
 /// The statement that makes the table.
 pub const TABLE: &str =
     "CREATE TABLE IF NOT EXISTS c.p (pk int, ck int, v int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '10ms'";
-/// Its partitions.
+/// Its number of partitions.
 const PARTITIONS: i32 = 3;
-/// Rows of each: those of even numbers stay.
+/// The rows of each partition. Those with even numbers stay.
 const ROWS: i32 = 40;
-/// Queries that are under way at a time, at most.
+/// The largest number of queries in progress.
 const MOST_QUERIES: usize = 6;
-/// A page has at most so many rows.
+/// The largest number of rows of a page.
 const LARGEST_PAGE: i32 = 9;
 
-/// Pages end on tombstones as well, which replicas do not have in common.
+/// Limits by which pages also end at tombstones, which differ between replicas.
 pub fn limits() -> PageLimits {
     PageLimits { tombstones: 4, tombstones_are_set: true, ..PageLimits::default() }
 }
 
-/// A row's place.
-type Place = (i32, i32);
+/// The partition key and the clustering key of a row.
+type RowKey = (i32, i32);
 
-/// What is known of the table, and the queries under way that no client has at hand.
+/// The rows that stay, and the queries in progress that no client is reading.
 #[derive(Default)]
 pub struct Pages {
-    stay: BTreeSet<Place>,
+    stay: BTreeSet<RowKey>,
     waiting: Vec<Reading>,
-    /// Queries that have come to their ends.
+    /// Queries that were read to their end.
     pub done: u64,
-    /// Pages that were read for them.
+    /// Pages of all queries.
     pub pages: u64,
 }
 
-/// A query under way.
+/// A query in progress.
 #[derive(Clone, Debug)]
 struct Reading {
-    /// Of one partition; none: of all.
+    /// The partition; `None`: all partitions.
     pk: Option<i32>,
-    /// Against the table's order.
+    /// Whether it reads in descending order.
     backward: bool,
     size: i32,
-    /// The rows that were there for good when it began.
-    stay: BTreeSet<Place>,
-    seen: Vec<Place>,
+    /// The rows that were written to stay when it began.
+    stay: BTreeSet<RowKey>,
+    seen: Vec<RowKey>,
     state: Option<Bytes>,
 }
 
 impl Reading {
-    fn any(stay: &BTreeSet<Place>) -> Reading {
+    fn any(stay: &BTreeSet<RowKey>) -> Reading {
         let pk = (any(2) == 0).then(|| any(PARTITIONS));
-        let inside = |place: &&Place| pk.is_none_or(|pk| pk == place.0);
+        let inside = |place: &&RowKey| pk.is_none_or(|pk| pk == place.0);
         Reading {
             pk,
             backward: pk.is_some() && any(2) == 0,
@@ -79,13 +82,13 @@ impl Reading {
         format!("SELECT pk, ck FROM c.p{filter}")
     }
 
-    /// Takes in the rows of a page: each behind the one before.
-    fn see(&mut self, rows: &[Place]) -> Result<(), String> {
+    /// Adds the rows of a page. Each must come after the one before.
+    fn see(&mut self, rows: &[RowKey]) -> Result<(), String> {
         for row in rows {
             if let Some(last) = self.seen.last() {
                 let is_behind = match last.0 == row.0 {
                     true => (last.1 < row.1) != self.backward && last.1 != row.1,
-                    // A partition comes in one piece.
+                    // The rows of a partition come together.
                     false => self.pk.is_none() && self.seen.iter().all(|seen| seen.0 != row.0),
                 };
                 if !is_behind {
@@ -97,9 +100,9 @@ impl Reading {
         Ok(())
     }
 
-    /// Whether all is there, when it has ended.
+    /// Whether all rows that stay were seen. Called at the end.
     fn check(&self) -> Result<(), String> {
-        let seen: BTreeSet<Place> = self.seen.iter().copied().collect();
+        let seen: BTreeSet<RowKey> = self.seen.iter().copied().collect();
         match self.stay.difference(&seen).next() {
             Some(missing) => Err(format!("row {missing:?} is missing")),
             None => Ok(()),
@@ -171,7 +174,7 @@ async fn read(shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads all of the table at a level, so that those who answer have the same.
+/// Reads the whole table at a level, so that read repair makes the replicas equal.
 pub async fn read_all(level: Consistency) -> Result<(), String> {
     let mut state = None;
     loop {
@@ -183,13 +186,13 @@ pub async fn read_all(level: Consistency) -> Result<(), String> {
     }
 }
 
-/// Executes a statement on this shard; the rows' places, and how it goes on.
+/// Executes a statement on this shard. Returns the keys of the rows, and the paging state.
 async fn execute(
     text: &str,
     consistency: Consistency,
     paging_state: Option<Bytes>,
     size: i32,
-) -> Result<(Vec<Place>, Option<Bytes>), String> {
+) -> Result<(Vec<RowKey>, Option<Bytes>), String> {
     let params = QueryParams { page_size: Some(size), consistency, paging_state, ..QueryParams::default() };
     let client = client();
     let Some(processor) = rt::shard::try_service::<Processor>() else {
@@ -197,7 +200,7 @@ async fn execute(
     };
     let answer = processor.query(&client, text, &params).await.map_err(|error| format!("{text}: {error}"))?;
     let AnswerKind::Rows(rows) = answer.kind else { return Ok((Vec::new(), None)) };
-    let place = |row: &super::client::Row| -> Result<Place, String> {
+    let place = |row: &super::client::Row| -> Result<RowKey, String> {
         let value = |name: &str| row.get(name).ok_or_else(|| format!("{text}: a row without {name}"));
         Ok((int(value("pk")?)?, int(value("ck")?)?))
     };
@@ -209,13 +212,13 @@ async fn execute(
 mod tests {
     use super::*;
 
-    fn reading(pk: Option<i32>, backward: bool, stay: &[Place]) -> Reading {
+    fn reading(pk: Option<i32>, backward: bool, stay: &[RowKey]) -> Reading {
         Reading { pk, backward, size: 1, stay: stay.iter().copied().collect(), seen: Vec::new(), state: None }
     }
 
     #[test]
     fn what_comes_twice_or_out_of_order_or_not_at_all_is_found() {
-        let see = |mut reading: Reading, pages: &[&[Place]]| {
+        let see = |mut reading: Reading, pages: &[&[RowKey]]| {
             pages.iter().try_for_each(|rows| reading.see(rows)).and_then(|()| reading.check())
         };
         let one = |backward| reading(Some(1), backward, &[(1, 2), (1, 4)]);

@@ -1,9 +1,10 @@
-//! What the nodes, their clients and the driver of a simulated cluster share: the test's memory, not the nodes'.
+//! The state that the nodes, their clients and the driver of a simulated cluster share. It is part
+//! of the test: no fault of a node loses it.
 
 use super::counters::Counters;
 use super::history::History;
 use super::pages::Pages;
-use super::schema_book::SchemaBook;
+use super::schema_oracle::SchemaOracle;
 use super::truncations::Truncations;
 use cql::api::Consistency;
 use engine::commitlog::SyncMode;
@@ -14,34 +15,34 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// A mistake on purpose, which the checkers must find.
+/// A deliberate mistake, which the checkers must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Canary {
-    /// None.
+    /// No mistake.
     #[default]
     None,
-    /// A write at QUORUM is acknowledged by one replica.
+    /// A write at QUORUM is acknowledged after one replica.
     WritesAtOne,
     /// A read at QUORUM asks one replica.
     ReadsAtOne,
-    /// What a node that is down misses is not kept for it.
+    /// No hints are kept for a node that is down.
     NoHints,
-    /// What is acknowledged in batch mode is not on the disk yet.
+    /// A write is acknowledged in batch mode before it is on the disk.
     LazyLog,
-    /// A write at EACH_QUORUM is acknowledged by one datacenter.
+    /// A write at EACH_QUORUM is acknowledged after one datacenter.
     OneDatacenter,
-    /// What has a time to live is written without.
+    /// Values that should have a TTL are written without.
     NoExpiry,
-    /// A TRUNCATE is acknowledged and not done.
+    /// A TRUNCATE is acknowledged and not executed.
     NoTruncate,
     /// A tablet moves without its data.
     NoCopy,
-    /// What was not acknowledged of counters is counted again, as if it had not been done.
+    /// A counter update that failed is sent again, as if it had not been applied.
     CountsAgain,
 }
 
 impl Canary {
-    /// The level at which a write is carried out that is booked at `level`.
+    /// The level of a write that the oracle records at `level`.
     pub fn write_level(self, level: Consistency) -> Consistency {
         match (self, level) {
             (Canary::WritesAtOne, _) => Consistency::One,
@@ -50,38 +51,38 @@ impl Canary {
         }
     }
 
-    /// The level at which a read is carried out that is judged at `level`.
+    /// The level of a read that the oracle checks at `level`.
     pub fn read_level(self, level: Consistency) -> Consistency {
         if self == Canary::ReadsAtOne { Consistency::One } else { level }
     }
 }
 
-/// What a cluster is like.
+/// The configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Shards of each node.
     pub shards: Vec<usize>,
-    /// When writes are acknowledged.
+    /// When writes are acknowledged: the sync mode of the commitlog.
     pub sync: SyncMode,
-    /// Copies of each tablet; every node has one where there are several datacenters.
+    /// Replicas of each tablet. With several datacenters, every node has one.
     pub copies: usize,
-    /// How many datacenters the nodes are in: the first has one node more than the others, if they are odd.
+    /// The number of datacenters. Nodes are assigned to them in turn.
     pub datacenters: usize,
-    /// Whether some values have a time to live.
+    /// Whether some values have a TTL.
     pub expiring: bool,
-    /// Whether a table is emptied now and then.
+    /// Whether a table is truncated now and then.
     pub truncating: bool,
     /// Whether tablets move between nodes.
     pub moving: bool,
-    /// Whether queries go from page to page over all nodes.
+    /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
     /// Clients of each shard.
     pub clients: usize,
-    /// A client pauses for less than this between two requests, in milliseconds.
+    /// The pause of a client between two requests is below this, in milliseconds.
     pub pause_millis: u64,
-    /// Whether tables come and go, and columns.
+    /// Whether tables and columns are created and dropped.
     pub schema_changes: bool,
-    /// What is wrong on purpose.
+    /// The deliberate mistake.
     pub canary: Canary,
 }
 
@@ -105,66 +106,66 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// In which datacenter a node is.
+    /// The datacenter of a node.
     pub fn datacenter(&self, node: usize) -> usize {
         node % self.datacenters
     }
 
-    /// The same, if there are several.
+    /// The datacenter of a node, if there are several.
     pub fn own_datacenter(&self, node: usize) -> Option<usize> {
         (self.datacenters > 1).then(|| self.datacenter(node))
     }
 }
 
-/// What a node is asked to do by the driver.
+/// A command of the driver to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Read everything at ALL, which repairs what differs.
+    /// Read everything at ALL, so that read repair makes the replicas equal.
     Repair,
     /// Read everything at QUORUM.
     Read,
-    /// Deliver hints, and tell for how many nodes some are left.
+    /// Replay hints, and report for how many nodes some are left.
     DeliverHints,
-    /// Tell what it has and knows.
+    /// Report the metadata, the tables and the rows.
     Report,
 }
 
-/// What a node has and knows.
+/// The answer of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// The metadata of each shard: its number and version.
     pub metadata: Vec<(u64, Uuid)>,
     /// The tables whose names begin with `u`.
     pub tables: Vec<String>,
-    /// What its copies hold: by table, tablet and shard's node, rows as bytes.
+    /// The rows of its tablets by table and tablet, as bytes.
     pub copies: BTreeMap<(String, u32), Vec<u8>>,
-    /// For how many nodes each shard has hints, in all.
+    /// For how many nodes hints are left, summed over the shards.
     pub hints: usize,
 }
 
-/// A node as its shards and the driver see it.
+/// A node, as its shards and the driver see it.
 #[derive(Default)]
 pub struct NodeState {
     ready: Cell<bool>,
     stopping: Cell<bool>,
-    /// All floors have stopped, or never started.
+    /// All layers have stopped, or the start failed.
     pub over: Cell<bool>,
-    /// Its floors have started.
+    /// All layers have started.
     pub up: Cell<bool>,
-    /// It voted on metadata when they had.
+    /// The node was a voter after its start.
     pub voted: Cell<bool>,
-    /// It takes all others to be up.
+    /// The node sees all others up.
     pub sees_all: Cell<bool>,
-    /// It knows of tablets that are on the move.
+    /// The node knows of moving tablets.
     pub moving: Cell<bool>,
-    /// How many statements failed there.
+    /// Statements that failed on the node.
     pub failures: Cell<u64>,
     pub(super) command: Cell<Option<Command>>,
     pub(super) answer: RefCell<Option<Result<Report, String>>>,
 }
 
 impl NodeState {
-    /// It starts.
+    /// The node starts: resets its state.
     pub fn starts(&self) {
         self.ready.set(false);
         self.stopping.set(false);
@@ -176,52 +177,52 @@ impl NodeState {
         self.answer.take();
     }
 
-    /// Its tables are there: clients may come.
+    /// The tables exist, and clients may begin.
     pub fn set_ready(&self) {
         self.ready.set(true);
     }
 
-    /// Whether clients may come.
+    /// Whether clients may begin.
     pub fn is_ready(&self) -> bool {
         self.ready.get()
     }
 
-    /// It is to stop in order.
+    /// Asks the node to stop.
     pub fn stop(&self) {
         self.stopping.set(true);
     }
 
-    /// Whether it is to stop.
+    /// Whether the node must stop.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
     }
 }
 
-/// What all share.
+/// The state that nodes, clients and driver share.
 pub struct Shared {
-    /// What the cluster is like.
+    /// The configuration of the cluster.
     pub plan: Plan,
-    /// Where nodes listen for each other.
+    /// The internode addresses of the nodes.
     pub addresses: Vec<SocketAddr>,
     /// The nodes.
     pub nodes: Vec<NodeState>,
-    /// Of the rows.
+    /// The oracle of the rows.
     pub history: RefCell<History>,
-    /// Of the counters.
+    /// The oracle of the counters.
     pub counters: RefCell<Counters>,
-    /// Of the table that is emptied.
+    /// The oracle of the table that is truncated.
     pub truncations: RefCell<Truncations>,
-    /// Of the queries that go from page to page over all nodes.
+    /// The oracle of paged queries.
     pub pages: RefCell<Pages>,
-    /// Of the tables that come and go.
-    pub schema: RefCell<SchemaBook>,
-    /// The version of the metadata under each number, whoever said so first.
+    /// The oracle of the tables that clients create and drop.
+    pub schema: RefCell<SchemaOracle>,
+    /// The version of the metadata under each number, as the first node reported it.
     decided: RefCell<BTreeMap<u64, Uuid>>,
-    /// Promises that were broken.
+    /// Broken promises.
     broken: RefCell<Vec<String>>,
-    /// Tablets whose data was copied.
+    /// Tablets whose data was copied to another node.
     pub copied: Cell<u64>,
-    /// Statements that failed, by what they were told, shortened.
+    /// Failed statements, counted by their shortened errors.
     pub failures: RefCell<BTreeMap<String, u64>>,
     working: Cell<bool>,
     seconds: Cell<i64>,
@@ -229,7 +230,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For a cluster at these addresses.
+    /// The state for a cluster with these addresses.
     pub fn new(plan: Plan, addresses: Vec<SocketAddr>) -> Rc<Shared> {
         Rc::new(Shared {
             nodes: addresses.iter().map(|_| NodeState::default()).collect(),
@@ -250,7 +251,7 @@ impl Shared {
         })
     }
 
-    /// Has clients work, or rest.
+    /// Lets clients work, or pauses them.
     pub fn set_working(&self, working: bool) {
         self.working.set(working);
     }
@@ -260,17 +261,18 @@ impl Shared {
         self.working.get()
     }
 
-    /// The driver's clock, which is never wrong, says so many seconds since the story began.
+    /// Sets the time since the start of the scenario, in seconds, by the driver's clock, which no
+    /// fault changes.
     pub fn set_seconds(&self, seconds: i64) {
         self.seconds.set(seconds);
     }
 
-    /// What it said last.
+    /// The time since the start of the scenario, in seconds.
     pub fn seconds(&self) -> i64 {
         self.seconds.get()
     }
 
-    /// A promise was broken.
+    /// Records a broken promise.
     pub fn broken(&self, why: String) {
         rt::sim::trace(&why);
         self.broken.borrow_mut().push(why);
@@ -281,7 +283,8 @@ impl Shared {
         self.broken.borrow().first().cloned()
     }
 
-    /// A statement failed on a node. Some errors must never be.
+    /// Records that a statement failed on a node. Errors of requests that take too long break a
+    /// promise.
     pub fn failed(&self, node: usize, why: String) {
         self.nodes[node].failures.set(self.nodes[node].failures.get() + 1);
         if why.starts_with("LATE") || why.starts_with("ENDLESS") {
@@ -292,7 +295,7 @@ impl Shared {
         *self.failures.borrow_mut().entry(kind).or_default() += 1;
     }
 
-    /// `raft_safety`: what a node knows the metadata of a number to be.
+    /// The checker `raft_safety`: records which version of the metadata a node has under a number.
     pub fn knows(&self, node: usize, number: u64, version: Uuid) {
         let known = *self.decided.borrow_mut().entry(number).or_insert(version);
         if known != version {
@@ -302,7 +305,7 @@ impl Shared {
         }
     }
 
-    /// For whoever wants to follow a story: `TELL=1` prints each of its steps.
+    /// Prints a step of the scenario to stderr, if the environment has `TELL=1`.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         if self.telling {
             eprintln!("{} {}", rt::time::wall_micros() % 1_000_000_000_000 / 1000, what());

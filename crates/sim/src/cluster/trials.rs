@@ -1,56 +1,59 @@
-//! The trials: clusters and what befalls them, each for any number of seeds.
+//! The trials: kinds of clusters with their faults, each for any number of seeds.
 //!
-//! What was acknowledged at QUORUM is read at QUORUM, whatever happened; nothing that was deleted comes back; pages are exact; in the end all nodes
-//! agree. `tests/seeds.rs` puts all of them to many seeds.
+//! Each trial checks that writes acknowledged at QUORUM are read at QUORUM, that deleted data does
+//! not return, and that pages are exact. At the end, all nodes must agree. `tests/seeds.rs` runs
+//! all trials with many seeds.
 
-use super::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, NETWORK, PEACE, POWER, Regime};
+use super::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, FaultProfile, NETWORK, PEACE, POWER};
 use super::shared::Plan;
-use super::{Outcome, rough_start, story};
+use super::{Outcome, rough_start, scenario};
 use engine::commitlog::SyncMode;
 use rt::time::Duration;
 
-/// What is synced within half a second.
+/// The commitlog is synced every half second.
 const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(500) };
-/// Writes that a story has acknowledged, and reads that it has judged, at least: else its checkers have seen nothing.
+/// A scenario must have acknowledged more writes, and checked more reads. Otherwise its checkers
+/// prove nothing.
 const LEAST_DONE: u64 = 50;
-/// Pages that it has read at least, and queries that came to their ends, where queries go from page to page.
+/// The same for pages, and for queries read to their end, where `Plan::paging` is set.
 const LEAST_PAGES: [u64; 2] = [100, 5];
 
-/// When the faults begin.
+/// When faults begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Begin {
-    /// Once there is a cluster.
+    /// After the cluster has formed.
     Formed,
-    /// While its nodes search each other.
+    /// While its nodes find each other.
     Forming,
 }
 
-/// A kind of cluster and what befalls it.
+/// A kind of cluster with its faults.
 #[derive(Debug)]
 pub struct Trial {
-    /// Its name.
+    /// Its name, as in `TRIALS`.
     pub name: &'static str,
-    regime: Regime,
+    profile: FaultProfile,
     plan: fn(u64) -> Plan,
     begin: Begin,
 }
 
 impl Trial {
-    const fn new(name: &'static str, regime: Regime, plan: fn(u64) -> Plan) -> Trial {
-        Trial { name, regime, plan, begin: Begin::Formed }
+    const fn new(name: &'static str, profile: FaultProfile, plan: fn(u64) -> Plan) -> Trial {
+        Trial { name, profile, plan, begin: Begin::Formed }
     }
 
-    /// That of a name.
+    /// The trial with this name.
     pub fn of(name: &str) -> Option<&'static Trial> {
         ALL.iter().find(|trial| trial.name == name)
     }
 
-    /// The story of a seed, in which faults come for so long. The error says which promise was broken, or that too little was done.
+    /// Runs the scenario of a seed, with faults for `time`. The error has the broken promise, or
+    /// says that too little was done.
     pub fn run(&self, seed: u64, time: Duration) -> Result<Outcome, String> {
         let plan = (self.plan)(seed);
         let paging = plan.paging;
-        let tell = if self.begin == Begin::Forming { rough_start } else { story };
-        let outcome = tell(seed, plan, self.regime, time)?;
+        let run = if self.begin == Begin::Forming { rough_start } else { scenario };
+        let outcome = run(seed, plan, self.profile, time)?;
         let little = outcome.writes[0] <= LEAST_DONE
             || outcome.reads <= LEAST_DONE
             || paging && (outcome.pages <= LEAST_PAGES[0] || outcome.queries <= LEAST_PAGES[1]);
@@ -58,7 +61,7 @@ impl Trial {
     }
 }
 
-/// All of them.
+/// All trials.
 pub const ALL: &[Trial] = &[
     Trial::new("network", NETWORK, periodic),
     Trial::new("cuts", CUTS, periodic),
@@ -80,7 +83,7 @@ pub const ALL: &[Trial] = &[
     Trial::new("pages-power", POWER, |seed| paging(seed, batch(seed))),
 ];
 
-/// Clusters of different sizes, nodes of different sizes.
+/// Clusters of different sizes, with nodes of different sizes.
 fn sized(seed: u64, sync: SyncMode) -> Plan {
     let shards = match seed % 4 {
         0 => vec![2, 2, 2],
@@ -91,12 +94,12 @@ fn sized(seed: u64, sync: SyncMode) -> Plan {
     Plan { shards, sync, ..Plan::default() }
 }
 
-/// What a loss of power takes is the last half second.
+/// A power loss may lose the last half second.
 pub fn periodic(seed: u64) -> Plan {
     sized(seed, PERIODIC)
 }
 
-/// It takes nothing that was acknowledged.
+/// A power loss loses no acknowledged write.
 pub fn batch(seed: u64) -> Plan {
     sized(seed, SyncMode::Batch)
 }
@@ -105,17 +108,17 @@ fn truncating(seed: u64) -> Plan {
     Plan { truncating: true, ..periodic(seed) }
 }
 
-/// Each table's tablets have three copies on five nodes, or on four, and move.
+/// Each tablet has three replicas on four or five nodes, and tablets move.
 pub fn with_room(seed: u64) -> Plan {
     Plan { moving: true, ..periodic(2 + seed % 2) }
 }
 
-/// Three nodes here, two there, a copy on each.
+/// Three nodes in one datacenter and two in the other, with a replica on each.
 pub fn two_datacenters(seed: u64) -> Plan {
     Plan { shards: vec![1, 2, 1, 1, 2], copies: 5, datacenters: 2, ..periodic(seed) }
 }
 
-/// Queries go from page to page over all nodes.
+/// Queries are paged over clients of all nodes.
 fn paging(seed: u64, plan: Plan) -> Plan {
     Plan { paging: true, pause_millis: 30, schema_changes: seed.is_multiple_of(2), ..plan }
 }

@@ -1,29 +1,31 @@
-//! What a table shows that is emptied now and then, as its clients were told. Pure.
+//! The oracle of a table that is truncated now and then. Pure.
 //!
-//! What was acknowledged before a TRUNCATE began is gone once that is acknowledged; what was begun after it is there. What runs beside one may
-//! be there or not, and a TRUNCATE that failed runs on for a while, for all that its client knows.
+//! Writes that were acknowledged before a TRUNCATE began are gone once it is acknowledged. Writes
+//! that began after it exist. Writes that ran at the same time may exist or not. A TRUNCATE that
+//! failed may take effect for a while (`LINGERS`).
 //!
-//! Checkers: `no_resurrection`, of what was truncated; `acked_writes_survive` and `reads_are_merged`, of what was not.
+//! Checkers: `no_resurrection` for truncated writes; `acked_writes_survive` and `reads_are_merged`
+//! for the others.
 
 use std::collections::BTreeMap;
 
 /// Keys of the table.
 pub const KEYS: i32 = 4;
-/// A TRUNCATE that failed has no effect any more after this many seconds.
+/// A failed TRUNCATE has no effect after so many seconds.
 const LINGERS: i64 = 15;
 
-/// A place in the order of what clients did and were told.
+/// A position in the order of the clients' requests and answers.
 type Moment = u64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// It runs, or died with its client.
+    /// In progress, or its client died.
     Open,
-    /// Acknowledged.
+    /// Acknowledged at this moment.
     Done(Moment),
-    /// It failed, and may have been done.
+    /// Failed; it may have been executed.
     Failed,
-    /// It was refused: it was not done and never will be.
+    /// Refused, and never executed.
     Never,
 }
 
@@ -38,12 +40,13 @@ struct Write {
 struct Truncation {
     begun: Moment,
     end: End,
-    /// If it has not been acknowledged: nothing that begins from this moment on meets it.
+    /// No request that begins from this moment on is affected by this TRUNCATE. `None` while that
+    /// is not known.
     over: Option<Moment>,
     since: i64,
 }
 
-/// The book of the table.
+/// The oracle of the table.
 #[derive(Debug, Default)]
 pub struct Truncations {
     now: Moment,
@@ -53,12 +56,12 @@ pub struct Truncations {
     pub done: u64,
 }
 
-/// A read, when it began.
+/// The beginning of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading(Moment);
 
 impl Truncations {
-    /// The next moment; `seconds`: what time it is.
+    /// The next moment. `seconds` is the driver's clock.
     fn tick(&mut self, seconds: i64) -> Moment {
         self.now += 1;
         let now = self.now;
@@ -68,7 +71,7 @@ impl Truncations {
         now
     }
 
-    /// A write of a key begins: gives its number.
+    /// Begins a write of a key. Returns its number.
     pub fn write(&mut self, key: i32, seconds: i64) -> i32 {
         let begun = self.tick(seconds);
         let number = self.writes.len() as i32 + 1;
@@ -82,7 +85,7 @@ impl Truncations {
         self.end_write(number, End::Done(now));
     }
 
-    /// A write was refused before anybody was asked.
+    /// A write was refused before a replica was asked.
     pub fn not_written(&mut self, number: i32) {
         self.end_write(number, End::Never);
     }
@@ -93,14 +96,14 @@ impl Truncations {
         }
     }
 
-    /// A TRUNCATE begins: gives its number.
+    /// Begins a TRUNCATE. Returns its number.
     pub fn begin(&mut self, seconds: i64) -> usize {
         let begun = self.tick(seconds);
         self.all.push(Truncation { begun, end: End::Open, over: None, since: seconds });
         self.all.len() - 1
     }
 
-    /// It was acknowledged.
+    /// The TRUNCATE was acknowledged.
     pub fn acknowledged(&mut self, number: usize, seconds: i64) {
         let now = self.tick(seconds);
         let own = &mut self.all[number];
@@ -108,13 +111,13 @@ impl Truncations {
         self.done += 1;
     }
 
-    /// It was refused before anything was done.
+    /// The TRUNCATE was refused before anything was executed.
     pub fn refused(&mut self, number: usize) {
         let own = &mut self.all[number];
         (own.end, own.over) = (End::Never, Some(0));
     }
 
-    /// It failed.
+    /// The TRUNCATE failed.
     pub fn failed(&mut self, number: usize, seconds: i64) {
         let own = &mut self.all[number];
         (own.end, own.since) = (End::Failed, seconds);
@@ -125,7 +128,7 @@ impl Truncations {
         Reading(self.tick(seconds))
     }
 
-    /// What a read has shown of a key.
+    /// Checks the value that a read has shown for a key.
     pub fn check(&self, reading: Reading, key: i32, shown: Option<i32>) -> Result<(), String> {
         let own = self.writes.iter().filter(|(_, write)| write.key == key);
         let spared = |write: &&Write| {
@@ -142,7 +145,7 @@ impl Truncations {
             };
         };
         let Some(write) = self.writes.get(&number).filter(|write| write.key == key && write.end != End::Never) else {
-            return Err(format!("no_resurrection is broken: key {key} shows {number}, which nobody wrote"));
+            return Err(format!("no_resurrection is broken: key {key} shows {number}, which was never written"));
         };
         let erased = self.all.iter().any(|one| {
             matches!((write.end, one.end), (End::Done(written), End::Done(gone)) if written < one.begun && gone < reading.0)
@@ -163,50 +166,50 @@ mod tests {
 
     #[test]
     fn what_was_there_before_is_gone_and_what_came_after_is_there() {
-        let mut book = Truncations::default();
-        let old = book.write(0, 0);
-        book.written(old, 0);
-        let truncation = book.begin(0);
-        let beside = book.write(0, 0);
-        book.written(beside, 0);
-        let reading = book.read(0);
+        let mut oracle = Truncations::default();
+        let old = oracle.write(0, 0);
+        oracle.written(old, 0);
+        let truncation = oracle.begin(0);
+        let beside = oracle.write(0, 0);
+        oracle.written(beside, 0);
+        let reading = oracle.read(0);
         for shown in [None, Some(old), Some(beside)] {
-            assert_eq!(book.check(reading, 0, shown), Ok(()), "it is not over: {shown:?}");
+            assert_eq!(oracle.check(reading, 0, shown), Ok(()), "it is not over: {shown:?}");
         }
-        book.acknowledged(truncation, 0);
-        assert_eq!(book.check(reading, 0, Some(old)), Ok(()), "that one began before");
-        let reading = book.read(0);
-        let back = book.check(reading, 0, Some(old)).unwrap_err();
+        oracle.acknowledged(truncation, 0);
+        assert_eq!(oracle.check(reading, 0, Some(old)), Ok(()), "that one began before");
+        let reading = oracle.read(0);
+        let back = oracle.check(reading, 0, Some(old)).unwrap_err();
         assert!(back.contains("which was truncated"), "{back}");
-        assert_eq!((book.check(reading, 0, None), book.check(reading, 0, Some(beside))), (Ok(()), Ok(())));
-        let new = book.write(0, 0);
-        book.written(new, 0);
-        let reading = book.read(0);
-        assert_eq!(book.check(reading, 0, Some(new)), Ok(()));
-        assert!(book.check(reading, 0, None).is_err() && book.check(reading, 0, Some(beside)).is_err());
+        assert_eq!((oracle.check(reading, 0, None), oracle.check(reading, 0, Some(beside))), (Ok(()), Ok(())));
+        let new = oracle.write(0, 0);
+        oracle.written(new, 0);
+        let reading = oracle.read(0);
+        assert_eq!(oracle.check(reading, 0, Some(new)), Ok(()));
+        assert!(oracle.check(reading, 0, None).is_err() && oracle.check(reading, 0, Some(beside)).is_err());
     }
 
     #[test]
     fn one_that_failed_may_have_an_effect_for_a_while() {
-        let mut book = Truncations::default();
-        let failed = book.begin(0);
-        book.failed(failed, 1);
-        let write = book.write(1, 2);
-        book.written(write, 2);
-        let reading = book.read(3);
-        assert_eq!((book.check(reading, 1, None), book.check(reading, 1, Some(write))), (Ok(()), Ok(())));
-        let later = book.write(1, 1 + LINGERS + 1);
-        book.written(later, 1 + LINGERS + 1);
-        let reading = book.read(1 + LINGERS + 1);
-        assert!(book.check(reading, 1, None).is_err() && book.check(reading, 1, Some(write)).is_err());
-        assert_eq!(book.check(reading, 1, Some(later)), Ok(()));
-        let never = book.begin(29);
-        book.refused(never);
-        let reading = book.read(30);
-        assert!(book.check(reading, 1, None).is_err(), "it was never done");
-        let refused = book.write(1, 30);
-        book.not_written(refused);
-        let reading = book.read(30);
-        assert!(book.check(reading, 1, Some(refused)).is_err() && book.check(reading, 1, Some(99)).is_err());
+        let mut oracle = Truncations::default();
+        let failed = oracle.begin(0);
+        oracle.failed(failed, 1);
+        let write = oracle.write(1, 2);
+        oracle.written(write, 2);
+        let reading = oracle.read(3);
+        assert_eq!((oracle.check(reading, 1, None), oracle.check(reading, 1, Some(write))), (Ok(()), Ok(())));
+        let later = oracle.write(1, 1 + LINGERS + 1);
+        oracle.written(later, 1 + LINGERS + 1);
+        let reading = oracle.read(1 + LINGERS + 1);
+        assert!(oracle.check(reading, 1, None).is_err() && oracle.check(reading, 1, Some(write)).is_err());
+        assert_eq!(oracle.check(reading, 1, Some(later)), Ok(()));
+        let never = oracle.begin(29);
+        oracle.refused(never);
+        let reading = oracle.read(30);
+        assert!(oracle.check(reading, 1, None).is_err(), "it was never done");
+        let refused = oracle.write(1, 30);
+        oracle.not_written(refused);
+        let reading = oracle.read(30);
+        assert!(oracle.check(reading, 1, Some(refused)).is_err() && oracle.check(reading, 1, Some(99)).is_err());
     }
 }

@@ -1,20 +1,22 @@
-//! Seeded statements on a cluster's tables: what each does to which place, how it reads in CQL, and what its rows say.
+//! Seeded statements on a cluster's tables: which rows each one changes, its CQL text, and what the
+//! rows of an answer show.
 
-use super::history::{EVERY, Effect, Majority, Place, ROWS, STATIC, Shown};
+use super::history::{EVERY, Effect, Majority, ROWS, RowKey, STATIC, Shown};
 use super::shared::Plan;
 use cql::api::Consistency;
 use std::collections::BTreeMap;
 
-/// Counters of the table of counters.
+/// The number of counters.
 pub const COUNTERS: i32 = 3;
-/// Timestamps of writes are their numbers on top of this, in microseconds: the moment at which simulated worlds begin.
+/// The timestamp of a write, in microseconds, is this plus its number. Simulated worlds begin at
+/// this time.
 const FIRST_TIMESTAMP: i64 = 1_767_225_600_000_000;
-/// The longest time to live, in seconds.
-const LONGEST_LIFE: i32 = 6;
-/// Column `filler` is shorter.
+/// The longest TTL, in seconds.
+const LONGEST_TTL: i32 = 6;
+/// The length of column `filler` is below this.
 const LONGEST_FILLER: i32 = 400;
 
-/// The statements that make keyspace and tables, each harmless when it is there already.
+/// The statements that create the keyspace and the tables. Each has no effect if its object exists.
 pub fn setup(plan: &Plan, tablets: u32) -> Vec<String> {
     let copies = match plan.datacenters {
         1 => format!("'replication_factor': {}", plan.copies),
@@ -41,7 +43,7 @@ pub fn setup(plan: &Plan, tablets: u32) -> Vec<String> {
     statements
 }
 
-/// Any number below `n`, by the world's seed.
+/// A random number below `n`, by the world's seed.
 pub fn any(n: i32) -> i32 {
     rt::random::below(n.max(1) as u64) as i32
 }
@@ -50,34 +52,35 @@ fn one_in(n: i32) -> bool {
     any(n) == 0
 }
 
-/// A change of one partition.
+/// A change of one partition. The fields are the partition key, then clustering keys and the TTL in
+/// seconds where the change has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// INSERT of a row.
     Insert(i32, i32),
-    /// INSERT of a row, with a time to live in seconds.
+    /// INSERT of a row with a TTL in seconds.
     InsertFor(i32, i32, i32),
     /// UPDATE of a row.
     Update(i32, i32),
-    /// The static column.
+    /// A write of the static column.
     Static(i32),
-    /// The static column, with a time to live in seconds.
+    /// A write of the static column with a TTL in seconds.
     StaticFor(i32, i32),
     /// DELETE of a row.
     DeleteRow(i32, i32),
     /// DELETE of the static column.
     DeleteStatic(i32),
-    /// DELETE of rows from one clustering key up to another.
+    /// DELETE of the rows from one clustering key up to, but without, another.
     DeleteRange(i32, i32, i32),
     /// DELETE of a partition.
     DeletePartition(i32),
 }
 
 impl Change {
-    /// Any change of a partition; some expire, if they may.
+    /// A random change of a partition. Some have a TTL, if `expiring`.
     pub fn any(pk: i32, expiring: bool) -> Change {
         let ck = any(ROWS);
-        let seconds = if expiring && any(2) == 0 { any(LONGEST_LIFE) + 1 } else { 0 };
+        let seconds = if expiring && any(2) == 0 { any(LONGEST_TTL) + 1 } else { 0 };
         match any(100) {
             0..=39 if seconds > 0 => Change::InsertFor(pk, ck, seconds),
             65..=74 if seconds > 0 => Change::StaticFor(pk, seconds),
@@ -91,8 +94,8 @@ impl Change {
         }
     }
 
-    /// The places that it gives a value or empties.
-    pub fn places(self) -> Vec<(Place, Effect)> {
+    /// The rows that it writes or deletes.
+    pub fn places(self) -> Vec<(RowKey, Effect)> {
         let empty = |pk, rows: std::ops::Range<i32>| rows.map(|ck| ((pk, ck), Effect::Empty)).collect();
         match self {
             Change::Insert(pk, ck) | Change::Update(pk, ck) => vec![((pk, ck), Effect::Put)],
@@ -106,7 +109,7 @@ impl Change {
         }
     }
 
-    /// The same without a time to live.
+    /// Removes the TTL.
     pub fn make_lasting(&mut self) {
         *self = match *self {
             Change::InsertFor(pk, ck, _) => Change::Insert(pk, ck),
@@ -115,7 +118,7 @@ impl Change {
         };
     }
 
-    /// The statement of the write with this number, without a timestamp.
+    /// The CQL text of the write with this number. `using` is its USING clause, or empty.
     fn text(self, number: i32, using: &str) -> String {
         let set = |what: &str, pk, and: &str| format!("UPDATE c.t{using} SET {what} = {number} WHERE pk = {pk}{and}");
         let for_a_while = |seconds| match using {
@@ -124,7 +127,7 @@ impl Change {
         };
         match self {
             Change::Insert(pk, ck) => {
-                // Of many lengths, so that records and rows straddle pages.
+                // Lengths differ, so that records and rows cross the boundaries of pages.
                 let filler = "x".repeat((number.wrapping_mul(97) % LONGEST_FILLER) as usize);
                 format!("INSERT INTO c.t (pk, ck, v, filler) VALUES ({pk}, {ck}, {number}, '{filler}'){using}")
             }
@@ -147,7 +150,7 @@ pub fn timestamp(number: i32) -> i64 {
     FIRST_TIMESTAMP + i64::from(number)
 }
 
-/// The statement of a write of several changes.
+/// The CQL text of a write of several changes.
 pub fn write_text(changes: &[Change], number: i32) -> String {
     let using = format!(" USING TIMESTAMP {}", timestamp(number));
     match changes {
@@ -162,11 +165,11 @@ pub fn write_text(changes: &[Change], number: i32) -> String {
 /// A read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// The partition; none: all of them.
+    /// The partition; `None`: all partitions.
     pub pk: Option<i32>,
-    /// The statement.
+    /// The CQL text.
     pub text: String,
-    /// Rows a page.
+    /// The page size in rows.
     pub page: i32,
     from: i32,
     to: i32,
@@ -175,7 +178,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// Any read.
+    /// A random read.
     pub fn any(partitions: i32) -> Read {
         let (pk, page) = (any(partitions), 1 + any(5));
         let columns = "SELECT pk, ck, s, v FROM c.t";
@@ -197,16 +200,16 @@ impl Read {
         }
     }
 
-    /// Of a whole partition, or of all.
+    /// A read of a whole partition, or of all.
     pub fn whole(pk: Option<i32>, page: i32) -> Read {
         let filter = pk.map_or(String::new(), |pk| format!(" WHERE pk = {pk}"));
         let text = format!("SELECT pk, ck, s, v FROM c.t{filter}");
         Read { pk, text, page, from: 0, to: ROWS, shows_static: true }
     }
 
-    /// What these rows show of the places that this read covers.
+    /// What these rows show of the rows that this read covers.
     pub fn shown(&self, partitions: i32, rows: &[BTreeMap<String, Vec<u8>>]) -> Result<Shown, String> {
-        let mut values: BTreeMap<Place, i32> = BTreeMap::new();
+        let mut values: BTreeMap<RowKey, i32> = BTreeMap::new();
         let mut statics: BTreeMap<i32, Vec<Option<i32>>> = BTreeMap::new();
         for row in rows {
             let int = |name: &str| row.get(name).map(|bytes| int(bytes)).transpose();
@@ -239,12 +242,13 @@ impl Read {
     }
 }
 
-/// An int of an answer.
+/// The value of an int in an answer.
 pub fn int(bytes: &[u8]) -> Result<i32, String> {
     bytes.try_into().map(i32::from_be_bytes).map_err(|_| format!("{bytes:?} is no int"))
 }
 
-/// Any level for a write by a client of a datacenter, and the majorities that have it once it is acknowledged. No datacenter: there is only one.
+/// A random level for a write by a client of a datacenter (`None`: there is only one), and the
+/// majorities that have the write after it is acknowledged.
 pub fn write_level(datacenter: Option<usize>) -> (Consistency, &'static [Majority]) {
     match (any(20), datacenter) {
         (0..=12, None) => (Consistency::Quorum, EVERY),
@@ -261,7 +265,7 @@ pub fn write_level(datacenter: Option<usize>) -> (Consistency, &'static [Majorit
     }
 }
 
-/// Any level for a read by a client of a datacenter, and the majorities that it meets.
+/// A random level for a read by a client of a datacenter, and the majorities that it asks.
 pub fn read_level(datacenter: Option<usize>) -> (Consistency, &'static [Majority]) {
     match (any(20), datacenter) {
         (0..=13, None) => (Consistency::Quorum, EVERY),

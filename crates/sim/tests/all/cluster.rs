@@ -1,15 +1,16 @@
-//! Whole clusters on the simulated machine, and that their checkers notice what is planted: a story in which a promise is not kept, a mistake of
-//! each kind. `tests/seeds.rs` has the trials, in which all promises must be kept.
+//! Tests of simulated clusters, and of their checkers: each checker must find its deliberate
+//! mistake ([`Canary`]). `tests/seeds.rs` runs the trials, in which all promises must be kept.
 //!
 //! `TELL=1` prints every step.
 use rt::sim::Unsynced;
 use rt::time::Duration;
-use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, NETWORK, PEACE, POWER, Regime};
+use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, FaultProfile, NETWORK, PEACE, POWER};
 use sim::cluster::shared::{Canary, Plan};
 use sim::cluster::trials::{Trial, batch, periodic, two_datacenters, with_room};
-use sim::cluster::{Simulation, story};
+use sim::cluster::{Simulation, scenario};
 
-/// What reads of this seed repaired at a copy that was leaving was not on the one in its place.
+/// With this seed, a read repaired a replica that was leaving, and the repair was missing on the
+/// replica that replaced it.
 #[test]
 fn tablets_that_move_while_the_network_fails_cost_no_promise() {
     let trial = Trial::of("moves-network").expect("a trial of this name");
@@ -19,14 +20,14 @@ fn tablets_that_move_while_the_network_fails_cost_no_promise() {
 
 #[test]
 fn the_same_seed_gives_the_same_cluster() {
-    let once = || story(4, batch(0), POWER, Duration::from_secs(5));
+    let once = || scenario(4, batch(0), POWER, Duration::from_secs(5));
     let first = once();
     #[allow(clippy::disallowed_methods, reason = "the second run has a thread of its own")]
     let second = std::thread::spawn(once).join().expect("ran");
     assert_eq!(first, second);
 }
 
-/// Whoever sees three nodes serve clients may lose any one of them.
+/// Once three nodes serve clients, any one of them may fail.
 #[test]
 fn a_node_that_has_joined_votes() {
     for seed in 0..5 {
@@ -38,15 +39,15 @@ fn a_node_that_has_joined_votes() {
     }
 }
 
-/// A story with a mistake on purpose, until a seed shows it: what the checkers say then.
-fn found(canary: Canary, regime: Regime, seeds: u64) -> String {
-    found_in(canary, regime, periodic(0), seeds)
+/// Runs scenarios with a deliberate mistake until a seed fails. Returns the error of the checker.
+fn found(canary: Canary, profile: FaultProfile, seeds: u64) -> String {
+    found_in(canary, profile, periodic(0), seeds)
 }
 
-fn found_in(canary: Canary, regime: Regime, plan: Plan, seeds: u64) -> String {
+fn found_in(canary: Canary, profile: FaultProfile, plan: Plan, seeds: u64) -> String {
     for seed in 0..seeds {
         let plan = Plan { canary, schema_changes: false, ..plan.clone() };
-        if let Err(why) = story(seed, plan, regime, Duration::from_secs(12)) {
+        if let Err(why) = scenario(seed, plan, profile, Duration::from_secs(12)) {
             return why;
         }
     }
@@ -83,7 +84,7 @@ fn what_is_not_truncated_is_found() {
     assert!(why.contains("which was truncated"), "{why}");
 }
 
-/// An update whose answer was lost on its way has been done.
+/// A counter update whose answer was lost has been applied.
 #[test]
 fn counts_that_are_sent_again_are_found() {
     let why = found_in(Canary::CountsAgain, CUTS, periodic(2), 5);
@@ -96,7 +97,7 @@ fn tablets_that_move_without_their_data_are_found() {
     assert!(why.contains(" is broken: "), "{why}");
 }
 
-/// A node is cut off while others write.
+/// A node is cut off while clients of others write.
 #[test]
 fn hints_that_are_not_kept_are_found() {
     let isolate = |canary| {
@@ -111,7 +112,7 @@ fn hints_that_are_not_kept_are_found() {
     assert!(why.contains("replicas_converge is broken"), "{why}");
 }
 
-/// All nodes lose their power at once, with what they say they have synced and have not.
+/// All nodes lose their power at once, and all data that is not synced.
 #[test]
 fn a_log_that_is_not_synced_is_found() {
     let lose = |canary| {
@@ -128,6 +129,6 @@ fn a_log_that_is_not_synced_is_found() {
     let fine = lose(Canary::None);
     assert!(fine.is_ok(), "{fine:?}");
     let why = lose(Canary::LazyLog).unwrap_err();
-    // A row that is older than what was acknowledged, or a deleted one that is back.
+    // The error is about a row older than an acknowledged one, or a deleted row that returned.
     assert!(why.contains(" is broken: "), "{why}");
 }

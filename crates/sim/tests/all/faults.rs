@@ -1,10 +1,11 @@
-//! A full disk, flipped bits, a clock that jumps back; and that the checkers notice a promise that is not kept.
+//! A full disk, flipped bits, and a clock that jumps back. Also checks that the checkers notice a
+//! broken promise.
 //!
 //! `SEEDS=n` runs n seeds (default 3); `FLIPS=n` flips n bits for each (default 40).
 use engine::commitlog::SyncMode;
 use rt::time::Duration;
 use sim::node::Progress;
-use sim::story::{End, Story};
+use sim::scenario::{End, Scenario};
 use std::collections::BTreeMap;
 
 const PERIODIC: SyncMode = SyncMode::Periodic { period: Duration::from_millis(60) };
@@ -18,33 +19,34 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(3)
 }
 
-/// With ENOSPC for some seconds statements may fail, with an error that says so; reads go on, and afterwards everything does.
+/// While the disk is full, writes may fail with an error that says so. Reads succeed. Afterwards
+/// everything succeeds.
 #[test]
 fn a_full_disk_loses_nothing_and_the_node_lives_on() {
     let mut failures = Vec::new();
     for seed in seeds() {
         for (shards, sync) in [(1, SyncMode::Batch), (2, PERIODIC)] {
-            let mut story = Story::new(seed, sync);
-            story.rounds = 10;
+            let mut scenario = Scenario::new(seed, sync);
+            scenario.rounds = 10;
             let (mut full_at, mut free_at) = (None, None);
-            let progress = story.live_with(shards, End::Stop, |story, lived| {
-                if full_at.is_none() && story.shared.acknowledged.get() > 20 {
+            let progress = scenario.run_with(shards, End::Stop, |scenario, lived| {
+                if full_at.is_none() && scenario.shared.acknowledged.get() > 20 {
                     full_at = Some(lived);
-                    let left = [0, 40_000][story.any(2) as usize];
-                    let left = story.any(left);
-                    story.fill_disk(left);
+                    let left = [0, 40_000][scenario.any(2) as usize];
+                    let left = scenario.any(left);
+                    scenario.fill_disk(left);
                 }
                 let since = full_at.map_or(Duration::ZERO, |at| lived - at);
                 if free_at.is_none() && since > Duration::from_secs(4) {
                     free_at = Some(lived);
-                    story.empty_disk(Duration::from_secs(6));
+                    scenario.empty_disk(Duration::from_secs(6));
                 }
             });
             assert_eq!(progress, Progress::Ended, "seed {seed}, {shards} shards");
             assert!(full_at.is_some(), "seed {seed}: the disk was never full");
-            failures.append(&mut story.shared.failures.borrow_mut());
+            failures.append(&mut scenario.shared.failures.borrow_mut());
             for end in [End::PowerAtWrite(100), End::Stop] {
-                let progress = story.live(shards, end);
+                let progress = scenario.run(shards, end);
                 assert!(matches!(progress, Progress::Running | Progress::Ended), "seed {seed}: then {progress:#?}");
             }
         }
@@ -58,25 +60,25 @@ fn a_full_disk_loses_nothing_and_the_node_lives_on() {
     println!("what failed for lack of space: {counts:?}");
 }
 
-/// A flipped bit is an error or makes no difference; nobody ever reads something else than what was written.
+/// A flipped bit is an error or has no effect. No read returns anything else than what was written.
 #[test]
 fn flipped_bits_are_errors_and_never_wrong_data() {
     let mut counts: BTreeMap<String, [u32; 2]> = BTreeMap::new();
     let mut broken_ones = Vec::new();
     for seed in seeds() {
-        let mut base = Story::new(seed, SyncMode::Batch);
-        // Nothing may expire and be compacted away meanwhile.
+        let mut base = Scenario::new(seed, SyncMode::Batch);
+        // No data may expire, and so be compacted away, meanwhile.
         (base.expiring, base.globals) = (false, seed % 2 == 1);
         let end = if seed % 2 == 0 { End::Stop } else { End::KillAtWrite(400) };
-        base.live(2, end);
+        base.run(2, end);
         base.rounds = 0;
         let files: Vec<_> = base.disk.files().into_iter().filter(|(_, len)| *len > 0).collect();
         for flip in 0..setting("FLIPS").unwrap_or(40) {
-            let mut story = base.fork(seed << 16 | flip);
-            let (file, len) = files[story.any(files.len() as u64) as usize].clone();
-            let (byte, bit) = (story.any(len), story.any(8) as u8);
-            assert!(story.disk.flip_bit(&file, byte, bit));
-            let noticed = match story.live(2, End::Stop) {
+            let mut scenario = base.fork(seed << 16 | flip);
+            let (file, len) = files[scenario.any(files.len() as u64) as usize].clone();
+            let (byte, bit) = (scenario.any(len), scenario.any(8) as u8);
+            assert!(scenario.disk.flip_bit(&file, byte, bit));
+            let noticed = match scenario.run(2, End::Stop) {
                 Progress::Ended => 0,
                 Progress::Refused(_) | Progress::Failed(_) => 1,
                 broken => {
@@ -102,35 +104,35 @@ fn flipped_bits_are_errors_and_never_wrong_data() {
     assert!(counts.values().map(|[_, noticed]| noticed).sum::<u32>() > 20, "{counts:?}");
 }
 
-/// New writes win over old ones even if the clock went back while the node was down.
+/// New writes win over old ones, even if the clock went back while the node was down.
 #[test]
 fn a_clock_that_jumps_back_hides_no_write() {
     for seed in seeds() {
-        let mut story = Story::new(seed, SyncMode::Batch);
-        // What expires does so by the clock.
-        story.expiring = false;
-        story.world().set_clock_ahead(Duration::from_secs(3600));
-        let first = story.live(1, End::KillAtWrite(200));
-        story.world().set_clock_ahead(Duration::ZERO);
-        let second = story.live(2, End::Stop);
-        let third = story.live(1, End::Stop);
+        let mut scenario = Scenario::new(seed, SyncMode::Batch);
+        // Expiry depends on the clock.
+        scenario.expiring = false;
+        scenario.world().set_clock_ahead(Duration::from_secs(3600));
+        let first = scenario.run(1, End::KillAtWrite(200));
+        scenario.world().set_clock_ahead(Duration::ZERO);
+        let second = scenario.run(2, End::Stop);
+        let third = scenario.run(1, End::Stop);
         for progress in [first, second, third] {
             assert!(matches!(progress, Progress::Running | Progress::Ended), "seed {seed}: {progress:#?}");
         }
     }
 }
 
-/// The check of the checks: a node in periodic mode does not keep batch mode's promise, and that is noticed.
+/// A check of the checker: a node in periodic mode does not keep the promise of batch mode.
 #[test]
 fn a_promise_that_is_not_kept_is_noticed() {
     let mut noticed = 0;
     for seed in 0..6 {
         for at in [150, 250, 350] {
-            let mut story = Story::new(seed, PERIODIC);
-            story.shared = sim::node::Shared::new(None);
-            story.live(1, End::PowerAtWrite(at));
-            noticed += u32::from(matches!(story.live(1, End::Stop), Progress::Broken(_)));
+            let mut scenario = Scenario::new(seed, PERIODIC);
+            scenario.shared = sim::node::Shared::new(None);
+            scenario.run(1, End::PowerAtWrite(at));
+            noticed += u32::from(matches!(scenario.run(1, End::Stop), Progress::Broken(_)));
         }
     }
-    assert!(noticed > 0, "no write of the last period was ever lost, or nobody noticed");
+    assert!(noticed > 0, "no write of the last period was ever lost, or the checker missed it");
 }

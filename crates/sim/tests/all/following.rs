@@ -1,9 +1,9 @@
-//! `metadata_is_a_prefix`: whatever a disk refuses while a committed change of the metadata is
-//! carried out, all shards of a node have the same metadata, they are what the log says up to some
-//! change, and what was acknowledged is there after a restart.
+//! The checker `metadata_is_a_prefix`. Disk operations fail while a committed change of the
+//! metadata is applied. All shards of the node must have the same metadata, which must be the log
+//! up to some change. What was acknowledged must exist after a restart.
 //!
-//! Every kind of change is made again and again, each time with another file operation refused:
-//! once, a few times, or until the node is relieved.
+//! Every kind of change is made repeatedly. Each time another file operation fails: once, a few
+//! times, or until the test repairs the disk.
 use cluster::NodeInfo;
 use cluster::metadata::{
     Change, ChangeError, ColumnDefinition, KeyspaceDefinition, Metadata, MetadataService, Op, PagingKey,
@@ -31,24 +31,24 @@ use uuid::Uuid;
 
 const DATA: &str = "/node/data";
 const REFUSALS: [Refusal; 4] = [Refusal::NoDescriptors, Refusal::NoSpace, Refusal::NoAccess, Refusal::Broken];
-/// Simulated time within which a life ends.
-const LIFE: Duration = Duration::from_secs(3600);
-/// So many times that a refusal ends only when it is taken back.
+/// An incarnation that takes longer, in simulated time, is stuck.
+const LONGEST_INCARNATION: Duration = Duration::from_secs(3600);
+/// The number of failures that lasts until the test ends it.
 const ENDLESS: u32 = u32::MAX;
 
-/// What a node knows at the end of a step, on every shard.
+/// The metadata of a node after a step, equal on every shard.
 type Known = (u64, Uuid, BTreeSet<String>);
 
 #[derive(Default)]
 struct Shared {
     over: Cell<bool>,
-    lives: Cell<u32>,
+    incarnations: Cell<u32>,
     broken: RefCell<Option<String>>,
-    /// What the last acknowledged change led to.
+    /// The metadata after the last acknowledged change.
     acknowledged: RefCell<Option<Known>>,
-    /// Rows of `p.kept` that were acknowledged.
+    /// The number of acknowledged rows in `p.kept`.
     rows: Cell<i32>,
-    /// How many operations were refused.
+    /// The number of failed operations.
     refused: Cell<u64>,
 }
 
@@ -62,9 +62,8 @@ fn config(auto_snapshot: bool) -> StackConfig {
     }
 }
 
-/// A life of a node with two shards: `main` runs on shard 0 once the node is up, and the node is
-/// killed when it ends.
-fn live<F>(
+/// Runs a node with two shards until `main`, which runs on shard 0, ends. Then kills the node.
+fn run_node<F>(
     world: &mut World,
     disk: &Disk,
     auto_snapshot: bool,
@@ -74,8 +73,8 @@ fn live<F>(
     F: Future<Output = Result<(), String>> + 'static,
 {
     shared.over.set(false);
-    shared.lives.set(shared.lives.get() + 1);
-    let (state, name) = (shared.clone(), format!("life{}", shared.lives.get()));
+    shared.incarnations.set(shared.incarnations.get() + 1);
+    let (state, name) = (shared.clone(), format!("life{}", shared.incarnations.get()));
     world.node(&name, 2, disk, move |shard| {
         let (shared, main) = (state.clone(), main.clone());
         async move {
@@ -95,7 +94,7 @@ fn live<F>(
     let begun = world.elapsed();
     while !shared.over.get() {
         world.step();
-        assert!(world.elapsed() - begun < LIFE, "a life does not end");
+        assert!(world.elapsed() - begun < LONGEST_INCARNATION, "an incarnation does not end");
     }
     world.kill(&name);
     if let Some(why) = shared.broken.take() {
@@ -103,8 +102,8 @@ fn live<F>(
     }
 }
 
-/// The metadata of all shards, which must be the same; so must the engine's tables and tablets be
-/// what the metadata say.
+/// The metadata of all shards, which must be equal. The engine's tables and tablets must match
+/// them.
 async fn known() -> Result<Known, String> {
     let all = rt::shard::call_all(|| async {
         let service = rt::shard::service::<MetadataService>();
@@ -181,8 +180,8 @@ fn moving(round: u128, host: HostId, stage: Stage, to: u16) -> Op {
     }))
 }
 
-/// The steps of a round, in order: every kind of change, with data in the tables where that makes a
-/// difference.
+/// The steps of a round, in order: every kind of change, with data in the tables where that
+/// matters.
 const STEPS: [&str; 21] = [
     "create keyspace",
     "alter keyspace",
@@ -254,7 +253,7 @@ async fn make(step: &'static str, round: u128) -> Result<(), String> {
     made.map_err(|error| error.to_string())
 }
 
-/// Rows in `q.t`, some of them flushed, so that there are files to remove.
+/// Writes rows to `q.t` and flushes some of them, so that there are files to remove.
 async fn fill() -> Result<(), String> {
     for k in 0..12 {
         execute(&format!("INSERT INTO q.t (k, v) VALUES ({k}, 1)")).await?;
@@ -266,12 +265,11 @@ async fn fill() -> Result<(), String> {
 }
 
 async fn flush() {
-    // One that is refused is tried again by itself.
+    // A flush that fails is retried by the engine.
     rt::shard::call_all(|| async { drop(rt::shard::service::<Engine>().flush(None).await) }).await;
 }
 
-/// Makes every change, each with the operation `skip` below the data directory refused, `times` in
-/// a row.
+/// Makes every change while the operation `skip` below the data directory fails `times` in a row.
 async fn rounds(
     disk: Disk,
     refusal: Refusal,
@@ -301,7 +299,7 @@ async fn rounds(
     Ok(())
 }
 
-/// What was acknowledged is there after a start.
+/// Checks that acknowledged changes and rows exist after a start.
 async fn restarted(shared: Rc<Shared>) -> Result<(), String> {
     let now = known().await?;
     let acknowledged = shared.acknowledged.borrow().clone();
@@ -325,7 +323,7 @@ async fn set_up(shared: Rc<Shared>) -> Result<(), String> {
 
 fn new_node(seed: u64, auto_snapshot: bool) -> (World, Disk, Rc<Shared>) {
     let (mut world, disk, shared) = (World::new(seed), Disk::new(seed), Rc::new(Shared::default()));
-    live(&mut world, &disk, auto_snapshot, set_up, &shared);
+    run_node(&mut world, &disk, auto_snapshot, set_up, &shared);
     (world, disk, shared)
 }
 
@@ -337,12 +335,12 @@ fn every_change_is_carried_out_whatever_operation_is_refused() {
             for part in 0..3u128 {
                 let (own, of) = (disk.clone(), part * 8..part * 8 + 8);
                 let main = move |shared| rounds(own.clone(), refusal, of.clone(), times, shared);
-                live(&mut world, &disk, auto_snapshot, main, &shared);
+                run_node(&mut world, &disk, auto_snapshot, main, &shared);
                 if part == 1 {
                     disk.set_unsynced(Unsynced::Lost);
                     disk.lose_power();
                 }
-                live(&mut world, &disk, auto_snapshot, restarted, &shared);
+                run_node(&mut world, &disk, auto_snapshot, restarted, &shared);
             }
             let refused = shared.refused.get();
             println!("{refusal:?}, {times} at a time: {refused} operations refused");
@@ -351,8 +349,9 @@ fn every_change_is_carried_out_whatever_operation_is_refused() {
     }
 }
 
-/// A disk that refuses until it is mended: the change is not acknowledged, nothing of it is shown,
-/// later changes are refused with the reason, reads and writes go on; once mended it is there.
+/// The disk fails until it is repaired. The change is not acknowledged and not visible, later
+/// changes are refused with the reason, and reads and writes succeed. After the repair the change
+/// is visible.
 #[test]
 fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
     for (step, refusal) in [
@@ -374,7 +373,7 @@ fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
                 }
                 flush().await;
                 if step == "move begins" {
-                    // There is something on the disk that a tablet which comes must not find.
+                    // The disk has leftovers that a tablet which is added must not find.
                     make("move begins", 1).await?;
                     make("move ends", 1).await?;
                     make("move back begins", 1).await?;
@@ -404,12 +403,13 @@ fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
                 Ok(())
             }
         };
-        live(&mut world, &disk, false, main, &shared);
-        live(&mut world, &disk, false, restarted, &shared);
+        run_node(&mut world, &disk, false, main, &shared);
+        run_node(&mut world, &disk, false, restarted, &shared);
     }
 }
 
-/// What is dropped while its files cannot be removed is gone for everybody, and its files go later.
+/// A table that is dropped while its files cannot be removed is gone for all clients. Its files are
+/// removed later.
 #[test]
 fn a_drop_does_not_wait_for_the_disk() {
     for refusal in [Refusal::NoAccess, Refusal::Broken, Refusal::NoDescriptors] {
@@ -437,12 +437,12 @@ fn a_drop_does_not_wait_for_the_disk() {
                 Ok(())
             }
         };
-        live(&mut world, &disk, false, main, &shared);
-        live(&mut world, &disk, false, restarted, &shared);
+        run_node(&mut world, &disk, false, main, &shared);
+        run_node(&mut world, &disk, false, restarted, &shared);
     }
 }
 
-/// What is dropped while the removal of something else is repeated is removed as well.
+/// A table that is dropped while another removal is retried is removed as well.
 #[test]
 fn a_drop_while_another_removal_is_repeated_leaves_nothing_behind() {
     let (mut world, disk, shared) = new_node(15, false);
@@ -471,12 +471,12 @@ fn a_drop_while_another_removal_is_repeated_leaves_nothing_behind() {
             Ok(())
         }
     };
-    live(&mut world, &disk, false, main, &shared);
-    live(&mut world, &disk, false, restarted, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, restarted, &shared);
 }
 
-/// A table is dropped, its files cannot be removed, and another table gets its id, and its name or another one: the late removal
-/// takes nothing of the new table, and nothing of the old one is seen.
+/// A table is dropped, its files cannot be removed, and a new table gets its id and any name. The
+/// late removal keeps the data of the new table, and data of the old one is never visible.
 #[test]
 fn a_late_removal_leaves_a_new_table_with_the_same_id_alone() {
     let table = |name: &str| format!("CREATE TABLE q.{name} (k int PRIMARY KEY, v int) WITH id = {}", id(11).0);
@@ -517,21 +517,21 @@ fn a_late_removal_leaves_a_new_table_with_the_same_id_alone() {
                     Ok(())
                 }
             };
-            live(&mut world, &disk, false, main, &shared);
+            run_node(&mut world, &disk, false, main, &shared);
             let again = move |shared: Rc<Shared>| async move {
                 restarted(shared).await?;
                 let rows = sim::reads::count(&format!("SELECT k FROM q.{name}")).await?;
                 if rows == 10 { Ok(()) } else { Err(format!("{refusal:?}, {name}: {rows} rows after a restart")) }
             };
-            live(&mut world, &disk, false, again, &shared);
+            run_node(&mut world, &disk, false, again, &shared);
             disk.set_unsynced(Unsynced::Lost);
             disk.lose_power();
-            live(&mut world, &disk, false, again, &shared);
+            run_node(&mut world, &disk, false, again, &shared);
         }
     }
 }
 
-/// A node that cannot follow for minutes ends, and says why.
+/// A node that cannot apply changes for minutes stops, and reports why.
 #[test]
 fn a_node_that_cannot_follow_ends() {
     let (mut world, disk, shared) = new_node(12, false);
@@ -552,16 +552,16 @@ fn a_node_that_cannot_follow_ends() {
             Ok(())
         }
     };
-    live(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
     let now_there = |_| async {
         let tables = known().await?.2;
         if tables.contains("q.t") { Ok(()) } else { Err(format!("there are {tables:?}")) }
     };
-    live(&mut world, &disk, false, now_there, &shared);
+    run_node(&mut world, &disk, false, now_there, &shared);
 }
 
-/// The log is cut, and snapshots of it are made, while each file operation in its directory in turn
-/// finds no descriptor.
+/// The log is truncated, and snapshots of it are made, while each file operation in its directory
+/// in turn fails for lack of descriptors.
 #[test]
 fn the_log_is_cut_without_descriptors() {
     let (mut world, disk, shared) = new_node(13, false);
@@ -571,7 +571,7 @@ fn the_log_is_cut_without_descriptors() {
         async move {
             let mut refused = 0;
             for n in 0..1200u32 {
-                // Snapshots are made, and the log is cut, in a task of its own: the fault lasts
+                // Snapshots and truncations of the log run in their own task, so the fault lasts
                 // over several changes.
                 if n % 8 == 0 {
                     refused += 1 - disk.refuse_nothing().min(1);
@@ -587,11 +587,11 @@ fn the_log_is_cut_without_descriptors() {
             Ok(())
         }
     };
-    live(&mut world, &disk, false, main, &shared);
-    live(&mut world, &disk, false, restarted, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, restarted, &shared);
 }
 
-/// A change that fits nowhere is refused by every node alike, and by a start.
+/// A change that exceeds a limit is refused by every node, and by a start.
 #[test]
 fn a_change_that_does_not_fit_is_refused_now_and_after_a_restart() {
     let (mut world, disk, shared) = new_node(11, false);
@@ -610,12 +610,12 @@ fn a_change_that_does_not_fit_is_refused_now_and_after_a_restart() {
         shared.acknowledged.replace(Some(known().await?));
         Ok(())
     };
-    live(&mut world, &disk, false, main, &shared);
-    live(&mut world, &disk, false, restarted, &shared);
+    run_node(&mut world, &disk, false, main, &shared);
+    run_node(&mut world, &disk, false, restarted, &shared);
 }
 
-/// Three nodes whose disks refuse operations in turn, while tables come and go, are truncated and
-/// move: all come to the same metadata, and nothing acknowledged is lost.
+/// Three nodes whose disks fail in turn, while tables are created, dropped and truncated and
+/// tablets move. All nodes get the same metadata, and nothing acknowledged is lost.
 #[test]
 fn nodes_of_a_cluster_agree_whatever_their_disks_refuse() {
     let plan = Plan { truncating: true, moving: true, ..Plan::default() };

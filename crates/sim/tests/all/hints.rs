@@ -1,5 +1,5 @@
-//! Hints of a process that is killed at every write to its disk, and of a machine that loses its power there: what was acknowledged, or
-//! synced, is delivered, and a kill is not taken for damage.
+//! Hints of a process that is killed at each write to its disk, and of a machine that loses its
+//! power there. Acknowledged (or synced) hints are replayed, and a kill is not mistaken for damage.
 
 use coordinator::hints::{Delivered, Hints, HintsConfig, HintsSettings};
 use model::id::{HostId, SchemaVersion, TableId};
@@ -19,7 +19,7 @@ fn target() -> HostId {
     HostId(Uuid::from_u128(2))
 }
 
-/// A mutation of the partition of this number.
+/// A mutation of partition `n`.
 fn mutation(n: i32) -> Mutation {
     let (table, version) = (TableId(Uuid::from_u128(7)), SchemaVersion(Uuid::from_u128(1)));
     let key = Column {
@@ -38,18 +38,18 @@ fn mutation(n: i32) -> Mutation {
     builder.finish(&schema)
 }
 
-/// What is known outside of the machine.
+/// What the test knows, which no crash loses.
 #[derive(Default)]
 struct Known {
     next: i32,
     acknowledged: BTreeSet<i32>,
-    /// Of these, those that a power loss must not take away.
+    /// The hints among these that a power loss must not lose.
     synced: BTreeSet<i32>,
     delivered: BTreeSet<i32>,
 }
 
 async fn open() -> Rc<Hints> {
-    // As a start does with the data directory.
+    // A start does the same with the data directory.
     rt::fs::create_dir_all(Path::new("/node")).await.expect("made");
     rt::fs::sync_dir(Path::new("/")).await.expect("synced");
     let config = HintsConfig {
@@ -75,7 +75,7 @@ async fn sync(hints: &Hints, known: &RefCell<Known>) {
     known.borrow_mut().synced = all;
 }
 
-/// Delivers `count` hints at most.
+/// Replays at most `count` hints.
 async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
     let before = known.borrow().delivered.len();
     let one = |hint: coordinator::hints::format::Hint| async move {
@@ -89,7 +89,7 @@ async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
     hints.replay(target(), one).await.expect("the disk works");
 }
 
-async fn live(known: &RefCell<Known>) {
+async fn run(known: &RefCell<Known>) {
     for _ in 0..2 {
         let hints = open().await;
         store(&hints, known, 9).await;
@@ -105,7 +105,7 @@ async fn live(known: &RefCell<Known>) {
 #[test]
 fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
     let whole = Disk::new(1);
-    rt::sim::block_on(1, &whole, live(&RefCell::default()));
+    rt::sim::block_on(1, &whole, run(&RefCell::default()));
     let writes = whole.writes();
     assert!(writes > 50, "{writes} writes");
     for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Torn] {
@@ -113,7 +113,7 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
             let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
             disk.set_unsynced(unsynced);
             disk.power_loss_at_write(n);
-            rt::sim::run(1, &disk, live(&known)).expect_err("it is killed");
+            rt::sim::run(1, &disk, run(&known)).expect_err("it is killed");
             disk.no_power_loss();
             let (corrupted, noted) = rt::sim::block_on(1, &disk, async {
                 let hints = open().await;
@@ -125,7 +125,7 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
             let must = if is_kill { &known.acknowledged } else { &known.synced };
             let lost: Vec<_> = must.difference(&known.delivered).collect();
             assert!(lost.is_empty(), "{unsynced:?} at write {n}: {lost:?} are lost");
-            // A record that the kill cut off may be noted, and only that.
+            // Only a record that the kill cut off may be reported.
             assert!(!is_kill || corrupted == 0, "killed at write {n}: {corrupted} files, {noted} notes");
         }
     }

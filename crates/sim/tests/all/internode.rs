@@ -1,5 +1,6 @@
-//! The wire between nodes on the simulated network: partitions, cuts at every byte, lost answers, restarts under load; nothing is done
-//! twice, nothing is answered to the wrong caller, what was certainly not done was not, and all is well once the network is.
+//! The internode transport on the simulated network: partitions, cuts at every byte, lost answers,
+//! restarts under load. No request is executed twice or answered to the wrong caller. A request
+//! that failed as "not executed" was not executed. Everything works once the network does.
 //!
 //! `SEEDS=n` runs n seeds (default 3) from `FIRST_SEED=n` on.
 use bytes::Bytes;
@@ -22,9 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const PORT: u16 = 7000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const SHARDS: [u16; 3] = [2, 3, 1];
-/// A node that only asks.
+/// A node that only sends requests.
 const CLIENT: usize = 9;
-/// Longer than any silence that is put up with.
+/// Longer than any silence that a node tolerates.
 const LONG: Duration = Duration::from_secs(9);
 
 fn setting(name: &str) -> Option<u64> {
@@ -44,21 +45,21 @@ fn host(n: usize) -> HostId {
     HostId::from_bytes([n as u8 + 1; 16])
 }
 
-/// What all nodes and the test see of each other: the test's memory, not the nodes'.
+/// What the test knows of all nodes. It is the test's memory: no fault loses it.
 #[derive(Default)]
 struct Ledger {
     /// How often each request was begun on its shard.
     begun: BTreeMap<u64, u32>,
-    /// How each request ended: answered, certainly not done, or who knows.
+    /// Requests by outcome: answered, or certainly not executed. Others are unknown.
     answered: Vec<u64>,
     not_done: Vec<u64>,
     unknown: Vec<u64>,
     next: u64,
-    /// What each node thinks of the others.
+    /// How each node sees the others.
     liveness: BTreeMap<usize, Liveness>,
-    /// For how long each node was made to stand still, in all.
+    /// For how long each node was paused, in total.
     still: BTreeMap<usize, Duration>,
-    /// No new requests.
+    /// Whether new requests have stopped.
     quiet: bool,
     wrong: Vec<String>,
 }
@@ -89,7 +90,7 @@ impl Shared {
     }
 }
 
-/// Answers with the request's number and its body, now or later, or not.
+/// Answers with the number and the body of the request, now, later or never.
 async fn handle(shared: Shared, _caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
     let id = u64::from_le_bytes(*body.first_chunk().ok_or_else(|| Refusal::malformed("no number"))?);
     *shared.ledger().begun.entry(id).or_default() += 1;
@@ -104,7 +105,7 @@ async fn handle(shared: Shared, _caller: Caller, body: Bytes) -> Result<Pieces, 
     Ok(body.into())
 }
 
-/// One request of a node, and whether what came of it can be.
+/// Sends a request from a node, and checks its outcome.
 async fn ask(shared: &Shared, own: usize, to: Peer, size: usize, allowed: Duration) -> Result<Bytes, CallError> {
     let still = || shared.ledger().still.get(&own).copied().unwrap_or_default();
     let id = {
@@ -125,7 +126,8 @@ async fn ask(shared: &Shared, own: usize, to: Peer, size: usize, allowed: Durati
         "request {id} ends after {took:?}: {}",
         answer.as_ref().map_or_else(ToString::to_string, |_| "well".into())
     ));
-    // A tick of the simulated network, and one of the timers. Who stands still does not see that its time is over.
+    // One tick of the simulated network and one of the timers. A node that is paused does not
+    // notice its timeout.
     let allowed = allowed + millis(5) + (still() - still_before);
     let mut ledger = shared.ledger();
     if took > allowed {
@@ -153,7 +155,7 @@ async fn load(shared: Shared, own: usize) {
     }
 }
 
-/// A node: what every shard of it runs.
+/// What every shard of a node runs.
 async fn node(shard: ShardId, shared: Shared, own: usize) {
     if shard.0 != 0 {
         return rt::shard::stopping().cancelled().await;
@@ -219,7 +221,8 @@ fn everybody_is(shared: &Shared, wanted: NodeStatus) -> bool {
     })
 }
 
-/// Faults for some seconds under load, then none: gives the trace's hash and how many requests were answered.
+/// Injects faults for some seconds under load, then none. Returns the hash of the trace and the
+/// number of answered requests.
 fn disasters(seed: u64) -> (u64, usize) {
     let (mut world, shared) = world(seed, true);
     world.run_for(millis(1000));
@@ -233,7 +236,7 @@ fn disasters(seed: u64) -> (u64, usize) {
             2 => world.partition_oneway(one, other),
             3 | 4 => world.repair(one, other),
             5 if down.is_empty() => {
-                // Power that fails without a last word.
+                // Half of the power failures close no connection.
                 if world.rng().gen_ratio(1, 2) {
                     NAMES.iter().filter(|name| **name != one).for_each(|name| world.partition(one, name));
                 }
@@ -261,7 +264,7 @@ fn disasters(seed: u64) -> (u64, usize) {
             world.repair(one, other);
         }
     }
-    // As many answers in a row as the worst flapping asks for, with room to spare.
+    // As many answers in a row as the worst flapping requires, with a margin.
     let before = shared.ledger().answered.len();
     world.run_for(Duration::from_secs(12));
     assert!(everybody_is(&shared, NodeStatus::Up), "seed {seed}: not all are up: {:?}", shared.ledger().liveness);
@@ -296,7 +299,7 @@ fn the_same_seed_gives_the_same_disasters() {
     assert_eq!(first, second);
 }
 
-/// How long it takes until each node thinks `wanted` of node c, or does for none.
+/// How long it takes until every node sees node c as `wanted`.
 fn until_c_is(world: &mut World, shared: &Shared, wanted: NodeStatus) -> Duration {
     let began = world.elapsed();
     let seen = |n: usize| shared.ledger().liveness.get(&n).is_some_and(|seen| seen.status(host(2)) == wanted);
@@ -370,7 +373,8 @@ fn a_network_cut_one_way_is_seen_from_both_sides() {
             (up, up, up, up)
         });
         world.repair("c", "a");
-        // What was begun while the network was cut is only given up in time: the simulated one sends nothing again.
+        // Requests that began while the network was cut time out, because the simulated network
+        // does not resend.
         world.run_for(millis(8000));
         assert!(everybody_is(&shared, NodeStatus::Up), "seed {seed}");
     }
@@ -410,7 +414,7 @@ fn a_long_request_keeps_its_connection() {
     let (mut world, shared) = world(5, false);
     with_client(&mut world, &shared, |_shared| async move {
         let internode = rt::shard::service::<Internode>();
-        // Nobody else uses the connection.
+        // No other request uses the connection.
         let to = Peer { host: host(1), shard: 2 };
         let slow = internode.call(to, Verb::Join, Bytes::from_static(b"slow"), Deadline::after(SOON)).await;
         assert_eq!(slow, Ok(Bytes::from_static(b"slow")));
@@ -450,7 +454,8 @@ fn what_was_done_and_whose_answer_was_lost_is_not_said_to_be_not_done() {
     }
 }
 
-/// Passes bytes on between whoever connects and node a; the n-th connection is cut after `at[n]` bytes, those after the last never.
+/// Forwards bytes between clients and node a. The n-th connection is cut after `at[n]` bytes;
+/// connections after the last are not cut.
 async fn cutter(to: SocketAddr, at: Arc<Vec<(usize, bool)>>, cut: Arc<Mutex<usize>>) {
     let listener = rt::net::listen(([0, 0, 0, 0], PORT).into(), Default::default()).await.expect("a port");
     loop {
@@ -499,7 +504,8 @@ mod futures {
     use std::pin::pin;
     use std::task::Poll;
 
-    /// Reads from whichever has something: whether it was the second, and how much; none at the end of one.
+    /// Reads from the stream that has data. Returns whether it was the second, and the number of
+    /// bytes; `None` at the end of a stream.
     pub async fn select(
         near: &mut TcpStream,
         from_near: &mut [u8],
@@ -521,7 +527,7 @@ mod futures {
 
 #[test]
 fn a_connection_may_be_cut_at_every_byte() {
-    // Beyond what handshake and first requests take, in either direction.
+    // More bytes than the handshake and the first requests take, in either direction.
     let places: Vec<(usize, bool)> = (1..420).step_by(7).flat_map(|n| [(n, true), (n, false)]).collect();
     let (mut world, shared) = world(11, false);
     let to = shared.addresses[0];

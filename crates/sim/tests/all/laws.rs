@@ -1,12 +1,13 @@
-//! What must make no difference makes none: the same statements of the same clients, with other strategies of compaction, other moments
-//! of flushes, other memory, other caches, fewer open files, other numbers of shards, give the same answers, which are the model's.
+//! Settings that must not change any answer. The same statements of the same clients give the
+//! answers of the model with other compaction strategies, times of flushes, memory, caches, numbers
+//! of open files and numbers of shards.
 //!
 //! `SEEDS=n` runs n seeds (default 1) from `FIRST_SEED=n` on.
 use engine::commitlog::SyncMode;
 use rt::time::Duration;
 use sim::model::SeenRow;
 use sim::node::{Progress, QUERIER_CACHES, Variant};
-use sim::story::{End, Story};
+use sim::scenario::{End, Scenario};
 use sim::workload::KINDS;
 use std::collections::BTreeMap;
 
@@ -18,28 +19,28 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(1)
 }
 
-/// The same statements in another life: what is there at their end.
-fn live(seed: u64, shards: usize, variant: Variant) -> BTreeMap<i32, Vec<SeenRow>> {
-    let mut story = Story::new(seed, SyncMode::Batch);
-    // What expires, and what concerns the whole table, comes at moments that are not the same in all lives.
-    (story.expiring, story.globals, story.variant) = (false, false, variant);
-    (story.rounds, story.steps) = (5, 12);
-    assert_eq!(story.live(shards, End::Stop), Progress::Ended, "seed {seed}, {shards} shards, {variant:?}");
-    story.shared.last_seen.take()
+/// Runs the statements of the seed in a new incarnation. Returns the rows at its end.
+fn run(seed: u64, shards: usize, variant: Variant) -> BTreeMap<i32, Vec<SeenRow>> {
+    let mut scenario = Scenario::new(seed, SyncMode::Batch);
+    // No TTLs and no changes of the whole table, because their times differ between incarnations.
+    (scenario.expiring, scenario.globals, scenario.variant) = (false, false, variant);
+    (scenario.rounds, scenario.steps) = (5, 12);
+    assert_eq!(scenario.run(shards, End::Stop), Progress::Ended, "seed {seed}, {shards} shards, {variant:?}");
+    scenario.shared.last_seen.take()
 }
 
-/// All of `variants` end with the same rows.
+/// Checks that all `variants` end with the same rows.
 fn all_the_same(seed: u64, variants: impl IntoIterator<Item = (usize, Variant)>) {
     let mut first = None;
     for (shards, variant) in variants {
-        let found = live(seed, shards, variant);
+        let found = run(seed, shards, variant);
         assert!(found.values().any(|rows| !rows.is_empty()), "seed {seed}: something is there");
         let wanted = first.get_or_insert_with(|| found.clone());
         assert_eq!(&found, wanted, "seed {seed}, {shards} shards, {variant:?}");
     }
 }
 
-/// Every strategy, with many flushes and compactions, and with none but those that come by themselves.
+/// Every strategy, with many flushes and compactions, and with only those that the engine starts.
 #[test]
 fn compaction_is_invisible() {
     for seed in seeds() {
@@ -68,17 +69,17 @@ fn shards_memory_and_open_files_are_invisible() {
     }
 }
 
-/// With everything: expiry, truncation, drops, crashes of every kind; each strategy in turn.
+/// Everything together: expiry, truncation, drops and all kinds of crashes, with each strategy.
 #[test]
 fn no_resurrection_whatever_the_strategy() {
     for seed in seeds() {
         for kind in 0..KINDS {
-            let mut story = Story::new(seed * 100 + kind as u64, PERIODIC);
-            story.variant = Variant { kind: Some(kind), maintenance: 15, ..Variant::default() };
-            (story.rounds, story.steps) = (3, 10);
+            let mut scenario = Scenario::new(seed * 100 + kind as u64, PERIODIC);
+            scenario.variant = Variant { kind: Some(kind), maintenance: 15, ..Variant::default() };
+            (scenario.rounds, scenario.steps) = (3, 10);
             for end in [End::KillAtWrite(300), End::PowerAtWrite(400), End::Stop] {
-                let shards = 1 + story.any(2) as usize;
-                let progress = story.live(shards, end);
+                let shards = 1 + scenario.any(2) as usize;
+                let progress = scenario.run(shards, end);
                 assert!(
                     matches!(progress, Progress::Running | Progress::Ended),
                     "seed {seed}, kind {kind}, {end:?}: {progress:#?}"

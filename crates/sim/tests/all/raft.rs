@@ -1,6 +1,9 @@
-//! The metadata group of several nodes on the simulated machine: crashes with what was not synced lost, partitions (also one-way), lost
-//! requests and answers, slow messages. Checkers: `raft_safety` (no two nodes ever apply different commands at one place, nothing that was
-//! acknowledged is lost, a barrier shows all that was acknowledged before it) and `schema_agrees` (all nodes end up the same).
+//! The Raft group of the metadata on the simulated machine: crashes with loss of unsynced data,
+//! partitions (also one-way), lost requests and answers, slow messages.
+//!
+//! Checkers: `raft_safety` (no two nodes apply different commands at the same index, nothing
+//! acknowledged is lost, and a barrier shows everything acknowledged before it) and `schema_agrees`
+//! (all nodes end with the same state).
 //!
 //! `SEEDS=n` runs n seeds (default 3) from `FIRST_SEED=n` on.
 use bytes::Bytes;
@@ -31,15 +34,15 @@ fn name(n: usize) -> String {
     format!("n{n}")
 }
 
-/// What all nodes together have done: the judge of it all.
+/// The history of all nodes together, against which each node is checked.
 #[derive(Default)]
 struct History {
     /// The commands in the order in which they were applied.
     applied: RefCell<Vec<u64>>,
-    /// How many of them somebody was told of.
+    /// How many of them were acknowledged.
     acknowledged: Cell<usize>,
     next: Cell<u64>,
-    /// Of proposals: made, known to be applied, of unknown fate, refused.
+    /// Proposals: made, applied, with unknown outcome, refused.
     counts: Cell<[u64; 4]>,
     terms: RefCell<BTreeSet<u64>>,
 }
@@ -51,7 +54,7 @@ impl History {
         self.counts.set(counts);
     }
 
-    /// `raft_safety`: what one node has applied, all others have applied at the same place, or will.
+    /// `raft_safety`: the commands that one node has applied must be the same on all other nodes.
     fn check(&self, of: usize, list: &[u64]) {
         let mut applied = self.applied.borrow_mut();
         for (at, command) in list.iter().enumerate() {
@@ -63,7 +66,7 @@ impl History {
     }
 }
 
-/// A node's state: commands, each made for a list of a certain length.
+/// The state of a node: commands, each made for a list of a certain length.
 struct Ledger {
     node: usize,
     list: RefCell<Vec<u64>>,
@@ -124,13 +127,13 @@ struct Letter {
     answer: oneshot::Sender<Result<Bytes, String>>,
 }
 
-/// The network between the nodes: it delays, and loses what the test says.
+/// The network between the nodes. It delays messages, and loses those that the test chooses.
 #[derive(Default)]
 struct Net {
     inboxes: RefCell<HashMap<HostId, mpsc::UnboundedSender<Letter>>>,
-    /// Ways that are cut, from one to the other.
+    /// Directions that are cut, from one node to another.
     cut: RefCell<HashSet<(HostId, HostId)>>,
-    /// Of a thousand messages so many are lost.
+    /// The number of lost messages per thousand.
     lost: Cell<u64>,
 }
 
@@ -178,15 +181,15 @@ struct Cluster {
     net: Rc<Net>,
     history: Rc<History>,
     nodes: usize,
-    /// The groups that run.
+    /// The groups that run, by node.
     groups: RefCell<HashMap<usize, Rc<Group>>>,
-    /// How many commands each node has.
+    /// The number of commands of each node.
     lengths: RefCell<HashMap<usize, usize>>,
-    /// Clients make no changes any more.
+    /// Whether clients have stopped making changes.
     quiet: Cell<bool>,
-    /// A client pauses for less than this between two changes, in milliseconds.
+    /// The pause of a client between two changes is below this, in milliseconds.
     pause: Cell<u64>,
-    /// A disk may be full: changes may be refused for that.
+    /// Whether a disk may be full, so that changes may be refused.
     full: Cell<bool>,
 }
 
@@ -204,7 +207,7 @@ impl Cluster {
         })
     }
 
-    /// A node's life.
+    /// Runs an incarnation of a node.
     async fn run(self: Rc<Self>, node: usize) {
         rt::fs::create_dir_all(Path::new("/node")).await.expect("made");
         rt::fs::sync_dir(Path::new("/")).await.expect("synced");
@@ -232,7 +235,7 @@ impl Cluster {
             while let Some(Letter { from, message, answer }) = inbox.recv().await {
                 let group = answering.clone();
                 rt::task::spawn(async move {
-                    // Who asked may have gone.
+                    // The sender of the request may be gone.
                     let _ = answer.send(group.handle(from, message).await);
                 })
                 .detach();
@@ -245,7 +248,7 @@ impl Cluster {
         self.client(node, group, ledger).await;
     }
 
-    /// Has all nodes in the group, and all of them vote.
+    /// Adds all nodes to the group, as voters.
     async fn gather(self: Rc<Self>, group: Rc<Group>) {
         let all: BTreeSet<HostId> = (0..self.nodes).map(host).collect();
         while self.net.inboxes.borrow().len() < self.nodes {
@@ -253,7 +256,7 @@ impl Cluster {
         }
         while group.voters() != all {
             for other in &all {
-                // It is tried again.
+                // The caller retries it.
                 let _ = group.add(*other).await;
             }
             if group.is_leader() && all.iter().all(|host| group.has_caught_up(*host)) {
@@ -263,7 +266,7 @@ impl Cluster {
         }
     }
 
-    /// Makes changes, and looks at what is there.
+    /// Makes changes, and checks the state.
     async fn client(self: Rc<Self>, node: usize, group: Rc<Group>, ledger: Rc<Ledger>) {
         let history = self.history.clone();
         loop {
@@ -311,7 +314,7 @@ fn start_one(world: &mut World, cluster: &Rc<Cluster>, node: usize) -> Disk {
     disk
 }
 
-/// Runs until all nodes are there and vote.
+/// Simulates until all nodes are voters.
 fn gathered(world: &mut World, cluster: &Cluster) {
     let all: BTreeSet<HostId> = (0..cluster.nodes).map(host).collect();
     for _ in 0..200 {
@@ -330,7 +333,7 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + setting("SEEDS").unwrap_or(3)
 }
 
-/// Something goes wrong.
+/// Injects a fault.
 fn disturb(world: &mut World, cluster: &Cluster) {
     let node = world.rng().gen_range(0..cluster.nodes);
     let other = (node + world.rng().gen_range(1..cluster.nodes)) % cluster.nodes;
@@ -341,7 +344,7 @@ fn disturb(world: &mut World, cluster: &Cluster) {
         }
         1 => cluster.net.cut.borrow_mut().extend([(a, b), (b, a)]),
         2 => {
-            // Alone.
+            // Isolates the node.
             let others = (0..cluster.nodes).map(host).filter(|host| *host != a);
             let ways: Vec<_> = others.flat_map(|other| [(a, other), (other, a)]).collect();
             cluster.net.cut.borrow_mut().extend(ways);
@@ -360,8 +363,8 @@ fn disturb(world: &mut World, cluster: &Cluster) {
     }
 }
 
-/// A life with trouble, and its end without; gives the trace and what was counted.
-fn live(seed: u64, nodes: usize, time: Duration) -> (u64, [u64; 4]) {
+/// A run with faults, and its end without. Returns the trace and the counters.
+fn run(seed: u64, nodes: usize, time: Duration) -> (u64, [u64; 4]) {
     let mut world = World::new(seed);
     let cluster = Cluster::new(nodes);
     start(&mut world, &cluster);
@@ -383,7 +386,7 @@ fn live(seed: u64, nodes: usize, time: Duration) -> (u64, [u64; 4]) {
     let before = cluster.history.acknowledged.get();
     world.run_for(Duration::from_secs(3));
     let after = cluster.history.acknowledged.get();
-    assert!(after > before, "nothing goes on after all is well again (seed {seed})");
+    assert!(after > before, "no progress after the repair (seed {seed})");
     cluster.quiet.set(true);
     world.run_for(Duration::from_secs(5));
     let history = &cluster.history;
@@ -408,7 +411,7 @@ fn raft_safety_and_schema_agrees() {
     let several = seeds.end - seeds.start > 1;
     for seed in seeds {
         let nodes = [3, 3, 5][seed as usize % 3];
-        let (_, counts) = live(seed, nodes, Duration::from_secs(25));
+        let (_, counts) = run(seed, nodes, Duration::from_secs(25));
         for (sum, count) in sum.iter_mut().zip(counts) {
             *sum += count;
         }
@@ -419,11 +422,11 @@ fn raft_safety_and_schema_agrees() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let once = || live(77, 3, Duration::from_secs(10));
+    let once = || run(77, 3, Duration::from_secs(10));
     assert_eq!(once(), once());
 }
 
-/// A node that comes and goes does not cost a good leader its office.
+/// A node that flaps does not depose a working leader.
 #[test]
 fn a_flapping_node_does_not_depose_the_leader() {
     let mut world = World::new(5);
@@ -448,7 +451,8 @@ fn a_flapping_node_does_not_depose_the_leader() {
     cluster.net.inboxes.borrow_mut().clear();
 }
 
-/// The leader goes: another is there within seconds, and the change of one that is cut off is refused clearly.
+/// The leader fails. Another one is elected within seconds, and a leader that is cut off refuses
+/// changes with a clear error.
 #[test]
 fn a_lost_leader_is_replaced() {
     for seed in 0..3 {
@@ -463,7 +467,7 @@ fn a_lost_leader_is_replaced() {
         cluster.groups.borrow_mut().remove(&leading);
         world.crash(&name(leading));
         world.run_for(Duration::from_secs(5));
-        assert!(cluster.history.acknowledged.get() > before, "nobody took over within five seconds (seed {seed})");
+        assert!(cluster.history.acknowledged.get() > before, "no new leader within five seconds (seed {seed})");
         world.bounce(&name(leading));
         world.run_for(Duration::from_secs(5));
         let applied = cluster.history.applied.borrow().len();
@@ -475,10 +479,11 @@ fn a_lost_leader_is_replaced() {
     }
 }
 
-/// Commands after which a snapshot has been made.
+/// The number of commands after which a snapshot exists.
 const MANY: usize = 340;
 
-/// A cluster of two places whose first node has started alone, with short pauses between commands.
+/// A cluster of two nodes, of which the first has started alone, with short pauses between
+/// commands.
 fn begin(seed: u64) -> (World, Rc<Cluster>, Disk) {
     let mut world = World::new(seed);
     let cluster = Cluster::new(2);
@@ -495,18 +500,18 @@ fn run_until(world: &mut World, what: &str, is_so: impl Fn(&World) -> bool) {
     }
 }
 
-/// It has decided more than a log keeps: who joins now gets a snapshot.
+/// The first node decides more commands than a log keeps, so a node that joins gets a snapshot.
 fn much_is_decided(world: &mut World, cluster: &Cluster) {
     run_until(world, "a node alone decides", |_| cluster.history.acknowledged.get() >= MANY);
     cluster.pause.set(120);
 }
 
-/// Both nodes have, and go on to get, the same.
+/// Checks that both nodes have the same commands, and continue to get the same.
 fn agree(mut world: World, cluster: &Cluster) {
     let before = cluster.history.acknowledged.get();
     gathered(&mut world, cluster);
     world.run_for(Duration::from_secs(3));
-    assert!(cluster.history.acknowledged.get() > before, "nothing goes on (seed {})", world.seed());
+    assert!(cluster.history.acknowledged.get() > before, "no progress (seed {})", world.seed());
     cluster.quiet.set(true);
     world.run_for(Duration::from_secs(2));
     let applied = cluster.history.applied.borrow().len();
@@ -517,7 +522,8 @@ fn agree(mut world: World, cluster: &Cluster) {
     cluster.net.inboxes.borrow_mut().clear();
 }
 
-/// The power of a node goes at each write while it takes a snapshot: the log that it replaces is there until the snapshot is.
+/// The power of a node fails at each write while it receives a snapshot. The log that the snapshot
+/// replaces is kept until the snapshot is durable.
 #[test]
 fn a_snapshot_is_there_before_what_it_replaces_goes() {
     for at in 1.. {
@@ -541,7 +547,8 @@ fn a_snapshot_is_there_before_what_it_replaces_goes() {
     }
 }
 
-/// The disk fills up while a snapshot is being written: the group lives on, and the snapshot is made when there is room again.
+/// The disk fills up while a snapshot is written. The group keeps working, and the snapshot is made
+/// when there is space again.
 #[test]
 fn a_disk_that_fills_up_during_a_snapshot_ends_nothing() {
     for node in 0..2 {
@@ -553,7 +560,7 @@ fn a_disk_that_fills_up_during_a_snapshot_ends_nothing() {
         let snapshot = format!("{DIR}/snapshot");
         let temporary = format!("{snapshot}.tmp");
         let writes_one = || disk.files().iter().any(|(path, _)| path == Path::new(&temporary));
-        // The first of all is what a history begins with.
+        // The first node begins the history.
         let begun = || node == 1 || cluster.history.acknowledged.get() > 0;
         let (min, max) = (Duration::from_millis(2), Duration::from_millis(5));
         disk.set_latency(rt::sim::Latency { min, max, slow_permille: 1000 });

@@ -1,4 +1,4 @@
-//! The cache of pages: what it keeps, lends and gives up.
+//! The page cache: what it keeps, lends and evicts.
 
 use super::*;
 

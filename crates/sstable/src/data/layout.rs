@@ -1,7 +1,9 @@
-//! The header's columns matched with a schema's, made once per file and schema version.
+//! The columns of a file's header matched with those of a schema; made once per file and schema
+//! version.
 //!
-//! A file's rows name columns by their place in the header; rows in memory by column id. Columns that the schema dropped are
-//! parsed and thrown away, and so are cells older than the drop of a column whose name is in use again.
+//! Rows in a file identify columns by their position in the header, rows in memory by column id.
+//! Cells of columns that the schema dropped are parsed and discarded. So are cells older than the
+//! drop of a column whose name is used again.
 
 use crate::statistics::header::{Header, HeaderColumn};
 use model::schema::TableSchema;
@@ -25,27 +27,28 @@ pub(crate) struct Layout {
 #[derive(Clone, Debug)]
 pub(crate) struct Columns {
     pub targets: Vec<Target>,
-    /// Whether the ids ascend in this order, so that rows come out in the order of memory.
+    /// Whether the ids ascend in this order, so that rows are read in the order of memory.
     pub ascending: bool,
-    /// Places in `targets` by column id.
+    /// Indexes into `targets` by column id.
     places: Vec<Option<u16>>,
 }
 
-/// What becomes of a column of the file.
+/// A column of the file, and its column in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
-    /// Its id in rows; `None` if the schema no longer has it.
+    /// Its id in memory; `None` if the schema no longer has it.
     pub id: Option<ColumnId>,
     /// The fixed width of its values.
     pub width: Option<usize>,
-    /// Whether it holds many cells.
+    /// Whether it is a multi-cell column.
     pub multi: bool,
-    /// Cells with this timestamp or a lower one are dead: the name was dropped then.
+    /// Cells with this timestamp or a lower one are dead, because the column of this name was
+    /// dropped then.
     pub dead_until: Option<Timestamp>,
 }
 
 impl Columns {
-    /// The place in the file of a column.
+    /// The index of a column in the file.
     #[inline]
     pub fn place(&self, id: ColumnId) -> Option<usize> {
         self.places.get(id.0 as usize).copied().flatten().map(|place| place as usize)
@@ -69,7 +72,7 @@ impl Columns {
 }
 
 impl Layout {
-    /// Matches a file's header with a schema; the error says which column fits none.
+    /// Matches a file's header with a schema. The error names a column that fits none.
     pub fn new(header: &Header, schema: &TableSchema) -> Result<Layout, String> {
         let same_keys = header.clustering.len() == schema.clustering.len()
             && header
@@ -104,8 +107,9 @@ fn match_columns(
         let dead_until = drops.map(|d| d.drop_time).max();
         let id = match found {
             Some(c) if compatible(&column.ty, &c.ty) => Some(c.id),
-            // The file was written before the column was dropped and added with another type. Which type it had then does not
-            // matter: metadata of release 0.1.0 may no longer know, and the other columns must stay readable.
+            // The file was written before the column was dropped and added with another type. The
+            // old type does not matter: metadata of release 0.1.0 may no longer have it, and the
+            // other columns must stay readable.
             Some(_) if dead_until.is_some() => None,
             Some(c) => {
                 let (table, name, old, new) = (&schema.name, &column.name, &column.ty, &c.ty);
@@ -136,7 +140,8 @@ fn alike(file: &CqlType, schema: &CqlType) -> bool {
             a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| alike(a, b))
         }
         (CqlType::Vector { elem: a, dim: x }, CqlType::Vector { elem: b, dim: y }) => x == y && alike(a, b),
-        // Fields are only ever added at the end, or renamed; the type itself may stand under another keyspace's name.
+        // Fields are only added at the end or renamed. The keyspace of the type may have another
+        // name.
         (CqlType::Udt(a), CqlType::Udt(b)) => a.fields.iter().zip(&b.fields).all(|((_, a), (_, b))| alike(a, b)),
         (file, CqlType::Blob) => file.is_frozen() && *file != CqlType::Counter,
         (CqlType::Ascii, CqlType::Text) | (CqlType::Timeuuid, CqlType::Uuid) => true,

@@ -1,4 +1,4 @@
-//! Range tombstone markers: where a range deletion begins, ends, or gives way to another.
+//! Range tombstone markers: a range tombstone begins, ends, or another one follows it.
 
 use super::layout::Layout;
 use super::{flags, prefix};
@@ -16,7 +16,7 @@ pub(crate) const INCL_END_EXCL_START: u8 = 5;
 pub(crate) const INCL_END: u8 = 6;
 pub(crate) const EXCL_START: u8 = 7;
 
-/// Where the place of a kind lies beside its prefix: before (-1), at (0) or after (1).
+/// The position of a kind relative to its prefix: before (-1), at (0) or after (1).
 pub(crate) fn weight(kind: u8) -> Parsed<i8> {
     match kind {
         EXCL_END | INCL_START | EXCL_END_INCL_START => Ok(-1),
@@ -26,7 +26,7 @@ pub(crate) fn weight(kind: u8) -> Parsed<i8> {
     }
 }
 
-/// The kind that leads from one deletion to another at a cut.
+/// The kind of a marker that changes the deletion `from` to `to` at a cut.
 pub(crate) fn kind(after: bool, from: Tombstone, to: Tombstone) -> u8 {
     match (after, from.is_live(), to.is_live()) {
         (false, true, _) => INCL_START,
@@ -38,7 +38,7 @@ pub(crate) fn kind(after: bool, from: Tombstone, to: Tombstone) -> u8 {
     }
 }
 
-/// What holds from a marker on, from its body.
+/// The deletion from a marker on, read from its body.
 pub(crate) fn read_body(body: &[u8], kind: u8, layout: &Layout) -> Parsed<Tombstone> {
     let mut input = Input(body);
     input.uvint()?;
@@ -51,7 +51,8 @@ pub(crate) fn read_body(body: &[u8], kind: u8, layout: &Layout) -> Parsed<Tombst
     }
 }
 
-/// Writes the marker at a cut; says of what kind it is. The error is the place of a value of the wrong length.
+/// Writes the marker at a cut. Returns its kind. The error is the index of a value of the wrong
+/// length.
 pub(crate) fn write(
     at: &ClusteringCut,
     from: Tombstone,

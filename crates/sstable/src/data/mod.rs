@@ -1,6 +1,7 @@
-//! Data.db's content: how partitions, rows and markers are put into bytes, and taken out of them.
+//! The content of Data.db: the encoding of partitions, rows and markers.
 //!
-//! Pure: no I/O here. Readers decode from a contiguous window; what is missing at its end is reported as too short.
+//! Pure: no I/O. Readers decode from a contiguous window; missing bytes at its end are reported as
+//! too short.
 
 pub(crate) mod layout;
 pub(crate) mod marker;
@@ -13,7 +14,7 @@ use layout::Layout;
 use model::time::{Seconds, Timestamp, Tombstone};
 use model::types::vint::write_unsigned;
 
-/// First byte of every row and marker.
+/// The first byte of every row and marker.
 pub(crate) mod flags {
     pub const END_OF_PARTITION: u8 = 0x01;
     pub const IS_MARKER: u8 = 0x02;
@@ -25,7 +26,8 @@ pub(crate) mod flags {
     pub const EXTENSION: u8 = 0x80;
     /// In the second byte.
     pub const EXTENDED_STATIC: u8 = 0x01;
-    /// In the second byte: the row deletion holds only until the row is written anew (Cassandra's old views).
+    /// In the second byte: the row deletion holds only until the row is written again (Cassandra's
+    /// old views).
     pub const EXTENDED_DELETION_SHADOWABLE: u8 = 0x02;
     /// In the second byte: ScyllaDB's shadowable deletion.
     pub const EXTENDED_SHADOWABLE: u8 = 0x80;
@@ -73,16 +75,16 @@ impl Layout {
     }
 }
 
-/// What begins at a place in a partition.
+/// What follows at a position in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     /// The end of the partition: one byte.
     End,
     /// A row.
     Row {
-        /// First byte.
+        /// The first byte.
         flags: u8,
-        /// Second byte, or 0.
+        /// The second byte, or 0.
         extended: u8,
         /// Bytes before the body.
         head: usize,
@@ -100,8 +102,8 @@ pub(crate) enum Head {
     },
 }
 
-/// Decodes up to the body; the clustering prefix is appended to `prefix` in its form in memory. When it fails, `prefix` may
-/// have grown.
+/// Decodes up to the body. The clustering prefix is appended to `prefix` in its form in memory. On
+/// an error `prefix` may have grown.
 #[inline]
 pub(crate) fn read_head(bytes: &[u8], layout: &Layout, prefix: &mut Vec<u8>) -> Parsed<Head> {
     let mut input = Input(bytes);

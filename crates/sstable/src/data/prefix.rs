@@ -1,4 +1,5 @@
-//! Clustering prefixes: groups of 32 values behind a header of empty and null bits.
+//! Clustering prefixes: groups of 32 values, each after a header with bits for empty and null
+//! values.
 
 use crate::input::{Fault, Input, Parsed, write_vbytes};
 use model::key::{Components, MAX_KEY_BYTES, push_component};
@@ -6,7 +7,8 @@ use model::types::vint::write_unsigned;
 
 const GROUP: usize = 32;
 
-/// Reads one value per width and appends them in the form of memory. Trailing nulls (old compact tables) end the prefix.
+/// Reads one value per width, and appends them in their form in memory. Trailing nulls (old compact
+/// tables) end the prefix.
 #[inline]
 pub(crate) fn read(input: &mut Input<'_>, widths: &[Option<usize>], out: &mut Vec<u8>) -> Parsed<()> {
     let mut ended = false;
@@ -35,8 +37,8 @@ pub(crate) fn read(input: &mut Input<'_>, widths: &[Option<usize>], out: &mut Ve
     Ok(())
 }
 
-/// Writes the components of `prefix`; with `all`, missing ones as nulls up to the number of widths. The error is the place of
-/// a value of the wrong length.
+/// Writes the components of `prefix`. With `all`, missing ones are written as nulls, up to the
+/// number of widths. The error is the index of a value of the wrong length.
 pub(crate) fn write(prefix: &[u8], widths: &[Option<usize>], all: bool, out: &mut Vec<u8>) -> Result<(), usize> {
     let mut components = Components(prefix);
     let count = if all { widths.len() } else { components.clone().count() };

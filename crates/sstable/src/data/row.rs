@@ -1,7 +1,7 @@
 //! Rows: liveness, deletion, the subset of columns, cells.
 //!
-//! Decoding copies each value once, from the window into the row's buffer. When the file's column order is not that of the
-//! ids, cells are gathered and sorted first.
+//! Decoding copies each value once, from the window into the row's buffer. If the column order of
+//! the file is not that of the ids, cells are collected and sorted first.
 
 use super::flags::*;
 use super::layout::{Columns, Layout};
@@ -24,10 +24,10 @@ mod cell_flags {
 }
 use cell_flags::*;
 
-/// From here on column subsets have the large form.
+/// Column subsets of at least so many columns have the large form.
 const LARGE_SUBSET: usize = 64;
 
-/// Which columns a row has.
+/// The columns that a row has.
 enum Subset {
     All,
     /// A set bit is a missing column.
@@ -67,7 +67,7 @@ impl Subset {
         Ok(Subset::Present(flags))
     }
 
-    /// `present` are the places of the columns that are there, ascending.
+    /// `present` has the indexes of the existing columns, ascending.
     fn write(present: &[usize], columns: usize, out: &mut Vec<u8>) {
         if columns < LARGE_SUBSET {
             let all = (1u64 << columns) - 1;
@@ -84,7 +84,8 @@ impl Subset {
     }
 }
 
-/// Decodes a row's body and appends the row, in the form of memory, to `arena`. On error `arena` is lost.
+/// Decodes the body of a row, and appends the row in its form in memory to `arena`. After an error
+/// `arena` is not usable.
 pub(crate) fn read(body: &[u8], flags: u8, extended: u8, layout: &Layout, arena: &mut Vec<u8>) -> Parsed<()> {
     let mut input = Input(body);
     let columns = if extended & EXTENDED_STATIC != 0 { &layout.statics } else { &layout.regulars };
@@ -109,7 +110,7 @@ pub(crate) fn read(body: &[u8], flags: u8, extended: u8, layout: &Layout, arena:
         }
     }
     if extended & EXTENDED_SHADOWABLE != 0 {
-        // Holds until the row is written anew.
+        // Holds until the row is written again.
         let shadowable = layout.read_deletion(&mut input)?;
         if marker.is_none_or(|marker| marker.timestamp <= shadowable.timestamp) {
             deletion = deletion.max(shadowable);
@@ -150,7 +151,7 @@ impl CellReader<'_> {
             if !self.subset.has(i) {
                 continue;
             }
-            // Cells without an id are parsed and thrown away.
+            // Cells without an id are parsed and discarded.
             let id = target.id.unwrap_or(model::ColumnId(0));
             let keep = |timestamp| target.id.is_some() && target.dead_until.is_none_or(|until| timestamp > until);
             if !target.multi {
@@ -217,20 +218,22 @@ impl CellReader<'_> {
     }
 }
 
-/// What there is to write of a row.
+/// A row to write.
 pub(crate) struct Source<'a> {
     pub row: &'a Row,
     /// The clustering key's bytes; `None` for the static row.
     pub key: Option<&'a [u8]>,
-    /// Position of this row less that of what stands before it.
+    /// The position of this row less that of what precedes it.
     pub previous: u64,
 }
 
-/// The longest numbers between a row's head and its body: the lengths of the body and of what stands before the row.
+/// The longest encoding of the two numbers between a row's head and its body: the length of the
+/// body, and the length of what precedes the row.
 const LENGTHS: usize = 2 * 9;
 
-/// Appends a row; false if there was nothing to write. The error names what does not fit its type. A large row is written in place, with
-/// room before it for its length, so that it is in memory once; for others `scratch` is cheaper.
+/// Appends a row. False if there was nothing to write. The error names a value that does not fit
+/// its type. A large row is written in place after a gap for its lengths, so that it is in memory
+/// once. For others `scratch` is cheaper.
 pub(crate) fn write(
     source: &Source<'_>,
     layout: &Layout,
@@ -304,7 +307,8 @@ pub(crate) fn write(
     Ok(true)
 }
 
-/// Appends a row's cells, in order of their columns. `complex`: a column of several cells is preceded by its deletion.
+/// Appends the cells of a row, in the order of their columns. `complex`: a multi-cell column is
+/// preceded by its deletion.
 #[inline]
 fn write_cells(
     cells: &[(usize, Cell<'_>)],
@@ -355,7 +359,7 @@ fn write_cells(
     Ok(())
 }
 
-/// What stands before a row's lengths.
+/// Writes what precedes the lengths of a row.
 #[inline]
 fn write_row_head(source: &Source<'_>, flags: u8, layout: &Layout, out: &mut Vec<u8>) -> Result<(), String> {
     match source.key {
@@ -369,7 +373,8 @@ fn write_row_head(source: &Source<'_>, flags: u8, layout: &Layout, out: &mut Vec
     Ok(())
 }
 
-/// Writes the lengths of the body that begins at `start` into the room before it, of which nothing is left over.
+/// Writes the lengths of the body that begins at `start` into the gap before it, and closes the
+/// rest of the gap.
 fn close_up(start: usize, previous: u64, out: &mut Vec<u8>) {
     let mut lengths = Vec::with_capacity(LENGTHS);
     write_unsigned((unsigned_len(previous) + out.len() - start) as u64, &mut lengths);
@@ -380,7 +385,7 @@ fn close_up(start: usize, previous: u64, out: &mut Vec<u8>) {
     out.truncate(out.len() - (LENGTHS - lengths.len()));
 }
 
-/// Appends the static row of a partition that has none, in a file with static columns.
+/// Appends the empty static row of a partition that has none, in a file with static columns.
 pub(crate) fn write_empty_static(layout: &Layout, out: &mut Vec<u8>) {
     out.extend_from_slice(&[EXTENSION, EXTENDED_STATIC]);
     let mut body = vec![0];

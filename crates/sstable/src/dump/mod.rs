@@ -1,7 +1,9 @@
-//! An sstable as JSON, in the form of Cassandra's `sstabledump -t` (raw timestamps), without its `position` fields.
+//! An sstable as JSON, in the form of Cassandra's `sstabledump -t` (raw timestamps), without its
+//! `position` fields.
 //!
-//! Everything but the names of key columns comes from the serialization header, and those names do not show. Files that Cassandra 5
-//! refuses, for what only ScyllaDB writes into them, look as Cassandra 4.1 prints them: without the kind of the table.
+//! Everything but the names of key columns comes from the serialization header, and those names are
+//! not shown. Files that Cassandra 5 refuses, because of what only ScyllaDB writes, are shown as
+//! Cassandra 4.1 prints them: without the kind of the table.
 
 mod name;
 mod text;
@@ -24,8 +26,8 @@ use std::path::Path;
 use std::rc::Rc;
 use text::{hex, json, plain, quoted};
 
-/// Writes all partitions to `out`. `now` decides what is called expired. `progress` is told now and then how many bytes of
-/// content were read.
+/// Writes all partitions to `out`. `now` decides which cells are shown as expired. `progress` is
+/// called now and then with the bytes of content read.
 pub async fn dump_json(
     table: &Rc<Sstable>,
     now: Seconds,
@@ -61,7 +63,7 @@ pub async fn dump_json(
     }
 }
 
-/// Whether the file is of the kind of `me` that only ScyllaDB writes, and Cassandra 5 refuses.
+/// Whether the file is a variant of `me` that only ScyllaDB writes, and that Cassandra 5 refuses.
 fn is_loose(table: &Sstable) -> bool {
     let compression = table.compression_facts();
     let options = compression.iter().flat_map(|facts| &facts.options);
@@ -88,12 +90,13 @@ pub fn key_texts(schema: &TableSchema, key: &[u8]) -> Vec<String> {
     }
 }
 
-/// The columns of a clustering key as text, as those of partition keys are.
+/// The columns of a clustering key as text, in the form of [`key_texts`].
 pub fn clustering_key_texts(schema: &TableSchema, key: &Clustering) -> Vec<String> {
     key.components().zip(&schema.clustering).map(|(bytes, column)| plain(&column.ty, bytes)).collect()
 }
 
-/// The clustering columns as JSON values; those that a prefix does not have are stars, unless there are to be none (`all`).
+/// The clustering columns as JSON values. Those that a prefix lacks are shown as stars, or not at
+/// all with `all`.
 pub fn clustering_texts(schema: &TableSchema, prefix: &Clustering, all: bool) -> Vec<String> {
     let mut components = prefix.components();
     let columns = schema.clustering.iter();
@@ -165,7 +168,7 @@ impl Dump {
             let _ = write!(self.text, ",\n        {}", deletion(tombstone));
         }
         let shown: Vec<(String, String)> = cells.map(|cell| self.cell(&cell, marker)).collect();
-        // Columns by name, as the printer's map of them has it; cells of one column stay in order.
+        // Columns are sorted by name, as the printer's map does; cells of one column stay in order.
         let mut shown = shown;
         shown
             .sort_by(|(a, _), (b, _)| self.is_multi_cell(a).cmp(&self.is_multi_cell(b)).then_with(|| name_order(a, b)));
@@ -173,7 +176,7 @@ impl Dump {
         let _ = write!(self.text, ",\n        \"cells\" : [{}\n        ]\n      }}", texts.join(","));
     }
 
-    /// Single cells come first.
+    /// For the sort: single cells come first.
     fn is_multi_cell(&self, name: &str) -> bool {
         self.schema.column_named(name).is_some_and(|column| column.ty.is_multi_cell())
     }

@@ -1,8 +1,9 @@
-//! Names of columns as Cassandra's printer shows them: as they would have to stand in a statement.
+//! Names of columns as Cassandra's printer shows them: as they are written in a statement.
 
 use model::types::is_reserved_keyword;
 
-/// Words that have to be quoted in a statement of ours, and that the printer of Cassandra 5 shows plain.
+/// Words that need quotes in a statement of Messina, and that the printer of Cassandra 5 shows
+/// without.
 const PLAIN: [&str; 5] = ["default", "mbean", "mbeans", "replace", "unset"];
 
 /// A column's name, in double quotes where it needs them.

@@ -1,9 +1,10 @@
-//! Values in the two notations of Cassandra's printer: JSON for cells and clustering columns, and plain text for partition keys
-//! and the paths of cells.
+//! Values in the two notations of Cassandra's printer: JSON for cells and clustering columns, and
+//! plain text for partition keys and the paths of cells.
 //!
-//! Neither is quite the notation of CQL's JSON functions: numbers and addresses look as Java prints them, and in plain text a
-//! collection is its bytes. Bytes that are no value of their type are shown as hexadecimal digits, never an error: whoever dumps
-//! a file wants to see what is in it.
+//! Neither is exactly the notation of CQL's JSON functions. Numbers and addresses look as Java
+//! prints them, and in plain text a collection is its bytes. Bytes that are not a value of their
+//! type are shown as hexadecimal digits, never as an error, because a dump must show what is in the
+//! file.
 
 use model::types::{CqlType, Value};
 use std::fmt::Write as _;
@@ -25,7 +26,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// A value as JSON.
 pub(super) fn json(ty: &CqlType, bytes: &[u8]) -> String {
     if *ty == CqlType::Counter {
-        // The printer takes the start of the context for a number.
+        // The printer reads the start of the counter context as a number.
         return bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).to_string();
     }
     match Value::decode(ty, bytes) {
@@ -53,7 +54,7 @@ fn push_json(value: &Value, ty: &CqlType, out: &mut String) {
             push_list(['{', '}'], entries, out, |(k, v), out| {
                 let mut name = String::new();
                 push_json(k, key, &mut name);
-                // What is no string becomes one.
+                // A key that is not a string becomes one.
                 out.push_str(&if name.starts_with('"') { name } else { quoted(&name) });
                 out.push_str(": ");
                 push_json(v, value_type, out);
@@ -89,7 +90,7 @@ fn push_list<T>(
     out.push(brackets[1]);
 }
 
-/// A value as the plain text that keys and paths are shown in.
+/// A value as plain text, for keys and paths.
 pub(super) fn plain(ty: &CqlType, bytes: &[u8]) -> String {
     let Ok(value) = Value::decode(ty, bytes) else { return hex(bytes) };
     match (value, ty) {
@@ -107,7 +108,7 @@ pub(super) fn plain(ty: &CqlType, bytes: &[u8]) -> String {
     }
 }
 
-/// No time at all has no units.
+/// A duration. One of zero length has no units.
 fn duration(value: &Value, ty: &CqlType) -> String {
     let text = bare(value, ty);
     if text == "0s" { String::new() } else { text }
@@ -119,7 +120,7 @@ fn bare(value: &Value, ty: &CqlType) -> String {
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).map(str::to_string).unwrap_or(text)
 }
 
-/// Fields with colons between them; null is an at sign. Missing ones at the end do not show.
+/// Fields separated by colons; null is an at sign. Missing fields at the end are not shown.
 fn fields<'t>(bytes: &[u8], types: impl Iterator<Item = &'t CqlType>) -> String {
     let texts = model::types::collection::fields(bytes).zip(types).map(|(field, ty)| match field {
         Ok(Some(bytes)) => plain(ty, bytes).replace(':', "\\:").replace('@', "\\@"),
@@ -128,7 +129,7 @@ fn fields<'t>(bytes: &[u8], types: impl Iterator<Item = &'t CqlType>) -> String 
     texts.collect::<Vec<_>>().join(":")
 }
 
-/// Unlike in the usual form, no group of zeros is left out.
+/// An address as Java prints it: no group of zeros is left out.
 fn long_address(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -136,7 +137,8 @@ fn long_address(address: IpAddr) -> String {
     }
 }
 
-/// A floating-point number as Java prints it: always with a point, and with an exponent outside 0.001 to 10,000,000.
+/// A floating-point number as Java prints it: always with a point, and with an exponent outside
+/// 0.001 to 10,000,000.
 fn java_number<F: Into<f64> + Copy + std::fmt::Display + std::fmt::LowerExp>(value: F) -> String {
     let wide: f64 = value.into();
     if wide.is_nan() {
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!(plain(&tuple, b"\0\0\0\x03a:b\xff\xff\xff\xff"), "a\\:b:@");
         assert_eq!(json(&CqlType::Duration, &[0, 0, 0]), "\"\"");
         assert_eq!(json(&CqlType::Duration, &[2, 0, 0]), "\"1mo\"");
-        // No int: shown as it is.
+        // Not an int, so it is shown as hexadecimal digits.
         assert_eq!(json(&CqlType::Int, &[1, 2]), "\"0102\"");
     }
 }

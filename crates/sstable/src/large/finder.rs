@@ -1,5 +1,5 @@
-//! Finds what is large while an sstable is written. A row costs one comparison; only rows that are large enough to hold
-//! something large are looked at.
+//! Finds large partitions, rows and cells while an sstable is written. A row costs one comparison;
+//! only rows that are long enough to have something large are examined.
 
 use super::{Large, LargeCounts, LargeData, LargeKind, LargeLimits};
 use crate::dump::{clustering_key_texts, key_texts};
@@ -10,12 +10,12 @@ use model::{ColumnId, TableSchema};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Keys are shown with so many characters at most.
+/// Keys are cut to so many characters.
 const LONGEST_KEY: usize = 1000;
 /// An element of a collection takes more bytes than this in a row.
 const LEAST_ELEMENT: u64 = 2;
 
-/// What something is large by. The largest by each measure are kept.
+/// The measures by which things are large. The largest by each measure are kept.
 #[derive(Clone, Copy)]
 enum Measure {
     PartitionBytes,
@@ -25,14 +25,14 @@ enum Measure {
     Elements,
 }
 
-/// See the module.
+/// The finder of one sstable.
 pub(crate) struct Finder {
     limits: LargeLimits,
-    /// Rows of more bytes are looked at.
+    /// Rows of more bytes are examined.
     least_row: u64,
     schema: Rc<TableSchema>,
     counts: Rc<LargeCounts>,
-    /// By measure, each with what was measured, from the largest to the smallest.
+    /// For each measure the things found with their values, from the largest to the smallest.
     found: [Vec<(u64, Large)>; 5],
 }
 
@@ -44,7 +44,7 @@ impl Finder {
         Finder { limits, least_row, schema, counts, found: Default::default() }
     }
 
-    /// A row of so many bytes was written; without a clustering key, the static row.
+    /// A row of `size` bytes was written. Without a clustering key, it is the static row.
     #[inline]
     pub fn row(&mut self, key: &DecoratedKey, clustering: Option<&Clustering>, row: &Row, size: u64) {
         if size > self.least_row {
@@ -52,7 +52,7 @@ impl Finder {
         }
     }
 
-    /// A partition of so many bytes was written.
+    /// A partition of `size` bytes was written.
     #[inline]
     pub fn partition(&mut self, key: &DecoratedKey, size: u64, rows: u64, range_tombstones: u64) {
         let (is_large, has_many_rows) = (size > self.limits.partition_bytes, rows > self.limits.partition_rows);
@@ -81,7 +81,7 @@ impl Finder {
             let what = |schema: &TableSchema| LargeKind::Row { clustering_key: clustering_key(schema) };
             self.keep(Measure::RowBytes, size, key, clustering, size, what);
         }
-        // The cells of a column stand beside each other.
+        // The cells of a column are adjacent.
         let mut columns: Vec<(ColumnId, u64, u64)> = Vec::new();
         for cell in row.cells().filter(|cell| cell.as_complex_deletion().is_none()) {
             let bytes = (cell.value.len() + cell.path.map_or(0, <[u8]>::len)) as u64;
@@ -111,7 +111,7 @@ impl Finder {
         }
     }
 
-    /// Keeps something if it is among the largest by this measure.
+    /// Keeps a thing if it is among the largest by this measure.
     #[cold]
     fn keep(
         &mut self,
@@ -134,11 +134,11 @@ impl Finder {
         kept.truncate(self.limits.records);
     }
 
-    /// What was found, if anything.
+    /// The large things, if there are any.
     pub fn finish(self) -> Option<LargeData> {
         let mut list: Vec<Large> = Vec::new();
         for (_, large) in self.found.into_iter().flatten() {
-            // What is large by two measures is in two lists.
+            // A thing that is large by two measures is in two lists.
             if !list.contains(&large) {
                 list.push(large);
             }

@@ -1,7 +1,9 @@
-//! Rows in the opposite order: block by block from the end, each decoded forward and handed out backwards.
+//! Reads rows in descending order: block by block from the end, each decoded forward and output
+//! backward.
 //!
-//! A partition without a promoted index is one block. What a block holds is bounded by the block size (and its largest row).
-//! Whoever goes on and on gets several blocks in one read: twice as many each time, up to a size.
+//! A partition without a promoted index is one block. The memory for a block is bounded by the
+//! block size or its largest row. A reader that continues loads several blocks in one read: twice
+//! as many each time, up to a limit in bytes.
 
 use super::batch::{Batch, Item};
 use super::clip::{Clip, Side};
@@ -12,14 +14,14 @@ use crate::input::Fault;
 use model::time::Tombstone;
 use std::ops::Range;
 
-/// Where a backward reader stands.
+/// The position of a backward reader.
 pub(super) struct Backward {
     clip: Clip,
-    /// Blocks that are left; `None` if the partition is one block.
+    /// The number of blocks that are left; `None` if the partition is one block.
     left: Option<u32>,
-    /// The range for which the promoted index was asked, counted from 1.
+    /// The range that was looked up in the promoted index, counted from 1.
     jumped: usize,
-    /// The blocks that were loaded together last, as a part of the content, and how many they were.
+    /// The blocks that were loaded together last, as a range of the content, and their number.
     loaded: Range<u64>,
     loaded_blocks: u32,
 }
@@ -30,16 +32,16 @@ impl Backward {
     }
 }
 
-/// The most that is loaded at once, in bytes of content, unless one block is larger.
+/// The most content that is loaded at once, in bytes, unless one block is larger.
 const MOST_LOADED: u64 = 512 << 10;
 
-/// An unfiltered of a block, in the order of the file.
-enum Found {
+/// A row or marker of a block, in the order of the file.
+enum BlockItem {
     Row {
         key: Range<usize>,
         row: Range<usize>,
     },
-    /// What was deleted before it.
+    /// The deletion before it.
     Change {
         prefix: Range<usize>,
         after: bool,
@@ -81,7 +83,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Loads the last of the blocks that are left; several with it if those behind it were read before.
+    /// Loads the last of the blocks that are left. Loads several if the blocks after it were read
+    /// before.
     async fn load_blocks(&mut self, left: u32, last: Range<u64>) -> Result<(), Error> {
         let (State::Backward(backward), Some(promoted), Some(layout)) = (&mut self.state, &self.promoted, &self.layout)
         else {
@@ -119,7 +122,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Finds the block in which the current range ends (seen in the table's order); says how many blocks are left with it.
+    /// Finds the block in which the current range ends, in the table's order. Returns how many
+    /// blocks are left, including that one.
     async fn jump_back(&mut self, left: u32) -> Result<u32, Error> {
         let (State::Backward(backward), Some(promoted), Some(layout)) = (&mut self.state, &self.promoted, &self.layout)
         else {
@@ -144,9 +148,14 @@ impl Reader {
         Ok(reached)
     }
 
-    /// Decodes all of a block; `open` is what is deleted at its start. Without an end, up to the end of the partition, which is
-    /// consumed.
-    async fn decode_block(&mut self, start: u64, end: Option<u64>, mut open: Tombstone) -> Result<Vec<Found>, Error> {
+    /// Decodes a block. `open` is the deletion at its start. Without `end`, decodes and consumes up
+    /// to the end of the partition.
+    async fn decode_block(
+        &mut self,
+        start: u64,
+        end: Option<u64>,
+        mut open: Tombstone,
+    ) -> Result<Vec<BlockItem>, Error> {
         let Some(layout) = self.layout.clone() else { unreachable!("it was made first") };
         self.stream.seek(start);
         if let Some(end) = end {
@@ -201,7 +210,7 @@ impl Reader {
                     }
                     let row = start..self.batch.arena.len();
                     if row.len() > 1 {
-                        found.push(Found::Row { key: prefix, row });
+                        found.push(BlockItem::Row { key: prefix, row });
                     }
                 }
                 Head::Marker { kind, .. } => {
@@ -209,7 +218,7 @@ impl Reader {
                     let (Ok(to), Ok(weight)) = (parsed, marker::weight(kind)) else {
                         return Err(self.stream.corrupt("malformed range tombstone marker"));
                     };
-                    found.push(Found::Change { prefix, after: weight > 0, before: open });
+                    found.push(BlockItem::Change { prefix, after: weight > 0, before: open });
                     open = to;
                 }
             }
@@ -217,22 +226,22 @@ impl Reader {
         }
     }
 
-    /// Appends what is wanted of a block, backwards.
-    fn hand_out(&mut self, found: &[Found]) {
+    /// Appends the wanted parts of a block, backward.
+    fn hand_out(&mut self, found: &[BlockItem]) {
         let Reader { batch, state: State::Backward(backward), reversed: Some(order), .. } = self else {
             unreachable!("the state was looked at")
         };
         for one in found.iter().rev() {
             let done = match one {
-                Found::Row { key, row } => {
+                BlockItem::Row { key, row } => {
                     let side = backward.clip.advance(order, batch, |batch: &Batch| batch.position(key, 0));
                     if side == Side::Inside {
                         batch.items.push(Item::Row { key: key.clone(), row: row.clone() });
                     }
                     side
                 }
-                Found::Change { prefix, after, before } => {
-                    // The same place is on the other side of the prefix, seen from here.
+                BlockItem::Change { prefix, after, before } => {
+                    // In reading order, the same position is on the other side of the prefix.
                     let weight = if *after { -1 } else { 1 };
                     let side = backward.clip.advance(order, batch, |batch: &Batch| batch.position(prefix, weight));
                     if side != Side::Done && backward.clip.change(side, *before) {

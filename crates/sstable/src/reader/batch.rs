@@ -1,6 +1,8 @@
-//! Fragments on their way out: decoded into one buffer, of which they become slices when the batch is handed on.
+//! A batch of fragments: decoded into one buffer, of which the fragments become slices when the
+//! batch is output.
 //!
-//! One allocation per batch instead of two per row. Whoever keeps a fragment for long keeps its batch (some 32 KiB).
+//! That is one allocation per batch instead of two per row. A fragment that is kept for long keeps
+//! the buffer of its batch (about 32 KiB).
 
 use crate::large_reads;
 use bytes::Bytes;
@@ -12,10 +14,10 @@ use model::token::Token;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A batch of this many bytes was probably not the last.
+/// After a batch of this many bytes, another one probably follows.
 const LARGE: usize = 16 << 10;
 
-/// A fragment whose bytes lie in the batch's buffer.
+/// A fragment whose bytes are in the batch's buffer.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Start { token: Token, key: Range<usize>, tombstone: Tombstone },
@@ -25,7 +27,7 @@ pub(crate) enum Item {
     End,
 }
 
-/// See the module.
+/// A batch of fragments.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub arena: Vec<u8>,
@@ -33,19 +35,19 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// About how many bytes the fragments hold.
+    /// The approximate number of bytes of the fragments.
     pub fn weight(&self) -> usize {
         self.arena.len() + self.items.len() * std::mem::size_of::<Fragment>()
     }
 
-    /// Appends bytes; says where they are.
+    /// Appends bytes. Returns their range.
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.arena.len();
         self.arena.extend_from_slice(bytes);
         start..self.arena.len()
     }
 
-    /// Appends a change at a cut.
+    /// Appends a change of the deletion at a cut.
     pub fn push_change(&mut self, at: &ClusteringCut, tombstone: Tombstone) {
         let prefix = self.push_bytes(&at.prefix.0);
         self.items.push(Item::Change { prefix, after: at.after, tombstone });
@@ -56,15 +58,15 @@ impl Batch {
         PositionRef { prefix: &self.arena[prefix.clone()], weight }
     }
 
-    /// Hands everything on.
+    /// Outputs all fragments.
     pub fn flush(&mut self, out: &mut VecDeque<Fragment>) {
         if self.items.is_empty() {
             self.arena.clear();
             return;
         }
         let used = self.arena.len();
-        // After a full batch comes another: with room from the start it need not be copied as it grows. What one large row took is no
-        // measure for what comes.
+        // After a full batch, another one follows. With its final capacity it need not be copied as
+        // it grows. A large row says nothing about the next batch.
         let next =
             if (LARGE..large_reads::LARGE).contains(&used) { Vec::with_capacity(used + used / 4) } else { Vec::new() };
         let bytes = Bytes::from(std::mem::replace(&mut self.arena, next));
@@ -85,7 +87,7 @@ impl Batch {
         }
     }
 
-    /// Throws everything away.
+    /// Drops everything.
     pub fn clear(&mut self) {
         self.arena.clear();
         self.items.clear();

@@ -1,8 +1,9 @@
-//! Cutting a partition's rows and range deletions to the wanted ranges. Works in either direction: a reversed reader gives
-//! it the reversed order and reversed ranges.
+//! Clips the rows and range tombstones of a partition to the wanted ranges. Works in both
+//! directions: a reversed reader passes the reversed order and reversed ranges.
 //!
-//! A deletion that is open where a range begins becomes a change at the range's start; one that is open at its end is closed
-//! there. So no two changes stand at the same place, and what lies between ranges says nothing.
+//! A deletion that is open where a range begins becomes a change at the start of the range. A
+//! deletion that is open at its end is closed there. So no two changes have the same position, and
+//! nothing is output between ranges.
 
 use super::batch::Batch;
 use model::key::{ClusteringCut, PositionRef};
@@ -12,28 +13,28 @@ use model::time::Tombstone;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-/// Where a position lies.
+/// A position relative to the ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// Before the current range.
     Before,
-    /// In it.
+    /// In the current range.
     Inside,
-    /// Behind the last range.
+    /// After the last range.
     Done,
 }
 
-/// See the module.
+/// The state of the clipping of one partition.
 #[derive(Debug)]
 pub(crate) struct Clip {
     ranges: Rc<Vec<RowRange>>,
     current: usize,
     entered: bool,
-    /// What is deleted here.
+    /// The deletion that is open in the file at this position.
     open: Tombstone,
-    /// What those who read the output take to be deleted here.
+    /// The deletion that is open in the output at this position.
     shown: Tombstone,
-    /// Whether changes show that change nothing.
+    /// Whether changes that change nothing are output.
     pub every_change: bool,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn normalise(order: &ClusteringOrder, ranges: &[RowRange]) -> Vec<Row
 }
 
 impl Clip {
-    /// Normalised ranges in the order of reading.
+    /// `ranges` are normalised and in reading order.
     pub fn new(ranges: Rc<Vec<RowRange>>) -> Self {
         Clip { ranges, current: 0, entered: false, open: Tombstone::LIVE, shown: Tombstone::LIVE, every_change: false }
     }
@@ -64,7 +65,7 @@ impl Clip {
         self.ranges.get(self.current)
     }
 
-    /// The number of that range.
+    /// The index of that range.
     pub fn current(&self) -> usize {
         self.current
     }
@@ -74,7 +75,7 @@ impl Clip {
         self.entered
     }
 
-    /// Reading goes on elsewhere, where this is deleted.
+    /// The reader continues at another position, where this deletion is open.
     pub fn jump(&mut self, open: Tombstone) {
         self.open = open;
     }
@@ -86,8 +87,8 @@ impl Clip {
         }
     }
 
-    /// Says where a position lies; positions must ascend in the order of reading. `position` is asked of the batch anew after
-    /// something was appended to it.
+    /// Finds where a position is. Positions must ascend in reading order. `position` is called
+    /// again after something was appended to the batch.
     #[inline]
     pub fn advance(
         &mut self,
@@ -106,7 +107,7 @@ impl Clip {
                 self.show(&ranges[self.current].start, self.open, batch);
                 continue;
             }
-            // Whatever the direction, the cut of an open end has no prefix.
+            // In both directions, the cut of an open end has no prefix.
             if range.end.prefix.is_empty() || order.compare(position(batch), range.end.position()) == Ordering::Less {
                 return Side::Inside;
             }
@@ -121,7 +122,8 @@ impl Clip {
         self.entered = false;
     }
 
-    /// The deletion changes at a cut that [`Clip::advance`] found to be on this side. True if the change is to be shown.
+    /// The deletion changes at a cut that [`Clip::advance`] found to be on this side. True if the
+    /// change must be output.
     pub fn change(&mut self, side: Side, to: Tombstone) -> bool {
         self.open = to;
         let shown = side == Side::Inside && (self.shown != to || self.every_change);

@@ -1,4 +1,4 @@
-//! Rows in the table's own order.
+//! Reads rows in the table's own order.
 
 use super::batch::{Batch, Item};
 use super::clip::Side;
@@ -20,9 +20,9 @@ enum Stop {
     More,
     /// Enough for one batch.
     Full,
-    /// The next range is further on.
+    /// The next range begins further on.
     Jump,
-    /// The partition is over; true if the stream stands at the next.
+    /// The partition has ended. True if the stream is at the next partition.
     End(bool),
 }
 
@@ -47,7 +47,7 @@ impl Reader {
         }
     }
 
-    /// Goes to the block in which the current range begins, if that is further on.
+    /// Moves to the block in which the current range begins, if that is further on.
     async fn jump(&mut self) -> Result<(), Error> {
         let (State::Forward(forward), Some(promoted), Some(layout)) = (&mut self.state, &self.promoted, &self.layout)
         else {
@@ -58,7 +58,7 @@ impl Reader {
         let mut found = None;
         if !range.start.prefix.is_empty() || range.start.after {
             let block = promoted.first_beyond(&mut self.index, layout, order, range.start.position()).await?;
-            // If no block reaches so far, the last one says so quickest.
+            // If no block reaches so far, the last one ends the search soonest.
             let block = block.min(promoted.count - 1);
             if block > 0 {
                 let start = promoted.block(&mut self.index, layout, block).await?.start;
@@ -76,7 +76,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Decodes what is at hand.
+    /// Decodes what is loaded.
     fn decode_forward(&mut self) -> Result<Stop, Error> {
         let Reader {
             stream,
@@ -122,7 +122,7 @@ impl Reader {
             let left = table.content_length - stream.position();
             let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
             let total = total.ok_or_else(|| stream.corrupt("length of a row"))?;
-            // What is not whole yet comes here again.
+            // An incomplete row is decoded again later, so it must not be checked yet.
             if *checks_order && rest.len() >= total {
                 let weight = weight_of(&head).ok_or_else(|| stream.corrupt("kind of a marker"))?;
                 if !is_after(before, batch.position(&prefix, weight), order) {
@@ -179,7 +179,7 @@ impl Reader {
     }
 }
 
-/// On which side of its prefix something lies; none: a marker of no kind.
+/// The position of an unfiltered relative to its prefix. `None`: a marker of an unknown kind.
 #[inline]
 fn weight_of(head: &Head) -> Option<i8> {
     match head {
@@ -188,7 +188,7 @@ fn weight_of(head: &Head) -> Option<i8> {
     }
 }
 
-/// Whether a position comes after the one that is kept, in whose place it is kept from now on.
+/// Whether a position comes after the one in `before`. Then replaces that one.
 #[inline]
 fn is_after(before: &mut (Vec<u8>, Option<i8>), position: PositionRef<'_>, order: &ClusteringOrder) -> bool {
     let (kept, kept_weight) = before;
@@ -203,7 +203,7 @@ fn is_after(before: &mut (Vec<u8>, Option<i8>), position: PositionRef<'_>, order
     true
 }
 
-/// Decodes a row's body into a batch; false: it is malformed.
+/// Decodes the body of a row into a batch. False: it is malformed.
 #[inline]
 fn take_row(batch: &mut Batch, key: Range<usize>, body: &[u8], (flags, extended): (u8, u8), layout: &Layout) -> bool {
     let start = batch.arena.len();
@@ -211,7 +211,7 @@ fn take_row(batch: &mut Batch, key: Range<usize>, body: &[u8], (flags, extended)
         return false;
     }
     let row = start..batch.arena.len();
-    // Nothing may be left of it, if columns were dropped.
+    // Nothing may be left of the row if columns were dropped.
     if row.len() > 1 {
         batch.items.push(Item::Row { key, row });
     }

@@ -1,8 +1,17 @@
-//! Reading partitions of an sstable as fragments.
+//! Reads partitions of an sstable as fragments.
 //!
-//! A reader finds its place through the index once, then walks Data.db. Where only some rows of a large partition are wanted,
-//! or rows in the opposite order, it goes by the blocks of the promoted index. It yields about 32 KiB of fragments at a time, and
-//! never waits while the chunks it needs are in the cache. A dropped `fill` loses nothing: the next one goes on.
+//! A reader finds its position by the index once, then reads Data.db onward. If only some rows of a
+//! large partition are wanted, or rows in descending order, it uses the blocks of the promoted
+//! index. It outputs about 32 KiB of fragments at a time, and never waits while the chunks it needs
+//! are cached. A `fill` that is dropped loses nothing: the next one resumes.
+//!
+//! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or the reader's
+//! `window`. Adjacent chunks are read together.
+//!
+//! Sequential readers start with larger reads, and read the next window while they decode the
+//! current one. Readers of class [`IoClass::Foreground`] have up to four windows in progress after
+//! a while, within the shard's limit for reads ahead. That is twice a large page, so that the disk
+//! works while pages are sent.
 
 mod backward;
 mod batch;
@@ -13,7 +22,7 @@ pub(crate) mod stream;
 use crate::data::layout::Layout;
 use crate::data::{self, Head, flags};
 use crate::error::Error;
-use crate::index::{Entry, IndexCursor};
+use crate::index::{IndexCursor, IndexEntry};
 use crate::input::Fault;
 use crate::large_reads::{LARGE, ReadId};
 use crate::promoted::Promoted;
@@ -41,21 +50,23 @@ pub const LARGEST_WINDOW: u32 = 512 << 10;
 /// How a reader reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Who waits for the reads.
+    /// The class of its disk reads.
     pub class: IoClass,
-    /// Whether what is read from disk goes to the cache.
+    /// Whether content that is read from disk enters the cache.
     pub fill_cache: bool,
-    /// Whether the cache is looked at.
+    /// Whether the cache is used.
     pub use_cache: bool,
-    /// Whether it will read on and on, so that the next window is read while the current one is used. Other readers start
-    /// to do so when they turn out to.
+    /// Whether the reader will read on, so that the next window is read while the current one is
+    /// decoded. Other readers begin to read ahead when they turn out to be sequential.
     pub read_ahead: bool,
-    /// The most content that is read at once, in bytes; readers that read ahead hold two such windows, or up to five if somebody waits for them.
-    /// At most [`LARGEST_WINDOW`].
+    /// The most content that is read at once, in bytes; at most [`LARGEST_WINDOW`]. Readers that
+    /// read ahead hold two such windows, or up to five in class [`IoClass::Foreground`].
     pub window: u32,
-    /// The read that this is a part of: what it may hold of large rows is bounded, unless this is 0.
+    /// The read that this reader belongs to. What the read may hold of large rows is bounded,
+    /// unless this is 0.
     pub read: ReadId,
-    /// The compaction that this is a part of, which takes from the budget of such work; 0 for none.
+    /// The compaction that this reader belongs to, which has the budget of jobs for large rows; 0
+    /// for none.
     pub job: ReadId,
 }
 
@@ -76,75 +87,78 @@ impl ReadOptions {
     pub const BACKGROUND: ReadOptions = ReadOptions { class: IoClass::Background, ..ReadOptions::SCAN };
 }
 
-/// About how many bytes of fragments one `fill` appends, at most.
+/// The most bytes of fragments that one `fill` appends, about.
 const FILL: usize = 32 << 10;
-/// ... and the first one: it doubles from then on. A short page decodes no more than it needs, and leaves little behind if it is abandoned.
+/// The same for the first `fill`; it doubles from then on. A short page decodes no more than it
+/// needs, and wastes little if the reader is dropped.
 const FIRST_FILL: usize = 4 << 10;
-/// Room made for a partition's first row, so that a small one takes one allocation.
+/// Capacity for the first row of a partition, so that a small one takes one allocation.
 const FIRST_BYTES: usize = 256;
-/// Steps without output between looks at the clock.
+/// Steps without output between two checks of the clock.
 const YIELD_EVERY: u32 = 32;
 
-/// See the module.
+/// A reader of one sstable.
 pub struct Reader {
     table: Rc<Sstable>,
     schema: Rc<TableSchema>,
     range: PartitionRange,
     slice: Rc<Slice>,
-    /// The one partition, if the range is one.
+    /// The partition, if the range is a single one.
     single: Option<DecoratedKey>,
     layout: Option<Rc<Layout>>,
-    /// The opposite order, for reversed readers.
+    /// The reversed order, for reversed readers.
     reversed: Option<ClusteringOrder>,
-    /// The rows wanted of most partitions, in the order of reading.
+    /// The rows wanted of most partitions, in reading order.
     ranges: Rc<Vec<RowRange>>,
     stream: Stream,
     index: IndexCursor,
     batch: Batch,
-    /// How much the next batch is to hold.
+    /// The size of the next batch.
     fill: usize,
     state: State,
-    /// The partition read last: its key, and where it begins.
+    /// The partition that was read last: its key, and its start in the content.
     key: Vec<u8>,
     token: Token,
     start: u64,
     any: bool,
-    /// The index's entry of a partition, if it was looked up; good for the one that begins where it says.
-    entry: Option<Entry>,
+    /// The index entry of a partition, if it was looked up. It applies to the partition that begins
+    /// at its position.
+    entry: Option<IndexEntry>,
     promoted: Option<Promoted>,
-    /// Whether range tombstone markers show that change nothing.
+    /// Whether range tombstone markers that change nothing are output.
     every_marker: bool,
-    /// Whether rows that are out of order are noticed: in the background, where what is read is written again.
+    /// Whether rows out of order are an error: in the background, where what is read is written
+    /// again.
     checks_order: bool,
-    /// The position of the unfiltered before, if there is one in this partition: its prefix and weight.
+    /// The prefix and weight of the unfiltered before, if there was one in this partition.
     before: (Vec<u8>, Option<i8>),
-    /// A large row comes next: what came before it is handed on first.
+    /// A large row follows: the batch before it is output first.
     large_follows: bool,
 }
 
 enum State {
-    /// Nothing was done yet.
+    /// Nothing was read yet.
     Begin,
-    /// The stream stands at the start of a partition.
+    /// The stream is at the start of a partition.
     Partition,
-    /// ... behind a partition's key and deletion.
+    /// The stream is after a partition's key and deletion.
     Static,
-    /// ... behind the static row.
+    /// The stream is after the static row.
     Choose,
-    /// ... at an unfiltered.
+    /// The stream is at an unfiltered.
     Forward(Forward),
-    /// Anywhere in the partition.
+    /// The stream is anywhere in the partition.
     Backward(Backward),
-    /// The partition is left; true if the stream stands at the next.
+    /// The partition is finished. True if the stream is at the next one.
     Leave(bool),
-    /// Nothing more will come.
+    /// There is no more output.
     Done,
 }
 
-/// Rows in the table's order.
+/// A forward reader of a partition.
 struct Forward {
     clip: Clip,
-    /// The range for which the promoted index was asked, counted from 1.
+    /// The range that was looked up in the promoted index, counted from 1.
     jumped: usize,
 }
 
@@ -184,12 +198,13 @@ impl Reader {
         }
     }
 
-    /// Shows range tombstone markers that change nothing, which some writers leave behind: for tools that show what is there.
+    /// Outputs range tombstone markers that change nothing, as some writers leave them, for tools
+    /// that show the file.
     pub(crate) fn show_every_marker(&mut self) {
         self.every_marker = true;
     }
 
-    /// How far it is, in bytes of content.
+    /// The position in the content, in bytes.
     pub fn position(&self) -> u64 {
         self.stream.position()
     }
@@ -199,13 +214,14 @@ impl Reader {
         &self.table
     }
 
-    /// Appends about 32 KiB of fragments, at least one unless nothing is left. False: nothing more will come after what was
-    /// appended. Never pending while the chunks are cached. After an error nothing more comes.
+    /// Appends about 32 KiB of fragments; at least one, unless nothing is left. False: nothing
+    /// follows what was appended. Never pending while the chunks are cached. After an error there
+    /// is no more output.
     pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, Error> {
         match self.run().await {
             Ok(more) => {
                 self.batch.flush(out);
-                // A backward reader goes on in the same window.
+                // A backward reader continues in the same window.
                 if self.stream.has_large_window() && !matches!(self.state, State::Backward(_)) {
                     self.stream.drop_large_window();
                 }
@@ -219,11 +235,11 @@ impl Reader {
         }
     }
 
-    /// Leaves the partition whose start was the last to come out, without its end; goes on with the next. Does nothing
-    /// outside a partition.
+    /// Skips the rest of the partition whose start was output last, without its end. Does nothing
+    /// outside of a partition.
     pub fn skip_partition(&mut self) {
         if let Some(end) = self.batch.items.iter().position(|item| matches!(item, Item::End)) {
-            // An unfinished `fill` had gone further.
+            // An unfinished `fill` had decoded more.
             self.batch.items.drain(..=end);
             return;
         }
@@ -233,25 +249,26 @@ impl Reader {
         }
     }
 
-    /// Gives back what is held for later: for a reader that will not go on soon.
+    /// Drops what is held for later. For a reader that will not continue soon.
     pub fn release(&mut self) {
         self.stream.release();
         self.index.release();
     }
 
-    /// What [`Reader::fill`] gave before is not held any more: what it took of the budget for large rows is free.
+    /// The caller has dropped what [`Reader::fill`] output before, so its part of the budget for
+    /// large rows is returned.
     pub fn large_is_done(&mut self) {
         self.stream.leave_budget();
     }
 
-    /// Gives back what is held of something large: for a reader that waits to be gone on with.
+    /// Drops what is held of a large row. For a reader that waits to be resumed.
     pub fn leave_large(&mut self) {
         if self.stream.holds_large() {
             self.release();
         }
     }
 
-    /// What is held in memory, about.
+    /// The memory that it holds, about, in bytes.
     pub fn memory_bytes(&self) -> usize {
         std::mem::size_of::<Reader>()
             + self.stream.memory_bytes()
@@ -290,7 +307,7 @@ impl Reader {
 
     fn normalised(&self, rows: &[RowRange]) -> Rc<Vec<RowRange>> {
         let rows = match rows {
-            // By far the most: nothing to sort.
+            // Nothing to sort, which is by far the most frequent case.
             [one] if one.is_full() => vec![one.clone()],
             rows => clip::normalise(&self.schema.order, rows),
         };
@@ -350,7 +367,7 @@ impl Reader {
         }
         let wants_static = self.wanted_of(key).1 && !self.table.header.statics.is_empty();
         if entry.promoted_size > 0 && !full && !wants_static {
-            // The index says all there is to know of the partition's head.
+            // The index has everything about the head of the partition.
             let promoted = Promoted::open(&mut self.index, &entry).await?;
             if let Some(promoted) = &promoted {
                 self.key.clear();
@@ -367,7 +384,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What the slice wants of a partition.
+    /// The rows of a partition that the slice wants.
     fn wanted_of(&self, key: &DecoratedKey) -> (&[RowRange], bool) {
         self.slice.of(key)
     }
@@ -467,8 +484,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the batch is handed on before a row of `bytes` is read: so a merge of many sstables has in memory only the large rows of the
-    /// partition that it is at.
+    /// Whether the batch is output before a row of `bytes` is read. So a merge of many sstables
+    /// holds only the large rows of its current partition.
     fn hands_on_before(&mut self, bytes: usize) -> bool {
         self.large_follows = bytes >= LARGE && !self.batch.items.is_empty();
         self.large_follows
@@ -514,7 +531,7 @@ impl Reader {
         self.state = if self.single.is_some() { State::Done } else { State::Leave(ended) };
     }
 
-    /// Goes to the next partition.
+    /// Moves to the next partition.
     async fn leave(&mut self, ended: bool) -> Result<(), Error> {
         if self.single.is_some() {
             self.state = State::Done;

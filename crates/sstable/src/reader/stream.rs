@@ -1,16 +1,13 @@
-//! The content of Data.db as a window that moves on: chunks out of the cache or from disk, with read-ahead.
+//! The content of Data.db as a moving window: chunks from the cache or from disk, with read-ahead.
 //!
-//! What is asked for next is always a prefix of the window, so decoding works on plain slices. Chunks that come from disk
-//! together are decompressed into one buffer, of which the cache gets slices, and which becomes the window as it is; where an
-//! unfiltered crosses from one buffer to the next, only its pieces are joined. Readers that may not fill the cache decompress
-//! into one buffer after another.
-//!
-//! Reads grow: one chunk, then as much again as was read in sequence, up to 512 KiB or what the reader was given. Sequential readers start larger and have
-//! the next window under way while they decode the current one; those that somebody waits for have up to four, once they have read on for a while and
-//! as far as the shard has room for it: twice a large page, so that the disk works while pages are on their way. Chunks that lie together are read together.
+//! The next bytes to decode are always a prefix of the window, so decoding works on plain slices.
+//! Chunks that come from disk together are decompressed into one buffer. The cache gets slices of
+//! the buffer, and the buffer itself becomes the window. Where an unfiltered crosses from one
+//! buffer to the next, only its pieces are joined. Readers that may not fill the cache decompress
+//! into one buffer after another. The sizes of reads are described in [`super`].
 
 use super::{LARGEST_WINDOW, ReadOptions};
-use crate::cache::{Kind, RoomAhead};
+use crate::cache::{Kind, ReadAheadReservation};
 use crate::error::Error;
 use crate::large_reads::{LARGE, LargeRead};
 use crate::table::Sstable;
@@ -24,19 +21,19 @@ use std::task::Poll;
 
 /// First window of a sequential reader, in bytes of content.
 const FIRST_WINDOW: u64 = 64 << 10;
-/// Readers that did not say they are sequential read ahead from here on.
+/// Other readers begin to read ahead after so many bytes in sequence.
 const SEQUENTIAL_FROM: u64 = 64 << 10;
-/// After so many bytes in sequence, a full cache gets a sample only.
+/// After so many bytes in sequence, a full cache only gets a sample.
 const SAMPLED_FROM: u64 = 1 << 20;
-/// Reads under way for a reader that somebody waits for, once it has read on for long.
+/// The most reads in progress for a reader of class [`IoClass::Foreground`] that has read for long.
 const MOST_AHEAD: usize = 4;
-/// How much is decompressed at once, into one buffer.
+/// The content that is decompressed at once, into one buffer, in bytes.
 const DECODE_AHEAD: usize = 32 << 10;
-/// Something large is in memory so many times while it is read: in the window, and decoded.
+/// The number of copies of a large row while it is read: in the window, and decoded.
 pub(crate) const LARGE_COPIES: usize = 2;
-/// What is left of a window for something large is moved to a buffer of at least this size, in bytes.
+/// The rest of a window for a large row is moved to a buffer of at least this size, in bytes.
 const LEAST_WINDOW: usize = 4 << 10;
-/// The least that is taken from the next buffer to join it with what is left of the last.
+/// The fewest bytes of the next buffer that are joined with the rest of the last.
 const JOINED: usize = 256;
 
 type Read = Pin<Box<dyn Future<Output = Result<Bytes, Error>>>>;
@@ -46,17 +43,17 @@ struct Stored {
     first: u64,
     end: u64,
     bytes: Bytes,
-    /// Whether the cache gets its content.
+    /// Whether the content enters the cache.
     fills: bool,
 }
 
-/// A read of stored chunks that is under way.
+/// A read of stored chunks that is in progress.
 struct Ahead {
     first: u64,
     end: u64,
     read: Read,
-    /// What it takes of the shard's room, if it is not the only one.
-    _room: Option<RoomAhead>,
+    /// Its part of the shard's limit, if it is not the reader's only one.
+    _room: Option<ReadAheadReservation>,
 }
 
 enum Window {
@@ -64,30 +61,30 @@ enum Window {
     Own(Vec<u8>),
 }
 
-/// See the module.
+/// The window of one reader.
 pub(crate) struct Stream {
     table: Rc<Sstable>,
     options: ReadOptions,
     window: Window,
-    /// Where the window begins in the content, and how much of it was consumed.
+    /// The start of the window in the content, and the number of its bytes that were consumed.
     base: u64,
     at: usize,
-    /// Content whose beginning is joined to the window's end, and where it begins.
+    /// Content whose beginning was joined to the end of the window, and its start.
     joined: Option<(u64, Bytes)>,
-    /// A buffer for the next window of its own.
+    /// A buffer for the next window.
     spare: Vec<u8>,
     stored: Option<Stored>,
-    /// Content that was decompressed already: from which chunk on, in order.
+    /// Content that is decompressed already, each with its first chunk, in order.
     decoded: VecDeque<(u64, Bytes)>,
-    /// Reads under way, in order.
+    /// Reads in progress, in order.
     ahead: VecDeque<Ahead>,
-    /// Content bytes taken in sequence since the last jump.
+    /// Content bytes read in sequence since the last jump.
     run: u64,
-    /// Nothing behind this place is read ahead.
+    /// Nothing after this position is read ahead.
     limit: u64,
-    /// Everything up to this place will be wanted.
+    /// Everything up to this position will be needed.
     expected: u64,
-    /// The memory for something large, with its bytes.
+    /// The memory reserved for a large row, in bytes, and the reservation.
     large: Option<(usize, LargeRead)>,
 }
 
@@ -119,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// Where the unread content begins.
+    /// The position in the content of the next unread byte.
     pub fn position(&self) -> u64 {
         self.base + self.at as u64
     }
@@ -130,22 +127,22 @@ impl Stream {
         self.window().get(self.at..).unwrap_or_default()
     }
 
-    /// Whether all content was read.
+    /// Whether all content was consumed.
     pub fn at_end(&self) -> bool {
         self.position() >= self.table.content_length
     }
 
-    /// Nothing behind `limit` will be wanted.
+    /// Nothing after `limit` will be needed.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit.min(self.table.content_length);
     }
 
-    /// Everything from here to `place` will be wanted.
+    /// Everything from here to `place` will be needed.
     pub fn expect(&mut self, place: u64) {
         self.expected = place;
     }
 
-    /// Steps over `n` bytes of content, loaded or not.
+    /// Skips `n` bytes of content, loaded or not.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         if self.at + n <= self.window().len() {
@@ -155,7 +152,7 @@ impl Stream {
         }
     }
 
-    /// Goes to a place in the content.
+    /// Moves to a position in the content.
     pub fn seek(&mut self, place: u64) {
         if let Some(skip) = place.checked_sub(self.base)
             && skip <= self.window().len() as u64
@@ -180,7 +177,8 @@ impl Stream {
         (self.base, self.at) = (place, 0);
     }
 
-    /// Makes at least `n` bytes available. Running into the end of the content is damage.
+    /// Loads until at least `n` unread bytes are in the window. The end of the content before that
+    /// is damage.
     pub async fn require(&mut self, n: usize) -> Result<(), Error> {
         if n >= LARGE {
             self.hold(n).await;
@@ -194,7 +192,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until there is memory for something large: for its bytes in the window, and for what is made of them.
+    /// Waits until there is memory for a large row: for its bytes in the window, and its decoded
+    /// form.
     #[cold]
     async fn hold(&mut self, n: usize) {
         let known = self.large.as_ref().map_or(0, |(bytes, _)| *bytes);
@@ -212,18 +211,18 @@ impl Stream {
         self.large = Some((n, more));
     }
 
-    /// Gives back what it took of the budget for something large, which nobody has any more.
+    /// Returns the memory for a large row, which has been dropped.
     pub fn leave_budget(&mut self) {
         self.large = None;
     }
 
-    /// Whether the window was made for something large, which is decoded.
+    /// Whether the window was made for a large row that has been decoded.
     #[inline]
     pub fn has_large_window(&self) -> bool {
         matches!(&self.window, Window::Own(own) if own.capacity() >= LARGE) && self.rest().len() < LARGE
     }
 
-    /// Gives back a window that something large was read into. What is unread stays.
+    /// Drops a window that a large row was read into. Its unread bytes stay.
     #[cold]
     pub fn drop_large_window(&mut self) {
         let place = self.position();
@@ -233,7 +232,7 @@ impl Stream {
         (self.base, self.at) = (place, 0);
     }
 
-    /// Makes more available than there is. Running into the end of the content is damage.
+    /// Loads at least one more byte. The end of the content is damage.
     pub async fn more(&mut self) -> Result<(), Error> {
         self.require(self.rest().len() + 1).await
     }
@@ -242,7 +241,7 @@ impl Stream {
         Error::corrupt(self.table.data.path(), self.position(), why)
     }
 
-    /// Gives back what is held for later; what is unread is loaded again when it is wanted.
+    /// Drops what is held for later. Unread content is loaded again when it is needed.
     pub fn release(&mut self) {
         let place = self.position();
         self.window = Window::Own(Vec::new());
@@ -256,12 +255,12 @@ impl Stream {
         self.run = 0;
     }
 
-    /// Whether it holds memory for something large.
+    /// Whether it holds memory for a large row.
     pub fn holds_large(&self) -> bool {
         self.large.is_some()
     }
 
-    /// What is held in memory, about.
+    /// The memory that it holds, about, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let ahead = |ahead: &Ahead| self.table.chunk_start(ahead.end) - self.table.chunk_start(ahead.first);
         self.window().len()
@@ -272,8 +271,9 @@ impl Stream {
             + self.ahead.iter().map(ahead).sum::<u64>() as usize
     }
 
-    /// Goes over to the content that is joined to the window, or joins `need` bytes more of it; false if there is none left.
-    fn go_on_joined(&mut self, need: usize) -> bool {
+    /// Moves to the content that is joined to the window, or joins `need` bytes more of it. False
+    /// if none is left.
+    fn advance_to_joined(&mut self, need: usize) -> bool {
         let Some((start, content)) = self.joined.take() else { return false };
         if let Some(skip) = self.position().checked_sub(start) {
             self.keep_spare();
@@ -293,7 +293,7 @@ impl Stream {
 
     /// Appends the next chunk, or several, to the window. There must be one.
     async fn load(&mut self, need: usize) -> Result<(), Error> {
-        if self.go_on_joined(need) {
+        if self.advance_to_joined(need) {
             return Ok(());
         }
         let table = self.table.clone();
@@ -341,7 +341,7 @@ impl Stream {
         self.read(n, need).await
     }
 
-    /// Reads chunk `n`, and more if that seems wise.
+    /// Reads chunk `n`, and more chunks as far as the window allows.
     async fn read(&mut self, n: u64, need: usize) -> Result<(), Error> {
         let table = self.table.clone();
         let length = table.chunk_length() as u64;
@@ -386,12 +386,12 @@ impl Stream {
         }
     }
 
-    /// The most content that is read at once.
+    /// The most content that is read at once, in bytes.
     fn largest_window(&self) -> u64 {
         self.options.window.clamp(FIRST_WINDOW as u32, LARGEST_WINDOW).into()
     }
 
-    /// The chunk up to which a read that starts at chunk `n` goes.
+    /// The end, in chunks, of a read that starts at chunk `n`.
     fn window_end(&self, n: u64, need: u64) -> u64 {
         let length = self.table.chunk_length() as u64;
         let start = n * length;
@@ -406,23 +406,23 @@ impl Stream {
         stop.div_ceil(length).max(n + 1)
     }
 
-    /// Starts to read what comes behind the chunks at hand, for readers that go on and on.
+    /// Starts reads of the chunks after the loaded ones, for sequential readers.
     async fn read_ahead(&mut self) {
         while self.ahead.len() < self.wanted_ahead() {
             let room = match self.ahead.is_empty() {
                 true => None,
-                false => match self.table.cached.room_ahead(self.largest_window() as usize) {
+                false => match self.table.cached.reserve_read_ahead(self.largest_window() as usize) {
                     None => return,
                     room => room,
                 },
             };
-            if !self.read_on(room).await {
+            if !self.start_read(room).await {
                 return;
             }
         }
     }
 
-    /// How many reads are to be under way, if there is room.
+    /// The wanted number of reads in progress, within the limit.
     fn wanted_ahead(&self) -> usize {
         let goes_on = self.options.read_ahead || self.run >= SEQUENTIAL_FROM;
         if !goes_on || self.options.class != IoClass::Foreground {
@@ -431,8 +431,8 @@ impl Stream {
         (1 + (self.run / (2 * self.largest_window())) as usize).min(MOST_AHEAD)
     }
 
-    /// Starts one more read; false if there is nothing to be read.
-    async fn read_on(&mut self, room: Option<RoomAhead>) -> bool {
+    /// Starts one more read. False if nothing is left to read.
+    async fn start_read(&mut self, room: Option<ReadAheadReservation>) -> bool {
         let length = self.table.chunk_length() as u64;
         let behind_stored = self.stored.as_ref().map_or(0, |stored| stored.end);
         let behind_ahead = self.ahead.back().map_or(0, |ahead| ahead.end);
@@ -453,7 +453,7 @@ impl Stream {
         let (start, until) = (self.table.chunk_start(first), self.table.chunk_start(end));
         let (table, class) = (self.table.clone(), self.options.class);
         let mut read: Read = Box::pin(async move { table.data.read_at(start, (until - start) as usize, class).await });
-        // The first poll is what submits the read.
+        // The first poll submits the read.
         let mut early = None;
         poll_fn(|cx| {
             if let Poll::Ready(done) = read.as_mut().poll(cx) {
@@ -469,7 +469,7 @@ impl Stream {
         true
     }
 
-    /// Whether the cache gets the content of these chunks.
+    /// Whether the content of these chunks enters the cache.
     fn fills(&self, first: u64, end: u64) -> bool {
         let bytes = (end - first) as usize * self.table.chunk_length();
         self.options.fill_cache && (self.run < SAMPLED_FROM || self.table.cached.samples(bytes))
@@ -490,8 +490,8 @@ impl Stream {
         &stored.bytes[range]
     }
 
-    /// Chunks from `n` on, before `end`, as much as is decompressed at once; at least one. An error in a later one is left for the
-    /// time when it is wanted: what came before is sound, and may be all that is wanted.
+    /// Decompresses chunks from `n` on, before `end`: at least one, about [`DECODE_AHEAD`] bytes.
+    /// Reports an error in a later chunk when that chunk is needed: those before it are intact.
     fn decode_together(&self, n: u64, end: u64, stored: &Stored) -> Result<Bytes, Error> {
         let length = self.table.chunk_length();
         let mut out = Vec::with_capacity(((end - n) as usize * length).min(DECODE_AHEAD.max(length)));
@@ -499,7 +499,7 @@ impl Stream {
         Ok(out.into())
     }
 
-    /// Appends chunks as [`Stream::decode_together`]; says which comes next.
+    /// Appends chunks as [`Stream::decode_together`]. Returns the next chunk.
     fn decode_to(&self, n: u64, end: u64, stored: &Stored, out: &mut Vec<u8>) -> Result<u64, Error> {
         let before = out.len();
         let mut chunk = n;
@@ -513,13 +513,13 @@ impl Stream {
         Ok(chunk)
     }
 
-    /// One chunk of content that begins with chunk `first`.
+    /// The content of one chunk, from content that begins with chunk `first`.
     fn chunk_of(&self, content: &Bytes, first: u64, chunk: u64) -> Bytes {
         let start = (chunk - first) as usize * self.table.chunk_length();
         content.slice(start..start + self.table.chunk_content(chunk))
     }
 
-    /// Appends chunk `n` out of the stored ones, and some more.
+    /// Appends chunk `n` of the stored ones, and some more.
     fn decode(&mut self, n: u64, need: usize) -> Result<(), Error> {
         let Some(stored) = self.stored.take() else { unreachable!("the caller has looked") };
         let result = self.decode_from(n, &stored, need);
@@ -565,8 +565,7 @@ impl Stream {
         }
     }
 
-    /// The unread bytes, alone in a buffer to which chunk `n` is appended next. If there are none, the window is moved to the
-    /// start of that chunk.
+    /// The unread bytes in a buffer for chunk `n`. Without any, moves the window to its start.
     fn take_rest(&mut self, n: u64) -> Vec<u8> {
         let place = self.position();
         if self.rest().is_empty() {
@@ -577,7 +576,7 @@ impl Stream {
                     own.clear();
                     own
                 }
-                // A buffer for something large goes with it.
+                // A buffer for a large row is dropped here.
                 Window::Own(_) | Window::Chunk(_) => std::mem::take(&mut self.spare),
             };
         }
@@ -596,7 +595,7 @@ impl Stream {
         }
     }
 
-    /// Keeps the window's own buffer for the next time that one is wanted.
+    /// Keeps the window's buffer for the next window, unless it is large.
     fn keep_spare(&mut self) {
         if let Window::Own(own) = &mut self.window
             && own.capacity() > self.spare.capacity()
@@ -608,7 +607,7 @@ impl Stream {
     }
 }
 
-/// Makes room for as much as something large still needs at once: doubling would take up to twice as much.
+/// Reserves exactly what a large row still needs. Doubling would reserve up to twice as much.
 fn make_room(own: &mut Vec<u8>, need: usize) {
     if need >= LARGE && own.capacity() - own.len() < need {
         own.reserve_exact(need + 2 * DECODE_AHEAD);

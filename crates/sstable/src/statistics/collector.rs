@@ -1,4 +1,4 @@
-//! Counts while an sstable is written.
+//! Collects the statistics of an sstable while it is written.
 
 use super::stats::Stats;
 use model::key::{Clustering, ClusteringCut, PositionRef};
@@ -7,7 +7,7 @@ use model::schema::ClusteringOrder;
 use model::time::{NO_DELETION_TIME, Seconds, Timestamp, Tombstone};
 use std::cmp::Ordering;
 
-/// See the module.
+/// The statistics so far.
 #[derive(Debug)]
 pub(crate) struct Collector {
     pub stats: Stats,
@@ -131,7 +131,7 @@ impl Collector {
                     order.compare(PositionRef { prefix: &a, weight: x }, PositionRef { prefix: &b, weight: y }) == when
                 });
                 if better {
-                    // A copy, so as not to keep a whole buffer of rows for a few bytes.
+                    // A copy, so that a few bytes do not keep a whole buffer of rows.
                     *kept = Some((Clustering(bytes::Bytes::copy_from_slice(&new.0.0)), new.1));
                 }
             }
@@ -159,7 +159,7 @@ impl Collector {
     }
 }
 
-/// The least timestamp, deletion time and TTL of some fragments: a good base for deltas.
+/// The least timestamp, deletion time and TTL of some fragments, as the base of stored differences.
 #[derive(Debug)]
 pub(crate) struct Minima {
     timestamp: Timestamp,
@@ -207,7 +207,8 @@ impl Minima {
         self.deletion_time = self.deletion_time.min(expiry);
     }
 
-    /// Timestamp, deletion time, TTL; the format's own epoch for what did not occur.
+    /// Timestamp, deletion time and TTL. A value that did not occur is the base of the format
+    /// itself.
     pub fn values(&self) -> (Timestamp, Seconds, i32) {
         let none = super::header::Header::NO_MINIMA;
         (

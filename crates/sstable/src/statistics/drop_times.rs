@@ -1,4 +1,5 @@
-//! When tombstones were made: at most 100 bins of seconds, from which the droppable part is estimated.
+//! The times of tombstones and expiries: at most 100 bins of seconds, from which the droppable part
+//! is estimated.
 
 use crate::input::{Fault, Input, Parsed};
 use model::time::{NO_DELETION_TIME, Seconds};
@@ -6,7 +7,7 @@ use model::time::{NO_DELETION_TIME, Seconds};
 const MAX_BINS: usize = 100;
 /// Times are rounded up to a multiple of this.
 const ROUND: i64 = 60;
-/// The most bins a file may claim.
+/// The most bins that a file may have.
 const MAX_FILE_BINS: u32 = 1 << 20;
 
 /// (seconds, count) by time.
@@ -16,7 +17,7 @@ pub struct DropTimes {
 }
 
 impl DropTimes {
-    /// Counts the deletion or expiry time of something; "none" is not counted.
+    /// Counts a deletion time or expiry. [`NO_DELETION_TIME`] is not counted.
     pub fn add(&mut self, at: Seconds) {
         if at == NO_DELETION_TIME {
             return;
@@ -44,17 +45,17 @@ impl DropTimes {
         self.bins[nearest] = (((time * count as f64 + kept * kept_count as f64) / sum as f64).round(), sum);
     }
 
-    /// About how many were made (or expire) before this second.
+    /// The estimated number of times before this second.
     pub fn before(&self, at: Seconds) -> f64 {
         self.bins.iter().take_while(|&&(time, _)| time < at as f64).map(|&(_, count)| count as f64).sum()
     }
 
-    /// Seconds and counts, by time.
+    /// The seconds and their counts, by time.
     pub fn bins(&self) -> &[(f64, u64)] {
         &self.bins
     }
 
-    /// How many there are.
+    /// The number of times counted.
     pub fn count(&self) -> u64 {
         self.bins.iter().fold(0, |sum, &(_, count)| sum.saturating_add(count))
     }

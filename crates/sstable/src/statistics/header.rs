@@ -1,6 +1,7 @@
-//! The serialization header: the schema as of writing, and the minima that deltas in Data.db are taken from.
+//! The serialization header: the schema at the time of writing, and the minima on which the
+//! differences in Data.db are based.
 //!
-//! It is all that is needed to parse the file. Key columns have no names in it.
+//! It suffices to parse the file. Key columns have no names in it.
 
 use crate::input::{Fault, Input, Parsed, write_vbytes};
 use model::time::{Seconds, Timestamp};
@@ -10,13 +11,13 @@ use model::{Column, ColumnId, ColumnKind, SchemaVersion, TableId, TableSchema};
 use std::cmp::Ordering;
 use uuid::Uuid;
 
-/// 2015-09-22 in microseconds, and in seconds: what the minima themselves are taken from.
+/// 2015-09-22, in seconds and in microseconds: the base of the minima themselves.
 const EPOCH_SECONDS: i64 = 1_442_880_000;
 const EPOCH_MICROS: i64 = EPOCH_SECONDS * 1_000_000;
-/// The most columns a file may claim.
+/// The most columns that a file may have.
 const MAX_COLUMNS: u64 = 1 << 16;
 
-/// See the module.
+/// The serialization header of an sstable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
     /// Timestamps are stored as differences from this.
@@ -25,11 +26,12 @@ pub struct Header {
     pub min_deletion_time: Seconds,
     /// TTLs are stored as differences from this.
     pub min_ttl: i32,
-    /// Whether the file has minima of more than 32 bits for "none", as ScyllaDB writes them; Cassandra 5 refuses such files.
+    /// Whether "none" is stored as a minimum of more than 32 bits, as ScyllaDB does. Cassandra 5
+    /// refuses such files.
     pub loose_minima: bool,
-    /// Types of the partition key's columns.
+    /// The types of the partition key's columns.
     pub partition_key: Vec<CqlType>,
-    /// Types of the clustering columns, and whether they descend.
+    /// The types of the clustering columns, and whether they are in descending order.
     pub clustering: Vec<(CqlType, bool)>,
     /// Static columns in the order of Data.db: single cells by name, then multi-cell ones by name.
     pub statics: Vec<HeaderColumn>,
@@ -46,19 +48,22 @@ pub struct HeaderColumn {
     pub ty: CqlType,
 }
 
-/// Cassandra's order of column names: by bytes, but for the highest bit of the first, which counts the other way round.
+/// Cassandra's order of column names: by bytes, but with the highest bit of the first byte
+/// reversed.
 pub(crate) fn name_order(a: &str, b: &str) -> Ordering {
     let first = |name: &str| name.bytes().next().unwrap_or(0) ^ 0x80;
     first(a).cmp(&first(b)).then_with(|| a.cmp(b))
 }
 
-/// The order in which a file is written: single cells first, then by name as Cassandra sorts them when it reads the file.
+/// Sorts columns as they are written: single cells first, then by name, as Cassandra sorts them
+/// when it reads the file.
 fn in_file_order(columns: &mut [HeaderColumn]) {
     columns.sort_by(|a, b| a.ty.is_multi_cell().cmp(&b.ty.is_multi_cell()).then_with(|| name_order(&a.name, &b.name)));
 }
 
-/// Puts the columns of a file's header into the order of its rows. Cassandra lists them in that order. Others (ScyllaDB, earlier releases of
-/// Messina) have them in order of bytes, and some list single and multi-cell ones mixed.
+/// Sorts the columns of a header into the order of the file's rows. Cassandra lists them in that
+/// order. Other writers (ScyllaDB, earlier releases of Messina) sort them by bytes, and some mix
+/// single-cell and multi-cell columns.
 fn as_written(columns: &mut [HeaderColumn]) {
     columns.sort_by_key(|column| column.ty.is_multi_cell());
     let in_some_order = |order: fn(&str, &str) -> Ordering| {
@@ -92,11 +97,12 @@ impl Header {
         }
     }
 
-    /// The minima when nothing has a timestamp, deletion time or TTL.
+    /// The minima of a file without any timestamp, deletion time or TTL.
     pub const NO_MINIMA: (Timestamp, Seconds, i32) = (EPOCH_MICROS, EPOCH_SECONDS as Seconds, 0);
 
     pub(crate) fn read(input: &mut Input<'_>) -> Parsed<Self> {
-        // Old writers put 64-bit "none" here; keeping the low half is what everybody's arithmetic amounts to.
+        // Old writers store a 64-bit "none" here. Its low half gives the same as the arithmetic of
+        // other readers.
         let min_timestamp = (input.uvint()? as i64).wrapping_add(EPOCH_MICROS);
         let deletion_time = (input.uvint()? as i64).wrapping_add(EPOCH_SECONDS);
         let ttl = input.uvint()? as i64;
@@ -144,8 +150,8 @@ impl Header {
         }
     }
 
-    /// A schema made of the header alone, for tools: key columns are called `pk`, `pk1`, ... and `ck`, `ck1`, ...; column ids
-    /// follow the order of the file.
+    /// A schema made of the header alone, for tools. Key columns are named `pk`, `pk1`, ... and
+    /// `ck`, `ck1`, ...; column ids follow the order of the file.
     pub fn schema(&self, keyspace: &str, table: &str) -> TableSchema {
         let column = |id: usize, name: String, kind, ty: CqlType, descending| Column {
             id: ColumnId(id as u16),
@@ -213,7 +219,7 @@ fn read_columns(input: &mut Input<'_>) -> Parsed<Vec<HeaderColumn>> {
 mod tests {
     use super::*;
 
-    /// Columns in capitals hold sets.
+    /// Columns with capital letters are sets.
     fn sorted(names: &[&str], sort: fn(&mut [HeaderColumn])) -> Vec<String> {
         let column = |name: &&str| {
             let is_set = name.chars().any(char::is_uppercase);

@@ -1,12 +1,12 @@
-//! The histograms of partition sizes and cells: buckets whose bounds grow by a fifth.
+//! The histograms of partition sizes and cells. The bounds of their buckets grow by a fifth.
 
 use crate::input::{Fault, Input, Parsed};
 
-/// Bounds of the histogram of partition sizes.
+/// The number of bounds of the histogram of partition sizes.
 pub const SIZE_BOUNDS: usize = 155;
-/// Bounds of the histogram of cells.
+/// The number of bounds of the histogram of cells.
 pub const CELL_BOUNDS: usize = 118;
-/// The most buckets a file may claim.
+/// The most buckets that a file may have.
 const MAX_BUCKETS: u32 = 1 << 16;
 
 /// Counts of values by size.
@@ -14,12 +14,12 @@ const MAX_BUCKETS: u32 = 1 << 16;
 pub struct Histogram {
     /// The upper bound of each bucket but the last, ascending.
     bounds: Vec<u64>,
-    /// One more than bounds: the last is the overflow.
+    /// One more than bounds: the last counts values beyond all bounds.
     counts: Vec<u64>,
 }
 
 impl Histogram {
-    /// An empty one with `bounds` bounds.
+    /// An empty histogram with `bounds` bounds.
     pub fn new(bounds: usize) -> Self {
         let mut all = Vec::with_capacity(bounds);
         let mut last = 0u64;
@@ -41,7 +41,7 @@ impl Histogram {
         self.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
-    /// About the sum of the values.
+    /// The approximate sum of the values.
     pub fn sum(&self) -> f64 {
         let top = self.bounds.last().copied().unwrap_or(0);
         self.counts
@@ -55,7 +55,8 @@ impl Histogram {
             .sum()
     }
 
-    /// The bound that `part` (0 to 1) of the values do not exceed; `None` if there are no values, or it lies beyond the last bound.
+    /// The bound that a `part` (0 to 1) of the values does not exceed. `None` if there are no
+    /// values, or if it is beyond the last bound.
     pub fn quantile(&self, part: f64) -> Option<u64> {
         let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut sum = 0u64;
@@ -75,7 +76,7 @@ impl Histogram {
         let mut counts = Vec::new();
         for i in 0..buckets {
             let (bound, count) = (input.be64()?, input.be64()?);
-            // The first bound stands twice.
+            // The first bound is stored twice.
             if i > 0 {
                 if bounds.last().is_some_and(|&last| last >= bound) {
                     return Err(Fault::Bad("order of histogram bounds"));

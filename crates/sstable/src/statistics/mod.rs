@@ -1,4 +1,5 @@
-//! Statistics.db: a list of parts, of which the serialization header is needed to read the data at all.
+//! Statistics.db: a list of parts. One of them, the serialization header, is required to read the
+//! data.
 
 pub(crate) mod collector;
 pub mod drop_times;
@@ -16,22 +17,22 @@ use stats::Stats;
 use std::path::Path;
 
 const PARTITIONER: &str = "org.apache.cassandra.dht.Murmur3Partitioner";
-/// The most parts a file may claim.
+/// The most parts that a file may have.
 const MAX_PARTS: u32 = 64;
 
-/// The whole file.
+/// The contents of Statistics.db.
 #[derive(Clone, Debug)]
 pub(crate) struct Statistics {
     pub stats: Stats,
     pub header: Header,
-    /// About how many partitions, from the sketch.
+    /// The estimated number of partitions, from the sketch.
     pub cardinality: Option<u64>,
-    /// The chance of a false positive that the filter was made for.
+    /// The chance of a false positive for which the filter was sized.
     pub bloom_fp_chance: f64,
 }
 
 impl Statistics {
-    /// Takes the file apart.
+    /// Parses the file.
     pub fn read(bytes: &[u8], version: Version, file: &Path) -> Result<Self, Error> {
         let mut parts: [Option<&[u8]>; 4] = [None; 4];
         let list = list_parts(bytes, version).map_err(|fault| fault.at(file, 0))?;
@@ -63,7 +64,7 @@ impl Statistics {
         Ok(Statistics { stats, header, cardinality, bloom_fp_chance })
     }
 
-    /// Puts another level into the bytes of a file of version `me`.
+    /// Changes the level in the bytes of a file of version `me`.
     pub fn set_level(bytes: &mut [u8], level: u32) -> Parsed<()> {
         let list = list_parts(bytes, Version::Me)?;
         let &(_, start) = list.iter().find(|(kind, _)| *kind == 2).ok_or(Fault::Bad("no stats part"))?;
@@ -96,7 +97,7 @@ impl Statistics {
     }
 }
 
-/// (type, offset) by offset; old writers did not sort.
+/// The type and offset of each part, by offset; old writers did not sort them.
 fn list_parts(bytes: &[u8], version: Version) -> Parsed<Vec<(u32, usize)>> {
     let mut input = Input(bytes);
     let count = input.be32()?;

@@ -1,6 +1,8 @@
-//! The cardinality of partition keys: HyperLogLog++ with p = 13 and sp = 25, in the encoding other tools read.
+//! The cardinality of partition keys: HyperLogLog++ with p = 13 and sp = 25, in the encoding that
+//! other tools read.
 //!
-//! Few keys are kept as exact entries (the sparse form), more as 8192 registers of 5 bits (the dense form).
+//! Few keys are stored as exact entries (the sparse form), more as 8192 registers of 5 bits (the
+//! dense form).
 
 use crate::input::{Fault, Input, Parsed};
 
@@ -9,11 +11,11 @@ const SP: u32 = 25;
 const REGISTERS: usize = 1 << P;
 const PER_WORD: usize = 6;
 const WORDS: usize = REGISTERS.div_ceil(PER_WORD);
-/// From here on registers: an entry takes about three bytes, the dense form 5.5 KiB.
+/// The most entries of the sparse form. An entry takes about three bytes, the dense form 5.5 KiB.
 const MAX_SPARSE: usize = 1500;
 const MARK: i32 = -2;
 
-/// Counts distinct keys, roughly.
+/// An approximate counter of distinct keys.
 #[derive(Clone, Debug, Default)]
 pub struct Sketch {
     sparse: Vec<u32>,
@@ -63,7 +65,7 @@ impl Sketch {
         let mut registers = Box::new([0u8; REGISTERS]);
         for entry in self.sparse.drain(..) {
             let (i, value) = if entry & 1 == 0 {
-                // The low bits of the 25-bit index were not all zero: the value is within them.
+                // The low bits of the 25-bit index are not all zero, so the value is within them.
                 let index = (entry >> 1) as u64;
                 register(index << (64 - SP) | 1)
             } else {
@@ -94,7 +96,7 @@ impl Sketch {
                 let mut entries = self.sparse.clone();
                 entries.sort_unstable();
                 entries.dedup();
-                // Of entries with one index, the one with the greatest value stays.
+                // Of entries with the same index, the one with the greatest value is kept.
                 entries.dedup_by(|later, kept| {
                     let same = *later & *kept & 1 == 1 && *later >> 7 == *kept >> 7;
                     if same {
@@ -115,7 +117,7 @@ impl Sketch {
         out.extend_from_slice(&body);
     }
 
-    /// About how many keys the sketch of a part 1 counted; `None` when it is of an unknown kind.
+    /// The estimate of the sketch in a part 1. `None` for an unknown kind of sketch.
     pub(crate) fn estimate(part: &[u8]) -> Parsed<Option<u64>> {
         let mut input = Input(part);
         let len = input.be32()? as usize;
@@ -193,7 +195,7 @@ mod tests {
                 assert!((estimate - n as f64).abs() < 0.07 * n as f64 + 1.0, "{n}: {estimate}");
             }
         }
-        // Registers that came from sparse entries are the same as if they had been counted at once.
+        // Registers made from sparse entries equal those that were counted directly.
         assert_eq!(&sketch.dense.expect("many keys")[..], &registers[..]);
     }
 

@@ -8,56 +8,56 @@ use model::HostId;
 use model::key::Clustering;
 use model::time::{NO_DELETION_TIME, Seconds, Timestamp};
 
-/// A stretch of the commitlog, from one (segment, position) to another.
+/// A range of the commitlog, from one (segment, position) to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogInterval {
-    /// Where it begins.
+    /// The start.
     pub start: (i64, i32),
-    /// Where it ends.
+    /// The end.
     pub end: (i64, i32),
 }
 
-/// "No position" of the commitlog.
+/// "No position" in the commitlog.
 const NO_POSITION: (i64, i32) = (-1, 0);
-/// The most intervals or clustering values a file may claim.
+/// The most intervals or clustering values that a file may have.
 const MAX_LIST: u32 = 1 << 20;
 
-/// What is known of the contents as a whole.
+/// Statistics of an sstable's contents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stats {
-    /// Content bytes of partitions.
+    /// The content bytes of partitions.
     pub partition_sizes: Histogram,
-    /// Cells of partitions.
+    /// The cells of partitions.
     pub partition_cells: Histogram,
-    /// The least timestamp of anything.
+    /// The least timestamp of the contents.
     pub min_timestamp: Timestamp,
-    /// The greatest timestamp of anything.
+    /// The greatest timestamp of the contents.
     pub max_timestamp: Timestamp,
-    /// The least deletion time or expiry; `i32::MAX` if nothing has one.
+    /// The least deletion time or expiry; `i32::MAX` if there is none.
     pub min_deletion_time: Seconds,
-    /// The greatest; `i32::MAX` as soon as anything lives without TTL.
+    /// The greatest deletion time or expiry; `i32::MAX` if any cell lives without TTL.
     pub max_deletion_time: Seconds,
-    /// The least TTL; 0 = something has none.
+    /// The least TTL; 0 if any cell has none.
     pub min_ttl: i32,
     /// The greatest TTL.
     pub max_ttl: i32,
-    /// Compressed by content bytes; -1 when not compressed.
+    /// Compressed bytes divided by content bytes; -1 without compression.
     pub compression_ratio: f64,
-    /// When tombstones were made.
+    /// The times of tombstones and expiries.
     pub drop_times: DropTimes,
     /// The level in leveled compaction.
     pub level: u32,
-    /// Milliseconds; 0 = never.
+    /// The time of the last repair, in milliseconds since 1970; 0 for never.
     pub repaired_at: i64,
-    /// The values of the least position, a prefix; empty = unbounded.
+    /// The values of the least position, or a prefix of them; empty if it is unbounded.
     pub min_clustering: Clustering,
     /// The values of the greatest position.
     pub max_clustering: Clustering,
-    /// Columns present, summed over rows.
+    /// The number of columns that rows have, summed over all rows.
     pub columns_set: u64,
-    /// Rows, static ones included.
+    /// The number of rows, including static ones.
     pub rows: u64,
-    /// What of the commitlog of `host_id` it covers.
+    /// The ranges of the commitlog of `host_id` whose writes it contains.
     pub log_intervals: Vec<LogInterval>,
     /// The node that wrote it.
     pub host_id: Option<HostId>,
@@ -89,17 +89,17 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// How many partitions there are.
+    /// The number of partitions.
     pub fn partitions(&self) -> u64 {
         self.partition_sizes.count()
     }
 
-    /// About how many cells there are.
+    /// The approximate number of cells.
     pub fn cells(&self) -> f64 {
         self.partition_cells.sum()
     }
 
-    /// About which part of the cells are tombstones, or expired, from before this second: 0 to 1.
+    /// The estimated part of the cells that are tombstones, or expired, before this second: 0 to 1.
     pub fn droppable_ratio(&self, gc_before: Seconds) -> f64 {
         let droppable = self.drop_times.before(gc_before);
         if droppable == 0.0 { 0.0 } else { (droppable / self.cells().max(droppable)).min(1.0) }
@@ -169,13 +169,13 @@ impl Stats {
         })
     }
 
-    /// Where in the bytes of the part the level stands.
+    /// The offset of the level in the bytes of the part.
     pub(crate) fn level_at(part: &[u8]) -> Parsed<usize> {
         let mut input = Input(part);
         Histogram::read(&mut input)?;
         Histogram::read(&mut input)?;
         read_position(&mut input)?;
-        // Two timestamps, four times and TTLs, the compression ratio.
+        // Skips two timestamps, four times and TTLs, and the compression ratio.
         input.take(2 * 8 + 4 * 4 + 8)?;
         DropTimes::read(&mut input)?;
         Ok(part.len() - input.0.len())
@@ -198,7 +198,7 @@ impl Stats {
         out.extend_from_slice(&self.repaired_at.to_be_bytes());
         for clustering in [&self.min_clustering, &self.max_clustering] {
             out.extend_from_slice(&(clustering.len() as u32).to_be_bytes());
-            // A clustering in memory has the very form that is wanted here.
+            // The form of a clustering in memory is the form that is stored here.
             out.extend_from_slice(&clustering.0);
         }
         out.push(0);

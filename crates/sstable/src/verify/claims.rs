@@ -1,15 +1,16 @@
-//! What the statistics say of all that a file holds, held against each thing in it.
+//! Checks the contents of an sstable against the bounds in its statistics.
 //!
-//! Reads and compactions leave out whole files by these bounds, so a file that holds something outside of them loses or resurrects data. In
-//! `mc`, `md` and `me` no checksum protects them, nor the minima of the header on which every time in the file builds: a bit that flips
-//! there moves what is read out of the bounds, or the bounds away from it.
+//! Reads and compactions skip sstables by these bounds. So data outside of them would be lost or
+//! resurrected. In `mc`, `md` and `me` no checksum protects the bounds, nor the minima of the
+//! header, on which every time in the file is based. A flipped bit there moves the data out of the
+//! bounds, or the bounds away from the data.
 
 use crate::statistics::stats::Stats;
 use model::row::{Row, State};
 use model::time::{NO_DELETION_TIME, Seconds, Timestamp, Tombstone};
 use std::ops::RangeInclusive;
 
-/// The bounds of everything in a file.
+/// The bounds of a file's contents.
 pub(super) struct Claims {
     timestamps: RangeInclusive<Timestamp>,
     deletion_times: RangeInclusive<Seconds>,
@@ -25,7 +26,7 @@ impl Claims {
         }
     }
 
-    /// The error says what lies outside of the bounds.
+    /// Checks a tombstone. The error says what is outside of the bounds.
     pub fn tombstone(&self, tombstone: Tombstone) -> Result<(), &'static str> {
         if tombstone.is_live() {
             return Ok(());
@@ -34,7 +35,7 @@ impl Claims {
         self.deletion_time(tombstone.deletion_time)
     }
 
-    /// As [`Claims::tombstone`], for all of a row.
+    /// As [`Claims::tombstone`], for all parts of a row.
     pub fn row(&self, row: &Row) -> Result<(), &'static str> {
         let (marker, deletion, cells) = row.parts();
         if let Some(marker) = marker {
@@ -65,7 +66,8 @@ impl Claims {
     }
 
     fn deletion_time(&self, at: Seconds) -> Result<(), &'static str> {
-        // Beyond January 2038 a time does not fit, and a writer that lets it wrap around counts it as it was.
+        // A time after January 2038 does not fit into the field and overflows. The statistics have
+        // the time before the overflow.
         match at < 0 || self.deletion_times.contains(&at) {
             true => Ok(()),
             false => Err("a deletion or expiry outside of what the statistics say"),

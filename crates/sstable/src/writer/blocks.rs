@@ -1,4 +1,5 @@
-//! The promoted index of a partition as it is written: blocks of rows with their first and last position.
+//! Builds the promoted index of a partition while it is written: blocks of rows with their first
+//! and last position.
 
 use crate::data::{marker, prefix};
 use crate::input::write_deletion;
@@ -7,10 +8,10 @@ use model::key::Clustering;
 use model::time::Tombstone;
 use model::types::vint::{write_signed, write_unsigned};
 
-/// Beyond this many bytes of blocks, blocks of the same partition become twice as large.
+/// After every so many bytes of block entries, the blocks of the partition become twice as large.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Blocks of the current partition.
+/// The blocks of the current partition.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     wanted: u64,
@@ -18,14 +19,14 @@ pub(crate) struct Blocks {
     grown_at: usize,
     out: Vec<u8>,
     offsets: Vec<u32>,
-    /// Start of the open block, from the partition's start.
+    /// The start of the open block, counted from the partition's start.
     open: Option<u64>,
-    /// Kind and prefix of the last unfiltered.
+    /// The kind and prefix of the last unfiltered.
     last: (u8, Clustering),
 }
 
 impl Blocks {
-    /// Blocks of at least `size` bytes of content.
+    /// Blocks have at least `size` bytes of content.
     pub fn new(size: usize) -> Self {
         let wanted = size.max(1) as u64;
         let last = (marker::CLUSTERING, Clustering::EMPTY);
@@ -40,8 +41,8 @@ impl Blocks {
         (self.size, self.grown_at) = (self.wanted, MAX_BYTES);
     }
 
-    /// An unfiltered was written, from `start` to `end` (counted from the partition's start); `covered` is the range deletion
-    /// that is open behind it.
+    /// An unfiltered was written, from `start` to `end` (counted from the partition's start).
+    /// `covered` is the range tombstone that is open after it.
     #[inline]
     pub fn unfiltered(
         &mut self,
@@ -83,7 +84,8 @@ impl Blocks {
         }
     }
 
-    /// The partition ends at `end`, its last byte included. Gives the promoted index; empty if there is only one block.
+    /// The partition ends at `end`, including its last byte. Returns the promoted index; empty if
+    /// there is only one block.
     pub fn finish(&mut self, end: u64, header: u64, deletion: Tombstone, widths: &[Option<usize>]) -> Vec<u8> {
         self.close(end, Tombstone::LIVE, widths);
         self.last = (marker::CLUSTERING, Clustering::EMPTY);

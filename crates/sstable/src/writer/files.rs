@@ -1,4 +1,4 @@
-//! The two files that are written while partitions come in: Data.db and Index.db.
+//! The two files that are written while partitions are added: Data.db and Index.db.
 
 use crate::checksums::{CRC_CHUNK, CrcFile, PAGE, PieceSums};
 use crate::compression::{Compression, CompressionInfo, PackedOffsets};
@@ -8,15 +8,15 @@ use rt::fs::{IoClass, SequentialWriter};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Content is stored in steps of this many bytes between looks at the clock: a large row has very many chunks.
+/// Bytes of content between two checks of the clock, because a large row has very many chunks.
 const YIELD_EVERY: usize = 256 << 10;
 
-/// Data.db: takes content, stores chunks.
+/// Data.db: takes content and stores chunks.
 pub(crate) struct DataFile {
     out: SequentialWriter,
     path: PathBuf,
     compression: Option<Compression>,
-    /// Content that is not stored yet; it begins at `stored`.
+    /// Content that is not stored yet. It begins at `stored`.
     content: Vec<u8>,
     stored: u64,
     chunk: Vec<u8>,
@@ -25,12 +25,12 @@ pub(crate) struct DataFile {
     digest: crc32fast::Hasher,
 }
 
-/// What became of Data.db.
+/// The result for Data.db.
 pub(crate) struct DataDone {
     pub content_length: u64,
     pub stored_length: u64,
     pub digest: u32,
-    /// CompressionInfo.db, or CRC.db.
+    /// The bytes of CompressionInfo.db or CRC.db.
     pub companion: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ impl DataFile {
         })
     }
 
-    /// Where the next byte of content will be.
+    /// The position of the next byte of content.
     pub fn position(&self) -> u64 {
         self.stored + self.content.len() as u64
     }
@@ -59,7 +59,7 @@ impl DataFile {
         self.out.position()
     }
 
-    /// Where content is appended; call [`DataFile::drain`] after each unfiltered.
+    /// The buffer to append content to. Call [`DataFile::drain`] after each unfiltered.
     pub fn content(&mut self) -> &mut Vec<u8> {
         &mut self.content
     }
@@ -68,7 +68,7 @@ impl DataFile {
         self.compression.map_or(CRC_CHUNK, |compression| compression.chunk_length)
     }
 
-    /// Stores whole chunks.
+    /// Stores complete chunks.
     #[inline]
     pub async fn drain(&mut self) -> Result<(), Error> {
         if self.content.len() < self.chunk_length() {
@@ -107,7 +107,7 @@ impl DataFile {
             }
         }
         self.content.drain(..at);
-        // What a large row took is not kept for the small ones behind it.
+        // The buffer of a large row is not kept for the small rows after it.
         if self.content.capacity() >= LARGE {
             self.content.shrink_to(LARGE / 2);
         }
@@ -115,7 +115,7 @@ impl DataFile {
         Ok(())
     }
 
-    /// Stores the rest and makes it durable.
+    /// Stores the rest and syncs the file.
     pub async fn finish(mut self) -> Result<DataDone, Error> {
         self.store(true).await.map_err(|error| Error::io(&self.path)(error))?;
         let (stored_length, _) = self.out.finish().await.map_err(Error::io(&self.path))?;
@@ -157,7 +157,7 @@ impl IndexFile {
         self.out.append(entry).await.map_err(Error::io(&self.path))
     }
 
-    /// Makes it durable; gives the length and the checksums of its pages.
+    /// Syncs the file. Returns its length and the checksums of its pages.
     pub async fn finish(self) -> Result<(u64, Vec<u32>), Error> {
         let (length, _) = self.out.finish().await.map_err(Error::io(&self.path))?;
         Ok((length, self.sums.finish()))

@@ -1,12 +1,15 @@
-//! Writing an sstable, partition by partition in token order.
+//! Writes an sstable, partition by partition in token order.
 //!
-//! Nothing is visible until it is sealed. The first file of an sstable is an empty `TOC.txt.tmp`: it marks the sstable as
-//! unfinished. When all components are written and synced, the list of components is written to `TOC.txt.tmp`; renaming that
-//! to `TOC.txt` (and syncing the directory) seals. A crash leaves either a whole sstable or files with a `TOC.txt.tmp`, which a
-//! start may delete. Files with neither are not the remains of a crash: their `TOC.txt` was lost.
+//! Nothing is visible until the sstable is sealed. Its first file is an empty `TOC.txt.tmp`, which
+//! marks it as unfinished. When all components are written and synced, the list of components is
+//! written to `TOC.txt.tmp`. Renaming that to `TOC.txt`, and syncing the directory, seals the
+//! sstable.
 //!
-//! Rows are stored as differences from minima that stand in the header; the first fragments are held back until there are
-//! enough of them to choose good ones.
+//! A crash leaves either a complete sstable, or files with a `TOC.txt.tmp`, which a start may
+//! delete. Files with neither are not the remains of a crash: their `TOC.txt` was lost.
+//!
+//! Rows are stored as differences from minima in the header. The first fragments are held back
+//! until there are enough of them to choose good minima.
 
 mod blocks;
 mod files;
@@ -20,7 +23,7 @@ use crate::data::layout::Layout;
 use crate::data::{self, marker, row};
 use crate::error::Error;
 use crate::filter::FilterBuilder;
-use crate::generation::{Component, Generation, Place};
+use crate::generation::{Component, Generation, SstablePath};
 use crate::large::{Finder, LargeCounts, LargeLimits};
 use crate::statistics::collector::{Collector, Minima};
 use crate::statistics::header::Header;
@@ -39,28 +42,28 @@ use rt::fs::{IoClass, OpenOptions};
 use std::path::Path;
 use std::rc::Rc;
 
-/// How an sstable is written.
+/// The options of a new sstable.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// How Data.db is compressed.
+    /// The compression of Data.db; `None` for no compression.
     pub compression: Option<Compression>,
-    /// Wanted chance that the filter says "maybe" wrongly; 1 for no filter.
+    /// The wanted chance of a false positive of the filter; 1 for no filter.
     pub bloom_fp_chance: f64,
     /// Partitions per entry of the summary.
     pub min_index_interval: u32,
-    /// The node that writes.
+    /// The node that writes it.
     pub host_id: HostId,
-    /// About how many partitions will come; only matters above a quarter of a million.
+    /// The expected number of partitions. It matters only above a quarter of a million.
     pub expected_partitions: u64,
     /// The level in leveled compaction.
     pub level: u32,
-    /// Who waits for the writes.
+    /// The class of its disk writes.
     pub class: IoClass,
-    /// Content bytes of a partition per block of its promoted index.
+    /// The content bytes of a block of the promoted index.
     pub promoted_index_block: usize,
-    /// What counts as large.
+    /// The limits beyond which partitions, rows and cells are large.
     pub large: LargeLimits,
-    /// Where it is counted how much of it there was.
+    /// The counters of large partitions, rows and cells.
     pub large_counts: Rc<LargeCounts>,
 }
 
@@ -82,12 +85,12 @@ impl WriterOptions {
     }
 }
 
-/// Bytes of fragments that are held back to choose minima from.
+/// Bytes of fragments that are held back to choose minima.
 const HELD_BACK: usize = 128 << 10;
 
-/// See the module.
+/// The writer of one sstable.
 pub struct Writer {
-    place: Place,
+    place: SstablePath,
     schema: Rc<TableSchema>,
     options: WriterOptions,
     data: DataFile,
@@ -98,7 +101,7 @@ pub struct Writer {
     collector: Collector,
     blocks: Blocks,
     large: Finder,
-    /// Chosen when enough fragments are there.
+    /// The header and layout. `None` until the minima are chosen.
     form: Option<(Header, Layout)>,
     held_back: Vec<Fragment>,
     held_back_weight: usize,
@@ -116,18 +119,19 @@ struct Partition {
     key: DecoratedKey,
     tombstone: Tombstone,
     start: u64,
-    /// Bytes up to the first row; known once the static row is written.
+    /// The bytes up to the first row. Known once the static row is written.
     header: Option<u64>,
-    /// Where the unfiltered before this one began.
+    /// The position of the unfiltered before this one.
     previous: u64,
     open: Tombstone,
     rows: u64,
     range_tombstones: u64,
 }
 
-/// Makes the mark of an unfinished sstable, then the files that are written while partitions come in. File systems keep the order
-/// of names that are made in one directory, so no sync is needed between them.
-async fn create_files(place: &Place, options: &WriterOptions) -> Result<(DataFile, IndexFile), Error> {
+/// Creates the mark of an unfinished sstable, then the files that are written while partitions are
+/// added. File systems keep the order of names that are created in one directory, so no sync is
+/// needed between them.
+async fn create_files(place: &SstablePath, options: &WriterOptions) -> Result<(DataFile, IndexFile), Error> {
     let mark = place.path(Component::TemporaryToc);
     drop(rt::fs::open(&mark, &OpenOptions::create_new()).await.map_err(Error::io(&mark))?);
     let data = DataFile::create(&place.path(Component::Data), options.compression, options.class).await?;
@@ -136,7 +140,7 @@ async fn create_files(place: &Place, options: &WriterOptions) -> Result<(DataFil
 }
 
 impl Writer {
-    /// Makes the files. The directory must exist.
+    /// Creates the files. The directory must exist.
     pub async fn create(
         dir: &Path,
         generation: Generation,
@@ -148,7 +152,7 @@ impl Writer {
         {
             return Err(Error::Unsupported(format!("compression in chunks of {chunk_length} bytes")));
         }
-        let place = Place::new(dir, generation);
+        let place = SstablePath::new(dir, generation);
         let (data, index) = match create_files(&place, &options).await {
             Ok(files) => files,
             Err(error) => {
@@ -181,22 +185,22 @@ impl Writer {
         })
     }
 
-    /// The generation it writes.
+    /// The generation of the new sstable.
     pub fn generation(&self) -> Generation {
         self.place.generation
     }
 
-    /// About how many bytes Data.db and Index.db have by now.
+    /// The approximate size of Data.db and Index.db so far, in bytes.
     pub fn bytes_written(&self) -> u64 {
         self.data.stored() + self.index.position() + self.held_back_weight as u64
     }
 
-    /// How many partitions were begun.
+    /// The number of partitions so far.
     pub fn partitions(&self) -> u64 {
         self.partitions
     }
 
-    /// What it holds in memory, about.
+    /// The memory that it holds, about, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.held_back_weight
             + self.blocks.memory_bytes()
@@ -205,7 +209,8 @@ impl Writer {
             + (1 << 20)
     }
 
-    /// Appends the next fragment. Whole partitions in token order, as every reader yields them.
+    /// Appends the next fragment. Partitions must be complete and in token order, as every reader
+    /// yields them.
     pub async fn push(&mut self, fragment: Fragment) -> Result<(), Error> {
         if let Fragment::PartitionStart { .. } = &fragment {
             self.partitions += 1;
@@ -225,7 +230,7 @@ impl Writer {
         if self.held_back_weight < HELD_BACK { Ok(()) } else { self.release().await }
     }
 
-    /// Chooses the minima and encodes what was held back.
+    /// Chooses the minima, and encodes the fragments that were held back.
     async fn release(&mut self) -> Result<(), Error> {
         let (timestamp, deletion_time, ttl) = self.minima.values();
         let header = Header::new(&self.schema, timestamp, deletion_time, ttl);
@@ -389,7 +394,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Finishes and seals. `None`, and no files, if there was no partition.
+    /// Finishes and seals the sstable. `None`, and no files, if there was no partition.
     pub async fn finish(self, intervals: &[LogInterval]) -> Result<Option<Sealed>, Error> {
         match self.finish_unsealed(intervals).await? {
             None => Ok(None),
@@ -400,8 +405,8 @@ impl Writer {
         }
     }
 
-    /// Writes and syncs every component, but does not seal; `None`, and no files, if there was no partition. On an error the
-    /// files are removed.
+    /// Writes and syncs every component, but does not seal. `None`, and no files, if there was no
+    /// partition. On an error the files are removed.
     pub async fn finish_unsealed(mut self, intervals: &[LogInterval]) -> Result<Option<Unsealed>, Error> {
         assert!(
             self.held_back.last().is_none_or(|last| *last == Fragment::PartitionEnd) && self.partition.is_none(),
@@ -425,7 +430,7 @@ impl Writer {
         result.map(Some)
     }
 
-    /// Gives up: removes the files.
+    /// Removes the files.
     pub async fn abort(self) {
         let place = self.place.clone();
         drop(self);

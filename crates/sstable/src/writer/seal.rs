@@ -1,9 +1,9 @@
-//! The end of writing: the components that are known at the end, and sealing.
+//! The end of writing: the components that are known only then, and sealing.
 
 use super::Writer;
 use crate::checksums::Checksums;
 use crate::error::Error;
-use crate::generation::{Component, Generation, Place};
+use crate::generation::{Component, Generation, SstablePath};
 use crate::large::{Large, LargeData, LargeKind};
 use crate::statistics::Statistics;
 use crate::statistics::stats::LogInterval;
@@ -14,10 +14,10 @@ use rt::fs::{IoClass, OpenOptions};
 use std::io;
 use std::path::PathBuf;
 
-/// An sstable that is complete and durable but for its name.
+/// An sstable that is complete and durable but not sealed.
 #[derive(Debug)]
 pub struct Unsealed {
-    pub(crate) place: Place,
+    pub(crate) place: SstablePath,
     pub(crate) outcome: Sealed,
 }
 
@@ -26,13 +26,13 @@ pub struct Unsealed {
 pub struct Sealed {
     /// Its directory.
     pub dir: PathBuf,
-    /// Which one.
+    /// Its generation.
     pub generation: Generation,
-    /// Length of Data.db.
+    /// The length of Data.db, in bytes.
     pub data_bytes: u64,
-    /// Length of all components.
+    /// The length of all components, in bytes.
     pub total_bytes: u64,
-    /// How many partitions it has.
+    /// The number of partitions.
     pub partitions: u64,
     /// The first key.
     pub first: DecoratedKey,
@@ -41,7 +41,7 @@ pub struct Sealed {
 }
 
 impl Unsealed {
-    /// What it will be.
+    /// The properties of the sealed sstable.
     pub fn outcome(&self) -> &Sealed {
         &self.outcome
     }
@@ -53,18 +53,18 @@ impl Unsealed {
         Ok(outcome)
     }
 
-    /// Gives up: removes the files.
+    /// Removes the files.
     pub async fn abort(self) {
         crate::directory::remove_files(&self.place).await;
     }
 }
 
-/// Seals several, with one sync per directory. On an error some may be sealed.
+/// Seals several sstables, with one sync per directory. On an error some may be sealed.
 pub async fn seal_all(all: Vec<Unsealed>) -> Result<Vec<Sealed>, Error> {
     let mut dirs: Vec<PathBuf> = Vec::new();
     for unsealed in &all {
         let place = &unsealed.place;
-        // The names of the other components must be durable before the one that says they are there.
+        // The names of the other components must be durable before the TOC lists them.
         if !dirs.contains(&place.dir) {
             rt::fs::sync_dir(&place.dir).await.map_err(Error::io(&place.dir))?;
             dirs.push(place.dir.clone());
@@ -81,17 +81,17 @@ pub async fn seal_all(all: Vec<Unsealed>) -> Result<Vec<Sealed>, Error> {
     Ok(all.into_iter().map(|unsealed| unsealed.outcome).collect())
 }
 
-/// A copy that does not keep the buffer of rows it came with.
+/// A copy that does not keep the buffer of rows that the key is in.
 fn alone(key: &DecoratedKey) -> DecoratedKey {
     DecoratedKey { token: key.token, key: Bytes::copy_from_slice(&key.key) }
 }
 
-/// Makes a file of these bytes, and makes it durable.
+/// Creates a file with these bytes, and syncs it.
 pub(crate) async fn write_synced(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> Result<(), Error> {
     write(path, OpenOptions::create_new(), bytes, class).await
 }
 
-/// Puts these bytes into a file, in place of what it holds, and makes it durable.
+/// Replaces the contents of a file with these bytes, and syncs it.
 pub(crate) async fn write_over(path: PathBuf, bytes: Vec<u8>, class: IoClass) -> Result<(), Error> {
     let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
     write(path, options, bytes, class).await
@@ -106,15 +106,16 @@ async fn write(path: PathBuf, options: OpenOptions, bytes: Vec<u8>, class: IoCla
     written.await.map_err(Error::io(&path))
 }
 
-/// The contents of a TOC.txt: `small` names the components between Index.db and Checksums.db.
+/// The contents of TOC.txt. `small` has the names of the components between Index.db and
+/// Checksums.db.
 pub(crate) fn toc_text<'a>(small: impl Iterator<Item = &'a str>) -> String {
     let (first, last) = ([Component::Data, Component::Index], [Component::Checksums, Component::Toc]);
     let names = first.iter().map(|component| component.name()).chain(small);
     names.chain(last.iter().map(|component| component.name())).map(|name| format!("{name}\n")).collect()
 }
 
-/// Tells the operator what is large.
-fn warn(data: &LargeData, schema: &TableSchema, place: &Place) {
+/// Logs a warning for each large thing.
+fn warn(data: &LargeData, schema: &TableSchema, place: &SstablePath) {
     let (keyspace, table, path) = (&schema.keyspace, &schema.name, place.path(Component::Data));
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let within = |clustering_key: &String| match clustering_key.is_empty() {
@@ -143,12 +144,12 @@ fn warn(data: &LargeData, schema: &TableSchema, place: &Place) {
     }
 }
 
-/// The task that was to write a file has ended before it had.
+/// The error if the task that writes a file was aborted.
 fn aborted(path: PathBuf, why: &impl ToString) -> Error {
     Error::Io { path, source: io::Error::other(why.to_string()) }
 }
 
-/// Writes and syncs all that is left to write.
+/// Writes and syncs the remaining components.
 pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Result<Unsealed, Error> {
     let Writer {
         place,
@@ -172,7 +173,8 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     };
     let index = rt::task::spawn(index.finish());
     let data = data.finish().await;
-    // Waited for in any case, so that nothing writes any more when the files are removed after an error.
+    // Waits in any case, so that nothing is written any more when the files are removed after an
+    // error.
     let index = index.await.unwrap_or_else(|ended| Err(aborted(place.path(Component::Index), &ended)));
     let (data, (index_length, index_pages)) = (data?, index?);
     let mut stats = collector.finish();
@@ -226,7 +228,8 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
             (path, writing)
         })
         .collect();
-    // All are waited for, so that nothing writes any more when files are removed after an error.
+    // Waits for all writes, so that nothing is written any more when the files are removed after an
+    // error.
     let mut result = Ok(());
     for (path, writing) in writes {
         let one = writing.await.unwrap_or_else(|ended| Err(aborted(path, &ended)));

@@ -1,4 +1,5 @@
-//! How readers behave: what they wait for, how much they read, what an older schema's file becomes under a newer one.
+//! The behaviour of readers: what they wait for, how much they read, and how they read a file of an
+//! older schema.
 
 use crate::random;
 
@@ -169,9 +170,9 @@ fn columns_follow_the_newer_schema() {
             Cell::live(ColumnId(3), 10, &[0, 0, 0, 3]).at(path.as_bytes()),
             Cell::live(ColumnId(4), 10, &udt),
         ];
-        // Row 2 of the first partition had nothing but a column that is gone.
+        // Row 2 of the first partition had only a column that was dropped.
         assert_eq!(only_row(&read(1).await).cells().collect::<Vec<_>>(), kept);
-        // Written after the drop: a cell of the column that bears the name now.
+        // Written after the drop: a cell of the new column of this name.
         let again = Cell::live(ColumnId(9), 30, &[0, 0, 0, 2]);
         assert_eq!(only_row(&read(2).await).cells().collect::<Vec<_>>(), [&kept[..], &[again]].concat());
 
@@ -298,7 +299,7 @@ fn a_point_read_reads_one_page_and_one_chunk_once() {
         let mut counts = Vec::new();
         for n in (0..2000).step_by(100) {
             let before = reads();
-            // Two at once: the second waits for what the first reads.
+            // Two readers at once: the second waits for the read of the first.
             let (a, b) = (rt::task::spawn(read(n)), rt::task::spawn(read(n)));
             assert_eq!((a.await, b.await), (Ok(3), Ok(3)));
             counts.push(reads().0 - before.0);
@@ -332,14 +333,14 @@ fn a_wide_partition_is_read_in_large_pieces_and_by_its_blocks() {
         let (found, count, bytes) = read(vec![RowRange::FULL], false).await;
         assert_eq!(found, stream.len());
         assert!(count < 60 && bytes < 7_500_000, "{count} reads of {bytes} bytes");
-        // One row from the middle: a few index pages, and part of one block.
+        // One row in the middle takes a few index pages and part of one block.
         for reversed in [false, true] {
             for ck in [0, 700, 1300, 1999] {
                 let (found, count, bytes) = read(vec![RowRange::prefix(clustering(ck))], reversed).await;
                 assert_eq!(found, 3);
                 assert!(count < 20 && bytes < 400_000, "{count} reads of {bytes} bytes for row {ck}");
             }
-            // The first and the last row: what lies between is not read.
+            // The first and the last row: nothing between them is read.
             let ends = vec![RowRange::prefix(clustering(3)), RowRange::prefix(clustering(1990))];
             let (found, count, bytes) = read(ends, reversed).await;
             assert_eq!(found, 4);
@@ -356,7 +357,7 @@ fn who_is_waited_for_has_several_reads_under_way_where_there_is_room() {
         let (schema, stream) = wide(3000, 3000);
         let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
         let background = ReadOptions { class: IoClass::Background, ..ReadOptions::SCAN };
-        // A budget of 64 MiB has room for four windows, of which three are for those beyond the first.
+        // A budget of 64 MiB allows four windows; three of them count as reads ahead.
         for (budget, options, ahead) in
             [(64 << 20, ReadOptions::SCAN, 4), (1 << 20, ReadOptions::SCAN, 1), (64 << 20, background, 1)]
         {
@@ -423,7 +424,7 @@ fn readers_side_by_side_see_the_same() {
                                     assert!(out.iter().eq(partition), "seed {seed}, task {number}");
                                     break;
                                 }
-                                // It goes away in the middle; others must not wait for it.
+                                // The reader is dropped in the middle. Others must not wait for it.
                                 None => break,
                             }
                         }
@@ -447,7 +448,7 @@ fn rows_out_of_order_are_not_written_again() {
     rt::block_on(async {
         let schema = table(vec![column(0, "v", ColumnKind::Regular, CqlType::Int)], vec![]);
         let live = || row::build(&schema, Some(Marker::new(1)), Tombstone::LIVE, vec![]);
-        // Side by side, twice the same, and so far from each other that they stand in two batches.
+        // Adjacent keys, equal keys, and keys so far apart that they are in two batches.
         for keys in [vec![1, 3, 2, 4], vec![1, 2, 2], (0..20_000).chain([7]).collect()] {
             let rows: Vec<_> = keys.iter().map(|&ck| (ck, live())).collect();
             let mut partitions = [partition(1, [(5, live())]), partition(2, rows)];
@@ -465,8 +466,8 @@ fn rows_out_of_order_are_not_written_again() {
     });
 }
 
-/// A column was dropped, its user type made again with other fields, and the column added with that. Metadata of before release 0.3
-/// do not say what the type was.
+/// A column is dropped, its user type created again with other fields, and the column added with
+/// that type. Metadata of releases before 0.3 do not have the old type.
 #[test]
 fn a_dropped_column_of_another_type_leaves_the_others_readable() {
     let scratch = Scratch::new("dropped-type");
@@ -486,7 +487,8 @@ fn a_dropped_column_of_another_type_leaves_the_others_readable() {
             (before(false), after(false), field()),
             (CqlType::list(before(true)), CqlType::list(after(true)), plain().at(path.as_bytes())),
             (CqlType::tuple([before(true)]), CqlType::tuple([after(true)]), plain()),
-            // Added with another frozenness, which no release allowed: it must not matter either.
+            // Added with another frozenness. No release allowed that, but it must not matter
+            // either.
             (before(true), after(false), plain()),
         ];
         for (old, new, cell) in cases {
@@ -496,7 +498,7 @@ fn a_dropped_column_of_another_type_leaves_the_others_readable() {
             let stream = partition(1, [(1, row::build(&written, Some(Marker::new(10)), Tombstone::LIVE, cells))]);
             let generation = write(&scratch.0, &written, &stream, 64 << 10).await;
             let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
-            // What was dropped is known by the name of the type alone, which stands for the new one; or for none at all.
+            // Only the name of the dropped type is known. It is that of the new type, or of none.
             for ty in [new.clone(), CqlType::Blob, old.clone()] {
                 let dropped =
                     DroppedColumn { id: ColumnId(1), name: "a".into(), kind: ColumnKind::Regular, ty, drop_time: 20 };
@@ -507,7 +509,7 @@ fn a_dropped_column_of_another_type_leaves_the_others_readable() {
                 let cells: Vec<_> = only_row(&found).cells().collect();
                 assert_eq!(cells, [Cell::live(ColumnId(0), 10, &[0, 0, 0, 1])], "{old}");
             }
-            // Without a drop the file is not the table's.
+            // Without a drop, the file does not belong to the table.
             let schema = table(vec![kept, column(2, "a", ColumnKind::Regular, new)], vec![]);
             let mut reader = sstable.reader(&schema, PartitionRange::FULL, Rc::new(Slice::full()), ReadOptions::SCAN);
             assert!(matches!(all(&mut reader).await, Err(Error::Unsupported(_))), "{old}");

@@ -1,6 +1,8 @@
-//! Damage: a flipped bit or a missing end anywhere is found, and never makes a reader yield something else.
+//! Damage: a flipped bit or a missing end is detected anywhere, and never makes a reader yield
+//! other data.
 //!
-//! `FLIPS=n` flips about n bits of each component of each table (default 150, or every byte of shorter ones).
+//! `FLIPS=n` flips about n bits of each component of each table (default 150, or every byte of
+//! shorter ones).
 
 use crate::random;
 
@@ -12,7 +14,8 @@ use model::range::{PartitionRange, RowRange, Slice};
 use rand::Rng;
 use random::Size;
 use sstable::{
-    Algorithm, Component, Compression, Error, Generation, PageCache, Place, ReadOptions, Sstable, Writer, WriterOptions,
+    Algorithm, Component, Compression, Error, Generation, PageCache, ReadOptions, Sstable, SstablePath, Writer,
+    WriterOptions,
 };
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -21,10 +24,10 @@ use uuid::Uuid;
 
 struct Table {
     dir: PathBuf,
-    place: Place,
+    place: SstablePath,
     schema: Rc<TableSchema>,
     partitions: Vec<Vec<Fragment>>,
-    /// Parts of it, and what the sound files yield of them.
+    /// Reads of parts of the table, with what the intact files yield.
     parts: Vec<(Part, Vec<Fragment>)>,
 }
 
@@ -42,7 +45,7 @@ async fn read_part(sstable: &Rc<Sstable>, schema: &Rc<TableSchema>, part: &Part)
     }
 }
 
-/// All of it backwards, and of some partitions what lies about a row, in both orders.
+/// All of it in descending order, and rows around a row of some partitions, in both orders.
 fn parts(partitions: &[Vec<Fragment>]) -> Vec<Part> {
     let slice = |rows, reversed| Rc::new(Slice { rows, reversed, ..Slice::full() });
     let mut out = vec![(PartitionRange::FULL, slice(vec![RowRange::FULL], true))];
@@ -77,7 +80,7 @@ async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table
     }
     writer.finish(&[]).await.expect("finished").expect("not empty");
     let partitions = random::partitions(&stream);
-    let place = Place::new(dir, generation);
+    let place = SstablePath::new(dir, generation);
     let sound = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
     let mut known = Vec::new();
     for part in parts(&partitions) {
@@ -108,13 +111,14 @@ async fn read(
 fn is_damage(error: &Error) -> bool {
     match error {
         Error::Corrupt(_) | Error::Unsupported(_) => true,
-        // A table of contents that is cut off counts as damage too, but a missing one does not.
+        // A truncated TOC is damage, a missing one is not.
         Error::Io { .. } => false,
     }
 }
 
 impl Table {
-    /// What is read must be a beginning of what was written; damage must be found by opening or verifying.
+    /// What is read must be a prefix of what was written. Opening or verifying must detect the
+    /// damage.
     async fn check_damaged(&self, what: &str) {
         let opened = Sstable::open_at(&self.place, &PageCache::new(1 << 20)).await;
         let sstable = match opened {
@@ -145,7 +149,8 @@ impl Table {
         assert!(verified.is_err_and(|error| is_damage(&error)), "{what} is not found");
     }
 
-    /// Reads of the opposite order, and of parts of partitions, yield what sound files do, or find the damage.
+    /// Reads in descending order, and of parts of partitions, yield the same as with intact files,
+    /// or detect the damage.
     async fn check_backward(&self, sstable: &Rc<Sstable>, what: &str) {
         for (part, wanted) in &self.parts {
             let (found, error) = read_part(sstable, &self.schema, part).await;
@@ -180,7 +185,7 @@ fn a_flipped_bit_anywhere_is_found() {
             let table = table(&scratch("flip"), seed, compression).await;
             let rng = &mut random::rng(seed);
             for (path, bytes) in table.components() {
-                // All of the short files, samples of the long ones.
+                // All bytes of short files, samples of long ones.
                 let step = bytes.len().div_ceil(flips()).max(1);
                 for at in (0..bytes.len()).step_by(step) {
                     let at = (at + rng.gen_range(0..step)).min(bytes.len() - 1);
@@ -197,7 +202,7 @@ fn a_flipped_bit_anywhere_is_found() {
     });
 }
 
-/// Whatever is in memory while a table is open: no byte of it can be wrong unnoticed.
+/// Every byte that is in memory while a table is open is protected.
 #[test]
 fn a_flipped_bit_in_any_byte_of_a_small_component_is_found_on_opening() {
     rt::block_on(async {
@@ -246,8 +251,8 @@ fn a_file_cut_short_is_found() {
     });
 }
 
-/// Without Checksums.db, as in files from elsewhere, damage may go unnoticed where the format has no checksums; but nothing
-/// may panic, hang or overflow.
+/// Without Checksums.db, as in files of other databases, damage may be undetected where the format
+/// has no checksums. But nothing may panic, hang or overflow.
 #[test]
 fn unprotected_damage_never_panics() {
     rt::block_on(async {
@@ -256,7 +261,7 @@ fn unprotected_damage_never_panics() {
             std::fs::remove_file(table.place.path(Component::Checksums)).expect("removed");
             let toc = table.place.path(Component::Toc);
             let listed = std::fs::read_to_string(&toc).expect("readable");
-            // Without CRC.db and digest the parser of Data.db itself sees the damage.
+            // Without CRC.db and digest, the parser of Data.db reads the damaged bytes.
             let without: Vec<_> = listed.lines().filter(|n| !["Checksums.db", "CRC.db"].contains(n)).collect();
             std::fs::write(&toc, without.join("\n")).expect("written");
             let rng = &mut random::rng(seed);

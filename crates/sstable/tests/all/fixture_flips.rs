@@ -1,14 +1,15 @@
-//! Bits that flip in files that Cassandra wrote, which have fewer checksums than our own: what is read is right, or an error.
+//! Flipped bits in files that Cassandra wrote, which have fewer checksums than Messina's: a read is
+//! right or an error.
 //!
-//! `FLIPS=n` flips n bits of each component of each table (default 6). Those made with Cassandra's writer lie beside this file; those in
-//! `SSTABLE_FIXTURES` are taken too where it is set.
+//! `FLIPS=n` flips n bits of each component of each table (default 6). Files made with Cassandra's
+//! writer are beside this file; those in `SSTABLE_FIXTURES` are tested too if it is set.
 
 use crate::random;
 
 use rand::Rng;
 use serde_json::Value;
 use sstable::dump::dump_json;
-use sstable::{Component, Error, PageCache, Place, Sstable, Version};
+use sstable::{Component, Error, PageCache, Sstable, SstablePath, Version};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -25,13 +26,14 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-fn place(folder: &Path) -> Option<Place> {
+fn place(folder: &Path) -> Option<SstablePath> {
     let names = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name());
-    names.filter_map(|name| Place::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
+    names.filter_map(|name| SstablePath::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
 }
 
-/// What is in a table: its columns and the whole of it, if every step goes well, and whether all its parts agree.
-async fn read(place: &Place) -> (Result<(String, Value), Error>, Result<(), Error>) {
+/// The contents of a table: its columns and all rows, if reading succeeds; and whether verification
+/// succeeds.
+async fn read(place: &SstablePath) -> (Result<(String, Value), Error>, Result<(), Error>) {
     let table = match Sstable::open_at(place, &PageCache::new(1 << 20)).await {
         Ok(table) => table,
         Err(error) => return (Err(error), Ok(())),
@@ -76,10 +78,10 @@ fn a_flipped_bit_in_a_file_from_elsewhere_is_an_error_or_makes_no_difference() {
             let Some(place) = place(&scratch) else { continue };
             let has = |wanted| files.iter().any(|(component, ..)| *component == wanted);
             if !has(Component::Crc) && !has(Component::CompressionInfo) {
-                // Nothing protects the data of such a file.
+                // The format does not protect the data of such a file.
                 continue;
             }
-            // Those that are damaged on purpose, or that are refused.
+            // Skips files that are damaged on purpose, and those that are refused.
             let (Ok(good), Ok(())) = read(&place).await else { continue };
             let rng = &mut random::rng(seed as u64);
             for (component, path, bytes) in files.iter().filter(|(_, _, bytes)| !bytes.is_empty()) {
@@ -91,13 +93,14 @@ fn a_flipped_bit_in_a_file_from_elsewhere_is_an_error_or_makes_no_difference() {
                     let (found, verified) = read(&place).await;
                     let what = format!("bit {bit} of byte {at} of {}/{component:?}", folder.display());
                     for error in [found.as_ref().err(), verified.as_ref().err()].into_iter().flatten() {
-                        // A table of contents that names other files: these are not there.
+                        // A damaged TOC may list files that do not exist.
                         let is_damage = matches!(error, Error::Corrupt(_) | Error::Unsupported(_));
                         assert!(is_damage || *component == Component::Toc, "{what}: {error}");
                     }
-                    // Other columns than those of the table are noticed by who reads the file as that table.
+                    // A reader that expects the columns of the table notices that they differ.
                     let differs = found.as_ref().is_ok_and(|(columns, all)| *columns == good.0 && *all != good.1);
-                    // Where the format has no checksum, reading every part and comparing them is what finds it.
+                    // Without a checksum in the format, only verification detects it, by comparing
+                    // the components.
                     if differs && (is_protected(*component, place.version) || verified.is_ok()) {
                         wrong.push(what);
                     }

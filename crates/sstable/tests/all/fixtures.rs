@@ -1,15 +1,16 @@
-//! Sstables that Cassandra and ScyllaDB wrote: they verify, dump as Cassandra's own tool dumps them, and come out the same
-//! when written again.
+//! Sstables that Cassandra and ScyllaDB wrote: they verify, are dumped as by Cassandra's own tool,
+//! and are the same when they are written again.
 //!
-//! Those made with Cassandra's writer lie beside this file; others, and other versions, are looked for in `SSTABLE_FIXTURES` (by
-//! default `../shared/fixtures/sstables` beside the checkout) and are left out, with a line that says so, where it is missing.
+//! Files made with Cassandra's writer are beside this file. Others, and other versions, are
+//! expected in `SSTABLE_FIXTURES` (by default `../shared/fixtures/sstables` beside the checkout).
+//! If it is missing, they are skipped with a message.
 
 use model::HostId;
 use model::fragment::Fragment;
 use model::range::{PartitionRange, Slice};
 use serde_json::Value;
 use sstable::dump::dump_json;
-use sstable::{Error, Generation, PageCache, Place, ReadOptions, Sstable, Version, Writer, WriterOptions};
+use sstable::{Error, Generation, PageCache, ReadOptions, Sstable, SstablePath, Version, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -44,17 +45,17 @@ fn name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()
 }
 
-/// The one sstable in a folder; `None` if it is of a version that cannot be read.
-fn place(folder: &Path) -> Option<Place> {
+/// The sstable in a folder; `None` if its version cannot be read.
+fn place(folder: &Path) -> Option<SstablePath> {
     let names = std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").file_name());
-    names.filter_map(|name| Place::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
+    names.filter_map(|name| SstablePath::parse_name(folder, &name.to_string_lossy())).map(|(place, _)| place).next()
 }
 
-async fn open(place: &Place) -> Result<Rc<Sstable>, Error> {
+async fn open(place: &SstablePath) -> Result<Rc<Sstable>, Error> {
     Sstable::open_at(place, &PageCache::new(10 << 20)).await
 }
 
-/// Positions are left out of dumps.
+/// Removes positions, which Messina's dumps do not have.
 fn without_positions(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -129,7 +130,7 @@ fn what_cassandra_writes_dumps_as_cassandra_dumps_it() {
     });
 }
 
-/// Cassandra 5's own versions.
+/// Versions of Cassandra 5.
 fn is_newer(name: &str) -> bool {
     name.starts_with("cassandra-oa") || name.starts_with("cassandra-da")
 }
@@ -143,7 +144,7 @@ fn assert_refused(folder: &Path) {
     }
 }
 
-/// Statistics.db of `nb` as `na` has it: without the host id.
+/// The Statistics.db of version `nb` as in version `na`: without the host id.
 fn without_host_id(bytes: &[u8]) -> Vec<u8> {
     let be32 = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
     let sum = |bytes: &[u8]| crc32fast::hash(bytes).to_be_bytes();
@@ -218,7 +219,7 @@ fn other_writers_and_versions_are_read_too() {
                     assert!(matches!(open(&place.expect("an sstable")).await, Err(Error::Unsupported(_))));
                 }
                 _ if is_newer(&name) => assert_refused(&folder),
-                // The schemas of those made here.
+                // Folders with only a schema.
                 _ if place.is_none() => continue,
                 _ => check(&folder).await,
             }
@@ -267,13 +268,13 @@ fn writing_again_what_cassandra_wrote_counts_the_same() {
             assert_eq!((new.min_ttl, new.max_ttl), (old.min_ttl, old.max_ttl), "{name}");
             assert_eq!(new.drop_times, old.drop_times, "{name}");
             assert_eq!(new.partition_cells, old.partition_cells, "{name}");
-            // Unbounded, as after a partition deletion, is right too.
+            // Unbounded, as after a partition deletion, is also right.
             for (new, old) in [(&new.min_clustering, &old.min_clustering), (&new.max_clustering, &old.max_clustering)] {
                 assert!(new == old || new.is_empty(), "{name}: {new:?} {old:?}");
             }
-            let bytes = |place: &Place, component| std::fs::read(place.path(component)).expect("readable");
+            let bytes = |place: &SstablePath, component| std::fs::read(place.path(component)).expect("readable");
             let filter = sstable::Component::Filter;
-            // From `na` on, the words have their bytes in another order.
+            // From version `na` on, the bytes of a word have another order.
             assert!(
                 place.version >= Version::Na || bytes(again.place(), filter) == bytes(&place, filter),
                 "{name}: the filter"

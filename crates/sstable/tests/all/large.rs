@@ -1,4 +1,5 @@
-//! What is large in an sstable is known when it is opened, and gone with its files.
+//! The list of large partitions, rows and cells is known after opening, and removed with the
+//! sstable.
 
 use model::fragment::Fragment;
 use model::key::{Clustering, DecoratedKey};
@@ -116,7 +117,7 @@ fn what_is_large_is_known_when_it_is_opened() {
                 assert_eq!((partition_key.as_str(), &key[..], what), (*text, text.as_bytes(), kind));
                 assert!(bytes.is_none_or(|bytes| bytes == *size) && *size > 0, "{what:?} of {size} bytes");
             }
-            // Damage is found when it is opened.
+            // Opening detects damage.
             let bytes = std::fs::read(&path).expect("readable");
             for at in 0..bytes.len() {
                 let mut damaged = bytes.clone();

@@ -1,4 +1,5 @@
-//! Rows of megabytes: how much of them readers and writers hold in memory, and that they come back as they were.
+//! Rows of megabytes: how much of them readers and writers hold in memory, and that they are read
+//! as they were written.
 
 use model::fragment::Fragment;
 use model::key::{Clustering, DecoratedKey};
@@ -51,7 +52,7 @@ fn schema() -> Rc<TableSchema> {
     ))
 }
 
-/// Bytes that hardly shrink when they are compressed.
+/// Bytes that hardly compress.
 fn value(seed: u32, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let next = |_| {
@@ -61,7 +62,7 @@ fn value(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// Partitions in the order of their tokens: each has a large static row, a small row and two large ones.
+/// Partitions in token order. Each has a large static row, a small row and two large rows.
 fn contents() -> Vec<Fragment> {
     let row = |column, bytes: &[u8]| {
         let mut row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE);
@@ -106,7 +107,8 @@ fn a_merge_holds_a_large_row_only_when_it_comes_to_it() {
             more = reader.fill(&mut out).await.expect("readable");
             let large = out.iter().filter(|fragment| fragment.weight() >= ROW).count();
             assert!(large <= 1, "{large} at once");
-            // The row in the file's form and as it is handed on; nothing while what came before it is handed on.
+            // The row in its stored form and as output; nothing while what came before it is
+            // output.
             let most = large * (2 * ROW + (1 << 10));
             assert!((large * 2 * ROW..=most).contains(&jobs.used()), "{} for {large}", jobs.used());
             assert_eq!(cache.lent(), jobs.used());
@@ -150,7 +152,7 @@ fn the_cache_does_without_what_large_reads_hold() {
         drop((held, more));
         read().await;
         assert!(cache.stats().bytes > 3 << 20, "full again: {}", cache.stats().bytes);
-        // What nobody has is lent first.
+        // Free memory is lent first.
         cache.set_spare(Box::new(|| 2 << 20));
         let _held = cache.large_reads().enter(1, 3 << 20).await;
         assert!((2 << 20..=3 << 20).contains(&cache.stats().bytes), "{}", cache.stats().bytes);

@@ -1,4 +1,5 @@
-//! An sstable on another level: the same in all but the level, as protected as any, and none of its data was written again.
+//! An sstable moved to another level: only the level differs, it is protected as any, and its data
+//! is not written again.
 
 use crate::random;
 

@@ -1,4 +1,5 @@
-//! Laws of reading what was written: forward, reversed, by slices, one partition or many, with and without a cache.
+//! Laws of reading written data: forward, in descending order, by slices, one partition or many,
+//! with and without a cache.
 
 use crate::random;
 
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// A directory that goes away with the test.
+/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -296,7 +297,7 @@ fn skipping_partitions_goes_on_with_the_next() {
                 match out.pop_front() {
                     Some(Fragment::PartitionStart { key, .. }) => {
                         keys.push(key);
-                        // As a merger does it: what the buffer has of the partition first.
+                        // As a merger does: first what the buffer has of the partition.
                         match out.iter().position(|f| *f == Fragment::PartitionEnd) {
                             Some(end) => drop(out.drain(..=end)),
                             None => {

@@ -131,7 +131,8 @@ fn cql_names() {
     assert!(parse(&deep, &resolver).unwrap_err().to_string().contains("nest"));
 }
 
-/// Every type that occurs in the headers of the sstable fixtures, as Cassandra and ScyllaDB spell it, less the package.
+/// Every type that occurs in the headers of the sstable fixtures, as Cassandra and ScyllaDB spell
+/// it, less the package.
 #[test]
 fn class_names_of_real_files() {
     let cases = [

@@ -1,4 +1,4 @@
-//! Random tables and streams of fragments, by seed: for tests here, and for files that other tools judge.
+//! Random tables and streams of fragments, by seed, for tests and for files that other tools check.
 
 #![allow(dead_code, reason = "each program uses its part")]
 
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// What to make.
+/// The size of a random table.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub partitions: usize,
@@ -94,7 +94,7 @@ pub fn schema(rng: &mut StdRng, columns: usize) -> Rc<TableSchema> {
     let keys = (0..rng.gen_range(1..3))
         .map(|i| column(i, format!("p{i}"), ColumnKind::PartitionKey, scalar(rng), false))
         .collect::<Vec<_>>();
-    // Beyond 32 the prefix has a second header.
+    // With more than 32, the prefix has a second header.
     let clustering = (0..if rng.gen_bool(0.05) { 36 } else { rng.gen_range(0..4) })
         .map(|i| {
             let (ty, descending) = (scalar(rng), rng.gen_bool(0.3));
@@ -140,7 +140,7 @@ fn text(rng: &mut StdRng, max: usize) -> Vec<u8> {
     (0..len).map(|_| rng.gen_range(b'a'..=b'z')).collect()
 }
 
-/// A value of a type that is one cell.
+/// A value of a single-cell type.
 pub fn value(rng: &mut StdRng, ty: &CqlType, max: usize) -> Vec<u8> {
     match ty {
         CqlType::Int | CqlType::Date => rng.gen_range(0..50i32).to_be_bytes().to_vec(),
@@ -171,7 +171,7 @@ pub fn value(rng: &mut StdRng, ty: &CqlType, max: usize) -> Vec<u8> {
         CqlType::Tuple(_) => {
             let mut out = 4i32.to_be_bytes().to_vec();
             out.extend_from_slice(&rng.gen_range(0..9i32).to_be_bytes());
-            // Cassandra's printer wants the last field, too.
+            // Cassandra's printer needs the last field, too.
             if rng.gen_bool(0.5) {
                 out.extend_from_slice(&(-1i32).to_be_bytes());
             } else {
@@ -260,7 +260,7 @@ struct Owned {
 }
 
 pub fn row(rng: &mut StdRng, schema: &TableSchema, columns: &[Column], fixed: bool, max: usize) -> Row {
-    // Some far away from the others, so that differences take all lengths.
+    // Some are far from the others, so that differences have all lengths.
     let timestamp = match rng.gen_range(0..100) {
         0 => 1 << rng.gen_range(11..62),
         1 => -(1 << rng.gen_range(0..62)),
@@ -321,7 +321,7 @@ pub fn row(rng: &mut StdRng, schema: &TableSchema, columns: &[Column], fixed: bo
         })
         .collect();
     let row = row::build(schema, marker, deletion, cells);
-    // Nothing in a row is covered by its own deletions.
+    // Drops what the row's own tombstones cover.
     row::merge(schema, &row, &row)
 }
 
@@ -330,7 +330,7 @@ fn prefix(rng: &mut StdRng, schema: &TableSchema, components: usize) -> Clusteri
     Clustering::from_components(values.iter().map(|v| &v[..]))
 }
 
-/// A place between rows, mostly near some.
+/// A cut between rows, mostly near some of them.
 pub fn cut(rng: &mut StdRng, schema: &TableSchema, near: &[Clustering]) -> ClusteringCut {
     let count = rng.gen_range(0..=schema.clustering.len());
     let prefix = match near.choose(rng) {

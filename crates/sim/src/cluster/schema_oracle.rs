@@ -1,45 +1,46 @@
-//! Which tables there are, as clients that make and drop them were told. Pure. Each name is made at most once.
+//! The oracle of the schema: which tables may exist after the answers that clients got. Each name
+//! is used at most once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Table {
-    /// It is being made or dropped, or that failed.
+    /// It is being created or dropped, or such a statement failed.
     Maybe,
     There,
     Gone,
 }
 
-/// The book of tables that come and go.
+/// The oracle of tables that clients create and drop.
 #[derive(Debug, Default)]
-pub struct SchemaBook {
+pub struct SchemaOracle {
     tables: BTreeMap<String, Table>,
-    /// Changes acknowledged.
+    /// Acknowledged changes.
     pub made: u64,
 }
 
-impl SchemaBook {
-    /// A table with a new name is being made.
+impl SchemaOracle {
+    /// A statement creates a table with a new name. Returns the name.
     pub fn begin_create(&mut self) -> String {
         let name = format!("u{}", self.tables.len());
         self.tables.insert(name.clone(), Table::Maybe);
         name
     }
 
-    /// It was made.
+    /// The table was created.
     pub fn created(&mut self, name: &str) {
         self.set(name, Table::There);
         self.made += 1;
     }
 
-    /// Any table that is there, being dropped from now on.
+    /// A statement drops one of the existing tables. Returns its name.
     pub fn begin_drop(&mut self) -> Option<String> {
         let there = self.tables.iter().find(|(_, table)| **table == Table::There)?.0.clone();
         self.set(&there, Table::Maybe);
         Some(there)
     }
 
-    /// It was dropped.
+    /// The table was dropped.
     pub fn dropped(&mut self, name: &str) {
         self.set(name, Table::Gone);
         self.made += 1;
@@ -49,17 +50,17 @@ impl SchemaBook {
         self.tables.insert(name.to_owned(), table);
     }
 
-    /// Whether a table is there, and nobody drops it.
+    /// Whether a table exists and is not being dropped.
     pub fn is_there(&self, name: &str) -> bool {
         self.tables.get(name) == Some(&Table::There)
     }
 
-    /// How many there are, or may be.
+    /// How many tables exist or may exist.
     pub fn count(&self) -> usize {
         self.tables.values().filter(|table| **table != Table::Gone).count()
     }
 
-    /// Whether these can be the tables that there are.
+    /// Checks the tables that a node has.
     pub fn check(&self, found: &BTreeSet<String>) -> Result<(), String> {
         for (name, table) in &self.tables {
             match table {
@@ -73,7 +74,7 @@ impl SchemaBook {
             }
         }
         match found.iter().find(|name| !self.tables.contains_key(*name)) {
-            Some(name) => Err(format!("nobody has made table {name}")),
+            Some(name) => Err(format!("table {name} was never created")),
             None => Ok(()),
         }
     }
@@ -85,17 +86,17 @@ mod tests {
 
     #[test]
     fn what_was_made_is_there_and_what_was_dropped_is_not() {
-        let mut book = SchemaBook::default();
-        let (made, maybe, gone) = (book.begin_create(), book.begin_create(), book.begin_create());
-        book.created(&gone);
-        assert_eq!(book.begin_drop(), Some(gone.clone()));
-        book.dropped(&gone);
-        book.created(&made);
+        let mut oracle = SchemaOracle::default();
+        let (made, maybe, gone) = (oracle.begin_create(), oracle.begin_create(), oracle.begin_create());
+        oracle.created(&gone);
+        assert_eq!(oracle.begin_drop(), Some(gone.clone()));
+        oracle.dropped(&gone);
+        oracle.created(&made);
         let found = |names: &[&String]| names.iter().map(|name| (*name).clone()).collect::<BTreeSet<_>>();
-        assert_eq!(book.check(&found(&[&made])), Ok(()));
-        assert_eq!(book.check(&found(&[&made, &maybe])), Ok(()));
-        assert!(book.check(&found(&[&maybe])).is_err() && book.check(&found(&[&made, &gone])).is_err());
-        assert!(book.check(&found(&[&made, &"u9".to_owned()])).is_err());
-        assert_eq!(book.count(), 2);
+        assert_eq!(oracle.check(&found(&[&made])), Ok(()));
+        assert_eq!(oracle.check(&found(&[&made, &maybe])), Ok(()));
+        assert!(oracle.check(&found(&[&maybe])).is_err() && oracle.check(&found(&[&made, &gone])).is_err());
+        assert!(oracle.check(&found(&[&made, &"u9".to_owned()])).is_err());
+        assert_eq!(oracle.count(), 2);
     }
 }

@@ -1,6 +1,7 @@
-//! Several lives of a node on one disk, in one world, each ended by something.
+//! A scenario: several incarnations of a node, one after the other, on one simulated disk. Each
+//! ends by a stop, a kill or a power loss.
 
-use crate::node::{Life, Progress, Shared, Variant};
+use crate::node::{Incarnation, Progress, Shared, Variant};
 use engine::commitlog::SyncMode;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -8,62 +9,62 @@ use rt::sim::{Disk, World};
 use rt::time::Duration;
 use std::rc::Rc;
 
-/// Simulated time after which a life is considered stuck.
+/// An incarnation that takes longer, in simulated time, is stuck.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// A sync that is due waits for the one under way and takes a while itself.
+/// The longest that a sync takes: it may wait for an earlier one.
 const SYNC_TAKES: Duration = Duration::from_millis(25);
-/// Room enough for everything.
+/// The size of a disk that never fills up, in bytes.
 const UNLIMITED: u64 = 1 << 40;
 
-/// What ends a life.
+/// What ends an incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It does its work and stops; then the power goes.
+    /// The node does its work and stops. Then the power fails.
     Stop,
-    /// The power goes at the n-th write of the disk, if there are as many.
+    /// The power fails at the n-th write of the disk, if there are so many.
     PowerAtWrite(u64),
-    /// The process is killed after about as many writes of the disk.
+    /// The process is killed after at least n writes of the disk.
     KillAtWrite(u64),
 }
 
-/// The lives of a node.
-pub struct Story {
-    /// The disk.
+/// The incarnations of a node, with the world and the disk that they share.
+pub struct Scenario {
+    /// The disk of the node.
     pub disk: Disk,
-    /// What the clients know.
+    /// The state that clients, shards and driver share, with the oracle.
     pub shared: Rc<Shared>,
     world: World,
     rng: SmallRng,
     seed: u64,
     sync: SyncMode,
-    lives: u64,
-    /// Rounds of work in each life.
+    incarnations: u64,
+    /// Rounds of work in each incarnation.
     pub rounds: u32,
     /// Steps of each client in a round.
     pub steps: u32,
-    /// Whether some writes have a time to live.
+    /// Whether some writes have a TTL.
     pub expiring: bool,
     /// Whether the table is truncated, dropped and altered.
     pub globals: bool,
-    /// What must make no difference.
+    /// Settings that must not change any answer.
     pub variant: Variant,
 }
 
-impl Story {
-    /// A new node's, on an empty disk.
+impl Scenario {
+    /// A scenario with a new node on an empty disk.
     pub fn new(seed: u64, sync: SyncMode) -> Self {
         let window = match sync {
             SyncMode::Periodic { period } => Some(period + SYNC_TAKES),
             SyncMode::Batch | SyncMode::Group { .. } => None,
         };
-        Story {
+        Scenario {
             disk: Disk::new(seed),
             shared: Shared::new(window),
             world: World::new(seed),
             rng: SmallRng::seed_from_u64(seed ^ 0x5707),
             seed,
             sync,
-            lives: 0,
+            incarnations: 0,
             rounds: 3,
             steps: 8,
             expiring: true,
@@ -72,11 +73,12 @@ impl Story {
         }
     }
 
-    /// A story that goes on from here in another world, with a disk of its own; this one may still go on too.
+    /// A copy of this scenario with its own world and a copy of the disk. Both can be continued
+    /// independently.
     pub fn fork(&self, seed: u64) -> Self {
         let mut world = World::new(seed);
         world.set_clock_ahead(self.clock_ahead());
-        Story {
+        Scenario {
             disk: self.disk.fork(),
             shared: self.shared.fork(),
             world,
@@ -90,7 +92,7 @@ impl Story {
         Duration::from_micros((self.world.wall_micros() - World::new(0).wall_micros()) as u64)
     }
 
-    /// For choices of the test.
+    /// The random numbers for choices of the test.
     pub fn rng(&mut self) -> &mut SmallRng {
         &mut self.rng
     }
@@ -100,21 +102,24 @@ impl Story {
         &mut self.world
     }
 
-    /// The hash of all that happened.
+    /// The hash of everything that happened in the world.
     pub fn trace_hash(&self) -> u64 {
         self.world.trace_hash()
     }
 
-    /// Lives once more. Gives how it ended, if it ended by itself: with anything but [`Progress::Ended`] a promise is broken.
-    pub fn live(&mut self, shards: usize, end: End) -> Progress {
-        self.live_with(shards, end, |_, _| {})
+    /// Runs one more incarnation. Returns how it ended, or [`Progress::Running`] if a kill or a
+    /// power loss ended it. If the node ended by itself with anything but [`Progress::Ended`], a
+    /// promise is broken.
+    pub fn run(&mut self, shards: usize, end: End) -> Progress {
+        self.run_with(shards, end, |_, _| {})
     }
 
-    /// As [`Story::live`]; `trouble` is called after each simulated millisecond.
-    pub fn live_with(&mut self, shards: usize, end: End, mut trouble: impl FnMut(&mut Story, Duration)) -> Progress {
-        self.lives += 1;
-        let life = Life {
-            seed: self.seed ^ self.lives.wrapping_mul(0x1_0000_0001),
+    /// As [`Scenario::run`]. `trouble` is called after each simulated millisecond, with the time
+    /// since the node's start.
+    pub fn run_with(&mut self, shards: usize, end: End, mut trouble: impl FnMut(&mut Scenario, Duration)) -> Progress {
+        self.incarnations += 1;
+        let incarnation = Incarnation {
+            seed: self.seed ^ self.incarnations.wrapping_mul(0x1_0000_0001),
             shards,
             sync: self.sync,
             rounds: self.rounds,
@@ -123,14 +128,15 @@ impl Story {
             globals: self.globals,
             variant: self.variant,
         };
-        let name = format!("life{}", self.lives);
+        // Part of the seed of the node: a new name gives other random numbers.
+        let name = format!("life{}", self.incarnations);
         self.shared.reset();
         let begun = self.disk.writes();
         if let End::PowerAtWrite(n) = end {
             self.disk.power_loss_at_write(n);
         }
         let shared = self.shared.clone();
-        self.world.node(&name, shards, &self.disk, move |shard| life.clone().run(shard, shared.clone()));
+        self.world.node(&name, shards, &self.disk, move |shard| incarnation.clone().run(shard, shared.clone()));
         let started = self.world.elapsed();
         self.shared.tell(|| format!("{name} on {shards} shards begins, {end:?}"));
         loop {
@@ -158,34 +164,34 @@ impl Story {
             }
             let lived = self.world.elapsed() - started;
             trouble(self, lived);
-            assert!(lived < PATIENCE, "seed {}: life {} makes no progress", self.seed, self.lives);
+            assert!(lived < PATIENCE, "seed {}: incarnation {} makes no progress", self.seed, self.incarnations);
         }
     }
 
     fn note_death(&mut self, in_order: bool, power: bool) {
-        let mut book = self.shared.book.borrow_mut();
+        let mut oracle = self.shared.oracle.borrow_mut();
         if in_order {
-            let number = book.number();
-            book.saved(number);
+            let number = oracle.number();
+            oracle.saved(number);
         }
         let at = self.world.wall_micros();
-        self.shared.tell(|| format!("{at} it is over, in order: {in_order}, with power: {power}"));
-        if power { book.killed(at) } else { book.power_lost(at) }
+        self.shared.tell(|| format!("{at} the incarnation has ended, stopped: {in_order}, with power: {power}"));
+        if power { oracle.killed(at) } else { oracle.power_lost(at) }
     }
 
-    /// Leaves only `bytes` of free space, and lets statements fail.
+    /// Leaves `bytes` of free space on the disk. Statements may fail from now on.
     pub fn fill_disk(&mut self, bytes: u64) {
         self.disk.set_free(bytes);
         self.shared.trouble_until.set(i64::MAX);
     }
 
-    /// Gives the space back; `grace` later all must be well.
+    /// Frees the disk's space. From `grace` later, statements must succeed again.
     pub fn empty_disk(&mut self, grace: Duration) {
         self.disk.set_capacity(UNLIMITED);
         self.shared.trouble_until.set(self.world.wall_micros() + grace.as_micros() as i64);
     }
 
-    /// Any number below `n`.
+    /// A random number below `n`.
     pub fn any(&mut self, n: u64) -> u64 {
         self.rng.gen_range(0..n.max(1))
     }

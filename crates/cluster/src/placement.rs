@@ -2,7 +2,7 @@
 
 use crate::metadata::{KeyspaceDefinition, Metadata, NodeInfo};
 use crate::tablets::allocator::{self, Host};
-use crate::tablets::count::{self, Home, Wishes};
+use crate::tablets::count::{self, Home, TabletCountHints};
 use crate::tablets::strategy::{Replication, StrategyError, racks_by_datacenter};
 use crate::tablets::{TabletMap, allocate, initial_count};
 use std::collections::BTreeMap;
@@ -40,14 +40,14 @@ pub fn place(
     metadata: &Metadata,
     node: &NodeInfo,
     keyspace: &KeyspaceDefinition,
-    wishes: Wishes,
+    hints: TabletCountHints,
 ) -> Result<TabletMap, StrategyError> {
     let mut hosts = hosts(metadata, node);
     if let [only] = &hosts[..] {
         // Alone, a node has one copy of everything, whatever the factor is: it says what there will be with more nodes.
         let shards = only.load.len() as u32;
-        let per_shard = (wishes.per_shard.unwrap_or(0.0).max(0.0) * f64::from(shards)).ceil() as u32;
-        let count = initial_count(shards, 1, wishes.at_least.max(per_shard), wishes.at_most);
+        let per_shard = (hints.per_shard.unwrap_or(0.0).max(0.0) * f64::from(shards)).ceil() as u32;
+        let count = initial_count(shards, 1, hints.at_least.max(per_shard), hints.at_most);
         return Ok(allocate(count, only.id, &only.load));
     }
     let datacenters: Vec<String> = racks(&hosts).keys().map(|name| (*name).to_owned()).collect();
@@ -64,7 +64,7 @@ pub fn place(
             })
             .collect(),
     };
-    allocator::place(count::for_new_table(&homes, wishes), &replication, &racks, &mut hosts)
+    allocator::place(count::for_new_table(&homes, hints), &replication, &racks, &mut hosts)
 }
 
 fn home(hosts: &[Host], factor: u32, is_there: impl Fn(&Host) -> bool) -> Home {

@@ -9,7 +9,7 @@
 //!
 //! Reading order: [`config`] (nodes, verbs, limits), [`frame`], [`handshake`]; `outbox`, `wire`,
 //! `channel`, `handlers`, `serving` (one connection); `addresses`, `socket`, `tls`, `dial`, `link`,
-//! `accept` (how it comes to be); `detector`, [`liveness`], [`metrics`], `seldom`, [`error`].
+//! `accept` (how it comes to be); `detector`, [`liveness`], [`metrics`], `rejection_throttle`, [`error`].
 
 mod accept;
 mod addresses;
@@ -25,7 +25,7 @@ mod link;
 pub mod liveness;
 pub mod metrics;
 mod outbox;
-mod seldom;
+mod rejection_throttle;
 mod serving;
 mod socket;
 mod tls;
@@ -59,7 +59,7 @@ use rt::sync::{Cancel, Deadline, Gate};
 use rt::task::Task;
 use rt::time::Duration;
 use rt::tls::PeerTls;
-use seldom::Seldom;
+use rejection_throttle::RejectionThrottle;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -103,7 +103,7 @@ pub struct Internode {
     next_served: Cell<u64>,
     /// Connections of other nodes that are in the midst of their handshakes.
     greeting: Cell<u64>,
-    said: RefCell<Seldom>,
+    rejection_throttle: RefCell<RejectionThrottle>,
     gate: Gate,
     stop: Cancel,
 }
@@ -130,7 +130,7 @@ impl Internode {
             served: RefCell::default(),
             next_served: Cell::new(0),
             greeting: Cell::new(0),
-            said: RefCell::default(),
+            rejection_throttle: RefCell::default(),
             gate: Gate::new(),
             stop: Cancel::new(),
         });
@@ -383,14 +383,14 @@ impl Internode {
 
     /// Says why there is no connection, unless that was said lately.
     fn tell(&self, rejection: &Rejection, about: IpAddr) {
-        if self.said.borrow_mut().may_say(rejection.code, about, rt::time::now()) {
+        if self.rejection_throttle.borrow_mut().may_log(rejection.code, about, rt::time::now()) {
             tracing::warn!(from = %about, "no connection between nodes: {rejection}");
         }
     }
 
     fn tell_garbage(&self, from: SocketAddr, what: &str) {
         count(&self.counters.garbage);
-        if self.said.borrow_mut().may_say(RejectionCode::Garbage, from.ip(), rt::time::now()) {
+        if self.rejection_throttle.borrow_mut().may_log(RejectionCode::Garbage, from.ip(), rt::time::now()) {
             tracing::warn!(%from, "closing a connection that is not another node's: {what}");
         }
     }

@@ -426,13 +426,14 @@ impl CachedFile {
         &self.cache.large_jobs
     }
 
-    /// Room for a read ahead of so many bytes, of a reader that has one under way already; none while readers have taken all there is.
-    pub fn room_ahead(&self, bytes: usize) -> Option<RoomAhead> {
+    /// Reserves a share of the shard's read-ahead memory for a reader that already has one read in
+    /// flight. `None` while other readers hold all of it.
+    pub fn reserve_readahead(&self, bytes: usize) -> Option<ReadaheadBudget> {
         let (room, all) = (&self.cache.ahead, self.cache.budget() / AHEAD_SHARE);
         let taken = room.get() + bytes;
         (taken <= all).then(|| {
             room.set(taken);
-            RoomAhead { room: room.clone(), bytes }
+            ReadaheadBudget { room: room.clone(), bytes }
         })
     }
 
@@ -480,13 +481,13 @@ impl Drop for Loan {
     }
 }
 
-/// Room that a read ahead takes until it is used or given up.
-pub(crate) struct RoomAhead {
+/// Memory that a read-ahead reserves until its data is used or discarded.
+pub(crate) struct ReadaheadBudget {
     room: Rc<Cell<usize>>,
     bytes: usize,
 }
 
-impl Drop for RoomAhead {
+impl Drop for ReadaheadBudget {
     fn drop(&mut self) {
         self.room.set(self.room.get() - self.bytes);
     }

@@ -19,9 +19,9 @@ pub struct Home {
     pub held: u32,
 }
 
-/// What the table and its keyspace ask for.
+/// What the options of the table and of its keyspace request.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Wishes {
+pub struct TabletCountHints {
     /// `min_tablet_count`, the keyspace's `initial`, or what an expected size needs: the largest.
     pub at_least: u32,
     /// `min_per_shard_tablet_count`.
@@ -31,12 +31,12 @@ pub struct Wishes {
 }
 
 /// How many tablets a new table gets: a power of two.
-pub fn for_new_table(homes: &[Home], wishes: Wishes) -> u32 {
-    let per_shard = wishes.per_shard.unwrap_or(0.0).max(0.0);
+pub fn for_new_table(homes: &[Home], hints: TabletCountHints) -> u32 {
+    let per_shard = hints.per_shard.unwrap_or(0.0).max(0.0);
     let scale = f64::from(INITIAL_SCALE_FACTOR).max(per_shard);
     let wanted_by = |home: &Home| f64::from(home.shards) * scale / f64::from(home.factor.max(1));
-    let wanted = homes.iter().map(wanted_by).fold(f64::from(wishes.at_least), f64::max).max(1.0);
-    let capped = wishes.at_most.map_or(wanted, |most| wanted.min(f64::from(most.max(1))));
+    let wanted = homes.iter().map(wanted_by).fold(f64::from(hints.at_least), f64::max).max(1.0);
+    let capped = hints.at_most.map_or(wanted, |most| wanted.min(f64::from(most.max(1))));
     let room = |home: &Home| {
         let goal = f64::from(REPLICAS_PER_SHARD_GOAL) * f64::from(home.shards);
         let would_hold = f64::from(home.held) + capped * f64::from(home.factor);
@@ -44,7 +44,7 @@ pub fn for_new_table(homes: &[Home], wishes: Wishes) -> u32 {
     };
     let scaled = capped * homes.iter().map(room).fold(1.0, f64::min);
     // What was asked for explicitly is not scaled away.
-    let floor = wishes.at_most.map_or(wishes.at_least, |most| wishes.at_least.min(most.max(1)));
+    let floor = hints.at_most.map_or(hints.at_least, |most| hints.at_least.min(most.max(1)));
     nearest_power(scaled.max(f64::from(floor)).max(1.0))
 }
 
@@ -68,26 +68,26 @@ mod tests {
 
     #[test]
     fn counts_by_the_rule() {
-        let plain = Wishes::default();
+        let plain = TabletCountHints::default();
         let cases = [
             (vec![home(1, 1, 0)], plain, 8),
             (vec![home(2, 1, 0)], plain, 16),
             (vec![home(6, 3, 0)], plain, 16),
-            (vec![home(6, 3, 0)], Wishes { at_least: 100, ..plain }, 128),
-            (vec![home(6, 3, 0)], Wishes { at_least: 100, at_most: Some(4), ..plain }, 4),
-            (vec![home(6, 3, 0)], Wishes { per_shard: Some(40.0), ..plain }, 64),
+            (vec![home(6, 3, 0)], TabletCountHints { at_least: 100, ..plain }, 128),
+            (vec![home(6, 3, 0)], TabletCountHints { at_least: 100, at_most: Some(4), ..plain }, 4),
+            (vec![home(6, 3, 0)], TabletCountHints { per_shard: Some(40.0), ..plain }, 64),
             (vec![home(6, 3, 0), home(24, 3, 0)], plain, 64),
             // 600 replicas are the goal: with as many again, half of what was wanted.
             (vec![home(6, 3, 600)], plain, 16),
             (vec![home(6, 3, 6000)], plain, 2),
             (vec![home(6, 3, 60_000)], plain, 1),
-            (vec![home(6, 3, 60_000)], Wishes { at_least: 16, ..plain }, 16),
+            (vec![home(6, 3, 60_000)], TabletCountHints { at_least: 16, ..plain }, 16),
             (vec![], plain, 1),
-            (vec![home(1, 1, 0)], Wishes { at_least: u32::MAX, ..plain }, 1 << MAX_LOG2_COUNT),
-            (vec![home(1, 1, 0)], Wishes { at_most: Some(0), ..plain }, 1),
+            (vec![home(1, 1, 0)], TabletCountHints { at_least: u32::MAX, ..plain }, 1 << MAX_LOG2_COUNT),
+            (vec![home(1, 1, 0)], TabletCountHints { at_most: Some(0), ..plain }, 1),
         ];
-        for (homes, wishes, expected) in cases {
-            assert_eq!(for_new_table(&homes, wishes), expected, "{homes:?} {wishes:?}");
+        for (homes, hints, expected) in cases {
+            assert_eq!(for_new_table(&homes, hints), expected, "{homes:?} {hints:?}");
         }
     }
 

@@ -67,7 +67,7 @@ impl Processor {
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
                 let timeout = attributes.timeout(env, config.truncate_timeout)?;
-                request.let_go_of_metadata();
+                request.release_metadata();
                 Box::pin(schema::truncate(client, statement, Some(timeout))).await
             }
             Plan::Describe(statement) => {

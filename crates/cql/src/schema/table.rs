@@ -8,7 +8,7 @@ use crate::guardrails::Guardrails;
 use crate::syntax::ast::{CreateTable, DropTable};
 use cluster::Metadata;
 use cluster::metadata::{KeyspaceDefinition, NodeInfo, Op, TableDefinition, TabletsDefinition};
-use cluster::tablets::count::Wishes;
+use cluster::tablets::count::TabletCountHints;
 use model::id::{SchemaVersion, TableId};
 use model::options::OptionMap;
 
@@ -92,8 +92,8 @@ fn place(
     ];
     let at_least = at_least.into_iter().flatten().max().unwrap_or(0);
     let at_most = hint("max_tablet_count").map(|count| count as u32).filter(|count| *count > 0);
-    let wishes = Wishes { at_least, per_shard: hint("min_per_shard_tablet_count"), at_most };
-    let map = cluster::placement::place(metadata, node, keyspace, wishes);
+    let hints = TabletCountHints { at_least, per_shard: hint("min_per_shard_tablet_count"), at_most };
+    let map = cluster::placement::place(metadata, node, keyspace, hints);
     let map = map.map_err(|error| Error::Configuration(error.to_string()))?;
     let replicas = (0..map.count()).map(|tablet| map.replicas(tablet).to_vec()).collect();
     Ok(TabletsDefinition { table: table.id, replicas })

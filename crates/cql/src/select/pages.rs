@@ -131,7 +131,7 @@ impl Select {
         page: &Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, .. } = *page;
-        request.let_go_of_metadata();
+        request.release_metadata();
         if emitter.only_counts() || self.reduced.is_some() {
             query.output = self.reduced.clone().unwrap_or(query.output);
             let read = request.coordinator.reduce(&query, options).await;
@@ -168,7 +168,7 @@ impl Select {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
         });
         emitter.most_groups = page.size.unwrap_or(u64::MAX);
-        request.let_go_of_metadata();
+        request.release_metadata();
         let mut id = state.as_ref().map(|state| state.query);
         let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
         let mut info = PageInfo::default();
@@ -221,7 +221,7 @@ impl Select {
         let mut state = page.go_on(&mut emitter)?;
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
-        request.let_go_of_metadata();
+        request.release_metadata();
         let mut info = PageInfo::default();
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));

@@ -10,7 +10,7 @@
 //! as far as the shard has room for it: twice a large page, so that the disk works while pages are on their way. Chunks that lie together are read together.
 
 use super::{LARGEST_WINDOW, ReadOptions};
-use crate::cache::{Kind, RoomAhead};
+use crate::cache::{Kind, ReadaheadBudget};
 use crate::error::Error;
 use crate::large_reads::{LARGE, LargeRead};
 use crate::table::Sstable;
@@ -55,8 +55,8 @@ struct Ahead {
     first: u64,
     end: u64,
     read: Read,
-    /// What it takes of the shard's room, if it is not the only one.
-    _room: Option<RoomAhead>,
+    /// The memory reserved for this read, unless it is the reader's first one in flight.
+    _budget: Option<ReadaheadBudget>,
 }
 
 enum Window {
@@ -409,14 +409,14 @@ impl Stream {
     /// Starts to read what comes behind the chunks at hand, for readers that go on and on.
     async fn read_ahead(&mut self) {
         while self.ahead.len() < self.wanted_ahead() {
-            let room = match self.ahead.is_empty() {
+            let budget = match self.ahead.is_empty() {
                 true => None,
-                false => match self.table.cached.room_ahead(self.largest_window() as usize) {
+                false => match self.table.cached.reserve_readahead(self.largest_window() as usize) {
                     None => return,
-                    room => room,
+                    budget => budget,
                 },
             };
-            if !self.read_on(room).await {
+            if !self.read_on(budget).await {
                 return;
             }
         }
@@ -432,7 +432,7 @@ impl Stream {
     }
 
     /// Starts one more read; false if there is nothing to be read.
-    async fn read_on(&mut self, room: Option<RoomAhead>) -> bool {
+    async fn read_on(&mut self, budget: Option<ReadaheadBudget>) -> bool {
         let length = self.table.chunk_length() as u64;
         let behind_stored = self.stored.as_ref().map_or(0, |stored| stored.end);
         let behind_ahead = self.ahead.back().map_or(0, |ahead| ahead.end);
@@ -465,7 +465,7 @@ impl Stream {
         if let Some(done) = early {
             read = Box::pin(std::future::ready(done));
         }
-        self.ahead.push_back(Ahead { first, end, read, _room: room });
+        self.ahead.push_back(Ahead { first, end, read, _budget: budget });
         true
     }
 

@@ -18,7 +18,7 @@ mod traces;
 
 use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, QueryParams};
 use crate::authorize::{Permission, Resource, authorize};
-use crate::batch::{self, Part, Whole};
+use crate::batch::{self, Part, BatchAttributes};
 use crate::error::Error;
 use crate::plan::{Plan, Planned, bind};
 use crate::prepared::{Cache, CacheNumbers, StatementId};
@@ -180,7 +180,7 @@ impl Processor {
         self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
         let config = self.config();
         let request = self.request(&config, metadata, client, &batch.params, steps);
-        let whole = Whole { kind: batch.kind, timestamp: None, timeout: None };
+        let whole = BatchAttributes { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;
         if let Some(trace) = trace {
             let text = self.text_of(batch);

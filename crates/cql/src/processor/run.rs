@@ -4,7 +4,7 @@ use super::Processor;
 use crate::api::{Answer, AnswerKind, ClientState, QueryParams};
 use crate::attributes::Attributes;
 use crate::authorize::{Permission, Resource, authorize};
-use crate::batch::{self, Part, Whole};
+use crate::batch::{self, Part, BatchAttributes};
 use crate::error::Error;
 use crate::plan::{BatchPlan, Plan, Planned, bind};
 use crate::request::Request;
@@ -119,7 +119,7 @@ async fn run_batch(plan: &BatchPlan, env: Env<'_>, request: &Request<'_>) -> Res
     let parts: Vec<Part<'_>> = plan.statements.iter().map(|modify| Part { modify, env }).collect();
     let attributes: &Attributes = &plan.attributes;
     let now = rt::time::wall_micros();
-    let whole = Whole {
+    let whole = BatchAttributes {
         kind: plan.kind,
         timestamp: attributes.timestamp(env, now, request.config.restrict_future_timestamp)?,
         timeout: attributes

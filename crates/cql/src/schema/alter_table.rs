@@ -1,4 +1,5 @@
-//! ALTER TABLE: columns added, dropped and renamed, options set. Every change gives the table's schema a new version.
+//! ALTER TABLE: adds, drops, renames and retypes columns, and sets options. Every change gives the
+//! table's schema a new version.
 
 use super::compatibility::{keeps_bytes, keeps_order, keeps_values};
 use super::create_table::STATIC_WITHOUT_CLUSTERING;
@@ -126,8 +127,8 @@ fn add(
     Ok(changed)
 }
 
-/// A column of a name used before may only come back with a type under which the old cells can still be read: they turn up in
-/// files until compaction drops them.
+/// Checks that a column with a formerly used name gets a type under which the old cells can be
+/// read. Sstables contain such cells until compaction drops them.
 fn check_dropped(
     metadata: &Metadata,
     definition: &TableDefinition,
@@ -167,7 +168,7 @@ fn check_dropped(
     )))
 }
 
-/// The user types in a type with their fields, the beginning of it where that is long.
+/// The user types in a type with their fields, shortened if long.
 fn fields_of(ty: &CqlType) -> String {
     const MOST: usize = 500;
     let mut shown = String::new();
@@ -194,7 +195,8 @@ fn drop(
     timestamp: Option<&Term>,
     if_exists: bool,
 ) -> Result<bool, Error> {
-    // By the clock of writes, which is ahead of the wall's where that has jumped back: no cell written so far may be younger.
+    // Uses the clock of writes, so that no existing cell is newer. It is ahead of the wall clock if
+    // that was set back.
     let now = rt::shard::try_service::<Coordinator>().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
     let drop_time = match timestamp {
         None => now,

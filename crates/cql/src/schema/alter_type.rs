@@ -1,4 +1,4 @@
-//! ALTER TYPE. Tables that use the type get a new version of their schema in the same change.
+//! ALTER TYPE. The same change gives tables that use the type a new schema version.
 
 use super::compatibility::{keeps_bytes, keeps_order};
 use super::user_type::{MAX_FIELDS, check_distinct, field_type};
@@ -60,7 +60,7 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
     Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Type(name.to_owned()), keyspace))
 }
 
-/// Whether a table of the keyspace has the type in its partition key.
+/// Whether a table of the keyspace uses the type in its partition key.
 fn is_in_partition_key(home: &Keyspace, name: &str) -> bool {
     let uses = |ty: &CqlType| ty.references_udt(&home.definition.name, name);
     home.tables.values().any(|table| table.schema.partition_key.iter().any(|column| uses(&column.ty)))
@@ -127,7 +127,8 @@ fn added(
     Ok((field.as_str().to_owned(), ty.to_string()))
 }
 
-/// The types and tables that use a type, put anew: types, because they hold a copy of what they use; tables, under a new version.
+/// Operations that replace the types and tables that use a type: types because they contain a copy
+/// of it, tables because they need a new version.
 fn dependents(home: &Keyspace, name: &str) -> Vec<Op> {
     let keyspace = home.definition.name.as_str();
     let mut ops = Vec::new();

@@ -1,11 +1,11 @@
-//! `messina admin`: commands for a running node, over its REST interface.
+//! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
 use crate::{Failure, cluster, compactions, resync};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-/// The path of the ports for clients.
+/// The path that controls the ports for clients.
 const NATIVE_TRANSPORT: &str = "/storage_service/native_transport";
 
 /// The command.
@@ -72,7 +72,7 @@ pub fn command() -> Command {
         .subcommand(resync::command())
 }
 
-/// Runs one of the commands.
+/// Runs the selected command.
 pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
     let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
@@ -172,7 +172,7 @@ fn of_tables(arguments: &ArgMatches) -> String {
     query(&[("cf", &tables(arguments))])
 }
 
-/// Prints an answer for people, or as it is.
+/// Prints an answer as text, or as JSON.
 fn print(answer: &Value, json: bool) {
     match answer {
         _ if json => say!("{answer}"),

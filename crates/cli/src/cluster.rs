@@ -1,5 +1,5 @@
 //! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`,
-//! `getendpoints`, `gossipinfo`, `version`: the node among the others.
+//! `getendpoints`, `gossipinfo`, `version`: commands about the cluster and the node in it.
 
 use crate::api::{Api, query, quoted};
 use crate::{Failure, nodestatus};
@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The commands of this file.
+/// The commands in this file.
 pub fn commands() -> Vec<Command> {
     let keyspace = || Arg::new("keyspace").required(true).help("The keyspace");
     let table = || Arg::new("table").help("The table");
@@ -34,12 +34,12 @@ pub fn commands() -> Vec<Command> {
     ]
 }
 
-/// Whether a command is one of this file.
+/// Whether a command is in this file.
 pub fn is_command(name: &str) -> bool {
     commands().iter().any(|command| command.get_name() == name)
 }
 
-/// Runs one of the commands.
+/// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let text = |name: &str| {
         let given = arguments.try_get_one::<String>(name).ok().flatten();
@@ -165,7 +165,7 @@ fn ranges(values: &Value) -> String {
     out
 }
 
-/// The application states that the interface gives as numbers.
+/// Application states, which the interface identifies by number.
 const STATES: [(u64, &str); 10] = [
     (0, "STATUS"),
     (1, "LOAD"),

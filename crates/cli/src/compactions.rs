@@ -1,6 +1,7 @@
 //! `messina admin compactions`, `compactionhistory`, `stop`, `cleanup`.
 //!
-//! On a terminal `compactions` shows a bar for each that runs until none does; piped, it says once what there is.
+//! On a terminal, `compactions` shows a progress bar for each running compaction until none is
+//! left. Otherwise it prints the running compactions once.
 
 use crate::Failure;
 use crate::api::{Api, Method, query, quoted};
@@ -11,12 +12,13 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How often a terminal is told how far compactions are.
+/// How often progress bars are updated.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How often a look must find nothing before the bars end: one compaction may begin a moment after another.
+/// How many updates without compactions end the display. One compaction may start shortly after
+/// another.
 const CALM_LOOKS: u32 = 3;
 
-/// The commands of this file.
+/// The commands in this file.
 pub fn commands() -> Vec<Command> {
     let tables = || Arg::new("tables").num_args(0..).help("Tables of the keyspace; without them, all");
     vec![
@@ -39,12 +41,12 @@ pub fn commands() -> Vec<Command> {
     ]
 }
 
-/// Whether a command is one of this file.
+/// Whether a command is in this file.
 pub fn is_command(name: &str) -> bool {
     commands().iter().any(|command| command.get_name() == name)
 }
 
-/// Runs one of the commands.
+/// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
     let tables = || {
@@ -105,7 +107,7 @@ fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows bars until nothing runs and nothing waits.
+/// Shows progress bars until no compaction runs or waits.
 async fn watch(api: &Api) -> Result<(), Failure> {
     let screen = MultiProgress::new();
     let style = ProgressStyle::with_template("{msg:40!} {bar:30} {percent:>3}% {bytes:>10} of {total_bytes:10} {eta}");
@@ -148,7 +150,7 @@ fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What a compaction is of.
+/// The kind, table, shard and tablet of a compaction.
 fn what(one: &Value) -> String {
     format!(
         "{} {}.{} shard {} tablet {}",

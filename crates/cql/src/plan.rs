@@ -252,7 +252,7 @@ impl Planner<'_> {
                 Plan::Truncate(Box::new((statement, attributes)))
             }
             Statement::Describe(statement) => Plan::Describe(Box::new(statement)),
-            Statement::Later(later) => return Err(Error::not_supported(&later.to_string())),
+            Statement::Unsupported(statement) => return Err(Error::not_supported(&statement.to_string())),
             Statement::CreateCustomIndex(index) => return Err(custom_index(index.class.as_deref())),
             other => {
                 let attributes = self.drop_timestamp(&other)?;

@@ -31,7 +31,8 @@ pub type StatementId = [u8; 16];
 
 /// The memory of a statement in the cache's maps: entries and control bytes. Half to seven eighths
 /// of the slots are in use.
-const PLACE: usize = (size_of::<(StatementId, Rc<CachedStatement>)>() + size_of::<(StatementId, StatementId)>() + 2) * 3 / 2;
+const PLACE: usize =
+    (size_of::<(StatementId, Rc<CachedStatement>)>() + size_of::<(StatementId, StatementId)>() + 2) * 3 / 2;
 /// The estimated size of a syntax tree relative to its text, for plans that keep the tree.
 const TREE_BY_TEXT: usize = 4;
 

@@ -18,7 +18,7 @@ mod traces;
 
 use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, QueryParams};
 use crate::authorize::{Permission, Resource, authorize};
-use crate::batch::{self, Part, BatchAttributes};
+use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::plan::{Plan, Planned, bind};
 use crate::prepared::{Cache, CacheNumbers, StatementId};

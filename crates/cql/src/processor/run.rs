@@ -1,10 +1,10 @@
-//! The execution of a plan, whatever it does.
+//! Executes a plan.
 
 use super::Processor;
 use crate::api::{Answer, AnswerKind, ClientState, QueryParams};
 use crate::attributes::Attributes;
 use crate::authorize::{Permission, Resource, authorize};
-use crate::batch::{self, Part, BatchAttributes};
+use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::plan::{BatchPlan, Plan, Planned, bind};
 use crate::request::Request;
@@ -35,7 +35,7 @@ impl Processor {
             Plan::Select(select) => {
                 self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
-                // Pinned, so that a future of this size is not moved about.
+                // Pinned, so that this large future is not moved.
                 let answer = pin!(select.execute(env, &request)).await?;
                 self.statistics.selected(&answer);
                 Ok(answer)

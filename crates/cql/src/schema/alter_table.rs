@@ -6,7 +6,7 @@ use super::create_table::STATIC_WITHOUT_CLUSTERING;
 use super::first_types;
 use super::options::{self, Purpose};
 use super::table::new_version;
-use super::{Made, names, types, written_keyspace};
+use super::{PlannedChange, names, types, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -21,12 +21,16 @@ use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
 use model::types::Quoted;
 
-pub(super) fn alter(metadata: &Metadata, guardrails: &Guardrails, statement: &AlterTable) -> Result<Made, Error> {
+pub(super) fn alter(
+    metadata: &Metadata,
+    guardrails: &Guardrails,
+    statement: &AlterTable,
+) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let table = match names::table(metadata, keyspace, name) {
         Ok(table) => table,
-        Err(_) if statement.if_exists => return Ok(Made::nothing()),
+        Err(_) if statement.if_exists => return Ok(PlannedChange::nothing()),
         Err(error) => return Err(error),
     };
     let mut definition = (*table.definition).clone();
@@ -59,11 +63,11 @@ pub(super) fn alter(metadata: &Metadata, guardrails: &Guardrails, statement: &Al
         AlterTableAction::RowTtl(_) => return Err(Error::not_supported("ALTER TABLE ... TTL")),
     };
     if !changed {
-        return Ok(Made::nothing());
+        return Ok(PlannedChange::nothing());
     }
     definition.version = new_version();
     let ops = vec![Op::PutTable(Box::new(definition))];
-    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
+    Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
 }
 
 fn add(

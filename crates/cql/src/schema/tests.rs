@@ -1,6 +1,6 @@
 //! Statements and what they make of the metadata: definitions, steps, errors.
 
-use super::{Made, make};
+use super::{PlannedChange, make};
 use crate::api::{SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -30,7 +30,7 @@ impl World {
     }
 
     /// Makes the change of a statement; bare names are those of `ks`.
-    pub(crate) fn run(&mut self, text: &str) -> Result<Made, Error> {
+    pub(crate) fn run(&mut self, text: &str) -> Result<PlannedChange, Error> {
         let mut statement = syntax::parse(text).map_err(|error| Error::Syntax(error.to_string()))?.statement;
         if let Some(name) = name_of(&mut statement) {
             name.keyspace.get_or_insert_with(|| Name::new("ks"));

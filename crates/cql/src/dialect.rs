@@ -7,7 +7,8 @@ pub struct Dialect {
     /// Whether markers of the same name are one variable, as in ScyllaDB. Otherwise each marker is
     /// its own variable, as in Cassandra.
     pub names_are_one: bool,
-    /// Whether the variable of `c IN ?` is called `IN(c)`, as in ScyllaDB, or `in(c)`, as in Cassandra.
+    /// Whether the variable of `c IN ?` is named `IN(c)`, as in ScyllaDB, or `in(c)`, as in
+    /// Cassandra.
     pub in_is_upper: bool,
 }
 

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// One row: a value or null for each column of the schema, in the order of [`TableSchema::all_columns`].
+/// A row: for each column of [`TableSchema::all_columns`] in order, a value or null.
 pub type VirtualRow = Vec<Option<Bytes>>;
 
 /// The future that generates the rows of a virtual table.

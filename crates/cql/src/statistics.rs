@@ -38,7 +38,8 @@ pub struct Statistics {
 /// The values of all counters at one moment. They count since the start of the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StatementNumbers {
-    /// SELECT, INSERT, UPDATE, DELETE and BATCH requests by consistency level, in the order of [`Consistency::ALL`].
+    /// SELECT, INSERT, UPDATE, DELETE and BATCH requests by consistency level, in the order of
+    /// [`Consistency::ALL`].
     pub queries: [u64; Consistency::ALL.len()],
     /// Those of `queries` that write.
     pub writes: [u64; Consistency::ALL.len()],

@@ -10,8 +10,9 @@
 //! (16 bytes id, i64 clock, i64 count)*    by id, unsigned
 //! ```
 //!
-//! On its way from the language to the node that counts, a cell holds an *update* instead: the 8 bytes of what is to be added. No
-//! context has this length. Updates are never stored: [`merge`] adds two of them, which is not idempotent.
+//! Between the query processor and the replica that applies the update, a cell holds an *update*
+//! instead: an increment of 8 bytes. No context has this length. Updates are never stored:
+//! [`merge`] adds two of them, which is not idempotent.
 //!
 //! Contexts in files from elsewhere may be damaged or of old forms. They are read as far as they make sense: shards that a header does not
 //! list count like any other.

@@ -1,11 +1,13 @@
-//! Table options: what follows `WITH`, with Messina's defaults. Values are checked by the language before they get here.
+//! Table options: the content of a WITH clause, with Messina's defaults. The query processor checks
+//! values before they get here.
 
 use std::collections::BTreeMap;
 
 /// A map option, ordered so that it prints the same each time.
 pub type OptionMap = BTreeMap<String, String>;
 
-/// The options of a table, all kept and described; which of them have an effect is the business of the floors above.
+/// The options of a table. All are stored and described. The layers above decide which of them have
+/// an effect.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct TableOptions {
     /// Free text.

@@ -159,7 +159,7 @@ mod tests {
         ("frozen<list<tuple<int>>>", "frozen<list<tuple<int, int>>>", "vo"),
         ("frozen<set<tuple<int>>>", "frozen<set<tuple<int, int>>>", "vo"),
         ("frozen<map<tuple<int>, tuple<int>>>", "frozen<map<tuple<int, int>, tuple<int, text>>>", "vo"),
-        // A collection of several cells stores the cells of its elements as a column of their type does.
+        // A multi-cell collection stores each element like a cell of the element's type.
         ("list<ascii>", "list<text>", "v"),
         ("list<int>", "list<varint>", ""),
         ("list<tuple<int>>", "list<tuple<int, int>>", "v"),

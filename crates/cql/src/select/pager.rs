@@ -87,7 +87,8 @@ impl Select {
 /// the coordinator's state. For a grouped query, groups are counted instead of rows.
 ///
 /// ```text
-/// u8 'F', u64 rows still to come, u64 rows emitted of the last partition, the values of that partition's key
+/// u8 'F', u64 remaining rows, u64 rows returned of the last partition,
+/// values of that partition's key
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilteredState {

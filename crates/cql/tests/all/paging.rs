@@ -1,5 +1,5 @@
-//! Pages as the language gives them: what their states are bound to, that nothing is lost or repeated at any boundary, when a
-//! page may be empty, and the setting that decides it.
+//! The pages of the query processor: what paging states are bound to, that no row is lost or repeated
+//! at any boundary, when a page may be empty, and the setting that decides it.
 
 use crate::support::{Session, show_rows, values, with_node};
 use bytes::Bytes;

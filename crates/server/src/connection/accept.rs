@@ -87,7 +87,7 @@ impl Listeners {
         self.ports.iter().map(|(listener, _)| listener.local_addr()).collect()
     }
 
-    /// Accepts connections for all shards, until dropped. Every shard has its `Server<S>` installed.
+    /// Accepts connections for all shards until dropped. Every shard has its `Server<S>` installed.
     pub async fn accept<S: Service>(self, spread: Spread) {
         let newcomers = Rc::new(Newcomers::new());
         let accept = |(listener, port)| accept::<S>(listener, port, spread.clone(), newcomers.clone());

@@ -1,13 +1,11 @@
 //! The loop of a connection.
 //!
-//! One turn starts all buffered requests, writes all answers and reads all available input, until
-//! there is nothing left to do. Answers of statements that had to wait are appended by their tasks,
-//! which wake the loop. All answers of one wake are written together. They need no order, because
-//! clients match them by stream.
+//! One turn starts all buffered requests, writes all answers and reads all input, until nothing is
+//! left to do. Tasks append the answers of statements that had to wait, and wake the loop. All
+//! answers of one wake are written together, in any order: clients match them by stream.
 //!
-//! The loop stops reading in three cases: the client does not read its answers, too many of its
-//! statements are pending, or the shard has no memory for requests. TCP then slows the client down,
-//! and no queue grows without bound.
+//! The loop stops reading if the client does not read its answers, if too many of its statements
+//! are pending, or if the shard has no memory for requests. TCP then slows the client down.
 
 use super::Service;
 use super::client::Connection;
@@ -31,22 +29,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A frame that exceeds the read buffer, or that does after decompression, reserves memory before
-/// its body is read.
+/// A longer frame, also after decompression, reserves memory before its body is read.
 const LARGE_FRAME: usize = BUFFER;
-/// How often a request holds its body: as received, as a mutation, and as the copy for the log or
-/// for another shard.
+/// How often a request holds its body: as received, as a mutation, and as logged or sent to a
+/// shard.
 const COPIES: usize = 3;
-/// A large frame must be complete after this many steps (`Limits::large_frame_step`). Only steps in
-/// which the connection is read count.
+/// A large frame must be complete after this many steps (`Limits::large_frame_step`).
 const LARGE_FRAME_STEPS: u32 = 5;
-/// The bytes of a large frame that must arrive before it reserves memory. So a client that
-/// announces a frame and sends nothing holds no memory.
+/// Bytes that must arrive before a large frame reserves memory, so that idle clients hold none.
 const FIRST_PART: usize = BUFFER / 2;
 /// The least that must arrive of a large frame in one step while others wait for memory, in bytes.
 const LEAST_PER_STEP: usize = 64 << 10;
-/// The least that a client must read of large answers within `Limits::unread_time`, in bytes. Of
-/// smaller answers, it must read one byte.
+/// Bytes of large answers that a client must read within `Limits::unread_time`. Of others, one
+/// byte.
 const LEAST_TAKEN: u64 = 1 << 20;
 /// A pending statement is charged for its frame and for this many bytes.
 const STATEMENT: usize = 8 << 10;
@@ -106,8 +101,7 @@ pub(super) async fn serve<T, S>(
     connection.close();
     transport.remove(id);
     if end == End::Said {
-        // Closing a socket with unread input resets the connection, and the client might never see
-        // the error.
+        // A close with unread input resets the connection; the client might miss the error.
         let _ = rt::time::timeout(LINGER, drain(&mut stream)).await;
     }
 }
@@ -221,8 +215,7 @@ where
                     cx.waker().wake_by_ref();
                     return Ok(Poll::Pending);
                 }
-                // The block may have ended with the bytes written just now. A connection that is
-                // blocked by its answers leaves the queue for memory.
+                // Writing may have ended the block. If not, the connection leaves the queue for memory.
                 Stop::Blocked if self.is_blocked(cx) => {
                     self.ticket = None;
                     if let Some(large) = &mut self.large {
@@ -298,8 +291,7 @@ where
         }
         let unread = self.connection.unread();
         let expected = self.connection.expected.get();
-        // A client without unread or pending answers always gets one answer, so that others cannot
-        // starve it.
+        // A client without unread or pending answers always gets one: no starvation by others.
         let shard_is_full =
             unread + expected > 0 && self.transport.unread() + self.transport.expected.get() >= limits.shard_unread;
         let expects_much = expected > 0 && expected >= limits.shard_unread / CONNECTION_PART;
@@ -317,8 +309,7 @@ where
         false
     }
 
-    /// Whether the next frame may be decompressed. The decompressed body may have to reserve memory
-    /// first.
+    /// Whether the next frame may be decompressed, which may need memory first.
     fn may_open(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(compression) = self.connection.dialect.get().compression else { return true };
         let opened = self.frames.opened_len(compression);
@@ -327,8 +318,7 @@ where
             || self.reserve(self.frames.incomplete_len() + COPIES * opened, cx)
     }
 
-    /// Whether a large frame has its `need` bytes of memory. If not, the loop is woken when they
-    /// are available.
+    /// Whether a large frame has `need` bytes of memory. If not, the loop is woken later.
     fn reserve(&mut self, need: usize, cx: &mut Context<'_>) -> bool {
         if self.large.as_ref().is_some_and(|large| large.need >= need) {
             return true;
@@ -346,8 +336,7 @@ where
         self.large.is_none() && self.frames.missing() > 0 && self.frames.buffered() < FIRST_PART
     }
 
-    /// Whether more input may be read. A large frame needs its memory first, and has to arrive in
-    /// time.
+    /// Whether more input may be read: a large frame needs its memory, and must arrive in time.
     fn may_read(&mut self, cx: &mut Context<'_>) -> bool {
         let len = self.frames.incomplete_len();
         if len <= LARGE_FRAME || self.has_just_begun() {
@@ -360,8 +349,7 @@ where
         !self.connection.closing.get()
     }
 
-    /// Ends the connection if a large frame does not arrive in time, or stalls while others wait
-    /// for memory. Its memory is freed at once.
+    /// Ends the connection if a large frame is late, or stalls while others wait for memory.
     fn check_late(&mut self, cx: &mut Context<'_>) {
         let Some(large) = &mut self.large else { return };
         let missing = self.frames.missing();
@@ -392,8 +380,7 @@ where
         self.connection.closing.set(true);
     }
 
-    /// Drops the client if it has stopped reading its answers, because large reads of others may
-    /// wait for their memory.
+    /// Drops the client if it stopped reading, because others may wait for memory of its answers.
     #[cold]
     fn check_unread(&mut self, cx: &mut Context<'_>) {
         if self.connection.overdue.take() {
@@ -474,9 +461,7 @@ where
                 params.trace = reply.trace;
                 reply.skip_metadata = params.skip_metadata;
                 reply.metadata_id = metadata_id;
-                // A client that sends a metadata id gets the new metadata after a change. Without
-                // an id, it relies on the columns that it knows, and must prepare the statement
-                // again.
+                // Without a metadata id, the client relies on the columns that it knows.
                 params.skip_metadata &= metadata_id.is_none();
                 Statement::Execute { id, params }
             }

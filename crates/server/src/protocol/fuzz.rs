@@ -68,7 +68,7 @@ mod tests {
                 (3u8..6, any::<u8>(), any::<i16>(), 0u8..17, prop::collection::vec(any::<u8>(), 0..80), -2i8..3),
                 0..6,
             ),
-            // How each frame is put into a segment: too much or too little of it, and what the segment claims.
+            // How each frame is put into a segment: its length and its claims, which may be wrong.
             segments in prop::collection::vec((-3i16..4, any::<u8>()), 6),
         ) {
             let (mut plain, mut cut) = (Vec::new(), Vec::new());

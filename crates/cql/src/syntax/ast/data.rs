@@ -85,7 +85,8 @@ pub struct Assignment {
 pub enum AssignmentOp {
     /// `c = v`.
     Set(Term),
-    /// `c = c + v` or `c += v`; `c = c -1`, with the minus sign at the number, adds the negative number.
+    /// `c = c + v` or `c += v`. `c = c -1` adds the negative number, because the sign belongs to
+    /// it.
     Add(Term),
     /// `c = c - v` or `c -= v`.
     Subtract(Term),

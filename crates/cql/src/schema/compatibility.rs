@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use model::types::parse;
 
-    /// Old type, new type, and which of the rules hold: values, order, bytes.
+    /// Old type, new type, and the rules that hold: values, order, bytes.
     const CASES: &[(&str, &str, &str)] = &[
         ("int", "int", "vob"),
         ("ascii", "text", "vob"),
@@ -134,7 +134,7 @@ mod tests {
         ("uuid", "timeuuid", ""),
         ("timestamp", "bigint", "vb"),
         ("int", "bigint", ""),
-        // Sstables store an int without its length, a blob or a varint with it.
+        // Sstables store an int without a length, but a blob or a varint with one.
         ("int", "blob", ""),
         ("int", "varint", ""),
         // Inside a frozen collection every element has its length.

@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(write(Form::Plain, &frame, true, false), plain);
         let expected = Segment { payload: Bytes::copy_from_slice(&frame), self_contained: true };
         assert_eq!(read(Form::Plain, &plain), Taken::Segment(expected.clone()));
-        // Too short to get shorter: not compressed, which the header's second length says.
+        // Too short to compress: the header's second length is 0.
         let raw = [9, 0, 0, 0, 4, 194, 184, 149, 5, 0, 0, 1, 5, 0, 0, 0, 0, 181, 85, 116, 134];
         assert_eq!(write(Form::Lz4, &frame, true, false), raw);
         assert_eq!(read(Form::Lz4, &raw), Taken::Segment(expected));

@@ -239,7 +239,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 5))]
         #[test]
         fn every_frame_arrives_whole(
-            // Frames, and after which of them the socket takes what there is.
+            // Frames, and whether the socket takes all bytes after each.
             sizes in prop::collection::vec((prop_oneof![0usize..300, 7000usize..9000, 100_000usize..400_000], any::<bool>()), 1..8),
             step in 50usize..200_000,
         ) {

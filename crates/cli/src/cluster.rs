@@ -12,25 +12,25 @@ pub fn commands() -> Vec<Command> {
     let keyspace = || Arg::new("keyspace").required(true).help("The keyspace");
     let table = || Arg::new("table").help("The table");
     vec![
-        Command::new("status").about("Shows the nodes of the cluster: who is up, state, load, tablets, clocks"),
-        Command::new("info").about("Shows the node in numbers: load, uptime, caches"),
+        Command::new("status").about("Shows the nodes of the cluster: up or down, state, load, tablets, clocks"),
+        Command::new("info").about("Shows statistics of the node: load, uptime, caches"),
         Command::new("ring")
-            .about("Shows the tokens of the nodes, or the tablets of a table with the nodes of their first copies")
+            .about("Shows the tokens of the nodes, or the tablets of a table with the nodes of their first replicas")
             .args([Arg::new("keyspace").requires("table").help("The table's keyspace"), table()]),
         Command::new("tablets")
-            .about("Shows the tablets of a table, and the shards of the nodes that have them")
+            .about("Shows the tablets of a table, with the nodes and shards of their replicas")
             .args([keyspace(), table().required(true)]),
         Command::new("describering")
-            .about("Shows who owns which tokens of a table, or of the ring that clients are shown")
+            .about("Shows the owners of token ranges, of a table or of the ring that clients see")
             .args([keyspace(), table()]),
         Command::new("describecluster").about("Shows the cluster's name, snitch, partitioner and schema versions"),
-        Command::new("getendpoints").about("Shows the nodes that have a key").args([
+        Command::new("getendpoints").about("Shows the nodes that have replicas of a key").args([
             keyspace(),
             table().required(true),
             Arg::new("key").required(true).help("The partition key"),
         ]),
-        Command::new("gossipinfo").about("Shows what the nodes say of themselves"),
-        Command::new("version").about("Shows the version that clients are told"),
+        Command::new("gossipinfo").about("Shows the application states that nodes report"),
+        Command::new("version").about("Shows the version that is reported to clients"),
     ]
 }
 

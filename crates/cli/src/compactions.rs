@@ -22,20 +22,20 @@ const CALM_LOOKS: u32 = 3;
 pub fn commands() -> Vec<Command> {
     let tables = || Arg::new("tables").num_args(0..).help("Tables of the keyspace; without them, all");
     vec![
-        Command::new("compactions").about("Shows the compactions that run, with their progress").arg(
+        Command::new("compactions").about("Shows running compactions with their progress").arg(
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Says once what there is, as it does when its output is no terminal"),
+                .help("Prints once, as when the output is not a terminal"),
         ),
-        Command::new("compactionhistory").about("Shows the newest compactions that were done"),
+        Command::new("compactionhistory").about("Shows the latest finished compactions"),
         Command::new("stop")
-            .about("Stops the compactions that run; those that run by themselves begin again later")
+            .about("Stops running compactions; automatic ones start again later")
             .arg(Arg::new("type").required(true).ignore_case(true).value_parser(["COMPACTION", "CLEANUP"]))
             .arg(Arg::new("keyspace").help("The keyspace; without it, all"))
             .arg(tables()),
         Command::new("cleanup")
-            .about("Drops what the node's tablets no longer own")
+            .about("Drops data that the node's tablets no longer own")
             .arg(Arg::new("keyspace").help("The keyspace; without it, all"))
             .arg(tables()),
     ]
@@ -111,7 +111,7 @@ fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
 async fn watch(api: &Api) -> Result<(), Failure> {
     let screen = MultiProgress::new();
     let style = ProgressStyle::with_template("{msg:40!} {bar:30} {percent:>3}% {bytes:>10} of {total_bytes:10} {eta}");
-    let style = style.map_err(|error| Failure::new(format!("a bar cannot be drawn: {error}")))?;
+    let style = style.map_err(|error| Failure::new(format!("cannot draw a progress bar: {error}")))?;
     let mut bars: BTreeMap<String, ProgressBar> = BTreeMap::new();
     let (mut calm, mut seen) = (0, 0);
     while calm < CALM_LOOKS {

@@ -13,7 +13,7 @@ pub fn command() -> Command {
     let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     Command::new(NAME)
         .about(
-            "Brings a node the writes that it missed and no hint brings: reads the tables concerned at consistency ALL",
+            "Sends a node the writes that it missed and that no hint will bring: reads the affected tables at consistency ALL",
         )
         .args([
             Arg::new("node").required_unless_present("all").help("The node's address or host id"),

@@ -54,7 +54,7 @@ pub struct Session {
 
 /// Writes the trace of an answered request. `ttl` is in seconds. Without it, a client requested the
 /// trace, and the default TTL of its tables applies. Events that replicas report later are added
-/// while a task of the request still waits for them, for at most [`LATE_EVENTS`].
+/// while a task of the request still waits for them, for at most `LATE_EVENTS`.
 pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session, ttl: Option<i32>) {
     let (coordinator_address, started_at) = (session.coordinator, session.started_at);
     save_answered(coordinator, &trace, session, ttl).await;

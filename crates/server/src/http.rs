@@ -130,7 +130,7 @@ impl Connections {
         let task = rt::task::spawn(async move {
             let _leave = leave;
             if let Err(error) = work.await {
-                tracing::debug!(%peer, %error, "an HTTP connection has failed");
+                tracing::debug!(%peer, %error, "an HTTP connection failed");
             }
         });
         self.open.borrow_mut().insert(id, Open { stage, task });

@@ -33,15 +33,19 @@ pub fn command() -> Command {
     };
     let json = || Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).help("Prints JSON");
     Command::new("inspect")
-        .about("Looks into sstables; needs no running node")
+        .about("Shows sstables, without a running node")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(json())
         .subcommand(Command::new("dump").about("Prints the rows, always as JSON, as sstabledump -t does").arg(files()))
         .subcommand(Command::new("verify").about("Checks every byte of sstables").arg(files()))
-        .subcommand(Command::new("metadata").about("Prints statistics and the schema as of writing").arg(files()))
         .subcommand(
-            Command::new("index").about("Prints where partitions, and blocks of large ones, begin").arg(files()),
+            Command::new("metadata").about("Prints statistics, and the schema at the time of writing").arg(files()),
+        )
+        .subcommand(
+            Command::new("index")
+                .about("Prints the positions of partitions, and of blocks of large partitions")
+                .arg(files()),
         )
         .subcommand(Command::new("summary").about("Prints the sample of the index that is held in memory").arg(files()))
 }

@@ -59,7 +59,7 @@ impl Processor {
         let dialect = self.config.borrow().dialect;
         note("Parsing a statement");
         let (id, planned) = self.prepare_here(keyspace.as_deref(), text, dialect)?;
-        note("Planned on this shard, now given to the others");
+        note("Planned on this shard, sending the statement to the other shards");
         let result = planned.result.id();
         let shared: Arc<(Option<String>, String)> = Arc::new((keyspace, text.to_owned()));
         let here = rt::shard::this();
@@ -79,7 +79,7 @@ impl Processor {
             }
         })
         .await;
-        note("Every shard has the statement");
+        note("All shards have the statement");
         Ok(Prepared {
             id,
             markers: planned.variables.clone(),

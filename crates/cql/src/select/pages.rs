@@ -46,7 +46,7 @@ impl Page<'_> {
         Ok(state)
     }
 
-    /// The tablet hint for the client, if the page ended in a tablet of other replicas.
+    /// The tablet hint that the client gets with this page, if any (`Coordinator::hint_of_page`).
     fn tablet(&self, query: &Query, next: Option<&PagingState>) -> Option<Bytes> {
         self.request.coordinator.hint_of_page(&query.table, self.steered?, next)
     }
@@ -199,8 +199,8 @@ impl Select {
                     query: id.unwrap_or_else(|| QueryId(rt::random::uuid_v4())),
                     remaining: u64::MAX,
                     position: grouping.position(&emitter.last),
-                    // Rows of this partition need not be counted. But with 0, a partition could
-                    // return its static row without other rows.
+                    // The exact count is not needed. But 0 would mean that no row of the partition
+                    // was returned yet, so its static row could be returned on its own.
                     rows_in_last: 1,
                     replicas,
                     language: FilteredState { remaining, partition }.encode(),

@@ -155,7 +155,7 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
         newcomers.push(rt::time::now(), seat.newcomer.clone());
         match rt::net::detach(stream) {
             Ok(detached) => rt::task::spawn(hand_over::<S>(to, detached, peer, seat, port.encrypted)).detach(),
-            Err(error) => tracing::debug!(%peer, %error, "a client left before it was served"),
+            Err(error) => tracing::debug!(%peer, %error, "a client disconnected before it was served"),
         }
     }
 }
@@ -245,7 +245,7 @@ async fn serve_encrypted<S: Service>(
     };
     match handshake {
         Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption), Some(newcomer)).await,
-        Err(error) => tracing::debug!(%peer, %error, "no encrypted connection came about"),
+        Err(error) => tracing::debug!(%peer, %error, "TLS handshake failed"),
     }
 }
 

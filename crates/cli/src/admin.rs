@@ -1,11 +1,11 @@
-//! `messina admin`: commands for a running node, over its REST interface.
+//! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
 use crate::{Failure, cluster, compactions, resync};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-/// The path of the ports for clients.
+/// The path that controls the ports for clients.
 const NATIVE_TRANSPORT: &str = "/storage_service/native_transport";
 
 /// The command.
@@ -17,7 +17,7 @@ pub fn command() -> Command {
         |name: &'static str, about: &'static str| Command::new(name).about(about).arg(keyspace()).arg(tables());
     let needed = || keyspace().required(true).help("The keyspace");
     Command::new("admin")
-        .about("Speaks with a running node")
+        .about("Administers a running node")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(
@@ -26,7 +26,7 @@ pub fn command() -> Command {
                 .value_name("URL")
                 .default_value("http://127.0.0.1:10000")
                 .global(true)
-                .help("Where the node's admin interface is"),
+                .help("The URL of the node's admin interface"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).help("Prints JSON"))
         .subcommand(Command::new("keyspaces").about("Lists keyspaces"))
@@ -44,26 +44,26 @@ pub fn command() -> Command {
                     .help("Removes snapshots of every name"),
             ),
         )
-        .subcommand(on_tables("tablestats", "Shows tables in numbers: sstables, space, memory, partitions"))
+        .subcommand(on_tables("tablestats", "Shows statistics of tables: sstables, disk space, memory, partitions"))
         .subcommand(
             Command::new("refresh")
-                .about("Loads the sstables that lie in the upload directory of a table")
+                .about("Loads the sstables in the upload directory of a table")
                 .arg(needed())
                 .arg(Arg::new("table").required(true).help("The table")),
         )
         .subcommand(
             Command::new("autocompaction")
-                .about("Lets compaction run by itself, or not, until the node stops")
+                .about("Enables or disables automatic compaction until the node stops")
                 .arg(Arg::new("switch").required(true).value_parser(["enable", "disable"]))
                 .arg(needed())
                 .arg(tables()),
         )
         .subcommand(Command::new("enablebinary").about("Opens the ports for clients (CQL)"))
         .subcommand(Command::new("disablebinary").about("Closes the ports for clients (CQL) and their connections"))
-        .subcommand(Command::new("statusbinary").about("Tells whether the ports for clients (CQL) are open"))
+        .subcommand(Command::new("statusbinary").about("Shows whether the ports for clients (CQL) are open"))
         .subcommand(
             Command::new("loglevel")
-                .about("Shows or sets what a module logs")
+                .about("Shows or sets the log level of a module")
                 .arg(Arg::new("module").required(true).help("The module, or root"))
                 .arg(Arg::new("level").value_parser(["off", "error", "warn", "info", "debug", "trace"])),
         )
@@ -72,7 +72,7 @@ pub fn command() -> Command {
         .subcommand(resync::command())
 }
 
-/// Runs one of the commands.
+/// Runs the selected command.
 pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
     let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
@@ -112,7 +112,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
         "listsnapshots" => api.get("/storage_service/snapshots")?,
         "clearsnapshot" => {
             if text("tag").is_empty() && !arguments.get_flag("all") {
-                return Err(Failure::new("say which snapshot: --tag NAME, or --all"));
+                return Err(Failure::new("name the snapshot (--tag NAME), or give --all"));
             }
             let snapshots = api.get("/storage_service/snapshots")?;
             let is_known = snapshots.as_array().into_iter().flatten().any(|one| one["key"] == text("tag"));
@@ -172,7 +172,7 @@ fn of_tables(arguments: &ArgMatches) -> String {
     query(&[("cf", &tables(arguments))])
 }
 
-/// Prints an answer for people, or as it is.
+/// Prints an answer as text, or as JSON.
 fn print(answer: &Value, json: bool) {
     match answer {
         _ if json => say!("{answer}"),

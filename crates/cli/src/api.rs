@@ -1,9 +1,9 @@
-//! The client of a node's REST interface, and the paths it asks for.
+//! The client of a node's REST interface, and the encoding of paths.
 
 use crate::Failure;
 use serde_json::Value;
 
-/// The query string of those pairs that have a value.
+/// The query string of all pairs with a value.
 pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
     let given: Vec<String> = pairs
         .iter()
@@ -39,7 +39,7 @@ pub(crate) struct Api {
 
 impl Api {
     pub fn new(base: &str) -> Api {
-        // No time limit: a compaction takes as long as it takes.
+        // No timeout: a compaction may take any time.
         let config = ureq::Agent::config_builder().http_status_as_error(false).build();
         Api { agent: config.into(), base: base.trim_end_matches('/').to_owned() }
     }

@@ -1,5 +1,5 @@
 //! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`,
-//! `getendpoints`, `gossipinfo`, `version`: the node among the others.
+//! `getendpoints`, `gossipinfo`, `version`: commands about the cluster and the node in it.
 
 use crate::api::{Api, query, quoted};
 use crate::{Failure, nodestatus};
@@ -7,39 +7,39 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The commands of this file.
+/// The commands in this file.
 pub fn commands() -> Vec<Command> {
     let keyspace = || Arg::new("keyspace").required(true).help("The keyspace");
     let table = || Arg::new("table").help("The table");
     vec![
-        Command::new("status").about("Shows the nodes of the cluster: who is up, state, load, tablets, clocks"),
-        Command::new("info").about("Shows the node in numbers: load, uptime, caches"),
+        Command::new("status").about("Shows the nodes of the cluster: up or down, state, load, tablets, clocks"),
+        Command::new("info").about("Shows statistics of the node: load, uptime, caches"),
         Command::new("ring")
-            .about("Shows the tokens of the nodes, or the tablets of a table with the nodes of their first copies")
+            .about("Shows the tokens of the nodes, or the tablets of a table with the nodes of their first replicas")
             .args([Arg::new("keyspace").requires("table").help("The table's keyspace"), table()]),
         Command::new("tablets")
-            .about("Shows the tablets of a table, and the shards of the nodes that have them")
+            .about("Shows the tablets of a table, with the nodes and shards of their replicas")
             .args([keyspace(), table().required(true)]),
         Command::new("describering")
-            .about("Shows who owns which tokens of a table, or of the ring that clients are shown")
+            .about("Shows the owners of token ranges, of a table or of the ring that clients see")
             .args([keyspace(), table()]),
         Command::new("describecluster").about("Shows the cluster's name, snitch, partitioner and schema versions"),
-        Command::new("getendpoints").about("Shows the nodes that have a key").args([
+        Command::new("getendpoints").about("Shows the nodes that have replicas of a key").args([
             keyspace(),
             table().required(true),
             Arg::new("key").required(true).help("The partition key"),
         ]),
-        Command::new("gossipinfo").about("Shows what the nodes say of themselves"),
-        Command::new("version").about("Shows the version that clients are told"),
+        Command::new("gossipinfo").about("Shows the application states that nodes report"),
+        Command::new("version").about("Shows the version that is reported to clients"),
     ]
 }
 
-/// Whether a command is one of this file.
+/// Whether a command is in this file.
 pub fn is_command(name: &str) -> bool {
     commands().iter().any(|command| command.get_name() == name)
 }
 
-/// Runs one of the commands.
+/// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let text = |name: &str| {
         let given = arguments.try_get_one::<String>(name).ok().flatten();
@@ -165,7 +165,7 @@ fn ranges(values: &Value) -> String {
     out
 }
 
-/// The application states that the interface gives as numbers.
+/// Application states, which the interface identifies by number.
 const STATES: [(u64, &str); 10] = [
     (0, "STATUS"),
     (1, "LOAD"),

@@ -1,6 +1,7 @@
 //! `messina admin compactions`, `compactionhistory`, `stop`, `cleanup`.
 //!
-//! On a terminal `compactions` shows a bar for each that runs until none does; piped, it says once what there is.
+//! On a terminal, `compactions` shows a progress bar for each running compaction until none is
+//! left. Otherwise it prints the running compactions once.
 
 use crate::Failure;
 use crate::api::{Api, Method, query, quoted};
@@ -11,40 +12,41 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How often a terminal is told how far compactions are.
+/// How often progress bars are updated.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How often a look must find nothing before the bars end: one compaction may begin a moment after another.
+/// How many updates without compactions end the display. One compaction may start shortly after
+/// another.
 const CALM_LOOKS: u32 = 3;
 
-/// The commands of this file.
+/// The commands in this file.
 pub fn commands() -> Vec<Command> {
     let tables = || Arg::new("tables").num_args(0..).help("Tables of the keyspace; without them, all");
     vec![
-        Command::new("compactions").about("Shows the compactions that run, with their progress").arg(
+        Command::new("compactions").about("Shows running compactions with their progress").arg(
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Says once what there is, as it does when its output is no terminal"),
+                .help("Prints once, as when the output is not a terminal"),
         ),
-        Command::new("compactionhistory").about("Shows the newest compactions that were done"),
+        Command::new("compactionhistory").about("Shows the latest finished compactions"),
         Command::new("stop")
-            .about("Stops the compactions that run; those that run by themselves begin again later")
+            .about("Stops running compactions; automatic ones start again later")
             .arg(Arg::new("type").required(true).ignore_case(true).value_parser(["COMPACTION", "CLEANUP"]))
             .arg(Arg::new("keyspace").help("The keyspace; without it, all"))
             .arg(tables()),
         Command::new("cleanup")
-            .about("Drops what the node's tablets no longer own")
+            .about("Drops data that the node's tablets no longer own")
             .arg(Arg::new("keyspace").help("The keyspace; without it, all"))
             .arg(tables()),
     ]
 }
 
-/// Whether a command is one of this file.
+/// Whether a command is in this file.
 pub fn is_command(name: &str) -> bool {
     commands().iter().any(|command| command.get_name() == name)
 }
 
-/// Runs one of the commands.
+/// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
     let tables = || {
@@ -105,11 +107,11 @@ fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows bars until nothing runs and nothing waits.
+/// Shows progress bars until no compaction runs or waits.
 async fn watch(api: &Api) -> Result<(), Failure> {
     let screen = MultiProgress::new();
     let style = ProgressStyle::with_template("{msg:40!} {bar:30} {percent:>3}% {bytes:>10} of {total_bytes:10} {eta}");
-    let style = style.map_err(|error| Failure::new(format!("a bar cannot be drawn: {error}")))?;
+    let style = style.map_err(|error| Failure::new(format!("cannot draw a progress bar: {error}")))?;
     let mut bars: BTreeMap<String, ProgressBar> = BTreeMap::new();
     let (mut calm, mut seen) = (0, 0);
     while calm < CALM_LOOKS {
@@ -148,7 +150,7 @@ fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What a compaction is of.
+/// The kind, table, shard and tablet of a compaction.
 fn what(one: &Value) -> String {
     format!(
         "{} {}.{} shard {} tablet {}",

@@ -1,13 +1,13 @@
-//! Why a command failed, and the exit status of the process.
+//! The reason why a command failed, and the exit status of the process.
 
-/// Why a command failed, for the terminal.
+/// The failure of a command.
 pub struct Failure {
     pub(crate) why: String,
     pub(crate) exit_status: u8,
 }
 
 impl Failure {
-    /// A failure with the usual exit status, 1.
+    /// A failure with the usual exit status 1.
     pub fn new(why: impl Into<String>) -> Failure {
         Failure { why: why.into(), exit_status: 1 }
     }

@@ -1,4 +1,4 @@
-//! Structured logs on standard error, with levels that can be changed while the node runs.
+//! Structured logs on standard error, with levels that can be changed at run time.
 
 use crate::Failure;
 use server::admin::LogControl;
@@ -65,7 +65,7 @@ fn filter(levels: &Levels) -> Result<EnvFilter, Failure> {
             Ok(if name.is_empty() { level.clone() } else { format!("{name}={level}") })
         })
         .collect::<Result<_, _>>()?;
-    // What it says of every message that does not get through is said by the wire, in fewer words.
+    // The internode transport logs undelivered messages in fewer words than openraft.
     if !levels.keys().any(|name| name.starts_with("openraft")) {
         directives.push("openraft=off".to_owned());
     }

@@ -1,4 +1,4 @@
-//! `messina`: the one binary. Commands parse their arguments and call the library that does the work.
+//! `messina`: the only binary. Commands parse their arguments and call the libraries.
 
 #[macro_use]
 mod output;
@@ -19,18 +19,18 @@ use clap::Command;
 use failure::Failure;
 use std::process::ExitCode;
 
-/// Heaps of their own for every thread: shards never wait for each other to allocate.
+/// An allocator with a heap for each thread: shards never wait for each other when they allocate.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long freed memory stays with the process.
+/// How long the process keeps freed memory.
 const KEEP_FREED_MEMORY: rt::time::Duration = rt::time::Duration::from_secs(1);
-/// Freed objects larger than this, in bytes, are given back at once.
+/// Freed objects larger than this are returned to the system at once. In bytes.
 const LARGE_OBJECT: usize = 4 << 20;
 
 fn command() -> Command {
     Command::new("messina")
-        .about("A distributed CQL database: serve runs a node, admin speaks with one, inspect looks into files")
+        .about("A distributed CQL database: serve runs a node, admin administers one, inspect shows sstables")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -1,11 +1,11 @@
-//! What `messina admin status` prints: the nodes by datacenter, as `nodetool status` shows them.
+//! The output of `messina admin status`: the nodes by datacenter, like `nodetool status`.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// The columns: their headings, and what stands in them.
+/// A column: its heading and its content.
 type Column = (&'static str, fn(&Value) -> String);
 
 const COLUMNS: [Column; 8] = [
@@ -19,14 +19,14 @@ const COLUMNS: [Column; 8] = [
     ("Notes", |node| notes(node).join("; ")),
 ];
 
-/// A clock that differs by this many microseconds is pointed out.
+/// The difference of clocks that is reported, in microseconds.
 const SKEW: i64 = 500_000;
 
 fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Two letters: up or down; normal, joining or leaving.
+/// Two letters: up or down, and normal, joining or leaving.
 fn short(node: &Value) -> String {
     let state = match node["state"].as_str() {
         Some("normal") => 'N',
@@ -46,7 +46,7 @@ fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.2} {}", units[unit]) }
 }
 
-/// What an operator should look at.
+/// What an operator should check.
 fn notes(node: &Value) -> Vec<String> {
     let mut notes = Vec::new();
     if node["up"] == true && node["native_transport"] == false {
@@ -75,7 +75,7 @@ fn notes(node: &Value) -> Vec<String> {
     notes
 }
 
-/// The text of `/cluster/nodes`.
+/// The text for the answer of `/cluster/nodes`.
 pub fn text(nodes: &Value) -> String {
     let mut datacenters: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
     for node in nodes.as_array().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! `messina admin resync`: gives nodes the writes that they missed and no hint brings.
+//! `messina admin resync`: sends nodes the writes that they missed and that no hint will bring.
 
 use crate::Failure;
 use crate::api::{Api, Method, quoted};
@@ -13,7 +13,7 @@ pub fn command() -> Command {
     let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     Command::new(NAME)
         .about(
-            "Brings a node the writes that it missed and no hint brings: reads the tables concerned at consistency ALL",
+            "Sends a node the writes that it missed and that no hint will bring: reads the affected tables at consistency ALL",
         )
         .args([
             Arg::new("node").required_unless_present("all").help("The node's address or host id"),
@@ -45,7 +45,7 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
     Ok(())
 }
 
-/// What is printed for one node.
+/// The text for one node.
 fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> String {
     let tables: String = list(answer).iter().map(|table| format!("{}\n", word(table))).collect();
     let is_noted = missing(nodes).iter().any(|one| one["address"] == node || one["host_id"] == node);
@@ -57,14 +57,14 @@ fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> Stri
     }
 }
 
-/// Brings every node that missed writes what it lacks. The failure of one does not keep the others from it.
+/// Resyncs every node with missed writes. If one fails, the others are resynced nevertheless.
 fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: bool) -> Result<(), Failure> {
     let (chosen, mut answers, mut failed) = (missing(nodes), Map::new(), Vec::new());
     if chosen.is_empty() && !as_json {
         say!("nothing is noted as missed for any node");
     }
     for node in &chosen {
-        // The id: two nodes may have swapped their addresses.
+        // Uses the host id, because two nodes may have swapped their addresses.
         let (host, address) = (word(&node["host_id"]), word(&node["address"]));
         match resync(&host) {
             Ok(answer) => {
@@ -93,7 +93,7 @@ fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: 
     Err(Failure::new(format!("{} of {} nodes still miss writes: {}", failed.len(), chosen.len(), failed.join(", "))))
 }
 
-/// The nodes for which something is noted.
+/// The nodes with missed writes.
 fn missing(nodes: &Value) -> Vec<&Value> {
     list(nodes).iter().filter(|node| node["missed_writes"].is_object()).collect()
 }

@@ -1,4 +1,5 @@
-//! `messina serve`: configuration from file and options, then a node until a signal.
+//! `messina serve`: loads the configuration from a file and options, then runs a node until a
+//! signal.
 
 use crate::{Failure, logging};
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -6,7 +7,7 @@ use server::config::{self, KEYS, Key};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The command; every key of the configuration is an option.
+/// The command. Every configuration key is an option.
 pub fn command() -> Command {
     let config = Arg::new("config")
         .long("config")
@@ -18,7 +19,7 @@ pub fn command() -> Command {
 }
 
 fn dashed(name: &str) -> &'static str {
-    // Once per option of the process.
+    // Leaked once per option and process.
     Box::leak(name.replace('_', "-").into_boxed_str())
 }
 
@@ -54,7 +55,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     server::node::run(&loaded.config, log, |lines| {
         let mut out = std::io::stdout().lock();
         for line in lines {
-            // A closed stdout is no reason not to serve.
+            // The node serves even if stdout is closed.
             let _ = writeln!(out, "{line}");
         }
         let _ = out.flush();

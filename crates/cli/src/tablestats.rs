@@ -1,9 +1,9 @@
-//! `messina admin tablestats` for people, with the labels of ScyllaDB's and Cassandra's command.
+//! The text of `messina admin tablestats`, with the labels of ScyllaDB's and Cassandra's command.
 
 use serde_json::Value;
 use std::fmt::Write;
 
-/// What is shown of a table: the label, and the field of the node's answer.
+/// The properties of a table: the label, and the field in the node's answer.
 const FIELDS: [(&str, &str); 23] = [
     ("SSTable count", "sstable_count"),
     ("SSTables in each level", "sstables_in_each_level"),

@@ -1,4 +1,5 @@
-//! `messina inspect` on sstables that Cassandra wrote: what it prints, as lines and as JSON, and its exit status.
+//! `messina inspect` on sstables written by Cassandra: its output as lines and as JSON, and its
+//! exit status.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ fn fixture(name: &str, file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../sstable/tests/fixtures").join(name).join(file)
 }
 
-/// Whether it succeeded, and what it printed: the output, then the errors.
+/// Whether the command succeeded, and its standard output followed by its standard error.
 fn inspect(arguments: &[&str], files: &[PathBuf]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_messina"));
     let done = command.arg("inspect").args(arguments).args(files).output().expect("it runs");
@@ -34,7 +35,7 @@ fn metadata_says_what_the_sstable_is() {
     let bytes = std::fs::metadata(&file).expect("it is there").len();
     assert_eq!(found["components"]["Data.db"], bytes);
     assert_eq!(found["partitions"], found["estimated_distinct_keys"]);
-    // Any file of it does.
+    // Any file of the sstable is accepted.
     assert_eq!(
         parsed(&["metadata", "--json"], &fixture("cassandra-nb-clustering", "nb-1-big-TOC.txt"))["rows"],
         found["rows"]
@@ -55,7 +56,7 @@ fn the_index_has_every_partition_and_the_blocks_of_large_ones() {
         .max_by_key(|blocks| blocks.len());
     let blocks = blocks.expect("a large partition");
     assert_eq!(blocks.len(), 5);
-    // One block begins where the other ends.
+    // Each block starts where the previous one ends.
     assert!(blocks.windows(2).all(|pair| pair[0]["end"] == pair[1]["start"]));
     let summary = parsed(&["summary", "--json"], &file);
     assert_eq!(summary["min_index_interval"], 128);
@@ -87,7 +88,7 @@ fn verify_tells_the_sound_from_the_damaged() {
     let found: Vec<Value> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     assert_eq!((&found[0]["sound"], &found[1]["sound"]), (&true.into(), &false.into()));
     assert!(found[1]["error"].as_str().is_some_and(|why| why.contains("Data.db")), "{lines}");
-    // The rows are not shown as if they were what was written.
+    // Damaged rows are not printed as valid ones.
     let (succeeded, lines) = inspect(&["dump"], &[damaged]);
     assert!(!succeeded && lines.contains("corrupt file"), "{lines}");
     let _ = std::fs::remove_dir_all(&scratch);

@@ -1,10 +1,10 @@
-//! The binary as an operator uses it: start, administer, refuse, stop.
+//! The binary in use: start, administration, refusals, stop.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A node on a loopback address of its own. Killed when dropped.
+/// A node on its own loopback address. Killed when dropped.
 struct Node {
     process: Child,
     address: String,
@@ -15,7 +15,7 @@ fn messina() -> Command {
     Command::new(env!("CARGO_BIN_EXE_messina"))
 }
 
-/// An address for this test of this process: 127.0.0.0/8 is all loopback.
+/// A loopback address (127.0.0.0/8) for this test of this process.
 fn address(test: u8) -> String {
     let pid = std::process::id();
     format!("127.{}.{}.{}", 100 + test, (pid >> 8) & 0xFF, (pid & 0xFF).max(1))
@@ -51,7 +51,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.data);

@@ -1,6 +1,8 @@
-//! What the language takes and gives: the border between the protocol server above and the language.
+//! The interface between the query processor and the protocol server above it: requests and
+//! answers.
 //!
-//! Bytes of values stay slices of the frame they came in; rows of an answer are already in the protocol's form.
+//! Bytes of bound values stay slices of the received frame. Rows of an answer are already encoded
+//! for the protocol.
 
 use bytes::Bytes;
 use md5::{Digest, Md5};
@@ -19,9 +21,9 @@ pub use coordinator::Consistency;
 pub enum BoundValue {
     /// `null`.
     Null,
-    /// Not set: leaves a column untouched.
+    /// Not set: leaves the column unchanged.
     Unset,
-    /// The serialised value.
+    /// The serialized value.
     Value(Bytes),
 }
 
@@ -32,7 +34,7 @@ pub enum BoundValue {
     reason = "the large variant is the common one, and spares an allocation per request"
 )]
 pub enum BoundValues {
-    /// By place.
+    /// In the order of the bind markers.
     Positional(SmallVec<[BoundValue; 8]>),
     /// By marker name.
     Named(Vec<(String, BoundValue)>),
@@ -44,28 +46,30 @@ impl Default for BoundValues {
     }
 }
 
-/// How a request wants to be executed.
+/// The parameters of a request.
 #[derive(Clone, Debug)]
 pub struct QueryParams {
-    /// The wanted level.
+    /// The consistency level.
     pub consistency: Consistency,
-    /// For conditional statements.
+    /// The level for conditional statements.
     pub serial_consistency: Option<Consistency>,
     /// Bound values.
     pub values: BoundValues,
-    /// Rows a page; `None` or not positive: all at once.
+    /// Rows per page. Without it, or if it is not positive, the result is not paged.
     pub page_size: Option<i32>,
-    /// Where the previous page ended, as given to the client; not yet trusted.
+    /// Where the previous page ended, as the client sent it. Not verified yet.
     pub paging_state: Option<Bytes>,
-    /// The client needs no column descriptions: it relies on those that it got with the prepared statement.
+    /// The client needs no column descriptions. It uses those that it got with the prepared
+    /// statement.
     pub skip_metadata: bool,
-    /// The client's timestamp, microseconds.
+    /// The client's timestamp, in microseconds.
     pub timestamp: Option<i64>,
-    /// What the client takes the time to be, in seconds since 1970: for expiry, of what is read and written. For tests of clients.
+    /// The client's time, in seconds since 1970. It decides what has expired, for reads and writes.
+    /// Meant for tests of clients.
     pub now_in_seconds: Option<i32>,
-    /// The request is traced under this id.
+    /// The id under which the request is traced.
     pub trace: Option<Uuid>,
-    /// The client wants to know why the page ended (custom payload `messina-page-info`).
+    /// The client requests the reason why the page ended (custom payload `messina-page-info`).
     pub page_info: bool,
 }
 
@@ -89,20 +93,20 @@ impl Default for QueryParams {
 /// How a batch is applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchKind {
-    /// All or nothing, in the end.
+    /// Atomic: eventually all statements are applied, or none.
     Logged,
-    /// Each partition for itself.
+    /// Each partition is applied separately.
     Unlogged,
-    /// Counters.
+    /// Counter updates.
     Counter,
 }
 
 /// A statement of a protocol batch.
 #[derive(Clone, Debug)]
 pub enum BatchStatement {
-    /// Text.
+    /// A statement given as text.
     Query(String, BoundValues),
-    /// Prepared.
+    /// The id of a prepared statement.
     Prepared([u8; 16], BoundValues),
 }
 
@@ -113,24 +117,25 @@ pub struct Batch {
     pub kind: BatchKind,
     /// Its statements.
     pub statements: Vec<BatchStatement>,
-    /// How to execute it; `values` is unused.
+    /// Its parameters. `values` is unused.
     pub params: QueryParams,
 }
 
-/// What one connection's statements share. Lives on the connection's shard.
+/// The state that the statements of one connection share. It lives on the connection's shard.
 #[derive(Debug)]
 pub struct ClientState {
-    /// The current keyspace, after USE.
+    /// The current keyspace, set by USE.
     pub keyspace: RefCell<Option<String>>,
-    /// The role; none without authentication.
+    /// The authenticated role. `None` without authentication.
     pub role: RefCell<Option<String>>,
-    /// Where the client is; `None` for requests from inside.
+    /// The client's address. `None` for internal requests.
     pub address: Option<SocketAddr>,
     /// The client negotiated `TABLETS_ROUTING_V1`.
     pub tablets_routing: Cell<bool>,
-    /// Set when the connection is gone: work for it stops at its next yield.
+    /// Set when the connection is closed. Work for the client then stops at its next yield.
     pub cancel: rt::sync::Cancel,
-    /// The connection, whatever keyspace a request of it names.
+    /// Identifies the connection. A request that names its own keyspace has another state with the
+    /// same identity.
     pub identity: Rc<()>,
 }
 
@@ -147,7 +152,7 @@ pub struct ColumnSpec {
     pub ty: CqlType,
 }
 
-/// What tells one description of a result from another.
+/// Identifies one description of a result's columns.
 pub type MetadataId = [u8; 16];
 
 /// The description of a result's columns.
@@ -155,18 +160,19 @@ pub type MetadataId = [u8; 16];
 pub struct ResultMetadata {
     /// The columns in order.
     pub columns: Box<[ColumnSpec]>,
-    /// The protocol's form of them, filled by the server at first use.
+    /// Its encoding in the protocol, filled by the server at first use.
     pub encoded: OnceCell<Bytes>,
-    /// [`ResultMetadata::id`], once somebody asked for it.
+    /// [`ResultMetadata::id`], computed at first use.
     pub digest: OnceCell<MetadataId>,
-    /// Clients may know other columns of the statement, from before its tables changed: they are told these whether they want to be or not,
-    /// unless they say by its id what they know.
+    /// Clients may know other columns of this statement, from before its tables changed. They then
+    /// get the columns even if they did not ask for them, unless they sent the id of this
+    /// description.
     pub altered: Cell<bool>,
 }
 
 impl ResultMetadata {
-    /// MD5 of the columns: the same on every shard and node, another one when a name or a type has changed. Computed at its
-    /// first use.
+    /// The MD5 of the columns. It is the same on every shard and node, and changes with each name
+    /// or type. Computed at first use.
     pub fn id(&self) -> MetadataId {
         *self.digest.get_or_init(|| {
             let mut hash = Md5::new();
@@ -185,20 +191,21 @@ impl ResultMetadata {
     }
 }
 
-/// Rows.
+/// A page of rows.
 #[derive(Debug)]
 pub struct Rows {
     /// Their columns.
     pub metadata: Rc<ResultMetadata>,
-    /// Where the next page begins; `None`: this was the last one.
+    /// Where the next page begins. `None` on the last page.
     pub paging_state: Option<Bytes>,
-    /// How many rows.
+    /// The number of rows.
     pub count: u32,
-    /// The rows, each value as i32 length (-1: null) and bytes, as the protocol wants them.
+    /// The rows in the protocol's encoding: for each value, its length as i32 (-1 for null) and its
+    /// bytes.
     pub body: Bytes,
 }
 
-/// What kind of thing a schema change is about.
+/// What a schema change applies to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SchemaTarget {
@@ -207,7 +214,7 @@ pub enum SchemaTarget {
     Type(String),
 }
 
-/// What was done to it.
+/// What a schema change did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SchemaAction {
@@ -219,37 +226,38 @@ pub enum SchemaAction {
 /// A schema change, as a result and as an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SchemaChange {
-    /// What was done.
+    /// What it did.
     pub action: SchemaAction,
-    /// To what.
+    /// What it changed.
     pub target: SchemaTarget,
-    /// In which keyspace.
+    /// The keyspace.
     pub keyspace: String,
 }
 
 /// The kind and content of an answer.
 #[derive(Debug)]
 pub enum AnswerKind {
-    /// Done, nothing to tell.
+    /// No result.
     Void,
     /// Rows.
     Rows(Rows),
-    /// USE.
+    /// The result of USE.
     SetKeyspace(String),
-    /// DDL.
+    /// The result of a DDL statement.
     SchemaChange(SchemaChange),
 }
 
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// Kind and content.
+    /// The kind and content.
     pub kind: AnswerKind,
     /// Warnings for the client.
     pub warnings: Vec<String>,
-    /// The value of the custom payload `tablets-routing-v1`, if the client went to the wrong place.
+    /// The value of the custom payload `tablets-routing-v1`. Present if the client chose the wrong
+    /// node or shard.
     pub tablet: Option<Bytes>,
-    /// The value of the custom payload `messina-page-info`, if the client wanted it.
+    /// The value of the custom payload `messina-page-info`, if the client requested it.
     pub page_info: Option<Bytes>,
 }
 
@@ -260,18 +268,20 @@ impl Answer {
     }
 }
 
-/// What PREPARE answers.
+/// The answer to PREPARE.
 #[derive(Debug)]
 pub struct Prepared {
     /// The statement's id (see `prepared_id`).
     pub id: [u8; 16],
     /// The bind markers.
     pub markers: Rc<ResultMetadata>,
-    /// For each partition key column in order, the marker that is bound to it; empty unless all are.
+    /// For each partition key column in order, the marker that is bound to it. Empty unless every
+    /// one has a marker.
     pub partition_key_markers: Vec<u16>,
     /// The columns of the result; empty for statements without rows.
     pub result: Rc<ResultMetadata>,
-    /// It has a condition (IF): clients that negotiated the mark send it to the first replica.
+    /// The statement has a condition (IF). Clients that negotiated LWT marking send it to the first
+    /// replica.
     pub conditional: bool,
     /// Warnings for the client.
     pub warnings: Vec<String>,

@@ -8,22 +8,22 @@ use model::time::{MAX_TTL, MISSING_TIMESTAMP};
 use model::types;
 use rt::time::Duration;
 
-/// A USING clause with its terms typed.
+/// A USING clause with typed terms.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Attributes {
-    /// Microseconds.
+    /// In microseconds.
     pub timestamp: Option<Box<Term>>,
-    /// Seconds.
+    /// In seconds.
     pub ttl: Option<Box<Term>>,
-    /// How long the request may take.
+    /// The timeout of the request.
     pub timeout: Option<Box<Term>>,
 }
 
-/// How far ahead of the clock a client's timestamp may be, in microseconds.
+/// The most that a client's timestamp may be ahead of the clock, in microseconds.
 const MAX_AHEAD: i64 = 3 * 24 * 3600 * 1_000_000;
 
 impl Attributes {
-    /// The clause's terms.
+    /// Types the terms of the clause.
     pub fn plan(attributes: &ast::Attributes, variables: &mut Variables<'_>) -> Result<Attributes, Error> {
         let mut of = |term: &Option<ast::Term>, name: &str, ty: CqlType| {
             term.as_ref().map(|term| prepare(variables, term, name, &ty).map(Box::new)).transpose()
@@ -38,7 +38,8 @@ impl Attributes {
         })
     }
 
-    /// The clause's timestamp, checked against the clock (microseconds) if `restricted`; none if it has none.
+    /// The timestamp of the clause, in microseconds. `None` if the clause has none. If
+    /// `restricted`, it is compared with the clock `now` (microseconds).
     pub fn timestamp(&self, env: Env<'_>, now: i64, restricted: bool) -> Result<Option<i64>, Error> {
         let Some(term) = &self.timestamp else { return Ok(None) };
         let value = match term.evaluate(env)? {
@@ -57,7 +58,7 @@ impl Attributes {
         Ok(Some(timestamp))
     }
 
-    /// The clause's TTL in seconds; none if it has none.
+    /// The TTL of the clause, in seconds. `None` if the clause has none.
     pub fn ttl(&self, env: Env<'_>) -> Result<Option<i32>, Error> {
         let Some(term) = &self.ttl else { return Ok(None) };
         let value = match term.evaluate(env)? {
@@ -75,7 +76,7 @@ impl Attributes {
         Ok(Some(ttl))
     }
 
-    /// The clause's timeout, else `default`.
+    /// The timeout of the clause, or `default`.
     pub fn timeout(&self, env: Env<'_>, default: Duration) -> Result<Duration, Error> {
         let Some(term) = &self.timeout else { return Ok(default) };
         let bytes = match term.evaluate(env)? {
@@ -95,7 +96,7 @@ impl Attributes {
     }
 }
 
-/// Refuses the timestamp that stands for a missing one.
+/// Refuses the timestamp that represents a missing one.
 pub fn check_timestamp(timestamp: i64) -> Result<(), Error> {
     match timestamp {
         MISSING_TIMESTAMP => Err(Error::invalid(format!("Out of bound timestamp {timestamp}"))),

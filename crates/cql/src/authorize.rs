@@ -1,26 +1,26 @@
-//! Permissions. Every statement asks here, once per resource it touches. There are no roles yet, so every request is allowed
-//! (docs/cql.md, "Not supported yet").
+//! Permissions. Every statement calls [`authorize`] once for each resource that it accesses. Roles
+//! are not implemented yet, so every request is allowed (docs/cql.md, "Not supported yet").
 
 use crate::error::Error;
 
-/// What one may be allowed.
+/// A kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Permission {
-    /// Reading.
+    /// Read rows.
     Select,
-    /// Writing.
+    /// Write rows.
     Modify,
-    /// Making new things.
+    /// Create keyspaces, tables and types.
     Create,
-    /// Changing things.
+    /// Change them.
     Alter,
-    /// Removing things.
+    /// Drop them.
     Drop,
-    /// Looking at definitions.
+    /// Read their definitions.
     Describe,
 }
 
-/// What it is about.
+/// What a permission applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource<'a> {
     /// All keyspaces.
@@ -36,7 +36,8 @@ pub enum Resource<'a> {
     },
 }
 
-/// Whether a role may do this. `None` is the role of connections without authentication.
+/// Whether a role has a permission on a resource. `None` is the role of unauthenticated
+/// connections.
 #[inline]
 pub fn authorize(_role: Option<&str>, _permission: Permission, _resource: Resource<'_>) -> Result<(), Error> {
     Ok(())

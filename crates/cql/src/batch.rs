@@ -1,4 +1,4 @@
-//! BATCH: several modifications as one write, one mutation per partition.
+//! BATCH: several modifications as one write, with one mutation for each partition.
 
 use crate::api::{Answer, AnswerKind, BatchKind};
 use crate::error::Error;
@@ -25,12 +25,12 @@ use std::rc::Rc;
 pub struct Part<'a> {
     /// The statement.
     pub modify: &'a Modify,
-    /// Its variables and their values.
+    /// The values of its variables.
     pub env: Env<'a>,
 }
 
-/// What a batch says of itself.
-pub struct Whole {
+/// The attributes of a batch.
+pub struct BatchAttributes {
     /// Its kind.
     pub kind: BatchKind,
     /// Its USING TIMESTAMP.
@@ -39,11 +39,12 @@ pub struct Whole {
     pub timeout: Option<Duration>,
 }
 
-/// Statements between looks at the clock.
+/// The number of statements between two yields.
 const PARTS_PER_LOOK: usize = 16;
 
-/// Executes a batch. Statements of later batches never see those of this one half done within a partition.
-pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -> Result<Answer, Error> {
+/// Executes a batch. Each partition gets one mutation, so no statement sees this batch partly
+/// applied within a partition.
+pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Request<'_>) -> Result<Answer, Error> {
     let each = parts.iter().map(|part| part.modify.counter);
     let counters = check_counters(whole.kind, whole.timestamp.is_some(), each)?;
     request.check_write_level()?;
@@ -128,8 +129,9 @@ pub async fn execute(parts: &[Part<'_>], whole: &Whole, request: &Request<'_>) -
     Ok(answer)
 }
 
-/// Whether a batch of this kind, with or without a timestamp of its own, counts; `each` says it of its statements. Counters and other columns
-/// do not go together, since counting twice is not counting once.
+/// Whether a batch updates counters. `each` gives this for each of its statements, `timestamp` says
+/// whether the batch has a timestamp. Counters and other columns must not be mixed: repeating a
+/// counter update counts twice.
 pub fn check_counters(kind: BatchKind, timestamp: bool, each: impl Iterator<Item = bool>) -> Result<bool, Error> {
     let (mut counters, mut others) = (false, false);
     each.for_each(|counter| if counter { counters = true } else { others = true });
@@ -144,7 +146,7 @@ pub fn check_counters(kind: BatchKind, timestamp: bool, each: impl Iterator<Item
     Err(Error::invalid(why))
 }
 
-/// Big batches of several partitions are warned of, and refused beyond a limit.
+/// Warns about large batches of several partitions, and refuses them beyond a limit.
 fn check_size(
     mutations: &Mutations,
     tables: &[Rc<TableSchema>],

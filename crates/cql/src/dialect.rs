@@ -1,11 +1,14 @@
-//! How statements are understood where ScyllaDB and Cassandra differ and the operator chooses.
+//! Settings for statements that ScyllaDB and Cassandra interpret differently.
 
-/// Part of what a plan depends on: a statement that is prepared under another dialect is another statement.
+/// The interpretation chosen by the operator. A plan depends on it: the same text under another
+/// dialect is another prepared statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
-    /// Whether markers of one name are one variable, as in ScyllaDB; otherwise each is its own, as in Cassandra.
+    /// Whether markers of the same name are one variable, as in ScyllaDB. Otherwise each marker is
+    /// its own variable, as in Cassandra.
     pub names_are_one: bool,
-    /// Whether the variable of `c IN ?` is called `IN(c)`, as in ScyllaDB, or `in(c)`, as in Cassandra.
+    /// Whether the variable of `c IN ?` is named `IN(c)`, as in ScyllaDB, or `in(c)`, as in
+    /// Cassandra.
     pub in_is_upper: bool,
 }
 
@@ -16,7 +19,8 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// What tells its statements' ids apart from those of others; nothing for the default one.
+    /// The byte that distinguishes the ids of this dialect's statements. `None` for the default
+    /// dialect.
     pub fn mark(self) -> Option<u8> {
         (self != Dialect::default()).then_some(u8::from(self.names_are_one) | u8::from(self.in_is_upper) << 1)
     }

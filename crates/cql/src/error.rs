@@ -1,11 +1,11 @@
-//! Every error a client can get, with its protocol code: chosen here and nowhere else.
+//! All errors that a client can get. Only this file assigns their protocol codes.
 
 use crate::api::Consistency;
 use model::total::TotalError;
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// The kind of a write that failed, as the protocol names it.
+/// The kind of a failed write, as the protocol names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum WriteType {
@@ -19,7 +19,7 @@ pub enum WriteType {
 }
 
 impl WriteType {
-    /// The protocol's name.
+    /// The name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             WriteType::Simple => "SIMPLE",
@@ -33,7 +33,7 @@ impl WriteType {
     }
 }
 
-/// An error as the client sees it. The display is the message.
+/// An error for the client. Its `Display` is the message.
 #[derive(Clone, PartialEq, Debug, Error)]
 #[allow(missing_docs)]
 pub enum Error {
@@ -47,7 +47,7 @@ pub enum Error {
     Unavailable { consistency: Consistency, required: i32, alive: i32 },
     #[error("{0}")]
     Overloaded(String),
-    /// A replica's refusal: its text is made when it is written into a frame.
+    /// A replica refused the request. Its text is formatted when the frame is written.
     #[error(transparent)]
     ReplicaOverloaded(replica::Overload),
     #[error("{0}")]
@@ -65,7 +65,7 @@ pub enum Error {
         received: i32,
         required: i32,
         failures: i32,
-        /// Where the replicas are that failed; empty: on this node.
+        /// The addresses of the replicas that failed. Empty if they are on this node.
         nodes: Vec<IpAddr>,
         data_present: bool,
         why: String,
@@ -77,7 +77,7 @@ pub enum Error {
         received: i32,
         required: i32,
         failures: i32,
-        /// Where the replicas are that failed; empty: on this node.
+        /// The addresses of the replicas that failed. Empty if they are on this node.
         nodes: Vec<IpAddr>,
         kind: WriteType,
         why: String,
@@ -101,7 +101,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The protocol's code.
+    /// The code in the protocol.
     pub fn code(&self) -> i32 {
         match self {
             Error::Server(_) => 0x0000,
@@ -126,12 +126,12 @@ impl Error {
         }
     }
 
-    /// A statement that is wrong in its meaning.
+    /// The error for a statement that is syntactically correct but invalid.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::Invalid(message.into())
     }
 
-    /// Something that Messina does not have yet.
+    /// The error for something that Messina does not support yet.
     pub fn not_supported(what: &str) -> Error {
         Error::Invalid(format!("{what} is not supported yet"))
     }

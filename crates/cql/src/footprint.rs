@@ -1,8 +1,10 @@
-//! What kept statements take in memory: their parts, one by one, each allocation as allocators round it.
+//! The memory of cached statements. It is the sum over all allocations of their parts, each rounded
+//! as allocators do.
 //!
-//! What a plan gets when it is used first (its columns in the protocol's form, an output bound to its schema, the count of those who
-//! share a constant) counts from the beginning, so that the figure holds for as long as the plan is kept. Schemas, and the types that
-//! come from them, belong to their tables and do not count.
+//! Some memory is allocated at first use: the columns in the protocol's encoding, an output bound
+//! to its schema, the reference count of a shared constant. It is counted from the beginning, so
+//! the sum never changes while the plan is cached. Schemas and the types in them belong to their
+//! tables, and are not counted.
 
 use crate::api::{ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
@@ -29,20 +31,21 @@ use smallvec::{Array, SmallVec};
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// The counts in front of what an `Rc` points to.
+/// The two reference counts of an `Rc` allocation, in bytes.
 const COUNTS: usize = 2 * size_of::<usize>();
-/// What a `Bytes` that is cloned keeps beside its bytes.
+/// The header that a cloned `Bytes` allocates in addition to its bytes.
 const SHARED: usize = 3 * size_of::<usize>();
 
-/// What an allocation of so many bytes takes: allocators have four sizes for each power of two, at least 16 bytes apart.
+/// The memory of an allocation of this many bytes. Allocators have four size classes for each power
+/// of two, at least 16 bytes apart.
 fn allocation(bytes: usize) -> usize {
     let step = (bytes.next_power_of_two() / 8).max(16);
     bytes.next_multiple_of(step)
 }
 
-/// Something with memory of its own behind it.
+/// A value that owns memory outside of itself.
 pub(crate) trait Footprint {
-    /// Bytes of that memory, without those of the value itself.
+    /// The bytes of that memory, without those of the value itself.
     fn footprint(&self) -> usize;
 }
 
@@ -104,7 +107,7 @@ impl<T: Footprint + ?Sized> Footprint for Box<T> {
     }
 }
 
-/// As if nobody else had it.
+/// Counted entirely, as if it were not shared.
 impl<T: Footprint + ?Sized> Footprint for Rc<T> {
     fn footprint(&self) -> usize {
         allocation(COUNTS + size_of_val(&**self)) + (**self).footprint()
@@ -278,21 +281,21 @@ impl Footprint for Output {
     }
 }
 
-/// One that depends on no values is of whole partitions: its bounds are empty.
+/// A slice that depends on no values covers whole partitions, so its bounds are empty.
 impl Footprint for Slice {
     fn footprint(&self) -> usize {
         allocation(self.rows.capacity() * size_of::<RowRange>())
     }
 }
 
-/// Of one table's columns, as nearly all are.
+/// Assumes that all columns belong to one table, as in nearly all results.
 impl Footprint for ResultMetadata {
     fn footprint(&self) -> usize {
         let Some(first) = self.columns.first() else { return 0 };
         let names = first.keyspace.footprint() + first.table.footprint();
         let mut encoded = Vec::new();
         self.columns.iter().for_each(|column| wire::write_option(&column.ty, &mut encoded));
-        // Its flags and the names, each behind its length.
+        // Its flags, and the names with their lengths.
         let lengths: usize = self.columns.iter().map(|column| 2 + column.name.len()).sum();
         let encoded = encoded.len() + 8 + first.keyspace.len() + first.table.len() + lengths;
         self.columns.footprint() + names + allocation(encoded)
@@ -315,7 +318,7 @@ impl Footprint for Plan {
 
 impl Footprint for Planned {
     fn footprint(&self) -> usize {
-        // The columns of a SELECT belong to it.
+        // The columns of a SELECT are counted with its plan.
         let result = if let Plan::Select(_) = self.plan { 0 } else { self.result.footprint() };
         self.plan.footprint()
             + self.variables.footprint()

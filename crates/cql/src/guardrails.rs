@@ -1,8 +1,11 @@
-//! Guardrails: what the operator wants clients to be warned of, or kept from.
+//! Guardrails: limits of the operator beyond which statements get a warning or are refused.
 //!
-//! Settings, their defaults and what clients are told are ScyllaDB's, since operators and their tools know them. Whoever executes a
-//! statement hands in what it is about to do; what has been done before, under other settings, is nobody's concern here. Nothing is
-//! decided but by the arguments; what was met is counted ([`Violations`]), on behalf of the shard that executes the statement.
+//! Settings, defaults and messages are ScyllaDB's, because operators and their tools know them. The
+//! code that executes a statement passes what the statement is about to do. Existing data and
+//! definitions, made under other settings, are not checked.
+//!
+//! A check depends only on its arguments. Violations are counted ([`Violations`]) for the shard
+//! that executes the statement.
 
 use crate::error::Error;
 use crate::large_data::LargeDataLimits;
@@ -53,7 +56,8 @@ impl Guardrail {
     ];
 }
 
-/// How often each guardrail was met. Clones count together: a keyspace is checked on the shard where metadata is changed, for another.
+/// The number of violations of each guardrail. Clones share their counters: a keyspace is checked
+/// on the shard that changes the metadata, on behalf of another shard.
 #[derive(Clone, Default, Debug)]
 pub struct Violations(Arc<[AtomicU64; Guardrail::ALL.len()]>);
 
@@ -68,7 +72,7 @@ impl Violations {
     }
 }
 
-/// Settings are the same whatever was counted.
+/// Counters do not take part in comparisons of settings.
 impl PartialEq for Violations {
     fn eq(&self, _: &Violations) -> bool {
         true
@@ -77,21 +81,22 @@ impl PartialEq for Violations {
 
 impl Eq for Violations {}
 
-/// What a mild guardrail does.
+/// The effect of a guardrail that can be relaxed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Restriction {
-    /// Nothing.
+    /// No effect.
     Off,
     /// A warning.
     Warn,
-    /// The statement is refused.
+    /// A refusal.
     On,
 }
 
 /// The guardrails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Guardrails {
-    /// `minimum_replication_factor_warn_threshold`; none: no such guardrail, as with the three that follow.
+    /// `minimum_replication_factor_warn_threshold`. `None` turns the guardrail off, here and in the
+    /// next three.
     pub least_factor_warned: Option<u32>,
     /// `minimum_replication_factor_fail_threshold`.
     pub least_factor: Option<u32>,
@@ -99,7 +104,7 @@ pub struct Guardrails {
     pub most_factor_warned: Option<u32>,
     /// `maximum_replication_factor_fail_threshold`.
     pub most_factor: Option<u32>,
-    /// `replication_strategy_warn_list`: classes without their package.
+    /// `replication_strategy_warn_list`: names of classes without their packages.
     pub strategies_warned: Vec<String>,
     /// `replication_strategy_fail_list`.
     pub strategies_refused: Vec<String>,
@@ -107,13 +112,14 @@ pub struct Guardrails {
     pub write_levels_warned: Vec<Consistency>,
     /// `write_consistency_levels_disallowed`.
     pub write_levels_refused: Vec<Consistency>,
-    /// `twcs_max_window_count`; 0: as many as there are.
+    /// `twcs_max_window_count`; 0 means unlimited.
     pub most_windows: u32,
     /// `restrict_twcs_without_default_ttl`.
     pub windows_without_ttl: Restriction,
-    /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, of what one statement writes.
+    /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, for what one
+    /// statement writes.
     pub large_data: LargeDataLimits,
-    /// Where violations are counted.
+    /// The counters of violations.
     pub violations: Violations,
 }
 
@@ -137,7 +143,7 @@ impl Default for Guardrails {
 }
 
 impl Guardrails {
-    /// Checks the replication that a statement gives a keyspace.
+    /// Checks the replication options of CREATE or ALTER KEYSPACE. Returns warnings.
     pub fn check_replication(&self, keyspace: &KeyspaceDefinition) -> Result<Vec<String>, Error> {
         let mut warnings = Vec::new();
         let class = keyspace.replication.get("class").map_or("", |class| short(class));
@@ -159,7 +165,7 @@ impl Guardrails {
             ));
         }
         for (place, factor) in keyspace.replication.iter().filter(|(name, _)| *name != "class") {
-            // Zero is how one writes that a datacenter gets no replicas.
+            // A factor of 0 means that a datacenter gets no replicas.
             if let Some(factor) = copies(factor).filter(|factor| *factor > 0) {
                 warnings.extend(self.check_factor(place, factor)?);
             }
@@ -197,7 +203,7 @@ impl Guardrails {
         Ok(None)
     }
 
-    /// Checks the options that a statement gives a table.
+    /// Checks the options of CREATE or ALTER TABLE. Returns a warning.
     pub fn check_table(&self, options: &TableOptions) -> Result<Option<String>, Error> {
         if options.compaction.get("class").is_none_or(|class| class != "TimeWindowCompactionStrategy") {
             return Ok(None);
@@ -230,7 +236,7 @@ impl Guardrails {
         }
     }
 
-    /// Checks the level of a write.
+    /// Checks the consistency level of a write. Returns a warning.
     #[inline]
     pub fn check_write_level(&self, level: Consistency) -> Result<Option<String>, Error> {
         if self.write_levels_refused.is_empty() && self.write_levels_warned.is_empty() {
@@ -257,12 +263,13 @@ impl Guardrails {
     }
 }
 
-/// A class without its package.
+/// The name of a class without its package.
 fn short(class: &str) -> &str {
     class.rsplit('.').next().unwrap_or(class)
 }
 
-/// The length of a window, which is that of the strategy where nothing (or nothing sensible) is written.
+/// The length of a compaction window in seconds. Missing or invalid options get the strategy's
+/// default.
 fn window_seconds(compaction: &OptionMap) -> i64 {
     let unit = match compaction.get("compaction_window_unit").map_or("DAYS", String::as_str) {
         "MINUTES" => 60,

@@ -1,8 +1,9 @@
-//! Large-data guardrails: writes of cells, rows and collections that are larger than the operator wants.
+//! Large-data guardrails: limits on the sizes of cells, rows and collections in writes.
 //!
-//! They apply to tables with `large_data_guardrails_enabled = true`. The coordinator looks at what one statement writes,
-//! before it sends it to replicas. Replicas look at what grew over earlier writes (`replica::large_data`).
-//! The warning thresholds are those of `compaction_large_*`, by which sstables are checked too.
+//! They apply to tables with `large_data_guardrails_enabled = true`. The coordinator checks what
+//! one statement writes before it sends it to replicas. Replicas check what has grown over earlier
+//! writes (`replica::large_data`). The warning thresholds are those of `compaction_large_*`, which
+//! also apply to sstables.
 
 use crate::error::Error;
 use crate::guardrails::{Guardrail, Violations};
@@ -16,18 +17,19 @@ pub use replica::large_data::{OPTION, Thresholds, is_guarded as is_checked};
 /// The thresholds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LargeDataLimits {
-    /// Bytes of the value of a cell.
+    /// Bytes of a cell's value.
     pub cell: Thresholds,
     /// Bytes of a row.
     pub row: Thresholds,
     /// Elements of a collection.
     pub collection: Thresholds,
-    /// `large_data_cql_warnings`: whether clients are warned; otherwise only the log has it.
+    /// `large_data_cql_warnings`: whether clients get warnings. Otherwise violations are only
+    /// logged.
     pub warns_clients: bool,
 }
 
 impl Default for LargeDataLimits {
-    /// ScyllaDB's.
+    /// ScyllaDB's defaults.
     fn default() -> Self {
         LargeDataLimits {
             cell: Thresholds { warned: 1 << 20, refused: 2 << 20 },
@@ -38,10 +40,10 @@ impl Default for LargeDataLimits {
     }
 }
 
-/// Something with a size, and the column that it is in.
+/// A size, and the column that has it.
 type Measured = (u64, Option<ColumnId>);
 
-/// The largest things of a mutation.
+/// The largest cell, rows and collection of a mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Largest {
     cell: Measured,
@@ -72,7 +74,7 @@ impl Largest {
                 self.cell = self.cell.max((cell.value.len() as u64, Some(cell.column)));
                 continue;
             }
-            // The cells of a collection stand beside each other.
+            // The cells of a collection are adjacent.
             let before = if collection.1 == Some(cell.column) { collection.0 } else { 0 };
             collection = (before + 1, Some(cell.column));
             self.collection = self.collection.max(collection);
@@ -81,7 +83,8 @@ impl Largest {
 }
 
 impl LargeDataLimits {
-    /// Refuses a mutation of something too large; otherwise says of what it exceeds the soft limits.
+    /// Refuses a mutation that exceeds a fail threshold. Otherwise returns which warning thresholds
+    /// it exceeds.
     pub fn check(
         &self,
         schema: &TableSchema,
@@ -127,7 +130,8 @@ impl LargeDataLimits {
         Ok(kinds)
     }
 
-    /// The warning for a client whose write exceeds these soft limits, here or on replicas.
+    /// The warning for a client whose write exceeds these warning thresholds, on this node or on
+    /// replicas.
     pub fn warning(&self, kinds: LargeKinds) -> Option<String> {
         kinds.warning().filter(|_| self.warns_clients)
     }

@@ -1,9 +1,14 @@
-//! The language: text to statement to plan to answer.
+//! The query processor: turns the text of a statement into a plan, executes it, and returns the
+//! answer.
 //!
-//! [`syntax`] turns text into a statement; [`plan`] works out, once, everything of it that does not depend on values; a plan is
-//! executed by [`select`], [`modify`], [`batch`], [`schema`] or [`describe`]. [`processor`] is the door, and keeps plans. It
-//! knows nothing of sockets or frames: [`api`] is the border to the server above.
-//! Reading order: api, error, guardrails, syntax, term, restrictions, select, modify, batch, plan, footprint, prepared, processor.
+//! [`syntax`] parses text into a statement. [`plan`] does all work that does not depend on bound
+//! values, once per statement. [`select`], [`modify`], [`batch`], [`schema`] and [`describe`]
+//! execute plans. [`processor`] is the entry, and caches plans.
+//!
+//! The crate knows no sockets and no frames. [`api`] is its interface to the protocol server above.
+//!
+//! Reading order: api, error, guardrails, syntax, term, restrictions, select, modify, batch, plan,
+//! footprint, prepared, processor.
 
 pub mod api;
 pub mod attributes;

@@ -1,6 +1,8 @@
-//! Planning: a parsed statement against the metadata, with everything that does not depend on values worked out.
+//! Planning: resolves a parsed statement against the metadata, and does all work that does not
+//! depend on bound values.
 //!
-//! A plan holds for the schema versions it was made with ([`Planned::is_current`]); later it is made anew from the text.
+//! A plan is valid for the schema versions that it was made with ([`Planned::is_current`]). After a
+//! schema change, the statement is planned again from its text.
 
 use crate::api::{BatchKind, BoundValue, BoundValues, ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
@@ -25,17 +27,19 @@ use uuid::Uuid;
 
 /// A planned statement.
 pub struct Planned {
-    /// What is done.
+    /// What to execute.
     pub plan: Plan,
     /// The bind variables.
     pub variables: Rc<ResultMetadata>,
-    /// For each partition key column in order, the variable that is bound to it; empty unless all are.
+    /// For each partition key column in order, the variable that is bound to it. Empty unless every
+    /// one has a variable.
     pub partition_key_markers: Box<[u16]>,
     /// The columns of the result.
     pub result: Rc<ResultMetadata>,
-    /// The identities of the user types of the bind variables; types that have none are left out.
+    /// The identities of the user types of the bind variables. Types without an identity are left
+    /// out.
     pub(crate) user_types: Box<[Uuid]>,
-    /// The tables and the versions of their schemas that the plan was made with.
+    /// The tables that the plan depends on, with their schema versions.
     pub(crate) tables: SmallVec<[(TableId, SchemaVersion); 1]>,
 }
 
@@ -47,7 +51,8 @@ pub enum Plan {
     Modify(Box<Modify>),
     /// A change of a setting in `system.config`.
     Configure(Box<Modify>),
-    /// A write to another virtual table, or a batch with one to any: refused when it is executed, as ScyllaDB's replicas do.
+    /// A write to another virtual table, or a batch that includes a write to any. It is refused at
+    /// execution, as ScyllaDB's replicas do.
     Unwritable(Box<Modify>),
     /// BEGIN BATCH.
     Batch(Box<BatchPlan>),
@@ -57,12 +62,14 @@ pub enum Plan {
     Truncate(Box<(ast::Truncate, Attributes)>),
     /// DESCRIBE.
     Describe(Box<ast::Describe>),
-    /// A change of the schema, with the timestamp of ALTER TABLE ... DROP where that is a bind marker.
+    /// A schema change. The attributes hold the timestamp of ALTER TABLE ... DROP if it is a bind
+    /// marker.
     Schema(Box<(Statement, Attributes)>),
 }
 
 impl Plan {
-    /// The tables that it reads or writes, with their keyspaces; none for statements about something else.
+    /// The tables that the plan reads or writes, as `keyspace.table`. Empty for statements about
+    /// anything else.
     pub fn table_names(&self) -> Vec<String> {
         let schemas: Vec<&TableSchema> = match self {
             Plan::Select(select) => vec![&select.schema],
@@ -85,26 +92,26 @@ pub struct BatchPlan {
 }
 
 impl Planned {
-    /// Whether columns of its tables have other types than those with which they were created.
+    /// Whether columns of the tables have other types than those with which they were created.
     pub fn was_retyped(&self, metadata: &Metadata) -> bool {
         let mut tables = self.tables.iter().filter_map(|(id, _)| metadata.table_by_id(*id));
         tables.any(|table| first_types::differ(&table.schema))
     }
 
-    /// Whether the tables still have the schemas that the plan was made with.
+    /// Whether the tables still have the schema versions that the plan was made with.
     #[inline]
     pub fn is_current(&self, metadata: &Metadata) -> bool {
         self.tables.iter().all(|(id, version)| metadata.table_by_id(*id).is_some_and(|t| t.schema.version == *version))
     }
 }
 
-/// A table of a statement: stored or virtual.
-struct Found {
+/// The table of a statement, stored or virtual.
+struct ResolvedTable {
     schema: Rc<TableSchema>,
     virtual_table: Option<Rc<dyn VirtualTable>>,
 }
 
-fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Result<Found, Error> {
+fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Result<ResolvedTable, Error> {
     let keyspace = match (&name.keyspace, current) {
         (Some(keyspace), _) => keyspace.as_str(),
         (None, Some(current)) => current,
@@ -113,16 +120,16 @@ fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Res
     if system::is_virtual(keyspace) {
         let found = system::table(keyspace, &name.name);
         let table = found.ok_or_else(|| Error::invalid(format!("unconfigured table {}", name.name)))?;
-        return Ok(Found { schema: table.schema().clone(), virtual_table: Some(table) });
+        return Ok(ResolvedTable { schema: table.schema().clone(), virtual_table: Some(table) });
     }
     let table = names::table(metadata, keyspace, &name.name)?;
-    Ok(Found { schema: table.schema.clone(), virtual_table: None })
+    Ok(ResolvedTable { schema: table.schema.clone(), virtual_table: None })
 }
 
-/// The virtual table that shows the fragments of a table.
-fn fragments_of(found: Found) -> Found {
+/// The virtual table that shows the mutation fragments of a table.
+fn fragments_of(found: ResolvedTable) -> ResolvedTable {
     let table = FragmentsTable::new(&found.schema, found.virtual_table);
-    Found { schema: table.schema().clone(), virtual_table: Some(Rc::new(table)) }
+    ResolvedTable { schema: table.schema().clone(), virtual_table: Some(Rc::new(table)) }
 }
 
 /// The table that a SELECT without FROM reads.
@@ -130,7 +137,7 @@ fn one_row() -> QualifiedName {
     QualifiedName { keyspace: Some(ast::Name::new("system")), name: ast::Name::new("one_row") }
 }
 
-/// The plan of a statement in a session with this keyspace.
+/// Plans a statement in a session with this keyspace.
 pub fn plan(
     metadata: &Metadata,
     keyspace: Option<&str>,
@@ -158,7 +165,8 @@ pub fn plan(
     Ok(Planned { plan, variables: Rc::new(variables), partition_key_markers, result, user_types, tables })
 }
 
-/// The identities of the user types of variables. A user type inside another one cannot be made again while that is there.
+/// The identities of the variables' user types. Nested types are not needed: a user type cannot be
+/// dropped and created again while another type contains it.
 fn user_types_of(metadata: &Metadata, variables: &[ColumnSpec]) -> Box<[Uuid]> {
     let mut found = Vec::new();
     for variable in variables {
@@ -167,7 +175,8 @@ fn user_types_of(metadata: &Metadata, variables: &[ColumnSpec]) -> Box<[Uuid]> {
     found.into()
 }
 
-/// The variables that a statement would have if all columns still had the types with which they were created.
+/// The variables that the statement would have if all columns had the types with which they were
+/// created.
 pub fn types_of_first(
     metadata: &Metadata,
     keyspace: Option<&str>,
@@ -181,10 +190,11 @@ pub fn types_of_first(
     planner.variables.finish()
 }
 
-/// The classes of custom indexes that ScyllaDB has; the name of the SAI class stands for the first.
+/// The classes of custom indexes that ScyllaDB has. The full name of the SAI class is an alias of
+/// `sai`.
 const INDEX_CLASSES: &[&str] = &["vector_index", "fulltext_index", "sai", "storageattachedindex"];
 
-/// Why a CREATE CUSTOM INDEX with this class is refused.
+/// The error for CREATE CUSTOM INDEX with this class.
 fn custom_index(class: Option<&str>) -> Error {
     let Some(class) = class else { return Error::invalid("CUSTOM index requires specifying the index class") };
     let short = class.rsplit('.').next().unwrap_or(class).to_ascii_lowercase();
@@ -199,17 +209,17 @@ struct Planner<'a> {
     keyspace: Option<&'a str>,
     variables: Variables<'a>,
     tables: SmallVec<[(TableId, SchemaVersion); 1]>,
-    /// Whether columns are taken to have the types with which they were created.
+    /// Whether columns are treated as having the types with which they were created.
     by_first_types: bool,
 }
 
 impl Planner<'_> {
-    /// The table of a name, in the session's keyspace if it names none.
-    fn find(&self, name: &QualifiedName) -> Result<Found, Error> {
+    /// Finds a table by name. Without a keyspace in the name, it is in the session's keyspace.
+    fn find(&self, name: &QualifiedName) -> Result<ResolvedTable, Error> {
         let found = find(self.metadata, self.keyspace, name)?;
         if self.by_first_types && found.virtual_table.is_none() && first_types::differ(&found.schema) {
             let schema = first_types::schema(self.metadata, &found.schema);
-            return Ok(Found { schema: Rc::new(schema), virtual_table: None });
+            return Ok(ResolvedTable { schema: Rc::new(schema), virtual_table: None });
         }
         Ok(found)
     }
@@ -242,7 +252,7 @@ impl Planner<'_> {
                 Plan::Truncate(Box::new((statement, attributes)))
             }
             Statement::Describe(statement) => Plan::Describe(Box::new(statement)),
-            Statement::Later(later) => return Err(Error::not_supported(&later.to_string())),
+            Statement::Unsupported(statement) => return Err(Error::not_supported(&statement.to_string())),
             Statement::CreateCustomIndex(index) => return Err(custom_index(index.class.as_deref())),
             other => {
                 let attributes = self.drop_timestamp(&other)?;
@@ -251,7 +261,7 @@ impl Planner<'_> {
         })
     }
 
-    /// The timestamp of ALTER TABLE ... DROP USING TIMESTAMP, if that is a bind marker.
+    /// The timestamp of ALTER TABLE ... DROP USING TIMESTAMP, if it is a bind marker.
     fn drop_timestamp(&mut self, statement: &Statement) -> Result<Attributes, Error> {
         let Statement::AlterTable(altered) = statement else { return Ok(Attributes::default()) };
         let AlterTableAction::Drop { timestamp: Some(marker @ ast::Term::Marker(_)), .. } = &altered.action else {
@@ -264,7 +274,7 @@ impl Planner<'_> {
         Attributes::plan(&attributes, &mut self.variables)
     }
 
-    fn depends_on(&mut self, found: &Found) {
+    fn depends_on(&mut self, found: &ResolvedTable) {
         let table = (found.schema.id, found.schema.version);
         if found.virtual_table.is_none() && !self.tables.contains(&table) {
             self.tables.push(table);
@@ -284,7 +294,7 @@ impl Planner<'_> {
         Ok(if is_virtual { Plan::Unwritable(modify) } else { Plan::Modify(modify) })
     }
 
-    /// A planned modification, and whether its table is virtual.
+    /// Plans a modification. Also returns whether its table is virtual.
     fn modification(&mut self, statement: &Modification) -> Result<(Modify, bool), Error> {
         let found = self.find(modify::plan::table_of(statement))?;
         self.depends_on(&found);

@@ -1,14 +1,20 @@
-//! Statements kept on a shard: their texts under their ids, with the plans made of them.
+//! The statement caches of a shard: texts under their ids, with the plans made from them.
 //!
-//! The id of a prepared statement is the MD5 of the keyspace, the text, the dialect if it is not the default one, and the types of
-//! the bind variables. So it is the same on every shard and node and after a restart. Values that a client bound to the types of a
-//! table never reach a later table of the same name with other types: drivers send the same bytes again after they have prepared a
-//! statement again, so the id must be another one then. ALTER of a column's type keeps old values valid, and drivers fail if a
-//! statement that they prepare again has another id. So the types that count are those with which the columns were created
+//! The id of a prepared statement is the MD5 of the keyspace, the text, the dialect unless it is
+//! the default one, and the types of the bind variables. So it is the same on every shard and node,
+//! and after a restart.
+//!
+//! The types are part of the id for this reason: a driver that prepares a statement again sends the
+//! same bytes again. A later table of the same name may have other types, so its statements must
+//! have another id. Otherwise values bound for the old types would reach the new table.
+//!
+//! ALTER of a column's type keeps old values valid, and drivers fail if a statement that they
+//! prepare again gets another id. So the id uses the types with which the columns were created
 //! (`schema/first_types.rs`).
 //!
-//! When the cache is full, the least recently used statements are evicted, an eighth of the limit at once, so that finding them
-//! costs little each time. What one weighs is what it and its plan take in memory (`footprint`).
+//! When the cache is full, it evicts an eighth of its limit at once, least recently used statements
+//! first. So the cost of finding them is spread over many insertions. The weight of a statement is
+//! the memory of its text and its plan (`footprint`).
 
 use crate::api::{ClientState, ColumnSpec, MetadataId};
 use crate::dialect::Dialect;
@@ -23,12 +29,14 @@ use std::rc::{Rc, Weak};
 /// A statement's id.
 pub type StatementId = [u8; 16];
 
-/// What a statement takes in the maps of its cache: places and their marks, of which between half and seven eighths are taken.
-const PLACE: usize = (size_of::<(StatementId, Rc<Kept>)>() + size_of::<(StatementId, StatementId)>() + 2) * 3 / 2;
-/// How much longer than a text its tree is taken to be, where a plan keeps that.
+/// The memory of a statement in the cache's maps: entries and control bytes. Half to seven eighths
+/// of the slots are in use.
+const PLACE: usize =
+    (size_of::<(StatementId, Rc<CachedStatement>)>() + size_of::<(StatementId, StatementId)>() + 2) * 3 / 2;
+/// The estimated size of a syntax tree relative to its text, for plans that keep the tree.
 const TREE_BY_TEXT: usize = 4;
 
-/// The id of a text in a session with this keyspace under this dialect.
+/// The id of a text in a session with this keyspace and dialect.
 pub fn id_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> StatementId {
     hash_of(keyspace, text, dialect).finalize().into()
 }
@@ -43,9 +51,11 @@ fn hash_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> Md5 {
     hash
 }
 
-/// The id of a prepared statement with this plan, whose variables have these types as ids count them. User types count by their
-/// names and identities, because ALTER TYPE must not change the id, and a type that is dropped and made again must. Types of
-/// release 0.1.0 have no identity, so statements with such variables are bound to the ids of their tables, too.
+/// The id of a prepared statement. `variables` have the types that count for the id.
+///
+/// A user type is hashed by its name and its identity: ALTER TYPE must not change the id, but a
+/// type that is dropped and created again must. Types of release 0.1.0 have no identity, so the ids
+/// of statements with such variables also include the ids of their tables.
 pub fn prepared_id(
     keyspace: Option<&str>,
     text: &str,
@@ -67,40 +77,44 @@ pub fn prepared_id(
     hash.finalize().into()
 }
 
-/// A kept statement.
-pub struct Kept {
+/// A statement in the cache.
+pub struct CachedStatement {
     /// The session's keyspace when it was prepared.
     pub keyspace: Option<Box<str>>,
     /// Its text.
     pub text: Box<str>,
-    /// How it is understood.
+    /// The dialect it is planned with.
     pub dialect: Dialect,
     plan: RefCell<Option<Rc<Planned>>>,
-    /// The connections that prepared the statement with its current plan. Recorded only if that differs from what others prepared.
-    told: RefCell<Option<Box<Told>>>,
+    /// The connections that prepared the statement with its current plan. Recorded only if that
+    /// plan differs from an earlier one that connections prepared.
+    informed: RefCell<Option<Box<Informed>>>,
     changed: Cell<Changed>,
-    /// The columns of the result that clients know from another shard, until it is planned here.
-    told_elsewhere: Cell<Option<MetadataId>>,
+    /// The columns of the result that clients know from another shard. Cleared when the statement
+    /// is planned here.
+    known_elsewhere: Cell<Option<MetadataId>>,
     used: Cell<u64>,
-    /// Bytes.
+    /// Its memory in bytes.
     weight: Cell<usize>,
 }
 
-/// By the identity of the connection: a request that names a keyspace has a state of its own.
-type Told = HashMap<*const (), Weak<()>>;
+/// Keyed by the connection's identity, because a request that names a keyspace has its own
+/// `ClientState`.
+type Informed = HashMap<*const (), Weak<()>>;
 
-/// How the current plan differs from plans that connections may have prepared before.
+/// How the current plan differs from earlier plans that connections may have prepared. In ascending
+/// order of severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Changed {
-    /// Not at all.
+    /// No difference.
     Nothing,
-    /// The columns of the result.
+    /// The columns of the result differ.
     Result,
-    /// The table, or the types of the bind variables.
+    /// The table, or the types of the bind variables, differ.
     Variables,
 }
 
-impl Footprint for Kept {
+impl Footprint for CachedStatement {
     fn footprint(&self) -> usize {
         let plan = self.plan.borrow();
         let tree = match plan.as_ref().map(|planned| &planned.plan) {
@@ -111,29 +125,29 @@ impl Footprint for Kept {
     }
 }
 
-impl Kept {
-    /// Its plan as it was made last; perhaps outdated.
+impl CachedStatement {
+    /// The latest plan, which may be outdated.
     #[inline]
     pub fn plan(&self) -> Option<Rc<Planned>> {
         self.plan.borrow().clone()
     }
 
-    /// Whether all variables have the types that they have in the plan before, so that values bound for it mean the same. A user type
-    /// that was made again is another type.
+    /// Whether all variables have the same types as in the current plan, so that values bound for
+    /// it keep their meaning. A user type that was dropped and created again is another type.
     pub fn has_same_types(&self, plan: &Planned) -> bool {
         let same = |before: &Rc<Planned>| types_of(before).eq(types_of(plan)) && before.user_types == plan.user_types;
         self.plan.borrow().as_ref().is_some_and(same)
     }
 
-    /// Keeps a new plan, and notes how it differs from the one before.
+    /// Sets a new plan, and records how it differs from the previous one.
     fn set_plan(self: &Rc<Self>, plan: Rc<Planned>) {
         let mut kept = self.plan.borrow_mut();
         if kept.is_none() && self.has_changed() {
-            // Nobody knows this plan, whatever they prepared before the last one was dropped.
+            // No connection knows this plan, whatever it prepared before the last plan was dropped.
             plan.result.altered.set(true);
-            *self.told.borrow_mut() = None;
+            *self.informed.borrow_mut() = None;
         }
-        if self.told_elsewhere.take().is_some_and(|known| known != plan.result.id()) {
+        if self.known_elsewhere.take().is_some_and(|known| known != plan.result.id()) {
             plan.result.altered.set(true);
             self.changed.set(self.changed.get().max(Changed::Result));
         }
@@ -147,7 +161,7 @@ impl Kept {
                 (false, false) => Changed::Nothing,
             };
             if changed != Changed::Nothing {
-                *self.told.borrow_mut() = None;
+                *self.informed.borrow_mut() = None;
                 self.changed.set(self.changed.get().max(changed));
             }
         }
@@ -162,21 +176,22 @@ impl Kept {
         self.changed.get() != Changed::Nothing
     }
 
-    /// Whether a connection has to prepare the statement again before it executes it: once after each change of the table or of
-    /// the types of variables, and after a change of the result's columns if it relies on the columns that it knows.
+    /// Whether a connection must prepare the statement again before it executes it. That is so once
+    /// after each change of the table or of the types of variables. After a change of the result's
+    /// columns, it is so only if the connection relies on the columns that it knows.
     #[cold]
     pub fn must_prepare(&self, client: &Rc<ClientState>, skip_metadata: bool) -> bool {
-        (self.changed.get() == Changed::Variables || skip_metadata) && !self.tell(client)
+        (self.changed.get() == Changed::Variables || skip_metadata) && !self.inform(client)
     }
 
-    /// Notes that a connection is told of the plan. Says whether it had been.
-    pub fn tell(&self, client: &Rc<ClientState>) -> bool {
-        let mut told = self.told.borrow_mut();
-        let told = told.get_or_insert_default();
-        let known = told.contains_key(&Rc::as_ptr(&client.identity));
+    /// Records that the connection gets the current plan. Returns whether it had it already.
+    pub fn inform(&self, client: &Rc<ClientState>) -> bool {
+        let mut informed = self.informed.borrow_mut();
+        let informed = informed.get_or_insert_default();
+        let known = informed.contains_key(&Rc::as_ptr(&client.identity));
         if !known {
-            told.retain(|_, one| one.strong_count() > 0);
-            told.insert(Rc::as_ptr(&client.identity), Rc::downgrade(&client.identity));
+            informed.retain(|_, one| one.strong_count() > 0);
+            informed.insert(Rc::as_ptr(&client.identity), Rc::downgrade(&client.identity));
         }
         known
     }
@@ -194,23 +209,24 @@ fn types_of(planned: &Planned) -> impl Iterator<Item = &CqlType> {
     planned.variables.columns.iter().map(|variable| &variable.ty)
 }
 
-/// What a cache of statements holds.
+/// Metrics of a statement cache.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CacheNumbers {
-    /// How many statements.
+    /// The number of statements.
     pub statements: usize,
-    /// What they weigh together, in bytes.
+    /// Their memory in bytes.
     pub bytes: usize,
-    /// What they may weigh.
+    /// The limit of that memory in bytes.
     pub limit: usize,
-    /// How many had to go so far for want of room.
+    /// Statements evicted so far because the cache was full.
     pub evicted: u64,
 }
 
-/// Statements by id, bounded by their weight.
+/// Statements by id, with a limit on their memory.
 pub struct Cache {
-    kept: HashMap<StatementId, Rc<Kept>>,
-    /// The ids of statements by the id of their text alone, so that PREPARE of a known text plans nothing.
+    kept: HashMap<StatementId, Rc<CachedStatement>>,
+    /// The id of the statement for each id of a text alone, so that PREPARE of a known text need
+    /// not plan it.
     texts: HashMap<StatementId, StatementId>,
     weight: usize,
     limit: usize,
@@ -219,22 +235,22 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache of statements of at most `limit` bytes.
+    /// An empty cache with a limit of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         let (kept, texts) = (HashMap::default(), HashMap::default());
         Cache { kept, texts, weight: 0, limit, clock: Cell::new(0), evicted: 0 }
     }
 
-    /// The statement of an id.
+    /// The statement with this id. Counts as a use.
     #[inline]
-    pub fn get(&self, id: &StatementId) -> Option<Rc<Kept>> {
+    pub fn get(&self, id: &StatementId) -> Option<Rc<CachedStatement>> {
         let kept = self.kept.get(id)?;
         self.clock.set(self.clock.get() + 1);
         kept.used.set(self.clock.get());
         Some(kept.clone())
     }
 
-    /// Keeps a statement, in place of an earlier one of the same id.
+    /// Inserts a statement. Replaces an earlier one with the same id.
     pub fn insert(
         &mut self,
         id: StatementId,
@@ -242,16 +258,16 @@ impl Cache {
         text: &str,
         dialect: Dialect,
         plan: Option<Rc<Planned>>,
-    ) -> Rc<Kept> {
+    ) -> Rc<CachedStatement> {
         self.clock.set(self.clock.get() + 1);
-        let kept = Rc::new(Kept {
+        let kept = Rc::new(CachedStatement {
             keyspace: keyspace.map(Box::from),
             text: text.into(),
             dialect,
             plan: RefCell::new(plan),
-            told: RefCell::default(),
+            informed: RefCell::default(),
             changed: Cell::new(Changed::Nothing),
-            told_elsewhere: Cell::default(),
+            known_elsewhere: Cell::default(),
             used: Cell::new(self.clock.get()),
             weight: Cell::default(),
         });
@@ -264,7 +280,8 @@ impl Cache {
         kept
     }
 
-    /// Keeps a statement that was planned on another shard, where clients learnt of a result with columns of this id.
+    /// Inserts a statement that was planned on another shard. Clients learned there about a result
+    /// with the columns `result`.
     pub fn insert_text(
         &mut self,
         id: StatementId,
@@ -273,11 +290,12 @@ impl Cache {
         dialect: Dialect,
         result: MetadataId,
     ) {
-        self.insert(id, keyspace, text, dialect, None).told_elsewhere.set(Some(result));
+        self.insert(id, keyspace, text, dialect, None).known_elsewhere.set(Some(result));
     }
 
-    /// Gives a new plan to a statement that was found here under this id. Perhaps it had to go since.
-    pub fn set_plan(&mut self, id: &StatementId, kept: &Rc<Kept>, plan: Rc<Planned>) {
+    /// Sets a new plan for a statement that was found here under this id. It may have been evicted
+    /// since.
+    pub fn set_plan(&mut self, id: &StatementId, kept: &Rc<CachedStatement>, plan: Rc<Planned>) {
         let before = kept.weight.get();
         kept.set_plan(plan);
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
@@ -287,22 +305,22 @@ impl Cache {
     }
 
     /// The statement that was last prepared with the text of this id.
-    pub fn of_text(&self, text: &StatementId) -> Option<(StatementId, Rc<Kept>)> {
+    pub fn of_text(&self, text: &StatementId) -> Option<(StatementId, Rc<CachedStatement>)> {
         let id = *self.texts.get(text)?;
         self.get(&id).map(|kept| (id, kept))
     }
 
-    /// Notes under which id the text of an id is prepared.
+    /// Records that the text with id `text` is prepared under `id`.
     pub fn note_text(&mut self, text: StatementId, id: StatementId) {
         self.texts.insert(text, id);
     }
 
     /// Drops the plan of a statement that was found here under this id.
-    pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<Kept>) {
+    pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<CachedStatement>) {
         let before = kept.weight.get();
         if kept.plan.borrow_mut().take().is_some() {
-            // The connections knew the plan; none has been told that it is lost.
-            *kept.told.borrow_mut() = None;
+            // The connections knew the plan, but none of them knows that it is gone.
+            *kept.informed.borrow_mut() = None;
         }
         kept.changed.set(Changed::Variables);
         kept.weigh();
@@ -311,7 +329,8 @@ impl Cache {
         }
     }
 
-    /// Drops the least recently used of too many until an eighth of the limit is free; the newest always stays.
+    /// If the cache is over its limit, evicts the least recently used statements until an eighth of
+    /// the limit is free. The newest one is never evicted.
     fn evict(&mut self) {
         if self.weight <= self.limit {
             return;
@@ -331,17 +350,17 @@ impl Cache {
         self.texts.retain(|_, id| self.kept.contains_key(id));
     }
 
-    /// How many statements there are.
+    /// The number of statements.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Whether there is none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// What it holds.
+    /// Its metrics.
     pub fn numbers(&self) -> CacheNumbers {
         CacheNumbers { statements: self.kept.len(), bytes: self.weight, limit: self.limit, evicted: self.evicted }
     }

@@ -1,11 +1,16 @@
-//! The language's door: one processor per shard answers the statements of that shard's connections.
+//! The entry of the query processor. Each shard has one, which answers the statements of the
+//! shard's connections.
 //!
-//! Text is parsed and planned once and kept: prepared statements under their ids, others in a smaller cache. A plan whose table
-//! has changed is made again before it is executed. If values bound for the plan before could mean something else, or if clients
-//! should learn of the change, the answer is the error UNPREPARED, and drivers prepare the statement again. PREPARE reaches every
-//! shard before it is answered, so that the statement can be executed through any connection.
+//! Statements are parsed and planned once, and cached. Prepared statements are cached under their
+//! ids; other statements have a smaller cache. A plan whose table has changed is made again before
+//! it is executed.
 //!
-//! In reading order: this file (the requests), `plans` (their plans), `run` (what is done by a plan), `traces`.
+//! The answer is the error UNPREPARED if values bound for the old plan could mean something else
+//! now, or if the client must learn about the change. Drivers then prepare the statement again.
+//! PREPARE reaches every shard before it is answered, so any connection can execute the statement.
+//!
+//! Reading order: this file (requests), `plans` (finding their plans), `run` (executing a plan),
+//! `traces`.
 
 mod plans;
 mod run;
@@ -13,7 +18,7 @@ mod traces;
 
 use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, QueryParams};
 use crate::authorize::{Permission, Resource, authorize};
-use crate::batch::{self, Part, Whole};
+use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::plan::{Plan, Planned, bind};
 use crate::prepared::{Cache, CacheNumbers, StatementId};
@@ -32,7 +37,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use traces::Finished;
 
-/// Bytes that the plans of unprepared statements may take.
+/// The memory limit for plans of unprepared statements, in bytes.
 const QUERY_CACHE_SIZE: usize = 4 << 20;
 
 /// Answers statements on one shard.
@@ -63,38 +68,39 @@ impl Processor {
         Processor { coordinator, config, prepared, queries, statistics, slow_log, expansion }
     }
 
-    /// The limits that hold now.
+    /// The current limits.
     pub fn config(&self) -> Rc<Config> {
         self.config.borrow().clone()
     }
 
-    /// Other limits from the next request on; that of the prepared statements stays.
+    /// Sets the limits for all later requests. The size of the prepared statement cache does not
+    /// change.
     pub fn set_config(&self, mut config: Config) {
         config.guardrails.violations = self.statistics.violations.clone();
         *self.config.borrow_mut() = Rc::new(config);
     }
 
-    /// Which requests of this shard are logged as slow.
+    /// The settings of this shard's slow query log.
     pub fn slow_log(&self) -> SlowLogSettings {
         self.slow_log.settings()
     }
 
-    /// Logs others as slow from the next request on.
+    /// Sets the slow query log for all later requests.
     pub fn set_slow_log(&self, settings: SlowLogSettings) {
         self.slow_log.set(settings);
     }
 
-    /// The statements that are prepared on this shard, in numbers.
+    /// The metrics of this shard's prepared statement cache.
     pub fn prepared_statements(&self) -> CacheNumbers {
         self.prepared.borrow().numbers()
     }
 
-    /// What was executed on this shard, in numbers.
+    /// The metrics of statements executed on this shard.
     pub fn statistics(&self) -> StatementNumbers {
         self.statistics.numbers()
     }
 
-    /// Executes a statement given as text.
+    /// Executes a statement given as text (QUERY).
     #[inline]
     pub async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
@@ -115,7 +121,7 @@ impl Processor {
         }
         answer
     }
-    /// Executes a prepared statement.
+    /// Executes a prepared statement (EXECUTE).
     #[inline]
     pub async fn execute(
         &self,
@@ -127,7 +133,7 @@ impl Processor {
         let (kept, planned) = self.prepared(client, id, Use::Alone(params.skip_metadata), &metadata)?;
         let trace = self.trace_of(params);
         let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, params));
-        // Pinned, so that a future of this size is not moved about.
+        // Pinned, so that this large future is not moved.
         let answer = pin!(self.run(&planned, client, params, metadata, steps)).await;
         let Some(trace) = trace else { return answer };
         let (text, planned) = (&*kept.text, std::slice::from_ref(&planned));
@@ -136,7 +142,7 @@ impl Processor {
         answer
     }
 
-    /// Executes a batch.
+    /// Executes a batch (BATCH).
     #[inline]
     pub async fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
@@ -174,7 +180,7 @@ impl Processor {
         self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
         let config = self.config();
         let request = self.request(&config, metadata, client, &batch.params, steps);
-        let whole = Whole { kind: batch.kind, timestamp: None, timeout: None };
+        let whole = BatchAttributes { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;
         if let Some(trace) = trace {
             let text = self.text_of(batch);
@@ -186,7 +192,7 @@ impl Processor {
         answer
     }
 
-    /// The statements of a batch, one after the other.
+    /// The texts of a batch's statements, joined with `; `.
     fn text_of(&self, batch: &Batch) -> String {
         let prepared = self.prepared.borrow();
         let text = |statement: &BatchStatement| match statement {

@@ -1,4 +1,5 @@
-//! What the execution of one statement has at hand, and how the coordinator's errors read to a client.
+//! The context in which one statement is executed, and the translation of the coordinator's errors
+//! into errors for the client.
 
 use crate::api::{ClientState, QueryParams};
 use crate::dialect::Dialect;
@@ -13,7 +14,7 @@ use rt::time::Duration;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How long requests may take, and other limits of the language.
+/// Timeouts of requests, and other limits of the query processor.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `read_request_timeout_in_ms`.
@@ -26,21 +27,22 @@ pub struct Config {
     pub counter_write_timeout: Duration,
     /// `truncate_request_timeout_in_ms`.
     pub truncate_timeout: Duration,
-    /// Bytes that the texts and plans of prepared statements may take on each shard.
+    /// The memory limit for texts and plans of prepared statements on each shard, in bytes.
     pub prepared_statements_cache_size: usize,
     /// `batch_size_warn_threshold_in_kb`, in bytes.
     pub batch_size_warn: usize,
     /// `batch_size_fail_threshold_in_kb`, in bytes.
     pub batch_size_fail: usize,
-    /// `max_memory_for_unlimited_query_hard_limit`, for results that are gathered before they are sent; bytes.
+    /// `max_memory_for_unlimited_query_hard_limit`, in bytes. It limits results that are collected
+    /// before they are sent.
     pub unpaged_bytes: usize,
-    /// The most bytes of a mutation: half of `commitlog_segment_size_in_mb`.
+    /// The largest mutation, in bytes: half of `commitlog_segment_size_in_mb`.
     pub mutation_bytes: usize,
-    /// `restrict_future_timestamp`: refuse timestamps more than three days ahead.
+    /// `restrict_future_timestamp`: refuse timestamps more than three days in the future.
     pub restrict_future_timestamp: bool,
-    /// How statements are understood from now on.
+    /// The dialect for statements that are planned from now on.
     pub dialect: Dialect,
-    /// What clients are warned of or kept from.
+    /// Thresholds for warnings and refusals.
     pub guardrails: Guardrails,
 }
 
@@ -64,27 +66,28 @@ impl Default for Config {
     }
 }
 
-/// One statement's request.
+/// The execution context of one statement.
 pub struct Request<'a> {
     /// The shard's coordinator.
     pub coordinator: &'a Coordinator,
-    /// The metadata it is planned and routed by, as long as it holds on to them.
+    /// The metadata that the statement is planned and routed by, until the request releases it.
     pub held: RefCell<Option<Rc<Metadata>>>,
     /// The limits.
     pub config: &'a Config,
-    /// Whose it is.
+    /// The client that sent it.
     pub client: &'a ClientState,
-    /// How it is to be executed.
+    /// The parameters of the request.
     pub params: &'a QueryParams,
-    /// Where its steps are recorded, if it is traced.
+    /// Records the steps of a traced request.
     pub trace: Option<Rc<Trace>>,
-    /// The turn of those that write much more than they were sent as.
+    /// Serializes requests that write much more than they received. See [`Request::turn`].
     pub expansion: &'a Semaphore,
 }
 
 impl<'a> Request<'a> {
-    /// Waits for the turn of a request that writes much more than it was sent as: its frame is charged to the memory for requests, and what is
-    /// made of it is not. The others of the shard wait until the permit is dropped.
+    /// Waits until this request may write much more than it received. Its frame is charged to the
+    /// memory for requests; the mutations made from it are not. So such requests run one at a time
+    /// on a shard: the next one starts when the permit is dropped.
     pub async fn turn(&self, deadline: &Deadline) -> Result<SemaphorePermit<'a>, Error> {
         let overloaded = || {
             Error::Overloaded(
@@ -94,17 +97,19 @@ impl<'a> Request<'a> {
         deadline.limit(self.expansion.acquire()).await.ok().and_then(Result::ok).ok_or_else(overloaded)
     }
 
-    /// The metadata it is planned and routed by; the newest if it has let go of them.
+    /// The metadata that the statement is planned and routed by. After
+    /// [`Request::release_metadata`], the newest metadata.
     pub fn metadata(&self) -> Rc<Metadata> {
         self.held.borrow().clone().unwrap_or_else(|| self.coordinator.metadata())
     }
 
-    /// Lets go of the metadata: what takes more than a page must not keep old ones in use, for whom others may wait.
-    pub fn let_go_of_metadata(&self) {
+    /// Releases the metadata. A request of more than a page must not pin old metadata, because
+    /// schema and topology changes may wait for it.
+    pub fn release_metadata(&self) {
         self.held.take();
     }
 
-    /// The options for the coordinator, with this much time.
+    /// Options for the coordinator, with this timeout.
     pub fn options(&self, timeout: Duration) -> RequestOptions {
         RequestOptions {
             context: Context {
@@ -121,12 +126,13 @@ impl<'a> Request<'a> {
 }
 
 impl Request<'_> {
-    /// The time in seconds by which values expire: what the client says it is, else the clock's, of these microseconds.
+    /// The time in seconds that decides about expiry: the client's if it sent one, else the clock's
+    /// time `micros`.
     pub fn seconds(&self, micros: i64) -> i64 {
         self.params.now_in_seconds.map_or_else(|| micros.div_euclid(1_000_000), i64::from)
     }
 
-    /// Levels that say nothing about a read are refused.
+    /// Refuses levels that have no meaning for a read.
     pub fn check_read_level(&self) -> Result<(), Error> {
         match self.params.consistency {
             Consistency::Any => Err(Error::invalid("ANY ConsistencyLevel is only supported for writes")),
@@ -134,7 +140,7 @@ impl Request<'_> {
         }
     }
 
-    /// Levels at which nothing can be counted are refused.
+    /// Refuses levels that have no meaning for a counter update.
     pub fn check_counter_level(&self, table: &str) -> Result<(), Error> {
         match self.params.consistency {
             Consistency::Any => Err(Error::invalid(format!(
@@ -144,7 +150,7 @@ impl Request<'_> {
         }
     }
 
-    /// Levels that say nothing about a plain write are refused.
+    /// Refuses levels that have no meaning for an unconditional write.
     pub fn check_write_level(&self) -> Result<(), Error> {
         match self.params.consistency {
             Consistency::Serial | Consistency::LocalSerial => {
@@ -155,7 +161,7 @@ impl Request<'_> {
     }
 }
 
-/// A failed read as the client sees it.
+/// Translates the failure of a read into an error for the client.
 pub fn read_error(error: CoordinatorError, schema: &TableSchema) -> Error {
     let target = || format!("{}.{}", schema.keyspace, schema.name);
     match error {
@@ -182,7 +188,7 @@ pub fn read_error(error: CoordinatorError, schema: &TableSchema) -> Error {
     }
 }
 
-/// A failed write as the client sees it.
+/// Translates the failure of a write into an error for the client.
 pub fn write_error(error: CoordinatorError, schema: &TableSchema, kind: WriteKind) -> Error {
     let kind = match kind {
         WriteKind::Simple => WriteType::Simple,

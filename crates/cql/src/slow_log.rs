@@ -1,8 +1,12 @@
-//! Slow requests written down: `system_traces.node_slow_log`, and by the minute `node_slow_log_time_idx`, where ScyllaDB's users look.
+//! The slow query log: `system_traces.node_slow_log`, and its index by minute
+//! `node_slow_log_time_idx`. Users of ScyllaDB know these tables.
 //!
-//! Off at first, and then it costs a request one look at a flag. While it is on, every request is traced, or in the fast form only timed;
-//! those that took long enough are written with their trace when they are answered, as the node's own work.
-//! Invariant: no more than [`MAX_PENDING`] records of a shard wait to be written; what comes on top is not logged.
+//! The log is off by default, and then costs a request one check of a flag. While it is on, every
+//! request is traced, or only timed in the fast mode. Slow requests are written with their traces
+//! after they are answered, as internal work of the node.
+//!
+//! Invariant: at most [`MAX_PENDING`] records of a shard wait to be written. Further slow requests
+//! are not logged.
 
 use crate::trace_store::{KEYSPACE, address, entries, row, write};
 use coordinator::Coordinator;
@@ -13,20 +17,20 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// Records that may wait to be written on a shard.
+/// The most records that may wait to be written on a shard.
 const MAX_PENDING: usize = 1000;
 const MILLIS_PER_MINUTE: i64 = 60_000;
 
-/// Which requests are logged. Set while the node runs, gone after a restart, as in ScyllaDB.
+/// Which requests are logged. Set while the node runs and lost at a restart, as in ScyllaDB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlowLogSettings {
-    /// Whether any are.
+    /// Whether any request is logged.
     pub enabled: bool,
-    /// Those that take at least so many microseconds.
+    /// The minimum duration of a logged request, in microseconds.
     pub threshold_micros: u32,
-    /// How long they stay in the log, in seconds.
+    /// The TTL of a record, in seconds.
     pub ttl_seconds: i32,
-    /// Their steps are not recorded.
+    /// Fast mode: steps are not recorded.
     pub fast: bool,
 }
 
@@ -36,11 +40,11 @@ impl Default for SlowLogSettings {
     }
 }
 
-/// The log of a shard.
+/// The slow query log of a shard.
 #[derive(Default)]
 pub(crate) struct SlowLog {
     settings: Cell<SlowLogSettings>,
-    /// Shared with the records that wait.
+    /// Shared with all records that wait to be written; its reference count counts them.
     pending: Rc<()>,
 }
 
@@ -54,7 +58,8 @@ impl SlowLog {
         self.settings.set(settings);
     }
 
-    /// The right to log a request that took so long, if it is to be logged and there is room. Kept until it is written.
+    /// Admits a request of this duration to the log if it is slow and fewer than [`MAX_PENDING`]
+    /// records wait. The caller holds the token until the record is written.
     pub fn admit(&self, took_micros: u32) -> Option<Rc<()>> {
         let settings = self.settings.get();
         let slow = settings.enabled && took_micros >= settings.threshold_micros;
@@ -64,27 +69,27 @@ impl SlowLog {
 
 /// A slow request.
 pub(crate) struct SlowRequest {
-    /// Its trace; the id holds the time at which it began.
+    /// The id of its trace, which contains the time at which the request began.
     pub session: Uuid,
-    /// When it began, in milliseconds since the epoch.
+    /// When the request began, in milliseconds since the epoch.
     pub started_at: i64,
-    /// Microseconds.
+    /// In microseconds.
     pub duration: u32,
-    /// The statement; those of a batch one after the other.
+    /// The statement. The statements of a batch are joined.
     pub command: String,
-    /// As in its session.
+    /// As in the session of its trace.
     pub parameters: Vec<(String, String)>,
-    /// Its client.
+    /// The address of its client.
     pub client: Option<IpAddr>,
-    /// This node.
+    /// The address of this node.
     pub node: IpAddr,
-    /// The tables it is about, with their keyspaces.
+    /// The tables that it accessed, as `keyspace.table`.
     pub tables: Vec<String>,
-    /// Whose it is.
+    /// The role of its client.
     pub username: Option<String>,
 }
 
-/// Writes a record that lives for `ttl` seconds.
+/// Writes a record with a TTL of `ttl` seconds.
 pub(crate) async fn save(coordinator: &Coordinator, request: SlowRequest, ttl: i32) {
     let metadata = coordinator.metadata();
     let table = |name| metadata.table(KEYSPACE, name);
@@ -117,7 +122,7 @@ pub(crate) async fn save(coordinator: &Coordinator, request: SlowRequest, ttl: i
     mutation.row(key, row(index, timestamp, &values, Vec::new(), Some(ttl)));
     let entry = mutation.finish(&index.schema);
 
-    // The index comes last: what it names is there.
+    // The index entry is written last, so that the record that it names exists.
     write(coordinator, record).await;
     write(coordinator, entry).await;
 }

@@ -1,8 +1,11 @@
-//! Virtual tables: tables whose rows are made when they are read.
+//! Virtual tables: tables whose rows are generated when they are read.
 //!
-//! A virtual table has a schema like any other, so its reads are planned like any other's. Its rows come all at once, as values
-//! in the order of [`TableSchema::all_columns`]; restrictions, order, limits and pages are applied to them by the reader of
-//! `select`. Pages after the first make the rows anew: a row that comes or goes in between may be seen twice or missed.
+//! A virtual table has a schema, so its reads are planned like any others. It generates all rows at
+//! once, as values in the order of [`TableSchema::all_columns`]. `select` then applies
+//! restrictions, order, limits and pages.
+//!
+//! Each page generates the rows again. A row that is added or removed between two pages may be
+//! returned twice or not at all.
 
 use crate::error::Error;
 use crate::restrictions::Partitions;
@@ -12,21 +15,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// One row: a value or null for each column of the schema, in the order of [`TableSchema::all_columns`].
+/// A row: for each column of [`TableSchema::all_columns`] in order, a value or null.
 pub type VirtualRow = Vec<Option<Bytes>>;
 
-/// The rows of a virtual table, when they are ready.
+/// The future that generates the rows of a virtual table.
 pub type Generated<'a> = Pin<Box<dyn Future<Output = Result<Vec<VirtualRow>, Error>> + 'a>>;
 
-/// A table whose rows are made when they are read.
+/// A table whose rows are generated when they are read.
 pub trait VirtualTable {
-    /// Its schema; it does not change while the node runs.
+    /// Its schema, which does not change while the node runs.
     fn schema(&self) -> &Rc<TableSchema>;
 
-    /// Its rows, each partition and clustering key at most once: those of the partitions that are wanted, and others if it is no more work.
+    /// Its rows, with each partition and clustering key at most once. It must return all rows of
+    /// the partitions in `wanted`. It may return others if leaving them out is more work.
     fn rows<'a>(&'a self, wanted: &'a Partitions) -> Generated<'a>;
 
-    /// Whether the rows of each partition come in their order, which their clustering keys alone do not give. Otherwise they come in any.
+    /// Whether the rows of each partition are generated in their final order, which the clustering
+    /// keys do not define. Otherwise they come in any order.
     fn is_in_order(&self) -> bool {
         false
     }

@@ -1,7 +1,8 @@
-//! What a shard counts about the statements of its clients.
+//! Counters of a shard for the statements of its clients.
 //!
-//! One counter is one addition to a cell of this shard; nothing is formatted, hashed or shared. A statement is counted when it is
-//! executed, whether it succeeds or not; its rows when they are answered. Reading never disturbs: [`Statistics::numbers`] copies.
+//! Counting adds to a cell of this shard; nothing is formatted, hashed or shared. A statement is
+//! counted when it is executed, whether it succeeds or not. Its rows are counted when they are
+//! returned. [`Statistics::numbers`] copies the counters.
 
 use crate::api::{Answer, AnswerKind, BatchKind, QueryParams};
 use crate::guardrails::{Guardrail, Violations};
@@ -30,16 +31,17 @@ pub struct Statistics {
     batches_unlogged: Cell<u64>,
     statements_in_batches: Cell<u64>,
     prepared: Cell<u64>,
-    /// Of guardrails; counted where they are checked.
+    /// Violations of guardrails, counted where they are checked.
     pub(crate) violations: Violations,
 }
 
-/// The counters at one moment; each counts since the start of the node.
+/// The values of all counters at one moment. They count since the start of the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StatementNumbers {
-    /// SELECT, INSERT, UPDATE, DELETE and BATCH requests by consistency level, in the order of [`Consistency::ALL`].
+    /// SELECT, INSERT, UPDATE, DELETE and BATCH requests by consistency level, in the order of
+    /// [`Consistency::ALL`].
     pub queries: [u64; Consistency::ALL.len()],
-    /// Those of them that write.
+    /// Those of `queries` that write.
     pub writes: [u64; Consistency::ALL.len()],
     /// SELECT.
     pub reads: u64,
@@ -49,7 +51,7 @@ pub struct StatementNumbers {
     pub updates: u64,
     /// DELETE, also within batches.
     pub deletes: u64,
-    /// Rows answered to SELECT.
+    /// Rows returned to SELECT.
     pub rows_read: u64,
     /// SELECT without a page size.
     pub unpaged_select_queries: u64,
@@ -59,11 +61,11 @@ pub struct StatementNumbers {
     pub select_bypass_caches: u64,
     /// SELECT with ALLOW FILTERING.
     pub select_allow_filtering: u64,
-    /// SELECT whose rows are tested one by one.
+    /// SELECT with ALLOW FILTERING that filters rows.
     pub filtered_read_requests: u64,
     /// SELECT of a token range or of the whole table.
     pub select_partition_range_scan: u64,
-    /// Those of them without BYPASS CACHE.
+    /// Those of `select_partition_range_scan` without BYPASS CACHE.
     pub select_partition_range_scan_no_bypass_cache: u64,
     /// Batches.
     pub batches: u64,
@@ -73,9 +75,9 @@ pub struct StatementNumbers {
     pub batches_pure_unlogged: u64,
     /// Statements of all batches.
     pub statements_in_batches: u64,
-    /// PREPARE that reached this shard's clients.
+    /// PREPARE requests on connections of this shard.
     pub statements_prepared: u64,
-    /// Statements that met a guardrail, in the order of [`Guardrail::ALL`].
+    /// Violations of guardrails, in the order of [`Guardrail::ALL`].
     pub violations: [u64; Guardrail::ALL.len()],
 }
 
@@ -85,7 +87,7 @@ fn add(counter: &Cell<u64>, n: u64) {
 }
 
 impl Statistics {
-    /// A SELECT begins.
+    /// Counts a SELECT that begins.
     #[inline]
     pub(crate) fn select(&self, select: &Select, params: &QueryParams) {
         self.level(params.consistency);
@@ -113,7 +115,7 @@ impl Statistics {
         }
     }
 
-    /// A SELECT was answered.
+    /// Counts the rows of an answered SELECT.
     #[inline]
     pub(crate) fn selected(&self, answer: &Answer) {
         if let AnswerKind::Rows(rows) = &answer.kind {
@@ -121,7 +123,7 @@ impl Statistics {
         }
     }
 
-    /// An INSERT, UPDATE or DELETE by itself begins.
+    /// Counts an INSERT, UPDATE or DELETE outside of a batch.
     #[inline]
     pub(crate) fn modification(&self, modify: &Modify, params: &QueryParams) {
         self.level(params.consistency);
@@ -129,7 +131,7 @@ impl Statistics {
         self.modify(modify.verb);
     }
 
-    /// A batch begins.
+    /// Counts a batch and its statements.
     pub(crate) fn batch(&self, kind: BatchKind, params: &QueryParams, verbs: impl ExactSizeIterator<Item = Verb>) {
         self.level(params.consistency);
         add(&self.writes[params.consistency as usize], 1);
@@ -143,7 +145,7 @@ impl Statistics {
         verbs.for_each(|verb| self.modify(verb));
     }
 
-    /// A client asked to prepare a statement.
+    /// Counts a PREPARE request.
     pub(crate) fn prepare(&self) {
         add(&self.prepared, 1);
     }
@@ -158,7 +160,7 @@ impl Statistics {
         add(&self.modifications[verb as usize], 1);
     }
 
-    /// The counters now.
+    /// The current values.
     pub fn numbers(&self) -> StatementNumbers {
         let modified = |verb: Verb| self.modifications[verb as usize].get();
         StatementNumbers {

@@ -1,7 +1,10 @@
-//! Traced requests written down: `system_traces.sessions` and `events`, where cqlsh and drivers look.
+//! Stores traces in `system_traces.sessions` and `events`, where cqlsh and drivers read them.
 //!
-//! Written after the request is answered, as the node's own work; failing to is logged and nobody's error. What a client had traced is written on
-//! every node, for it may look for it on any; requests that were merely slow are many where it matters, and stay here.
+//! A trace is written after its request is answered, as internal work of the node. If that fails,
+//! it is logged, and no client gets an error.
+//!
+//! A trace that a client requested is written on every node, because the client may read it from
+//! any. Traces of slow requests can be many, and are written on this node only.
 
 use cluster::metadata::Table;
 use coordinator::{Consistency, Coordinator, RequestOptions, WriteKind};
@@ -16,46 +19,48 @@ use smallvec::smallvec;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// The keyspace of traces.
+/// The keyspace of the trace tables.
 pub(crate) const KEYSPACE: &str = "system_traces";
 
-/// How long the writing of a trace may take.
+/// The timeout for writing a part of a trace.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after its answer a request may still record events: replicas answer after the level was reached.
+/// How long after its answer a request may still record events. Replicas may answer after the level
+/// is reached.
 const LATE_EVENTS: Duration = Duration::from_secs(10);
 
-/// How often late events are looked for.
+/// The time between two checks for late events.
 const LATE_EVENTS_PERIOD: Duration = Duration::from_millis(100);
 
-/// The entries of a map, serialised; of a set, with empty values.
+/// The serialized entries of a map; or of a set, with empty values.
 pub(crate) type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a session was about.
+/// The session of a trace.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// The client.
+    /// The address of the client.
     pub client: Option<IpAddr>,
-    /// This node.
+    /// The address of this node.
     pub coordinator: IpAddr,
     /// QUERY, EXECUTE, BATCH or PREPARE.
     pub command: &'static str,
-    /// In words, such as "Execute CQL3 query".
+    /// A description, such as "Execute CQL3 query".
     pub request: String,
-    /// The statement, level, page size.
+    /// The statement, consistency level and page size.
     pub parameters: Vec<(String, String)>,
-    /// Milliseconds since the epoch.
+    /// In milliseconds since the epoch.
     pub started_at: i64,
 }
 
-/// Writes a trace whose request was answered. It lives for `ttl` seconds, or, having been asked for by a client, as long as its tables
-/// say. Events that replicas report later are added, as long as a task of the request waits for them.
+/// Writes the trace of an answered request. `ttl` is in seconds. Without it, a client requested the
+/// trace, and the default TTL of its tables applies. Events that replicas report later are added
+/// while a task of the request still waits for them, for at most `LATE_EVENTS`.
 pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session, ttl: Option<i32>) {
     let (coordinator_address, started_at) = (session.coordinator, session.started_at);
     save_answered(coordinator, &trace, session, ttl).await;
     let end = rt::time::now() + LATE_EVENTS;
     loop {
-        // A task that still works on the request holds the trace.
+        // A task that still works on the request shares the trace.
         let is_over = Rc::strong_count(&trace) == 1 || rt::time::now() >= end;
         if let Some(mutation) = events_of(coordinator, &trace, coordinator_address, started_at, ttl) {
             store(coordinator, mutation, ttl).await;
@@ -67,8 +72,8 @@ pub async fn save(coordinator: &Coordinator, trace: Rc<Trace>, session: Session,
     }
 }
 
-/// The events that were recorded since the last call, as rows of `system_traces.events`; none if there are none. Their ids carry the
-/// times at which they happened, by which cqlsh and drivers show and order them.
+/// The events recorded since the last call, as rows of `system_traces.events`. `None` if there are
+/// none. The id of an event contains its time, by which cqlsh and drivers show and order events.
 fn events_of(
     coordinator: &Coordinator,
     trace: &Trace,
@@ -86,7 +91,7 @@ fn events_of(
     let timestamp = coordinator.timestamp();
     let mut last = 0;
     for event in steps {
-        // Events of the same microsecond stay in their order.
+        // Events of the same microsecond keep their order.
         last = (started_at as u64 * 10_000 + u64::from(event.elapsed_micros) * 10).max(last + 1);
         let id = rt::random::time_uuid_at(last);
         let values = [
@@ -101,7 +106,7 @@ fn events_of(
     Some(mutation.finish(&events.schema))
 }
 
-/// Writes a part of a trace: on this node, and what a client had traced on every other one.
+/// Writes a part of a trace on this node, and on all other nodes if a client requested the trace.
 async fn store(coordinator: &Coordinator, mutation: Mutation, ttl: Option<i32>) {
     write(coordinator, mutation.clone()).await;
     if ttl.is_none() {
@@ -132,7 +137,8 @@ async fn save_answered(coordinator: &Coordinator, trace: &Trace, session: Sessio
     mutation.row(Clustering::EMPTY, row(sessions, timestamp, &values, vec![("parameters", parameters)], ttl));
     let session_mutation = mutation.finish(&sessions.schema);
 
-    // The session comes last: clients wait for its duration before they read the events, perhaps on another node.
+    // The session is written last. Clients wait for its duration before they read the events,
+    // perhaps from another node.
     for mutation in events_mutation.into_iter().chain([session_mutation]) {
         store(coordinator, mutation, ttl).await;
     }
@@ -154,7 +160,7 @@ fn context(coordinator: &Coordinator) -> Context {
     }
 }
 
-/// Writes a mutation as the node's own work.
+/// Writes a mutation as internal work of the node.
 pub(crate) async fn write(coordinator: &Coordinator, mutation: Mutation) {
     let key: DecoratedKey = mutation.decorated_key();
     let options = RequestOptions { context: context(coordinator), consistency: Consistency::One };
@@ -163,7 +169,7 @@ pub(crate) async fn write(coordinator: &Coordinator, mutation: Mutation) {
     }
 }
 
-/// A row of values and of collections of texts, with this TTL or the table's default one.
+/// A row of values and of collections of texts, with this TTL or the table's default TTL.
 pub(crate) fn row(
     table: &Table,
     timestamp: i64,
@@ -196,7 +202,7 @@ fn lasting(cell: Cell<'_>, ttl: i32, expires: Seconds) -> Cell<'_> {
     if ttl > 0 { cell.with_ttl(ttl, expires) } else { cell }
 }
 
-/// An address as a value.
+/// An address as a value of type `inet`.
 pub(crate) fn address(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),

@@ -1,6 +1,8 @@
-//! What a prepared point read and a one-row write allocate, from the door of the language down to the memtable and back.
+//! The allocations of a prepared point read and of a one-row write, from the entry of the query
+//! processor down to the memtable and back.
 //!
-//! The bounds are ceilings for the whole way, a little above what is measured; a regression shows as a count, not as a time.
+//! The bounds are limits for the entire path, slightly above the measured values. A regression
+//! shows as a count, not as a time.
 
 #[path = "all/support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! What prepared statements are counted to take in memory is what they take, and no statement takes much more than its limits.
+//! The estimated memory of prepared statements matches their allocations, and no statement takes
+//! much more memory than its limits allow.
 
 #[path = "all/support/mod.rs"]
 mod support;
@@ -18,7 +19,7 @@ struct Counting;
 thread_local! {
     /// Bytes allocated and not yet freed by this thread.
     static LIVE: Cell<i64> = const { Cell::new(0) };
-    /// The most of them.
+    /// The maximum of `LIVE`.
     static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -30,14 +31,14 @@ fn count(grown: i64) {
     let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.unwrap_or_default())));
 }
 
-/// What an allocation of the process's allocator takes.
+/// The usable size of an allocation.
 #[allow(unsafe_code)]
 fn taken(ptr: *mut u8) -> i64 {
     // SAFETY: it comes from mimalloc, and was not freed.
     unsafe { libmimalloc_sys::mi_usable_size(ptr.cast()) as i64 }
 }
 
-// SAFETY: everything is passed on to mimalloc.
+// SAFETY: all calls are passed to mimalloc.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -67,10 +68,11 @@ static ALLOCATOR: Counting = Counting;
 
 /// How many statements of each kind are measured together.
 const EACH: usize = 100;
-/// Statements that are kept before: the map that they are in doubles at 1,792 and then not until there are 3,584.
+/// Statements cached before the measurement. The hash map grows at 1,792 entries, and next at
+/// 3,584.
 const BEFORE: usize = 1800;
 
-/// The columns in the protocol's form, as the server keeps them: as long as its own.
+/// Encodes the columns as the server does, so that the cached encoding has the same length.
 fn encode(metadata: &ResultMetadata) {
     let mut out = vec![0; 4];
     for (i, column) in metadata.columns.iter().enumerate() {
@@ -91,7 +93,7 @@ async fn prepare(session: &Session, text: &str) {
     if !std::rc::Rc::ptr_eq(&prepared.markers, &prepared.result) {
         encode(&prepared.result);
     }
-    // Reads are bound to their tables when they are executed first.
+    // Reads are bound to their tables at their first execution.
     if text.starts_with("SELECT") {
         let one = |ty: &CqlType| match ty {
             CqlType::Int => vec![0, 0, 0, 1],
@@ -143,7 +145,7 @@ fn statements_weigh_what_they_take() {
     });
 }
 
-/// The error of a statement, and the most bytes that were in use beyond those of before.
+/// The error of a statement, and the most bytes that it had allocated.
 async fn refused(session: &Session, text: &str, value: Option<Bytes>) -> (String, i64) {
     let values = BoundValues::Positional(value.into_iter().map(BoundValue::Value).collect());
     let params = QueryParams { values, ..QueryParams::default() };
@@ -154,7 +156,7 @@ async fn refused(session: &Session, text: &str, value: Option<Bytes>) -> (String
     (refused.expect_err("the statement is refused").to_string(), taken)
 }
 
-/// Without a bound for each call the deepest takes 515 MB.
+/// Without a limit for each call, the deepest nesting takes 515 MB.
 #[test]
 fn calls_of_to_json_in_each_other_are_bounded() {
     with_node("nested_json", |session| async move {
@@ -179,7 +181,7 @@ fn calls_of_to_json_in_each_other_are_bounded() {
     });
 }
 
-/// Without an early bound they take 250 to 720 MB.
+/// Without an early limit they take 250 to 720 MB.
 #[test]
 fn collections_that_make_mutations_too_large_are_refused_at_once() {
     with_node("large_collections", |session| async move {
@@ -213,12 +215,12 @@ fn collections_that_make_mutations_too_large_are_refused_at_once() {
             assert!(error.contains("is larger than the limit of 16777216"), "{error}");
             assert!(taken < 2 << 20, "{taken} bytes: {text}");
         }
-        // A text as JSON has no number of elements that it says to have.
+        // JSON text does not declare a number of elements.
         let json = format!("{{\"p\": 1, \"l\": [{}\"\"]}}", "\"\",".repeat(3_000_000));
         let (error, taken) = refused(&session, "INSERT INTO t JSON ?", Some(json.into())).await;
         assert!(error.contains("more than 524288 values"), "{error}");
         assert!(taken < 100 << 20, "{taken} bytes of JSON");
-        // Most of what is allowed: what is gathered for a cell is small.
+        // Close to the limit: the state that is collected for each cell is small.
         let list = value(440_000, &|_, out| out.extend([0; 4]));
         let (before, values) = (LIVE.get(), BoundValues::Positional(vec![BoundValue::Value(list)].into()));
         PEAK.set(before);
@@ -228,7 +230,7 @@ fn collections_that_make_mutations_too_large_are_refused_at_once() {
         written.expect("it is below the limit");
         let taken = PEAK.get() - before;
         assert!(taken < 100 << 20, "{taken} bytes for a list of 440,000");
-        // Rows of one statement count together.
+        // The rows of a statement count together.
         session.ok("CREATE TABLE r (p int, c int, v text, PRIMARY KEY (p, c))").await;
         let rows: Vec<String> = (0..100).map(|c| c.to_string()).collect();
         let text = format!("UPDATE r SET v = ? WHERE p = 1 AND c IN ({})", rows.join(", "));

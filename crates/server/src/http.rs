@@ -1,8 +1,11 @@
-//! HTTP for administration and metrics: small servers beside the shards, which they ask by their mailboxes.
+//! The HTTP servers for administration and metrics.
 //!
-//! They run on the process's first thread, never on a shard's: whatever they do costs requests nothing but the calls. What a client can
-//! hold is bounded: the number of connections of a port, the bytes of a request's head, the time for sending one, the time
-//! without progress in taking an answer ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
+//! They run on the process's first thread, never on a shard's, and call the shards through their
+//! mailboxes. So they take no time from requests except for these calls.
+//!
+//! What a client can hold is limited: the connections of a port, the bytes of a request's head, the
+//! time for sending it, and the time without progress in reading an answer ([`slow_reader`]).
+//! [`caller`] refuses requests that web pages of other sites make.
 
 pub mod caller;
 mod slow_reader;
@@ -32,13 +35,14 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// The most connections of a port. A new connection beyond that takes the place of the oldest one whose request is not being worked on.
+/// The most connections of a port. Beyond that, a new connection replaces the oldest one without a
+/// running request.
 const MOST_CONNECTIONS: usize = 128;
-/// How long a client may take to send the head of a request.
+/// The timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// The most bytes of a request's head.
 const MOST_HEAD_BYTES: usize = 16 << 10;
-/// How long open requests may take when the node stops; then their connections are cut.
+/// How long running requests may take when the node stops. Then their connections are closed.
 pub const STOP_REQUESTS: Duration = Duration::from_secs(5);
 
 /// An open port.
@@ -46,18 +50,18 @@ pub struct Port {
     listener: TcpListener,
 }
 
-/// Whether a request of a connection is being worked on.
+/// Whether a request of a connection is running.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// No request has come yet.
+    /// No request has arrived yet.
     Silent,
-    /// A request is being worked on.
+    /// A request is running.
     Working,
-    /// A request was answered; the client may still be taking the answer.
+    /// A request was answered. The client may still be reading the answer.
     Answered,
 }
 
-/// A connection, as its port sees it.
+/// A connection in the list of its port.
 struct Open {
     stage: Rc<Cell<Stage>>,
     task: Task<()>,
@@ -73,7 +77,7 @@ struct Connections {
 }
 
 impl Port {
-    /// Opens the port. The error names the address.
+    /// Opens the port. An error names the address.
     pub async fn open(address: SocketAddr) -> io::Result<Port> {
         let listener = rt::net::listen(address, rt::net::ListenOptions::default())
             .await
@@ -81,12 +85,13 @@ impl Port {
         Ok(Port { listener })
     }
 
-    /// Where it listens.
+    /// The address of the port.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready, then closes the port, and gives open requests [`STOP_REQUESTS`] to be answered.
+    /// Serves until `stop` is ready. Then closes the port, and gives running requests
+    /// [`STOP_REQUESTS`] to finish.
     pub async fn serve(self, router: Router, callers: Callers, stop: impl Future<Output = ()>) {
         let connections = Rc::new(Connections::default());
         let callers = Rc::new(callers);
@@ -111,7 +116,7 @@ impl Port {
 }
 
 impl Connections {
-    /// Serves a connection in a task of its own.
+    /// Serves a connection in its own task.
     fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, router: Router, callers: Rc<Callers>) {
         let Some(inside) = self.gate.enter() else { return };
         if !self.make_room() {
@@ -125,13 +130,13 @@ impl Connections {
         let task = rt::task::spawn(async move {
             let _leave = leave;
             if let Err(error) = work.await {
-                tracing::debug!(%peer, %error, "an HTTP connection has failed");
+                tracing::debug!(%peer, %error, "an HTTP connection failed");
             }
         });
         self.open.borrow_mut().insert(id, Open { stage, task });
     }
 
-    /// Whether one more connection may be served; cuts an older one for it if need be.
+    /// Whether one more connection may be served. If necessary, closes an older one.
     fn make_room(&self) -> bool {
         let mut open = self.open.borrow_mut();
         if open.len() < MOST_CONNECTIONS {
@@ -146,7 +151,7 @@ impl Connections {
         cut.is_some()
     }
 
-    /// Ends all connections: at once where no request has come, after the answer elsewhere.
+    /// Ends all connections: those without a request at once, others after the answer.
     async fn stop(&self) {
         self.stop.cancel();
         self.abort(|stage| stage == Stage::Silent);
@@ -181,7 +186,7 @@ impl Drop for Leave {
     }
 }
 
-/// Speaks HTTP on one connection until it ends.
+/// Serves HTTP on one connection until it ends.
 async fn speak(
     stream: TcpStream,
     router: Router,
@@ -221,7 +226,7 @@ async fn speak(
     connection.await
 }
 
-/// The answer to a request that another site's page has made.
+/// The answer to a request of another site's page.
 fn forbidden(why: String) -> Response {
     let code = StatusCode::FORBIDDEN;
     (code, axum::Json(serde_json::json!({ "message": why, "code": code.as_u16() }))).into_response()

@@ -1,6 +1,6 @@
 //! The life of a node: what is started in which order, and stopped in the reverse one.
 //!
-//! [`run`] is called on the process's first thread. It starts the shards, has shard 0 bring up the floors and the ports, serves
+//! [`run`] is called on the process's first thread. It starts the shards, lets shard 0 start the layers and the ports, serves
 //! administration and metrics itself, and waits for a signal. A node that cannot start says why and leaves nothing behind.
 
 use crate::admin::{self, AdminState, LogControl};
@@ -61,7 +61,7 @@ pub struct Plan {
     pub serves_clients: bool,
     /// The files with which some of them are encrypted.
     pub tls: Option<TlsFiles>,
-    /// The floors.
+    /// The layers.
     pub stack: StackConfig,
     /// The limits of connections.
     pub limits: Limits,
@@ -331,7 +331,7 @@ fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, 
     Ok(Some((files, known)))
 }
 
-/// On shard 0: floors, then servers on every shard, then the ports.
+/// On shard 0: starts the layers, then servers on every shard, then the ports.
 async fn bring_up(
     plan: Plan,
     encryption: Option<Arc<ServerConfig>>,

@@ -1,5 +1,6 @@
-//! The floors of a node stacked upon each other, on every shard, without the ports: data directory, journal, engine, replay,
-//! replica, coordinator, language. `node` puts the ports on top; the simulation and the benchmarks use it as it is.
+//! The layers of a node on every shard, without the ports: data directory, journal, engine, replay,
+//! replica, coordinator, query processor. `node` adds the ports. The simulation and the benchmarks use
+//! this module directly.
 
 use crate::config::Config;
 use crate::inventory::{self, InventoryRecord};
@@ -35,7 +36,7 @@ use std::sync::atomic::AtomicI64;
 /// Disk space with which a start certainly succeeds, in bytes.
 const START_NEEDS: u64 = 1 << 20;
 
-/// A node's floors, running. Kept by shard 0.
+/// A node's running layers. Kept by shard 0.
 pub struct Stack {
     /// What the node is.
     pub info: NodeInfo,
@@ -119,7 +120,7 @@ fn large_collections(config: &Config) -> Thresholds {
     }
 }
 
-/// The language's limits with this configuration.
+/// The limits of the query processor with this configuration.
 pub fn language(config: &Config) -> cql::Config {
     cql::Config {
         read_timeout: config.read_request_timeout_in_ms.0,

@@ -52,7 +52,7 @@ pub struct StackConfig {
     /// The most files of sstables that one shard keeps open; 0 for its share of what the process
     /// may open.
     pub open_files: usize,
-    /// The language's limits.
+    /// The limits of the query processor.
     pub language: cql::Config,
 }
 

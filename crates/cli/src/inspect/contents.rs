@@ -1,4 +1,5 @@
-//! `messina inspect index` and `summary`: where partitions are, entry by entry. With `--json` a list, written as it is read.
+//! `messina inspect index` and `summary`: the positions of partitions, by entry. With `--json`,
+//! prints a list while it reads.
 
 use super::metadata::{key, parsed};
 use super::open;

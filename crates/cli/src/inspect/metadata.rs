@@ -1,4 +1,4 @@
-//! `messina inspect metadata`: what an sstable says about itself.
+//! `messina inspect metadata`: an sstable's statistics and schema.
 
 use super::{open, render};
 use crate::Failure;
@@ -11,7 +11,7 @@ use sstable::{Sstable, Stats};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Prints the facts of each file.
+/// Prints the properties of each file.
 pub async fn print(files: &[PathBuf], json: bool, out: &mut impl Write) -> Result<(), Failure> {
     for (i, file) in files.iter().enumerate() {
         let table = open(file).await?;
@@ -29,7 +29,7 @@ pub async fn print(files: &[PathBuf], json: bool, out: &mut impl Write) -> Resul
     Ok(())
 }
 
-/// The facts, what matters most first.
+/// The properties, the most important ones first.
 async fn facts(table: &Sstable, file: &str) -> Result<Vec<(&'static str, Value)>, Failure> {
     let (schema, stats) = (table.header_schema("", ""), table.stats());
     let components = table.component_lengths().await?;
@@ -69,7 +69,7 @@ async fn facts(table: &Sstable, file: &str) -> Result<Vec<(&'static str, Value)>
 }
 
 fn times(stats: &Stats, add: &mut impl FnMut(&'static str, Value)) {
-    // What has none, or stands for none.
+    // The value that represents a missing one becomes null.
     let unless = |value: i32, none: i32| if value == none { Value::Null } else { json!(value) };
     add("min_timestamp", json!(stats.min_timestamp));
     add("max_timestamp", json!(stats.max_timestamp));
@@ -111,13 +111,13 @@ pub fn key(schema: &TableSchema, key: &DecoratedKey) -> Value {
     json!({ "token": key.token.0, "key": key_texts(schema, &key.key) })
 }
 
-/// The clustering values of a bound; null if there is none.
+/// The clustering values of a bound. Null if there are none.
 fn clustering(schema: &TableSchema, prefix: &Clustering) -> Value {
     let texts = clustering_texts(schema, prefix, true);
     if texts.is_empty() { Value::Null } else { texts.iter().map(|text| parsed(text)).collect() }
 }
 
-/// JSON as a value again; as text if numbers in it are beyond what a value can hold.
+/// Parses JSON. If a number exceeds the range of JSON values, returns the text.
 pub fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| json!(text))
 }

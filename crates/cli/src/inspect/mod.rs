@@ -1,7 +1,7 @@
-//! `messina inspect`: looks into sstables without a node.
+//! `messina inspect`: shows sstables without a node.
 //!
-//! Only reads; a running node's files may be looked at too. What a sound file set cannot be comes out as an error, and damage that is
-//! found makes the exit status a failure.
+//! It only reads, so it can also be used on the files of a running node. Anything that is invalid
+//! in an sstable is an error. If damage is found, the exit status is a failure.
 
 mod contents;
 mod metadata;
@@ -16,9 +16,9 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Bytes of pages that are kept while a file is read from front to back.
+/// The size of the page cache for reading a file sequentially, in bytes.
 const CACHE: usize = 8 << 20;
-/// Bytes of content from which on progress is shown.
+/// The bytes of content from which progress is shown.
 const LARGE: u64 = 4 << 20;
 
 /// The command.
@@ -33,20 +33,24 @@ pub fn command() -> Command {
     };
     let json = || Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).help("Prints JSON");
     Command::new("inspect")
-        .about("Looks into sstables; needs no running node")
+        .about("Shows sstables, without a running node")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(json())
         .subcommand(Command::new("dump").about("Prints the rows, always as JSON, as sstabledump -t does").arg(files()))
         .subcommand(Command::new("verify").about("Checks every byte of sstables").arg(files()))
-        .subcommand(Command::new("metadata").about("Prints statistics and the schema as of writing").arg(files()))
         .subcommand(
-            Command::new("index").about("Prints where partitions, and blocks of large ones, begin").arg(files()),
+            Command::new("metadata").about("Prints statistics, and the schema at the time of writing").arg(files()),
+        )
+        .subcommand(
+            Command::new("index")
+                .about("Prints the positions of partitions, and of blocks of large partitions")
+                .arg(files()),
         )
         .subcommand(Command::new("summary").about("Prints the sample of the index that is held in memory").arg(files()))
 }
 
-/// Runs one of the commands.
+/// Runs one of these commands.
 pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
     let files: Vec<PathBuf> = arguments.get_many::<PathBuf>("files").into_iter().flatten().cloned().collect();
@@ -61,7 +65,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
             _ => contents::summary(&files, json, &mut out).await,
         }
     });
-    // What was found before an error is worth seeing too.
+    // Results before an error are printed too.
     let flushed = out.flush();
     outcome?;
     Ok(flushed?)
@@ -82,7 +86,7 @@ async fn open(file: &Path) -> Result<Rc<Sstable>, Failure> {
     Ok(Sstable::open_at(&place, &PageCache::new(CACHE)).await?)
 }
 
-/// A bar on the terminal, if there is one that shows nothing else, for a table that takes a while.
+/// A progress bar for a large sstable. Hidden if the terminal shows output at the same time.
 fn progress_bar(table: &Sstable, shows_output: bool) -> Result<ProgressBar, Failure> {
     let bar = ProgressBar::new(table.content_bytes());
     if table.content_bytes() < LARGE || (shows_output && std::io::stdout().is_terminal()) {
@@ -93,7 +97,7 @@ fn progress_bar(table: &Sstable, shows_output: bool) -> Result<ProgressBar, Fail
 }
 
 async fn dump(files: &[PathBuf], out: &mut impl Write) -> Result<(), Failure> {
-    // What expires does so at the clock that 32 bits can show.
+    // Expiry is decided by the clock, as far as 32 bits can represent it.
     let now = i32::try_from(rt::time::wall_seconds()).unwrap_or(i32::MAX);
     for file in files {
         let table = open(file).await?;

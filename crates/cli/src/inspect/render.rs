@@ -1,9 +1,9 @@
-//! Facts for people: a JSON value as indented lines, `name: value`.
+//! Prints a JSON value as indented lines `name: value`.
 
 use serde_json::Value;
 use std::io::{self, Write};
 
-/// Prints an object's fields, one per line; what is inside something is indented.
+/// Prints the fields of an object, one per line. Nested fields are indented.
 pub fn lines(value: &Value, indent: usize, out: &mut impl Write) -> io::Result<()> {
     match value {
         Value::Object(fields) => fields.iter().try_for_each(|(name, value)| line(name, value, indent, out)),

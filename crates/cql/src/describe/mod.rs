@@ -1,7 +1,8 @@
-//! DESCRIBE: the schema as statements that make it again, and lists of what there is.
+//! DESCRIBE: the schema as statements that create it again, and lists of schema objects.
 //!
-//! Results have the columns that Cassandra 4's cqlsh expects. What is printed re-executes to the same schema; names are quoted where
-//! they need it, in the name columns too. System keyspaces are described like any other.
+//! Results have the columns that cqlsh of Cassandra 4 expects. The statements create the same
+//! schema when they are executed. Names are quoted where necessary, also in name columns. System
+//! keyspaces are described like others.
 
 mod options;
 mod snapshot;
@@ -24,10 +25,10 @@ use model::CqlType;
 use model::types::Value;
 use std::rc::Rc;
 
-/// The snitch that clients are told.
+/// The snitch that is reported to clients.
 const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 
-/// Answers a DESCRIBE, all at once.
+/// Answers a DESCRIBE in a single page.
 pub fn describe(client: &ClientState, statement: &Describe) -> Result<Answer, Error> {
     let service = rt::shard::service::<cluster::MetadataService>();
     let catalog = Catalog { user: service.current(), system: crate::system::keyspaces() };
@@ -36,7 +37,7 @@ pub fn describe(client: &ClientState, statement: &Describe) -> Result<Answer, Er
     Ok(Answer::new(AnswerKind::Rows(encode(result_metadata(statement, current.as_deref()), &rows))))
 }
 
-/// The columns that a DESCRIBE has in a session with this keyspace.
+/// The result columns of a DESCRIBE in a session with this keyspace.
 pub fn result_metadata(statement: &Describe, current: Option<&str>) -> Rc<ResultMetadata> {
     let text = |name: &str| (name.to_owned(), CqlType::Text);
     let columns = match statement.target {
@@ -63,12 +64,12 @@ fn ownership_type() -> CqlType {
     CqlType::map(CqlType::Text, CqlType::list(CqlType::Text)).freeze()
 }
 
-/// Who owns what is told where a keyspace is in use that is replicated.
+/// Whether the ownership of ranges is shown: only in a session with a replicated keyspace.
 fn shows_ownership(current: Option<&str>) -> bool {
     current.is_some_and(|keyspace| !names::is_system(keyspace))
 }
 
-/// What can be described: the users' keyspaces and the system's.
+/// Everything that can be described: the keyspaces of users and of the system.
 struct Catalog {
     user: Rc<Metadata>,
     system: Rc<Metadata>,
@@ -80,7 +81,7 @@ impl Catalog {
         found.ok_or_else(|| Error::invalid(format!("'{name}' not found in keyspaces")))
     }
 
-    /// All keyspaces by name.
+    /// All keyspaces, ordered by name.
     fn keyspaces(&self) -> Vec<&Rc<Keyspace>> {
         let mut all: Vec<_> = self.user.keyspaces.values().chain(self.system.keyspaces.values()).collect();
         all.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
@@ -90,7 +91,7 @@ impl Catalog {
 
 type Row = Vec<Value>;
 
-/// A row about something: its keyspace, kind and name, and the statement that makes it.
+/// The row of a schema object: its keyspace, kind and name, and the statement that creates it.
 fn row(keyspace: &str, kind: &str, name: &str, statement: Option<String>) -> Row {
     let quoted = |name: &str| Value::Text(quote_identifier(name).into_owned());
     let mut row = vec![quoted(keyspace), Value::Text(kind.to_owned()), quoted(name)];
@@ -160,7 +161,7 @@ fn rows(catalog: &Catalog, node: &NodeInfo, current: Option<&str>, statement: &D
     }
 }
 
-/// A keyspace of the name, or else a table or type.
+/// Describes a keyspace of this name, else a table or type.
 fn anything(
     catalog: &Catalog,
     current: Option<&str>,
@@ -185,7 +186,7 @@ fn no_keyspace() -> Error {
     Error::invalid("No keyspace specified and no current keyspace")
 }
 
-/// What a list has of the keyspace in use, or of all of them.
+/// The list for the current keyspace, or for all keyspaces.
 fn in_scope(
     catalog: &Catalog,
     current: Option<&str>,
@@ -201,7 +202,7 @@ fn cluster_row(metadata: &Metadata, node: &NodeInfo, current: Option<&str>) -> R
     let text = |text: &str| Value::Text(text.to_owned());
     let mut row = vec![text(&node.cluster_name), text(crate::system::PARTITIONER), text(SNITCH)];
     if shows_ownership(current) {
-        // The ring that clients are shown: the whole members of the cluster.
+        // The ring that clients see: the full members of the cluster.
         let mut ring = Vec::new();
         for seen in view(metadata, node, &Liveness::default(), None) {
             let owner = Value::List(vec![Value::Text(seen.node.broadcast_address.to_string())]);
@@ -218,7 +219,7 @@ fn keyspace_row(keyspace: &Keyspace) -> Row {
     row(name, "keyspace", name, Some(statement::create_keyspace(&keyspace.definition)))
 }
 
-/// The keyspace, its types (each after those it uses), its tables.
+/// A keyspace, its types (each after those that it uses), and its tables.
 fn whole_keyspace(keyspace: &Rc<Keyspace>, internals: bool) -> Vec<Row> {
     let mut rows = vec![keyspace_row(keyspace)];
     for user_type in types_in_order(keyspace) {
@@ -240,7 +241,7 @@ fn type_rows(keyspace: &Keyspace, name: &str) -> Option<Vec<Row>> {
     Some(vec![row(&keyspace.definition.name, "type", name, Some(statement::create_type(user_type)))])
 }
 
-/// The rows in the protocol's form.
+/// Encodes the rows for the protocol.
 fn encode(metadata: Rc<ResultMetadata>, rows: &[Row]) -> Rows {
     let mut body = Vec::new();
     for row in rows {

@@ -4,7 +4,8 @@ use crate::schema::first_types;
 use cluster::tablets::strategy::racks_of;
 use model::options::{OptionMap, TableOptions};
 
-/// `name = value` of each option. Those of ScyllaDB's extensions and of Cassandra only are left out while they say nothing.
+/// `name = value` for each option. Options of ScyllaDB's extensions and of Cassandra alone are left
+/// out while they have no effect.
 pub fn properties(options: &TableOptions) -> Vec<String> {
     let mut out = vec![
         format!("bloom_filter_fp_chance = {}", options.bloom_filter_fp_chance),
@@ -38,14 +39,14 @@ pub fn properties(options: &TableOptions) -> Vec<String> {
     out
 }
 
-/// A map of strings, its class first.
+/// A map of strings, with the class first.
 pub fn map(map: &OptionMap) -> String {
     let (class, rest): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "class");
     let entries = class.into_iter().chain(rest).map(|(key, value)| format!("{}: {}", string(key), string(value)));
     format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
 }
 
-/// The replication of a keyspace: as a map of strings, with lists of racks as lists.
+/// The replication options of a keyspace: a map of strings, with lists of racks as lists.
 pub fn replication(map: &OptionMap) -> String {
     let (class, rest): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "class");
     let entries = class.into_iter().chain(rest).map(|(key, value)| match racks_of(value) {

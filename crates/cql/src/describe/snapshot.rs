@@ -1,14 +1,16 @@
-//! The `schema.cql` of a table's snapshot: what makes a table again into which the snapshot's sstables can be loaded.
+//! The `schema.cql` of a table's snapshot: statements that create a table into which the snapshot's
+//! sstables can be loaded.
 //!
-//! It has the user types, the table without its id (an id is never used again), and the columns dropped from it: sstables written before
-//! may still hold them.
+//! It contains the user types, the table without its id (an id is never used again), and the
+//! dropped columns, because older sstables may still contain them.
 
 use super::statement;
 use cluster::MetadataService;
 use model::types::UserType;
 use model::{CqlType, TableSchema};
 
-/// The statements for a table of this node; on any shard, also while the table is being dropped.
+/// The statements for a table of this node. Works on any shard, also while the table is being
+/// dropped.
 pub fn snapshot_schema(schema: &TableSchema) -> String {
     let service = rt::shard::try_service::<MetadataService>();
     let Some(table) = service.and_then(|service| service.table_even_if_dropping(schema.id)) else {
@@ -16,7 +18,7 @@ pub fn snapshot_schema(schema: &TableSchema) -> String {
     };
     let mut types = Vec::new();
     schema.all_columns().for_each(|column| collect(&column.ty, &mut types));
-    // They may be there still, for other tables.
+    // Other tables may still use them.
     let create_type = |ty| statement::create_type(ty).replacen("CREATE TYPE", "CREATE TYPE IF NOT EXISTS", 1);
     let mut statements: Vec<String> = types.into_iter().map(create_type).collect();
     let id = format!("ID = {}\n    AND ", schema.id);
@@ -24,7 +26,7 @@ pub fn snapshot_schema(schema: &TableSchema) -> String {
     statements.join("\n\n") + "\n"
 }
 
-/// The user types of a type, each after those it uses.
+/// The user types of a type, each after those that it uses.
 fn collect<'t>(ty: &'t CqlType, types: &mut Vec<&'t UserType>) {
     match ty {
         CqlType::List { elem, .. } | CqlType::Set { elem, .. } | CqlType::Vector { elem, .. } => collect(elem, types),

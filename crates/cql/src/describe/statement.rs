@@ -1,4 +1,4 @@
-//! Statements that make what there is.
+//! Statements that create schema objects.
 
 use super::options;
 use crate::syntax::quote_identifier;
@@ -16,7 +16,8 @@ pub fn create_keyspace(definition: &KeyspaceDefinition) -> String {
         definition.durable_writes
     );
     if !definition.tablets.is_empty() {
-        // Checked when they were set: a number and a truth value, which ScyllaDB prints bare.
+        // The values were checked when they were set: a number and a boolean. ScyllaDB prints them
+        // without quotes.
         let tablets: Vec<String> =
             definition.tablets.iter().map(|(name, value)| format!("'{name}': {value}")).collect();
         let _ = write!(out, " AND tablets = {{{}}}", tablets.join(", "));
@@ -33,7 +34,8 @@ pub fn create_type(user_type: &UserType) -> String {
     format!("CREATE TYPE {keyspace}.{name} (\n{}\n);", fields.join(",\n"))
 }
 
-/// `CREATE TABLE ...;`. With internals also the table's id, and the columns dropped from it, as statements that drop them again.
+/// `CREATE TABLE ...;`. With internals, it includes the table's id and the dropped columns,
+/// followed by statements that drop them again.
 pub fn create_table(table: &Table, internals: bool) -> String {
     let definition = &table.definition;
     let of_kind = |kind: ColumnKind| definition.columns.iter().filter(move |column| column.kind == kind);
@@ -95,7 +97,7 @@ fn key(partition: &[&ColumnDefinition], clustering: &[&ColumnDefinition]) -> Str
     parts.join(", ")
 }
 
-/// The dropped columns, of several drops of one name the last.
+/// The dropped columns. If a name was dropped several times, only the last one.
 fn dropped(definition: &TableDefinition) -> Vec<&DroppedDefinition> {
     let all = &definition.dropped;
     let is_last = |at: usize| !all[at + 1..].iter().any(|later| later.name == all[at].name);

@@ -1,4 +1,4 @@
-//! What is described makes itself again; what is asked for is found, or refused with the right words.
+//! Descriptions create the same schema again. Objects are found, or refused with the right error.
 
 use super::{Catalog, encode, result_metadata, rows};
 use crate::error::Error;

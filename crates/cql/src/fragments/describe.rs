@@ -1,6 +1,7 @@
-//! A fragment as a row: its place in key columns, what is known of it in `metadata`, its values in `value`, both as JSON.
+//! Converts a fragment to a row: its position in key columns, and its `metadata` and `value` as
+//! JSON.
 //!
-//! The members of the JSON are those of ScyllaDB's dumps of sstables, so that what reads those reads these.
+//! The JSON members are those of ScyllaDB's sstable dumps, so that tools can read both.
 
 use crate::source::VirtualRow;
 use bytes::Bytes;
@@ -15,10 +16,10 @@ use model::types::{Value, temporal};
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
 
-/// What a virtual table's rows come from.
+/// The source of a virtual table's rows.
 const VIRTUAL_SOURCE: &str = "virtual-table";
 
-/// Where in a partition a fragment stands.
+/// The region of a partition in which a fragment is.
 #[derive(Clone, Copy)]
 enum Region {
     Start = 0,
@@ -27,10 +28,10 @@ enum Region {
     End = 3,
 }
 
-/// The place among rows: a key or a prefix of one, and its side.
+/// The position among rows: a key or a prefix, and the side of it.
 type Position<'a> = Option<(&'a Clustering, i8)>;
 
-/// The row that shows a fragment: values in the order of the columns that `schema_of` gives.
+/// The row for a fragment, with values in the order of the columns of `schema_of`.
 pub(super) fn row(table: &TableSchema, key: &DecoratedKey, source: &str, fragment: &Fragment) -> VirtualRow {
     let count = table.partition_key.len();
     let key: Vec<Option<Bytes>> = match split_partition_key(&key.key, count) {
@@ -84,7 +85,7 @@ fn assemble(
     row
 }
 
-/// `{}` for none.
+/// A tombstone as JSON; `{}` if there is none.
 fn deletion(tombstone: Tombstone) -> Json {
     if tombstone.is_live() {
         return json!({});
@@ -92,7 +93,7 @@ fn deletion(tombstone: Tombstone) -> Json {
     json!({ "timestamp": tombstone.timestamp, "deletion_time": moment(tombstone.deletion_time) })
 }
 
-/// `2023-06-30 11:00:48z`.
+/// Formats a time like `2023-06-30 11:00:48z`.
 fn moment(seconds: Seconds) -> String {
     let text = temporal::format_timestamp(i64::from(seconds) * 1000, ' ');
     let whole = text.split('.').next().unwrap_or_default();
@@ -120,7 +121,7 @@ fn clustering_row(table: &TableSchema, row: &Row) -> (Json, Json) {
     (Json::Object(metadata), values)
 }
 
-/// The cells by column: what is known of them, and their values.
+/// The cells by column: their metadata and their values.
 fn columns(table: &TableSchema, row: &Row) -> (Json, Json) {
     let (mut metadata, mut values) = (Map::new(), Map::new());
     for cell in row.cells() {
@@ -179,18 +180,19 @@ fn plain_cell(kind: &str, cell: &Cell<'_>) -> Json {
     json
 }
 
-/// The types of the paths and of the values of a column of several cells; no values in a set.
+/// The types of paths and of values in a multi-cell column. A set has no values.
 fn element_types(ty: &CqlType) -> (CqlType, Option<CqlType>) {
     match ty {
         CqlType::List { elem, .. } => (CqlType::Timeuuid, Some(CqlType::clone(elem))),
         CqlType::Set { elem, .. } => (CqlType::clone(elem), None),
         CqlType::Map { key, value, .. } => (CqlType::clone(key), Some(CqlType::clone(value))),
-        // The place of a field; what type a field has its value does not tell.
+        // The path is the index of a field. The field's type is not looked up, so its value is
+        // shown as a blob.
         _ => (CqlType::Smallint, Some(CqlType::Blob)),
     }
 }
 
-/// A value as text: strings bare, everything else as JSON has it.
+/// A value as text: strings without quotes, all others as JSON.
 fn shown(ty: &CqlType, bytes: &[u8]) -> String {
     let Ok(value) = Value::decode(ty, bytes) else { return format!("0x{}", hex(bytes)) };
     let text = value.to_json_string(ty);
@@ -201,7 +203,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The rows of a virtual table as fragments: it has no times to tell.
+/// Converts the rows of a virtual table to fragments. They have no timestamps.
 pub(super) fn virtual_rows(table: &TableSchema, rows: Vec<VirtualRow>) -> Vec<VirtualRow> {
     let (keys, clusterings) = (table.partition_key.len(), table.clustering.len());
     let mut partitions: BTreeMap<Vec<u8>, Vec<VirtualRow>> = BTreeMap::new();

@@ -1,9 +1,13 @@
-//! `SELECT ... FROM MUTATION_FRAGMENTS(table)`: what memtables, the cache of rows and sstables of this node hold, source by source.
+//! `SELECT ... FROM MUTATION_FRAGMENTS(table)`: the contents of memtables, row cache and sstables
+//! of this node, by source. For debugging.
 //!
-//! A virtual table over a table: its partition key is the table's, its clustering key is the source, the kind of place in a partition,
-//! the table's clustering columns and the side of them, and each of its rows shows one fragment ([`describe`]). Each shard makes the rows of
-//! its own partitions, through [`LocalSources`], which whoever starts the node installs. Only this node's data is shown. All rows of an
-//! answer are made before its first page, and there may be [`MOST_BYTES`] of them on a shard: it is for people who look for a mistake.
+//! It is a virtual table over a table. The partition key is the table's. The clustering key
+//! consists of the source, the region of the partition, the table's clustering columns, and the
+//! side of the position. Each row shows one fragment ([`describe`]).
+//!
+//! Each shard generates the rows of its own partitions through [`LocalSources`], which is installed
+//! at the node's start. Only data of this node is shown. All rows of an answer are generated before
+//! its first page, and each shard is limited to [`MOST_BYTES`].
 
 mod describe;
 
@@ -23,29 +27,30 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// What the rows of one answer may take on a shard, in bytes.
+/// The limit on the rows of one answer on a shard, in bytes.
 const MOST_BYTES: usize = 64 << 20;
-/// Keys of a range that are looked up at a time.
+/// How many keys of a range are read at a time.
 const KEYS_AT_ONCE: usize = 1000;
 
-/// Where a fragment comes from, by its name in `mutation_source`.
+/// Receives a fragment and the name of its source, as shown in `mutation_source`.
 pub type Take<'t> = &'t mut dyn FnMut(&str, &Fragment) -> ControlFlow<()>;
 
-/// What is being read here; an error as text for the client.
+/// A read on this shard. Its error is a text for the client.
 pub type Local<'s, T> = Pin<Box<dyn Future<Output = Result<T, String>> + 's>>;
 
-/// What one shard holds.
+/// The data of one shard.
 pub trait LocalSources {
-    /// The keys of a range in the order of the ring, `most` at most.
+    /// The keys of a range in ring order, at most `most`.
     fn keys(&self, table: TableId, range: PartitionRange, most: usize) -> Local<'_, Vec<DecoratedKey>>;
-    /// Hands on each fragment of a partition with its source until it is told to stop. The fragments of a source come together and in order.
+    /// Passes each fragment of a partition with its source to `take`, until `take` breaks. The
+    /// fragments of a source are passed together and in order.
     fn read<'s>(&'s self, table: TableId, key: &'s DecoratedKey, take: Take<'s>) -> Local<'s, ()>;
 }
 
-/// A service on each shard.
+/// A service of each shard.
 pub struct LocalSourcesService(pub Box<dyn LocalSources>);
 
-/// See the module.
+/// The virtual table with the fragments of a table.
 pub struct FragmentsTable {
     base: Base,
     schema: Rc<TableSchema>,
@@ -57,7 +62,7 @@ enum Base {
 }
 
 impl FragmentsTable {
-    /// The fragments of a table; of a virtual one, the rows that it makes.
+    /// The fragments of a table. For a virtual table, they are generated from its rows.
     pub fn new(table: &TableSchema, virtual_table: Option<Rc<dyn VirtualTable>>) -> FragmentsTable {
         let base = virtual_table.map_or(Base::Stored(table.id), Base::Virtual);
         FragmentsTable { base, schema: Rc::new(schema_of(table)) }
@@ -84,7 +89,7 @@ impl VirtualTable for FragmentsTable {
     }
 }
 
-/// The columns, under the table's own name and keyspace, so that who may read the table may read this.
+/// The schema, under the table's own keyspace and name, so that the same permissions apply.
 fn schema_of(table: &TableSchema) -> TableSchema {
     let clustering = |name: &str, ty| Column {
         id: ColumnId(0),
@@ -165,7 +170,7 @@ struct Making {
 }
 
 impl Making {
-    /// Adds the rows of a partition, its sources by name.
+    /// Adds the rows of a partition, with its sources ordered by name.
     async fn partition(&mut self, sources: &dyn LocalSources, key: &DecoratedKey) -> Result<(), Error> {
         rt::task::maybe_yield().await;
         let mut found: Vec<(String, Vec<VirtualRow>)> = Vec::new();

@@ -1,7 +1,7 @@
-//! From a planned statement and its values to mutations.
+//! Builds mutations from a planned statement and its values.
 //!
-//! Statements whose operations each make one cell write their row in one pass; other rows are gathered cell by cell
-//! ([`super::cells`]).
+//! If each operation of a statement makes one cell, its row is written in one pass. The cells of
+//! other rows are collected first ([`super::cells`]).
 
 use super::cells::Cells;
 use super::operation::{Change, Operation};
@@ -18,14 +18,14 @@ use model::row::{Cell, Marker, Row, RowBuilder};
 use model::time::Tombstone;
 use smallvec::SmallVec;
 
-/// What a statement is evaluated with.
+/// The inputs for building a mutation.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The values.
+    /// The bound values.
     pub env: Env<'a>,
-    /// The time.
+    /// The timestamp and TTL.
     pub stamp: &'a Stamp,
-    /// What was read of the partition, if anything.
+    /// What was read of the partition, if the statement reads first.
     pub prior: Option<&'a Prior>,
 }
 
@@ -34,7 +34,8 @@ impl Stamp {
         Tombstone::new(self.timestamp, self.now)
     }
 
-    /// The deletion of what was there before, which spares what this very write puts in its place.
+    /// The deletion of the previous contents of a collection. Its timestamp is one lower than that
+    /// of the write, so that it does not delete the new contents.
     pub(super) fn tombstone_before(&self) -> Tombstone {
         Tombstone::new(self.timestamp.saturating_sub(1).max(i64::MIN + 1), self.now)
     }
@@ -57,7 +58,7 @@ impl Stamp {
         Cell::dead(column, self.timestamp, self.now)
     }
 
-    /// The error for a mutation that takes so many bytes, or more.
+    /// The error for a mutation of at least this many bytes.
     #[cold]
     pub(super) fn too_large(&self, bytes: usize) -> Error {
         Error::invalid(format!(
@@ -68,7 +69,7 @@ impl Stamp {
 }
 
 impl Modify {
-    /// The partitions written, which are never a range.
+    /// The partitions to write. They are never a range.
     pub fn keys(&self, env: Env<'_>) -> Result<SmallVec<[DecoratedKey; 1]>, Error> {
         match self.partition.evaluate(&self.schema, env, true)? {
             Partitions::Keys(keys) => Ok(keys),
@@ -76,12 +77,12 @@ impl Modify {
         }
     }
 
-    /// The rows written in each partition.
+    /// The rows to write in each partition.
     pub fn rows(&self, env: Env<'_>) -> Result<Rows, Error> {
         self.clustering.evaluate(&self.schema, env, true)
     }
 
-    /// The mutation of one partition; none if the statement does nothing to it.
+    /// The mutation of one partition. `None` if the statement changes nothing there.
     #[inline]
     pub fn mutation(
         &self,
@@ -95,7 +96,7 @@ impl Modify {
         Ok(if mutation.is_empty() { None } else { Some(mutation.finish(&self.schema)) })
     }
 
-    /// Adds what the statement does to one partition.
+    /// Adds the changes of the statement to the mutation of one partition.
     pub fn fill(
         &self,
         mutation: &mut MutationBuilder,
@@ -154,8 +155,9 @@ impl Modify {
         Ok(())
     }
 
-    /// Whether what the operation writes is dead already: an earlier column of that name was dropped later than this write. It must not
-    /// be read from the memtable either, since no sstable would have it.
+    /// Whether the operation's cells are dead already, because an earlier column of this name was
+    /// dropped later than the write's timestamp. Such cells are left out: the memtable must not
+    /// return them, because no sstable would keep them.
     fn is_dead(&self, operation: &Operation, stamp: &Stamp) -> bool {
         self.schema.dead_until(operation.column).is_some_and(|until| stamp.timestamp <= until)
     }

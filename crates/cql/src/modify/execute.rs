@@ -1,4 +1,4 @@
-//! The execution of one INSERT, UPDATE or DELETE.
+//! Executes an INSERT, UPDATE or DELETE outside of a batch.
 
 use super::build::Inputs;
 use super::json::JsonValues;
@@ -18,12 +18,14 @@ use replica::{LargeKinds, Mutations};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// Bytes that a statement may write of values that it has once before it has to wait for its turn.
+/// The bytes that a statement may write by repeating its values, before it must wait for
+/// [`Request::turn`].
 const LARGE_EXPANSION: usize = 1 << 20;
 
 impl Modify {
-    /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second
-    /// value says whether the format's last second cut the TTL short.
+    /// The timestamp, time and TTL of a write. `default` is the timestamp without USING TIMESTAMP,
+    /// `now` the clock in microseconds. The second result is true if the TTL was cut at the last
+    /// second that can be stored.
     pub fn stamp(&self, env: Env<'_>, default: i64, now: i64, request: &Request<'_>) -> Result<(Stamp, bool), Error> {
         let restricted = request.config.restrict_future_timestamp;
         let timestamp = self.attributes.timestamp(env, now, restricted)?.unwrap_or(default);
@@ -37,7 +39,7 @@ impl Modify {
         Ok((Stamp { timestamp, now: seconds as i32, ttl, expiry, mutation_bytes }, capped))
     }
 
-    /// The warning for an expiry that was cut short.
+    /// The warning for a TTL that was cut.
     pub fn capped_warning(&self) -> String {
         format!(
             "The time to live of a write to {}.{} ends after 2038-01-19T03:14:06Z, the last moment that can be stored; it was \
@@ -46,7 +48,7 @@ impl Modify {
         )
     }
 
-    /// Whether it writes its values so often that together they are large.
+    /// Whether the statement repeats its values so often that the mutations are large.
     #[inline]
     pub fn multiplies(&self, keys: &[DecoratedKey], rows: &Rows, env: Env<'_>) -> bool {
         let rows = match rows {
@@ -57,14 +59,14 @@ impl Modify {
         places > 1 && places.saturating_mul(self.values_bytes(env)) > LARGE_EXPANSION
     }
 
-    /// What the values of a row take, about.
+    /// The approximate bytes of the values of a row.
     #[cold]
     fn values_bytes(&self, env: Env<'_>) -> usize {
         let bound = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
         self.operations.footprint() + self.statics.footprint() + env.values.iter().map(bound).sum::<usize>()
     }
 
-    /// The mutations of a statement that must know what is there.
+    /// Builds the mutations of a statement that reads first.
     async fn read_and_make(
         &self,
         wanted: &ReadFirst,
@@ -84,7 +86,7 @@ impl Modify {
         Ok(mutations)
     }
 
-    /// What the large-data guardrails find in mutations; an error if they refuse any.
+    /// Checks mutations against the large-data guardrails. An error if one is refused.
     #[cold]
     fn check_large_data(&self, mutations: &Mutations, config: &Config) -> Result<LargeKinds, Error> {
         let guardrails = &config.guardrails;
@@ -95,7 +97,7 @@ impl Modify {
         Ok(large)
     }
 
-    /// Executes the statement by itself.
+    /// Executes the statement.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
         let json = self.json.as_ref().map(|json| json.bind(env)).transpose()?;
         let env = json.as_ref().map_or(env, JsonValues::env);
@@ -140,7 +142,8 @@ impl Modify {
                     }
                 }
             }
-            // Boxed: few statements read, and the future of all of them would be as large as that of a read.
+            // Boxed: few statements read first, and otherwise every statement's future would be as
+            // large as that of a read.
             Some(wanted) => {
                 mutations = Box::pin(self.read_and_make(wanted, keys, &rows, &inputs, request, &options)).await?;
             }
@@ -168,8 +171,8 @@ impl Modify {
     }
 }
 
-/// The timestamp of writes that name none: the request's default timestamp, else the shard's clock. The setting
-/// `restrict_future_timestamp` applies to USING TIMESTAMP only.
+/// The timestamp of writes without USING TIMESTAMP: the timestamp of the request, else the shard's
+/// clock. `restrict_future_timestamp` applies to USING TIMESTAMP only.
 pub fn default_timestamp(request: &Request<'_>) -> Result<i64, Error> {
     match request.params.timestamp {
         Some(timestamp) => {

@@ -1,7 +1,7 @@
-//! INSERT JSON: one text with the values of a row.
+//! INSERT JSON: the values of a row in one text.
 //!
-//! The columns are planned as variables that follow those of the statement. Each request reads its text once and binds them, so
-//! that everything behind this sees an INSERT of all columns.
+//! The columns are planned as variables that follow those of the statement. Each request parses its
+//! text once and binds the variables. So the rest of the code handles an INSERT of all columns.
 
 use crate::api::{BoundValue, ColumnSpec};
 use crate::error::Error;
@@ -9,37 +9,37 @@ use crate::term::{Env, Term, Val};
 use model::types::{Json, Value, fold_name};
 use std::rc::Rc;
 
-/// The most characters of a text that an error shows.
+/// The most characters of a text in an error.
 const SHOWN: usize = 1000;
 
-/// Where the values of an INSERT JSON come from.
+/// The source of the values of an INSERT JSON.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JsonInsert {
     /// The text.
     pub text: Term,
-    /// Whether columns that the text does not name are left as they are, rather than deleted.
+    /// Whether columns that are missing in the text stay unchanged instead of being deleted.
     pub default_unset: bool,
     /// All columns of the table, the primary key first.
     pub columns: Rc<[ColumnSpec]>,
-    /// How many of them are the primary key.
+    /// The number of primary key columns.
     pub key_columns: usize,
 }
 
-/// The values of a request with those of its text behind them.
+/// The values of a request, followed by those of its text.
 pub struct JsonValues {
     values: Vec<BoundValue>,
     variables: Vec<ColumnSpec>,
 }
 
 impl JsonValues {
-    /// What the statement's terms are evaluated with.
+    /// The environment in which the statement's terms are evaluated.
     pub fn env(&self) -> Env<'_> {
         Env { values: &self.values, variables: &self.variables }
     }
 }
 
 impl JsonInsert {
-    /// Reads the text.
+    /// Parses the text.
     pub fn bind(&self, env: Env<'_>) -> Result<JsonValues, Error> {
         let text = match self.text.evaluate(env)? {
             Val::Null => return Err(Error::invalid("Got null for INSERT JSON values")),

@@ -1,8 +1,10 @@
-//! INSERT, UPDATE, DELETE: from a statement to mutations.
+//! INSERT, UPDATE and DELETE: from a statement to mutations.
 //!
-//! A statement is planned once ([`plan`]): which rows, which operations on which columns, in the order in which cells are stored.
-//! Each request evaluates the keys and values and builds one mutation per partition ([`build`]). Only operations on a list's
-//! elements read first ([`read_first`]). A statement never reads the clock twice: one [`Stamp`] serves all its cells.
+//! A statement is planned once ([`plan`]): the rows, and the operations on columns, in the order in
+//! which cells are stored. Each request evaluates keys and values, and builds one mutation for each
+//! partition ([`build`]). Only some operations on list elements read first ([`read_first`]).
+//!
+//! A statement reads the clock once: one [`Stamp`] serves all its cells.
 
 pub mod build;
 mod cells;
@@ -24,12 +26,12 @@ use operation::Operation;
 use replica::Output;
 use std::rc::Rc;
 
-/// What a statement deletes, beside columns.
+/// What a statement deletes apart from columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deletion {
     /// Nothing.
     None,
-    /// Whole partitions.
+    /// Entire partitions.
     Partitions,
     /// Single rows.
     Rows,
@@ -37,7 +39,7 @@ pub enum Deletion {
     Ranges,
 }
 
-/// Which statement it is.
+/// The kind of statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     /// INSERT.
@@ -51,79 +53,80 @@ pub enum Verb {
 /// A planned INSERT, UPDATE or DELETE.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Modify {
-    /// Which of the three.
+    /// The kind of statement.
     pub verb: Verb,
-    /// The table as it was planned.
+    /// The table's schema when it was planned.
     pub schema: Rc<TableSchema>,
-    /// The partitions.
+    /// The partitions to write.
     pub partition: Partition,
-    /// The rows.
+    /// The rows to write.
     pub clustering: Clustering,
-    /// Operations on regular columns, by column.
+    /// Operations on regular columns, ordered by column.
     pub operations: Box<[Operation]>,
-    /// Operations on static columns, by column.
+    /// Operations on static columns, ordered by column.
     pub statics: Box<[Operation]>,
-    /// Whether each operation makes one cell and no column has two.
+    /// Whether each operation makes one cell, and no column has two operations.
     pub simple: bool,
-    /// Whether the table is one of counters.
+    /// Whether the table has counters.
     pub counter: bool,
-    /// Whether rows get a marker.
+    /// Whether rows get a row marker, as INSERT gives them.
     pub marker: bool,
     /// What is deleted.
     pub deletion: Deletion,
-    /// USING.
+    /// The USING clause.
     pub attributes: Attributes,
-    /// Of INSERT JSON: where the values come from.
+    /// The source of values of an INSERT JSON.
     pub json: Option<Box<JsonInsert>>,
-    /// Whether the large-data guardrails check what it writes.
+    /// Whether the large-data guardrails check the mutations.
     pub checks_large_data: bool,
-    /// What must be read first, if anything.
+    /// What must be read before the write.
     pub read_first: Option<Box<ReadFirst>>,
 }
 
-/// The lists whose elements a statement must know.
+/// The lists that a statement must read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReadFirst {
-    /// The columns, in the order in which the output has them after the clustering columns.
+    /// The columns, in the order in which they follow the clustering columns in the output.
     pub columns: Box<[ColumnId]>,
-    /// Whether they are static.
+    /// Whether the columns are static.
     pub statics: bool,
-    /// The clustering columns, then the elements of each column.
+    /// The clustering columns, then the elements of each list.
     pub output: Rc<Output>,
 }
 
-/// The time of a write, and how large it may become.
+/// The timestamp and TTL of a write, and the size limit of its mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Microseconds; what conflicts are decided by.
+    /// The timestamp in microseconds, which resolves conflicts.
     pub timestamp: i64,
-    /// The clock in seconds: when tombstones were made.
+    /// The clock in seconds: the deletion time of tombstones.
     pub now: Seconds,
-    /// Seconds to live; 0: for ever.
+    /// The TTL in seconds; 0: none.
     pub ttl: i32,
-    /// When that ends.
+    /// When the TTL ends.
     pub expiry: Seconds,
     /// The most bytes of a mutation.
     pub mutation_bytes: usize,
 }
 
-/// What the mutations of one request take while they are made. A statement may name many partitions, and a batch has many
-/// statements: without this bound a request that is short takes any amount of memory.
+/// Limits the memory of the mutations that one request builds. A statement may name many
+/// partitions, and a batch has many statements. Without the limit, a short request could use any
+/// amount of memory.
 #[derive(Debug)]
 pub struct Room {
-    /// Bytes so far, at least.
+    /// A lower bound for the bytes used so far.
     taken: usize,
-    /// The most: that of one mutation, or of a batch if that is more.
+    /// The limit in bytes: that of one mutation, or of a batch if that is more.
     limit: usize,
 }
 
 impl Room {
-    /// All of it, by the limits of a configuration.
+    /// The limit from a configuration.
     pub fn of(config: &Config) -> Room {
         Room { taken: 0, limit: config.mutation_bytes.max(config.batch_size_fail) }
     }
 
-    /// Takes so many bytes; an error if that is more than is left.
+    /// Uses this many bytes. An error if they exceed the limit.
     #[inline]
     fn take(&mut self, bytes: usize) -> Result<(), Error> {
         self.taken += bytes;

@@ -1,4 +1,4 @@
-//! Operations on one column, as SET and DELETE write them, with their terms typed.
+//! Operations of SET and DELETE on one column, with typed terms.
 
 use crate::error::Error;
 use crate::syntax::ast::{AssignmentOp, DeleteTarget};
@@ -9,57 +9,58 @@ use model::id::ColumnId;
 use model::schema::Column;
 use std::sync::Arc;
 
-/// An operation on one column of each row (or of the static row).
+/// An operation on one column of each row, or of the static row.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operation {
     /// The column.
     pub column: ColumnId,
     /// Its type.
     pub ty: CqlType,
-    /// What happens to it.
+    /// The change.
     pub change: Change,
 }
 
-/// What happens to a column.
+/// The change of a column.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Change {
-    /// A new value; of a multi-cell column, instead of all its cells.
+    /// Sets a value. Replaces all cells of a multi-cell column.
     Set(Term),
-    /// The value, or all cells, are deleted.
+    /// Deletes the value or all cells.
     Delete,
-    /// Elements at a list's end.
+    /// Appends elements to a list.
     Append(Term),
-    /// Elements before a list's start.
+    /// Prepends elements to a list.
     Prepend(Term),
-    /// Elements of a set, or entries of a map.
+    /// Adds elements to a set, or entries to a map.
     Add(Term),
-    /// Elements of a set, or keys of a map, given as a set.
+    /// Removes elements of a set, or keys of a map; the latter are given as a set.
     Remove(Term),
-    /// All elements of a list that are equal to one of these; reads first.
+    /// Deletes all elements of a list that are equal to one of these. Reads first.
     Discard(Term),
-    /// The value at a list's index; reads first.
+    /// Sets the value at an index of a list. Reads first.
     SetIndex(Box<Term>, Term),
-    /// The element at a list's index is deleted; reads first.
+    /// Deletes the element at an index of a list. Reads first.
     DeleteIndex(Term),
-    /// The value under a map's key.
+    /// Sets the value under a key of a map.
     SetKey(Box<Term>, Term),
-    /// A map's entry or a set's element is deleted.
+    /// Deletes an entry of a map or an element of a set.
     DeleteKey(Term),
-    /// A field of a user type, by its place.
+    /// Sets a field of a user type, by its index.
     SetField(u16, Term),
-    /// A field of a user type is deleted.
+    /// Deletes a field of a user type.
     DeleteField(u16),
-    /// A counter counts this up, or (true) down.
+    /// Increments a counter, or decrements it if true.
     Count(Term, bool),
 }
 
 impl Change {
-    /// Whether the list's elements must be known.
+    /// Whether the current list elements must be read.
     pub fn reads_first(&self) -> bool {
         matches!(self, Change::Discard(_) | Change::SetIndex(..) | Change::DeleteIndex(_))
     }
 
-    /// Whether it concerns the column as a whole, so that no other operation may stand beside it.
+    /// Whether the change applies to the entire column, so that no other operation on the column is
+    /// allowed.
     pub fn is_whole(&self) -> bool {
         matches!(self, Change::Set(_) | Change::Delete)
     }
@@ -70,12 +71,12 @@ impl Operation {
         Operation { column: column.id, ty: column.ty.clone(), change }
     }
 
-    /// Whether it makes exactly one cell of a column of one cell.
+    /// Whether the operation makes exactly one cell of a single-cell column.
     pub fn is_simple(&self) -> bool {
         self.change.is_whole() && !self.ty.is_multi_cell()
     }
 
-    /// `column = term`, also of INSERT.
+    /// `column = term`, also for INSERT.
     pub fn set(column: &Column, term: Term) -> Operation {
         Operation::new(column, Change::Set(term))
     }

@@ -1,4 +1,4 @@
-//! Planning of INSERT, UPDATE and DELETE.
+//! Plans INSERT, UPDATE and DELETE statements.
 
 use super::json::JsonInsert;
 use super::operation::Operation;
@@ -18,7 +18,7 @@ use smallvec::smallvec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// The table's name in a modification.
+/// The name of the table that is modified.
 pub fn table_of(statement: &Modification) -> &ast::QualifiedName {
     match statement {
         Modification::Insert(statement) => &statement.table,
@@ -27,7 +27,7 @@ pub fn table_of(statement: &Modification) -> &ast::QualifiedName {
     }
 }
 
-/// The plan of a modification of this table.
+/// Plans a modification of this table.
 pub fn plan(
     schema: &Rc<TableSchema>,
     statement: &Modification,
@@ -132,7 +132,7 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     Ok(modify)
 }
 
-/// An INSERT of all columns, each from a variable behind those of the statement.
+/// Plans an INSERT of all columns, with a variable for each that follows those of the statement.
 fn insert_json(
     schema: &Rc<TableSchema>,
     statement: &ast::Insert,
@@ -177,7 +177,7 @@ fn insert_json(
 fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Variables<'_>) -> Result<Modify, Error> {
     let attributes = Attributes::plan(&statement.attributes, variables)?;
     let mut operations: Vec<(&Column, Operation)> = Vec::new();
-    // The columns so far, and whether the operation on one is about all of it.
+    // The assigned columns so far, with true for an operation on the entire column.
     let mut assigned: BTreeMap<ColumnId, bool> = BTreeMap::new();
     for assignment in &statement.assignments {
         let column = column(schema, &assignment.column)?;
@@ -235,7 +235,8 @@ fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Var
     Ok(modify)
 }
 
-/// Operations on columns need rows by their full keys, or none at all if all columns are static.
+/// Operations on columns need rows with full keys. If all columns are static, they need no
+/// clustering restrictions at all.
 fn check_rows(
     schema: &TableSchema,
     restrictions: &Restrictions,

@@ -1,6 +1,7 @@
-//! Reading lists before their elements are changed by place or value.
+//! Reads lists before their elements are changed by index or value.
 //!
-//! Between the read and the write others may write: as in ScyllaDB, such operations are not isolated.
+//! Other writes may happen between the read and the write. As in ScyllaDB, such operations are not
+//! isolated.
 
 use super::{Modify, ReadFirst};
 use crate::error::Error;
@@ -15,19 +16,20 @@ use rt::hash::HashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// What was read of a partition: for each row, the elements of its lists.
+/// What was read of a partition: the elements of the lists of each row.
 pub struct Prior {
     rows: HashMap<key::Clustering, Vec<(ColumnId, Bytes)>>,
 }
 
 impl Prior {
-    /// The lists of a row; none if it is not there.
+    /// The lists of a row. `None` if the row does not exist.
     pub fn of(&self, row: &key::Clustering) -> Option<&[(ColumnId, Bytes)]> {
         self.rows.get(row).map(|lists| &lists[..])
     }
 }
 
-/// Reads the lists of a partition that a statement must know. Those of one partition at a time: lists may be large.
+/// Reads the lists of a partition that the statement needs. Callers read one partition at a time,
+/// because lists may be large.
 pub async fn read_first(
     modify: &Modify,
     wanted: &ReadFirst,
@@ -75,7 +77,7 @@ pub async fn read_first(
     Ok(prior)
 }
 
-/// The next value of a body that this node made itself.
+/// The next value of a body that was encoded by this cluster.
 fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (len, tail) = rest.split_first_chunk::<4>().expect("rows are whole");
     let Ok(len) = usize::try_from(i32::from_be_bytes(*len)) else {

@@ -1,11 +1,11 @@
-//! Statements and the plans that are kept for them: PREPARE, and finding a plan that holds now.
+//! PREPARE, and the lookup of current plans in the statement caches.
 
 use super::Processor;
 use crate::api::{ClientState, Prepared};
 use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::plan::{Plan, Planned, plan, types_of_first};
-use crate::prepared::{Cache, Kept, StatementId, id_of, prepared_id};
+use crate::prepared::{Cache, CachedStatement, StatementId, id_of, prepared_id};
 use crate::syntax::parse;
 use cluster::Metadata;
 use replica::Trace;
@@ -14,20 +14,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Longer texts are not kept unless they are prepared.
+/// Longer texts are cached only if they are prepared. In bytes.
 const MAX_KEPT_TEXT: usize = 16 << 10;
 
-/// How a prepared statement is used.
+/// How a prepared statement is executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Executed, perhaps (true) by a client that relies on the columns that it knows.
+    /// On its own. True if the client relies on the columns that it already knows
+    /// (`skip_metadata`).
     Alone(bool),
     /// In a batch.
     InBatch,
 }
 
 impl Processor {
-    /// Prepares a statement on every shard; traced under an id if one is given.
+    /// Prepares a statement on every shard. With an id, the request is traced under this id.
     pub async fn prepare(&self, client: &Rc<ClientState>, text: &str, trace: Option<Uuid>) -> Result<Prepared, Error> {
         self.statistics.prepare();
         let trace = trace.map(|id| Rc::new(Trace::new(id)));
@@ -36,7 +37,7 @@ impl Processor {
             && let Some(kept) = self.prepared.borrow().get(&prepared.id)
             && kept.has_changed()
         {
-            kept.tell(client);
+            kept.inform(client);
         }
         let parameters = vec![("query".to_owned(), text.to_owned())];
         self.save_trace(trace, client, parameters, "PREPARE", "Preparing CQL3 query");
@@ -58,7 +59,7 @@ impl Processor {
         let dialect = self.config.borrow().dialect;
         note("Parsing a statement");
         let (id, planned) = self.prepare_here(keyspace.as_deref(), text, dialect)?;
-        note("Planned on this shard, now given to the others");
+        note("Planned on this shard, sending the statement to the other shards");
         let result = planned.result.id();
         let shared: Arc<(Option<String>, String)> = Arc::new((keyspace, text.to_owned()));
         let here = rt::shard::this();
@@ -68,7 +69,7 @@ impl Processor {
                 if rt::shard::this() != here
                     && let Some(processor) = rt::shard::try_service::<Processor>()
                 {
-                    // A shard plans a statement when it executes it for the first time.
+                    // The other shards plan the statement when they first execute it.
                     let (keyspace, text) = &*shared;
                     let mut prepared = processor.prepared.borrow_mut();
                     if prepared.get(&id).is_none() {
@@ -78,19 +79,19 @@ impl Processor {
             }
         })
         .await;
-        note("Every shard has the statement");
+        note("All shards have the statement");
         Ok(Prepared {
             id,
             markers: planned.variables.clone(),
             partition_key_markers: planned.partition_key_markers.to_vec(),
             result: planned.result.clone(),
-            // Statements with a condition are refused before they get here.
+            // Conditional statements are refused earlier.
             conditional: false,
             warnings: Vec::new(),
         })
     }
 
-    /// The id and the plan of a statement; makes them unless they are kept and current.
+    /// The id and the plan of a statement. Plans the statement unless the cache has a current plan.
     fn prepare_here(
         &self,
         keyspace: Option<&str>,
@@ -114,7 +115,8 @@ impl Processor {
         Ok((id, planned))
     }
 
-    /// The prepared statement of an id with its current plan; UNPREPARED if there is none, or if the client has to prepare it again.
+    /// The prepared statement with this id, and its current plan. Fails with UNPREPARED if the
+    /// cache does not have it, or if the client must prepare it again.
     #[inline]
     pub(super) fn prepared(
         &self,
@@ -122,11 +124,11 @@ impl Processor {
         id: &StatementId,
         used: Use,
         metadata: &Metadata,
-    ) -> Result<(Rc<Kept>, Rc<Planned>), Error> {
+    ) -> Result<(Rc<CachedStatement>, Rc<Planned>), Error> {
         let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
         let planned = match kept.plan() {
             Some(planned) if planned.is_current(metadata) => planned,
-            _ => self.planned_again(client, id, used, &kept, metadata)?,
+            _ => self.replan_prepared(client, id, used, &kept, metadata)?,
         };
         if kept.has_changed() && kept.must_prepare(client, matches!(used, Use::Alone(true))) {
             return Err(Error::Unprepared(*id));
@@ -134,15 +136,16 @@ impl Processor {
         Ok((kept, planned))
     }
 
-    /// Plans a prepared statement that has no plan here yet, or whose tables have changed. If that fails, or values bound for
-    /// the plan before could mean something else now, the statement is no longer prepared.
+    /// Plans a prepared statement that has no plan on this shard yet, or whose tables have changed.
+    /// The statement becomes unprepared if planning fails, or if values bound for the old plan
+    /// could mean something else now.
     #[cold]
-    fn planned_again(
+    fn replan_prepared(
         &self,
         client: &Rc<ClientState>,
         id: &StatementId,
         used: Use,
-        kept: &Rc<Kept>,
+        kept: &Rc<CachedStatement>,
         metadata: &Metadata,
     ) -> Result<Rc<Planned>, Error> {
         let planned = plan_prepared(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect);
@@ -154,8 +157,9 @@ impl Processor {
             }
             other => {
                 prepared.drop_plan(id, kept);
-                // Some drivers prepare the statements of a batch again without end, whatever ids they get.
-                if kept.tell(client) && used == Use::InBatch {
+                // Some drivers would prepare the statements of a batch again in an endless loop,
+                // whatever ids they get.
+                if kept.inform(client) && used == Use::InBatch {
                     return Err(no_longer_prepared(other.err()));
                 }
                 Err(Error::Unprepared(*id))
@@ -181,7 +185,7 @@ impl Processor {
         if let Some(kept) = kept {
             return match kept.plan() {
                 Some(planned) if planned.is_current(metadata) => Ok(planned),
-                _ => planned_anew(&self.queries, &id, &kept, metadata),
+                _ => replan_query(&self.queries, &id, &kept, metadata),
             };
         }
         let planned = Rc::new(plan_text(metadata, keyspace, text, dialect)?);
@@ -192,12 +196,13 @@ impl Processor {
     }
 }
 
-/// Whether a plan speaks of data, so that it is worth keeping.
+/// Whether a plan reads or writes rows. Only such plans are worth caching.
 fn is_data(plan: &Plan) -> bool {
     matches!(plan, Plan::Select(_) | Plan::Modify(_) | Plan::Batch(_))
 }
 
-/// Why a batch with a statement that was prepared for other types, or that cannot be planned any more, is refused.
+/// The error for a batch with a prepared statement whose variables have other types now, or that
+/// can no longer be planned.
 #[cold]
 fn no_longer_prepared(why: Option<Error>) -> Error {
     Error::invalid(match why {
@@ -211,8 +216,8 @@ fn plan_text(metadata: &Metadata, keyspace: Option<&str>, text: &str, dialect: D
     plan(metadata, keyspace, parsed, dialect)
 }
 
-/// The plan of a text, and the id that it is prepared under: that of the types with which the columns were created, so that
-/// ALTER of a type changes no id.
+/// Plans a text, and computes the id under which it is prepared. The id uses the types with which
+/// the columns were created, so ALTER of a column's type does not change it.
 fn plan_prepared(
     metadata: &Metadata,
     keyspace: Option<&str>,
@@ -229,12 +234,13 @@ fn plan_prepared(
     Ok((id, Rc::new(planned)))
 }
 
-/// The plan of a statement given as text, made again after its tables have changed: its values come with it.
+/// Plans a statement given as text again after its tables have changed. Unlike a prepared
+/// statement, it needs no UNPREPARED, because its values come with it.
 #[cold]
-fn planned_anew(
+fn replan_query(
     cache: &RefCell<Cache>,
     id: &StatementId,
-    kept: &Rc<Kept>,
+    kept: &Rc<CachedStatement>,
     metadata: &Metadata,
 ) -> Result<Rc<Planned>, Error> {
     let planned = Rc::new(plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect)?);

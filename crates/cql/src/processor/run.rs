@@ -1,10 +1,10 @@
-//! The execution of a plan, whatever it does.
+//! Executes a plan.
 
 use super::Processor;
 use crate::api::{Answer, AnswerKind, ClientState, QueryParams};
 use crate::attributes::Attributes;
 use crate::authorize::{Permission, Resource, authorize};
-use crate::batch::{self, Part, Whole};
+use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::plan::{BatchPlan, Plan, Planned, bind};
 use crate::request::Request;
@@ -35,7 +35,7 @@ impl Processor {
             Plan::Select(select) => {
                 self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
-                // Pinned, so that a future of this size is not moved about.
+                // Pinned, so that this large future is not moved.
                 let answer = pin!(select.execute(env, &request)).await?;
                 self.statistics.selected(&answer);
                 Ok(answer)
@@ -67,7 +67,7 @@ impl Processor {
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
                 let timeout = attributes.timeout(env, config.truncate_timeout)?;
-                request.let_go_of_metadata();
+                request.release_metadata();
                 Box::pin(schema::truncate(client, statement, Some(timeout))).await
             }
             Plan::Describe(statement) => {
@@ -119,7 +119,7 @@ async fn run_batch(plan: &BatchPlan, env: Env<'_>, request: &Request<'_>) -> Res
     let parts: Vec<Part<'_>> = plan.statements.iter().map(|modify| Part { modify, env }).collect();
     let attributes: &Attributes = &plan.attributes;
     let now = rt::time::wall_micros();
-    let whole = Whole {
+    let whole = BatchAttributes {
         kind: plan.kind,
         timestamp: attributes.timestamp(env, now, request.config.restrict_future_timestamp)?,
         timeout: attributes

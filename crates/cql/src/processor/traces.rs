@@ -1,4 +1,4 @@
-//! What of a request is recorded while it runs, and written down afterwards: its trace, and that it was slow.
+//! Records traces and slow requests: times a request, and stores its trace after the answer.
 
 use super::Processor;
 use crate::api::{ClientState, QueryParams};
@@ -9,20 +9,21 @@ use cluster::MetadataService;
 use replica::Trace;
 use std::rc::Rc;
 
-/// A request that is answered, as it is written down.
+/// An answered request, with what its trace and its slow log record need.
 pub(super) struct Finished<'a> {
     pub client: &'a ClientState,
     pub params: &'a QueryParams,
     pub command: &'static str,
     pub request: &'static str,
-    /// The statement; those of a batch one after the other.
+    /// The statement. The statements of a batch are joined.
     pub text: &'a str,
-    /// What was executed; nothing if it could not be planned.
+    /// The executed plans. Empty if planning failed.
     pub planned: &'a [Rc<Planned>],
 }
 
 impl Processor {
-    /// Where the time of a request is taken: it is traced, or slow ones are logged.
+    /// The trace that measures the time of a request. `None` unless the request is traced or the
+    /// slow query log is enabled.
     #[inline]
     pub(super) fn trace_of(&self, params: &QueryParams) -> Option<Rc<Trace>> {
         match params.trace {
@@ -32,13 +33,14 @@ impl Processor {
         }
     }
 
-    /// Where the steps of a request are recorded: nowhere if only its time is wanted.
+    /// The trace that records the steps of a request. `None` if only its time is needed.
     pub(super) fn steps_of(&self, trace: &Rc<Trace>, params: &QueryParams) -> Option<Rc<Trace>> {
         let wanted = params.trace.is_some() || !self.slow_log.settings().fast;
         wanted.then(|| trace.clone())
     }
 
-    /// Writes down, after a request, the trace that was asked for, and if it was slow, that and a record of it.
+    /// Stores the trace of an answered request if the client requested it. A slow request is also
+    /// recorded in the slow query log, with its trace.
     pub(super) fn finished(&self, trace: Rc<Trace>, finished: Finished<'_>) {
         let Finished { client, params, command, request, text, planned } = finished;
         let duration = trace.elapsed_micros();
@@ -99,7 +101,7 @@ impl Processor {
     }
 }
 
-/// What a trace that ends now was about; nothing on a shard without metadata.
+/// The session of a trace that ends now. `None` on a shard without metadata.
 fn session_of(
     trace: &Trace,
     client: &ClientState,

@@ -1,4 +1,5 @@
-//! Sorting relations into what keys answer and what needs filtering, with the refusals.
+//! Divides the relations of a WHERE clause into restrictions of keys and filters, and refuses
+//! invalid ones.
 
 use super::filter::Test;
 use super::relation::{Restriction, restriction};
@@ -10,22 +11,23 @@ use crate::term::{Term, Variables};
 use model::schema::{Column, ColumnKind, TableSchema};
 use replica::OutputColumn;
 
-/// What the restrictions are for.
+/// The statement that has the restrictions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A SELECT, with or without ALLOW FILTERING.
     Read {
-        /// ALLOW FILTERING was written, or the table is small and virtual.
+        /// Whether filtering is allowed: by ALLOW FILTERING, or because the table is virtual and
+        /// small.
         filtering: bool,
     },
-    /// UPDATE or DELETE, by its name.
+    /// UPDATE or DELETE, with its name.
     Write(&'static str),
 }
 
 const NEEDS_FILTERING: &str = "Cannot execute this query as it might involve data filtering and thus may have \
      unpredictable performance. If you want to execute this query despite the performance unpredictability, use ALLOW FILTERING";
 
-/// How a read emits a column.
+/// The output column for a column's value.
 pub fn output_of(column: &Column) -> OutputColumn {
     match column.kind {
         ColumnKind::PartitionKey => OutputColumn::PartitionKey(column.position),
@@ -71,7 +73,8 @@ struct Sorted<'s> {
     tuples: Vec<(usize, Tuple)>,
     token: Vec<Op>,
     filters: Vec<Filter>,
-    /// Names of restricted columns outside the primary key, and of key columns restricted in a way no key answers.
+    /// The names of restricted columns outside of the primary key, and of key columns with a
+    /// restriction that only a filter can check.
     others: Vec<String>,
 }
 
@@ -108,7 +111,8 @@ impl Sorted<'_> {
         self.filters.push(Filter { column: output_of(column), name, ty, test, rest: Vec::new() });
     }
 
-    /// A test of the first of these columns together, as many as the tuple has; or (true) of what it must not be.
+    /// Adds a filter on several columns together, starting with the first of these. Negated if
+    /// true.
     fn filter_tuple(&mut self, columns: &[Column], tuple: Tuple, negated: bool) {
         let columns = &columns[..tuple.width().max(1)];
         let Some((first, rest)) = columns.split_first() else { return };

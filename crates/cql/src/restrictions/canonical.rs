@@ -1,9 +1,12 @@
-//! The canonical form of restrictions: what a paging state is bound to.
+//! The canonical form of restrictions, to which paging states are bound.
 //!
-//! Two requests have the same form exactly if they ask for the same rows: a literal and an equal bound value are the same, `IN`
-//! is a set, relations that must all hold have no order. A function call stands for itself, by its name and arguments and never
-//! by its result: `now()` of the second page is another moment and the same restriction. The form is hashed, never kept or
-//! parsed; a change of it makes states of running queries invalid, so [`FORM`] then changes with it.
+//! Two requests have the same form exactly if they select the same rows. A literal and an equal
+//! bound value are the same, `IN` is a set, and relations that must all hold have no order. A
+//! function call is represented by its name and arguments, never by its result: `now()` returns
+//! another value on the second page, but is the same restriction.
+//!
+//! The form is hashed, never stored or parsed. A change of the form invalidates the paging states
+//! of running queries, so [`FORM`] must be changed with it.
 
 use super::clustering::Tuple;
 use super::filter::Test;
@@ -17,7 +20,8 @@ use replica::OutputColumn;
 /// The version of the form.
 const FORM: u8 = 1;
 
-/// An encoding in the making. Every piece begins with a letter and every length is written, so that no two forms are the same bytes.
+/// An encoding under construction. Every piece begins with a letter, and every length is encoded,
+/// so that two different forms never have the same bytes.
 #[derive(Default)]
 struct Form(Vec<u8>);
 
@@ -35,7 +39,7 @@ impl Form {
         self.0.extend_from_slice(&(number as u64).to_le_bytes());
     }
 
-    /// Pieces of which neither order nor number of appearances matters.
+    /// Adds pieces whose order and multiplicity do not matter.
     fn set(&mut self, mut pieces: Vec<Form>) {
         pieces.sort_by(|a, b| a.0.cmp(&b.0));
         pieces.dedup_by(|a, b| a.0 == b.0);
@@ -130,7 +134,7 @@ impl Form {
         self.term(term, env)
     }
 
-    /// A set of one piece, written in its place: the common case.
+    /// Adds a set of one piece without a copy. This is the common case.
     fn one(&mut self, write: impl FnOnce(&mut Form) -> Result<(), Error>) -> Result<(), Error> {
         self.number(1);
         self.number(0);
@@ -302,7 +306,7 @@ fn letter_of(op: CompareOp) -> u8 {
 }
 
 impl Restrictions {
-    /// Their canonical form for these values.
+    /// The canonical form for these values.
     pub fn canonical(&self, env: Env<'_>) -> Result<Vec<u8>, Error> {
         let mut form = Form(Vec::with_capacity(192));
         form.letter(FORM);

@@ -1,4 +1,5 @@
-//! The rows of a statement: full keys, prefixes, and ranges, also of several columns in mixed order.
+//! The clustering restrictions of a statement: full keys, prefixes and ranges, also over several
+//! columns with mixed orders.
 
 use super::{MAX_CLUSTERING_PREFIXES, Op, Ops, Sameness, bound, check_length, combinations, null, values};
 use crate::error::Error;
@@ -15,27 +16,27 @@ use std::cmp::Ordering;
 /// Restrictions of the clustering key.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Clustering {
-    /// None.
+    /// No restriction.
     All,
-    /// Column by column.
+    /// Restrictions of single columns.
     Columns {
         /// Values of the first columns.
         prefix: Box<[Ops]>,
         /// Bounds of the column after them.
         slice: Box<[Op]>,
     },
-    /// Of several columns at once; each must hold.
+    /// Restrictions of several columns together. All of them must hold.
     Tuples(Box<[Tuple]>),
 }
 
-/// A relation of the first clustering columns at once.
+/// A relation of the first clustering columns together.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Tuple {
     /// `=`.
     Eq(Vec<Term>),
     /// `IN` of tuples.
     In(Vec<Vec<Term>>),
-    /// `IN` of a list of tuples of this many columns in one variable.
+    /// `IN` with a variable: a list of tuples of this many columns.
     InList(Term, usize),
     /// `>` or `>=`.
     Lower(Vec<Term>, bool),
@@ -44,7 +45,7 @@ pub enum Tuple {
 }
 
 impl Tuple {
-    /// How many columns it is about.
+    /// The number of columns.
     pub fn width(&self) -> usize {
         match self {
             Tuple::Eq(terms) | Tuple::Lower(terms, _) | Tuple::Upper(terms, _) => terms.len(),
@@ -54,17 +55,17 @@ impl Tuple {
     }
 }
 
-/// The rows of one request.
+/// The rows that a request selects.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Rows {
-    /// Single rows by their full keys, in the table's order, each once.
+    /// Single rows by their full keys, distinct, in the table's order.
     Keys(SmallVec<[key::Clustering; 1]>),
-    /// Ranges in the table's order, not overlapping.
+    /// Ranges without overlaps, in the table's order.
     Ranges(Vec<RowRange>),
 }
 
 impl Rows {
-    /// As ranges.
+    /// Converts keys to ranges.
     pub fn into_ranges(self) -> Vec<RowRange> {
         match self {
             Rows::Keys(keys) => keys.into_iter().map(RowRange::prefix).collect(),
@@ -74,7 +75,8 @@ impl Rows {
 }
 
 impl Clustering {
-    /// Whether every clustering column has its values named, so that rows are named one by one.
+    /// Whether every clustering column is restricted to values, so that rows are selected by their
+    /// full keys.
     pub fn is_full(&self, schema: &TableSchema) -> bool {
         let columns = schema.clustering.len();
         match self {
@@ -89,7 +91,7 @@ impl Clustering {
         }
     }
 
-    /// Whether only one row can match.
+    /// Whether at most one row of a partition can match.
     pub fn is_one_row(&self, schema: &TableSchema) -> bool {
         match self {
             Clustering::Columns { prefix, .. } => {
@@ -102,7 +104,7 @@ impl Clustering {
         }
     }
 
-    /// The rows for these values.
+    /// The rows selected with these values.
     pub fn evaluate(&self, schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Rows, Error> {
         match self {
             Clustering::All if schema.clustering.is_empty() => {
@@ -188,7 +190,7 @@ fn by_column(prefix: &[Ops], slice: &[Op], schema: &TableSchema, env: Env<'_>, w
     Ok(Rows::Ranges(out))
 }
 
-/// Checks that all components of a key together fit a 16-bit length.
+/// Checks that the components of a key fit a 16-bit length together.
 fn check_total(components: &[&[u8]]) -> Result<(), Error> {
     let total: usize = components.iter().map(|component| component.len() + 2).sum();
     if total > MAX_KEY_BYTES {
@@ -197,7 +199,7 @@ fn check_total(components: &[&[u8]]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The rows that begin with `prefix` and whose next component lies between the bounds.
+/// The range of rows that begin with `prefix` and whose next component is between the bounds.
 fn slice_of(
     prefix: &key::Clustering,
     lower: Option<(&[u8], bool)>,
@@ -223,7 +225,7 @@ fn slice_of(
     }
 }
 
-/// What lies in both of two sets of ranges, in order.
+/// The intersection of two sets of ranges, in order.
 fn intersection(a: &[RowRange], b: &[RowRange], order: &ClusteringOrder) -> Vec<RowRange> {
     let mut out = Vec::new();
     for x in a {
@@ -240,7 +242,8 @@ fn intersection(a: &[RowRange], b: &[RowRange], order: &ClusteringOrder) -> Vec<
     out
 }
 
-/// The components of a tuple, of which none may be null: as in ScyllaDB, unlike with single columns, that is an error.
+/// The components of a tuple. As in ScyllaDB, null is an error here, unlike in restrictions of
+/// single columns.
 fn components(terms: &[Term], schema: &TableSchema, env: Env<'_>) -> Result<Vec<Bytes>, Error> {
     let mut out = Vec::with_capacity(terms.len());
     for (term, column) in terms.iter().zip(&schema.clustering) {
@@ -295,8 +298,8 @@ fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>) -> Result<Vec
     Ok(out)
 }
 
-/// The rows above (or below) a tuple, by value: one range for each column that decides, since columns may run in opposite
-/// directions.
+/// The rows above or below a tuple. They form one range for each column, because columns may have
+/// opposite orders.
 fn half(values: &[Bytes], above: bool, inclusive: bool, schema: &TableSchema, out: &mut Vec<RowRange>) {
     for (i, value) in values.iter().enumerate() {
         let inclusive = inclusive && i + 1 == values.len();

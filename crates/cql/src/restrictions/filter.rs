@@ -1,4 +1,5 @@
-//! Filters: what is tested of each row after it was read, where no key or index leads to the rows.
+//! Filters: conditions that are checked for each row after it was read, because neither the key nor
+//! an index selects the rows.
 
 use super::InList;
 use super::clustering::Tuple;
@@ -12,10 +13,10 @@ use model::types::{ValueError, collection, compare};
 use replica::OutputColumn;
 use std::cmp::Ordering;
 
-/// A test of one column.
+/// A condition on one or more columns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Filter {
-    /// The column, as reads emit it.
+    /// The first column, as reads return it.
     pub column: OutputColumn,
     /// Its name.
     pub name: String,
@@ -23,28 +24,28 @@ pub struct Filter {
     pub ty: CqlType,
     /// The test.
     pub test: Test,
-    /// The columns behind it, of a test of several at once.
+    /// The columns that follow it, for a condition on several columns.
     pub rest: Vec<(OutputColumn, CqlType)>,
 }
 
-/// What must hold.
+/// The condition.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Test {
-    /// A comparison of the whole value.
+    /// A comparison of the value.
     Compare(CompareOp, Term),
-    /// The value is one of these, or (true) none of them.
+    /// The value is one of these; none of them if true.
     In(InList, bool),
-    /// A collection has this element or value.
+    /// A collection contains this element, or a map this value.
     Contains(Term),
-    /// A map has this key.
+    /// A map contains this key.
     ContainsKey(Term),
-    /// What a map has under a key, or a list at an index, compares so.
+    /// A comparison of the value under a map's key or at a list's index.
     Element(Term, CompareOp, Term),
-    /// The column and those behind it, as one value, compare so, or (true) do not.
+    /// A comparison of all columns together with a tuple; negated if true.
     Tuple(Tuple, bool),
 }
 
-/// A test with its values.
+/// A filter with its values.
 #[derive(Debug)]
 pub struct BoundFilter {
     ty: CqlType,
@@ -60,13 +61,14 @@ enum BoundTest {
     Contains(Bytes),
     ContainsKey(Bytes),
     Element(Bytes, Comparison),
-    /// One of these, or (true) none of them. A component may be null.
+    /// Equal to one of these tuples; to none of them if true. A component may be null.
     Tuples(Vec<Vec<Option<Bytes>>>, bool),
-    /// A bound of several columns, from below or (false) above, and whether it belongs to what is within. A component may be null.
+    /// A bound of several columns: a lower one if true, else an upper one; then whether it is
+    /// inclusive. A component may be null.
     Bound(Vec<Option<Bytes>>, bool, bool),
 }
 
-/// What a value is compared with.
+/// The right side of a comparison.
 #[derive(Debug)]
 enum Comparison {
     Order(CompareOp, Bytes),
@@ -100,7 +102,8 @@ impl Comparison {
 }
 
 impl Filter {
-    /// The test for these values. A comparison with null is unknown and never holds; so is `NOT IN` of a list with a null.
+    /// Binds the values. A comparison with null is unknown, so it never holds. The same is true of
+    /// `NOT IN` with a list that contains null.
     pub fn bind(&self, env: Env<'_>) -> Result<BoundFilter, Error> {
         let test = match &self.test {
             Test::Compare(op, term) => match term.evaluate_set(env)? {
@@ -125,7 +128,8 @@ impl Filter {
 }
 
 impl BoundFilter {
-    /// How the columns and the wanted components compare, pair by pair; none where either is null.
+    /// The orders of the columns relative to the wanted components, pair by pair. `None` if one of
+    /// a pair is null.
     fn orders<'s>(
         &'s self,
         slots: &'s [Option<Bytes>],
@@ -139,7 +143,8 @@ impl BoundFilter {
             .map(|((at, ty), wanted)| Some(compare(ty, slots[*at].as_deref()?, wanted.as_deref()?)))
     }
 
-    /// Whether the columns equal the tuple; none if that is unknown. One pair that differs decides, whatever is null beside it.
+    /// Whether the columns equal the tuple. `None` if unknown. A pair that differs decides, even if
+    /// other components are null.
     fn equals(&self, slots: &[Option<Bytes>], at: &[usize], wanted: &[Option<Bytes>]) -> Option<bool> {
         let mut unknown = false;
         for order in self.orders(slots, at, wanted) {
@@ -152,7 +157,8 @@ impl BoundFilter {
         (!unknown).then_some(true)
     }
 
-    /// How the columns, as one value, compare with the tuple; none if a null comes before the first pair that differs.
+    /// The order of the columns relative to the tuple. `None` if a null precedes the first pair
+    /// that differs.
     fn compare_all(&self, slots: &[Option<Bytes>], at: &[usize], wanted: &[Option<Bytes>]) -> Option<Ordering> {
         for order in self.orders(slots, at, wanted) {
             match order? {
@@ -163,8 +169,8 @@ impl BoundFilter {
         Some(Ordering::Equal)
     }
 
-    /// Whether the test is true for a row in whose slots the filter's columns are at these places. A column that is null passes
-    /// no test.
+    /// Whether the row passes the filter. `at` has the slots of the filter's columns. A row whose
+    /// first column is null never passes.
     pub fn accepts(&self, slots: &[Option<Bytes>], at: &[usize]) -> bool {
         let Some(value) = at.first().and_then(|at| slots[*at].as_deref()) else { return false };
         match &self.test {
@@ -215,7 +221,7 @@ impl BoundFilter {
     }
 }
 
-/// The test of several columns for these values; none if it can be true for no row.
+/// Binds a condition on several columns. `None` if no row can pass.
 fn bind_tuple(tuple: &Tuple, negated: bool, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
     let wrong = |error: ValueError| Error::invalid(error.to_string());
     let values = |terms: &[Term]| -> Result<Vec<Option<Bytes>>, Error> {

@@ -1,43 +1,44 @@
-//! Patterns of LIKE: `%` stands for any run of characters, `_` for any one, a backslash makes the next plain.
+//! Patterns of LIKE: `%` matches any characters, `_` any single one, a backslash escapes the next
+//! one.
 //!
-//! A text is tested while its shard does nothing else, so the time of a test is bounded: it grows with the length of the text and,
-//! where `_` is used behind a `%`, with a 64th of the pattern's, which has a limit.
+//! A test does not yield, so its time is bounded. It grows with the length of the text. If `_`
+//! follows a `%`, it also grows with 1/64 of the length of the pattern, which is limited.
 
 use crate::error::Error;
 use memchr::memmem::Finder;
 use rt::hash::HashMap;
 
-/// The most bytes of a pattern.
+/// The limit on the bytes of a pattern.
 pub const MAX_PATTERN_BYTES: usize = 4096;
 
-/// A pattern that a text is tested with.
+/// A compiled pattern.
 #[derive(Debug)]
 pub struct Pattern {
-    /// What a text begins with; all of it, if nothing follows.
+    /// The prefix of the text. It is the entire text if nothing follows.
     first: Run,
-    /// What follows, each behind a `%`, in order. The last one ends the text.
+    /// The runs that follow, each after a `%`, in order. The last one must end the text.
     rest: Vec<Run>,
 }
 
 /// The characters between two `%`.
 #[derive(Debug, Default)]
 struct Run {
-    /// None: any character.
+    /// `None` matches any character.
     chars: Vec<Option<char>>,
     search: Option<Search>,
 }
 
-/// How the first place of a run in a text is found.
+/// How the first occurrence of a run is searched.
 #[derive(Debug)]
 enum Search {
-    /// A run without `_`.
+    /// For a run without `_`.
     Plain(Box<Finder<'static>>),
-    /// For each character the places of the run that it may stand at, as bits.
+    /// For each character, the positions in the run that it matches, as bits.
     Bits { places: HashMap<char, Box<[u64]>>, others: Box<[u64]> },
 }
 
 impl Pattern {
-    /// Takes a pattern apart. Errors: it is too long, or not UTF-8.
+    /// Compiles a pattern. An error if it is too long or not UTF-8.
     pub fn new(pattern: &[u8]) -> Result<Pattern, Error> {
         if pattern.len() > MAX_PATTERN_BYTES {
             let len = pattern.len();
@@ -63,7 +64,7 @@ impl Pattern {
         Ok(Pattern { first, rest: runs.map(Run::searched).collect() })
     }
 
-    /// Whether a text matches. What is not UTF-8 does not.
+    /// Whether a text matches. Invalid UTF-8 never matches.
     pub fn matches(&self, text: &[u8]) -> bool {
         let Ok(text) = std::str::from_utf8(text) else { return false };
         let Some(mut left) = self.first.prefix_of(text) else { return false };
@@ -79,7 +80,7 @@ impl Pattern {
 }
 
 impl Run {
-    /// The run, ready to be searched for.
+    /// Prepares the run for searches.
     fn searched(mut self) -> Run {
         let plain: Option<String> = self.chars.iter().copied().collect();
         self.search = Some(match plain {
@@ -89,7 +90,7 @@ impl Run {
         self
     }
 
-    /// What is behind the run, if the text begins with it.
+    /// The rest of the text after the run, if the text begins with the run.
     fn prefix_of<'t>(&self, text: &'t str) -> Option<&'t str> {
         let mut left = text.chars();
         for wanted in &self.chars {
@@ -107,7 +108,7 @@ impl Run {
         self.chars.iter().rev().all(|wanted| left.next_back().is_some_and(|found| wanted.is_none_or(|it| it == found)))
     }
 
-    /// What is behind the first place of the run in the text.
+    /// The rest of the text after the first occurrence of the run.
     fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self.search.as_ref()? {
             Search::Plain(finder) => {
@@ -115,7 +116,7 @@ impl Run {
                 Some(&text[at + finder.needle().len()..])
             }
             Search::Bits { places, others } => {
-                // Bit i: the characters up to here are the first i + 1 of the run.
+                // Bit i: the last i + 1 characters of the text match the first i + 1 of the run.
                 let mut state = vec![0u64; others.len()];
                 let last = self.chars.len() - 1;
                 for (at, c) in text.char_indices() {

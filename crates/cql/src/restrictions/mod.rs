@@ -1,12 +1,14 @@
-//! WHERE: which partitions, which rows of them, and what else must hold.
+//! WHERE clauses: the partitions, the clustering ranges, and the filters of a statement.
 //!
-//! [`analyse`] sorts the relations of a statement by the columns they are about and refuses what cannot be answered; what is left
-//! is evaluated once per request: [`Partition`] to keys or a range of the ring, [`Clustering`] to rows or ranges of rows in the
-//! table's order, [`filter::Filter`]s to a test of each row read. Several relations on one column must all hold.
+//! [`analyse`] groups the relations of a statement by column, and refuses those that cannot be
+//! evaluated. The result is evaluated once per request: [`Partition`] to keys or a range of the
+//! ring, [`Clustering`] to rows or ranges of rows in the table's order. [`filter::Filter`]s are
+//! checked for each row that is read. Several relations on one column must all hold.
 //!
-//! Logic is three-valued: a comparison with null is unknown, neither true nor false. A read returns the rows for which the whole
-//! clause is true, so `v = null` and `v IN (null)` match nothing, and `v NOT IN (5, null)` matches nothing either. A null in a
-//! write is an error, and so is a null in the bounds of `token()` and in tuples that name rows (as in ScyllaDB).
+//! Logic is three-valued: a comparison with null is unknown, neither true nor false. A read returns
+//! the rows for which the entire clause is true. So `v = null` and `v IN (null)` match nothing, and
+//! `v NOT IN (5, null)` matches nothing either. A null in a write is an error. As in ScyllaDB, so
+//! is a null in the bounds of `token()` and in tuples that select rows.
 
 pub mod analyse;
 pub mod canonical;
@@ -30,23 +32,23 @@ use model::types::{collection, compare};
 use smallvec::{SmallVec, smallvec};
 use std::cmp::Ordering;
 
-/// The most partitions that one statement may name.
+/// The most partitions that one statement may select by key.
 pub const MAX_PARTITION_KEYS: usize = 100;
-/// The most rows or row prefixes that one statement may name.
+/// The most rows or row prefixes that one statement may select.
 pub const MAX_CLUSTERING_PREFIXES: usize = 100;
 
-/// What a WHERE clause comes to.
+/// The restrictions of a WHERE clause.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Restrictions {
     /// The partitions.
     pub partition: Partition,
     /// The rows.
     pub clustering: Clustering,
-    /// What is tested of each row.
+    /// The conditions on each row that is read.
     pub filters: Box<[Filter]>,
 }
 
-/// One relation of a key column.
+/// A relation of one key column.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Op {
     /// `=`.
@@ -59,11 +61,11 @@ pub enum Op {
     Upper(Term, bool),
 }
 
-/// All relations of a key column; most have one.
+/// All relations of a key column, usually one.
 pub type Ops = SmallVec<[Op; 1]>;
 
 impl Op {
-    /// Whether it names values, rather than bounding them.
+    /// Whether it selects values (`=`, `IN`) instead of bounding them.
     pub fn is_values(&self) -> bool {
         matches!(self, Op::Eq(_) | Op::In(_))
     }
@@ -72,14 +74,14 @@ impl Op {
 /// The right side of IN.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InList {
-    /// Term by term.
+    /// A list of terms.
     Terms(Vec<Term>),
-    /// A whole list in one variable.
+    /// A variable that holds the entire list.
     List(Term),
 }
 
 impl InList {
-    /// The values in no order, and whether there are nulls beside them; a null list is one null.
+    /// The values, unordered, and whether there are also nulls. A null list counts as one null.
     pub fn values(&self, env: Env<'_>) -> Result<(Vec<Bytes>, bool), Error> {
         match self {
             InList::Terms(terms) => {
@@ -101,12 +103,12 @@ impl InList {
     }
 }
 
-/// When two values of a column of the primary key name the same.
+/// How two values of a primary key column are compared for equality.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sameness {
-    /// Partition keys are the same by their bytes: 1 and 1.0, as decimals, are two partitions.
+    /// By bytes, for partition keys: the decimals 1 and 1.0 are two partitions.
     Bytes,
-    /// Rows are the same by the order of the clustering columns' types.
+    /// By the order of the column's type, for clustering columns.
     Order,
 }
 
@@ -119,7 +121,8 @@ impl Sameness {
     }
 }
 
-/// The values of a column that all relations allow, in the column's order, each once. At least one relation names values.
+/// The distinct values of a column that satisfy all relations, in the column's order. At least one
+/// relation must select values.
 pub(crate) fn values(
     ops: &[Op],
     ty: &CqlType,
@@ -168,7 +171,7 @@ pub(crate) fn values(
     Ok(found)
 }
 
-/// The value on the right side of a relation; none if it is null, so that nothing fits.
+/// The value on the right side of a relation. `None` if it is null, so that nothing matches.
 #[inline]
 pub(crate) fn bound(term: &Term, name: &str, env: Env<'_>, write: bool) -> Result<Option<Bytes>, Error> {
     match term.evaluate(env)? {
@@ -199,7 +202,7 @@ fn too_long(length: usize) -> Error {
     Error::invalid(format!("Key length of {length} is longer than maximum of {MAX_KEY_BYTES}"))
 }
 
-/// The number of combinations of these numbers of values, refused beyond a limit.
+/// The number of combinations of values. An error if it exceeds the limit.
 pub(crate) fn combinations(counts: impl Iterator<Item = usize>, limit: usize, what: &str) -> Result<usize, Error> {
     let product = counts.fold(1usize, usize::saturating_mul);
     if product > limit {

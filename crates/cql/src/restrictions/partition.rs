@@ -1,4 +1,4 @@
-//! The partitions of a statement: named by their keys, or a range of tokens.
+//! The partition restrictions of a statement: keys, or a range of tokens.
 
 use super::{MAX_PARTITION_KEYS, Op, Ops, Sameness, bound, check_length, combinations, null, unset, values};
 use crate::error::Error;
@@ -13,30 +13,30 @@ use smallvec::SmallVec;
 /// Restrictions of the partition key.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Partition {
-    /// None, or only such as need filtering: all partitions are read.
+    /// No restriction, or only such as need filtering. All partitions are read.
     All,
-    /// Values of every column, in the order of the key.
+    /// Values for every column, in the order of the key.
     Keys(Box<[Ops]>),
-    /// Bounds of the token; at least one.
+    /// Bounds of the token, at least one.
     Token(Box<[Op]>),
 }
 
-/// The partitions of one request.
+/// The partitions that a request selects.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Partitions {
-    /// These, in the order of the key's columns, each once; perhaps none.
+    /// Distinct keys, in the order of the key's columns. May be empty.
     Keys(SmallVec<[DecoratedKey; 1]>),
-    /// A range.
+    /// A range of the ring.
     Range(PartitionRange),
 }
 
 impl Partition {
-    /// Whether it names partitions by their keys.
+    /// Whether partitions are selected by their keys.
     pub fn is_keys(&self) -> bool {
         matches!(self, Partition::Keys(_))
     }
 
-    /// The partitions for these values.
+    /// The partitions selected with these values.
     pub fn evaluate(&self, schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Partitions, Error> {
         match self {
             Partition::All => Ok(Partitions::Range(PartitionRange::FULL)),
@@ -45,7 +45,7 @@ impl Partition {
         }
     }
 
-    /// The variables that make up the key, if each column is equal to exactly one variable.
+    /// The variables that form the key, if each column is equal to exactly one variable.
     pub fn key_variables(&self) -> Option<Box<[u16]>> {
         let Partition::Keys(columns) = self else { return None };
         columns
@@ -64,7 +64,7 @@ fn keys(
     env: Env<'_>,
     write: bool,
 ) -> Result<SmallVec<[DecoratedKey; 1]>, Error> {
-    // Most requests name one partition by one value.
+    // Fast path: most requests select one partition by one value.
     if let [ops] = columns
         && let [Op::Eq(term)] = &ops[..]
         && let [column] = &schema.partition_key[..]
@@ -134,7 +134,8 @@ fn token_range(ops: &[Op], env: Env<'_>) -> Result<Partitions, Error> {
             let after = matches!(op, Op::Lower(_, false));
             range.start = range.start.max(RingCut { token, key: None, after });
         }
-        // No key is at the least token: as an upper bound it is the end of the ring, where drivers' ranges end.
+        // No key has the lowest token. As an upper bound it means the end of the ring; drivers end
+        // their ranges there.
         let to_the_end = token == Token::MIN && matches!(op, Op::Upper(..));
         if let (Op::Eq(_) | Op::Upper(..), false) = (op, to_the_end) {
             let after = !matches!(op, Op::Upper(_, false));

@@ -1,4 +1,4 @@
-//! Relations as written, made into relations of columns of a table, with their terms typed.
+//! Resolves the relations of a WHERE clause to columns of the table, and types their terms.
 
 use super::{InList, Op};
 use crate::error::Error;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 
 /// A relation of a table's columns.
 pub(super) enum Restriction<'s> {
-    /// One column, by value: what keys can answer.
+    /// A relation of one column that a key lookup may answer.
     Column(&'s Column, Op),
-    /// One column in another way: always a filter.
+    /// A relation of one column that needs a filter.
     Filter(&'s Column, Test),
-    /// Clustering columns together, the place of the first among them, and what is said of them.
+    /// A relation of several clustering columns, and the position of the first one.
     Tuple(usize, Tuple),
-    /// Clustering columns together, that are none of some tuples: always a filter.
+    /// Several clustering columns that must equal none of some tuples. Needs a filter.
     NotTuple(usize, Tuple),
-    /// The token.
+    /// A relation of the token.
     Token(Op),
 }
 
-/// The column of a name, or the error that it is unknown.
+/// The column with this name, or an error.
 pub(super) fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Column, Error> {
     schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unrecognized name {name}")))
 }
@@ -240,7 +240,7 @@ fn joined(names: &[ast::Name]) -> String {
     names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// The place of the first column among the clustering columns, and the types of all.
+/// The position of the first column among the clustering columns, and the types of all.
 fn tuple_columns(schema: &TableSchema, names: &[ast::Name]) -> Result<(usize, Vec<CqlType>), Error> {
     let mut first = 0;
     let mut types = Vec::with_capacity(names.len());
@@ -268,7 +268,7 @@ fn tuple_columns(schema: &TableSchema, names: &[ast::Name]) -> Result<(usize, Ve
     Ok((first, types))
 }
 
-/// One term per column, out of a tuple literal or one variable.
+/// A term for each column, from a tuple literal or from one variable.
 fn tuple_terms(
     types: &[CqlType],
     names: &[ast::Name],

@@ -1,4 +1,5 @@
-//! Laws: the ranges of a clustering restriction hold exactly the rows for which it is true, whatever the columns' directions.
+//! Property test: the ranges of a clustering restriction contain exactly the rows for which it is
+//! true, for all orders of the columns.
 
 use super::Clustering;
 use super::clustering::Tuple;

@@ -1,11 +1,12 @@
-//! ALTER TABLE: columns added, dropped and renamed, options set. Every change gives the table's schema a new version.
+//! ALTER TABLE: adds, drops, renames and retypes columns, and sets options. Every change gives the
+//! table's schema a new version.
 
 use super::compatibility::{keeps_bytes, keeps_order, keeps_values};
 use super::create_table::STATIC_WITHOUT_CLUSTERING;
 use super::first_types;
 use super::options::{self, Purpose};
 use super::table::new_version;
-use super::{Made, names, types, written_keyspace};
+use super::{PlannedChange, names, types, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -20,12 +21,16 @@ use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
 use model::types::Quoted;
 
-pub(super) fn alter(metadata: &Metadata, guardrails: &Guardrails, statement: &AlterTable) -> Result<Made, Error> {
+pub(super) fn alter(
+    metadata: &Metadata,
+    guardrails: &Guardrails,
+    statement: &AlterTable,
+) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let table = match names::table(metadata, keyspace, name) {
         Ok(table) => table,
-        Err(_) if statement.if_exists => return Ok(Made::nothing()),
+        Err(_) if statement.if_exists => return Ok(PlannedChange::nothing()),
         Err(error) => return Err(error),
     };
     let mut definition = (*table.definition).clone();
@@ -58,11 +63,11 @@ pub(super) fn alter(metadata: &Metadata, guardrails: &Guardrails, statement: &Al
         AlterTableAction::RowTtl(_) => return Err(Error::not_supported("ALTER TABLE ... TTL")),
     };
     if !changed {
-        return Ok(Made::nothing());
+        return Ok(PlannedChange::nothing());
     }
     definition.version = new_version();
     let ops = vec![Op::PutTable(Box::new(definition))];
-    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
+    Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
 }
 
 fn add(
@@ -126,8 +131,8 @@ fn add(
     Ok(changed)
 }
 
-/// A column of a name used before may only come back with a type under which the old cells can still be read: they turn up in
-/// files until compaction drops them.
+/// Checks that a column with a formerly used name gets a type under which the old cells can be
+/// read. Sstables contain such cells until compaction drops them.
 fn check_dropped(
     metadata: &Metadata,
     definition: &TableDefinition,
@@ -167,7 +172,7 @@ fn check_dropped(
     )))
 }
 
-/// The user types in a type with their fields, the beginning of it where that is long.
+/// The user types in a type with their fields, shortened if long.
 fn fields_of(ty: &CqlType) -> String {
     const MOST: usize = 500;
     let mut shown = String::new();
@@ -194,7 +199,8 @@ fn drop(
     timestamp: Option<&Term>,
     if_exists: bool,
 ) -> Result<bool, Error> {
-    // By the clock of writes, which is ahead of the wall's where that has jumped back: no cell written so far may be younger.
+    // Uses the clock of writes, so that no existing cell is newer. It is ahead of the wall clock if
+    // that was set back.
     let now = rt::shard::try_service::<Coordinator>().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
     let drop_time = match timestamp {
         None => now,

@@ -1,8 +1,8 @@
-//! ALTER TYPE. Tables that use the type get a new version of their schema in the same change.
+//! ALTER TYPE. The same change gives tables that use the type a new schema version.
 
 use super::compatibility::{keeps_bytes, keeps_order};
 use super::user_type::{MAX_FIELDS, check_distinct, field_type};
-use super::{Made, names, written_keyspace};
+use super::{PlannedChange, names, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::syntax::ast::{AlterType, AlterTypeAction, Name, TypeName};
@@ -11,7 +11,7 @@ use cluster::metadata::{Keyspace, Op, TypeDefinition, types_in_order};
 use model::CqlType;
 use model::types::UserType;
 
-pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, Error> {
+pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let Some(home) = metadata.keyspace(keyspace) else {
@@ -19,7 +19,7 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
     };
     let Some(user_type) = home.types.get(name) else {
         if statement.if_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::invalid(format!("No user type named {keyspace}.{name} exists.")));
     };
@@ -27,7 +27,7 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
     match &statement.action {
         AlterTypeAction::Add { if_not_exists, field, type_name } => {
             if *if_not_exists && user_type.field_index(field.as_str()).is_some() {
-                return Ok(Made::nothing());
+                return Ok(PlannedChange::nothing());
             }
             fields.push(added(metadata, home, user_type, field, type_name)?);
         }
@@ -57,10 +57,10 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Made, 
     }
     let mut ops = vec![Op::PutType(TypeDefinition { keyspace: keyspace.to_owned(), name: name.to_owned(), fields })];
     ops.extend(dependents(home, name));
-    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Type(name.to_owned()), keyspace))
+    Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Type(name.to_owned()), keyspace))
 }
 
-/// Whether a table of the keyspace has the type in its partition key.
+/// Whether a table of the keyspace uses the type in its partition key.
 fn is_in_partition_key(home: &Keyspace, name: &str) -> bool {
     let uses = |ty: &CqlType| ty.references_udt(&home.definition.name, name);
     home.tables.values().any(|table| table.schema.partition_key.iter().any(|column| uses(&column.ty)))
@@ -127,7 +127,8 @@ fn added(
     Ok((field.as_str().to_owned(), ty.to_string()))
 }
 
-/// The types and tables that use a type, put anew: types, because they hold a copy of what they use; tables, under a new version.
+/// Operations that replace the types and tables that use a type: types because they contain a copy
+/// of it, tables because they need a new version.
 fn dependents(home: &Keyspace, name: &str) -> Vec<Op> {
     let keyspace = home.definition.name.as_str();
     let mut ops = Vec::new();

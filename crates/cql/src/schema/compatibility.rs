@@ -1,25 +1,26 @@
-//! Which changes of a column's type leave stored data readable. Pure.
+//! Decides which changes of a column's type keep stored data readable. Pure.
 //!
-//! A change of type rewrites nothing, so bytes written under the old type are read under the new one. Three rules, each
-//! for what depends on the bytes:
-//! - [`keeps_values`]: every old value is a value of the new type, and sstables encode both types with the same width.
-//!   For static and regular columns.
-//! - [`keeps_order`]: the values also sort as before. For clustering columns, and for what a value sorts by: elements of
-//!   sets, keys of maps.
-//! - [`keeps_bytes`]: each value also has the same bytes when it is written again under the new type. For partition
-//!   keys, whose token is computed from the bytes: a tuple that grew would be another partition.
+//! A change of type rewrites no data, so bytes written under the old type are read under the new
+//! one. There are three rules:
+//! - [`keeps_values`]: every old value is valid in the new type, and sstables encode both types
+//!   with the same width. For static and regular columns.
+//! - [`keeps_order`]: values also keep their order. For clustering columns, elements of sets and
+//!   keys of maps.
+//! - [`keeps_bytes`]: each value also keeps its bytes when it is written again under the new type.
+//!   For partition keys, because the token is computed from the bytes: a tuple with more fields
+//!   would be another partition.
 //!
-//! Inside a frozen collection or a tuple each element carries its length, so widths do not matter there: elements of
-//! lists and values of maps are compared by value.
+//! Inside a frozen collection or a tuple each element has a length, so widths do not matter there:
+//! elements of lists and values of maps are compared by value.
 
 use model::CqlType;
 use model::types::UserType;
 
-/// Whether cells of a static or regular column that were written as `old` can be read as `new`.
+/// Whether cells of a static or regular column written as `old` can be read as `new`.
 pub(super) fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
     match (old, new) {
         _ if old == new => true,
-        // A cell for each element: it has the width of the element's type.
+        // One cell per element, with the width of the element type.
         (CqlType::List { elem: old, frozen: false }, CqlType::List { elem: new, frozen: false }) => {
             keeps_values(old, new)
         }
@@ -36,7 +37,7 @@ pub(super) fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
     }
 }
 
-/// Whether values of one cell that were written as `old` are valid as `new`, whatever the widths.
+/// Whether single-cell values written as `old` are valid as `new`, regardless of widths.
 fn nested_values(old: &CqlType, new: &CqlType) -> bool {
     use CqlType::*;
     let native = match (old, new) {
@@ -47,13 +48,13 @@ fn nested_values(old: &CqlType, new: &CqlType) -> bool {
     native || keeps_order(old, new) || nested(old, new, Growth::Allowed, nested_values)
 }
 
-/// Whether every value of `old` is one of `new`, and values sort under `new` as under `old`.
+/// Whether every value of `old` is valid in `new`, with the same order.
 pub(super) fn keeps_order(old: &CqlType, new: &CqlType) -> bool {
     let text = matches!((old, new), (CqlType::Ascii, CqlType::Text) | (CqlType::Ascii | CqlType::Text, CqlType::Blob));
     old == new || text || is_one_cell(old, new) && nested(old, new, Growth::Allowed, keeps_order)
 }
 
-/// Whether every value of `old` is one of `new` with the same bytes, also when it is written again.
+/// Whether every value of `old` is valid in `new`, with the same bytes also when written again.
 pub(super) fn keeps_bytes(old: &CqlType, new: &CqlType) -> bool {
     use CqlType::*;
     let native = matches!(
@@ -71,14 +72,15 @@ fn is_one_cell(old: &CqlType, new: &CqlType) -> bool {
     !old.is_multi_cell() && !new.is_multi_cell()
 }
 
-/// Whether a tuple may get more fields, which old values then lack.
+/// Whether a tuple may have more fields in the new type. Old values lack them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Growth {
     Allowed,
     Refused,
 }
 
-/// Frozen collections of the same kind and tuples, element by element: `rule` compares those that nothing sorts by.
+/// Compares frozen collections of the same kind, and tuples, by element. `rule` applies to all
+/// elements; those that decide an order must also keep it.
 fn nested(old: &CqlType, new: &CqlType, growth: Growth, rule: fn(&CqlType, &CqlType) -> bool) -> bool {
     let sorted = |old: &CqlType, new: &CqlType| keeps_order(old, new) && rule(old, new);
     let (old, new) = (old.freeze(), new.freeze());
@@ -100,8 +102,9 @@ fn nested(old: &CqlType, new: &CqlType, growth: Growth, rule: fn(&CqlType, &CqlT
     }
 }
 
-/// Whether ALTER TYPE could have made the one user type of the other: fields may have got other names, types and company behind them,
-/// but none is at another place. The types in use are always the same; the old one may be that of a dropped column.
+/// Whether ALTER TYPE can have turned one user type into the other: fields may have other names and
+/// types, and more fields may follow, but no field may have moved. Types in use are always equal
+/// here; `old` may be the type of a dropped column.
 fn is_later(old: &UserType, new: &UserType, growth: Growth, rule: fn(&CqlType, &CqlType) -> bool) -> bool {
     let lengths = match growth {
         Growth::Allowed => old.fields.len() <= new.fields.len(),
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
     use model::types::parse;
 
-    /// Old type, new type, and which of the rules hold: values, order, bytes.
+    /// Old type, new type, and the rules that hold: values, order, bytes.
     const CASES: &[(&str, &str, &str)] = &[
         ("int", "int", "vob"),
         ("ascii", "text", "vob"),
@@ -131,7 +134,7 @@ mod tests {
         ("uuid", "timeuuid", ""),
         ("timestamp", "bigint", "vb"),
         ("int", "bigint", ""),
-        // Sstables store an int without its length, a blob or a varint with it.
+        // Sstables store an int without a length, but a blob or a varint with one.
         ("int", "blob", ""),
         ("int", "varint", ""),
         // Inside a frozen collection every element has its length.
@@ -156,7 +159,7 @@ mod tests {
         ("frozen<list<tuple<int>>>", "frozen<list<tuple<int, int>>>", "vo"),
         ("frozen<set<tuple<int>>>", "frozen<set<tuple<int, int>>>", "vo"),
         ("frozen<map<tuple<int>, tuple<int>>>", "frozen<map<tuple<int, int>, tuple<int, text>>>", "vo"),
-        // A collection of several cells stores the cells of its elements as a column of their type does.
+        // A multi-cell collection stores each element like a cell of the element's type.
         ("list<ascii>", "list<text>", "v"),
         ("list<int>", "list<varint>", ""),
         ("list<tuple<int>>", "list<tuple<int, int>>", "v"),

@@ -1,7 +1,7 @@
-//! The definition of a table out of CREATE TABLE: columns, keys, order, options. Pure.
+//! Builds the definition of a table from CREATE TABLE: columns, keys, order and options. Pure.
 //!
-//! Column ids follow from the columns: static and regular columns share one space of ids, first those of one cell by name, then
-//! those of many cells by name.
+//! Static and regular columns share one space of column ids: first single-cell columns by name,
+//! then multi-cell columns by name.
 
 use super::options::{self, Purpose};
 use super::{names, types, written_keyspace};
@@ -17,16 +17,16 @@ use std::collections::BTreeMap;
 /// The most columns of a table.
 const MAX_COLUMNS: usize = 32_767;
 
-/// What a new table is known by.
+/// The identifiers of a new table.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// Its id, unless the statement gives one.
+    /// Its id, unless the statement sets one.
     pub table: TableId,
-    /// Its first version.
+    /// Its first schema version.
     pub version: SchemaVersion,
 }
 
-/// The definition that the statement describes, and warnings. The keyspace need not exist, unless its types are used.
+/// The definition of the table, and warnings. The keyspace must exist only if its types are used.
 pub fn definition(
     metadata: &Metadata,
     statement: &CreateTable,
@@ -72,7 +72,7 @@ pub fn definition(
     Ok((definition, options.warnings))
 }
 
-/// A column as written, its type resolved.
+/// A column with its type resolved.
 struct Written {
     ty: CqlType,
     is_static: bool,
@@ -151,7 +151,7 @@ fn check_key_type(name: &Name, ty: &CqlType) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why static columns need clustering columns.
+/// The error for static columns without clustering columns.
 pub(super) const STATIC_WITHOUT_CLUSTERING: &str =
     "Static columns are only useful (and thus allowed) if the table has at least one clustering column";
 
@@ -178,8 +178,8 @@ fn check_counters(key: &PrimaryKey, columns: &BTreeMap<Name, Written>, default_t
     }
 }
 
-/// For each clustering column, whether rows descend by it. The directive names the first clustering columns in
-/// their order; the columns after them ascend.
+/// Whether each clustering column is descending. The directive lists the first clustering columns
+/// in their order. The others ascend.
 fn clustering_order(statement: &CreateTable, key: &PrimaryKey) -> Result<Vec<bool>, Error> {
     let written = &statement.clustering_order;
     if written.len() > key.clustering.len() {

@@ -1,15 +1,15 @@
 //! DROP INDEX, MATERIALIZED VIEW, FUNCTION, AGGREGATE, ROLE, USER and SERVICE LEVEL.
 //!
-//! Objects of these kinds cannot be created yet, so the object that such a statement names never exists: with IF EXISTS
-//! there is nothing to do, without it the answer is ScyllaDB's error for an unknown object.
+//! Objects of these kinds cannot be created yet, so the named object never exists. With IF EXISTS
+//! the statement does nothing. Otherwise the answer is ScyllaDB's error for an unknown object.
 
-use super::{Made, names, written_keyspace};
+use super::{PlannedChange, names, written_keyspace};
 use crate::error::Error;
 use crate::syntax::ast::{DropUnsupported, UnsupportedKind};
 use crate::term::typing::show_type;
 use cluster::Metadata;
 
-pub(super) fn drop(metadata: &Metadata, statement: &DropUnsupported) -> Result<Made, Error> {
+pub(super) fn drop(metadata: &Metadata, statement: &DropUnsupported) -> Result<PlannedChange, Error> {
     let name = &statement.name.name;
     let keyspace = written_keyspace(&statement.name);
     if statement.kind.has_keyspace() {
@@ -20,7 +20,7 @@ pub(super) fn drop(metadata: &Metadata, statement: &DropUnsupported) -> Result<M
         return Err(Error::invalid("Cannot use DROP MATERIALIZED VIEW on Table"));
     }
     if statement.if_exists {
-        return Ok(Made::nothing());
+        return Ok(PlannedChange::nothing());
     }
     if statement.kind.has_keyspace() {
         names::keyspace(metadata, keyspace)?;

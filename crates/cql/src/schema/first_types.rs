@@ -1,41 +1,44 @@
-//! The types with which columns were created, where ALTER has changed them since. Ids of prepared statements are made of these:
-//! a driver that prepares a statement again, after an ALTER and the loss of what a node had prepared, must get the id it knows.
+//! Records the types with which columns were created, if ALTER has changed them since.
 //!
-//! They are part of the table's definition, under names among its options that no statement can write and DESCRIBE does not
-//! show. A column that is added again under its name continues the one that was dropped: its type is one that keeps the values.
+//! The ids of prepared statements are computed from these types. After an ALTER, a node may no
+//! longer have a prepared statement. A driver that prepares it again must get the id that it knows.
+//!
+//! The types are stored in the table's definition, as options under names that no statement can
+//! set. DESCRIBE does not show them. A column that is added again under its name continues the
+//! dropped one: its new type must be able to read the old values.
 
 use cluster::Metadata;
 use cluster::metadata::TableDefinition;
 use model::TableSchema;
 use model::schema::Column;
 
-/// What stands before a column's name in the name of the option.
+/// The prefix of the option's name, before the name of the column.
 const PREFIX: &str = "first type of ";
 
-/// Notes that the type of a column changes from this one.
+/// Records the type of a column before its first change.
 pub(super) fn note(definition: &mut TableDefinition, column: &str, ty: &str) {
     let name = format!("{PREFIX}{column}");
     definition.options.others.entry(name).or_insert_with(|| ty.to_owned());
 }
 
-/// Notes that a column gets another name.
+/// Records the new name of a column.
 pub(super) fn rename(definition: &mut TableDefinition, from: &str, to: &str) {
     if let Some(ty) = definition.options.others.remove(&format!("{PREFIX}{from}")) {
         definition.options.others.insert(format!("{PREFIX}{to}"), ty);
     }
 }
 
-/// Whether an option is the first type of a column.
+/// Whether an option holds the first type of a column.
 pub(crate) fn is_one(option: &str) -> bool {
     option.starts_with(PREFIX)
 }
 
-/// Whether columns of a table have, or had, other types than those with which they were created.
+/// Whether columns of a table have or had other types than those with which they were created.
 pub(crate) fn differ(schema: &TableSchema) -> bool {
     schema.options.others.keys().any(|option| is_one(option))
 }
 
-/// The schema with the types with which the columns were created.
+/// The schema of the table with the types with which its columns were created.
 pub(crate) fn schema(metadata: &Metadata, schema: &TableSchema) -> TableSchema {
     let first = |column: &Column| {
         let ty = schema.options.others.get(&format!("{PREFIX}{}", column.name));

@@ -1,9 +1,10 @@
 //! CREATE, ALTER and DROP KEYSPACE.
 //!
-//! Every table is made of tablets, whatever the strategy says: SimpleStrategy is accepted as a way to write a replication factor.
+//! Every table has tablets, whatever the strategy. SimpleStrategy is accepted as a way to set a
+//! replication factor.
 
 use super::options::properties::Properties;
-use super::{Made, names};
+use super::{PlannedChange, names};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -26,7 +27,7 @@ pub(super) fn create(
     node: &NodeInfo,
     guardrails: &Guardrails,
     statement: &CreateKeyspace,
-) -> Result<Made, Error> {
+) -> Result<PlannedChange, Error> {
     let name = statement.name.as_str();
     if names::is_system(&name.to_lowercase()) {
         return Err(Error::Unauthorized("system keyspace is not user-modifiable.".into()));
@@ -45,7 +46,7 @@ pub(super) fn create(
     check_rack_lists(&definition, &hosts)?;
     if metadata.keyspace(name).is_some() {
         if statement.if_not_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::AlreadyExists {
             keyspace: name.to_owned(),
@@ -56,7 +57,7 @@ pub(super) fn create(
     warnings.extend(guardrails.check_replication(&definition)?);
     warnings.extend(too_few_nodes(&definition, &hosts));
     let ops = vec![Op::PutKeyspace(definition)];
-    Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Keyspace, name).warned(warnings))
+    Ok(PlannedChange::new(ops, SchemaAction::Created, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
 pub(super) fn alter(
@@ -64,7 +65,7 @@ pub(super) fn alter(
     node: &NodeInfo,
     guardrails: &Guardrails,
     statement: &AlterKeyspace,
-) -> Result<Made, Error> {
+) -> Result<PlannedChange, Error> {
     let name = statement.name.as_str();
     let is_built_in = builtin::is_built_in(name);
     if !is_built_in {
@@ -72,7 +73,7 @@ pub(super) fn alter(
     }
     let Some(keyspace) = metadata.keyspace(name) else {
         if statement.if_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::invalid(format!("Unknown keyspace {name}")));
     };
@@ -108,23 +109,24 @@ pub(super) fn alter(
     check_others(&properties)?;
     check_rack_lists(&definition, &hosts)?;
     let ops = vec![Op::PutKeyspace(definition)];
-    Ok(Made::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
+    Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
-pub(super) fn drop(metadata: &Metadata, statement: &DropKeyspace) -> Result<Made, Error> {
+pub(super) fn drop(metadata: &Metadata, statement: &DropKeyspace) -> Result<PlannedChange, Error> {
     let name = statement.name.as_str();
     names::check_modifiable(name)?;
     if metadata.keyspace(name).is_none() {
         if statement.if_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::Configuration(format!("Cannot drop non existing keyspace '{name}'.")));
     }
     let ops = vec![Op::DropKeyspace(name.to_owned())];
-    Ok(Made::new(ops, SchemaAction::Dropped, SchemaTarget::Keyspace, name))
+    Ok(PlannedChange::new(ops, SchemaAction::Dropped, SchemaTarget::Keyspace, name))
 }
 
-/// The replication options in their stored form: the class with its package, and a factor for each datacenter.
+/// The replication options in their stored form: the class with its package, and a factor or a list
+/// of racks for each datacenter.
 fn replication(
     keyspace: &str,
     hosts: &[Host],
@@ -166,7 +168,7 @@ fn replication(
                 ));
             }
             if out.len() == 1 {
-                // Nothing is said: a copy in each rack.
+                // No factor is given: one replica in each rack.
                 for (datacenter, racks) in &racks {
                     out.insert((*datacenter).to_owned(), racks.len().to_string());
                 }
@@ -183,8 +185,8 @@ fn replication(
     Ok(out)
 }
 
-/// A warning of datacenters that keep another factor than `everywhere`: `replication_factor` is only for those that have none, as in
-/// Cassandra and ScyllaDB.
+/// A warning about datacenters that keep a factor other than `everywhere`. As in Cassandra and
+/// ScyllaDB, `replication_factor` applies only to datacenters without a factor.
 fn kept_factors(everywhere: &str, before: &OptionMap, after: &OptionMap) -> Option<String> {
     let is_kept = |(name, factor): &(&String, &String)| {
         !matches!(name.as_str(), "class" | FACTOR) && before.get(*name) == Some(*factor) && *factor != everywhere
@@ -199,8 +201,9 @@ fn kept_factors(everywhere: &str, before: &OptionMap, after: &OptionMap) -> Opti
     })
 }
 
-/// The stored form of a number that is written for a datacenter which has these racks so far. A list of racks stays if the number is
-/// theirs, and ends with 0; no other number can replace it.
+/// The stored form of a numeric factor for a datacenter that has this list of racks so far. The
+/// list stays if the number equals its length. The number 0 removes it. No other number is
+/// accepted.
 fn factor_after(datacenter: &str, factor: String, racks: Option<&Vec<String>>) -> Result<String, Error> {
     match racks {
         Some(racks) if copies(&factor) == Some(racks.len() as u32) => Ok(rack_list(racks)),
@@ -211,7 +214,7 @@ fn factor_after(datacenter: &str, factor: String, racks: Option<&Vec<String>>) -
     }
 }
 
-/// Whether the lists of racks can be: of racks that exist, each once, in a keyspace with tablets.
+/// Checks lists of racks: the racks exist, are distinct, and the keyspace has tablets.
 fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(), Error> {
     let lists = racks_by_datacenter(&definition.replication);
     if !lists.is_empty() && !is_enabled(&definition.tablets) {
@@ -230,7 +233,8 @@ fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(
     check_racks(&lists, is_known).map_err(|error| Error::Configuration(error.to_string()))
 }
 
-/// Whether a statement changes lists of racks as ScyllaDB allows: by one rack, or it makes lists of numbers and changes nothing else.
+/// Checks that lists of racks change as ScyllaDB allows: by one rack, or from factors to lists
+/// without any other change.
 fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> {
     let (old, new) = (racks_by_datacenter(before), racks_by_datacenter(after));
     let number = |options: &OptionMap, name: &str| options.get(name).and_then(|text| copies(text)).unwrap_or(0);
@@ -261,7 +265,8 @@ fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> 
     Ok(())
 }
 
-/// Whether the tablets that there are have their copies in the listed racks: they cannot be brought there yet.
+/// Checks that existing tablets have their replicas in the listed racks. They cannot be moved to
+/// other racks yet.
 fn check_placement(keyspace: &Keyspace, replication: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
     for (datacenter, racks) in racks_by_datacenter(replication) {
         let is_there = |host: &&Host| host.datacenter == datacenter;
@@ -301,7 +306,7 @@ fn check_unused(keyspace: &str, class: &str, options: &OptionMap) -> Result<(), 
     }
 }
 
-/// The `tablets` option: `enabled` and `initial`.
+/// The `tablets` option, with `enabled` and `initial`.
 fn tablets(properties: &Properties, warnings: &mut Vec<String>) -> Result<Option<OptionMap>, Error> {
     let Some(options) = properties.map("tablets")? else { return Ok(None) };
     let options: OptionMap = options.into_iter().map(|(name, value)| (name, value.to_lowercase())).collect();
@@ -331,12 +336,12 @@ fn tablets(properties: &Properties, warnings: &mut Vec<String>) -> Result<Option
     Ok(Some(options))
 }
 
-/// Whether the `tablets` option asks for tablets, as it does by default.
+/// Whether the `tablets` option requests tablets, which is the default.
 fn is_enabled(tablets: &OptionMap) -> bool {
     tablets.get("enabled").is_none_or(|enabled| enabled == "true")
 }
 
-/// The options that are neither replication nor tablets nor durable writes.
+/// Checks the options other than replication, tablets and durable writes.
 fn check_others(properties: &Properties) -> Result<(), Error> {
     if let Some(storage) = properties.map("storage")?
         && storage.get("type").is_some_and(|kind| !kind.eq_ignore_ascii_case("local"))
@@ -356,8 +361,9 @@ fn check_others(properties: &Properties) -> Result<(), Error> {
     properties.check_known(&["replication", "durable_writes", "tablets", "storage", "consistency"], &[])
 }
 
-/// Whether no more than one datacenter gets no more than one copy more or less. Keyspaces that ask for no tablets are spared, as in ScyllaDB;
-/// so are changes to and from SimpleStrategy, which never has tablets there.
+/// Checks that at most one datacenter changes its factor, by at most 1. As in ScyllaDB, this does
+/// not apply to keyspaces without tablets. Nor does it apply to changes from or to SimpleStrategy,
+/// which has no tablets there.
 fn check_step(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
     let racks = placement::racks(hosts);
     let of = |options| Replication::of(options, racks.keys().copied());
@@ -373,8 +379,8 @@ fn check_step(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(
     }
 }
 
-/// Whether the tables of a keyspace can follow a change of its replication. Copies that come need their data, and that cannot be brought
-/// to them yet; what only says the same in other words can be altered.
+/// Refuses a change that alters the replicas of a keyspace with tables: data cannot be moved to new
+/// replicas yet. A change that only writes the same replication differently is allowed.
 fn check_change(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
     let racks = placement::racks(hosts);
     let of = |options| Replication::of(options, racks.keys().copied());
@@ -387,7 +393,9 @@ fn check_change(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result
     Err(Error::not_supported("changing how many copies there are of the tables of a keyspace"))
 }
 
-/// Alone, a node takes any factor: it says what there will be with more nodes. With others, tables cannot be made then.
+/// A warning that there are too few nodes for the replication. A single node accepts any factor,
+/// which then applies when nodes join. In a larger cluster, tables cannot be created until there
+/// are enough nodes.
 fn too_few_nodes(definition: &KeyspaceDefinition, hosts: &[Host]) -> Option<String> {
     if hosts.len() > 1 {
         let replication = Replication::of(&definition.replication, placement::racks(hosts).keys().copied());

@@ -1,8 +1,10 @@
-//! Statements that change the schema: CREATE, ALTER and DROP of keyspaces, tables and types; and TRUNCATE.
+//! Statements that change the schema: CREATE, ALTER and DROP of keyspaces, tables and types. Also
+//! TRUNCATE.
 //!
-//! Each statement's work is a pure function from the newest metadata to the steps of a change ([`Made`]); [`execute`] has the
-//! metadata service run it, one change at a time in the cluster, so what it checks still holds when the change is applied.
-//! Nothing here touches data, except TRUNCATE, which asks the cluster to.
+//! Each statement is a pure function from the newest metadata to the operations of a change
+//! ([`PlannedChange`]). [`execute`] passes it to the metadata service. The cluster applies one
+//! change at a time, so what the function checks still holds when the change is applied. Only
+//! TRUNCATE affects data.
 
 mod alter_table;
 mod alter_type;
@@ -34,35 +36,35 @@ use crate::syntax::ast::{AlterTableAction, Literal, Name, QualifiedName, Stateme
 use cluster::Metadata;
 use cluster::metadata::{ChangeError, NodeInfo, Op};
 
-/// What a statement makes of the metadata.
+/// The change of the metadata that a statement makes.
 #[derive(Debug, Default)]
-pub struct Made {
-    /// The steps of the change; none where there is nothing to do.
+pub struct PlannedChange {
+    /// The operations. Empty if there is nothing to do.
     pub ops: Vec<Op>,
-    /// What is told to the client, and as an event to others; nothing where nothing changed.
+    /// The result for the client and the event for other clients. `None` if nothing changes.
     pub change: Option<SchemaChange>,
     /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
-impl Made {
-    /// Nothing to do: what was to be made is there, or what was to be dropped is not.
-    fn nothing() -> Made {
-        Made::default()
+impl PlannedChange {
+    /// No change: the object to create exists, or the object to drop does not.
+    fn nothing() -> PlannedChange {
+        PlannedChange::default()
     }
 
-    fn new(ops: Vec<Op>, action: SchemaAction, target: SchemaTarget, keyspace: &str) -> Made {
+    fn new(ops: Vec<Op>, action: SchemaAction, target: SchemaTarget, keyspace: &str) -> PlannedChange {
         let change = SchemaChange { action, target, keyspace: keyspace.to_owned() };
-        Made { ops, change: Some(change), warnings: Vec::new() }
+        PlannedChange { ops, change: Some(change), warnings: Vec::new() }
     }
 
-    fn warned(mut self, warnings: Vec<String>) -> Made {
+    fn warned(mut self, warnings: Vec<String>) -> PlannedChange {
         self.warnings.extend(warnings);
         self
     }
 }
 
-/// Whether `execute` takes the statement.
+/// Whether [`execute`] accepts the statement.
 pub fn is_schema_statement(statement: &Statement) -> bool {
     matches!(
         statement,
@@ -79,8 +81,9 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
     )
 }
 
-/// Executes a statement for which [`is_schema_statement`] holds. `drop_time` is the value of the bind marker of
-/// ALTER TABLE ... DROP USING TIMESTAMP: none if there is no such marker, or if it is unset.
+/// Executes a statement for which [`is_schema_statement`] is true. `drop_time` is the value of the
+/// bind marker of ALTER TABLE ... DROP USING TIMESTAMP. `None` if there is no marker, or if it is
+/// unset.
 pub async fn execute(
     client: &ClientState,
     statement: &Statement,
@@ -92,7 +95,7 @@ pub async fn execute(
     keep_newer_than_drop(&statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(move |metadata, node| {
-        let Made { ops, change, warnings } = make(metadata, node, &guardrails, &own)?;
+        let PlannedChange { ops, change, warnings } = make(metadata, node, &guardrails, &own)?;
         metadata.check_types(&ops).map_err(|error| Error::invalid(error.to_string()))?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
@@ -106,7 +109,7 @@ pub async fn execute(
     Ok(Answer { warnings, ..Answer::new(kind) })
 }
 
-/// Puts the value of a bind marker into the place of the marker.
+/// Replaces the bind marker by its value.
 fn set_drop_time(statement: &mut Statement, drop_time: Option<i64>) {
     if let Statement::AlterTable(altered) = statement
         && let AlterTableAction::Drop { timestamp, .. } = &mut altered.action
@@ -116,8 +119,10 @@ fn set_drop_time(statement: &mut Statement, drop_time: Option<i64>) {
     }
 }
 
-/// A column dropped as of a timestamp may be added again, and then shows what is newer. Files name columns and tell; memtables know
-/// ids, which are never used twice. So what memtables hold goes into files first.
+/// Flushes the table before a column is dropped as of a timestamp. When such a column is added
+/// again, its cells newer than the timestamp are visible again. Sstables identify columns by name,
+/// so they return these cells. Memtables use column ids, which are never used again, so their cells
+/// must be in sstables first.
 async fn keep_newer_than_drop(statement: &Statement) -> Result<(), Error> {
     let Statement::AlterTable(altered) = statement else { return Ok(()) };
     if !matches!(altered.action, AlterTableAction::Drop { timestamp: Some(_), .. }) {
@@ -131,7 +136,7 @@ async fn keep_newer_than_drop(statement: &Statement) -> Result<(), Error> {
     flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
 }
 
-/// The statement with its keyspace written out, so that it means the same on every shard.
+/// The statement with an explicit keyspace, so that it means the same on every shard.
 fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, Error> {
     let mut statement = statement.clone();
     let name: Option<&mut QualifiedName> = match &mut statement {
@@ -150,8 +155,13 @@ fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, E
     Ok(statement)
 }
 
-/// What a statement makes of this metadata.
-fn make(metadata: &Metadata, node: &NodeInfo, guardrails: &Guardrails, statement: &Statement) -> Result<Made, Error> {
+/// Computes the change of a statement on this metadata.
+fn make(
+    metadata: &Metadata,
+    node: &NodeInfo,
+    guardrails: &Guardrails,
+    statement: &Statement,
+) -> Result<PlannedChange, Error> {
     match statement {
         Statement::CreateKeyspace(statement) => keyspace::create(metadata, node, guardrails, statement),
         Statement::AlterKeyspace(statement) => keyspace::alter(metadata, node, guardrails, statement),
@@ -167,7 +177,7 @@ fn make(metadata: &Metadata, node: &NodeInfo, guardrails: &Guardrails, statement
     }
 }
 
-/// The written-out keyspace of a name.
+/// The explicit keyspace of a name.
 fn written_keyspace(name: &QualifiedName) -> &str {
     name.keyspace.as_ref().map_or("", Name::as_str)
 }

@@ -1,4 +1,4 @@
-//! Names: which are allowed, what a bare one means, and who may change what they name.
+//! Names: validity, the keyspace of an unqualified name, and keyspaces that users cannot change.
 
 use crate::api::ClientState;
 use crate::error::Error;
@@ -7,7 +7,8 @@ use cluster::Metadata;
 use cluster::metadata::{Keyspace, Table, builtin};
 use std::rc::Rc;
 
-/// The most characters of a keyspace's, table's or column's name, as in ScyllaDB: what is left of a file name beside an id.
+/// The most characters in the name of a keyspace, table or column, as in ScyllaDB: a file name also
+/// needs space for an id.
 pub const MAX_NAME_CHARACTERS: usize = 207;
 
 /// Checks the name of a new keyspace.
@@ -48,7 +49,7 @@ pub fn check_column_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the name of a new user type, or of a field of one.
+/// Checks the name of a new user type or of a field.
 pub fn check_type_name(name: &str) -> Result<(), Error> {
     if name.chars().count() > MAX_NAME_CHARACTERS {
         return Err(Error::invalid(format!(
@@ -70,17 +71,17 @@ pub fn keyspace_of(client: &ClientState, name: &QualifiedName) -> Result<String,
     }
 }
 
-/// No keyspace was named and none is in use.
+/// The error for a name without a keyspace in a session without one.
 pub fn no_keyspace() -> Error {
     Error::invalid("No keyspace has been specified. USE a keyspace, or explicitly specify keyspace.tablename")
 }
 
-/// Whether the keyspace belongs to the system: its tables are virtual or built in.
+/// Whether this is a system keyspace. Its tables are virtual or built in.
 pub fn is_system(keyspace: &str) -> bool {
     crate::system::is_virtual(keyspace) || builtin::is_built_in(keyspace)
 }
 
-/// Refuses changes to the schema of the system's keyspaces.
+/// Refuses changes to the schema of system keyspaces.
 pub fn check_modifiable(keyspace: &str) -> Result<(), Error> {
     if is_system(keyspace) {
         return Err(Error::Unauthorized(format!("{keyspace} keyspace is not user-modifiable.")));
@@ -88,12 +89,12 @@ pub fn check_modifiable(keyspace: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The keyspace, which must be there.
+/// The keyspace, or an error if it does not exist.
 pub fn keyspace<'m>(metadata: &'m Metadata, name: &str) -> Result<&'m Rc<Keyspace>, Error> {
     metadata.keyspace(name).ok_or_else(|| Error::invalid(format!("Keyspace {name} does not exist")))
 }
 
-/// The table, which must be there.
+/// The table, or an error if it does not exist.
 pub fn table<'m>(metadata: &'m Metadata, keyspace: &str, name: &str) -> Result<&'m Rc<Table>, Error> {
     let found = self::keyspace(metadata, keyspace)?.tables.get(name);
     found.ok_or_else(|| Error::invalid(format!("unconfigured table {name}")))

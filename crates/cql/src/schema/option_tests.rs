@@ -1,4 +1,4 @@
-//! Options in WITH, of tables and keyspaces: which are refused, in which form the others are kept, and what is told of them.
+//! Options in WITH of tables and keyspaces: refusals, stored forms, and warnings.
 
 use super::tests::{CONFIGURATION, INVALID, SYNTAX, World, in_world};
 

@@ -1,4 +1,5 @@
-//! What ALTER KEYSPACE and CREATE TABLE say of copies in a cluster of several nodes.
+//! ALTER KEYSPACE and CREATE TABLE in a cluster of several nodes: replication options and their
+//! errors.
 
 use super::tests::World;
 use cluster::metadata::{Op, own_node};
@@ -6,7 +7,7 @@ use cluster::{NodeInfo, NodeState};
 use model::id::HostId;
 use std::rc::Rc;
 
-/// A world of nodes in these datacenters.
+/// Metadata of a cluster with nodes in these datacenters.
 fn cluster(datacenters: &[&str]) -> World {
     let mut world = World::new();
     let node = |(n, datacenter): (usize, &&str)| {
@@ -38,7 +39,7 @@ fn replication_of_tables_can_be_said_otherwise_and_not_changed() {
             format!("ALTER KEYSPACE two WITH replication = {{'class': 'NetworkTopologyStrategy', {options}}}")
         };
         let one_step = "Only one DC's RF can be changed at a time and not by more than 1";
-        // It has no tables yet.
+        // The keyspace has no tables yet.
         for (options, expected) in
             [("'a': 3, 'b': 2", one_step), ("'a': 3, 'b': 1", "ok 1"), ("'a': 3, 'b': 2", "ok 1")]
         {
@@ -78,7 +79,7 @@ fn a_factor_changes_by_one_at_a_time_also_without_tables() {
             .unwrap();
         for (keyspace, replication, expected) in [
             ("one", network("'datacenter1': 3"), one_step),
-            // It speaks for datacenters that have no factor yet.
+            // `replication_factor` applies to datacenters without a factor.
             ("one", network("'replication_factor': 3"), "ok 1"),
             ("one", network("'datacenter1': 4294967295"), one_step),
             ("one", network("'datacenter1': 2"), "ok 1"),
@@ -115,7 +116,7 @@ fn more_copies_than_nodes_are_refused_with_the_table() {
 #[test]
 fn a_factor_can_be_a_list_of_racks() {
     rt::block_on(async {
-        // The racks of a are r0, r1 and r2, that of b is r3.
+        // The racks of datacenter a are r0, r1 and r2, that of b is r3.
         let mut world = cluster(&["a", "a", "a", "b"]);
         let create = |name: &str, options: &str| format!("CREATE KEYSPACE {name} WITH replication = {{{options}}}");
         world.run(&create("k", "'class': 'NetworkTopologyStrategy', 'a': ['r0', 'r2'], 'b': 1")).unwrap();
@@ -164,7 +165,7 @@ fn a_list_of_racks_is_altered_by_one_rack() {
         let one_rack = "The list of racks of datacenter a can be altered by one rack at a time";
         let only_converts = "cannot change how many copies there are";
         for (options, expected) in [
-            // From a number to a list: as many racks, and nothing else changes.
+            // From a number to a list: the same number of replicas, and no other change.
             ("'a': ['r0', 'r1', 'r2'], 'b': 1", only_converts),
             ("'a': ['r0', 'r1'], 'b': 0", only_converts),
             ("'a': ['r0', 'r1'], 'b': 1", "ok 1"),
@@ -172,7 +173,7 @@ fn a_list_of_racks_is_altered_by_one_rack() {
             ("'a': ['r0', 'r2'], 'b': 1", one_rack),
             ("'a': ['r0', 'r1', 'r2'], 'b': 1", "ok 1"),
             ("'a': ['r2', 'r1'], 'b': 1", "ok 1"),
-            // From a list to a number: its own, which keeps it.
+            // From a list to a number: only its length is accepted, and keeps the list.
             ("'a': 3, 'b': 1", "is a list of racks and cannot be altered to the number 3"),
             ("'a': 2, 'b': 1", "ok 1"),
             ("'a': ['r2'], 'b': 1", "ok 1"),
@@ -186,7 +187,7 @@ fn a_list_of_racks_is_altered_by_one_rack() {
             }
         }
         assert_eq!(world.metadata.keyspace("k").unwrap().definition.replication["a"], "0");
-        // With tables only what their copies agree with already.
+        // With tables, only changes that match the existing replicas.
         world.run("CREATE KEYSPACE t WITH replication = {'b': 1}").unwrap();
         world.run("CREATE TABLE t.t (p int PRIMARY KEY)").unwrap();
         assert_eq!(answer(&mut world, "ALTER KEYSPACE t WITH replication = {'b': ['r3']}"), "ok 1");

@@ -1,7 +1,7 @@
 //! CREATE TABLE and DROP TABLE.
 
 use super::create_table::{Identity, definition};
-use super::{Made, names, written_keyspace};
+use super::{PlannedChange, names, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -17,7 +17,7 @@ pub(super) fn create(
     node: &NodeInfo,
     guardrails: &Guardrails,
     statement: &CreateTable,
-) -> Result<Made, Error> {
+) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let identity = Identity { table: new_table_id(), version: new_version() };
@@ -27,7 +27,7 @@ pub(super) fn create(
     let (definition, mut warnings) = definition(metadata, statement, identity)?;
     if home.tables.contains_key(name) {
         if statement.if_not_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::AlreadyExists {
             keyspace: keyspace.to_owned(),
@@ -43,22 +43,23 @@ pub(super) fn create(
     let (id, is_given) = (definition.id, definition.id != identity.table);
     let mut ops = vec![Op::PutTable(Box::new(definition)), Op::PutTablets(tablets)];
     if is_given {
-        // An earlier table may have had this id. Its rows in commitlogs, hints, sstables and requests are older than the epoch.
+        // An earlier table may have had this id. Its rows in commitlogs, hints, sstables and
+        // requests belong to an earlier epoch.
         ops.push(Op::Truncate { table: id, epoch: metadata.number + 1 });
     }
-    Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
+    Ok(PlannedChange::new(ops, SchemaAction::Created, SchemaTarget::Table(name.to_owned()), keyspace).warned(warnings))
 }
 
-pub(super) fn drop(metadata: &Metadata, statement: &DropTable) -> Result<Made, Error> {
+pub(super) fn drop(metadata: &Metadata, statement: &DropTable) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let found = metadata.keyspace(keyspace);
     if found.is_some_and(|keyspace| keyspace.tables.contains_key(name)) {
         let ops = vec![Op::DropTable { keyspace: keyspace.to_owned(), name: name.to_owned() }];
-        return Ok(Made::new(ops, SchemaAction::Dropped, SchemaTarget::Table(name.to_owned()), keyspace));
+        return Ok(PlannedChange::new(ops, SchemaAction::Dropped, SchemaTarget::Table(name.to_owned()), keyspace));
     }
     if statement.if_exists {
-        return Ok(Made::nothing());
+        return Ok(PlannedChange::nothing());
     }
     Err(Error::invalid(match found {
         Some(_) => format!("Cannot drop non existing table '{name}' in keyspace '{keyspace}'."),
@@ -66,7 +67,8 @@ pub(super) fn drop(metadata: &Metadata, statement: &DropTable) -> Result<Made, E
     }))
 }
 
-/// A new version of a table's schema: random, so that no two changes ever make the same one.
+/// A new version of a table's schema. It is random, so that two changes never make the same
+/// version.
 pub(super) fn new_version() -> SchemaVersion {
     SchemaVersion(rt::random::uuid_v4())
 }
@@ -75,7 +77,7 @@ fn new_table_id() -> TableId {
     TableId(rt::random::time_uuid())
 }
 
-/// Spreads the tablets of a new table over the nodes and their shards.
+/// Places the tablets of a new table on nodes and shards.
 fn place(
     metadata: &Metadata,
     node: &NodeInfo,
@@ -99,5 +101,5 @@ fn place(
     Ok(TabletsDefinition { table: table.id, replicas })
 }
 
-/// The size a tablet is meant to have, in GB.
+/// The intended size of a tablet, in GB.
 const TARGET_TABLET_GB: f64 = 5.0;

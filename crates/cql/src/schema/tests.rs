@@ -1,6 +1,6 @@
-//! Statements and what they make of the metadata: definitions, steps, errors.
+//! Statements and their changes of the metadata: definitions, operations, errors.
 
-use super::{Made, make};
+use super::{PlannedChange, make};
 use crate::api::{SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -12,14 +12,14 @@ use model::schema::{ColumnKind, TableSchema};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// Metadata that statements change, without a node around it.
+/// Metadata for statements to change, without a node.
 pub(crate) struct World {
     pub(crate) metadata: Rc<Metadata>,
     pub(crate) node: Rc<NodeInfo>,
 }
 
 impl World {
-    /// A new node's metadata, and the keyspace `ks`.
+    /// The metadata of a new node, and the keyspace `ks`.
     pub(crate) fn new() -> World {
         let metadata = Metadata::empty().with(&builtin::ops()).unwrap();
         let mut world = World { metadata: Rc::new(metadata), node: Rc::new(node()) };
@@ -29,8 +29,8 @@ impl World {
         world
     }
 
-    /// Makes the change of a statement; bare names are those of `ks`.
-    pub(crate) fn run(&mut self, text: &str) -> Result<Made, Error> {
+    /// Applies the change of a statement. Unqualified names are in `ks`.
+    pub(crate) fn run(&mut self, text: &str) -> Result<PlannedChange, Error> {
         let mut statement = syntax::parse(text).map_err(|error| Error::Syntax(error.to_string()))?.statement;
         if let Some(name) = name_of(&mut statement) {
             name.keyspace.get_or_insert_with(|| Name::new("ks"));
@@ -50,7 +50,7 @@ impl World {
         self.metadata.table("ks", name).expect("the table is there").schema.clone()
     }
 
-    /// The statement is refused with this code and these words, and changes nothing.
+    /// Checks that the statement is refused with this code and message, and changes nothing.
     #[track_caller]
     pub(super) fn refused(&mut self, text: &str, code: i32, words: &str) {
         let version = self.metadata.keyspaces.len();
@@ -170,7 +170,7 @@ fn what_is_there_is_told_apart_from_what_is_made() {
     });
 }
 
-/// Statements in a world with some types and a table, each with the code and words of its refusal.
+/// Checks statements that are refused, each with its code and message, on some types and a table.
 fn are_refused(statements: &[(&str, i32, &str)]) {
     in_world(|world| {
         world.all(&[
@@ -402,7 +402,8 @@ fn replication_is_stored_in_one_form() {
             let Op::PutKeyspace(definition) = &made.ops[0] else { panic!("{:?}", made.ops) };
             let entries: Vec<_> = definition.replication.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
             assert_eq!(entries, stored, "{written}");
-            // One of the factor below three, one of more replicas than nodes, one of the strategy.
+            // Up to three warnings: a factor below three, more replicas than nodes, and the
+            // strategy.
             let more = [definition.replication_factor() > 1, written.contains("SimpleStrategy")];
             let wanted = 1 + more.into_iter().filter(|more| *more).count();
             assert_eq!(made.warnings.len(), wanted, "{written}: {:?}", made.warnings);

@@ -6,10 +6,10 @@ use crate::error::Error;
 use crate::syntax::ast::Truncate;
 use std::time::Duration;
 
-/// How long a TRUNCATE may take unless it says otherwise.
+/// The default timeout of TRUNCATE.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Executes a TRUNCATE. `timeout` is that of its USING clause, which the caller has evaluated.
+/// Executes a TRUNCATE. `timeout` is the evaluated USING TIMEOUT.
 pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Option<Duration>) -> Result<Answer, Error> {
     let keyspace = names::keyspace_of(client, &statement.table)?;
     let name = statement.table.name.as_str();

@@ -1,4 +1,4 @@
-//! Types as written in a statement, resolved against a keyspace's user types.
+//! Resolves the types of a statement, with the user types of a keyspace.
 
 use crate::error::Error;
 use crate::syntax::ast::{NativeType, TypeName};
@@ -7,13 +7,14 @@ use model::CqlType;
 use model::types::limits::{self, Extent, MAX_TYPE_NODES};
 use model::types::{class_name, parse};
 
-/// The most characters of a type that an error shows.
+/// The most characters of a type in an error.
 const MAX_SHOWN: usize = 100;
 
-/// The type that `written` means in a statement on `keyspace`, checked as the type of a column or a field.
+/// The type that `written` denotes in a statement on `keyspace`, checked as the type of a column or
+/// a field.
 pub fn resolve(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Result<CqlType, Error> {
     let invalid = |error: model::types::ValueError| Error::invalid(error.to_string());
-    // Before the type is made: making it walks over all that is in it.
+    // Checked before the type is built, because building it visits all nested types.
     if nodes(metadata, keyspace, written, 0) > MAX_TYPE_NODES {
         return Err(invalid(limits::too_many(short(written))));
     }
@@ -23,7 +24,7 @@ pub fn resolve(metadata: &Metadata, keyspace: &str, written: &TypeName) -> Resul
     Ok(ty)
 }
 
-/// How many types a written one consists of, with `before` counted already. Ends early beyond the limit.
+/// The number of nodes of a type plus `before`. Stops early beyond the limit.
 fn nodes(metadata: &Metadata, keyspace: &str, written: &TypeName, before: usize) -> usize {
     if before > MAX_TYPE_NODES {
         return before;
@@ -48,7 +49,7 @@ fn nodes(metadata: &Metadata, keyspace: &str, written: &TypeName, before: usize)
     }
 }
 
-/// The type as it was written, cut short.
+/// The text of the type, shortened.
 fn short(written: &TypeName) -> String {
     let shown = shown(written);
     match shown.char_indices().nth(MAX_SHOWN) {
@@ -57,7 +58,7 @@ fn short(written: &TypeName) -> String {
     }
 }
 
-/// Whether a type stands in something that freezes all within.
+/// Whether the type is nested in one that freezes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nested {
     InNothing,
@@ -116,7 +117,7 @@ fn of(metadata: &Metadata, keyspace: &str, written: &TypeName, nested: Nested) -
     })
 }
 
-/// An element of the collection `outer`, which must be frozen unless the collection is.
+/// Checks the element type of the collection `outer`: it must be frozen unless the collection is.
 fn element(outer: &TypeName, ty: CqlType, nested: Nested) -> Result<CqlType, Error> {
     if nested == Nested::InNothing && ty.is_multi_cell() {
         let what = if ty.is_collection() { "collections" } else { "UDTs" };
@@ -126,7 +127,7 @@ fn element(outer: &TypeName, ty: CqlType, nested: Nested) -> Result<CqlType, Err
     Ok(ty)
 }
 
-/// The type as it was written.
+/// The text of the type.
 fn shown(written: &TypeName) -> String {
     match written {
         TypeName::Native(native) => self::native(*native).to_string(),

@@ -1,6 +1,6 @@
 //! CREATE TYPE and DROP TYPE.
 
-use super::{Made, names, types, written_keyspace};
+use super::{PlannedChange, names, types, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::syntax::ast::{CreateType, DropType, TypeName};
@@ -8,16 +8,16 @@ use cluster::Metadata;
 use cluster::metadata::{Op, TypeDefinition};
 use model::CqlType;
 
-/// The most fields of a user type: an index into them is stored as a signed 16-bit number.
+/// The most fields of a user type. Field indexes are stored as signed 16-bit integers.
 pub(super) const MAX_FIELDS: usize = 32_767;
 
-pub(super) fn create(metadata: &Metadata, statement: &CreateType) -> Result<Made, Error> {
+pub(super) fn create(metadata: &Metadata, statement: &CreateType) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let home = names::keyspace(metadata, keyspace)?;
     if home.types.contains_key(name) {
         if statement.if_not_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::invalid(format!("A user type of name {keyspace}.{name} already exists")));
     }
@@ -36,21 +36,21 @@ pub(super) fn create(metadata: &Metadata, statement: &CreateType) -> Result<Made
     let identity = rt::random::time_uuid();
     let identify = Op::IdentifyType { keyspace: keyspace.to_owned(), name: name.to_owned(), identity };
     let ops = vec![Op::PutType(definition), identify];
-    Ok(Made::new(ops, SchemaAction::Created, SchemaTarget::Type(name.to_owned()), keyspace))
+    Ok(PlannedChange::new(ops, SchemaAction::Created, SchemaTarget::Type(name.to_owned()), keyspace))
 }
 
-pub(super) fn drop(metadata: &Metadata, statement: &DropType) -> Result<Made, Error> {
+pub(super) fn drop(metadata: &Metadata, statement: &DropType) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let Some(home) = metadata.keyspace(keyspace) else {
         if statement.if_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::invalid(format!("Cannot drop type in unknown keyspace {keyspace}")));
     };
     if !home.types.contains_key(name) {
         if statement.if_exists {
-            return Ok(Made::nothing());
+            return Ok(PlannedChange::nothing());
         }
         return Err(Error::invalid(format!("No user type named {keyspace}.{name} exists.")));
     }
@@ -71,7 +71,7 @@ pub(super) fn drop(metadata: &Metadata, statement: &DropType) -> Result<Made, Er
         }
     }
     let ops = vec![Op::DropType { keyspace: keyspace.to_owned(), name: name.to_owned() }];
-    Ok(Made::new(ops, SchemaAction::Dropped, SchemaTarget::Type(name.to_owned()), keyspace))
+    Ok(PlannedChange::new(ops, SchemaAction::Dropped, SchemaTarget::Type(name.to_owned()), keyspace))
 }
 
 /// The type of a field.
@@ -86,7 +86,7 @@ pub(super) fn field_type(metadata: &Metadata, keyspace: &str, written: &TypeName
     Ok(ty)
 }
 
-/// Refuses two fields of one name.
+/// Refuses duplicate field names.
 pub(super) fn check_distinct(name: &str, fields: &[(String, String)]) -> Result<(), Error> {
     let mut seen = rt::hash::HashSet::default();
     match fields.iter().find(|(field, _)| !seen.insert(field.as_str())) {

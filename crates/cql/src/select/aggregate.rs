@@ -1,4 +1,4 @@
-//! Aggregates: count, min, max, sum, avg.
+//! Aggregates: `count`, `min`, `max`, `sum`, `avg`.
 
 use super::selector::{Row, Selector};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use model::aggregate::Accumulator;
 
 pub use model::aggregate::AggregateKind as Kind;
 
-/// The aggregate of a function's name.
+/// The aggregate with this function name.
 pub fn kind_of_name(name: &str) -> Option<Kind> {
     Some(match name {
         "count" => Kind::Count,
@@ -21,19 +21,19 @@ pub fn kind_of_name(name: &str) -> Option<Kind> {
     })
 }
 
-/// An aggregate of an expression.
+/// An aggregate function over an expression.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Aggregate {
-    /// What is computed.
+    /// The function.
     pub kind: Kind,
-    /// Of what; none: of rows.
+    /// The expression. `None` counts rows.
     pub argument: Option<Selector>,
     /// The type of the argument.
     pub ty: CqlType,
 }
 
 impl Aggregate {
-    /// Whether values of a type can be aggregated so.
+    /// Whether the aggregate accepts values of this type.
     pub fn is_allowed(kind: Kind, ty: &CqlType) -> bool {
         match kind {
             Kind::Count | Kind::Min | Kind::Max => true,
@@ -51,24 +51,24 @@ impl Aggregate {
     }
 }
 
-/// An aggregate on its way over the rows of a group.
+/// The running state of an aggregate over the rows of a group.
 pub struct State<'a> {
     aggregate: &'a Aggregate,
     values: Accumulator,
 }
 
 impl<'a> State<'a> {
-    /// Before the first row.
+    /// The state before the first row.
     pub fn new(aggregate: &'a Aggregate) -> Self {
         State { aggregate, values: Accumulator::new(aggregate.kind, &aggregate.ty) }
     }
 
-    /// So many rows of which nothing is looked at.
+    /// Adds rows whose values are not needed.
     pub fn add_rows(&mut self, rows: u64) {
         self.values.add_rows(rows);
     }
 
-    /// One row.
+    /// Adds one row.
     pub fn add(&mut self, row: Row<'_>) -> Result<(), Error> {
         let Some(argument) = &self.aggregate.argument else {
             self.values.add_rows(1);
@@ -80,7 +80,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What replicas made of some of the rows.
+    /// Adds a partial result that replicas computed from some of the rows.
     pub fn add_part(&mut self, part: Option<&[u8]>) -> Result<(), Error> {
         Ok(self.values.add_part(part)?)
     }

@@ -1,4 +1,5 @@
-//! The execution of a SELECT: from values to what is to be read, and in which way ([`super::pages`]).
+//! The execution of a SELECT: evaluates its values, and chooses how its pages are read
+//! ([`super::pages`]).
 
 use super::pager::{Pager, VirtualState, bad_state};
 use super::pages::Page;
@@ -17,7 +18,7 @@ use model::token::Token;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// A limit's value; none if there is none.
+/// The value of a limit. `None` without a limit.
 fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
     let Some(term) = term else { return Ok(None) };
     let value = match term.evaluate(env)? {
@@ -104,7 +105,8 @@ impl Select {
         };
         let steered = token.filter(|_| state.is_some());
         let page = Page { size: page_size, state, steered, pager: &pager, request, options: &options };
-        // What is rarer than a plain page is boxed, so that the future of a plain page stays small: it is moved on its way.
+        // Anything but a plain page is boxed. That keeps the future of a plain page small, which
+        // matters because it is moved.
         let mut answer = if self.grouping.is_some() && self.sort.is_empty() {
             (query.limit, query.per_partition_limit) = (None, None);
             let emitter = emitter(rows_limit, per_partition)?;
@@ -123,14 +125,14 @@ impl Select {
             let emitter = emitter(rows_limit, per_partition)?;
             Box::pin(self.filtered(query, emitter, page)).await?
         } else {
-            // Pinned, so that a future of this size is not moved about.
+            // Pinned, so that this large future is not moved.
             pin!(self.plain(query, page)).await?
         };
         answer.tablet = answer.tablet.or(hint);
         Ok(answer)
     }
 
-    /// The token by which the client chose whom to ask, if it is one that knows of tablets.
+    /// The token by which the client chose the node, if the client routes by tablets.
     fn routed_by(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Option<Token> {
         let [key] = keys else { return None };
         let knows = request.client.tablets_routing.get() && self.restrictions.partition.key_variables().is_some();
@@ -159,7 +161,7 @@ impl Select {
         Rows { metadata: self.metadata.clone(), paging_state, count: count as u32, body: body.into() }
     }
 
-    /// The answer of a query that matches nothing.
+    /// The answer of a query that selects no partition or no range of rows.
     fn nothing(&self, mut emitter: Emitter<'_>, request: &Request<'_>) -> Result<Answer, Error> {
         emitter.finish()?;
         let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);

@@ -1,4 +1,5 @@
-//! The expressions of a selection: planned into selectors, with the output columns and aggregates that they need.
+//! The expressions of a SELECT clause: planned into selectors, with the output columns and
+//! aggregates that they need.
 
 use super::aggregate::{Aggregate, Kind, kind_of_name};
 use super::selector::{CellTime, Selector};
@@ -14,7 +15,7 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::types::limits;
 use replica::OutputColumn;
 
-/// The place of an output column, which is added if it is not there.
+/// The slot of an output column. Adds the column if it is missing.
 pub(super) fn slot_of(output: &mut Vec<OutputColumn>, column: OutputColumn) -> usize {
     output.iter().position(|other| *other == column).unwrap_or_else(|| {
         output.push(column);
@@ -26,7 +27,7 @@ fn is_cast(selector: &Selector) -> bool {
     matches!(selector, Selector::Call(Function::Cast(..), _))
 }
 
-/// One chosen expression.
+/// One expression of the SELECT clause.
 pub(super) struct Item {
     /// The expression.
     pub selector: Selector,
@@ -36,20 +37,20 @@ pub(super) struct Item {
     pub ty: CqlType,
 }
 
-/// Plans expressions, collecting the output columns and aggregates that they need.
+/// Plans expressions, and collects the output columns and aggregates that they need.
 pub(super) struct Columns<'s, 'v, 'm> {
     /// The table.
     pub schema: &'s TableSchema,
     /// The statement's variables.
     pub variables: &'v mut Variables<'m>,
-    /// What replicas emit of each row.
+    /// The columns that replicas return of each row.
     pub output: Vec<OutputColumn>,
-    /// What is computed of all rows.
+    /// The aggregates over all rows or over each group.
     pub aggregates: Vec<Aggregate>,
 }
 
 impl<'s> Columns<'s, '_, '_> {
-    /// The chosen expressions.
+    /// The expressions of the SELECT clause.
     pub fn items(&mut self, selection: &Selection) -> Result<Vec<Item>, Error> {
         match selection {
             Selection::All => Ok(self
@@ -66,7 +67,8 @@ impl<'s> Columns<'s, '_, '_> {
                     let (selector, ty) = self.expression(&item.expr)?;
                     let name = match (&item.alias, &item.expr) {
                         (Some(alias), _) => alias.to_string(),
-                        // A cast to the type it has already does nothing, and does not show.
+                        // A cast to the type that the expression already has is dropped, also from
+                        // the name.
                         (None, SelectExpr::Cast(inner, _)) if !is_cast(&selector) => name_of(inner),
                         (None, expr) => name_of(expr),
                     };
@@ -166,7 +168,7 @@ impl<'s> Columns<'s, '_, '_> {
         checked.map(|_| ty).map_err(|error| Error::invalid(error.to_string()))
     }
 
-    /// `writetime` or `ttl` of a column of one cell, or of one cell among several.
+    /// `writetime` or `ttl` of a single-cell column, or of one cell of a multi-cell column.
     fn cell_property(&mut self, target: &Target, ttl: bool) -> Result<Selector, Error> {
         let what = if ttl { "ttl" } else { "writetime" };
         let (Target::Column(name) | Target::Element(name, _) | Target::Field(name, _)) = target else {
@@ -221,7 +223,7 @@ impl<'s> Columns<'s, '_, '_> {
         Ok(Selector::CellTime(CellTime { slot, ty, path, ttl }))
     }
 
-    /// A column outside of the primary key, which alone has times.
+    /// A column outside of the primary key. Only such columns have timestamps and TTLs.
     fn value_column(&self, name: &str, what: &str) -> Result<&'s Column, Error> {
         let column = self.column(name)?;
         if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
@@ -239,7 +241,7 @@ impl<'s> Columns<'s, '_, '_> {
         Selector::Aggregate(index)
     }
 
-    /// Columns given to `token` are those of the partition key, each in its place.
+    /// Checks that columns given to `token` are those of the partition key, in their order.
     fn check_token(&self, arguments: &[SelectExpr]) -> Result<(), Error> {
         for (argument, column) in arguments.iter().zip(&self.schema.partition_key) {
             if let SelectExpr::Column(name) = argument
@@ -342,7 +344,7 @@ fn no_subscript(name: &str) -> Error {
     Error::invalid(format!("Column {name} is not a map/set/list, cannot be subscripted"))
 }
 
-/// Cassandra's `writetime` of all cells of a column, the latest of them.
+/// Cassandra's function for the latest `writetime` of a column's cells.
 const MAX_WRITETIME: &str = "maxwritetime";
 
 fn is_max_writetime(call: &FunctionCall<SelectExpr>) -> bool {

@@ -1,7 +1,9 @@
-//! GROUP BY: which rows belong together, and where a page of groups ends.
+//! GROUP BY: which rows form a group, and where a page of groups ends.
 //!
-//! The columns are a prefix of the primary key but for those that are equal to one value, so that the rows of a group follow each
-//! other. A page ends between two groups: its position is behind the last group, whatever rows come to that or another replica has of it.
+//! The columns are a prefix of the primary key, without columns that the statement restricts to one
+//! value. So the rows of a group are adjacent. A page ends between two groups, at a position behind
+//! the last one. The position does not depend on rows that are added to that group, or on which
+//! rows of it another replica has.
 
 use super::rows::Slots;
 use crate::error::Error;
@@ -18,26 +20,27 @@ use replica::{OutputColumn, Position, Region};
 /// A GROUP BY clause.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Grouping {
-    /// The output columns whose values the rows of a group have in common.
+    /// The output columns whose values all rows of a group share.
     pub slots: Box<[usize]>,
-    /// Those that are the partition key.
+    /// The output columns that are the partition key.
     pub partition: Box<[usize]>,
-    /// Those that are the clustering key; none of a SELECT DISTINCT.
+    /// The output columns that are the clustering key. Empty for SELECT DISTINCT.
     pub clustering: Box<[usize]>,
 }
 
 impl Grouping {
-    /// Whether two rows belong together.
+    /// Whether two rows belong to the same group.
     pub fn is_same(&self, a: &Slots, b: &Slots) -> bool {
         self.slots.iter().all(|slot| a[*slot] == b[*slot])
     }
 
-    /// Where a read goes on after the group of a row.
+    /// The position at which a read continues after the group of a row.
     pub fn position(&self, row: &Slots) -> Position {
         let value = |slot: &usize| row[*slot].as_deref().unwrap_or_default();
         let mut key = Vec::new();
         encode_partition_key(&self.partition.iter().map(value).collect::<Vec<_>>(), &mut key);
-        // A row of static columns alone has no clustering key, and nothing follows it in its partition.
+        // A row with only static columns has no clustering key, and no row follows it in its
+        // partition.
         let among_rows = self.clustering.first().is_some_and(|slot| row[*slot].is_some());
         let (region, prefix, weight) = match if among_rows { self.depth() } else { 0 } {
             0 => (Region::End, key::Clustering::EMPTY, 0),
@@ -49,13 +52,13 @@ impl Grouping {
         Position { key: key.into(), region, prefix, weight }
     }
 
-    /// How many columns of the clustering key the rows of a group have in common.
+    /// The number of leading clustering columns that the rows of a group share.
     fn depth(&self) -> usize {
         self.clustering.iter().rposition(|slot| self.slots.contains(slot)).map_or(0, |last| last + 1)
     }
 }
 
-/// The columns of a GROUP BY clause.
+/// The columns of a GROUP BY clause, checked.
 pub(super) fn columns<'s>(
     schema: &'s TableSchema,
     names: &[Name],
@@ -91,7 +94,7 @@ pub(super) fn columns<'s>(
     Ok(out)
 }
 
-/// Whether a column of the primary key is equal to one value.
+/// Whether a column of the primary key is restricted to one value.
 fn is_fixed(column: &Column, restrictions: &Restrictions) -> bool {
     let position = column.position as usize;
     let has_eq = |ops: Option<&Ops>| ops.is_some_and(|ops| ops.iter().any(|op| matches!(op, Op::Eq(_))));
@@ -115,7 +118,7 @@ fn is_fixed(column: &Column, restrictions: &Restrictions) -> bool {
             .any(|filter| filter.column == output && matches!(filter.test, Test::Compare(CompareOp::Eq, _)))
 }
 
-/// A column of the primary key as paging states are bound to it.
+/// The encoding of a column of the primary key in the hash that binds paging states.
 pub(super) fn code(column: OutputColumn) -> [u8; 3] {
     let (kind, number) = match column {
         OutputColumn::PartitionKey(i) => (b'p', i),

@@ -1,9 +1,13 @@
 //! SELECT: from a statement to pages of rows.
 //!
-//! A statement is planned once ([`plan`]): what replicas emit of each row (`Output`), and the [`Shape`] in which the client gets
-//! it. Where the two are the same, a page's bytes pass through untouched. Everything else is done here, row by row: functions
-//! ([`selector`]), aggregates ([`aggregate`]) of all rows or of groups ([`group`]), filters, and orders that cross partitions.
-//! Virtual tables ([`virtual_rows`]) go the same way with rows made on the spot.
+//! A statement is planned once ([`plan`]). The plan says what replicas return of each row
+//! (`Output`), and how this becomes rows of the result ([`Shape`]). If both are the same, the bytes
+//! of a page are returned unchanged. Everything else is computed here, row by row: functions
+//! ([`selector`]), aggregates ([`aggregate`]) over all rows or over groups ([`group`]), filters,
+//! and orders across partitions.
+//!
+//! Virtual tables ([`virtual_rows`]) use the same code, with rows that are generated when they are
+//! read.
 
 pub mod aggregate;
 pub mod execute;
@@ -32,63 +36,66 @@ use std::rc::Rc;
 
 /// A planned SELECT.
 pub struct Select {
-    /// The table as it was planned.
+    /// The table's schema when it was planned.
     pub schema: Rc<TableSchema>,
-    /// Where its rows are made, if it is virtual.
+    /// The source of the rows, if the table is virtual.
     pub virtual_table: Option<Rc<dyn VirtualTable>>,
-    /// Which partitions and rows, and what is tested of them.
+    /// The partitions and rows to read, and the filters.
     pub restrictions: Restrictions,
     /// For each filter, the output columns that it tests.
     pub filter_slots: Box<[SmallVec<[usize; 1]>]>,
-    /// What is emitted of each row.
+    /// What replicas return of each row.
     pub output: Rc<Output>,
-    /// The same for owners that compute the aggregates themselves, if these are of nothing but columns of all rows.
+    /// The same if replicas compute the aggregates. Possible if these are over plain columns and
+    /// all rows.
     pub reduced: Option<Rc<Output>>,
-    /// What the client gets of it.
+    /// How returned rows become rows of the result.
     pub shape: Shape,
-    /// What is wanted of each partition, if that does not depend on values.
+    /// The rows to read of each partition, if they do not depend on values.
     pub slice: Option<Rc<Slice>>,
-    /// Whether static rows are wanted.
+    /// Whether static rows are read.
     pub static_row: bool,
-    /// Whether rows come in the opposite order.
+    /// Whether rows are read against the clustering order.
     pub reversed: bool,
-    /// The order among several partitions, if it is asked for.
+    /// The order across several partitions. Empty if rows need no sorting.
     pub sort: Box<[SortKey]>,
     /// GROUP BY.
     pub grouping: Option<Box<Grouping>>,
-    /// For a PER PARTITION LIMIT of filtered rows or of groups: the output columns that are the partition key.
+    /// The output columns that are the partition key. Set for a PER PARTITION LIMIT of filtered
+    /// rows or of groups.
     pub key_slots: Box<[usize]>,
     /// LIMIT.
     pub limit: Option<Box<Term>>,
     /// PER PARTITION LIMIT.
     pub per_partition_limit: Option<Box<Term>>,
-    /// USING.
+    /// USING TIMEOUT.
     pub attributes: Attributes,
     /// ALLOW FILTERING.
     pub allow_filtering: bool,
     /// BYPASS CACHE.
     pub bypass_cache: bool,
-    /// The result's columns.
+    /// The columns of the result.
     pub metadata: Rc<ResultMetadata>,
 }
 
-/// How rows as emitted become rows of the result.
+/// How rows returned by replicas become rows of the result.
 pub enum Shape {
-    /// They are the same.
+    /// Unchanged.
     Plain,
-    /// Expressions of each row.
+    /// Expressions over each row.
     Rows(Box<[Selector]>),
-    /// One row of all rows, or of each group: aggregates, and expressions of them and of the first row.
+    /// One row for all rows, or for each group: aggregates, and expressions over them and the first
+    /// row.
     Aggregate(Box<[Aggregate]>, Box<[Selector]>),
 }
 
-/// A column of an order.
+/// A column of an order across partitions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SortKey {
     /// The output column.
     pub slot: usize,
     /// Its type.
     pub ty: CqlType,
-    /// Whether it descends.
+    /// Whether the order is descending.
     pub descending: bool,
 }

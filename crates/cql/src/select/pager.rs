@@ -1,6 +1,8 @@
-//! The paging states of a SELECT: what binds them to the statement, and what the language adds to the coordinator's own.
+//! The paging states of a SELECT: how they are bound to the statement, and what the query processor
+//! adds to the coordinator's part.
 //!
-//! Nothing here runs for a query of one page: the hash of a statement is made when a state comes in or goes out.
+//! A query with a single page runs none of this: the hash of the statement is computed when a
+//! paging state is received or sent.
 
 use super::{Select, Shape, group};
 use crate::error::Error;
@@ -11,12 +13,13 @@ use coordinator::{Binding, PagingState, StatementHash};
 use sha2::{Digest, Sha256};
 use std::cell::OnceCell;
 
-/// The states of one request.
+/// Opens and seals the paging states of one request.
 pub struct Pager<'a> {
     select: &'a Select,
     env: Env<'a>,
     request: &'a Request<'a>,
-    /// Whether there are LIMIT and PER PARTITION LIMIT. How many rows they leave is in the state.
+    /// Whether there are LIMIT and PER PARTITION LIMIT. Their values are not part of the binding;
+    /// the state has the numbers of rows left.
     limited: [bool; 2],
     binding: OnceCell<Binding>,
 }
@@ -27,7 +30,7 @@ impl<'a> Pager<'a> {
         Pager { select, env, request, limited, binding: OnceCell::new() }
     }
 
-    /// What values are evaluated with.
+    /// The environment in which terms are evaluated.
     pub fn env(&self) -> Env<'a> {
         self.env
     }
@@ -42,7 +45,7 @@ impl<'a> Pager<'a> {
         Ok(self.binding.get_or_init(|| Binding { table, role, statement }))
     }
 
-    /// The state that the client sent, if it sent one; refused unless it is of this very query.
+    /// The state that the client sent, if any. Refused unless it belongs to this query.
     pub async fn open(&self) -> Result<Option<Box<PagingState>>, Error> {
         let Some(bytes) = &self.request.params.paging_state else { return Ok(None) };
         let trace = self.request.trace.as_deref();
@@ -50,14 +53,15 @@ impl<'a> Pager<'a> {
         state.map(|state| Some(Box::new(state))).map_err(|error| read_error(error, &self.select.schema))
     }
 
-    /// A state for the client.
+    /// Encodes and authenticates a state for the client.
     pub fn seal(&self, state: &PagingState) -> Result<Bytes, Error> {
         Ok(self.request.coordinator.seal_state(state, self.binding()?))
     }
 }
 
 impl Select {
-    /// A hash of what decides which rows there are and in which order; columns that are merely shown are no part of it.
+    /// A hash of everything that decides which rows are read and in which order. Columns that are
+    /// only selected are not part of it.
     fn hash(&self, env: Env<'_>, limited: [bool; 2]) -> Result<StatementHash, Error> {
         let flags = [
             self.reversed,
@@ -79,24 +83,25 @@ impl Select {
     }
 }
 
-/// How far the limits of a filtered query, or of a grouped one, have come: what it adds to the coordinator's state. Where rows are
-/// grouped, it is groups that are counted.
+/// How much of its limits a filtered or grouped query has used. The query processor adds this to
+/// the coordinator's state. For a grouped query, groups are counted instead of rows.
 ///
 /// ```text
-/// u8 'F', u64 rows still to come, u64 rows emitted of the last partition, the values of that partition's key
+/// u8 'F', u64 remaining rows, u64 rows returned of the last partition,
+/// values of that partition's key
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilteredState {
-    /// Rows that may still be emitted.
+    /// The rows that may still be returned.
     pub remaining: u64,
-    /// The key of the partition of the last row, and how many rows of it were emitted.
+    /// The encoded key of the last row's partition, and how many rows of it were returned.
     pub partition: (Vec<u8>, u64),
 }
 
 const FILTERED: u8 = b'F';
 
 impl FilteredState {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Bytes {
         let (key, rows) = &self.partition;
         let mut out = Vec::with_capacity(17 + key.len());
@@ -107,7 +112,7 @@ impl FilteredState {
         out.into()
     }
 
-    /// From its bytes.
+    /// Decodes it. `None` if the bytes are invalid.
     pub fn decode(bytes: &Bytes) -> Option<FilteredState> {
         let (&tag, rest) = bytes.split_first()?;
         let (remaining, rest) = rest.split_first_chunk::<8>()?;
@@ -118,7 +123,7 @@ impl FilteredState {
     }
 }
 
-/// How many rows of a virtual table came before: all that its state has.
+/// The paging state of a virtual table: how many rows earlier pages returned.
 ///
 /// ```text
 /// u8 'V', u64 rows
@@ -129,14 +134,14 @@ pub struct VirtualState(pub u64);
 const VIRTUAL: u8 = b'V';
 
 impl VirtualState {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(self) -> Bytes {
         let mut out = vec![VIRTUAL];
         out.extend_from_slice(&self.0.to_le_bytes());
         out.into()
     }
 
-    /// From its bytes.
+    /// Decodes it. `None` if the bytes are invalid.
     pub fn decode(bytes: &Bytes) -> Option<VirtualState> {
         let (&tag, rest) = bytes.split_first()?;
         let rows = u64::from_le_bytes(rest.try_into().ok()?);
@@ -144,12 +149,12 @@ impl VirtualState {
     }
 }
 
-/// The protocol error for a paging state that is ours and makes no sense here.
+/// The protocol error for an authentic paging state that does not fit this query.
 pub(super) fn bad_state() -> Error {
     Error::Protocol("Invalid value for the paging state".to_owned())
 }
 
-/// Both parsers, for the fuzzer.
+/// Runs both decoders, for the fuzzer.
 pub fn fuzz_states(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Some(state) = FilteredState::decode(&bytes) {

@@ -1,4 +1,4 @@
-//! The ways in which a SELECT is read and paged: plainly, whole, by groups, or filtered.
+//! The ways to read the pages of a SELECT: plain, entire, grouped, or filtered.
 
 use super::pager::{FilteredState, Pager, bad_state};
 use super::rows::{Body, Emitter};
@@ -13,20 +13,22 @@ use coordinator::{
 use model::id::QueryId;
 use model::token::Token;
 
-/// `select_internal_page_size`: rows a page where rows are aggregated or filtered and the client named no page size.
+/// `select_internal_page_size`: rows per internal page, for aggregates and for filters of a client
+/// that does not page.
 const INTERNAL_PAGE_ROWS: u64 = 10_000;
 use std::pin::pin;
 
-/// Rows a page at least where rows are grouped, however few groups the client wants at once.
+/// The fewest rows per internal page of a grouped query, however few groups the client requests.
 const LEAST_GROUPED_ROWS: u64 = 100;
 
-/// A page as the client wants it.
+/// The page that the client requests.
 pub(super) struct Page<'a> {
-    /// Rows, or groups, at most; none if the client does not page.
+    /// The most rows or groups of the page. `None` if the client does not page.
     pub size: Option<u64>,
-    /// Where the page before ended, if there was one.
+    /// The state of the previous page, if there was one.
     pub state: Option<Box<PagingState>>,
-    /// The token by which the client chose whom to ask, if it can be told of others, and this is not its first page.
+    /// The token by which the client chose the node. Set if the client understands tablet hints and
+    /// this is not its first page.
     pub steered: Option<Token>,
     pub pager: &'a Pager<'a>,
     pub request: &'a Request<'a>,
@@ -34,8 +36,8 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Where the page before ended; its limits go on where they were.
-    fn go_on(&mut self, emitter: &mut Emitter<'_>) -> Result<Option<Box<PagingState>>, Error> {
+    /// Takes the state of the previous page, and passes its limits to the emitter.
+    fn take_state(&mut self, emitter: &mut Emitter<'_>) -> Result<Option<Box<PagingState>>, Error> {
         let state = self.state.take();
         if let Some(state) = &state {
             let before = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
@@ -44,33 +46,33 @@ impl Page<'_> {
         Ok(state)
     }
 
-    /// What the client is told of the tablet once the page has ended there.
+    /// The tablet hint that the client gets with this page, if any (`Coordinator::hint_of_page`).
     fn tablet(&self, query: &Query, next: Option<&PagingState>) -> Option<Bytes> {
         self.request.coordinator.hint_of_page(&query.table, self.steered?, next)
     }
 }
 
-/// What one read came to.
+/// The result of one internal read.
 struct Gathered {
-    /// Whether all of it was taken: not if a page of groups is full.
+    /// Whether all rows were taken. False if the page of groups is full.
     whole: bool,
-    /// Where it ended, unless nothing is left.
+    /// Where the read ended. `None` if no rows are left.
     next: Option<Box<PagingState>>,
 }
 
 impl Select {
-    /// Whether there can be no second page.
+    /// Whether the result cannot have a second page.
     fn needs_no_paging(&self, query: &Query) -> bool {
         query.limit == Some(1)
             || matches!(&query.partitions, Targets::Keys(keys) if keys.len() == 1)
                 && (self.restrictions.clustering.is_one_row(&self.schema) || self.output.distinct)
     }
 
-    /// One page of rows that need no filter, aggregate or order.
+    /// Reads one page of rows that need no filter, aggregate or sorting.
     pub(super) async fn plain(&self, query: Query, mut page: Page<'_>) -> Result<Answer, Error> {
         let size = page.size.filter(|_| page.state.is_some() || !self.needs_no_paging(&query));
         let wanted = PageRequest { size, state: page.state.take(), ..PageRequest::default() };
-        // Pinned, so that a future of this size is not moved about.
+        // Pinned, so that this large future is not moved.
         let read = pin!(page.request.coordinator.read(&query, &wanted, page.options)).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
         let tablet = page.tablet(&query, read.next.as_deref());
@@ -85,7 +87,7 @@ impl Select {
         Ok(Answer { tablet, ..self.answer(rows, read.info, page.request) })
     }
 
-    /// What is gathered here before it is sent is bounded like an unpaged read.
+    /// Limits the rows collected here like the result of an unpaged read.
     fn check_size(&self, emitter: &Emitter<'_>, request: &Request<'_>) -> Result<(), Error> {
         let limit = request.config.unpaged_bytes;
         if emitter.bytes() <= limit {
@@ -106,7 +108,7 @@ impl Select {
         })
     }
 
-    /// Reads on, by the newest metadata, and gathers what it gives.
+    /// Continues the read with the newest metadata, and passes the rows to the emitter.
     async fn gather(
         &self,
         query: &mut Query,
@@ -123,7 +125,7 @@ impl Select {
         Ok(Gathered { whole, next: read.next })
     }
 
-    /// All rows at once, read page by page: for aggregates and for orders across partitions.
+    /// Reads all rows, page by page, for aggregates and for orders across partitions.
     pub(super) async fn whole(
         &self,
         mut query: Query,
@@ -131,7 +133,7 @@ impl Select {
         page: &Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, .. } = *page;
-        request.let_go_of_metadata();
+        request.release_metadata();
         if emitter.only_counts() || self.reduced.is_some() {
             query.output = self.reduced.clone().unwrap_or(query.output);
             let read = request.coordinator.reduce(&query, options).await;
@@ -155,7 +157,8 @@ impl Select {
         }
     }
 
-    /// One page of groups. Replicas are asked for about as many rows as there may be groups, in case each group is one row.
+    /// Reads one page of groups. Requests about as many rows as there may be groups, in case each
+    /// group has one row.
     pub(super) async fn grouped(
         &self,
         mut query: Query,
@@ -163,12 +166,12 @@ impl Select {
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, pager, .. } = page;
-        let mut state = page.go_on(&mut emitter)?;
+        let mut state = page.take_state(&mut emitter)?;
         let size = page.size.map_or(INTERNAL_PAGE_ROWS, |groups| {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
         });
         emitter.most_groups = page.size.unwrap_or(u64::MAX);
-        request.let_go_of_metadata();
+        request.release_metadata();
         let mut id = state.as_ref().map(|state| state.query);
         let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
         let mut info = PageInfo::default();
@@ -196,7 +199,8 @@ impl Select {
                     query: id.unwrap_or_else(|| QueryId(rt::random::uuid_v4())),
                     remaining: u64::MAX,
                     position: grouping.position(&emitter.last),
-                    // Its rows are not counted there; but a partition that had none would show its static row alone.
+                    // The exact count is not needed. But 0 would mean that no row of the partition
+                    // was returned yet, so its static row could be returned on its own.
                     rows_in_last: 1,
                     replicas,
                     language: FilteredState { remaining, partition }.encode(),
@@ -209,8 +213,9 @@ impl Select {
         }
     }
 
-    /// One page of the rows that pass the filters. Pages of which nothing passes are not shown to the client unless the budget
-    /// for finding a first row runs out, or the operator's limit of tombstones has cut them.
+    /// Reads one page of rows that pass the filters. Internal pages without such rows are not
+    /// returned to the client, with two exceptions: the budget for finding a first row is spent, or
+    /// the operator's tombstone limit cut the page.
     pub(super) async fn filtered(
         &self,
         mut query: Query,
@@ -218,10 +223,10 @@ impl Select {
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, pager, .. } = page;
-        let mut state = page.go_on(&mut emitter)?;
+        let mut state = page.take_state(&mut emitter)?;
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
-        request.let_go_of_metadata();
+        request.release_metadata();
         let mut info = PageInfo::default();
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
@@ -254,13 +259,13 @@ impl Select {
     }
 }
 
-/// Rows between looks at the clock.
+/// The number of rows between two yields.
 const ROWS_PER_LOOK: usize = 64;
 
-/// Bytes of result between looks at the clock: expressions can make few rows large.
+/// The bytes of result between two yields. Expressions can make few rows large.
 const BYTES_PER_LOOK: usize = 64 << 10;
 
-/// False if a row was not taken, because a page of groups is full.
+/// Passes all rows to the emitter. False if a row was not taken because the page of groups is full.
 async fn push_all(body: Bytes, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();

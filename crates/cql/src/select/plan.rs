@@ -1,4 +1,4 @@
-//! Planning of SELECT.
+//! Plans SELECT statements.
 
 use super::aggregate::Aggregate;
 use super::expression::{Columns, Item, slot_of};
@@ -23,7 +23,7 @@ use replica::{Output, OutputColumn, Reduction};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// The plan of a SELECT from this table.
+/// Plans a SELECT from this table.
 pub fn plan(
     schema: &Rc<TableSchema>,
     virtual_table: Option<Rc<dyn VirtualTable>>,
@@ -132,7 +132,7 @@ fn may_be_limited_by_partition(is_distinct: bool, is_aggregate: bool) -> Result<
     }
 }
 
-/// What may be selected under these restrictions.
+/// Checks that these columns can be selected under these restrictions.
 fn check_selection(
     schema: &TableSchema,
     statement: &ast::Select,
@@ -163,12 +163,12 @@ fn specs(items: Vec<Item>, variables: &Variables<'_>) -> Box<[ColumnSpec]> {
     items.into_iter().map(spec).collect()
 }
 
-/// The slots of items that are columns as they are; none if one is not.
+/// The slots of the items if all of them are plain columns, else `None`.
 fn straight(items: &[Item]) -> Option<Vec<usize>> {
     items.iter().map(|item| item.selector.as_slot()).collect()
 }
 
-/// By what rows of several partitions are sorted; nothing where the rows of one come as they are stored.
+/// The columns by which rows of several partitions are sorted. Empty if the storage order suffices.
 fn sort_keys(
     order: &[(&Column, bool)],
     restrictions: &Restrictions,
@@ -187,7 +187,8 @@ fn sort_keys(
     }
 }
 
-/// The aggregates as owners compute them; none if they must have the rows, or a row is shown beside the aggregates.
+/// The aggregates in the form that replicas compute. `None` if the coordinator needs the rows, or
+/// if the result shows a row's values beside the aggregates.
 fn reductions(shape: &Shape, output: &Output) -> Option<Vec<Reduction>> {
     let Shape::Aggregate(aggregates, selectors) = shape else { return None };
     if selectors.iter().any(Selector::has_column) {
@@ -209,7 +210,8 @@ fn reductions(shape: &Shape, output: &Output) -> Option<Vec<Reduction>> {
     aggregates.iter().map(reduction).collect()
 }
 
-/// The chosen expressions as one, of SELECT JSON. A name with capitals keeps its quotes, so that INSERT JSON reads it back.
+/// The expressions of SELECT JSON as one JSON object. A name with capitals keeps its quotes, so
+/// that INSERT JSON accepts the object.
 fn as_json(items: Vec<Item>) -> Item {
     let quoted = |name: String| {
         let name = if name.chars().any(char::is_uppercase) { format!("\"{name}\"") } else { name };
@@ -228,7 +230,8 @@ impl Selector {
     }
 }
 
-/// Whether static columns are read, and beside them only the partition key.
+/// Whether only static columns and columns of the partition key are read, and at least one static
+/// column.
 fn only_statics(schema: &TableSchema, output: &[OutputColumn]) -> bool {
     let is_key = |column: &&OutputColumn| matches!(column, OutputColumn::PartitionKey(_));
     let mut others = output.iter().filter(|column| !is_key(column)).peekable();
@@ -278,7 +281,8 @@ fn check_distinct(schema: &TableSchema, output: &[OutputColumn], is_keys: bool) 
     Ok(())
 }
 
-/// Whether `=` restricts the clustering column at this position to one value, alone or with others, also by a filter.
+/// Whether the clustering column at this position is restricted to one value by `=`, alone, in a
+/// tuple or in a filter.
 fn is_fixed(restrictions: &Restrictions, position: usize) -> bool {
     let by_key = match &restrictions.clustering {
         Clustering::All => false,
@@ -296,7 +300,7 @@ fn is_fixed(restrictions: &Restrictions, position: usize) -> bool {
     by_key || restrictions.filters.iter().any(is_equality)
 }
 
-/// The columns of ORDER BY, with whether they descend; all in the table's order, or all in the opposite one.
+/// The columns of ORDER BY, with true for DESC. All follow the table's order, or all reverse it.
 fn order<'s>(
     schema: &'s TableSchema,
     order_by: &[OrderBy],

@@ -1,4 +1,4 @@
-//! Rows in the protocol's form, taken apart and put together again.
+//! Rows in the protocol's encoding: decodes the rows of replicas, and emits the rows of the result.
 
 use super::aggregate::State;
 use super::selector::{Row, Selector};
@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 /// The output columns of one row.
 pub type Slots = Vec<Option<Bytes>>;
 
-/// Takes a body of rows of `columns` values apart, one row at a time.
+/// Decodes a body of rows with `columns` values each, one row at a time.
 pub struct Body {
     rest: Bytes,
     columns: usize,
@@ -23,12 +23,12 @@ pub struct Body {
 }
 
 impl Body {
-    /// The rows of a page that this node made.
+    /// A body of rows that was encoded by a replica of this cluster.
     pub fn new(body: Bytes, columns: usize, rows: u64) -> Self {
         Body { rest: body, columns, rows }
     }
 
-    /// The next row.
+    /// Decodes the next row into `slots`. False at the end.
     pub fn next_row(&mut self, slots: &mut Slots) -> bool {
         let Some(left) = self.rows.checked_sub(1) else { return false };
         self.rows = left;
@@ -42,7 +42,7 @@ impl Body {
     }
 }
 
-/// What becomes of rows: filtered, limited, and made into rows of the result or into aggregates.
+/// Filters and limits rows, and turns them into rows of the result or into aggregates.
 pub struct Emitter<'a> {
     select: &'a Select,
     env: Env<'a>,
@@ -50,29 +50,29 @@ pub struct Emitter<'a> {
     /// Rows that may still be emitted.
     pub remaining: u64,
     per_partition: u64,
-    /// The partition of the last row, and how many rows of it were emitted.
+    /// The encoded key of the last row's partition, and how many rows of it were emitted.
     pub partition: (Vec<u8>, u64),
     /// Rows emitted.
     pub rows: u64,
     /// The rows of the result.
     pub body: Vec<u8>,
     aggregates: Vec<State<'a>>,
-    /// The first row of the group at hand.
+    /// The first row of the current group.
     first: Option<Slots>,
-    /// Groups after which a page is full.
+    /// The number of groups after which a page is full.
     pub most_groups: u64,
-    /// The last row taken, if a page may be full.
+    /// The last row taken. Set only if the number of groups per page is limited.
     pub last: Slots,
     unsorted: Vec<Slots>,
     /// Bytes of `unsorted`.
     unsorted_bytes: usize,
-    /// The most bytes of `body`.
+    /// The limit on the bytes of `body`.
     max_bytes: usize,
 }
 
 impl<'a> Emitter<'a> {
-    /// Nothing emitted yet. The limits are those that no layer below has applied; a result of more than
-    /// `max_bytes` is an error.
+    /// A new emitter. It gets only those limits that the coordinator does not apply. A result of
+    /// more than `max_bytes` is an error.
     pub fn new(
         select: &'a Select,
         env: Env<'a>,
@@ -100,12 +100,12 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// What values are evaluated with.
+    /// The environment in which terms are evaluated.
     pub fn env(&self) -> Env<'a> {
         self.env
     }
 
-    /// Whether rows need not be looked at: they are only counted.
+    /// Whether rows are only counted, so that their values are not needed.
     pub fn only_counts(&self) -> bool {
         self.filters.is_empty()
             && self.per_partition == u64::MAX
@@ -113,12 +113,13 @@ impl<'a> Emitter<'a> {
             && matches!(self.select.shape, Shape::Aggregate(..))
     }
 
-    /// About how many bytes of rows wait here.
+    /// The approximate bytes of rows held here.
     pub fn bytes(&self) -> usize {
         self.body.len() + self.unsorted_bytes
     }
 
-    /// What owners made of rows: their number, which is all where rows are only counted, and the parts of aggregates.
+    /// Takes the results of replicas: the number of rows, which is all if rows are only counted,
+    /// and the partial aggregates.
     pub fn take_reduced(&mut self, rows: u64, parts: &[u8]) -> Result<(), Error> {
         if self.only_counts() {
             self.aggregates.iter_mut().for_each(|aggregate| aggregate.add_rows(rows));
@@ -134,7 +135,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// One row; false if it was not taken, because the page has as many groups as it may.
+    /// Takes one row. False if it was not taken because the page of groups is full.
     pub fn push(&mut self, slots: &Slots) -> Result<bool, Error> {
         for (filter, at) in self.filters.iter().zip(&self.select.filter_slots) {
             if !filter.accepts(slots, at) {
@@ -158,7 +159,7 @@ impl<'a> Emitter<'a> {
         self.emit(slots).map(|()| true)
     }
 
-    /// Counts a row of its partition; false if the partition has had as many as it may.
+    /// Counts a row of its partition. False if the partition has reached its limit.
     fn is_within_partition(&mut self, slots: &Slots) -> bool {
         if self.per_partition == u64::MAX || self.select.key_slots.is_empty() {
             return true;
@@ -177,7 +178,7 @@ impl<'a> Emitter<'a> {
         true
     }
 
-    /// A row of a group, the one at hand or the next.
+    /// Takes a row of the current group or of the next one.
     fn aggregate(&mut self, slots: &Slots) -> Result<bool, Error> {
         if let Some(grouping) = &self.select.grouping {
             if self.first.as_ref().is_some_and(|first| !grouping.is_same(first, slots)) {
@@ -205,7 +206,7 @@ impl<'a> Emitter<'a> {
         Ok(true)
     }
 
-    /// Makes a row of the result of the group at hand, which may have no rows if it is the only one.
+    /// Emits the row of the current group. The group may be empty if it is the only one.
     fn end_group(&mut self) -> Result<(), Error> {
         let Shape::Aggregate(_, selectors) = &self.select.shape else { return Ok(()) };
         let results = std::mem::replace(&mut self.aggregates, fresh(self.select));
@@ -233,7 +234,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Ends it: what had to wait for the last row is emitted.
+    /// Ends the result: emits the rows and groups that had to wait for the last row.
     pub fn finish(&mut self) -> Result<(), Error> {
         let mut unsorted = std::mem::take(&mut self.unsorted);
         unsorted.sort_by(|a, b| in_order(&self.select.sort, a, b));
@@ -250,7 +251,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The aggregates of a SELECT before their first row.
+/// The initial states of a SELECT's aggregates.
 fn fresh(select: &Select) -> Vec<State<'_>> {
     match &select.shape {
         Shape::Aggregate(aggregates, _) => aggregates.iter().map(State::new).collect(),
@@ -258,7 +259,8 @@ fn fresh(select: &Select) -> Vec<State<'_>> {
     }
 }
 
-/// Appends a row of the result. An expression can be many times as long as the row, so the limit is checked at each.
+/// Appends a row of the result. The limit is checked after each expression, because its value can
+/// be many times as long as the row.
 fn write_row(selectors: &[Selector], row: Row<'_>, max_bytes: usize, out: &mut Vec<u8>) -> Result<(), Error> {
     for selector in selectors {
         write_value(selector.evaluate(row)?.as_deref(), out);

@@ -1,4 +1,4 @@
-//! Expressions of a row: columns, functions, casts, parts of values.
+//! Expressions over a row: columns, functions, casts, and parts of values.
 
 use crate::error::Error;
 use crate::term::call::{MAX_JSON_BYTES, json_too_long};
@@ -9,43 +9,45 @@ use model::CqlType;
 use model::types::{Value, collection, compare};
 use std::cmp::Ordering;
 
-/// An expression of a row.
+/// An expression over a row.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Selector {
-    /// A column of the output.
+    /// An output column, by its slot.
     Slot(usize),
-    /// The result of an aggregate.
+    /// The result of an aggregate, by its index.
     Aggregate(usize),
     /// A value that does not depend on the row.
     Term(Term),
-    /// A function of expressions.
+    /// A function call with expressions as arguments.
     Call(Function, Vec<Selector>),
-    /// A field of a user type, by its place.
+    /// A field of a user type, by its index.
     Field(Box<Selector>, usize),
-    /// What a map has under a key, a list at an index, or a set as that element.
+    /// The value of a map under a key, the element of a list at an index, or the element of a set
+    /// if the set contains it.
     Element(Box<Selector>, CqlType, Term),
-    /// The part of a set or map of this type from one element or key to another, both within; none: no bound.
+    /// The part of a set or map of this type between two elements or keys, both inclusive. `None`
+    /// is no bound.
     Slice(Box<Selector>, CqlType, Option<Term>, Option<Term>),
-    /// When a cell of a collection or user type was written, or how long it has left.
+    /// The write time or the remaining TTL of one cell of a collection or user type.
     CellTime(CellTime),
-    /// The row as a JSON object: names as JSON strings, types, and values.
+    /// The row as a JSON object: names as JSON strings, types and values.
     Json(Vec<(String, CqlType, Selector)>),
 }
 
-/// What is asked of one cell among several.
+/// Selects the write time or TTL of one cell of a multi-cell column.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CellTime {
-    /// The output column that has the times of all cells.
+    /// The slot of the output column with the times of all cells.
     pub slot: usize,
-    /// The type of a cell's path: of a map's key or a set's element, or a blob for a field.
+    /// The type of a cell's path: a map's key type, a set's element type, or `blob` for a field.
     pub ty: CqlType,
-    /// The path.
+    /// The path of the cell.
     pub path: Term,
-    /// The seconds left rather than the time written.
+    /// Selects the remaining TTL in seconds instead of the write time.
     pub ttl: bool,
 }
 
-/// What an expression is evaluated on.
+/// The inputs of an expression.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
     /// The output columns.
@@ -57,7 +59,7 @@ pub struct Row<'a> {
 }
 
 impl Selector {
-    /// Whether the result of an aggregate is part of it.
+    /// Whether the expression contains the result of an aggregate.
     pub fn has_aggregate(&self) -> bool {
         match self {
             Selector::Aggregate(_) => true,
@@ -70,7 +72,7 @@ impl Selector {
         }
     }
 
-    /// Whether a column of a row is part of it, outside of aggregates.
+    /// Whether the expression contains a column of the row, outside of aggregates.
     pub fn has_column(&self) -> bool {
         match self {
             Selector::Slot(_) | Selector::CellTime(_) => true,
@@ -120,7 +122,7 @@ impl Selector {
                     return Ok(None);
                 };
                 if wanted.ttl {
-                    // Below zero: the cell has no TTL.
+                    // A negative value: the cell has no TTL.
                     let forever = left.first().is_none_or(|byte| byte & 0x80 != 0);
                     (!forever).then(|| times.slice_ref(left))
                 } else {
@@ -146,7 +148,7 @@ impl Selector {
     }
 }
 
-/// A place in a list, of a serialised int; none if it is below the first.
+/// The list index in a serialized int. `None` if it is negative.
 fn place_of(index: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_be_bytes(index.try_into().ok()?)).ok()
 }
@@ -167,7 +169,7 @@ fn element<'v>(ty: &CqlType, value: &'v [u8], wanted: &[u8]) -> Option<&'v [u8]>
     }
 }
 
-/// The elements or entries from one to another, both within.
+/// The elements or entries between two bounds, both inclusive.
 fn slice(ty: &CqlType, value: &[u8], from: Option<&[u8]>, to: Option<&[u8]>) -> Option<Vec<u8>> {
     let within = |ty: &CqlType, key: &[u8]| {
         from.is_none_or(|from| compare(ty, key, from) != Ordering::Less)

@@ -1,4 +1,4 @@
-//! Reads of virtual tables: their rows are made, cut down to what was asked for, and put in order, here and now.
+//! Reads of virtual tables: generates the rows, then restricts, sorts, limits and pages them.
 
 use super::Select;
 use super::pager::VirtualState;
@@ -12,24 +12,24 @@ use model::range::RowRange;
 use replica::OutputColumn;
 use std::cmp::Ordering;
 
-/// Which rows are wanted.
+/// The rows to read.
 pub struct Place {
     /// Their partitions.
     pub partitions: Partitions,
-    /// Which rows of each.
+    /// The clustering ranges in each partition.
     pub ranges: Vec<RowRange>,
 }
 
-/// A row with its place in the table.
+/// A row with its position in the order of the result.
 struct Placed {
-    /// The place of the partition among those named; 0 if a range was asked for.
+    /// The position of its partition in the list of keys; 0 for a range of partitions.
     rank: usize,
     key: DecoratedKey,
     clustering: key::Clustering,
     slots: Slots,
 }
 
-/// One page after `skip` rows, and the state of the next.
+/// The page that follows the first `skip` rows, and the state of the next page.
 #[allow(clippy::too_many_arguments)]
 pub async fn read(
     select: &Select,

@@ -1,31 +1,32 @@
-//! The value of a duration literal: months, days and nanoseconds, kept apart because their lengths vary.
+//! Parses durations: months, days and nanoseconds, which are separate because their lengths vary.
 
-/// A duration as CQL has it. All three parts have the same sign or are zero.
+/// A CQL duration. Non-zero parts have the same sign.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Duration {
-    /// Whole months.
+    /// Number of months.
     pub months: i32,
-    /// Whole days.
+    /// Number of days.
     pub days: i32,
     /// Nanoseconds.
     pub nanoseconds: i64,
 }
 
-/// Why a text is no duration.
+/// The reason why a text is not a duration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DurationError {
-    /// It does not have the form of a duration.
+    /// Not in the form of a duration.
     #[error("Unable to convert '{0}' to a duration")]
     Form(String),
     /// Units are repeated or not in descending order.
     #[error("Invalid duration. The {0} should be before {1} and appear once")]
     Order(&'static str, &'static str),
-    /// A part does not fit.
+    /// A part exceeds its limit.
     #[error("Invalid duration. The total number of {0} must be less or equal to {1}")]
     Range(&'static str, i64),
 }
 
-/// The units from the largest to the smallest: name, part of the duration (months, days, nanoseconds), factor.
+/// The units from the largest to the smallest: name, index of the part (months, days, nanoseconds),
+/// and factor.
 const UNITS: [(&str, usize, i64); 10] = [
     ("years", 0, 12),
     ("months", 0, 1),
@@ -43,8 +44,8 @@ const WEEK: usize = 2;
 const MINUTE: usize = 5;
 
 impl Duration {
-    /// Reads any form of a duration literal: `1h30m`, `P1Y2M3DT4H`, `P3W`, `P0001-02-03T04:05:06`, each perhaps after a
-    /// minus sign. Linear in the text.
+    /// Parses all forms of duration literals: `1h30m`, `P1Y2M3DT4H`, `P3W`, `P0001-02-03T04:05:06`,
+    /// each with an optional minus sign. Takes linear time.
     pub fn parse(text: &str) -> Result<Duration, DurationError> {
         let form = || DurationError::Form(text.to_owned());
         let (negative, body) = match text.strip_prefix('-') {
@@ -61,7 +62,7 @@ impl Duration {
     }
 }
 
-/// The parts read so far; a part is added unit by unit, in descending order.
+/// Sums the parts. Units must be added in descending order.
 #[derive(Default)]
 struct Sum {
     parts: [i64; 3],
@@ -90,16 +91,16 @@ impl Sum {
     }
 }
 
-/// What each part counts, and its largest value.
+/// The name and the limit of each part.
 const LIMITS: [(&str, i64); 3] = [("months", i32::MAX as i64), ("days", i32::MAX as i64), ("nanoseconds", i64::MAX)];
 
-/// The digits a text starts with (at least one), and the rest.
+/// Splits a text after its leading digits, of which there must be at least one.
 fn number(text: &str) -> Option<(&str, &str)> {
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
     (length > 0).then(|| text.split_at(length))
 }
 
-/// `1y2mo`: none if the form is wrong. At least one number and unit.
+/// Parses `1y2mo`: at least one number with a unit. `None` if the form is wrong.
 fn units(mut text: &str, sum: &mut Sum) -> Option<Result<(), DurationError>> {
     loop {
         let (digits, rest) = number(text)?;
@@ -127,7 +128,7 @@ fn units(mut text: &str, sum: &mut Sum) -> Option<Result<(), DurationError>> {
     }
 }
 
-/// `1Y2M3DT4H5M6S` or `3W`, after the `P`.
+/// Parses `1Y2M3DT4H5M6S` or `3W`, the text after `P`.
 fn designators(mut text: &str, sum: &mut Sum) -> Option<Result<(), DurationError>> {
     let mut time = false;
     let mut parts = 0;
@@ -159,7 +160,7 @@ fn designators(mut text: &str, sum: &mut Sum) -> Option<Result<(), DurationError
     (parts > 0).then_some(Ok(()))
 }
 
-/// `0001-02-03T04:05:06`, after the `P`.
+/// Parses `0001-02-03T04:05:06`, the text after `P`.
 fn alternative(text: &str, sum: &mut Sum) -> Option<Result<(), DurationError>> {
     let mut rest = text;
     for (unit, after) in [(0, "-"), (MONTH, "-"), (3, "T"), (4, ":"), (MINUTE, ":"), (6, "")] {

@@ -1,10 +1,10 @@
-//! The one error of this module: where the text stops being CQL, and why.
+//! The syntax error: where a text is not valid CQL, and why.
 
-/// The text is not CQL. Lines count from 1, columns (in characters) from 0, as in ScyllaDB's messages.
+/// A syntax error. As in ScyllaDB's messages, lines count from 1, columns (in characters) from 0.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}:{column} {message}")]
 pub struct SyntaxError {
-    /// What is wrong, without the place.
+    /// The message, without the position.
     pub message: String,
     /// Line of the offending token, from 1.
     pub line: u32,

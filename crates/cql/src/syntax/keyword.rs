@@ -1,15 +1,15 @@
-//! The words CQL gives a meaning to, and which of them may still be used as names.
+//! The keywords of CQL, and which of them may be used as names.
 //!
-//! One table, sorted by spelling, is the only place that knows a keyword. A word that is not in the table is an
-//! ordinary identifier. Keywords are recognised without regard to ASCII case. Two spellings may share one keyword
-//! (`TABLE` and `COLUMNFAMILY`). Whether a word may be used unquoted as a name follows ScyllaDB's grammar.
+//! One table, sorted by spelling, defines all keywords. A word that is not in the table is an
+//! identifier. Keywords ignore ASCII case. Two spellings may share one keyword (`TABLE` and
+//! `COLUMNFAMILY`). As in ScyllaDB's grammar, some keywords may be unquoted names.
 
-/// How far a keyword may be used as an ordinary name without quotes.
+/// Where a keyword may be used as an unquoted name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Never a name.
     Reserved,
-    /// Usable as any name.
+    /// Usable as the name of anything.
     Plain,
     /// A native type; usable as any name except as that of a user type.
     Type,
@@ -26,7 +26,7 @@ macro_rules! keywords {
 
 macro_rules! keyword_enum {
     ($($name:ident)*) => {
-        /// A keyword of the language.
+        /// A CQL keyword.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)]
@@ -224,7 +224,7 @@ keywords! {
 /// The longest spelling in the table, in bytes: a longer word is never a keyword.
 const LONGEST: usize = 26;
 
-/// The keyword a word spells, in any ASCII case, with its class.
+/// The keyword with this spelling in any ASCII case, and its class.
 pub fn lookup(word: &str) -> Option<(Keyword, Class)> {
     if word.len() > LONGEST {
         return None;

@@ -1,16 +1,17 @@
-//! Text to tokens.
+//! Splits text into tokens.
 //!
-//! Reads the whole text once, left to right, in time linear in its length, and fails at the first character that starts no
-//! token. Comments and white space are dropped. A minus sign directly before a digit belongs to the number, as in
-//! ScyllaDB, so `c = c -1` is a name and a number; the parser knows.
+//! Reads the text once, from left to right, in linear time. Fails at the first character that
+//! starts no token. Skips comments and white space. As in ScyllaDB, a minus sign directly before a
+//! digit belongs to the number: `c = c -1` ends with a name and a number. The parser handles this.
 
 use super::error::SyntaxError;
 use super::keyword;
 use super::token::{Kind, Mark, Token};
 
-/// The tokens of a text, ending with one `End`.
+/// The tokens of a text, followed by one `End`.
 ///
-/// More than `limit` of them are an error. The text must be shorter than 4 GiB (`parse` limits it far below).
+/// More than `limit` tokens are an error. The text must be shorter than 4 GiB; `parse` has a far
+/// lower limit.
 pub fn tokens(source: &str, limit: usize) -> Result<Vec<Token>, SyntaxError> {
     let mut lexer = Lexer { source, bytes: source.as_bytes(), at: 0 };
     let mut tokens = Vec::with_capacity((source.len() / 5 + 2).min(limit));
@@ -43,7 +44,7 @@ impl Lexer<'_> {
         SyntaxError::at(self.source, offset, message)
     }
 
-    /// Skips white space and comments. A line comment may end with the text.
+    /// Skips white space and comments. The end of the text also ends a line comment.
     fn skip_blank(&mut self) -> Result<(), SyntaxError> {
         loop {
             match (self.byte(self.at), self.byte(self.at + 1)) {
@@ -101,7 +102,8 @@ impl Lexer<'_> {
         }
     }
 
-    /// Moves past a literal whose quote is doubled to stand for itself; the offset after it.
+    /// Skips a quoted literal, in which a doubled quote represents the quote. Returns the offset
+    /// after it.
     fn quoted(&mut self, quote: u8, what: &str) -> Result<usize, SyntaxError> {
         let start = self.at;
         let mut at = start + 1;
@@ -136,7 +138,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// A token that starts with a digit at `digit` (a minus sign may be before it).
+    /// A token whose first digit is at `digit`, possibly after a minus sign.
     fn number(&mut self, digit: usize) -> Kind {
         let signed = digit != self.at;
         if !signed && is_uuid(&self.bytes[digit..]) {
@@ -225,13 +227,13 @@ fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_'
 }
 
-/// How many digits the text starts with.
+/// The number of leading digits.
 fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// The length of a duration of numbers and units (`1y2mo3d`) at the start of the text, if there is one and no
-/// further word character follows it.
+/// The length of a duration of numbers and units (`1y2mo3d`) at the start of the text. `None` if
+/// there is no duration, or if another word character follows it.
 fn unit_duration(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -245,7 +247,8 @@ fn unit_duration(text: &[u8]) -> Option<usize> {
     (at > 0 && ended).then_some(at)
 }
 
-/// The length of the time unit the text starts with: y, mo, w, d, h, m, s, ms, us, µs, ns in any case.
+/// The length of the time unit at the start of the text: y, mo, w, d, h, m, s, ms, us, µs or ns, in
+/// any case.
 fn unit_length(text: &[u8]) -> Option<usize> {
     let lower = |at: usize| text.get(at).copied().unwrap_or(0).to_ascii_lowercase();
     match (lower(0), lower(1)) {
@@ -256,8 +259,8 @@ fn unit_length(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The length of an ISO 8601 duration (`P1Y2M`, `PT3H`, `P3W`, `P0001-02-03T04:05:06`) at the start of the text. A lone
-/// `P`, or a word that merely starts like one, is none.
+/// The length of an ISO 8601 duration (`P1Y2M`, `PT3H`, `P3W`, `P0001-02-03T04:05:06`) at the start
+/// of the text. `None` for a single `P`, or for a longer word that begins like a duration.
 fn iso_duration(text: &[u8]) -> Option<usize> {
     let length = iso_alternative(text).or_else(|| iso_designators(text))?;
     text.get(length).is_none_or(|b| !is_word(*b)).then_some(length)

@@ -1,11 +1,13 @@
-//! The language's surface: text to tree.
+//! Parsing: from the text of a statement to its syntax tree.
 //!
-//! `parse` reads one statement and returns its tree with its bind markers, or a `SyntaxError` that points at the place.
-//! It takes any text, never panics, needs time linear in the text and a stack bounded by `MAX_NESTING`. It knows nothing of
-//! schemas, types' values or sessions: what a statement means is the planner's affair. Statements and clauses of later
-//! features are recognised, so that the planner can say "not supported yet" where a syntax error would lie.
+//! `parse` reads one statement and returns its tree and its bind markers, or a `SyntaxError` with
+//! the position. It accepts any text, never panics, takes linear time, and its stack is limited by
+//! `MAX_NESTING`. It knows no schema, no values of types and no session; the planner interprets the
+//! tree. Unsupported statements and clauses are recognized, so that the planner can answer "not
+//! supported yet" instead of a syntax error.
 //!
-//! In reading order: `ast` (the tree), `keyword` and `token`, `lexer` (text to tokens), `parser` (tokens to tree).
+//! Reading order: `ast` (the tree), `keyword` and `token`, `lexer` (text to tokens), `parser`
+//! (tokens to tree).
 
 pub mod ast;
 mod duration;
@@ -26,17 +28,17 @@ pub use parser::{MAX_NESTED_CALLS, MAX_NESTING, MAX_STATEMENT_BYTES, MAX_TOKENS}
 
 use keyword::Class;
 
-/// Reads one statement, perhaps followed by semicolons.
+/// Parses one statement, optionally followed by semicolons.
 pub fn parse(text: &str) -> Result<ParsedStatement, SyntaxError> {
     parser::Parser::new(text)?.parse()
 }
 
-/// Reads a type alone, such as `map<text, frozen<list<int>>>`.
+/// Parses a type, such as `map<text, frozen<list<int>>>`.
 pub fn parse_type(text: &str) -> Result<ast::TypeName, SyntaxError> {
     parser::Parser::new(text)?.parse_type()
 }
 
-/// The name as it must be written in CQL: in quotes unless it is a lower-case word that is not reserved.
+/// The name as written in CQL: in quotes, unless it is a lower-case word that is not reserved.
 pub fn quote_identifier(name: &str) -> Cow<'_, str> {
     let plain = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');

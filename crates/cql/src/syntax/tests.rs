@@ -1,8 +1,11 @@
-//! Tests of the whole surface: text files of statements with their trees or errors, and laws on random text.
+//! Tests of the parser: text files of statements with their trees or errors, and properties of
+//! random text.
 //!
-//! A case file holds blocks divided by blank lines: a statement, perhaps of several lines, then a line that starts with
-//! `=> ` (the tree's debug form, `| markers` behind it if there are any) or `!! ` (the error). Lines that start with `#` are
-//! comments. With `UPDATE_CASES=1` in the environment the outcomes are written anew: read the difference before keeping it.
+//! A case file consists of blocks separated by blank lines: a statement of one or more lines, then
+//! a line that starts with `=> ` (the debug form of the tree, followed by `| markers` if there are
+//! any) or `!! ` (the error). Lines that start with `#` are comments.
+//!
+//! With `UPDATE_CASES=1` in the environment, the outcomes are written again: check the difference.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +22,7 @@ fn outcome(text: &str) -> String {
     }
 }
 
-/// Replays one file: its text with the outcomes as they are now.
+/// Runs a file. Returns its text with the current outcomes.
 fn replay(text: &str) -> String {
     let mut replayed = String::new();
     for block in text.split("\n\n") {
@@ -116,7 +119,7 @@ fn nesting_of_calls_is_bounded() {
             parse(&text).map_err(|error| error.message)
         };
         assert!(nested(MAX_NESTED_CALLS - 1).is_ok());
-        // A call without arguments is none that other calls are in.
+        // A call without arguments does not count as an enclosing call.
         for depth in [MAX_NESTED_CALLS + 2, 100_000] {
             assert_eq!(nested(depth).unwrap_err(), "more than 16 function calls nested in each other");
         }
@@ -140,7 +143,7 @@ fn messages_stay_short() {
     assert!(error.to_string().len() < 300);
 }
 
-/// Pieces from which statements are made, and some that break them.
+/// Pieces of statements, and some that make them invalid.
 const PIECES: &[&str] = &[
     "SELECT",
     "INSERT",
@@ -255,7 +258,7 @@ const PIECES: &[&str] = &[
     "\u{0}",
 ];
 
-/// Statements that are well formed, to be damaged.
+/// Valid statements, which the tests damage.
 const WHOLE: &[&str] = &[
     "SELECT a, b AS c, count(*), f(a, 1), m[1..2], u.f, CAST(a AS text) FROM ks.t WHERE a IN (1, ?) AND (b, c) >= (:x, 2) \
      AND token(a) < 5 GROUP BY a ORDER BY b DESC PER PARTITION LIMIT 1 LIMIT ? ALLOW FILTERING BYPASS CACHE USING TIMEOUT 1s",
@@ -268,7 +271,7 @@ const WHOLE: &[&str] = &[
     "DESCRIBE KEYSPACE k WITH INTERNALS AND PASSWORDS",
 ];
 
-/// What holds of every text: no panic, and an error's place lies within the text.
+/// Properties of every text: no panic, and an error's position is in the text.
 fn holds(text: &str) {
     if let Err(error) = parse(text) {
         let lines: Vec<&str> = text.split('\n').collect();

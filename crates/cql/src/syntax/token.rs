@@ -1,23 +1,23 @@
-//! What the lexer hands to the parser: a kind and the place in the text. Tokens hold no text of their own.
+//! Tokens: a kind and a position in the text. They hold no text themselves.
 
 use super::keyword::{Class, Keyword};
 
 /// The kind of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// An unquoted word that is no keyword.
+    /// An unquoted word that is not a keyword.
     Ident,
     /// A name in double quotes, quotes included.
     QuotedName,
-    /// A keyword and whether it may be a name.
+    /// A keyword, with its class.
     Word(Keyword, Class),
     /// A string literal in single quotes, quotes included.
     String,
-    /// A string literal between double dollar signs, those included.
+    /// A string literal between double dollar signs, dollar signs included.
     DollarString,
-    /// Digits, perhaps after a minus sign.
+    /// Digits with an optional minus sign.
     Integer,
-    /// A number with a point or an exponent, perhaps after a minus sign.
+    /// A number with a point or an exponent and an optional minus sign.
     Float,
     /// A duration such as `1h30m` or `P1DT2H`.
     Duration,
@@ -25,7 +25,7 @@ pub enum Kind {
     Uuid,
     /// `0x` and hexadecimal digits.
     Hex,
-    /// One of the marks and operators.
+    /// A punctuation mark or operator.
     Mark(Mark),
     /// The end of the text.
     End,
@@ -61,7 +61,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// As written.
+    /// Its text.
     pub fn text(self) -> &'static str {
         match self {
             Mark::Open => "(",
@@ -91,10 +91,11 @@ impl Mark {
     }
 }
 
-/// A token: its kind and its bytes in the text. Offsets fit because the length of a statement is limited.
+/// A token: its kind and its range of bytes. Offsets fit in u32 because the length of a statement
+/// is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Offset of its first byte.
     pub start: u32,
@@ -103,7 +104,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Its text, as written.
+    /// The text of the token.
     pub fn text(self, source: &str) -> &str {
         &source[self.start as usize..self.end as usize]
     }

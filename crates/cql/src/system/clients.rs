@@ -1,39 +1,39 @@
-//! `system.clients`: the connections of all shards, which the server's shards list.
+//! `system.clients`: the client connections of all shards.
 
 use super::rows::{Rows, text, text_map};
 use model::types::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A connection.
+/// A client connection.
 #[derive(Clone, Debug)]
 pub struct ClientInfo {
-    /// Where the client is.
+    /// The address of the client.
     pub address: SocketAddr,
-    /// How far the connection got, such as `READY`.
+    /// The state of the connection, such as `READY`.
     pub stage: String,
-    /// The options of its STARTUP, `DRIVER_NAME` and `DRIVER_VERSION` among them.
+    /// The options of its STARTUP, including `DRIVER_NAME` and `DRIVER_VERSION`.
     pub options: BTreeMap<String, String>,
-    /// The protocol's version.
+    /// The protocol version.
     pub protocol_version: u8,
     /// The shard that serves it.
     pub shard: u16,
-    /// The role; without authentication none.
+    /// The authenticated role. `None` without authentication.
     pub role: Option<String>,
-    /// How it is encrypted, if it is.
+    /// Its TLS parameters, if it is encrypted.
     pub encryption: Option<Encryption>,
 }
 
-/// How a connection is encrypted.
+/// The TLS parameters of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Encryption {
     /// The protocol, such as `TLSv1.3`.
     pub protocol: String,
-    /// The cipher suite by its standard name.
+    /// The standard name of the cipher suite.
     pub cipher: String,
 }
 
-/// A service that the server installs on each shard: lists the shard's connections.
+/// A service of each shard, installed by the server: lists the shard's connections.
 pub struct ClientList(pub Box<dyn Fn() -> Vec<ClientInfo>>);
 
 pub(super) async fn fill(rows: &mut Rows) {

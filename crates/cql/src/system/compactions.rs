@@ -1,33 +1,33 @@
-//! `system.compaction_history`: the newest compactions of all shards.
+//! `system.compaction_history`: the latest compactions of all shards.
 
 use super::rows::{Rows, text};
 use model::types::Value;
 use uuid::Uuid;
 
-/// A compaction that was done.
+/// A finished compaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompactionDone {
     /// Its id.
     pub id: Uuid,
-    /// What it was, such as `COMPACTION`.
+    /// Its kind, such as `COMPACTION`.
     pub kind: String,
     /// The table's keyspace.
     pub keyspace: String,
     /// The table's name.
     pub table: String,
-    /// The shard that did it.
+    /// The shard that ran it.
     pub shard: u16,
     /// When it began, in milliseconds since 1970.
     pub started_at: i64,
     /// When it ended, in milliseconds since 1970.
     pub compacted_at: i64,
-    /// Bytes on disk of what was merged.
+    /// The bytes on disk of the inputs.
     pub bytes_in: u64,
-    /// Bytes on disk of what came out.
+    /// The bytes on disk of the outputs.
     pub bytes_out: u64,
 }
 
-/// A service that whoever starts the node installs on each shard: the shard's compactions.
+/// A service of each shard, installed at the node's start: lists the shard's compactions.
 pub struct CompactionHistory(pub Box<dyn Fn() -> Vec<CompactionDone>>);
 
 pub(super) async fn fill(rows: &mut Rows) {
@@ -39,7 +39,7 @@ pub(super) async fn fill(rows: &mut Rows) {
     }
 }
 
-/// How many rows were merged of how many sstables is not counted, as in ScyllaDB.
+/// Adds a row. As in ScyllaDB, `rows_merged` is not filled.
 pub(super) fn add(done: &CompactionDone, rows: &mut Rows) {
     rows.add(&[
         ("id", Value::Uuid(done.id)),

@@ -1,4 +1,5 @@
-//! `system.config`: the node's settings by the names of the configuration file, and the changing of those that can be changed.
+//! `system.config`: the settings of the node, by their names in the configuration file, and changes
+//! of settings at run time.
 
 use super::rows::{Rows, text};
 use super::{Knowledge, write_failure};
@@ -17,40 +18,40 @@ use thiserror::Error;
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// Where it was set: `default`, `yaml`, `cli`, `cql`.
+    /// The source of the value: `default`, `yaml`, `cli` or `cql`.
     pub source: &'static str,
-    /// Its type: `string`, `integer`, `bool`.
+    /// Its type: `string`, `integer` or `bool`.
     pub kind: &'static str,
     /// Its value, as JSON.
     pub value: String,
 }
 
-/// Why a setting was not changed. The texts are ScyllaDB's.
+/// The reason why a setting was not changed. The texts are ScyllaDB's.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SettingRefused {
-    /// There is none of that name.
+    /// No setting has this name.
     #[error("no such option")]
     Unknown,
-    /// It cannot be changed while the node runs.
+    /// The setting cannot be changed while the node runs.
     #[error("option is not live-updateable")]
     NotLive,
-    /// The value is none of its type.
+    /// The value does not have the type of the setting.
     #[error("cannot parse option value: {0}")]
     Wrong(String),
 }
 
 /// The settings of one shard.
 pub trait Settings {
-    /// All of them.
+    /// Lists all settings.
     fn list(&self) -> Vec<Setting>;
-    /// Changes one, on this shard. The same everywhere: what one shard accepts, all do.
+    /// Changes a setting on this shard. All shards accept and refuse the same values.
     fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused>;
 }
 
-/// A service that the server installs on each shard.
+/// A service of each shard, installed by the server.
 pub struct SettingsTable(pub Rc<dyn Settings>);
 
-/// Lets one change after the other go to the shards: a service of shard 0.
+/// A service of shard 0 that serializes changes: one change at a time reaches the shards.
 struct Turn(Semaphore);
 
 pub(super) fn fill(known: &Knowledge, rows: &mut Rows) {
@@ -65,7 +66,7 @@ pub(super) fn fill(known: &Knowledge, rows: &mut Rows) {
                 add(setting.name, setting.source, setting.kind, setting.value);
             }
         }
-        // A node without a configuration, as the simulation has it, knows its place.
+        // A node without a configuration, as in the simulation, shows only its name and addresses.
         None => {
             let node = &known.node;
             add("cluster_name", "default", "string", quoted(&node.cluster_name));
@@ -76,12 +77,13 @@ pub(super) fn fill(known: &Knowledge, rows: &mut Rows) {
     }
 }
 
-/// Whether a table is this one.
+/// Whether the table is `system.config`.
 pub fn is_config(keyspace: &str, table: &str) -> bool {
     keyspace == "system" && table == "config"
 }
 
-/// Executes `UPDATE system.config SET value = ... WHERE name = ...`, and what else writes to the table, which is refused.
+/// Executes `UPDATE system.config SET value = ... WHERE name = ...`. Other writes to the table are
+/// refused.
 pub async fn update(modify: &Modify, env: Env<'_>, request: &Request<'_>) -> Result<(), Error> {
     request.check_write_level()?;
     let refused = |why: &str| write_failure(&modify.schema, request.params.consistency, why);

@@ -1,5 +1,5 @@
-//! `system.large_partitions`, `large_rows` and `large_cells`: what was found large when the sstables of this node were written. A row goes with its
-//! sstable.
+//! `system.large_partitions`, `large_rows` and `large_cells`: large data found while this node
+//! wrote its sstables. The rows of an sstable disappear with it.
 
 use super::Knowledge;
 use super::rows::{Rows, text};
@@ -7,24 +7,24 @@ use model::id::TableId;
 use model::types::Value;
 use std::collections::BTreeMap;
 
-/// Something large in an sstable.
+/// A large partition, row or cell in an sstable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LargeFound {
     /// The table.
     pub table: TableId,
-    /// The name of the sstable's Data.db.
+    /// The file name of the sstable's Data.db.
     pub sstable: String,
     /// When it was written, in milliseconds since 1970.
     pub written_at: i64,
-    /// Bytes before compression.
+    /// The size in bytes, before compression.
     pub size: u64,
     /// The partition key as text.
     pub partition_key: String,
-    /// What it is.
+    /// The kind of data.
     pub what: LargeThing,
 }
 
-/// What is large. Keys are texts; that of the static row is empty.
+/// The kind of large data. Keys are text; the key of the static row is empty.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum LargeThing {
@@ -33,7 +33,7 @@ pub enum LargeThing {
     Cell { clustering_key: String, column: String, elements: u64 },
 }
 
-/// A service that whoever starts the node installs on each shard: what is large in its sstables.
+/// A service of each shard, installed at the node's start: lists the large data in its sstables.
 pub struct LargeThings(pub Box<dyn Fn() -> Vec<LargeFound>>);
 
 /// One of the three tables.
@@ -51,7 +51,7 @@ pub(super) async fn fill(kind: Kind, known: &Knowledge, rows: &mut Rows) {
     add(kind, known, lists.await.into_iter().flatten(), rows);
 }
 
-/// Those of a kind. Keys that were cut may be the same: one row stands for them.
+/// Adds the rows of one kind. Shortened keys may be equal; then one row represents them.
 fn add(kind: Kind, known: &Knowledge, found: impl Iterator<Item = LargeFound>, rows: &mut Rows) {
     let mut unique = BTreeMap::new();
     for large in found {

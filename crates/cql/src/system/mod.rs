@@ -1,9 +1,11 @@
-//! The system's tables: virtual, made when they are read out of what the node knows.
+//! The system tables: virtual tables, generated when they are read.
 //!
-//! Each table has an ordinary schema, written as CREATE TABLE in [`tables`], and a generator that fills [`Rows`]; the planner
-//! reads it as a [`VirtualTable`] like any other table. Nothing here can be written, except settings in `system.config` ([`config`]). The keyspaces `system` and
-//! `system_schema` describe themselves in `system_schema`; `system_virtual_schema` describes itself only, so that no table is
-//! listed twice.
+//! Each table has an ordinary schema, defined by a CREATE TABLE in [`tables`], and a generator that
+//! fills [`Rows`]. The planner reads it as a [`VirtualTable`]. None of the tables can be written,
+//! except for settings in `system.config` ([`config`]).
+//!
+//! `system_schema` lists the keyspaces `system` and `system_schema` too. `system_virtual_schema`
+//! lists only itself, so that no table is listed twice.
 
 mod clients;
 mod compactions;
@@ -45,16 +47,16 @@ use std::rc::Rc;
 /// The keyspaces of virtual tables.
 pub const KEYSPACES: [&str; 3] = ["system", "system_schema", VIRTUAL_SCHEMA];
 
-/// The keyspace that describes itself only.
+/// The keyspace that lists only itself.
 const VIRTUAL_SCHEMA: &str = "system_virtual_schema";
 
-/// The language's version, as clients are told.
+/// The CQL version that is reported to clients.
 pub const CQL_VERSION: &str = "3.4.5";
 
 /// The partitioner of every table.
 pub const PARTITIONER: &str = "org.apache.cassandra.dht.Murmur3Partitioner";
 
-/// A table of the system.
+/// A system table.
 struct SystemTable {
     schema: Rc<TableSchema>,
     generator: Generator,
@@ -74,28 +76,28 @@ impl VirtualTable for SystemTable {
     }
 }
 
-/// How a virtual table is made.
+/// The generator of a virtual table, with the source of its rows.
 #[derive(Clone, Copy)]
 enum Generator {
-    /// Of what every shard knows.
+    /// The metadata and the node, which every shard knows.
     Known(fn(&Knowledge, &mut Rows)),
-    /// Of the connections of all shards.
+    /// The connections of all shards.
     Clients,
-    /// Of the members of the cluster, and of the data of all shards.
+    /// The cluster's members, and the data of all shards.
     ClusterStatus,
-    /// Of the compactions of all shards.
+    /// The compactions of all shards.
     Compactions,
-    /// Of what is large in the sstables of all shards.
+    /// The large data in the sstables of all shards.
     Large(large::Kind),
-    /// Of the data of all shards.
+    /// The data of all shards.
     Sizes,
-    /// Of the snapshots on disk.
+    /// The snapshots on disk.
     Snapshots,
-    /// Of the tablets of all shards.
+    /// The tablets of all shards.
     TabletSizes,
-    /// Of the same, added up.
+    /// The tablets of all shards, summed by node.
     LoadPerNode,
-    /// Of numbers that all shards keep.
+    /// Counters of all shards.
     RuntimeInfo,
 }
 
@@ -119,24 +121,24 @@ impl Generator {
     }
 }
 
-/// What tables are made of.
+/// The inputs of generators.
 struct Knowledge {
-    /// Schema and tablets.
+    /// The schema and the tablets.
     metadata: Rc<Metadata>,
     /// This node.
     node: Rc<NodeInfo>,
-    /// The system's own keyspaces.
+    /// The system keyspaces.
     system: Rc<Metadata>,
 }
 
 impl Knowledge {
-    /// What this shard knows now.
+    /// The current state on this shard.
     fn now() -> Knowledge {
         let service = rt::shard::service::<MetadataService>();
         Knowledge { metadata: service.current(), node: service.info().clone(), system: registry().metadata.clone() }
     }
 
-    /// All keyspaces that `system_schema` lists, the system's own among them.
+    /// All keyspaces that `system_schema` lists, including system keyspaces.
     fn keyspaces(&self) -> impl Iterator<Item = &Rc<Keyspace>> {
         let own = self.system.keyspaces.values().filter(|keyspace| keyspace.definition.name != VIRTUAL_SCHEMA);
         self.metadata.keyspaces.values().chain(own)
@@ -148,13 +150,13 @@ impl Knowledge {
     }
 }
 
-/// The members of the cluster, as this shard sees them.
+/// The cluster's members, as this shard sees them.
 fn nodes(known: &Knowledge) -> Vec<NodeView> {
     let liveness = rt::shard::try_service::<Internode>().map(|internode| internode.liveness()).unwrap_or_default();
     view(&known.metadata, &known.node, &liveness, None)
 }
 
-/// The virtual tables of a shard: built at first use, then kept as a service.
+/// The virtual tables of a shard, built at first use and then kept as a service.
 struct Registry {
     metadata: Rc<Metadata>,
     tables: Vec<Rc<SystemTable>>,
@@ -177,12 +179,12 @@ fn registry() -> Rc<Registry> {
     registry
 }
 
-/// Whether the keyspace is one of virtual tables.
+/// Whether the keyspace has virtual tables.
 pub fn is_virtual(keyspace: &str) -> bool {
     KEYSPACES.contains(&keyspace)
 }
 
-/// A write to a virtual table failed, for this reason: to clients the table's only replica is this node.
+/// The error for a failed write to a virtual table. To clients, this node is its only replica.
 fn write_failure(schema: &TableSchema, consistency: Consistency, why: &str) -> Error {
     Error::WriteFailure {
         target: format!("{}.{}", schema.keyspace, schema.name),
@@ -196,12 +198,13 @@ fn write_failure(schema: &TableSchema, consistency: Consistency, why: &str) -> E
     }
 }
 
-/// What is answered to writes to virtual tables, and to batches with them. The reason is ScyllaDB's.
+/// The error for writes to virtual tables, and for batches with such writes. The text is
+/// ScyllaDB's.
 pub fn not_writable(schema: &TableSchema, consistency: Consistency) -> Error {
     write_failure(schema, consistency, "this virtual table doesn't allow updates")
 }
 
-/// The virtual table of a name.
+/// The virtual table with this name.
 pub fn table(keyspace: &str, name: &str) -> Option<Rc<dyn VirtualTable>> {
     if !is_virtual(keyspace) {
         return None;
@@ -211,7 +214,7 @@ pub fn table(keyspace: &str, name: &str) -> Option<Rc<dyn VirtualTable>> {
     found.map(|table| table.clone() as Rc<dyn VirtualTable>)
 }
 
-/// The virtual keyspaces with the schemas of their tables, as DESCRIBE and `system_schema` list them.
+/// The virtual keyspaces with their tables, for DESCRIBE and `system_schema`.
 pub fn keyspaces() -> Rc<Metadata> {
     registry().metadata.clone()
 }

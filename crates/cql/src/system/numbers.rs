@@ -1,6 +1,8 @@
-//! Tables about what the node holds: `system.snapshots`, `system.tablet_sizes`, `system.load_per_node`, and the numbers in
-//! `system.runtime_info`. The node's shards are asked through services that whoever starts the node installs; without them there is
-//! nothing to tell.
+//! Tables about the node's data: `system.snapshots`, `system.tablet_sizes`, `system.load_per_node`,
+//! and the counters in `system.runtime_info`.
+//!
+//! The values come from services of each shard, which are installed at the node's start. Without
+//! them the tables are empty.
 
 use super::rows::{Rows, text};
 use super::{Knowledge, nodes};
@@ -19,19 +21,19 @@ pub struct TableSnapshot {
     pub table: String,
     /// The snapshot's name.
     pub name: String,
-    /// Bytes that only the snapshot keeps.
+    /// Bytes that only the snapshot references.
     pub live: u64,
     /// Bytes of all its files.
     pub total: u64,
 }
 
-/// Snapshots, once the disk has been looked at.
+/// The future of a snapshot listing, which reads the disk.
 pub type SnapshotsFound = Pin<Box<dyn Future<Output = Vec<TableSnapshot>>>>;
 
-/// A service of each shard: looks for the node's snapshots.
+/// A service of each shard: lists the node's snapshots.
 pub struct SnapshotList(pub Box<dyn Fn() -> SnapshotsFound>);
 
-/// How much of a tablet is on disk.
+/// The size of a tablet on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TabletSize {
     /// The table.
@@ -45,10 +47,10 @@ pub struct TabletSize {
 /// A service of each shard: the sizes of its tablets.
 pub struct TabletSizes(pub Box<dyn Fn() -> Vec<TabletSize>>);
 
-/// A number about the process: its group, its name, and the part of one shard.
+/// A counter of the process: its group, its name, and the value of one shard.
 pub type RuntimeNumber = (&'static str, &'static str, u64);
 
-/// A service of each shard: its part of the numbers of `system.runtime_info`.
+/// A service of each shard: its values of the counters in `system.runtime_info`.
 pub struct RuntimeNumbers(pub Box<dyn Fn() -> Vec<RuntimeNumber>>);
 
 pub(super) async fn snapshots(rows: &mut Rows) {
@@ -64,7 +66,7 @@ pub(super) async fn snapshots(rows: &mut Rows) {
     }
 }
 
-/// Bytes on disk by table and tablet, of all shards.
+/// The bytes on disk by table and tablet, of all shards.
 async fn sizes() -> BTreeMap<(TableId, u32), u64> {
     let lists = rt::shard::call_all(|| async {
         rt::shard::try_service::<TabletSizes>().map(|sizes| (sizes.0)()).unwrap_or_default()
@@ -76,7 +78,7 @@ async fn sizes() -> BTreeMap<(TableId, u32), u64> {
     sizes
 }
 
-/// Bytes of this node's tablets on disk.
+/// The bytes on disk of this node's tablets.
 pub(super) async fn own_load() -> u64 {
     sizes().await.values().sum()
 }
@@ -102,7 +104,7 @@ pub(super) async fn tablet_sizes(known: &Knowledge, rows: &mut Rows) {
     }
 }
 
-/// How many tablets each node has a copy of.
+/// The number of tablet replicas on each node.
 fn tablets_by_node(known: &Knowledge) -> BTreeMap<HostId, u64> {
     let mut tablets = BTreeMap::new();
     for table in known.metadata.tables() {
@@ -114,7 +116,7 @@ fn tablets_by_node(known: &Knowledge) -> BTreeMap<HostId, u64> {
     tablets
 }
 
-/// The capacity of disks is not known: what depends on it is left out.
+/// The capacity of disks is unknown, so columns that depend on it are left out.
 pub(super) async fn load_per_node(known: &Knowledge, rows: &mut Rows) {
     let tablets = tablets_by_node(known);
     for seen in nodes(known) {

@@ -1,7 +1,8 @@
-//! The other nodes of the cluster, as drivers and operators ask for them.
+//! The other nodes of the cluster, for drivers and operators.
 //!
-//! Only full members are shown: a node that joins is no coordinator yet. Their schema version is this node's own: a change is answered once
-//! all nodes that are up have it.
+//! Only full members are listed, because a joining node does not coordinate requests yet. They are
+//! shown with this node's schema version: a change is answered after all nodes that are up have
+//! applied it.
 
 use super::numbers::own_load;
 use super::ring::{LOG2_TOKENS, tokens_of};
@@ -12,7 +13,7 @@ use cluster::topology::features;
 use model::types::Value;
 use std::rc::Rc;
 
-/// Who shows which tokens: the place of a node among all that do, and their number.
+/// The position of a node among all nodes that show tokens, and the number of these nodes.
 pub(super) fn rank(known: &Knowledge, host: model::HostId) -> (u32, u32) {
     let shown: Vec<_> = known.metadata.topology.owners().map(|node| node.host).collect();
     match shown.iter().position(|other| *other == host) {

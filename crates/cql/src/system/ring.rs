@@ -1,6 +1,7 @@
-//! Who owns what, as tables: the local node, its tokens, tablets, the state of the cluster.
+//! Ownership of data as tables: the local node, its tokens, the tablets.
 //!
-//! Clients that split work by the ring get evenly spaced tokens; what really decides who owns a partition are the tablets.
+//! Clients that split work by the ring get evenly spaced tokens. Ownership is really defined by the
+//! tablets.
 
 use super::rows::{Rows, text};
 use super::{CQL_VERSION, Knowledge, PARTITIONER};
@@ -8,10 +9,11 @@ use cluster::tablets::TabletReplica;
 use cluster::topology::features;
 use model::types::Value;
 
-/// How many tokens a node shows, as a power of two.
+/// The number of tokens that a node shows, as a power of two.
 pub(super) const LOG2_TOKENS: u32 = 6;
 
-/// The tokens that the node of a place among `count` shows, the ends of equal ranges: those of all of them are evenly spaced.
+/// The tokens that the node at a position among `count` nodes shows: the ends of ranges of equal
+/// size. The tokens of all nodes together are evenly spaced.
 pub fn tokens_of(place: u32, count: u32) -> impl Iterator<Item = i64> {
     let width = 1u64 << (64 - LOG2_TOKENS);
     let back = width / u64::from(count) * u64::from(place);

@@ -1,4 +1,4 @@
-//! Rows of a virtual table: typed values by column name, serialised.
+//! The rows of a virtual table: typed values by column name, serialized.
 
 use crate::source::VirtualRow;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use model::schema::{ColumnKind, TableSchema};
 use model::types::Value;
 use std::rc::Rc;
 
-/// Rows in the making. What a generator says about its own table must fit the table: anything else is our mistake and panics.
+/// Collects rows. Values that do not fit the schema are a bug of the generator and panic.
 pub struct Rows {
     schema: Rc<TableSchema>,
     rows: Vec<VirtualRow>,
@@ -18,8 +18,9 @@ impl Rows {
         Rows { schema, rows: Vec::new() }
     }
 
-    /// Adds a row: values by column name. Key columns must be among them; columns left out, or null, have no value. The rows of one
-    /// partition must agree on its static columns. No key may be added twice.
+    /// Adds a row with values by column name. Key columns are required. Other columns without a
+    /// value are null. The rows of a partition must agree on static columns. A key must not be
+    /// added twice.
     pub fn add(&mut self, values: &[(&str, Value)]) {
         let schema = &self.schema;
         for (name, _) in values {
@@ -38,7 +39,7 @@ impl Rows {
         self.rows.push(row);
     }
 
-    /// The rows, each value in the order of [`TableSchema::all_columns`].
+    /// The rows, with values in the order of [`TableSchema::all_columns`].
     pub fn finish(self) -> Vec<VirtualRow> {
         self.rows
     }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub(super) fn keyspaces(known: &Knowledge, rows: &mut Rows) {
     for keyspace in known.keyspaces() {
         let definition = &keyspace.definition;
-        // Drivers read factors here: a list of racks is shown as their number.
+        // Drivers read replication factors here, so a list of racks is shown as its length.
         let number = |value: &String| racks_of(value).map_or_else(|| value.clone(), |racks| racks.len().to_string());
         let replication: OptionMap =
             definition.replication.iter().map(|(name, value)| (name.clone(), number(value))).collect();
@@ -61,7 +61,7 @@ pub(super) fn tables(known: &Knowledge, rows: &mut Rows) {
     }
 }
 
-/// What kind of table it is; in the order of a set.
+/// The flags of a table, in the order of a set.
 fn flags(schema: &TableSchema) -> Value {
     let counter = schema.is_counter().then(|| text("counter"));
     Value::Set([text("compound")].into_iter().chain(counter).collect())
@@ -108,7 +108,7 @@ fn kind_name(kind: ColumnKind) -> &'static str {
 pub(super) fn dropped_columns(known: &Knowledge, rows: &mut Rows) {
     for table in tables_of(known.keyspaces()) {
         let all = &table.definition.dropped;
-        // Of several columns of one name, the last one dropped is shown.
+        // If several columns of one name were dropped, the latest is shown.
         for (_, dropped) in
             all.iter().enumerate().filter(|(at, dropped)| !all[at + 1..].iter().any(|d| d.name == dropped.name))
         {

@@ -1,4 +1,5 @@
-//! `system.size_estimates`: partitions and their mean size by tablet, out of what the shards' engines estimate by table.
+//! `system.size_estimates`: the partitions of each tablet and their mean size, estimated from each
+//! shard's estimate for the table.
 
 use super::Knowledge;
 use super::rows::{Rows, text};
@@ -7,16 +8,17 @@ use model::id::TableId;
 use model::types::Value;
 use rt::ShardId;
 
-/// A table's data on one shard.
+/// The data of a table on one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableSize {
-    /// About how many partitions.
+    /// The approximate number of partitions.
     pub partitions: u64,
     /// Their mean size, in bytes.
     pub mean_partition_bytes: u64,
 }
 
-/// A service that whoever starts the node installs on each shard: estimates a table on this shard.
+/// A service of each shard, installed at the node's start: estimates the size of a table on the
+/// shard.
 pub struct TableSizes(pub Box<dyn Fn(TableId) -> Option<TableSize>>);
 
 pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
@@ -34,7 +36,8 @@ pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
     }
 }
 
-/// The tablets of one shard, each with an equal part of its table's partitions there. Empty ones are left out.
+/// Adds the tablets of one shard. Each gets an equal part of the table's partitions there. Empty
+/// tablets are left out.
 pub(super) fn add(known: &Knowledge, shard: ShardId, sizes: &[(TableId, TableSize)], rows: &mut Rows) {
     for (id, size) in sizes {
         let Some(table) = known.metadata.table_by_id(*id) else { continue };

@@ -1,10 +1,10 @@
-//! Facts about the process: versions, uptime, protocols.
+//! Properties of the process: versions, uptime, protocols.
 
 use super::Knowledge;
 use super::rows::{Rows, text, texts};
 use model::types::Value;
 
-/// This build's own version.
+/// The version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) fn versions(known: &Knowledge, rows: &mut Rows) {

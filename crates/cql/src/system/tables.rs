@@ -1,7 +1,8 @@
 //! The schemas of the virtual tables, as CREATE TABLE statements, each with its generator.
 //!
-//! Layouts follow Cassandra 4 and ScyllaDB together: a client finds the columns that it knows from either. Ids come from the name, so
-//! they are the same on every node and in every run.
+//! The layouts combine those of Cassandra 4 and ScyllaDB, so that clients of both find the columns
+//! that they know. Ids are derived from names, so they are the same on every node and after a
+//! restart.
 
 use super::{Generator, config, large, peers, ring, schema_tables, status};
 use crate::schema::{Identity, table_definition};
@@ -13,7 +14,7 @@ use model::id::{SchemaVersion, TableId};
 use model::options::OptionMap;
 use uuid::Uuid;
 
-/// Columns of `system_schema.tables` and `.views` that show options.
+/// The columns of `system_schema.tables` and `.views` with options.
 macro_rules! option_columns {
     () => {
         "additional_write_policy text, allow_auto_snapshot boolean, bloom_filter_fp_chance double, caching frozen<map<text, text>>, \
@@ -24,7 +25,7 @@ macro_rules! option_columns {
     };
 }
 
-/// Columns of a table that lists columns.
+/// The columns of a table that lists columns.
 macro_rules! column_columns {
     () => {
         "keyspace_name text, table_name text, column_name text, clustering_order text, column_name_bytes blob, kind text, \
@@ -361,7 +362,7 @@ const TABLES: &[Entry] = &[
     ),
 ];
 
-/// The metadata of the virtual keyspaces, and each table's keyspace, name and generator.
+/// The metadata of the virtual keyspaces, and the keyspace, name and generator of each table.
 pub(super) fn build() -> (Metadata, Vec<(&'static str, String, Generator)>) {
     let replication = OptionMap::from([("class".to_owned(), "org.apache.cassandra.locator.LocalStrategy".to_owned())]);
     let mut ops: Vec<Op> = super::KEYSPACES
@@ -393,7 +394,7 @@ pub(super) fn build() -> (Metadata, Vec<(&'static str, String, Generator)>) {
     (metadata, generators)
 }
 
-/// A UUID made of names (version 3): the same for the same names.
+/// A UUID (version 3) derived from names.
 fn named(names: &[&str]) -> Uuid {
     let mut digest = Md5::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! Every virtual table: its rows fit its schema, and what clients must find is there.
+//! Virtual tables: rows fit their schemas, and contain what clients need.
 
 use super::{CompactionDone, Generator, KEYSPACES, Knowledge, Rows, RuntimeNumbers, TabletSize, TabletSizes, registry};
 use crate::schema::tests::World;

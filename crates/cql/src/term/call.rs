@@ -1,6 +1,6 @@
-//! What the native functions give: their evaluation, once one is chosen.
+//! Evaluates native functions.
 //!
-//! Null in, null out, for all that take arguments but `tojson`.
+//! Functions with arguments return null if any argument is null, except for `tojson`.
 
 use super::cast;
 use super::collections;
@@ -11,17 +11,18 @@ use model::CqlType;
 use model::key::encode_partition_key;
 use model::types::{self, Json, JsonTooLong, Value, temporal};
 
-/// The longest JSON text of a value or row, bytes: the largest mutation (16 MiB) in hexadecimal fits. Each `tojson` of a text can make it
-/// several times as long, so calls in each other would fill the memory long before the result is seen to be too large.
+/// The limit on the JSON text of a value or row, in bytes. The largest mutation (16 MiB) fits in
+/// hexadecimal. Each nested `tojson` can multiply the length of a text by escaping it. Without a
+/// limit, nested calls would exhaust memory before the size of the result is checked.
 pub(crate) const MAX_JSON_BYTES: usize = 32 << 20;
 
-/// The error for a longer one.
+/// The error for a longer text.
 pub(crate) fn json_too_long(_: JsonTooLong) -> Error {
     Error::invalid(format!("A JSON text would be longer than {MAX_JSON_BYTES} bytes"))
 }
 
 impl Function {
-    /// The result for these arguments, which are valid values of its parameters' types.
+    /// Evaluates the function. The arguments must be valid values of its parameter types.
     pub fn call(&self, arguments: &[Option<Bytes>]) -> Result<Option<Bytes>, Error> {
         let now_millis = || rt::time::wall_micros().div_euclid(1000);
         match self {
@@ -122,7 +123,7 @@ pub(crate) fn date_of_millis(millis: i64) -> Bytes {
     Bytes::copy_from_slice(&(days as u32).to_be_bytes())
 }
 
-/// The milliseconds since 1970 of a timestamp, date or time UUID; none if it is empty.
+/// The milliseconds since 1970 of a timestamp, date or time UUID. `None` if it is empty.
 pub(crate) fn millis_of(ty: &CqlType, bytes: &[u8]) -> Option<i64> {
     match ty {
         CqlType::Timestamp => Some(i64::from_be_bytes(bytes.try_into().ok()?)),
@@ -139,7 +140,7 @@ pub(crate) fn millis_of(ty: &CqlType, bytes: &[u8]) -> Option<i64> {
     }
 }
 
-/// A version 1 UUID of a millisecond, some ticks of 100 ns after its start, with this lower half.
+/// A version 1 UUID for a millisecond plus ticks of 100 ns, with this lower half.
 fn time_uuid(millis: i64, ticks: i64, low_half: u64) -> Result<Bytes, Error> {
     let since_1970 = millis.checked_mul(10_000).and_then(|start| start.checked_add(ticks));
     let since_1582 =

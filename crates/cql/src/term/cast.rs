@@ -1,4 +1,4 @@
-//! `CAST(x AS type)`: between numbers, between points in time, and to text.
+//! `CAST(x AS type)`: between number types, between date and time types, and to text.
 
 use super::call::{date_of_millis, millis_of};
 use super::numbers::is_number;
@@ -9,7 +9,7 @@ use model::types::{Decimal, Value};
 use num_bigint::BigInt;
 use num_traits::{FromPrimitive, ToPrimitive};
 
-/// Whether values of one type can be cast to another.
+/// Whether values of one type can be cast to the other.
 pub fn is_allowed(from: &CqlType, to: &CqlType) -> bool {
     use CqlType::*;
     if from == to {
@@ -27,7 +27,7 @@ pub fn is_allowed(from: &CqlType, to: &CqlType) -> bool {
     }
 }
 
-/// The value, of type `from`, as a `to`. The pair is one of those that [`is_allowed`].
+/// Casts a value of type `from` to type `to`. The types must be allowed by [`is_allowed`].
 pub fn cast(value: &Value, from: &CqlType, to: &CqlType) -> Result<Option<Bytes>, Error> {
     let bad = |error: model::types::ValueError| Error::invalid(error.to_string());
     if matches!(value, Value::Null | Value::Empty) {
@@ -63,7 +63,8 @@ fn text_of(value: &Value, ty: &CqlType) -> String {
     }
 }
 
-/// A number as another type of number; narrowing wraps around as casts of machine integers do.
+/// Converts a number to another number type. Narrowing integers wraps around, as casts of machine
+/// integers do.
 fn number(value: &Value, to: &CqlType) -> Option<Value> {
     let float = || match value {
         Value::Float(v) => Some(f64::from(*v)),
@@ -79,7 +80,8 @@ fn number(value: &Value, to: &CqlType) -> Option<Value> {
     };
     let low = || -> Option<i64> {
         match value {
-            // Narrow types go by way of int, which saturates, as casts of machine numbers do.
+            // Floats are cast to narrow types by way of int, and that cast saturates, as casts of
+            // machine numbers do.
             Value::Float(v) if *to != CqlType::Bigint => Some(i64::from(*v as i32)),
             Value::Double(v) if *to != CqlType::Bigint => Some(i64::from(*v as i32)),
             Value::Float(v) => Some(*v as i64),
@@ -112,7 +114,7 @@ fn number(value: &Value, to: &CqlType) -> Option<Value> {
     })
 }
 
-/// Scales beyond this would make numbers of as many digits.
+/// The largest scale, positive or negative. A larger one would produce a number of as many digits.
 const MAX_SCALE: i32 = 10_000;
 
 fn whole_part(decimal: &Decimal) -> Option<BigInt> {

@@ -1,5 +1,5 @@
-//! `map_keys`, `map_values`, `collection_count`, `collection_min`, `collection_max`, `collection_sum`, `collection_avg`; and
-//! ScyllaDB's `set_intersection`.
+//! Functions of collections: `map_keys`, `map_values`, `collection_count`, `collection_min`,
+//! `collection_max`, `collection_sum`, `collection_avg`, and ScyllaDB's `set_intersection`.
 
 use super::function::{Argument, Found, Function, full_name};
 use super::numbers::is_number;
@@ -11,18 +11,18 @@ use model::total::Total;
 use model::types::{ValueError, collection, compare};
 use std::cmp::Ordering;
 
-/// What is made of a collection's elements.
+/// A function of one collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fold {
     /// The keys of a map, as a set.
     Keys,
     /// The values of a map, as a list.
     Values,
-    /// How many there are.
+    /// The number of elements.
     Count,
-    /// The least.
+    /// The smallest element.
     Min,
-    /// The greatest.
+    /// The largest element.
     Max,
     /// The sum.
     Sum,
@@ -31,7 +31,7 @@ pub enum Fold {
 }
 
 impl Fold {
-    /// The function of a name in lower case without underscores.
+    /// The function with this name in lower case without underscores.
     pub fn of_name(name: &str) -> Option<Fold> {
         Some(match name {
             "mapkeys" => Fold::Keys,
@@ -58,7 +58,7 @@ impl Fold {
         }
     }
 
-    /// The function for an argument, by its type.
+    /// Resolves a call by the type of its argument.
     pub fn resolve(self, name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<Found, Error> {
         let name = full_name(name);
         let [argument] = arguments else {
@@ -90,7 +90,7 @@ impl Fold {
         Ok(Found { function: Function::Collection(self, ty.clone()), parameters: vec![ty.clone()], result })
     }
 
-    /// The result for a collection of this type.
+    /// Evaluates the function for a collection of this type.
     pub fn call(self, ty: &CqlType, value: &Bytes) -> Result<Option<Bytes>, Error> {
         let wrong = |error: ValueError| Error::invalid(error.to_string());
         let elements = || collection::elements(value).map_err(wrong);
@@ -134,7 +134,8 @@ impl Fold {
 /// The name of `set_intersection` in lower case without underscores.
 pub const SET_INTERSECTION: &str = "setintersection";
 
-/// The function `set_intersection` for its arguments, by their types. One without a type is of the other's.
+/// Resolves a call of `set_intersection` by the types of its arguments. An argument without a type
+/// gets that of the other.
 pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<Found, Error> {
     let name = full_name(name);
     let [one, other] = arguments else {
@@ -162,7 +163,7 @@ pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Res
     Ok(Found { function: Function::SetIntersection(elem), parameters: vec![set.clone(), set.clone()], result: set })
 }
 
-/// The elements that both sets have, in their order.
+/// The elements that are in both sets, in order.
 pub fn intersect(elem: &CqlType, one: &Bytes, other: &Bytes) -> Result<Bytes, Error> {
     let wrong = |error: ValueError| Error::invalid(error.to_string());
     let list = |set: &Bytes| -> Result<Vec<Bytes>, Error> {

@@ -1,6 +1,7 @@
-//! The native functions: which there are, and which one a call means. What they give is in `call`.
+//! The native functions, and the resolution of calls to them. `call` evaluates them.
 //!
-//! Aggregates are not functions of a row and live with the selectors. Names are known with and without underscores.
+//! Aggregates are not functions of a row, and are planned with the selectors. Names are accepted
+//! with and without underscores.
 
 use super::collections::{self, Fold};
 use super::math::Math;
@@ -11,10 +12,10 @@ use crate::syntax::QualifiedName;
 use model::CqlType;
 use model::types;
 
-/// A function, with the types that tell its variants apart.
+/// A function, with the types that distinguish its variants.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Function {
-    /// `now()`, `currenttimeuuid()`: a time UUID, another one at each call.
+    /// `now()`, `currenttimeuuid()`: a new time UUID for each call.
     Now,
     /// `uuid()`: a random UUID.
     Uuid,
@@ -24,9 +25,9 @@ pub enum Function {
     CurrentDate,
     /// `currenttime()`.
     CurrentTime,
-    /// `mintimeuuid(timestamp)`: below or equal to every time UUID of that millisecond.
+    /// `mintimeuuid(timestamp)`: less than or equal to every time UUID of that millisecond.
     MinTimeuuid,
-    /// `maxtimeuuid(timestamp)`: above or equal to them.
+    /// `maxtimeuuid(timestamp)`: greater than or equal to every time UUID of that millisecond.
     MaxTimeuuid,
     /// `todate(x)`.
     ToDate(CqlType),
@@ -38,38 +39,38 @@ pub enum Function {
     AsBlob(CqlType),
     /// `blobasint(x)` and the like.
     FromBlob(CqlType),
-    /// `token(keys...)` of a partition key of these types.
+    /// `token(keys...)` for a partition key of these types.
     Token(Vec<CqlType>),
     /// `tojson(x)`.
     ToJson(CqlType),
-    /// `fromjson(text)`, of the type that is wanted where the call stands.
+    /// `fromjson(text)`, with the type that the context expects.
     FromJson(CqlType),
-    /// `abs(x)` and the like, of a number of this type.
+    /// `abs(x)` and similar, for a number of this type.
     Math(Math, CqlType),
-    /// `collection_count(x)` and the like, of a collection of this type.
+    /// `collection_count(x)` and similar, for a collection of this type.
     Collection(Fold, CqlType),
-    /// `set_intersection(x, y)` of sets of elements of this type.
+    /// `set_intersection(x, y)` for sets with elements of this type.
     SetIntersection(CqlType),
     /// `cast(x as type)`.
     Cast(CqlType, CqlType),
 }
 
-/// An argument as far as it is known before a function is chosen.
+/// An argument, before the function is resolved.
 pub struct Argument<'a> {
-    /// As it was written, for messages.
+    /// Its text, for messages.
     pub shown: String,
-    /// Its type, if it has one by itself.
+    /// Its type, if it does not depend on the context.
     pub ty: Option<CqlType>,
-    /// Of a literal without a type: that which it has among variants that it would all fit.
+    /// The preferred type of a literal without a type, if it fits several variants.
     pub preferred: Option<CqlType>,
-    /// Whether it could be of a type.
+    /// Whether it can be of a type.
     pub fits: Box<dyn Fn(&CqlType) -> bool + 'a>,
 }
 
-/// The function that a call means.
+/// A resolved function.
 #[derive(Debug)]
 pub struct Found {
-    /// It.
+    /// The function.
     pub function: Function,
     /// The types of its parameters.
     pub parameters: Vec<CqlType>,
@@ -77,7 +78,7 @@ pub struct Found {
     pub result: CqlType,
 }
 
-/// A function's name with its keyspace, as result columns and messages have it.
+/// The qualified name of a function, for result columns and messages.
 pub fn full_name(name: &QualifiedName) -> String {
     match &name.keyspace {
         Some(keyspace) => format!("{keyspace}.{}", name.name),
@@ -85,7 +86,7 @@ pub fn full_name(name: &QualifiedName) -> String {
     }
 }
 
-/// Finds the function that a call means. `key_types` are those of the table's partition key.
+/// Resolves a call. `key_types` are the types of the table's partition key.
 pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[CqlType]) -> Result<Found, Error> {
     let known = if name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system") {
         candidates(name, arguments, key_types)?
@@ -111,7 +112,8 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
     let accepts = |found: &Found, how: Match| {
         found.parameters.len() == arguments.len()
             && found.parameters.iter().zip(arguments).all(|(parameter, argument)| match (&argument.ty, how) {
-                // A counter takes a bigint where it is counted with, not as what a function is given.
+                // A bigint can be assigned to a counter column, but not passed as a counter
+                // argument.
                 (Some(CqlType::Bigint), Match::Assignable) if *parameter == CqlType::Counter => false,
                 (Some(ty), Match::Assignable) => super::typing::assignable(ty, parameter),
                 (Some(ty), _) => ty == parameter,
@@ -158,14 +160,14 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
     )))
 }
 
-/// How closely a function's parameters are to match the arguments.
+/// How closely the parameters must match the arguments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Match {
-    /// Types are the same, and numbers are of the type that they have by themselves.
+    /// Types are equal, and literals have their preferred types.
     Preferred,
-    /// Types are the same; constants fit.
+    /// Types are equal, and literals fit.
     Exact,
-    /// Arguments can be given where the parameters are wanted.
+    /// Arguments can be assigned to the parameters.
     Assignable,
 }
 
@@ -177,12 +179,12 @@ fn signatures(name: &QualifiedName, known: &[Found]) -> String {
     known.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// A name of a native function as it is looked up.
+/// The form of a function name in which it is looked up.
 fn plain(name: &QualifiedName) -> String {
     name.name.to_ascii_lowercase().replace('_', "")
 }
 
-/// Whether a call is of `fromjson`, whose result is of whatever type is wanted.
+/// Whether the call is `fromjson`, whose result type depends on the context.
 pub fn is_from_json(name: &QualifiedName) -> bool {
     name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system") && plain(name) == "fromjson"
 }
@@ -250,13 +252,14 @@ fn blob_type(name: &str) -> Option<CqlType> {
 }
 
 impl Function {
-    /// Whether it gives the same for the same arguments at any time.
+    /// Whether the function always returns the same result for the same arguments.
     pub fn is_pure(&self) -> bool {
         use Function::*;
         !matches!(self, Now | Uuid | CurrentTimestamp | CurrentDate | CurrentTime)
     }
 
-    /// Its name with the types that tell its variants apart: the same in every release.
+    /// The name with the types that distinguish variants. It is part of paging states, so it must
+    /// be the same in every release.
     pub fn signature(&self) -> String {
         let types = |types: &[&CqlType]| types.iter().map(|ty| ty.to_string()).collect::<Vec<_>>().join(",");
         match self {

@@ -1,7 +1,8 @@
-//! `abs`, `exp`, `log`, `log10`, `round`: of a number, giving a number of the same type.
+//! `abs`, `exp`, `log`, `log10`, `round`: functions of a number that return the same type.
 //!
-//! Machine numbers are computed in 64-bit floating point and cut to their type; `varint` and `decimal` in fixed point, to 32
-//! significant digits. What has no result (the logarithm of zero) is an error there, as it has no NaN.
+//! Machine numbers are computed in 64-bit floating point and converted to their type. `varint` and
+//! `decimal` are computed in fixed point, to 32 significant digits. They have no NaN, so an
+//! undefined result, such as the logarithm of zero, is an error for them.
 
 use crate::error::Error;
 use bytes::Bytes;
@@ -10,23 +11,23 @@ use model::types::{Decimal, Value};
 use num_bigint::{BigInt, Sign};
 use num_traits::{Signed, ToPrimitive};
 
-/// What is computed.
+/// A mathematical function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Math {
-    /// The magnitude.
+    /// The absolute value.
     Abs,
-    /// The power of e.
+    /// e to this power.
     Exp,
     /// The natural logarithm.
     Log,
-    /// The logarithm to base ten.
+    /// The logarithm to base 10.
     Log10,
-    /// The nearest whole number, halves away from zero (of floating point: up).
+    /// The nearest integer, halves away from zero. Halves of floating point numbers are rounded up.
     Round,
 }
 
 impl Math {
-    /// The function of a name in lower case.
+    /// The function with this name in lower case.
     pub fn of_name(name: &str) -> Option<Math> {
         Some(match name {
             "abs" => Math::Abs,
@@ -59,7 +60,7 @@ impl Math {
         }
     }
 
-    /// The result for a number of a type.
+    /// Evaluates the function for a number of this type.
     pub fn call(self, ty: &CqlType, bytes: &[u8]) -> Result<Option<Bytes>, Error> {
         let wrong = |error: model::types::ValueError| Error::invalid(error.to_string());
         let value = match Value::decode(ty, bytes).map_err(wrong)? {
@@ -74,7 +75,8 @@ impl Math {
         Ok(value.encode(ty).map_err(range)?.map(Bytes::from))
     }
 
-    /// Of a machine integer: saturates as casts from floating point do, and the least number's magnitude wraps.
+    /// For machine integers. The result saturates, as casts from floating point do. The absolute
+    /// value of the smallest number wraps around.
     fn of_whole(self, value: &Value, ty: &CqlType) -> BigInt {
         let x = value.to_i64().unwrap_or_default();
         let (low, high) = match ty {
@@ -121,13 +123,14 @@ impl Math {
     }
 }
 
-/// Digits right of the point in fixed-point computations, far more than are kept.
+/// Decimal places of fixed-point computations, far more than are kept.
 const PLACES: u32 = 90;
 /// Significant digits of results.
 const DIGITS: usize = 32;
-/// The largest magnitude that `exp` takes: its result has a few hundred digits. Below it, the smallest are rounded to zero.
+/// The limit on the magnitude of arguments of `exp`. Its results then have a few hundred digits,
+/// and very small results are rounded to zero.
 const MAX_EXPONENT: i32 = 1_000;
-/// Scales beyond this would make numbers of as many digits.
+/// The limit on scales. A larger scale would produce a number of as many digits.
 const MAX_SCALE: u32 = 10_000;
 
 fn one() -> BigInt {
@@ -142,7 +145,7 @@ fn divide(a: &BigInt, b: &BigInt) -> BigInt {
     a * one() / b
 }
 
-/// A decimal in fixed point; none if it is too large or its scale is out of all bounds.
+/// Converts a decimal to fixed point. `None` if its scale exceeds the limit.
 fn fixed_of(x: &Decimal) -> Option<BigInt> {
     if x.scale.unsigned_abs() > MAX_SCALE {
         return None;
@@ -152,7 +155,8 @@ fn fixed_of(x: &Decimal) -> Option<BigInt> {
     Some(if shift >= 0 { &x.unscaled * power } else { &x.unscaled / power })
 }
 
-/// Of a number that is not negative: by the series, for an argument halved until it is small, then squared as often.
+/// `exp` of a non-negative number. Halves the argument until it is small, evaluates the series, and
+/// squares the result as often.
 fn exp(x: &BigInt) -> BigInt {
     const HALVINGS: u32 = 16;
     let small = x / BigInt::from(1u64 << HALVINGS);
@@ -167,7 +171,8 @@ fn exp(x: &BigInt) -> BigInt {
     (0..HALVINGS).fold(sum, |power, _| multiply(&power, &power))
 }
 
-/// The logarithm of a number between one and ten: twice the inverse hyperbolic tangent of (x - 1) / (x + 1), by its series.
+/// The logarithm of a number between 1 and 10: twice the inverse hyperbolic tangent of (x - 1) / (x
+/// + 1), by its series.
 fn ln_of_digit(x: &BigInt) -> BigInt {
     let ratio = divide(&(x - one()), &(x + one()));
     let square = multiply(&ratio, &ratio);
@@ -191,7 +196,7 @@ fn ln(x: &Decimal) -> Result<BigInt, Error> {
         return Err(Error::invalid("Natural log of number zero or less"));
     }
     let digits = x.unscaled.magnitude().to_string().len() as i64;
-    // One digit stands before the point; the rest is a power of ten.
+    // The mantissa has one digit before the point.
     let mantissa = Decimal::new((digits - 1).try_into().unwrap_or(i32::MAX), x.unscaled.clone());
     let mantissa =
         fixed_of(&mantissa).ok_or_else(|| Error::invalid(format!("The argument {x} of log is too large")))?;
@@ -199,7 +204,8 @@ fn ln(x: &Decimal) -> Result<BigInt, Error> {
     Ok(ln_of_digit(&mantissa) + ln_of_ten() * exponent)
 }
 
-/// A fixed-point number as a decimal of so many significant digits, without zeros at its end.
+/// Converts a fixed-point number to a decimal of [`DIGITS`] significant digits, without trailing
+/// zeros.
 fn significant(fixed: &BigInt) -> Decimal {
     let mut scale = PLACES as i32;
     let mut unscaled = fixed.clone();
@@ -220,12 +226,12 @@ fn significant(fixed: &BigInt) -> Decimal {
     Decimal::new(scale, unscaled)
 }
 
-/// Halves away from zero.
+/// Rounds halves away from zero.
 fn round(x: &Decimal) -> Result<Decimal, Error> {
     if x.scale <= 0 {
         return Ok(x.clone());
     }
-    // A number with more places than digits is below a half, or its first digit decides.
+    // With more places than digits, the magnitude is below 0.1, so the result is zero.
     let digits = x.unscaled.magnitude().to_string().len() as i64;
     if i64::from(x.scale) > digits {
         return Ok(Decimal::new(0, 0));

@@ -1,9 +1,11 @@
-//! Terms: values as written, with their types settled, and their evaluation.
+//! Terms: typed values of a statement, and their evaluation.
 //!
-//! Planning turns a parsed term into a [`Term`] for a receiver of a known type ([`typing`]); constants are serialised then, once.
-//! Evaluating gives a value that is valid and canonical for that type: whoever stores or compares it need not look again.
-//! Nothing here reads a table. In reading order: this file, [`variables`], [`typing`], [`function`], `call`, [`cast`], [`numbers`],
-//! [`math`], [`collections`].
+//! Planning turns a parsed term into a [`Term`] for a receiver of known type ([`typing`]), and
+//! serializes constants once. Evaluation returns a value that is valid and canonical for this type,
+//! so other code need not check it again. Nothing here reads a table.
+//!
+//! Reading order: this file, [`variables`], [`typing`], [`function`], `call`, [`cast`],
+//! [`numbers`], [`math`], [`collections`].
 
 pub(crate) mod call;
 pub mod cast;
@@ -25,12 +27,12 @@ use std::borrow::Cow;
 pub use typing::prepare;
 pub use variables::Variables;
 
-/// A term ready to be evaluated. Plans keep many: what is rare in one lies behind a pointer.
+/// A term that can be evaluated. Plans hold many terms, so the data of rare kinds is boxed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Term {
     /// `null`.
     Null,
-    /// A serialised value.
+    /// A serialized value.
     Constant(Bytes),
     /// A bind variable, by its number.
     Variable(u16),
@@ -42,31 +44,31 @@ pub enum Term {
     Map(Box<CqlType>, Vec<(Term, Term)>),
     /// A vector of elements of this type.
     Vector(Box<CqlType>, Vec<Term>),
-    /// A tuple or a value of a user type, field by field.
+    /// A tuple or a value of a user type, by field.
     Tuple(Vec<Term>),
     /// A field of a tuple.
     TupleField(Box<Term>, usize),
     /// A function call.
     Call(Box<Function>, Vec<Term>),
-    /// A constant that was computed from function calls, with what it was computed from.
+    /// The result of constant function calls, with the term that it was computed from.
     Folded(Box<(Option<Bytes>, Term)>),
 }
 
-/// What a term evaluates to.
+/// The result of evaluating a term.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Val<'a> {
     /// `null`.
     Null,
-    /// A variable that was not set.
+    /// An unset variable.
     Unset,
-    /// A value that lives in the statement or the request.
+    /// A value stored in the statement or the request.
     Shared(&'a Bytes),
-    /// A value made just now.
+    /// A value made by the evaluation.
     Owned(Bytes),
 }
 
 impl Val<'_> {
-    /// The value's bytes, if there is one.
+    /// The bytes of the value, if there is one.
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self {
@@ -76,7 +78,7 @@ impl Val<'_> {
         }
     }
 
-    /// The value, without copying it.
+    /// The value, without a copy.
     pub fn into_bytes(self) -> Option<Bytes> {
         match self {
             Val::Null | Val::Unset => None,
@@ -91,22 +93,24 @@ impl Val<'_> {
     }
 }
 
-/// What terms are evaluated with: the request's values, in the order of the statement's variables.
+/// The environment of an evaluation: the values of a request, in the order of the statement's
+/// variables.
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
     /// Bound values.
     pub values: &'a [BoundValue],
-    /// The variables they are bound to.
+    /// The variables that they are bound to.
     pub variables: &'a [ColumnSpec],
 }
 
 impl Env<'_> {
-    /// Nothing bound.
+    /// An environment without values.
     pub const EMPTY: Env<'static> = Env { values: &[], variables: &[] };
 }
 
 impl Term {
-    /// Evaluates the term. An unset variable inside of something else is an error; alone it is [`Val::Unset`].
+    /// Evaluates the term. An unset variable is [`Val::Unset`], but inside of another term it is an
+    /// error.
     #[inline]
     pub fn evaluate<'a>(&'a self, env: Env<'a>) -> Result<Val<'a>, Error> {
         match self {
@@ -117,7 +121,7 @@ impl Term {
         }
     }
 
-    /// Evaluates to a value or null; an unset variable is an error.
+    /// Evaluates to a value or null. An unset variable is an error.
     pub fn evaluate_set<'a>(&'a self, env: Env<'a>) -> Result<Option<Bytes>, Error> {
         match self.evaluate(env)? {
             Val::Unset => Err(self.unset(env)),
@@ -125,14 +129,14 @@ impl Term {
         }
     }
 
-    /// Evaluates the list on the right side of IN: the list without its null elements, and whether it had any. Null elements are
-    /// legal in a bound list there and nowhere else.
+    /// Evaluates a list on the right side of IN. Returns the list without null elements, and
+    /// whether it had any. Only here may a bound list contain nulls.
     pub fn evaluate_in_list(&self, env: Env<'_>) -> Result<Option<(Bytes, bool)>, Error> {
         let refused = match self.evaluate_set(env) {
             Ok(list) => return Ok(list.map(|list| (list, false))),
             Err(refused) => refused,
         };
-        // Few lists have nulls: they are looked for once a list is not valid as it is.
+        // Few lists have nulls, so they are searched only after the list failed validation.
         if let Term::Variable(number) = self
             && let Some(BoundValue::Value(bytes)) = env.values.get(*number as usize)
             && let Some(spec) = env.variables.get(*number as usize)
@@ -143,7 +147,7 @@ impl Term {
         Err(refused)
     }
 
-    /// The error for an unset variable where a value is needed.
+    /// The error for an unset variable where a value is required.
     pub fn unset(&self, env: Env<'_>) -> Error {
         let name = match self {
             Term::Variable(number) => env.variables.get(*number as usize).map_or("", |variable| variable.name.as_str()),
@@ -208,7 +212,7 @@ impl Term {
         Ok(Val::Owned(bytes.into()))
     }
 
-    /// Whether its value can be known before any value is bound, and is the same each time.
+    /// Whether the value is always the same and depends on no variable.
     pub fn is_constant(&self) -> bool {
         match self {
             Term::Null | Term::Constant(_) | Term::Folded(..) => true,
@@ -222,7 +226,7 @@ impl Term {
         }
     }
 
-    /// Whether a function is called somewhere in it.
+    /// Whether the term contains a function call.
     pub fn has_call(&self) -> bool {
         match self {
             Term::Null | Term::Constant(_) | Term::Variable(_) => false,
@@ -235,7 +239,7 @@ impl Term {
         }
     }
 
-    /// The same term, evaluated now if it is constant.
+    /// The term, evaluated now if it is constant.
     pub fn folded(self) -> Result<Term, Error> {
         if matches!(self, Term::Null | Term::Constant(_) | Term::Folded(..)) || !self.is_constant() {
             return Ok(self);
@@ -260,7 +264,7 @@ fn variable<'a>(number: u16, env: Env<'a>) -> Result<Val<'a>, Error> {
     }
 }
 
-/// The canonical form of a bound value, checked against the type of its variable.
+/// Validates a bound value against the type of its variable, and makes it canonical.
 #[inline(always)]
 fn valid<'a>(spec: &ColumnSpec, bytes: &'a Bytes) -> Result<Val<'a>, Error> {
     types::validate(&spec.ty, bytes).map_err(|error| wrong_value(spec, &error))?;

@@ -1,14 +1,14 @@
-//! The types of numbers.
+//! The number types.
 
 use model::CqlType;
 
-/// Whether values of a type are numbers.
+/// Whether a type is a number type.
 pub fn is_number(ty: &CqlType) -> bool {
     use CqlType::*;
     matches!(ty, Tinyint | Smallint | Int | Bigint | Counter | Varint | Decimal | Float | Double)
 }
 
-/// The types of numbers that functions over all of them have a variant for.
+/// The types for which functions of numbers have variants.
 pub const NUMBERS: [CqlType; 8] = [
     CqlType::Tinyint,
     CqlType::Smallint,

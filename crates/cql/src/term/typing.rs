@@ -1,4 +1,4 @@
-//! From written terms to typed ones: what fits where, and how a constant of a type is read.
+//! Turns parsed terms into typed ones: checks types, infers them, and parses constants.
 
 use super::function::{self, Argument, Function};
 use super::{Term, Variables};
@@ -12,7 +12,7 @@ use model::types::limits::MAX_TYPE_NODES;
 use model::types::{UserType, parse_scalar};
 use std::fmt::Write as _;
 
-/// The term for a receiver of this name and type.
+/// Types a term for a receiver of this name and type.
 pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: &CqlType) -> Result<Term, Error> {
     match term {
         ast::Term::Literal(literal) => constant(literal, name, ty),
@@ -57,7 +57,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                 }
                 tuple_literal(variables, terms, name, types)
             }
-            // A single value in parentheses is that value.
+            // A single value in parentheses is the value itself.
             _ if terms.len() == 1 => prepare(variables, &terms[0], name, ty),
             _ => Err(Error::invalid(format!("Invalid tuple type literal for {name} of type {ty}"))),
         },
@@ -133,7 +133,7 @@ fn tuple_literal(
     Term::Tuple(out).folded()
 }
 
-/// A term of a function call, and the type of its result.
+/// Types a function call. Returns also the type of its result.
 pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term>) -> Result<(Term, CqlType), Error> {
     let types: Vec<Option<CqlType>> = call.arguments.iter().map(|term| natural_type(variables, term)).collect();
     let (metadata, keyspace) = (variables.metadata, variables.keyspace.clone());
@@ -156,7 +156,7 @@ pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term
     Ok((Term::Call(Box::new(found.function), terms), found.result))
 }
 
-/// The type that a term has by itself; none if that depends on where it stands.
+/// The type of a term that does not depend on its context, if it has one.
 pub fn natural_type(variables: &Variables<'_>, term: &ast::Term) -> Option<CqlType> {
     match term {
         ast::Term::Hint(type_name, _) => resolve_type(variables.metadata, &variables.keyspace, type_name).ok(),
@@ -167,7 +167,7 @@ pub fn natural_type(variables: &Variables<'_>, term: &ast::Term) -> Option<CqlTy
     }
 }
 
-/// The type of a literal that is written without one, where a function has variants for several types.
+/// The preferred type of an untyped literal, for functions with variants for several types.
 pub fn preferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> Option<CqlType> {
     match term {
         ast::Term::Literal(Literal::Integer(_) | Literal::Float(_))
@@ -179,11 +179,12 @@ pub fn preferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> 
     }
 }
 
-/// So many different types of elements are tried for the type of a collection literal.
+/// How many different element types are tried for a collection literal.
 const MOST_CANDIDATES: usize = 16;
 
-/// The type of a term that stands where no type is expected, such as in the SELECT clause. None for bind markers, null,
-/// empty collections, literals of user types, and collections of values that have no type in common.
+/// Infers the type of a term where the context expects none, such as in a SELECT clause. `None` for
+/// bind markers, null, empty collections, literals of user types, and collections whose values have
+/// no common type.
 pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> Option<CqlType> {
     let common = |terms: &mut dyn Iterator<Item = &ast::Term>| -> Option<CqlType> {
         let terms: Vec<&ast::Term> = terms.collect();
@@ -211,7 +212,7 @@ pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> O
             let key = common(&mut pairs.iter().map(|(key, _)| key))?;
             Some(CqlType::map(key, common(&mut pairs.iter().map(|(_, value)| value))?))
         }
-        // A single value in parentheses is that value.
+        // A single value in parentheses is the value itself.
         ast::Term::Tuple(terms) if terms.len() == 1 => inferred_type(metadata, keyspace, &terms[0]),
         ast::Term::Tuple(terms) if terms.len() > MAX_TYPE_NODES => None,
         ast::Term::Tuple(terms) => {
@@ -222,8 +223,8 @@ pub fn inferred_type(metadata: &Metadata, keyspace: &str, term: &ast::Term) -> O
     }
 }
 
-/// Whether an element of a collection literal can have the type inferred from another element. Integers fit a wider
-/// type of integers, and a type of floats; an integer that is too large for the type does not.
+/// Whether an element of a collection literal can have a type that was inferred from another
+/// element. An integer fits wider integer types that can hold it, and floating point types.
 fn fits_inferred(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType) -> bool {
     let width = |ty: &CqlType| match ty {
         CqlType::Int => 1,
@@ -239,7 +240,7 @@ fn fits_inferred(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &Cql
     }
 }
 
-/// The type of a constant that stands by itself; none of null.
+/// The type of a constant without context. `None` for null.
 pub fn literal_type(literal: &Literal) -> Option<CqlType> {
     Some(match literal {
         Literal::String(_) => CqlType::Text,
@@ -255,7 +256,7 @@ pub fn literal_type(literal: &Literal) -> Option<CqlType> {
     })
 }
 
-/// Finds the result types of calls without binding anything.
+/// Finds the result types of calls without binding variables.
 struct Scratch<'a> {
     metadata: &'a Metadata,
     keyspace: &'a str,
@@ -404,7 +405,8 @@ fn constant(literal: &Literal, name: &str, ty: &CqlType) -> Result<Term, Error> 
     Ok(Term::Constant(bytes.into()))
 }
 
-/// A tuple written as one text: fields between colons, `@` for null; a backslash makes the next character plain.
+/// Parses a tuple in one text: fields are separated by colons, `@` is null, a backslash escapes the
+/// next character.
 fn tuple_of_text(text: &str, types: &[CqlType], ty: &CqlType) -> Result<Term, Error> {
     let mut fields = vec![String::new()];
     let mut chars = text.chars();
@@ -430,7 +432,7 @@ fn tuple_of_text(text: &str, types: &[CqlType], ty: &CqlType) -> Result<Term, Er
     Term::Tuple(fields.map_err(|error| Error::invalid(error.to_string()))?).folded()
 }
 
-/// Whether a value of type `from` may be stored where `to` is wanted.
+/// Whether a value of type `from` can be assigned to type `to`.
 pub fn assignable(from: &CqlType, to: &CqlType) -> bool {
     use CqlType::*;
     from == to
@@ -441,7 +443,7 @@ pub fn assignable(from: &CqlType, to: &CqlType) -> bool {
         || from.freeze() == to.freeze()
 }
 
-/// Whether a term could be of this type. A marker could be of any.
+/// Whether a term can be of this type. A marker fits any type.
 pub fn fits(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType) -> bool {
     let fits_inner = |term: &ast::Term, ty: &CqlType| fits(metadata, keyspace, term, ty);
     match (term, ty) {
@@ -472,7 +474,7 @@ pub fn fits(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType)
     }
 }
 
-/// A term as it was written, for messages and names.
+/// The text of a term, for messages and names.
 pub fn show(term: &ast::Term) -> String {
     let list = |open: &str, terms: &[ast::Term], close: &str| {
         let inner: Vec<String> = terms.iter().map(show).collect();
@@ -503,7 +505,7 @@ pub fn show(term: &ast::Term) -> String {
     }
 }
 
-/// A type as it was written.
+/// The text of a type.
 pub fn show_type(name: &TypeName) -> String {
     match name {
         TypeName::Native(native) => format!("{native:?}").to_lowercase(),

@@ -1,7 +1,8 @@
-//! The bind variables of a statement: which there are, what they are called, and of which type they are.
+//! The bind variables of a statement: their numbers, names and types.
 //!
-//! Markers of one name are one variable, as in ScyllaDB, unless the operator wants each to be its own, as in Cassandra; each `?` is
-//! its own. A variable gets its type from where it is used.
+//! Each `?` is its own variable. Named markers of the same name are one variable, as in ScyllaDB,
+//! or each its own, as in Cassandra, by the operator's choice. The type of a variable follows from
+//! its use.
 
 use crate::api::ColumnSpec;
 use crate::dialect::Dialect;
@@ -13,15 +14,15 @@ use std::rc::Rc;
 
 /// Collects the variables while a statement is planned.
 pub struct Variables<'a> {
-    /// Where types are looked up.
+    /// The metadata in which types are resolved.
     pub metadata: &'a Metadata,
-    /// The keyspace of the table that is spoken of now.
+    /// The keyspace of the current table.
     pub keyspace: Rc<str>,
-    /// The table that is spoken of now.
+    /// The current table.
     pub table: Rc<str>,
-    /// The types of that table's partition key, which `token` takes.
+    /// The types of the current table's partition key, which `token` takes.
     pub key_types: Vec<CqlType>,
-    /// How the statement is understood.
+    /// The dialect of the statement.
     pub dialect: Dialect,
     names: &'a [Option<Name>],
     variable_of: Vec<u16>,
@@ -29,7 +30,7 @@ pub struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// For the markers of a parsed statement.
+    /// Starts with the markers of a parsed statement.
     pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>], dialect: Dialect) -> Self {
         let mut variable_of = Vec::with_capacity(names.len());
         let mut count = 0;
@@ -57,7 +58,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// From here on terms belong to this table.
+    /// Sets the current table for the terms that follow.
     pub fn of_table(&mut self, schema: &TableSchema) {
         if *self.keyspace != *schema.keyspace || *self.table != *schema.name {
             self.keyspace = schema.keyspace.as_str().into();
@@ -66,7 +67,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// The variable of a marker, used where a value called `name` of this type is wanted.
+    /// The variable of a marker that is used for a value of this name and type.
     pub fn bind(&mut self, marker: Marker, name: &str, ty: &CqlType) -> Result<u16, Error> {
         let number = self.variable_of[marker.0];
         let marker_name = self.names[marker.0].as_ref();
@@ -84,19 +85,19 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// How many variables the statement has.
+    /// The number of variables.
     pub fn count(&self) -> usize {
         self.specs.len()
     }
 
-    /// The variables, all with their types.
+    /// The variables with their types.
     pub fn finish(self) -> Result<Box<[ColumnSpec]>, Error> {
         let untyped = || Error::invalid("Cannot tell the type of a bind marker");
         self.specs.into_iter().map(|spec| spec.ok_or_else(untyped)).collect()
     }
 }
 
-/// Whether values of both types are the same bytes with the same meaning: frozen or not does not matter.
+/// Whether values of both types have the same bytes and meaning. Freezing makes no difference.
 fn same_values(a: &CqlType, b: &CqlType) -> bool {
     a == b || a.freeze() == b.freeze()
 }

@@ -1,4 +1,4 @@
-//! Bound values: null, unset and malformed ones in every place where a marker may stand. One row of a table each.
+//! Bound values: null, unset and malformed values at every position where a marker is allowed.
 
 use crate::support::{Session, with_node};
 use bytes::Bytes;
@@ -31,9 +31,9 @@ impl Given {
     }
 }
 
-/// A list or set of one int.
+/// A list or set with one int.
 const ONE: Given = Raw(&[0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1]);
-/// A list or set of no elements.
+/// An empty list or set.
 const NONE: Given = Raw(&[0, 0, 0, 0]);
 
 const SCHEMA: [&str; 3] = [
@@ -43,7 +43,7 @@ const SCHEMA: [&str; 3] = [
     "CREATE TABLE k (p int PRIMARY KEY, n counter)",
 ];
 
-/// Each row: a statement, its values, and nothing where it is executed, or a part of why it is refused.
+/// A statement, its values, and a part of the error, or `None` if it is executed.
 type Row = (&'static str, &'static [Given], Option<&'static str>);
 
 const ROWS: &[Row] = &[
@@ -156,7 +156,7 @@ const ROWS: &[Row] = &[
     ("SELECT intAsBlob(?) FROM t", &[Null], None),
     ("SELECT (int)? FROM t", &[Unset], Some("unset value")),
     ("SELECT writetime(m[?]) FROM t", &[Null], None),
-    // bytes that are no values
+    // malformed values
     ("INSERT INTO t (p, c, d, v) VALUES (1, 1, 1, ?)", &[Raw(&[1, 2, 3])], Some("Exception while binding column v")),
     ("INSERT INTO t (p, c, d, v) VALUES (1, 1, 1, ?)", &[Long(1)], Some("Exception while binding column v")),
     ("INSERT INTO t (p, c, d, v) VALUES (1, 1, 1, ?)", &[Raw(&[])], None),

@@ -1,10 +1,10 @@
-//! Times that requests name: `now_in_seconds` of protocol 5 is the time by which values expire, of what a request writes and
-//! reads; timestamps far in the future.
+//! Times in requests: `now_in_seconds` of protocol 5 decides what has expired, for reads and writes
+//! of the request. Also timestamps far in the future.
 
 use crate::support::{Session, show_rows, with_node};
 use cql::{AnswerKind, QueryParams};
 
-/// A second long before the tests run, so that the clock's own time would show.
+/// A time long before the tests run, so that use of the clock would be noticed.
 const NOW: i32 = 1_000_000_000;
 
 async fn at(session: &Session, now: i32, text: &str) -> Vec<String> {

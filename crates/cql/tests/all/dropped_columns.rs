@@ -1,10 +1,11 @@
-//! Writes to a column that was dropped and added again, with timestamps of before the drop.
+//! Writes to a column that was dropped and added again, with timestamps from before the drop.
 
 use crate::support::with_node;
 use cql::QueryParams;
 use engine::Engine;
 
-/// What such writes bring is the same before and after a flush. Without the rule they are read from the memtable, and then lost.
+/// Such writes have the same effect before and after a flush. Without the rule, the memtable
+/// returns them, and they disappear with the flush.
 #[test]
 fn writes_of_before_a_drop_are_dead_at_once() {
     with_node("dropped_columns", |session| async move {
@@ -21,7 +22,7 @@ fn writes_of_before_a_drop_are_dead_at_once() {
         let params = QueryParams { timestamp: Some(early), ..QueryParams::default() };
         let insert = "INSERT INTO t (p, c, v, w, m, s) VALUES (1, 1, 1, 1, {1: 1}, 1)";
         session.processor.query(&session.client, insert, &params).await.expect("the write is taken");
-        // Operations on elements are not written in one pass, so that both ways of making a row are tried.
+        // Operations on elements use the slow path, so both ways of building a row are tested.
         session.ok(&format!("UPDATE t USING TIMESTAMP {early} SET v = 2, w = 2 WHERE p = 1 AND c = 2")).await;
         session.ok(&format!("UPDATE t USING TIMESTAMP {early} SET m[1] = 2, w = 2 WHERE p = 1 AND c = 3")).await;
         session.ok("INSERT INTO t (p, c, v, w, m) VALUES (1, 4, 4, 4, {4: 4})").await;

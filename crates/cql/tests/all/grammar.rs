@@ -1,17 +1,18 @@
-//! Statements made by the grammar: whatever they ask for, they are read, and answered by rows whose values are of their types or by an error that
-//! is the statement's fault. `STATEMENTS=10000000` in the environment makes it that many; `SEED` begins elsewhere.
+//! Statements generated from the grammar. Each must be parsed, and answered by rows with valid
+//! values or by an error of the client's kind. The environment variables `STATEMENTS` (such as
+//! 10000000) and `SEED` change the number of statements and the start of the generator.
 
 use crate::support::{Session, show_rows, with_node};
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues, QueryParams};
 use cql::{AnswerKind, Error};
 
-/// How many statements are tried unless the environment says otherwise.
+/// The number of statements without the environment variable.
 const STATEMENTS: u64 = 1200;
-/// How deep values are nested in each other.
+/// The nesting of values.
 const DEPTH: u32 = 3;
 
-/// The tables that most statements are about.
+/// The tables that most statements use.
 const SCHEMA: &[&str] = &[
     "CREATE TYPE u (a int, b text, l frozen<list<int>>)",
     "CREATE TABLE t (p int, q text, c int, d bigint, v int, w text, b blob, f double, n decimal, ts timestamp, id timeuuid, \
@@ -145,7 +146,7 @@ const CONSTANTS: &[&str] = &[
     "$$x$$",
 ];
 
-/// Makes statements, counting the markers in them.
+/// Generates statements, and counts their markers.
 struct Maker {
     random: Random,
     markers: usize,
@@ -194,7 +195,7 @@ impl Maker {
         }
     }
 
-    /// A value for a column: mostly one of its type.
+    /// A value for a column, usually of its type.
     fn value_of(&mut self, column: &str, depth: u32) -> String {
         match TYPED.iter().find(|(name, _)| *name == column) {
             Some((_, values)) if !self.random.one_in(4) => self.random.pick(values).to_owned(),
@@ -202,7 +203,7 @@ impl Maker {
         }
     }
 
-    /// A column and a value for it, with something between.
+    /// A column and a value for it, with a text between them.
     fn pair(&mut self, between: &str, depth: u32) -> String {
         let column = self.column();
         format!("{column} {between} {}", self.value_of(&column, depth))
@@ -227,7 +228,7 @@ impl Maker {
         }
     }
 
-    /// A WHERE clause; mostly with a key of `t`, so that something is found.
+    /// A WHERE clause, usually with a key of `t`, so that rows are found.
     fn wanted(&mut self) -> String {
         match self.random.below(4) {
             0 => self.joined(3, " AND ", Self::relation),
@@ -280,10 +281,10 @@ impl Maker {
 
     fn select(&mut self) -> String {
         let head = self.random.pick(&["SELECT", "SELECT", "SELECT DISTINCT", "SELECT JSON"]);
-        // Behind DISTINCT and JSON a parenthesis or bracket would make columns of these words.
+        // After DISTINCT and JSON, a parenthesis or bracket would turn these words into columns.
         let depth = if head == "SELECT" { 2 } else { 0 };
         let what = if self.random.one_in(4) { "*".to_owned() } else { self.list(3, |it| it.selector(depth)) };
-        // DISTINCT is about the partitions of a table.
+        // DISTINCT requires a FROM clause.
         if what != "*" && head != "SELECT DISTINCT" && self.random.one_in(20) {
             return format!("{head} {what}");
         }
@@ -411,7 +412,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Executes one, page by page, and judges the answer. Whether it was rows or done.
+/// Executes a statement page by page, and checks the answer. True if it was not an error.
 async fn answered(session: &Session, maker: &mut Maker, text: &str) -> bool {
     let values: Vec<BoundValue> = (0..maker.markers).map(|_| maker.value()).collect();
     let page_size = [None, Some(1), Some(100)][maker.random.below(3)];

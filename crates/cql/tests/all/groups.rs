@@ -14,7 +14,7 @@ fn rows(answer: Result<Answer, Error>) -> Rows {
     }
 }
 
-/// The rows of each page; no size: of the only one.
+/// The rows of each page. Without a size, there is only one.
 async fn pages(session: &Session, text: &str, size: Option<i32>) -> Vec<Vec<String>> {
     let mut params = QueryParams { page_size: size, ..QueryParams::default() };
     let mut all = Vec::new();
@@ -29,7 +29,8 @@ async fn pages(session: &Session, text: &str, size: Option<i32>) -> Vec<Vec<Stri
     }
 }
 
-/// Partitions of many and of few rows, in groups of many and of few, and one with its static row alone.
+/// A table of large and small partitions with large and small groups, and a partition with only a
+/// static row.
 async fn table(session: &Session) {
     session.use_keyspace("ks").await;
     session.ok("CREATE TABLE t (p int, c int, d int, v int, s int static, PRIMARY KEY (p, c, d))").await;
@@ -80,7 +81,8 @@ fn pages_of_groups_are_the_groups() {
     });
 }
 
-/// A page ends when a row of another group was seen: the last one is not shown again for rows that come to it, or that another replica has.
+/// A page ends when a row of the next group was read. The last group is not returned again, even if
+/// rows are added to it or another replica has more of them.
 #[test]
 fn a_group_that_was_shown_is_not_shown_again() {
     with_node("groups-once", |session| async move {

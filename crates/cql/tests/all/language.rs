@@ -1,9 +1,12 @@
-//! The language end to end, in one process: text files of statements with their answers.
+//! The query processor end to end, in one process: text files of statements with their answers.
 //!
-//! A case file holds blocks divided by blank lines: a statement, perhaps of several lines, then its answer: a line `ok`, one line
-//! `| ...` per row (`| no rows` for none), `!! code message` for an error, and `# warning` lines for warnings. Lines that start
-//! with `--` are comments. With `UPDATE_CASES=1` in the environment the answers are written anew: read the difference before
-//! keeping it. Each file has a keyspace `ks` of its own, in use.
+//! A case file consists of blocks separated by blank lines: a statement of one or more lines, then
+//! its answer. The answer is a line `ok`, a line `| ...` for each row (`| no rows` for none), or
+//! `!! code message` for an error, with a line `# warning` for each warning. Lines that start with
+//! `--` are comments.
+//!
+//! With `UPDATE_CASES=1` in the environment, the answers are written again: check the difference.
+//! Each file uses its own keyspace `ks`.
 
 use crate::support::{Session, show_rows, with_node};
 use cql::{AnswerKind, Error};

@@ -1,11 +1,11 @@
-//! The large-data guardrails: what one statement writes to a table that has them.
+//! The large-data guardrails, for what one statement writes.
 
 use crate::support::{Session, with_node};
 use cql::Config;
 use cql::guardrails::Guardrails;
 use cql::large_data::{LargeDataLimits, Thresholds};
 
-/// Limits of the session's processor: cells of 10 and 20 bytes, rows of 500 and 1000, collections of 2 and 4 elements.
+/// Limits: cells of 10 and 20 bytes, rows of 500 and 1000 bytes, collections of 2 and 4 elements.
 fn set_limits(session: &Session, warns_clients: bool) {
     let limits = |warned, refused| Thresholds { warned, refused };
     let (cell, row, collection) = (limits(10, 20), limits(500, 1000), limits(2, 4));
@@ -14,7 +14,7 @@ fn set_limits(session: &Session, warns_clients: bool) {
     session.processor.set_config(Config { guardrails, ..(*session.processor.config()).clone() });
 }
 
-/// What comes of a statement: its warnings, or why it was refused.
+/// The outcome of a statement: its warnings or its error.
 async fn outcome(session: &Session, text: &str) -> String {
     match session.query(text).await {
         Ok(answer) => answer.warnings.join("; "),
@@ -53,7 +53,7 @@ fn writes_are_checked_where_the_table_asks_for_it() {
                 format!("BEGIN BATCH {}; {}; APPLY BATCH", insert("free", "a", 1, "a"), insert("t", &v, elements, "a"));
             assert!(outcome(&session, &batch).await.contains(expected));
         }
-        // Nothing of a refused batch was written, and what is deleted is not large.
+        // Nothing of a refused batch was written. Deletions are never large.
         assert_eq!(session.rows("SELECT v FROM t").await, [format!("v='{}'", text(11))]);
         session.ok("DELETE m[0], m[1], m[2], m[3], m[4] FROM t WHERE p = 1 BYPASS LARGE_DATA_GUARDRAILS").await;
         let numbers = session.processor.statistics().violations;

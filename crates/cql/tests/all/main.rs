@@ -1,7 +1,7 @@
-//! The tests of CQL through a session, one module for each subject.
+//! Tests of CQL through a session, one module for each subject.
 //!
-//! They are one program, because linking one for each file takes minutes.
-//! `hot_path` and `statement_memory` count allocations, so each has an allocator and a program of its own.
+//! They are one program, because linking one for each file takes minutes. `hot_path` and
+//! `statement_memory` count allocations, so each of them is a program with its own allocator.
 
 mod bound;
 mod clock;

@@ -1,9 +1,9 @@
-//! Statements of very many operations take time in proportion to their number.
+//! The time for statements with many operations grows linearly.
 
 use crate::support::with_node;
 use std::time::Duration;
 
-/// The processor time that this thread has had. Unlike the wall's it does not depend on what else runs.
+/// The CPU time of this thread. Unlike wall-clock time, it does not depend on other processes.
 fn processor_time() -> Duration {
     let schedule = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts it");
     Duration::from_nanos(schedule.split(' ').next().and_then(|time| time.parse().ok()).expect("nanoseconds"))
@@ -47,7 +47,7 @@ fn many_elements_of_lists() {
     });
 }
 
-/// Comparing each element with all unwanted ones takes a minute.
+/// Comparing each element with all others takes a minute.
 #[test]
 fn many_unwanted_elements_of_a_list() {
     with_node("many_unwanted", |session| async move {
@@ -68,7 +68,7 @@ fn many_unwanted_elements_of_a_list() {
     });
 }
 
-/// Each partition has its own list, and each of these rows its own.
+/// Each partition and each of these rows has its own list.
 #[test]
 fn elements_of_lists_in_several_partitions() {
     with_node("several_partitions", |session| async move {

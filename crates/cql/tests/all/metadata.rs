@@ -1,4 +1,5 @@
-//! How long statements hold on to the metadata that they were planned by: others may wait for these to go out of use.
+//! How long statements pin the metadata that they were planned with. Metadata changes may wait for
+//! them.
 
 use crate::support::with_node;
 use cluster::MetadataService;
@@ -9,7 +10,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-/// Looks for rows that are not there, a row at a time.
+/// Statements that search rows that do not exist, one row at a time.
 const STATEMENTS: [&str; 2] =
     ["SELECT p FROM t WHERE v = 1 ALLOW FILTERING", "SELECT p, sum(v) FROM t WHERE v = 1 GROUP BY p ALLOW FILTERING"];
 

@@ -1,6 +1,7 @@
-//! Three-valued logic: what a WHERE clause with nulls matches, on every kind of column, against an oracle that knows nothing of the
-//! product's code. Each clause is asked twice, with literals and with bound values, and must match the same rows.
-//! `CLAUSES=100000` in the environment makes it that many; `SEED` begins elsewhere.
+//! Three-valued logic: WHERE clauses with nulls, on every kind of column, compared with an oracle
+//! that shares no code with the product. Each clause is executed twice, with literals and with
+//! bound values, and must match the same rows. The environment variables `CLAUSES` (such as 100000)
+//! and `SEED` change the number of clauses and the start of the generator.
 
 use crate::support::{Session, show_rows, with_node};
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use cql::api::{BoundValue, BoundValues, QueryParams};
 use cql::{AnswerKind, Error};
 use std::fmt::Write as _;
 
-/// How many clauses are tried unless the environment says otherwise.
+/// The number of clauses without the environment variable.
 const CLAUSES: u64 = 1500;
 /// Values are below this number, or null.
 const DOMAIN: usize = 3;
@@ -93,7 +94,7 @@ fn or(a: Option<bool>, b: Option<bool>) -> Option<bool> {
 }
 
 impl Relation {
-    /// What it comes to for a row: true, false or unknown.
+    /// Evaluates the relation for a row: true, false or unknown.
     fn holds(&self, row: &Row) -> Option<bool> {
         let equal = |a, b| compare(a, 0, b);
         let any = |each: &mut dyn Iterator<Item = Option<bool>>| each.fold(Some(false), or);
@@ -102,7 +103,7 @@ impl Relation {
             Relation::Compare(column, order, value) => compare(row.scalars[*column], *order, *value),
             Relation::In(column, negated, values) => {
                 let left = row.scalars[*column];
-                // A column that is null is unknown even in an empty list: null passes no test.
+                // A null column is unknown, even for an empty list.
                 left?;
                 let is_in = any(&mut values.iter().map(|value| equal(left, *value)));
                 if *negated { not(is_in) } else { is_in }
@@ -123,7 +124,7 @@ impl Relation {
         }
     }
 
-    /// Its text, with literals or (given a list to put values into) with markers.
+    /// The text of the relation, with literals, or with markers if there is a list for the values.
     fn text(&self, bound: &mut Option<Vec<BoundValue>>) -> String {
         if let (Relation::In(column, negated, values), Some(bound)) = (self, bound.as_mut()) {
             bound.push(list(values));
@@ -261,7 +262,7 @@ fn a_clause_matches_the_rows_for_which_it_is_true() {
             let by_literals = matched(&session, &text, Vec::new()).await;
             let by_values = matched(&session, &marked, bound.unwrap_or_default()).await;
             if relations.len() > 1 && by_literals.is_err() {
-                // Some combinations are refused, and then whatever the values are.
+                // Some combinations are refused, regardless of the values.
                 assert!(matches!(by_literals, Err(Error::Invalid(_))), "{text}: {by_literals:?}");
                 assert!(by_values.is_err(), "{marked}: {by_values:?}");
                 refused += 1;

@@ -1,11 +1,11 @@
-//! Pages of all kinds of statements, and the states between them.
+//! Pages of all kinds of statements, and their paging states.
 
 use crate::support::statements::rows;
 use crate::support::{Session, show_rows, with_node};
 use bytes::Bytes;
 use cql::{Error, QueryParams};
 
-/// All rows of a statement, read with this page size; and the sizes of the pages.
+/// All rows of a statement, read with this page size, and the sizes of the pages.
 async fn page_through(session: &Session, statement: &str, size: i32) -> (Vec<String>, Vec<u32>) {
     let mut params = QueryParams { page_size: Some(size), ..QueryParams::default() };
     let (mut all, mut sizes) = (Vec::new(), Vec::new());
@@ -100,7 +100,7 @@ fn a_paging_state_of_a_dropped_table_is_an_invalid_request() {
         for (statement, state) in statements.into_iter().zip(states) {
             let refused = page(statement, Some(state.clone())).await.unwrap_err();
             assert_eq!(refused, Error::Invalid("The table of the paging state has been dropped".into()), "{statement}");
-            // What is not a state of any table is a protocol error.
+            // An invalid paging state is a protocol error.
             for at in [0, state.len() - 20, state.len() - 1] {
                 let mut forged = state.to_vec();
                 forged[at] ^= 1;

@@ -1,5 +1,5 @@
-//! Pages as the language gives them: what their states are bound to, that nothing is lost or repeated at any boundary, when a
-//! page may be empty, and the setting that decides it.
+//! The pages of the query processor: what paging states are bound to, that no row is lost or repeated
+//! at any boundary, when a page may be empty, and the setting that decides it.
 
 use crate::support::{Session, show_rows, values, with_node};
 use bytes::Bytes;
@@ -230,7 +230,8 @@ fn a_wrong_state_is_refused_whatever_the_query_finds() {
     });
 }
 
-/// Everything a page can end on: rows, dead rows, ranges of them, dead cells, expired rows, static rows, dead partitions.
+/// A table with everything on which a page can end: rows, dead rows, range tombstones, dead cells,
+/// expired rows, static rows, dead partitions.
 async fn ruins(session: &Session) {
     session.use_keyspace("ks").await;
     session.ok("CREATE TABLE t (p int, c int, v int, s int static, PRIMARY KEY (p, c))").await;
@@ -331,7 +332,7 @@ fn a_set_limit_of_tombstones_cuts_pages() {
             session.ok(&format!("DELETE FROM t WHERE p = 1 AND c = {c}")).await;
         }
         session.ok("INSERT INTO t (p, c, v) VALUES (1, 51, 0)").await;
-        // Twelve ranges are twenty-four changes.
+        // Twelve ranges are 24 range tombstone changes.
         for c in (0..48).step_by(4) {
             session.ok(&format!("DELETE FROM t WHERE p = 2 AND c > {c} AND c < {}", c + 3)).await;
         }
@@ -415,7 +416,7 @@ fn a_spent_budget_gives_an_empty_page_that_says_why() {
     });
 }
 
-/// A configuration of two settings.
+/// A configuration with two settings.
 struct Two(Cell<u64>);
 
 impl Settings for Two {

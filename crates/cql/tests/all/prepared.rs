@@ -245,7 +245,7 @@ fn the_timestamp_of_a_dropped_column_can_be_bound() {
         execute(&session, &drop, values(&[(&CqlType::Bigint, Value::Bigint(200))])).await.unwrap();
         session.ok("ALTER TABLE t ADD v int").await;
         assert_eq!(session.rows("SELECT p, v FROM t").await, ["p=1, v=null", "p=2, v=2"]);
-        // An unset timestamp is none: all that was written so far is dropped.
+        // An unset timestamp is like none: all existing values are dropped.
         execute(&session, &drop, BoundValues::Positional(vec![BoundValue::Unset].into())).await.unwrap();
         session.ok("ALTER TABLE t ADD v int").await;
         assert_eq!(session.rows("SELECT p, v FROM t").await, ["p=1, v=null", "p=2, v=null"]);

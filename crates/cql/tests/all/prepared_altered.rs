@@ -1,4 +1,5 @@
-//! Prepared statements whose tables and types change: which are planned again, which are prepared again, and under which ids.
+//! Prepared statements whose tables and types change: which are planned again, which must be
+//! prepared again, and their ids.
 
 use crate::support::statements::{bigint, execute, int, markers, prepare, rows, text};
 use crate::support::{Session, show_rows, values, with_node};
@@ -47,7 +48,8 @@ fn columns_that_changed_since_they_were_told_are_known_to_have() {
         let altered =
             async |statement: &Prepared| rows(execute(&session, statement, values(&[])).await).metadata.altered.get();
         assert!(!altered(&all).await && !altered(&one).await);
-        // Who relies on what it was told prepares the statement again, once for each connection and change.
+        // A client that relies on the known columns must prepare again once for each connection and
+        // change.
         let skip = QueryParams { skip_metadata: true, ..QueryParams::default() };
         let relying = async |statement: &Prepared| {
             session.processor.execute(&session.client, &statement.id, &skip).await.map(|_| ())
@@ -165,14 +167,15 @@ fn a_column_of_another_type_has_its_statements_prepared_again() {
         assert_eq!(fresh.id, insert.id, "every node gives every client the same id");
         execute(&other, &fresh, old()).await.unwrap();
         assert_eq!(session.rows("SELECT * FROM t").await, ["p=1, v=7"]);
-        // A column that is added again has a type that keeps the values: clients learn of it, under the same id.
+        // A column that is added again must keep the old values. Clients learn about it under the
+        // same id.
         session.ok("ALTER TABLE t DROP v").await;
         session.ok("ALTER TABLE t ADD v timestamp").await;
         assert_eq!(execute(&other, &fresh, old()).await.unwrap_err(), Error::Unprepared(fresh.id));
         let again = prepare(&other, INSERT).await;
         assert_eq!((again.id, markers(&again)), (insert.id, vec!["p int".to_owned(), "v timestamp".to_owned()]));
         execute(&other, &fresh, old()).await.unwrap();
-        // After DROP TABLE a column of its name is another one.
+        // After DROP TABLE, a column of the same name is another column.
         session.ok("DROP TABLE t").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint)").await;
         assert_eq!(execute(&other, &fresh, old()).await.unwrap_err(), Error::Unprepared(fresh.id));
@@ -200,7 +203,7 @@ fn a_user_type_made_again_has_its_statements_prepared_again() {
     });
 }
 
-/// A door that knows no statements, as after a restart or when all were evicted.
+/// A session whose processor knows no statements, as after a restart or an eviction of all.
 fn restarted(session: &Session) -> Session {
     let processor = Rc::new(Processor::new(rt::shard::service()));
     Session { processor, client: session.another().client }
@@ -274,7 +277,7 @@ fn states_of_one_connection_are_told_together() {
     with_node("one-identity", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v timestamp)").await;
-        // A request of protocol 5 that names a keyspace has a state of its own.
+        // A request of protocol 5 that names a keyspace has its own `ClientState`.
         let named = || {
             let client = session.another().client;
             let client = ClientState { identity: session.client.identity.clone(), ..Rc::into_inner(client).unwrap() };

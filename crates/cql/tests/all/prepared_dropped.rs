@@ -1,4 +1,4 @@
-//! Prepared statements whose tables were dropped: what connections are told, alone and in batches.
+//! Prepared statements whose tables were dropped: the errors, alone and in batches.
 
 use crate::support::{Session, values, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement};

@@ -1,11 +1,12 @@
-//! `docs/cql.md` says the truth: its examples are executed, in their order, in one node.
+//! Executes the examples of `docs/cql.md`, in order, on one node.
 //!
-//! A block marked `cql` must work, each statement of one marked `cql later` must be refused as not supported yet, and what stands in
-//! one marked `cql prepare` must be prepared. A statement ends with the line that ends with a semicolon; a batch with `APPLY BATCH;`.
+//! Blocks marked `cql` must work. Each statement in a block `cql later` must be refused as not
+//! supported yet. The content of a block `cql prepare` must be prepared. A statement ends with a
+//! line that ends with a semicolon, a batch with `APPLY BATCH;`.
 
 use crate::support::with_node;
 
-/// What a block is an example of.
+/// The kind of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Works,

@@ -1,5 +1,5 @@
-//! Statements that make no sense never do harm: words of the case files, shuffled between statements, are answered by rows or by
-//! an error, and the node goes on.
+//! Invalid statements do no harm: statements with words of the case files, shuffled, are answered
+//! by rows or by an error, and the node continues.
 
 use crate::support::with_node;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use cql::QueryParams;
 use cql::api::{BoundValue, BoundValues};
 use std::path::Path;
 
-/// How many statements are tried of each file's words.
+/// The number of statements from the words of each file.
 const STATEMENTS_PER_FILE: usize = 500;
 
 struct Random(u64);
@@ -19,7 +19,8 @@ impl Random {
     }
 }
 
-/// The words of every statement of each case file. USE and DROP are left out, for the statements after them would all fail.
+/// The words of all statements in each case file, without USE and DROP, after which all others
+/// would fail.
 fn files() -> Vec<Vec<Vec<String>>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let mut files: Vec<_> =
@@ -34,7 +35,7 @@ fn files() -> Vec<Vec<Vec<String>>> {
     files.into_iter().map(|file| read(file).split("\n\n").filter_map(statement).collect()).collect()
 }
 
-/// Cuts at spaces and around punctuation, and keeps quoted text whole.
+/// Splits at spaces and around punctuation. Quoted text stays in one piece.
 fn words(text: &str) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut quoted = false;
@@ -56,7 +57,7 @@ fn words(text: &str) -> Vec<String> {
     out
 }
 
-/// A statement with up to three words put in, taken out or replaced by others of the file.
+/// A statement with up to three words added, removed or replaced by others of the file.
 fn shuffled(statements: &[Vec<String>], random: &mut Random) -> String {
     let mut words = statements[random.below(statements.len())].clone();
     for _ in 0..random.below(4) {

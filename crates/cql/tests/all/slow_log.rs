@@ -1,4 +1,4 @@
-//! The log of slow requests: what is written of whom, and that nothing is while it is off.
+//! The slow query log: its records, and that nothing is recorded while it is off.
 
 use crate::support::{Session, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
@@ -10,7 +10,7 @@ const COUNT: &str = "SELECT count(*) FROM system_traces.node_slow_log";
 /// Every request is slow.
 const ALL: SlowLogSettings = SlowLogSettings { enabled: true, threshold_micros: 0, ttl_seconds: 500, fast: false };
 
-/// The rows of a SELECT, once there are so many.
+/// The rows of a SELECT, once there are `count` of them.
 async fn rows(session: &Session, text: &str, count: usize) -> Vec<String> {
     for _ in 0..6000 {
         let rows = session.rows(text).await;
@@ -62,7 +62,7 @@ fn slow_requests_are_logged() {
         let of = |wanted: &str| commands.iter().filter(|row| row.contains(wanted)).count();
         assert_eq!((of("'QUERY'"), of("'EXECUTE'"), of("'BATCH'")), (2, 1, 1), "{commands:?}");
         assert!(!session.rows("SELECT activity FROM system_traces.events").await.is_empty());
-        // By the minute it is found again.
+        // The index by minute also has it.
         let ids = rows(&session, "SELECT session_id, start_time FROM system_traces.node_slow_log_time_idx", 4).await;
         let id =
             ids[0].split_once("session_id=").and_then(|(_, rest)| rest.split_once(',')).expect("an id").0.to_owned();

@@ -1,4 +1,4 @@
-//! What a shard counts about statements.
+//! The statement counters of a shard.
 
 use crate::support::with_node;
 use bytes::Bytes;

@@ -1,9 +1,9 @@
-//! Traces of requests are written down where clients look for them.
+//! Traces of requests are stored where clients read them.
 
 use crate::support::{Session, with_node};
 use cql::QueryParams;
 
-/// The command and text of a trace's session, once it is there, and how many events it has.
+/// The command and text of a trace's session, once it is stored, and the number of its events.
 async fn trace_of(session: &Session, trace: uuid::Uuid) -> (String, usize) {
     let sessions =
         format!("SELECT command, duration, parameters['query'] FROM system_traces.sessions WHERE session_id = {trace}");
@@ -47,7 +47,7 @@ fn traces_are_written_down() {
     });
 }
 
-/// Events are stored after the answer; their ids carry the times at which they happened.
+/// Events are stored after the answer. Their ids contain their times.
 #[test]
 fn events_have_their_own_times() {
     with_node("trace-times", |session| async move {

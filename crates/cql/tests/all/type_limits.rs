@@ -1,4 +1,5 @@
-//! Limits on types. The law: what DDL accepts can be written, flushed, read back, and restarted from.
+//! Limits on types. Everything that DDL accepts can be written, flushed, read, and loaded after a
+//! restart.
 
 use crate::support::{Session, with_node, with_restart};
 use bytes::Bytes;
@@ -12,7 +13,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use std::time::Duration;
 
-/// A value as deep as its type: the first field of each tuple and user type, one element of each collection.
+/// A value as deep as its type: the first field of each tuple and user type, and one element of
+/// each collection.
 fn deep_value(ty: &CqlType) -> Vec<u8> {
     match ty {
         CqlType::List { elem, .. } => collection::build_list([deep_value(elem)]),
@@ -40,7 +42,7 @@ async fn fill(session: &Session, table: &str, columns: &[String]) {
     cluster::flush::flush(id).await.unwrap_or_else(|error| panic!("{table}: {error}"));
 }
 
-/// The bytes of all rows, and the size of the description that drivers would get.
+/// The bytes of all rows, and the size of the column descriptions for drivers.
 async fn contents(session: &Session, table: &str) -> (Bytes, usize) {
     let AnswerKind::Rows(rows) = session.ok(&format!("SELECT * FROM ks.{table}")).await.kind else {
         panic!("{table} has no rows")
@@ -55,7 +57,7 @@ async fn contents(session: &Session, table: &str) -> (Bytes, usize) {
     (rows.body, described.len())
 }
 
-/// A statement that makes or alters a type or a table. Numbers choose among what there is.
+/// A statement that creates or alters a type or a table. Numbers select among the existing ones.
 #[derive(Clone, Debug)]
 enum Step {
     CreateType(Vec<(u8, u8)>),
@@ -63,7 +65,8 @@ enum Step {
     RenameField(u8),
     CreateTable(Vec<(u8, u8)>),
     AddColumn(u8, (u8, u8)),
-    /// A column of a user type with the first fields is dropped, the type made again with the second ones, and the column added again.
+    /// Drops a column of a user type with the first fields, creates the type again with the second
+    /// ones, and adds the column again.
     TypeAgain([Vec<(u8, u8)>; 2], u8),
 }
 
@@ -81,7 +84,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 30..60)
 }
 
-/// The text of a type: mostly the newest user types, so that they grow.
+/// The text of a type. Usually uses the newest user types, so that types grow.
 fn type_text((form, which): (u8, u8), types: usize, frozen: bool) -> String {
     if types == 0 || form % 8 == 0 {
         return ["int", "text", "tuple<int, text>", "frozen<list<int>>"][which as usize % 4].to_owned();
@@ -99,7 +102,8 @@ fn type_text((form, which): (u8, u8), types: usize, frozen: bool) -> String {
     }
 }
 
-/// Carries out [`Step::TypeAgain`] with a table of this name. Says what there is then: the type, and the columns of the table.
+/// Executes [`Step::TypeAgain`] with a table of this name. Returns whether the type exists then,
+/// and the columns of the table.
 async fn make_type_again(
     session: &Session,
     of: &[Vec<(u8, u8)>; 2],
@@ -231,7 +235,7 @@ async fn refused(session: &Session, statement: &str) -> String {
 fn types_beyond_the_limits_are_refused_on_every_path() {
     with_node("beyond", |session| async move {
         session.use_keyspace("ks").await;
-        // As deep as may be: t30 is 32 deep.
+        // The deepest allowed type: t30 has depth 32.
         session.ok("CREATE TYPE t0 (a int)").await;
         for level in 1..MAX_TYPE_DEPTH - 1 {
             session.ok(&format!("CREATE TYPE t{level} (a frozen<t{}>)", level - 1)).await;
@@ -253,7 +257,7 @@ fn types_beyond_the_limits_are_refused_on_every_path() {
         session.ok("ALTER TYPE t0 RENAME a TO other").await;
         fill(&session, "d", &["p".into(), "v".into(), "w".into()]).await;
 
-        // Four fields of the type before: 4096 types at most.
+        // Each has four fields of the previous type, so that the limit of 4096 types is reached.
         session.ok("CREATE TYPE w0 (a int, b int, c int, d int)").await;
         for level in 1..5 {
             let below = format!("frozen<w{}>", level - 1);

@@ -1,5 +1,5 @@
-//! User types that are dropped and made again under their names: what was stored or bound with the old type never takes on the
-//! new one's fields, and never stands in the way of the other columns.
+//! User types that are dropped and created again with the same name: values of the old type never
+//! get the fields of the new one, and never affect other columns.
 
 use crate::support::{Session, values, with_node, with_restart};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
@@ -7,7 +7,7 @@ use cql::{Answer, Error, Prepared, QueryParams};
 use model::CqlType;
 use model::types::Value;
 
-/// Types of a column that have the user type `ud` in them, each with a value.
+/// Types of a column that contain the user type `ud`, each with a value.
 const FORMS: [(&str, &str); 8] = [
     ("frozen<ud>", "{x: 5, y: 'abcd'}"),
     ("ud", "{x: 5, y: 'abcd'}"),
@@ -29,19 +29,19 @@ async fn refused(session: &Session, statement: &str) -> String {
     session.query(statement).await.expect_err(statement).to_string()
 }
 
-/// Drops `ud` and what contains it.
+/// Drops `ud` and the types that contain it.
 async fn drop_types(session: &Session) {
     session.ok("DROP TYPE outer_ud").await;
     session.ok("DROP TYPE ud").await;
 }
 
-/// Makes `ud` with these fields, and what contains it.
+/// Creates `ud` with these fields, and the types that contain it.
 async fn make_types(session: &Session, fields: &str) {
     session.ok(&format!("CREATE TYPE ud ({fields})")).await;
     session.ok("CREATE TYPE outer_ud (inner frozen<ud>)").await;
 }
 
-/// A table for each form, with a row in a file, and the column dropped since.
+/// A table for each form, with a row in an sstable. The column was dropped since.
 async fn tables_with_a_dropped_column(session: &Session) {
     session.use_keyspace("ks").await;
     make_types(session, "x int, y text").await;
@@ -75,7 +75,7 @@ fn a_dropped_column_keeps_the_type_that_it_had() {
             assert_eq!(rows, ["p=1, v='precious'", "p=2, v='more'"], "{ty}");
             refused(&session, &format!("ALTER TABLE ks.t{n} ADD a {ty}")).await;
         }
-        // The same fields, and more behind them, are what ALTER TYPE could have led to.
+        // ALTER TYPE could have produced the same fields with more behind them.
         session.ok("USE ks").await;
         drop_types(&session).await;
         make_types(&session, "x int, y text, z int").await;
@@ -150,7 +150,7 @@ fn dropped_columns_are_shown_without_user_types() {
             format!("frozen<tuple<{ud}>>"),
         ];
         assert_eq!(shown, expected.map(|ty| format!("type='{ty}'")));
-        // A table can be made again from its description though the type is gone.
+        // A table can be created again from its description although the type was dropped.
         let metadata = rt::shard::service::<cluster::MetadataService>().current();
         let schema = metadata.table("ks", "t2").expect("it is there").schema.clone();
         let described = cql::describe::snapshot_schema(&schema);
@@ -209,7 +209,8 @@ fn values_bound_for_a_type_never_reach_a_later_type_of_its_name() {
     });
 }
 
-/// The statement is not what a client that prepares it now gets: a driver would send the old values again.
+/// Checks that a client that prepares the statement now gets another id. Otherwise a driver would
+/// send the old values again.
 async fn check_is_another(sessions: &[&Session], before: &Prepared) {
     for session in sessions {
         for _ in 0..2 {

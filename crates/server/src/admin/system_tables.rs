@@ -1,4 +1,5 @@
-//! What administration and the system's tables both show, as services for the language's floor: snapshots, sizes of tablets, numbers.
+//! Services for the query processor's system tables, with values that the admin API also shows:
+//! snapshots, tablet sizes, counters.
 
 use super::snapshots;
 use cql::system::{

@@ -1,11 +1,11 @@
-//! Accepting: which shard serves a new connection.
+//! Accepts connections, and chooses the shard that serves each one.
 //!
-//! One shard accepts; the socket moves once, before its first byte is read. On the ordinary port it goes to the shard with
-//! the fewest connections; on the shard-aware port to the shard that the client chose by its own port number. That shard also does
-//! the handshake where a port is encrypted.
+//! One shard accepts. The socket moves once, before its first byte is read. On the ordinary port,
+//! it moves to the shard with the fewest connections. On the shard-aware port, it moves to the
+//! shard that the client chose by its own port number. That shard also does the TLS handshake.
 //!
-//! The number of connections is bounded ([`most_connections`]), so that clients never take the
-//! descriptors which files need. When all are in use, those without STARTUP are evicted
+//! The number of connections is limited ([`most_connections`]), so that clients never take the
+//! descriptors that files need. When all are in use, connections without STARTUP are evicted
 //! ([`super::seats`]).
 
 use super::drive;
@@ -23,22 +23,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 
-/// How long the refusal of a connection may take to be sent.
+/// The timeout for sending the refusal of a connection.
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
-/// How long an evicted connection may take to give back its seat.
+/// How long to wait until an evicted connection frees its seat.
 const EVICTION_TIME: Duration = Duration::from_millis(100);
 /// The code of the error Overloaded.
 const OVERLOADED: i32 = 0x1001;
-/// Descriptors that are kept from clients: for logs, metadata, listeners, administration, other
-/// nodes.
+/// Descriptors that are reserved for logs, metadata, listeners, the admin API and other nodes.
 const KEPT_DESCRIPTORS: u64 = 64;
-/// The same for each shard.
+/// Descriptors that are reserved for each shard.
 const KEPT_DESCRIPTORS_OF_SHARD: u64 = 16;
-/// At least 1/8 of the descriptors are for clients, however few there are.
+/// At least 1/8 of the descriptors are for clients, even if that violates the reservations.
 const LEAST_SHARE: u64 = 8;
 
-/// How many connections of clients fit beside `files` open sstable files, if the process may have
-/// `descriptors` open.
+/// The most client connections if the process may have `descriptors` open descriptors, `files` of
+/// them for sstables.
 pub fn most_connections(descriptors: u64, files: u64, shards: usize) -> usize {
     let kept = KEPT_DESCRIPTORS + KEPT_DESCRIPTORS_OF_SHARD * shards as u64 + descriptors / 32;
     let left = descriptors.saturating_sub(files.saturating_add(kept));
@@ -48,20 +47,20 @@ pub fn most_connections(descriptors: u64, files: u64, shards: usize) -> usize {
 /// How a port chooses the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// Fewest connections.
+    /// The shard with the fewest connections.
     Server,
-    /// Client's port modulo shards.
+    /// The client's port number modulo the number of shards.
     Client,
 }
 
 /// A port for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientPort {
-    /// Where it is.
+    /// The address to listen on.
     pub address: SocketAddr,
     /// How it chooses the shard.
     pub choice: Choice,
-    /// It speaks TLS: every shard has its [`Tls`] installed.
+    /// Whether it uses TLS. Then every shard has its [`Tls`] installed.
     pub encrypted: bool,
 }
 
@@ -71,7 +70,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the ports. The error names the address.
+    /// Opens the ports. An error names the address.
     pub async fn open(ports: &[ClientPort]) -> io::Result<Listeners> {
         let mut open = Vec::new();
         for port in ports {
@@ -83,12 +82,12 @@ impl Listeners {
         Ok(Listeners { ports: open })
     }
 
-    /// The addresses that are listened on.
+    /// The addresses of the open ports.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.ports.iter().map(|(listener, _)| listener.local_addr()).collect()
     }
 
-    /// Accepts connections for all shards, until dropped. Every shard has its `Server<S>` installed.
+    /// Accepts connections for all shards until dropped. Every shard has its `Server<S>` installed.
     pub async fn accept<S: Service>(self, spread: Spread) {
         let newcomers = Rc::new(Newcomers::new());
         let accept = |(listener, port)| accept::<S>(listener, port, spread.clone(), newcomers.clone());
@@ -107,7 +106,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// An error of listening that says what to do.
+/// An error of opening a port, with advice.
 pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => "another process listens there; is a node already running?",
@@ -129,7 +128,8 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // No file descriptor is left, or the client left early: the node goes on in both cases.
+                // No file descriptor is left, or the client disconnected early. The loop continues
+                // in both cases.
                 errors.failed(&error).await;
                 continue;
             }
@@ -155,13 +155,13 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
         newcomers.push(rt::time::now(), seat.newcomer.clone());
         match rt::net::detach(stream) {
             Ok(detached) => rt::task::spawn(hand_over::<S>(to, detached, peer, seat, port.encrypted)).detach(),
-            Err(error) => tracing::debug!(%peer, %error, "a client left before it was served"),
+            Err(error) => tracing::debug!(%peer, %error, "a client disconnected before it was served"),
         }
     }
 }
 
-/// Evicts the oldest connection that has sent no STARTUP in time, and waits for its seat. False if
-/// no seat is free then.
+/// Evicts the oldest connection without STARTUP that has exceeded [`STARTUP_GRACE`], and waits for
+/// its seat. False if no seat becomes free.
 async fn make_room(spread: &Spread, newcomers: &Newcomers, evictions: &LogThrottle) -> bool {
     let Some(newcomer) = newcomers.evict_oldest(rt::time::now()) else { return false };
     if let Some(evicted) = evictions.count(rt::time::now()) {
@@ -177,8 +177,8 @@ async fn make_room(spread: &Spread, newcomers: &Newcomers, evictions: &LogThrott
     !spread.is_full()
 }
 
-/// Closes an evicted connection. While its TLS handshake lasts, it is not in its shard's list and
-/// ends by itself.
+/// Closes an evicted connection. During its TLS handshake, the connection is not in its shard's
+/// list yet, and ends by itself.
 async fn cut(newcomer: Arc<Newcomer>) {
     shard::call(newcomer.shard, move || async move {
         // None when the node is stopping.
@@ -189,8 +189,8 @@ async fn cut(newcomer: Arc<Newcomer>) {
     .await;
 }
 
-/// Says why a connection is not served, as an error to the first request, and closes it. A client
-/// that waits for a TLS handshake only sees the end of the connection.
+/// Sends an error frame with the reason to a client that is not served, and closes the connection.
+/// A client that waits for a TLS handshake only sees the end of the connection.
 async fn refuse(mut stream: TcpStream, encrypted: bool, most: usize) {
     if encrypted {
         return;
@@ -202,7 +202,7 @@ async fn refuse(mut stream: TcpStream, encrypted: bool, most: usize) {
     frame.extend(OVERLOADED.to_be_bytes());
     frame.extend((why.len() as u16).to_be_bytes());
     frame.extend(why.as_bytes());
-    // Whether the client hears of it makes no difference to the node.
+    // Failures are ignored: the connection is closed in any case.
     let _ = rt::time::timeout(REFUSAL_TIME, async {
         stream.write_all(&frame).await?;
         stream.shutdown().await
@@ -219,7 +219,7 @@ async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr
                 // None when the node is stopping.
                 let Some(server) = shard::try_service::<Server<S>>() else { return };
                 if encrypted {
-                    // Apart, so that other connections do not carry its size.
+                    // Boxed, so that the futures of other connections are not as large.
                     Box::pin(serve_encrypted(server, stream, peer, newcomer)).await;
                 } else {
                     drive::serve(server, stream, peer, None, Some(newcomer)).await;
@@ -245,7 +245,7 @@ async fn serve_encrypted<S: Service>(
     };
     match handshake {
         Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption), Some(newcomer)).await,
-        Err(error) => tracing::debug!(%peer, %error, "no encrypted connection came about"),
+        Err(error) => tracing::debug!(%peer, %error, "TLS handshake failed"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What clients can make the server hold, and how long: requests under way, memory for them, answers that are not read.
+//! Limits on what clients make the server hold: pending requests, memory for them, unread answers.
 
 use super::tests::{Client, World, limits, query, run};
 use super::transport::Limits;
@@ -88,7 +88,8 @@ fn clients_that_read_stay_when_the_shard_was_busy_for_long() {
         let mut client = world.connect();
         client.start(&[]).await;
         two_late_answers(&world, &mut client).await;
-        // The shard appends the second answer before it sees that the client has taken some of the first.
+        // The shard appends the second answer before it sees that the client has read some of the
+        // first.
         world.fake.release.add_permits(1);
         for _ in 0..2 {
             assert_eq!(client.receive().await.body.len(), 16 + 30_000);
@@ -97,7 +98,8 @@ fn clients_that_read_stay_when_the_shard_was_busy_for_long() {
     });
 }
 
-/// The client has asked for two answers and not read the first for so long that it can be dropped; the second waits for a permit.
+/// The client has requested two answers, and has not read the first for so long that it can be
+/// dropped. The second waits for a permit.
 async fn two_late_answers(world: &World, client: &mut Client) {
     for stream in 0..2 {
         client.send(&query(stream, "late 30000")).await;
@@ -124,7 +126,7 @@ fn answers_that_the_shard_cannot_hold_are_refused_and_their_clients_stay() {
         let (mut one, mut two) = (world.connect(), world.connect());
         one.start(&[]).await;
         two.start(&[]).await;
-        // No matter what others have: four times the memory for unread answers is all there is.
+        // Four times the memory for unread answers is the limit, whatever other clients hold.
         let refused = one.ask(&query(1, "rows 90000")).await;
         assert_eq!((refused.code(), refused.stream), (0x2200, 1));
         assert!(refused.message().contains("90000 bytes"), "{}", refused.message());
@@ -165,14 +167,14 @@ fn answers_under_way_count_before_they_are_there() {
                 most = most.max(transport.unread());
             }
         }
-        // Each client always gets one answer; beyond that the shard's limit holds, but for what was promised before it was known that
-        // answers are a quarter longer than the first guess.
+        // Each client always gets one answer. Beyond that, the shard's limit holds, except for
+        // answers that were expected to be smaller than they are.
         assert!(most <= CLIENTS * (ANSWER + 100) + (5 << 18), "{most}");
         assert_eq!(transport.stats.dropped_unread.get(), 0);
         let mut another = world.connect();
         another.start(&[]).await;
         assert_eq!(another.ask(&query(1, "rows 10")).await.stream, 1);
-        // Those that read after all miss nothing.
+        // Clients that read in the end miss nothing.
         let reading: Vec<_> = clients
             .into_iter()
             .map(|mut client| {

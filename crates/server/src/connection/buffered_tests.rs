@@ -1,4 +1,4 @@
-//! A stream with a buffer of its own, as one that encrypts has: what the loop writes goes out only when it flushes.
+//! A stream with its own buffer, like an encrypted one: data is sent only when the loop flushes.
 
 use super::drive;
 use super::tests::{Client, limits, query, run};
@@ -58,7 +58,7 @@ fn what_was_written_is_flushed_however_slowly_the_client_reads() {
             let answer = client.receive().await;
             assert_eq!((answer.stream, answer.body.len()), (stream, 16 + 3000));
         }
-        // An error that ends the connection goes out as well.
+        // An error that ends the connection is also sent.
         client.send(&[6; 9]).await;
         assert_eq!(client.receive().await.code(), 0x0A);
         assert!(client.receive_or_end().await.is_none());

@@ -1,4 +1,4 @@
-//! One connection: what its loop and its requests share.
+//! The state of one connection, shared by its loop and its requests.
 
 use super::latency::Did;
 use super::memory::Held;
@@ -16,60 +16,64 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// A client that took nothing for this long, with answers waiting, can be dropped when memory is short.
+/// When memory is short, a client may be dropped that has not read any of its waiting answers for
+/// this long.
 const STALLED: Duration = Duration::from_secs(5);
-/// With [`TOO_FULL`] times the memory for unread answers in use, a client is dropped that took nothing for this long.
+/// The same time once [`TOO_FULL`] times the memory for unread answers is in use.
 const SLOW: Duration = Duration::from_secs(1);
 /// See [`SLOW`].
 const TOO_FULL: usize = 2;
-/// With this many times that memory in use, clients get errors in place of large answers.
+/// When this many times that memory is in use, clients get errors instead of large answers.
 const FULL: usize = 4;
-/// Copies of rows of at least so many bytes count as large results do.
+/// Copies of rows of at least this many bytes are counted like large results.
 const LARGE_COPY: usize = 2 << 20;
-/// The first answer of a connection is taken to be this part of the shard's memory for answers: large, so that nothing is promised before
-/// anything is known.
+/// The assumed size of the first answer of a connection, as a fraction of the shard's memory for
+/// answers. It is large, because nothing is known yet.
 const FIRST_ANSWER: usize = 64;
 
 /// A connection of this shard.
 #[derive(Debug)]
 pub struct Connection {
-    /// What its statements share.
+    /// The state that its statements share.
     pub client: Rc<ClientState>,
-    /// Where the client is.
+    /// The address of the client.
     pub peer: SocketAddr,
-    /// All pairs of STARTUP, in the order sent; empty before.
+    /// All options of STARTUP, in the order sent. Empty before STARTUP.
     pub options: RefCell<Vec<(String, String)>>,
-    /// The version of STARTUP.
+    /// The protocol version of STARTUP.
     pub version: Cell<Option<Version>>,
-    /// STARTUP succeeded.
+    /// Whether STARTUP succeeded.
     pub ready: Cell<bool>,
     pub(super) dialect: Cell<Dialect>,
     pub(super) rate_limit: Cell<bool>,
     pub(super) lwt_mark: Cell<bool>,
-    /// How the connection is encrypted, if it is.
+    /// The TLS parameters, if the connection is encrypted.
     encryption: Option<Encryption>,
     pub(super) registered: Cell<EventKinds>,
-    /// What the accepting shard knows of the connection, until STARTUP succeeded.
+    /// The state shared with the accepting shard, until STARTUP succeeds.
     newcomer: RefCell<Option<Arc<Newcomer>>>,
-    /// Statements that wait for something.
+    /// Pending statements.
     pub(super) in_flight: Cell<usize>,
-    /// Bytes that the answers of these are taken to have.
+    /// The expected bytes of their answers.
     pub(super) expected: Cell<usize>,
-    /// What the next answer is taken to have, bytes: about the longest of late, once there was one.
+    /// The expected bytes of the next answer: roughly the largest recent one. `None` before the
+    /// first.
     answer_size: Cell<Option<usize>>,
-    /// Write what waits, then close.
+    /// Write all answers, then close.
     pub(super) closing: Cell<bool>,
     /// Close at once.
     pub(super) doomed: Cell<bool>,
-    /// The loop has ended: answers go nowhere.
+    /// The loop has ended, and answers are discarded.
     closed: Cell<bool>,
-    /// The loop is running: it will see what is appended.
+    /// The loop is running, and will see new answers without a wake.
     pub(super) driving: Cell<bool>,
     last_progress: Cell<Instant>,
-    /// The client has taken nothing for too long: it is dropped if it takes nothing when it is offered its answers again.
+    /// The client has read nothing for too long. It is dropped unless it reads when its answers are
+    /// offered again.
     pub(super) overdue: Cell<bool>,
     outbox: RefCell<Outbox>,
-    /// What counts large rows that are compressed for the client: the rows themselves count until then only.
+    /// Counts the compressed copies of large rows. The rows themselves are counted only until they
+    /// are compressed.
     copies: RefCell<Vec<Held>>,
     waker: RefCell<Option<Waker>>,
     transport: Rc<Transport>,
@@ -118,7 +122,7 @@ impl Connection {
         })
     }
 
-    /// STARTUP succeeded. From now on the connection is not evicted to make room for others.
+    /// Records that STARTUP succeeded. From now on the connection is not evicted.
     pub(super) fn started(&self) {
         self.ready.set(true);
         if self.newcomer.take().is_some_and(|newcomer| !newcomer.start()) {
@@ -131,7 +135,7 @@ impl Connection {
         self.options.borrow().iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
     }
 
-    /// How the frame on `stream`, in `version`, is answered.
+    /// How to answer the frame on `stream` in this version.
     #[inline]
     pub(super) fn reply(&self, version: Version, stream: i16) -> Reply {
         let dialect = self.dialect.get();
@@ -145,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// What the statements of a request share that names a keyspace of its own.
+    /// The state for the statements of a request that names its own keyspace.
     pub(super) fn client_in(&self, keyspace: &str) -> Rc<ClientState> {
         let client = &self.client;
         Rc::new(ClientState {
@@ -158,7 +162,7 @@ impl Connection {
         })
     }
 
-    /// The connection as `system.clients` shows it.
+    /// The connection's row in `system.clients`.
     pub fn info(&self) -> ClientInfo {
         ClientInfo {
             address: self.peer,
@@ -171,29 +175,29 @@ impl Connection {
         }
     }
 
-    /// Statements that wait for something.
+    /// The number of pending statements.
     pub fn in_flight(&self) -> usize {
         self.in_flight.get()
     }
 
-    /// Bytes kept for answers that the client has not taken.
+    /// Bytes held for answers that the client has not read.
     pub fn unread(&self) -> usize {
         self.outbox.borrow().held()
     }
 
-    /// Bytes that the answer of one more statement is taken to have.
+    /// The expected bytes of the next answer.
     pub(super) fn answer_size(&self) -> usize {
         self.answer_size.get().unwrap_or(self.transport.limits.shard_unread / FIRST_ANSWER)
     }
 
-    /// Learns from an answer of `bytes`: at once that they are long, slowly that they are short.
+    /// Updates the expected size after an answer of `bytes`: it grows at once, and shrinks slowly.
     #[inline]
     fn answered(&self, bytes: usize) {
         let known = self.answer_size.get().unwrap_or(bytes);
         self.answer_size.set(Some(bytes.max(known - known / 8)));
     }
 
-    /// The loop's waker; true if it is a new one.
+    /// Sets the waker of the loop. True if it differs from the previous one.
     pub(super) fn set_waker(&self, waker: &Waker) -> bool {
         let mut known = self.waker.borrow_mut();
         if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -203,7 +207,7 @@ impl Connection {
         true
     }
 
-    /// Makes the loop take a turn.
+    /// Wakes the loop.
     pub(super) fn wake(&self) {
         if !self.driving.get()
             && let Some(waker) = &*self.waker.borrow()
@@ -218,7 +222,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Uses the outbox and accounts for what was added or written.
+    /// Accesses the outbox, and accounts for bytes added or written.
     pub(super) fn outbox<R>(&self, f: impl FnOnce(&mut Outbox) -> R) -> R {
         let mut outbox = self.outbox.borrow_mut();
         let before = outbox.held();
@@ -235,7 +239,8 @@ impl Connection {
         out
     }
 
-    /// The loop has ended: statements that still run see that nobody waits for them, and their answers go nowhere.
+    /// Called when the loop has ended. Cancels statements that still run, and discards their
+    /// answers.
     pub(super) fn close(&self) {
         self.closed.set(true);
         self.outbox(Outbox::clear);
@@ -243,8 +248,9 @@ impl Connection {
         self.client.cancel.cancel();
     }
 
-    /// When the shard holds too many unread answers, those clients go that have stopped reading. The loop decides: a busy shard may not have
-    /// offered them their answers for a while.
+    /// Marks the client as overdue if the shard holds too many unread answers and this client has
+    /// stopped reading. The loop decides whether to drop it, because a busy shard may not have
+    /// offered the answers for a while.
     fn check_unread(&self, before: usize, after: usize) {
         let now = rt::time::coarse_now();
         if before == 0 {
@@ -262,20 +268,20 @@ impl Connection {
         }
     }
 
-    /// The socket has taken some of the answers.
+    /// The socket has taken some bytes of the answers.
     #[inline]
     pub(super) fn progressed(&self) {
         self.last_progress.set(rt::time::coarse_now());
         self.overdue.set(false);
     }
 
-    /// The unread answers that the connection may have however many others have, bytes.
+    /// Bytes of unread answers that each connection may have, whatever others hold.
     fn unread_share(&self) -> usize {
         let limits = &self.transport.limits;
         limits.connection_unread.min(limits.shard_unread / self.transport.connection_count().max(1))
     }
 
-    /// Why the shard has no room for an answer with so many bytes of rows.
+    /// The error if the shard has no memory for an answer with this many bytes of rows.
     #[inline]
     fn no_room(&self, bytes: usize) -> Option<Error> {
         let most = FULL.saturating_mul(self.transport.limits.shard_unread);
@@ -299,7 +305,7 @@ impl Connection {
         )))
     }
 
-    /// Drops the client, which does not read its answers.
+    /// Drops the client because it does not read its answers.
     #[cold]
     pub(super) fn drop_unread(&self, bytes: usize) {
         self.transport.stats.dropped_unread.add(1);
@@ -310,7 +316,7 @@ impl Connection {
         self.cut();
     }
 
-    /// The answer of a statement, or why there is none.
+    /// Sends the answer of a statement, or an error.
     #[inline]
     pub(super) fn answer(&self, reply: &Reply, came: Instant, answer: Result<Answer, Error>) {
         match answer {
@@ -325,7 +331,8 @@ impl Connection {
                 let (bytes, copied) = self.outbox(|out| {
                     let before = out.len();
                     out.answer(reply, &answer);
-                    // A segment that is compressed now may take less than its first frames did.
+                    // The answer may fill a segment that is then compressed, so `len` may have
+                    // decreased.
                     let bytes = out.len().saturating_sub(before);
                     (bytes, bytes >= LARGE_COPY && out.copies(reply))
                 });
@@ -369,7 +376,8 @@ impl Connection {
 
     fn after(&self, kind: &AnswerKind) {
         match kind {
-            // Clients are told of a schema change when the node's shards have it, whichever node was asked for it.
+            // Schema events are sent when this node's shards have the change, whichever node
+            // coordinated it.
             AnswerKind::Void | AnswerKind::Rows(_) | AnswerKind::SchemaChange(_) => {}
             AnswerKind::SetKeyspace(name) => *self.client.keyspace.borrow_mut() = Some(name.clone()),
         }
@@ -387,7 +395,7 @@ impl Connection {
         self.outbox(|out| out.error(reply, error));
     }
 
-    /// Sends an event, if the client registered for its kind.
+    /// Sends an event if the client registered for its kind.
     pub(crate) fn event(&self, event: &Event) {
         if !self.registered.get().has(event.kind()) {
             return;

@@ -1,11 +1,11 @@
 //! The loop of a connection.
 //!
-//! One turn: start every request that is buffered, write everything that is answered, read what there is; until nothing is
-//! left to do. Answers of statements that had to wait are appended by their tasks, which wake the loop; all that came
-//! together goes out in one write. The order of answers is free: clients match them by stream.
+//! One turn starts all buffered requests, writes all answers and reads all input, until nothing is
+//! left to do. Tasks append the answers of statements that had to wait, and wake the loop. All
+//! answers of one wake are written together, in any order: clients match them by stream.
 //!
-//! The loop stops reading while the client does not take its answers, while too many of its statements wait, and while the
-//! shard has no memory for requests. So a client is held back by its own socket and nothing piles up.
+//! The loop stops reading if the client does not read its answers, if too many of its statements
+//! are pending, or if the shard has no memory for requests. TCP then slows the client down.
 
 use super::Service;
 use super::client::Connection;
@@ -29,39 +29,41 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A frame that does not fit into the read buffer, or that opens to more than it holds, reserves memory before its body is read.
+/// A longer frame, also after decompression, reserves memory before its body is read.
 const LARGE_FRAME: usize = BUFFER;
-/// A request holds its body so many times: as it came, as a mutation, and as that is logged or copied to another shard.
+/// How often a request holds its body: as received, as a mutation, and as logged or sent to a
+/// shard.
 const COPIES: usize = 3;
-/// A large frame must be complete after so many steps (`Limits::large_frame_step`), counted while the connection is read.
+/// A large frame must be complete after this many steps (`Limits::large_frame_step`).
 const LARGE_FRAME_STEPS: u32 = 5;
-/// So many bytes of a large frame have to be there before it reserves memory: who announces one and sends nothing holds none.
+/// Bytes that must arrive before a large frame reserves memory, so that idle clients hold none.
 const FIRST_PART: usize = BUFFER / 2;
-/// The least that must come of a large frame in a step while others wait for its memory, bytes.
+/// The least that must arrive of a large frame in one step while others wait for memory, in bytes.
 const LEAST_PER_STEP: usize = 64 << 10;
-/// The least that a client must take of its answers within `Limits::unread_time` if they are large, bytes. Of others, one byte.
+/// Bytes of large answers that a client must read within `Limits::unread_time`. Of others, one
+/// byte.
 const LEAST_TAKEN: u64 = 1 << 20;
-/// A statement that waits is charged with its frame and this.
+/// A pending statement is charged for its frame and for this many bytes.
 const STATEMENT: usize = 8 << 10;
-/// The answers that one connection waits for may take this part of the shard's memory for answers.
+/// The fraction of the shard's memory for answers that one connection's pending answers may take.
 const CONNECTION_PART: usize = 4;
-/// Frames between two looks at the clock.
+/// The number of frames between two checks of the clock.
 const FRAMES_PER_CLOCK: u32 = 16;
-/// How long a refused client has to take the error before its connection is cut.
+/// How long a refused client may take to read the error before its connection is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Why a loop ended.
+/// The reason why a loop ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The client is gone, or must go.
+    /// The client disconnected, or must be disconnected.
     Gone,
-    /// Everything was said; the client may still be sending.
+    /// All answers were written. The client may still be sending.
     Said,
-    /// The node stops.
+    /// The node is stopping.
     Stopped,
 }
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 pub(super) async fn serve<T, S>(
     server: Rc<Server<S>>,
     mut stream: T,
@@ -99,12 +101,12 @@ pub(super) async fn serve<T, S>(
     connection.close();
     transport.remove(id);
     if end == End::Said {
-        // A close with unread input would reset the connection, and the client might never see the error.
+        // A close with unread input resets the connection; the client might miss the error.
         let _ = rt::time::timeout(LINGER, drain(&mut stream)).await;
     }
 }
 
-/// Tells the client that nothing more comes, and passes over what it still sends.
+/// Sends the end of the stream, and discards further input.
 async fn drain<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<()> {
     stream.shutdown().await?;
     let mut bin = vec![0; 4 << 10];
@@ -115,55 +117,55 @@ async fn drain<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<
 struct Drive<'a, T, S> {
     stream: &'a mut T,
     frames: Frames,
-    /// Fires when the connection is to end.
+    /// Fires when the connection must end.
     stop: rt::sync::Cancel,
     stopping: rt::sync::Cancelled,
     connection: Rc<Connection>,
     transport: Rc<Transport>,
     server: Rc<Server<S>>,
-    /// The memory of the large frame that is being read, and until when it must be there.
+    /// The memory of the large frame that is being read, and its deadline.
     large: Option<LargeFrame>,
-    /// The place among large frames that wait for memory.
+    /// The position in the queue of large frames that wait for memory.
     ticket: Option<Ticket>,
-    /// The stream was given bytes that it may not have passed on yet.
+    /// The stream was given bytes that it may not have sent yet.
     unflushed: bool,
     /// Bytes of answers that the socket has taken.
     taken: u64,
-    /// Since when answers wait for the socket.
+    /// Set while answers wait for the socket.
     unread: Option<Unread>,
 }
 
-/// Answers wait for the socket to take more.
+/// Answers that wait for the socket.
 struct Unread {
-    /// What it had taken when they were looked at.
+    /// `Drive::taken` at the last check.
     taken: u64,
-    /// When they are looked at next.
+    /// The time of the next check.
     look: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// A large frame that is being read.
 struct LargeFrame {
     charge: Charge,
-    /// The bytes that it needs.
+    /// The bytes that it reserved.
     need: usize,
-    /// What was missing of it when it was looked at.
+    /// The bytes missing at the last check.
     missing: usize,
-    /// Steps that it has taken so far.
+    /// The steps so far.
     steps: u32,
-    /// The connection was not read for a while, so the step does not count.
+    /// The connection was not read for a while, so this step does not count.
     paused: bool,
-    /// When it is looked at next.
+    /// The time of the next check.
     look: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// Why no more requests are started.
 #[derive(PartialEq, Eq)]
 enum Stop {
-    /// No whole frame is buffered.
+    /// No complete frame is buffered.
     Input,
-    /// Something must get better first; whoever makes it so wakes the loop.
+    /// A limit is reached. The loop is woken when that changes.
     Blocked,
-    /// Others want their turn.
+    /// Other tasks should run first.
     Yield,
 }
 
@@ -174,7 +176,7 @@ where
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if self.connection.set_waker(cx.waker()) {
-            // Ready is seen by `is_cancelled` below.
+            // A cancellation is detected by `is_cancelled` below.
             let _ = Pin::new(&mut self.stopping).poll(cx);
         }
         self.connection.driving.set(true);
@@ -188,7 +190,7 @@ where
         }
     }
 
-    /// As much as can be done now. An error is the socket's.
+    /// Does as much as possible now. An error comes from the socket.
     fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
         loop {
             let stop = self.start_requests(cx);
@@ -213,8 +215,7 @@ where
                     cx.waker().wake_by_ref();
                     return Ok(Poll::Pending);
                 }
-                // What blocked may have been written just now.
-                // A connection that is blocked by its answers leaves its place in the queue for memory to others.
+                // Writing may have ended the block. If not, the connection leaves the queue for memory.
                 Stop::Blocked if self.is_blocked(cx) => {
                     self.ticket = None;
                     if let Some(large) = &mut self.large {
@@ -247,7 +248,7 @@ where
         }
     }
 
-    /// Starts what is buffered.
+    /// Starts the buffered requests.
     fn start_requests(&mut self, cx: &mut Context<'_>) -> Stop {
         let mut started = 0u32;
         loop {
@@ -281,7 +282,7 @@ where
         }
     }
 
-    /// Whether no request may be started; arranges to be woken when that changes.
+    /// Whether no request may be started. If so, the loop is woken when that changes.
     #[inline]
     fn is_blocked(&self, cx: &mut Context<'_>) -> bool {
         let limits = &self.transport.limits;
@@ -290,7 +291,7 @@ where
         }
         let unread = self.connection.unread();
         let expected = self.connection.expected.get();
-        // A client to which nothing is owed always gets one answer, so that others cannot shut it out.
+        // A client without unread or pending answers always gets one: no starvation by others.
         let shard_is_full =
             unread + expected > 0 && self.transport.unread() + self.transport.expected.get() >= limits.shard_unread;
         let expects_much = expected > 0 && expected >= limits.shard_unread / CONNECTION_PART;
@@ -308,7 +309,7 @@ where
         false
     }
 
-    /// Whether the next frame, if it is compressed, may be opened: what it opens to may need memory first.
+    /// Whether the next frame may be decompressed, which may need memory first.
     fn may_open(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(compression) = self.connection.dialect.get().compression else { return true };
         let opened = self.frames.opened_len(compression);
@@ -317,12 +318,12 @@ where
             || self.reserve(self.frames.incomplete_len() + COPIES * opened, cx)
     }
 
-    /// Whether there is memory for a large frame that needs so many bytes. If not, the loop is woken when there is.
+    /// Whether a large frame has `need` bytes of memory. If not, the loop is woken later.
     fn reserve(&mut self, need: usize, cx: &mut Context<'_>) -> bool {
         if self.large.as_ref().is_some_and(|large| large.need >= need) {
             return true;
         }
-        // All of it at once: one that held a part and waited for the rest could wait for another one that does the same.
+        // Reserved in one piece: two frames that each held a part would wait for each other.
         self.large = None;
         let Poll::Ready(charge) = self.transport.memory.poll_reserve(&mut self.ticket, need, cx) else { return false };
         let look = Box::pin(rt::time::sleep(self.transport.limits.large_frame_step));
@@ -330,12 +331,12 @@ where
         true
     }
 
-    /// Whether so little of the next frame is there that it needs no memory of its own.
+    /// Whether so little of the next frame has arrived that it needs no memory of its own.
     fn has_just_begun(&self) -> bool {
         self.large.is_none() && self.frames.missing() > 0 && self.frames.buffered() < FIRST_PART
     }
 
-    /// Whether the next bytes may be read: a large frame needs its memory first, and has to arrive in time.
+    /// Whether more input may be read: a large frame needs its memory, and must arrive in time.
     fn may_read(&mut self, cx: &mut Context<'_>) -> bool {
         let len = self.frames.incomplete_len();
         if len <= LARGE_FRAME || self.has_just_begun() {
@@ -348,8 +349,7 @@ where
         !self.connection.closing.get()
     }
 
-    /// Ends the connection if a large frame has not arrived in time, or does not get on while others wait for memory. Its own is given back
-    /// at once.
+    /// Ends the connection if a large frame is late, or stalls while others wait for memory.
     fn check_late(&mut self, cx: &mut Context<'_>) {
         let Some(large) = &mut self.large else { return };
         let missing = self.frames.missing();
@@ -380,7 +380,7 @@ where
         self.connection.closing.set(true);
     }
 
-    /// Ends the connection if its client has stopped to take its answers: while they wait, large reads of others may wait for their memory.
+    /// Drops the client if it stopped reading, because others may wait for memory of its answers.
     #[cold]
     fn check_unread(&mut self, cx: &mut Context<'_>) {
         if self.connection.overdue.take() {
@@ -399,7 +399,7 @@ where
         }
     }
 
-    /// Writes what waits. True when nothing is left.
+    /// Writes all answers. True if nothing is left.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let connection = &self.connection;
         let stream = &mut *self.stream;
@@ -428,7 +428,7 @@ where
             }
             io::Result::Ok(true)
         })?;
-        // What encrypts has a buffer of its own.
+        // An encrypted stream has a buffer of its own.
         if written && *unflushed {
             *unflushed = Pin::new(&mut *stream).poll_flush(cx)?.is_pending();
         }
@@ -461,7 +461,7 @@ where
                 params.trace = reply.trace;
                 reply.skip_metadata = params.skip_metadata;
                 reply.metadata_id = metadata_id;
-                // Whoever says what it knows is told what has changed; others rely on what they were told.
+                // Without a metadata id, the client relies on the columns that it knows.
                 params.skip_metadata &= metadata_id.is_none();
                 Statement::Execute { id, params }
             }
@@ -485,7 +485,7 @@ where
         self.statement(reply, statement, keyspace, frame_len, charge);
     }
 
-    /// Requests about the connection itself.
+    /// Handles requests about the connection itself.
     fn session(&mut self, reply: &Reply, request: Request) {
         let connection = &self.connection;
         match request {
@@ -513,7 +513,7 @@ where
         }
     }
 
-    /// Starts a statement; if it has to wait, a task finishes it.
+    /// Starts a statement. If it has to wait, a task finishes it.
     #[inline]
     fn statement(
         &mut self,
@@ -535,7 +535,7 @@ where
         let job = Job { connection: self.connection.clone(), reply, came: rt::time::coarse_now(), statement, keyspace };
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
-        // What a large frame needs is charged already.
+        // The memory of a large frame is charged already.
         let bytes = if charge.is_some() { STATEMENT } else { STATEMENT + COPIES * frame_len };
         let waiting = Waiting::new(transport, &self.connection, bytes, charge);
         rt::task::spawn(async move {
@@ -546,11 +546,11 @@ where
     }
 }
 
-/// A statement that waits, as the limits see it.
+/// A pending statement, counted against the limits.
 struct Waiting {
     transport: Rc<Transport>,
     connection: Rc<Connection>,
-    /// Bytes that its answer is taken to have.
+    /// The expected bytes of its answer.
     expected: usize,
     _charge: Charge,
     _large: Option<Charge>,
@@ -583,7 +583,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Whether `opcode` may come now: OPTIONS always, STARTUP once and first.
+/// Checks the order of messages: OPTIONS at any time, STARTUP once and first.
 #[inline]
 fn check_order(connection: &Connection, opcode: Opcode, version: crate::protocol::Version) -> Result<(), Error> {
     match connection.version.get() {

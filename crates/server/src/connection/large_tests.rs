@@ -1,4 +1,4 @@
-//! Large requests that do not come, and large answers that are not read.
+//! Large requests that do not arrive completely, and large answers that are not read.
 
 use super::memory::Held;
 use super::tests::{limits, query, query_body, raw, run};

@@ -1,14 +1,16 @@
-//! How long statements take in the server: from the wake that read their frame until their answer is on its way.
+//! The latency of statements in the server: from the wake that read the frame until the answer is
+//! written.
 //!
-//! Counted in buckets that double. A statement that is answered at once costs no clock read of its own: the loop reads the clock
-//! once per turn, and all of the turn's statements took that long, which is what their clients see.
+//! Latencies are counted in buckets of doubling size. A statement that is answered at once needs no
+//! own reading of the clock: the loop reads it once per turn, and all statements of the turn count
+//! with the time of the turn, which is what their clients see.
 
 use rt::time::{Duration, Instant};
 use std::cell::Cell;
 
-/// Buckets: up to 16 us, 32 us, ... 33 s; slower ones are in the count only.
+/// Buckets with bounds 16 us, 32 us, ... 33 s. Slower statements are only in the total count.
 pub const BUCKETS: usize = 22;
-/// The first bucket's bound, in microseconds.
+/// The bound of the first bucket, in microseconds.
 const FIRST: u64 = 16;
 
 /// The bound of a bucket, in microseconds.
@@ -24,19 +26,19 @@ pub struct Histogram {
     sum: Cell<u64>,
 }
 
-/// A histogram's numbers.
+/// The counts of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramNumbers {
-    /// In each bucket alone.
+    /// The count of each bucket, not cumulative.
     pub buckets: [u64; BUCKETS],
-    /// All.
+    /// The total count.
     pub count: u64,
-    /// Their sum, in microseconds.
+    /// The sum of all latencies, in microseconds.
     pub sum: u64,
 }
 
 impl Histogram {
-    /// Counts `n` statements that took `took` each.
+    /// Counts `n` statements with the latency `took`.
     pub fn record(&self, took: Duration, n: u64) {
         let micros = took.as_micros().min(u128::from(u32::MAX)) as u64;
         let bucket = (micros.saturating_sub(1) / FIRST).checked_ilog2().map_or(0, |log| log as usize + 1);
@@ -47,7 +49,7 @@ impl Histogram {
         self.sum.set(self.sum.get() + micros * n);
     }
 
-    /// The numbers.
+    /// The current counts.
     pub fn numbers(&self) -> HistogramNumbers {
         HistogramNumbers {
             buckets: std::array::from_fn(|at| self.buckets[at].get()),
@@ -57,12 +59,12 @@ impl Histogram {
     }
 }
 
-/// What a statement did, as far as its answer tells.
+/// The kind of a statement, derived from its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
-    /// It answered rows.
+    /// The answer has rows.
     Read = 0,
-    /// It answered nothing.
+    /// The answer has no rows.
     Write = 1,
 }
 
@@ -70,7 +72,7 @@ pub enum Did {
 #[derive(Debug, Default)]
 pub struct Latencies {
     histograms: [Histogram; 2],
-    /// Answered in the running turn of a connection.
+    /// Statements answered in the running turn of a connection.
     in_turn: [Cell<u64>; 2],
 }
 
@@ -80,21 +82,21 @@ impl Latencies {
         &self.histograms[did as usize]
     }
 
-    /// A statement was answered within the turn in which it came.
+    /// Counts a statement that was answered in the turn that started it.
     #[inline]
     pub(super) fn answered_in_turn(&self, did: Did) {
         let count = &self.in_turn[did as usize];
         count.set(count.get() + 1);
     }
 
-    /// A statement that had to wait was answered.
+    /// Counts a statement that had to wait. `came` is when its frame was read.
     pub(super) fn answered(&self, did: Did, came: Instant) {
         let took = rt::time::coarse_now().saturating_duration_since(came);
         self.of(did).record(took, 1);
         rt::governor::answered(took, 1);
     }
 
-    /// A turn is over that began at `began`.
+    /// Records the statements of a turn that began at `began`.
     pub(super) fn turn_ends(&self, began: Instant) {
         let counts = [self.in_turn[0].take(), self.in_turn[1].take()];
         if counts == [0, 0] {

@@ -1,12 +1,17 @@
-//! The memory that a shard lends to requests.
+//! The memory budget of a shard for requests.
 //!
-//! A large request (its frame fills more than a read buffer, or it is compressed and becomes large) reserves what it may hold
-//! before its body is read. Reservations are granted in the order of arrival, each of them whole, so none waits for another that waits; the
-//! most that one takes is the whole part for large requests, so that each can be granted. Other requests are charged when they wait for
-//! something; while the memory is used up, connections stop reading their sockets. A request that alone needs more than the whole part
-//! for large ones borrows the rest from the caches. A quarter is for these alone: large
-//! requests do not shut them out, nor they the large ones. Requests that finish at once are never charged: they hold nothing when
-//! the next one starts.
+//! A request is large if its frame exceeds a read buffer, or does after decompression. It reserves
+//! all memory that it may need before its body is read. Reservations are granted in order of
+//! arrival and in one piece, so none waits for another waiting one. A reservation is capped at the
+//! part for large requests, so each can be granted. What a request needs beyond that is borrowed
+//! from the caches.
+//!
+//! Other requests are charged when they have to wait. While the budget is used up, connections stop
+//! reading their sockets. Requests that finish at once are never charged, because they hold nothing
+//! when the next one starts.
+//!
+//! A quarter of the budget is for requests that are not large, so neither kind can starve the
+//! other.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -14,15 +19,15 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// One part in so many is for requests that are not large.
+/// 1/4 of the budget is for requests that are not large.
 const SMALL_PART: usize = 4;
 
-/// Memory that is counted somewhere until this is dropped.
+/// Memory that is counted in another budget until this is dropped.
 pub type Held = Box<dyn Any>;
-/// Counts so many bytes somewhere.
+/// Counts this many bytes in another budget.
 pub type Lender = Box<dyn Fn(usize) -> Held>;
 
-/// The budget of a shard.
+/// The memory budget of a shard.
 pub struct Memory {
     limit: usize,
     lender: OnceCell<Lender>,
@@ -30,9 +35,9 @@ pub struct Memory {
     small: Cell<usize>,
     /// Bytes of large requests.
     large: Cell<usize>,
-    /// Connections that wait until the budget is not used up.
+    /// Connections that wait until the budget is no longer used up.
     blocked: RefCell<Vec<Waker>>,
-    /// Large requests that wait for their reservations.
+    /// Large requests that wait for their reservations, with their tickets.
     queue: RefCell<VecDeque<(u64, Waker)>>,
     next_ticket: Cell<u64>,
     /// How often a connection had to wait for memory.
@@ -45,17 +50,17 @@ impl std::fmt::Debug for Memory {
     }
 }
 
-/// A part of the budget; dropping it gives it back.
+/// A charged part of the budget. Dropping it frees the part.
 #[derive(Debug)]
 pub struct Charge {
     memory: Rc<Memory>,
     bytes: usize,
     is_large: bool,
-    /// What it needs beyond the budget.
+    /// The bytes borrowed beyond the budget.
     _loan: Option<Held>,
 }
 
-/// A place among the large requests that wait; dropping it leaves the queue.
+/// A position in the queue of large requests. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct Ticket {
     memory: Rc<Memory>,
@@ -77,7 +82,7 @@ impl Memory {
         })
     }
 
-    /// Lets large requests borrow what they need beyond the budget. To be called once.
+    /// Sets where large requests borrow bytes beyond the budget. To be called once.
     pub fn borrow_from(&self, lender: Lender) {
         let _ = self.lender.set(lender);
     }
@@ -87,12 +92,12 @@ impl Memory {
         !self.queue.borrow().is_empty()
     }
 
-    /// The whole budget, bytes.
+    /// The budget in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Bytes that are lent now.
+    /// The bytes in use.
     pub fn used(&self) -> usize {
         self.small.get() + self.large.get()
     }
@@ -108,14 +113,14 @@ impl Memory {
         self.used() >= self.limit && self.small.get() >= self.limit / SMALL_PART
     }
 
-    /// Takes `bytes`, if need be beyond the limit: for work that was already accepted.
+    /// Charges `bytes`, beyond the limit if necessary, for a request that was accepted already.
     pub fn charge(self: &Rc<Self>, bytes: usize) -> Charge {
         self.small.set(self.small.get() + bytes);
         Charge { memory: self.clone(), bytes, is_large: false, _loan: None }
     }
 
-    /// Takes `bytes` for a large request when its turn has come and they are left. `ticket` is its place in the queue, made and taken away
-    /// here.
+    /// Reserves `bytes` for a large request, when it is first in the queue and the bytes are
+    /// available. Sets and clears `ticket`, the position in the queue.
     pub fn poll_reserve(
         self: &Rc<Self>,
         ticket: &mut Option<Ticket>,
@@ -134,7 +139,7 @@ impl Memory {
         if is_first && self.large.get() + bytes <= most {
             drop(queue);
             self.large.set(self.large.get() + bytes);
-            // Leaves the queue and wakes the next, for which there may be room, too.
+            // Leaves the queue and wakes the next request, which may fit too.
             *ticket = None;
             let loan = (beyond > 0).then(|| self.lender.get()).flatten().map(|lend| lend(beyond));
             return Poll::Ready(Charge { memory: self.clone(), bytes, is_large: true, _loan: loan });
@@ -156,7 +161,7 @@ impl Memory {
         Poll::Pending
     }
 
-    /// Wakes `waker` when something is given back.
+    /// Wakes `waker` when memory is freed.
     pub fn wait(&self, waker: &Waker) {
         self.waits.set(self.waits.get() + 1);
         let mut blocked = self.blocked.borrow_mut();

@@ -1,15 +1,15 @@
-//! Connections: from a socket to the language and back.
+//! Client connections: from a socket to the query processor and back.
 //!
-//! In reading order: [`accept`] gives each socket to a shard, within the bound of [`seats`];
-//! [`drive`] is the loop of one connection (read, start each request, write all answers of a wake
-//! at once); [`client`] is what the loop and the requests share; [`startup`] speaks with a client
-//! before its first statement, and [`tls`] even before that; [`statement`] runs one statement, on a
-//! [`worker`]; [`transport`] is a shard's view of all of its connections, with its [`memory`] for
-//! requests; [`service`] is the border to the language.
+//! Reading order: [`accept`] gives each socket to a shard, within the limit of [`seats`]. [`drive`]
+//! is the loop of one connection: it reads, starts each request, and writes all answers of a wake
+//! together. [`client`] is the state that the loop and the requests share. [`startup`] handles
+//! OPTIONS and STARTUP, [`tls`] the handshake before them. [`statement`] runs one statement on a
+//! [`worker`]. [`transport`] holds all connections of a shard, with the [`memory`] for requests.
+//! [`service`] is the interface to the query processor.
 //!
-//! Invariants: a connection lives and dies on one shard; a request that never waits costs no task, no channel and no
-//! timer; what a client makes the server hold is bounded (requests in flight, bytes not read, memory for requests).
-//! Nothing here looks into a statement.
+//! Invariants: a connection stays on one shard. A request that never waits needs no task, channel
+//! or timer. Everything that a client makes the server hold is limited: pending requests, unread
+//! bytes, memory for requests. This module does not interpret statements.
 
 pub mod accept;
 pub mod client;

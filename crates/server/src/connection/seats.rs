@@ -1,12 +1,11 @@
-//! Seats: how many connections of clients each shard serves, and which of these have sent no
-//! STARTUP yet.
+//! Limits the number of client connections, and tracks those without STARTUP.
 //!
-//! The number of seats is bounded. When all are taken, the oldest connection that has sent no
-//! STARTUP within [`STARTUP_GRACE`] is evicted to make room for a new one. So connections that send
-//! nothing cannot lock out clients.
+//! Each connection has a seat, and the number of seats is limited. When all are taken, the oldest
+//! connection that has sent no STARTUP within [`STARTUP_GRACE`] is evicted to free a seat for a new
+//! one. So silent connections cannot lock out clients.
 //!
-//! A seat is taken on the shard that accepts and dropped on the shard that serves. What both know
-//! of a connection is in its [`Newcomer`].
+//! A seat is taken on the shard that accepts, and dropped on the shard that serves. The state that
+//! both share is the [`Newcomer`].
 
 use rt::shard::ShardId;
 use rt::sync::Notify;
@@ -16,22 +15,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// How long a connection may take to send STARTUP while others want its seat. Enough for the
-/// handshakes of TCP's, TLS's and the protocol's own round trips to another continent.
+/// How long a connection may take to send STARTUP while others need its seat. Enough for the round
+/// trips of TCP, TLS and the protocol to another continent.
 pub const STARTUP_GRACE: Duration = Duration::from_secs(1);
-/// The list of newcomers is searched for connections that have started or ended when it has at
-/// least this length.
+/// The minimum length of the list of newcomers at which it is purged of connections that have
+/// started or ended.
 const LEAST_PURGE: usize = 128;
 
-/// The stages of a connection, as the accepting shard sees them.
+/// The stages of a connection, as seen by the accepting shard.
 const SILENT: u8 = 0;
 const STARTED: u8 = 1;
 const EVICTED: u8 = 2;
 const ENDED: u8 = 3;
-/// The connection has no id in its shard's list yet.
+/// The connection is not in its shard's list yet.
 const NO_ID: u64 = u64::MAX;
 
-/// How many connections each shard serves.
+/// The number of connections on each shard.
 #[derive(Debug, Clone)]
 pub struct Spread {
     shards: Arc<[AtomicUsize]>,
@@ -39,7 +38,7 @@ pub struct Spread {
     freed: Arc<Notify>,
 }
 
-/// A connection, as [`Spread`] counts it; dropping it counts it out.
+/// A connection that [`Spread`] counts until the seat is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     spread: Spread,
@@ -47,12 +46,12 @@ pub(super) struct Seat {
 }
 
 impl Spread {
-    /// No connections on any of `shards` shards; there will be at most `most` in all.
+    /// No connections on `shards` shards, with a limit of `most` for all shards together.
     pub fn new(shards: usize, most: usize) -> Spread {
         Spread { shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(), most, freed: Arc::default() }
     }
 
-    /// The most connections at a time.
+    /// The limit.
     pub fn most(&self) -> usize {
         self.most
     }
@@ -61,20 +60,20 @@ impl Spread {
         self.shards.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= self.most
     }
 
-    /// Waits until a seat is free. Each seat that becomes free wakes one waiter.
+    /// Waits until a seat is free. Each freed seat wakes one waiter.
     pub(super) async fn free(&self) {
         while self.is_full() {
             self.freed.notified().await;
         }
     }
 
-    /// The shard with the fewest connections, the first of equals.
+    /// The shard with the fewest connections; the first one of several.
     pub(super) fn least(&self) -> ShardId {
         let least = self.shards.iter().enumerate().min_by_key(|(_, count)| count.load(Ordering::Relaxed));
         ShardId(least.map_or(0, |(shard, _)| shard as u16))
     }
 
-    /// The shard that a client chose by its port.
+    /// The shard that a client chose by its port number.
     pub(super) fn by_port(&self, port: u16) -> ShardId {
         ShardId(port % self.shards.len().clamp(1, usize::from(u16::MAX)) as u16)
     }
@@ -93,13 +92,13 @@ impl Drop for Seat {
     }
 }
 
-/// What the accepting and the serving shard know of a connection until it has sent STARTUP.
+/// The state of a connection until STARTUP, shared by the accepting and the serving shard.
 #[derive(Debug)]
 pub(super) struct Newcomer {
     /// The shard that serves it.
     pub shard: ShardId,
     stage: AtomicU8,
-    /// Its id in the list of its shard.
+    /// Its id in its shard's list.
     id: AtomicU64,
     evicted: Notify,
 }
@@ -109,23 +108,23 @@ impl Newcomer {
         Newcomer { shard, stage: AtomicU8::new(SILENT), id: AtomicU64::new(NO_ID), evicted: Notify::new() }
     }
 
-    /// STARTUP succeeded. False if the connection was evicted just before.
+    /// Records that STARTUP succeeded. False if the connection was evicted before.
     pub fn start(&self) -> bool {
         self.stage.compare_exchange(SILENT, STARTED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The connection is in the list of its shard now. False if it was evicted before.
+    /// Records that the connection is in its shard's list. False if it was evicted before.
     pub fn is_listed_as(&self, id: u64) -> bool {
         self.id.store(id, Ordering::SeqCst);
         self.stage.load(Ordering::SeqCst) != EVICTED
     }
 
-    /// Its id in the list of its shard, if it is there.
+    /// Its id in its shard's list, if it is there.
     pub fn id(&self) -> Option<u64> {
         Some(self.id.load(Ordering::SeqCst)).filter(|id| *id != NO_ID)
     }
 
-    /// Waits until the connection is evicted. For what comes before it is in its shard's list.
+    /// Waits until the connection is evicted. Needed until it is in its shard's list.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
@@ -134,7 +133,7 @@ impl Newcomer {
         self.stage.load(Ordering::SeqCst) == SILENT
     }
 
-    /// False if the connection has started or ended meanwhile.
+    /// Evicts the connection. False if it has started or ended.
     fn evict(&self) -> bool {
         let was_silent = self.stage.compare_exchange(SILENT, EVICTED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if was_silent {
@@ -144,11 +143,11 @@ impl Newcomer {
     }
 }
 
-/// The connections that have sent no STARTUP yet, oldest first. On the shard that accepts.
+/// The connections without STARTUP, oldest first. On the accepting shard.
 #[derive(Debug)]
 pub(super) struct Newcomers {
     queue: RefCell<VecDeque<(Instant, Arc<Newcomer>)>>,
-    /// The length at which the queue is purged of those that have started or ended.
+    /// The length at which the queue is purged of connections that have started or ended.
     purge_at: Cell<usize>,
 }
 
@@ -157,18 +156,18 @@ impl Newcomers {
         Newcomers { queue: RefCell::default(), purge_at: Cell::new(LEAST_PURGE) }
     }
 
-    /// A connection was accepted at `now`, which is not before any earlier one.
+    /// Adds a connection accepted at `now`. Calls must be in order of time.
     pub fn push(&self, now: Instant, newcomer: Arc<Newcomer>) {
         let mut queue = self.queue.borrow_mut();
         if queue.len() >= self.purge_at.get() {
             queue.retain(|(_, newcomer)| newcomer.is_silent());
-            // So that each connection is looked at a few times in all.
+            // Doubled, so that the amortized cost for each connection is constant.
             self.purge_at.set(LEAST_PURGE.max(2 * queue.len()));
         }
         queue.push_back((now, newcomer));
     }
 
-    /// Evicts the oldest connection that has sent no STARTUP. None if all of these are younger than
+    /// Evicts the oldest connection without STARTUP. `None` if all of them are younger than
     /// [`STARTUP_GRACE`].
     pub fn evict_oldest(&self, now: Instant) -> Option<Arc<Newcomer>> {
         let mut queue = self.queue.borrow_mut();

@@ -1,4 +1,5 @@
-//! Connections in version 5: from an unwrapped STARTUP to segments, and what only that version and its extensions say.
+//! Connections in version 5: STARTUP without segments, then segments; and the features of version
+//! 5.
 
 use super::tests::{Client, Frame, World, limits, query_body, raw, run, string_map, table_made};
 use crate::protocol::Opcode;
@@ -13,7 +14,7 @@ struct Speaker {
     form: Option<Form>,
     input: BytesMut,
     frames: VecDeque<Frame>,
-    /// Payloads of segments that do not make a whole frame yet.
+    /// Payloads of segments with an incomplete frame.
     begun: Vec<u8>,
 }
 
@@ -113,7 +114,7 @@ fn a_conversation_in_segments() {
             let refused = client.ask(&query(4, &long)).await;
             assert_eq!((refused.stream, refused.code()), (4, 0x2000));
             assert_eq!(client.ask(&query(5, "nonsense")).await.code(), 0x2000);
-            // Whatever the compression bit of a frame says, it says nothing.
+            // The compression bit of a frame has no meaning.
             let mut marked = query(6, "rows 7");
             marked[1] = 1;
             assert_eq!(client.ask(&marked).await.body.len(), 16 + 7);
@@ -203,14 +204,14 @@ fn a_request_may_name_its_keyspace_and_its_time() {
         assert_eq!(ask(&mut client, Opcode::Prepare, [text("where"), vec![0; 4]].concat()).await, "in 'k'");
         let batch = b"\0\0\0\0\x01\0\0\0\x80\0\x05other".to_vec();
         assert_eq!(ask(&mut client, Opcode::Batch, batch).await, "in 'other'");
-        // What a statement does to its keyspace holds for the connection all the same.
+        // A USE in a statement with its own keyspace still applies to the connection.
         let used = [text("use another"), b"\0\x01\0\0\0\x80\0\x05other".to_vec()].concat();
         client.ask(&raw(5, 0, 3, Opcode::Query as u8, &used)).await;
         assert_eq!(world.server.transport.connections()[0].client.keyspace.borrow().as_deref(), Some("another"));
     });
 }
 
-/// The fake's results have no columns, and the id of that.
+/// The results of the fake have no columns. The id is that of an empty description.
 #[test]
 fn ids_of_metadata_in_version_5_and_where_they_were_negotiated() {
     const MARK: (&str, &str) = ("SCYLLA_LWT_ADD_METADATA_MARK", "2147483648");

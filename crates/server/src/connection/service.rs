@@ -1,4 +1,4 @@
-//! What a connection needs of the language. The tests put a fake in its place.
+//! The interface of a connection to the query processor. Tests replace it by a fake.
 
 use cql::api::{Answer, Batch, ClientState, Prepared, QueryParams};
 use cql::{Error, Processor};
@@ -6,7 +6,7 @@ use std::future::Future;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// Answers the statements of one shard's connections.
+/// Answers the statements of a shard's connections.
 pub trait Service: 'static {
     /// Executes a statement given as text.
     fn query(
@@ -16,7 +16,7 @@ pub trait Service: 'static {
         params: &QueryParams,
     ) -> impl Future<Output = Result<Answer, Error>>;
 
-    /// Prepares a statement on every shard; traced under an id if one is given.
+    /// Prepares a statement on every shard. With an id, the request is traced under this id.
     fn prepare(
         &self,
         client: &Rc<ClientState>,

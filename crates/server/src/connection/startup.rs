@@ -1,4 +1,4 @@
-//! OPTIONS and STARTUP: what the server offers, and what a client chose of it.
+//! OPTIONS and STARTUP: what the server offers, and what the client chooses.
 
 use super::client::Connection;
 use super::transport::Transport;
@@ -7,10 +7,11 @@ use crate::protocol::{Compression, Dialect, Version};
 use cql::Error;
 use cql::system::{CQL_VERSION, PARTITIONER};
 
-/// How many leading token bits the sharding formula of unaware drivers ignores.
+/// How many leading bits of the token the sharding formula of drivers ignores that do not know
+/// tablets.
 pub(crate) const IGNORED_BITS: u32 = 12;
 
-/// The options of SUPPORTED, as this shard's connections get them in `version`.
+/// The options of SUPPORTED for connections of this shard in this version.
 pub(super) fn supported(transport: &Transport, version: Version) -> Vec<(&'static str, Vec<String>)> {
     let one = |text: &str| vec![text.to_owned()];
     let compressions: &[Compression] = match version {
@@ -44,8 +45,8 @@ pub(super) fn supported(transport: &Transport, version: Version) -> Vec<(&'stati
     options
 }
 
-/// Takes over what the client chose. Keys that mean nothing here are kept for `system.clients`. Gives the form of the segments in
-/// which both sides go on, in versions that have them.
+/// Applies the options of STARTUP. Unknown keys are kept for `system.clients`. Returns the form of
+/// the segments that both sides use from now on, in versions with segments.
 pub(super) fn start(
     connection: &Connection,
     version: Version,
@@ -73,7 +74,7 @@ pub(super) fn start(
         }
     };
     connection.dialect.set(Dialect {
-        // In segments it is not the frames that are compressed.
+        // With segments, frames are not compressed themselves.
         compression: compression.filter(|_| form.is_none()),
         metadata_ids: get("SCYLLA_USE_METADATA_ID").is_some(),
     });

@@ -1,4 +1,4 @@
-//! One statement: ask the language, answer the client.
+//! Runs one statement: passes it to the query processor, and answers the client.
 
 use super::client::Connection;
 use super::service::Service;
@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// What a worker runs.
+/// A statement for a worker.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Statement {
     Query { text: Text, params: QueryParams },
@@ -18,25 +18,25 @@ pub(super) enum Statement {
     Batch(Batch),
 }
 
-/// A statement with its way back.
+/// A statement, with the connection and the frame to answer.
 pub(super) struct Job {
     pub connection: Rc<Connection>,
     pub reply: Reply,
     /// When its frame was read.
     pub came: Instant,
     pub statement: Statement,
-    /// The keyspace that the request names for itself.
+    /// The keyspace that the request names.
     pub keyspace: Option<Box<str>>,
 }
 
-/// Runs a job to its answer.
+/// Runs a job and sends its answer.
 pub(super) async fn run<S: Service>(service: &S, job: Job) {
     let Job { connection, reply, came, statement, keyspace } = job;
     let inside = keyspace.map(|keyspace| connection.client_in(&keyspace));
     let client = inside.as_ref().unwrap_or(&connection.client);
     match &statement {
         Statement::Execute { id, params } => {
-            // Pinned, so that a future of this size is not moved about.
+            // Pinned, so that this large future is not moved.
             let answer = pin!(service.execute(client, id, params)).await;
             connection.answer(&reply, came, answer);
         }

@@ -1,4 +1,4 @@
-//! Connections over in-memory sockets, with a fake language.
+//! Connections over in-memory sockets, with a fake of the query processor.
 
 use super::drive;
 use super::service::Service;
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use uuid::Uuid;
 
-/// A language whose statements are its commands.
+/// A fake of the query processor whose statements are commands.
 pub(super) struct Fake {
     pub release: Semaphore,
     pub cancelled: Cell<usize>,
@@ -320,7 +320,7 @@ fn a_conversation() {
 #[test]
 fn bad_input_gets_its_error_and_the_connection_lives_where_it_can() {
     let long = raw(4, 0, 1, Opcode::Query as u8, &vec![0; 2 << 20]);
-    // (what is sent, code, part of the message, whether the connection goes on)
+    // (input, code, part of the message, whether the connection continues)
     let cases: Vec<(Vec<u8>, i32, &str, bool)> = vec![
         (raw(4, 0, 1, 0x55, b"abc"), 0x0A, "Unknown opcode 85", true),
         (raw(4, 0, 1, Opcode::Ready as u8, b""), 0x0A, "Unknown opcode 2", true),
@@ -432,9 +432,7 @@ fn pipelined_requests_are_all_answered() {
     });
 }
 
-/// Answers that are still being made count as well: else thousands of statements could be started before the first of their answers
-/// shows that the client does not read.
-/// What clients are told when the table `k.t` was made.
+/// The event for the creation of table `k.t`.
 pub(super) fn table_made() -> crate::protocol::Event {
     crate::protocol::Event::Schema(SchemaChange {
         action: SchemaAction::Created,

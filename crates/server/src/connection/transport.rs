@@ -1,4 +1,4 @@
-//! A shard's view of its connections: the list, the limits, the counters.
+//! A shard's connections: the list, the limits and the counters.
 
 use super::client::Connection;
 use super::latency::Latencies;
@@ -17,37 +17,38 @@ use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What a client may make a shard hold.
+/// Limits on what clients can make a shard hold.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The longest body of a frame, bytes.
+    /// The longest body of a frame, in bytes.
     pub frame_body: usize,
-    /// Memory for requests of the shard, bytes.
+    /// The shard's memory for requests, in bytes.
     pub request_memory: usize,
-    /// Statements of one connection that may wait for something; more are not read.
+    /// Pending statements of one connection. At the limit, the connection is not read.
     pub connection_in_flight: usize,
-    /// Statements of the shard that may wait for something; more are refused as overload.
+    /// Pending statements of the shard. At the limit, statements are refused with Overloaded.
     pub shard_in_flight: usize,
-    /// Unread answers of a connection, bytes; with more, its next requests are not read.
+    /// Bytes of unread answers of one connection. At the limit, the connection is not read.
     pub connection_unread: usize,
-    /// Unread answers of the shard and those that are expected of statements that wait, bytes; with more, clients to which answers are
-    /// owed are not read. Those that stopped reading are dropped when the unread ones alone are more. With four times as many, large answers
-    /// are replaced by errors.
+    /// Bytes of unread and expected answers of the shard. At the limit, connections with unread or
+    /// pending answers are not read. If unread answers alone exceed it, clients that have stopped
+    /// reading are dropped. At four times the limit, large answers are replaced by errors.
     pub shard_unread: usize,
-    /// A client that takes nothing of its answers for this long is dropped.
+    /// A client that reads none of its answers for this long is dropped.
     pub unread_time: Duration,
-    /// A large request of which next to nothing came for this long is refused if others wait for its memory; after five times as long it must be
-    /// complete.
+    /// A large request that hardly advances for this long is refused if others wait for memory.
+    /// After five times as long, it must be complete.
     pub large_frame_step: Duration,
 }
 
 impl Limits {
-    /// The longest body that is taken, as it came and opened, bytes.
+    /// The longest accepted body, as received and after decompression, in bytes.
     pub fn longest_body(&self) -> usize {
         self.frame_body.min(self.request_memory)
     }
 
-    /// The limits for a shard with `memory` bytes; a tenth is for requests, another for unread answers.
+    /// The limits for a shard with `memory` bytes. A tenth each is for requests and for unread
+    /// answers.
     pub fn for_memory(memory: usize) -> Limits {
         Limits {
             frame_body: 256 << 20,
@@ -62,16 +63,16 @@ impl Limits {
     }
 }
 
-/// What SUPPORTED tells about the node.
+/// What SUPPORTED says about the node.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
-    /// The node's identity.
+    /// The host id of the node.
     pub host_id: Uuid,
     /// The shard-aware port, if there is one.
     pub shard_aware_port: Option<u16>,
     /// The shard-aware port for encrypted connections, if there is one.
     pub shard_aware_port_ssl: Option<u16>,
-    /// The address by which errors name the node.
+    /// The address that identifies this node in errors.
     pub address: IpAddr,
 }
 
@@ -92,16 +93,16 @@ impl Count {
     }
 }
 
-/// What a shard counts about its connections.
+/// Counters of a shard's connections.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Connections ever made.
+    /// Connections accepted.
     pub connections: Count,
     /// Requests by kind, in the order of [`Opcode::REQUESTS`].
     pub requests: [Count; Opcode::REQUESTS.len()],
     /// Requests answered.
     pub served: Count,
-    /// Requests that had to wait for something.
+    /// Requests that had to wait.
     pub waited: Count,
     /// Requests refused because too many were in flight.
     pub shed: Count,
@@ -109,18 +110,18 @@ pub struct Stats {
     pub received: Count,
     /// Bytes sent.
     pub sent: Count,
-    /// Times that a connection stopped reading because its client did not take its answers.
+    /// How often a connection was not read because its client did not read answers.
     pub blocked_unread: Count,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: Count,
-    /// Connections closed because they had sent no STARTUP while others wanted their seats.
+    /// Connections closed because they had sent no STARTUP while others needed their seats.
     pub evicted_silent: Count,
     /// Errors by code.
     errors: RefCell<BTreeMap<i32, u64>>,
 }
 
 impl Stats {
-    /// Counts an error that a client got.
+    /// Counts an error sent to a client.
     pub fn error(&self, error: &Error) {
         *self.errors.borrow_mut().entry(error.code()).or_default() += 1;
     }
@@ -142,26 +143,26 @@ impl Stats {
 pub struct Transport {
     /// The limits.
     pub limits: Limits,
-    /// For SUPPORTED.
+    /// The node's properties for SUPPORTED.
     pub node: NodeFacts,
     /// The counters.
     pub stats: Stats,
-    /// How long statements took.
+    /// The latencies of statements.
     pub latencies: Latencies,
     /// The memory for requests.
     pub memory: Rc<Memory>,
-    /// Statements that wait for something.
+    /// The number of pending statements.
     pub(super) in_flight: Cell<usize>,
     unread: Cell<usize>,
-    /// Bytes that the answers of these statements are taken to have.
+    /// The expected bytes of their answers.
     pub(super) expected: Cell<usize>,
     list: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,
-    /// Counts copies of large rows for clients that have not taken them.
+    /// Counts copies of large rows until clients have read them.
     copies: OnceCell<Lender>,
-    /// Of clients that were dropped because they do not read.
+    /// Throttles the log lines about clients that were dropped because they do not read.
     pub(super) dropped_log: LogThrottle,
-    /// Fired when connections are to end.
+    /// Fires when all connections must end.
     stop: RefCell<Cancel>,
 }
 
@@ -172,7 +173,7 @@ impl std::fmt::Debug for Transport {
 }
 
 impl Transport {
-    /// No connections yet.
+    /// A transport without connections.
     pub fn new(limits: Limits, node: NodeFacts) -> Rc<Transport> {
         let memory = Memory::new(limits.request_memory);
         Rc::new(Transport {
@@ -192,28 +193,28 @@ impl Transport {
         })
     }
 
-    /// The living connections.
+    /// The open connections.
     pub fn connections(&self) -> Vec<Rc<Connection>> {
         self.list.borrow().values().cloned().collect()
     }
 
-    /// The living connections as `system.clients` shows them.
+    /// The open connections, for `system.clients`.
     pub fn clients(&self) -> Vec<ClientInfo> {
         let list = self.list.borrow();
         list.values().map(|connection| connection.info()).collect()
     }
 
-    /// How many connections live.
+    /// The number of open connections.
     pub fn connection_count(&self) -> usize {
         self.list.borrow().len()
     }
 
-    /// Statements that wait for something.
+    /// The number of pending statements.
     pub fn in_flight(&self) -> usize {
         self.in_flight.get()
     }
 
-    /// Bytes kept for answers that clients have not taken.
+    /// Bytes held for answers that clients have not read.
     pub fn unread(&self) -> usize {
         self.unread.get()
     }
@@ -222,7 +223,8 @@ impl Transport {
         self.unread.set(self.unread.get() + after - before);
     }
 
-    /// Makes copies of large rows count where the rows themselves do. To be called once.
+    /// Sets where copies of large rows are counted: in the same budget as the rows. To be called
+    /// once.
     pub fn count_copies_in(&self, counter: Lender) {
         let _ = self.copies.set(counter);
     }
@@ -231,17 +233,17 @@ impl Transport {
         self.copies.get().map(|count| count(bytes))
     }
 
-    /// Fires when the connections that begin now are to end.
+    /// Fires when the connections that start now must end.
     pub(super) fn stop(&self) -> Cancel {
         self.stop.borrow().clone()
     }
 
-    /// Closes all connections at once, whatever they are doing.
+    /// Closes all connections at once.
     pub fn cut_all(&self) {
         self.connections().iter().for_each(|connection| connection.cut());
     }
 
-    /// Closes a connection that had sent no STARTUP while others wanted its seat; `id` is its id in
+    /// Closes a connection that had sent no STARTUP while others needed its seat. `id` is its id in
     /// the list, if it is there.
     pub(super) fn evict(&self, id: Option<u64>) {
         self.stats.evicted_silent.add(1);
@@ -265,12 +267,12 @@ impl Transport {
     }
 }
 
-/// A shard's server: its transport and the workers of its language.
+/// A shard's server: its transport and its workers.
 pub struct Server<S> {
     /// The connections.
     pub transport: Rc<Transport>,
     pub(super) workers: Rc<Workers<S>>,
-    /// The connections are inside.
+    /// Each connection holds it open. Closing it waits for all of them.
     pub(super) gate: RefCell<Gate>,
 }
 
@@ -284,13 +286,13 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Makes the server known on this shard: for acceptors, events and metrics.
+    /// Installs the server as a service of this shard, for acceptors, events and metrics.
     pub fn install(self: &Rc<Self>) {
         rt::shard::install(self.clone());
         rt::shard::install(self.transport.clone());
     }
 
-    /// Serves connections again after [`Server::stop`].
+    /// Accepts connections again after [`Server::stop`].
     pub fn start(&self) {
         if self.gate.borrow().is_closed() {
             self.gate.take();
@@ -298,7 +300,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends all connections once their requests are answered, and waits for it.
+    /// Ends all connections after their requests are answered, and waits for that.
     pub async fn stop(&self) {
         self.transport.stop().cancel();
         let closing = self.gate.borrow().close();

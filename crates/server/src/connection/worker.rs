@@ -1,8 +1,8 @@
-//! Workers: long-lived futures that run statements, one at a time each.
+//! Workers: long-lived futures that run statements, one at a time.
 //!
-//! The connection's loop hands a job to an idle worker and polls it once, within its own poll. Most statements finish
-//! there: nothing was allocated, spawned or woken. A worker that has to wait is moved into a task, finishes the job there,
-//! and comes back to the pool.
+//! The loop of a connection gives a job to an idle worker, and polls it once within its own poll.
+//! Most statements finish in this poll, without an allocation, a task or a wake. A worker that has
+//! to wait moves into a task, finishes the job there, and returns to the pool.
 
 use super::service::Service;
 use super::statement::{self, Job};
@@ -12,10 +12,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Idle workers that are kept.
+/// The most idle workers that are kept.
 const KEEP: usize = 64;
 
-/// Where a worker finds its job.
+/// Passes a job to a worker.
 #[derive(Default)]
 struct Desk {
     job: Cell<Option<Job>>,
@@ -45,7 +45,7 @@ impl Worker {
         Worker { desk, future }
     }
 
-    /// Polls; true when the job is done.
+    /// Polls the worker. True if the job is done.
     fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let still = self.future.as_mut().poll(cx);
         debug_assert!(still.is_pending(), "a worker never ends");
@@ -64,14 +64,14 @@ impl<S: Service> Workers<S> {
         Workers { service, idle: RefCell::default() }
     }
 
-    /// Starts `job`. If it has to wait, gives the rest of it.
+    /// Starts `job`. If it has to wait, returns a future with the rest.
     #[inline]
     pub fn start(self: &Rc<Self>, job: Job) -> Option<impl Future<Output = ()> + 'static> {
         let idle = self.idle.borrow_mut().pop();
         let mut worker = idle.unwrap_or_else(|| Worker::new(self.service.clone()));
         worker.desk.busy.set(true);
         worker.desk.job.set(Some(job));
-        // Nobody needs to be woken by this first poll: if it is not the last one, the task polls again.
+        // This first poll needs no waker: if the job is not done, the task polls again.
         if worker.poll(&mut Context::from_waker(Waker::noop())) {
             self.keep(worker);
             return None;

@@ -1,40 +1,42 @@
-//! Which requests are not answered because a web page of another site made them.
+//! Refuses requests that a web page of another site makes.
 //!
-//! The HTTP ports have no authentication and rely on their address, mostly loopback. A browser on such a machine can reach them, so
-//! a page of any site could have it send requests. Two headers give these away: `Origin` and `Sec-Fetch-Site` name another
-//! site, or, where the site's own name was made to resolve to this address, `Host` is a name that is not this node's.
+//! The HTTP ports have no authentication and rely on their address, usually loopback. A browser on
+//! such a machine can reach them, so any page could make it send requests. Such requests are
+//! recognized by headers. `Origin` and `Sec-Fetch-Site` name another site. If another site's name
+//! was made to resolve to this address, `Host` is not a name of this node.
 
 use axum::http::Request;
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Tells where a request's page comes from; browsers send it.
+/// The relation between the page that makes the request and this node. Sent by browsers.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Whose requests a port answers.
+/// The callers whose requests a port answers.
 #[derive(Clone, Debug)]
 pub struct Callers {
     bound: IpAddr,
-    /// In lower case; `*` for any.
+    /// Allowed names in lower case. `*` allows any name.
     allowed: Vec<String>,
-    /// Whether the name in `Host` matters.
+    /// Whether the name in `Host` is checked.
     checks_names: bool,
 }
 
 impl Callers {
-    /// Of a port at `bound`, which may also be called by these names.
+    /// For an admin port at address `bound`. The names in `allowed` are accepted too.
     pub fn of_administration(bound: IpAddr, allowed: &[String]) -> Callers {
         Callers { bound, allowed: allowed.iter().map(|name| bare(name)).collect(), checks_names: true }
     }
 
-    /// Of a port for metrics. They only tell, and Prometheus asks for them by whatever name it knows: off loopback any name will do,
-    /// unless names were configured.
+    /// For a metrics port. It is read-only, and Prometheus may know it by any name. So any name is
+    /// accepted if the address is not loopback and no names are configured.
     pub fn of_metrics(bound: IpAddr, allowed: &[String]) -> Callers {
         let checks_names = bound.to_canonical().is_loopback() || !allowed.is_empty();
         Callers { checks_names, ..Callers::of_administration(bound, allowed) }
     }
 
-    /// Refuses a request that a page of another site made. `local` is the address at which it came in.
+    /// Refuses a request of another site's page. `local` is the address at which the request
+    /// arrived.
     pub fn check<B>(&self, request: &Request<B>, local: Option<IpAddr>) -> Result<(), String> {
         let headers = request.headers();
         let mut hosts = Vec::new();
@@ -63,7 +65,7 @@ impl Callers {
         Ok(())
     }
 
-    /// Whether a host, with or without a port, is this node.
+    /// Whether a host, with or without a port, denotes this node.
     fn is_own(&self, host: &str, local: Option<IpAddr>) -> bool {
         let Some(name) = without_port(host).map(bare) else { return false };
         if self.allowed.iter().any(|allowed| *allowed == name || allowed == "*") || name == "localhost" {
@@ -78,13 +80,14 @@ impl Callers {
     }
 }
 
-/// A name in lower case, without the brackets of an address and without the dot at the end of a full domain name.
+/// A name in lower case, without the brackets of an address and without the final dot of a domain
+/// name.
 fn bare(name: &str) -> String {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// What stands before the port: `[::1]:10000`, `name:10000`, or an address or a name alone.
+/// The part before the port: `[::1]:10000`, `name:10000`, or an address or a name alone.
 fn without_port(host: &str) -> Option<&str> {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     if host.starts_with('[') {

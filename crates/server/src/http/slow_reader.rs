@@ -1,6 +1,7 @@
-//! A socket whose client must go on reading: a write that makes no progress for [`STALL`] is an error.
+//! A socket with a limit on stalled writes: a write that makes no progress for [`STALL`] fails.
 //!
-//! Without this limit, a client that asks for metrics and does not read them holds the answer's memory for ever.
+//! Without this limit, a client that requests metrics and does not read them would hold the memory
+//! of the answer forever.
 
 use rt::net::{AsyncRead, AsyncWrite, ReadBuf};
 use rt::time::Duration;
@@ -9,13 +10,13 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How long a client may take none of the bytes that wait for it.
+/// How long a client may read nothing while bytes wait.
 const STALL: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// A stream with this limit.
 pub(super) struct SlowReader<T> {
     stream: T,
-    /// Runs while a write waits.
+    /// The timer that runs while a write waits.
     stalled: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
@@ -24,7 +25,7 @@ impl<T> SlowReader<T> {
         SlowReader { stream, stalled: None }
     }
 
-    /// Watches how long writes wait.
+    /// Starts or stops the timer after a write.
     fn watch<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if written.is_ready() {
             self.stalled = None;

@@ -1,4 +1,4 @@
-//! The HTTP servers over real sockets: limits of heads, of connections and of slow readers; stops.
+//! The HTTP servers over real sockets: limits on heads, connections and slow readers; stops.
 
 use super::*;
 use axum::routing::get;
@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A port whose `/large` answers with more than sockets hold, and `/slow` never.
+/// A port whose `/large` returns more than sockets buffer, and whose `/slow` never answers.
 struct World {
     address: SocketAddr,
     stop: oneshot::Sender<()>,

@@ -8,12 +8,12 @@ use cql::guardrails::Guardrail;
 use replica::Class;
 use rt::task::Group;
 
-/// The node serves clients (ScyllaDB's number for it).
+/// ScyllaDB's number for a node that serves clients.
 const MODE_NORMAL: f64 = 3.0;
 
 macro_rules! families {
     ($( $kind:ident $name:literal $help:literal $read:expr; )+) => {
-        /// Every metric, grouped by floor.
+        /// Every metric, grouped by layer.
         pub static FAMILIES: &[Family] = &[
             $( Family { name: $name, help: $help, kind: families!(@kind $kind), value: families!(@value $kind $read) }, )+
         ];
@@ -39,9 +39,9 @@ families! {
     counter "scylla_transport_requests_shed" "Requests refused because too many were in flight." |s| s.transport.shed;
     counter "scylla_transport_requests_blocked_memory" "Times that a connection waited for request memory." |s| s.transport.memory_waits;
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
-    gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not taken." |s| s.transport.unread;
+    gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread;
     counter "scylla_transport_connections_dropped_unread" "Connections closed because their clients did not read." |s| s.transport.dropped_unread;
-    counter "scylla_transport_connections_evicted_silent" "Connections closed to make room because they had sent no STARTUP." |s| s.transport.evicted_silent;
+    counter "scylla_transport_connections_evicted_silent" "Connections without STARTUP that were closed to free their seats." |s| s.transport.evicted_silent;
     counter "scylla_transport_received_bytes" "Bytes received from clients." |s| s.transport.received;
     counter "scylla_transport_sent_bytes" "Bytes sent to clients." |s| s.transport.sent;
     counters "scylla_transport_cql_requests_count" "Requests by kind." |s, put| {
@@ -49,7 +49,7 @@ families! {
             put(&format!("kind=\"{}\"", opcode.name()), *count as f64);
         }
     };
-    counters "scylla_transport_cql_errors_total" "Errors that clients got, by type." |s, put| {
+    counters "scylla_transport_cql_errors_total" "Errors sent to clients, by type." |s, put| {
         for (code, count) in &s.transport.errors {
             put(&format!("type=\"{}\"", error_type(*code)), *count as f64);
         }
@@ -63,14 +63,14 @@ families! {
     counters "scylla_cql_statements_in_batches" "Statements of executed batches." |s, put| conditional(put, s.statements.statements_in_batches);
     counter "scylla_cql_batches_pure_logged" "Logged batches executed." |s| s.statements.batches_pure_logged;
     counter "scylla_cql_batches_pure_unlogged" "Unlogged batches executed." |s| s.statements.batches_pure_unlogged;
-    counter "scylla_cql_rows_read" "Rows answered to SELECT statements." |s| s.statements.rows_read;
+    counter "scylla_cql_rows_read" "Rows returned by SELECT statements." |s| s.statements.rows_read;
     counter "scylla_cql_unpaged_select_queries" "SELECT statements without a page size." |s| s.statements.unpaged_select_queries;
     counter "scylla_cql_reverse_queries" "SELECT statements against the clustering order." |s| s.statements.reverse_queries;
     counter "scylla_cql_select_bypass_caches" "SELECT statements with BYPASS CACHE." |s| s.statements.select_bypass_caches;
     counter "scylla_cql_select_allow_filtering" "SELECT statements with ALLOW FILTERING." |s| s.statements.select_allow_filtering;
-    counter "scylla_cql_filtered_read_requests" "SELECT statements whose rows are tested one by one." |s| s.statements.filtered_read_requests;
+    counter "scylla_cql_filtered_read_requests" "SELECT statements that filtered rows." |s| s.statements.filtered_read_requests;
     counter "scylla_cql_select_partition_range_scan" "SELECT statements of token ranges or whole tables." |s| s.statements.select_partition_range_scan;
-    counter "scylla_cql_select_partition_range_scan_no_bypass_cache" "Those of them without BYPASS CACHE." |s| s.statements.select_partition_range_scan_no_bypass_cache;
+    counter "scylla_cql_select_partition_range_scan_no_bypass_cache" "SELECT statements of token ranges or whole tables without BYPASS CACHE." |s| s.statements.select_partition_range_scan_no_bypass_cache;
     counter "scylla_query_processor_statements_prepared" "PREPARE requests of clients." |s| s.statements.statements_prepared;
     counters "scylla_query_processor_queries" "Requests for data by consistency level." |s, put| {
         for (level, count) in Consistency::ALL.iter().zip(&s.statements.queries) {
@@ -82,140 +82,140 @@ families! {
             put(&format!("consistency_level=\"{}\"", level.name()), *count as f64);
         }
     };
-    counter "scylla_cql_minimum_replication_factor_warn_violations" "Keyspaces given fewer replicas than is recommended." |s| violations(s, Guardrail::LeastFactorWarned);
-    counter "scylla_cql_minimum_replication_factor_fail_violations" "Keyspaces refused for fewer replicas than are allowed." |s| violations(s, Guardrail::LeastFactor);
-    counter "scylla_cql_maximum_replication_factor_warn_violations" "Keyspaces given more replicas than is recommended." |s| violations(s, Guardrail::MostFactorWarned);
-    counter "scylla_cql_maximum_replication_factor_fail_violations" "Keyspaces refused for more replicas than are allowed." |s| violations(s, Guardrail::MostFactor);
-    counter "scylla_cql_replication_strategy_warn_list_violations" "Keyspaces given a replication strategy that is warned of." |s| violations(s, Guardrail::StrategyWarned);
+    counter "scylla_cql_minimum_replication_factor_warn_violations" "Keyspaces with fewer replicas than recommended." |s| violations(s, Guardrail::LeastFactorWarned);
+    counter "scylla_cql_minimum_replication_factor_fail_violations" "Keyspaces refused because of too few replicas." |s| violations(s, Guardrail::LeastFactor);
+    counter "scylla_cql_maximum_replication_factor_warn_violations" "Keyspaces with more replicas than recommended." |s| violations(s, Guardrail::MostFactorWarned);
+    counter "scylla_cql_maximum_replication_factor_fail_violations" "Keyspaces refused because of too many replicas." |s| violations(s, Guardrail::MostFactor);
+    counter "scylla_cql_replication_strategy_warn_list_violations" "Keyspaces with a replication strategy that causes a warning." |s| violations(s, Guardrail::StrategyWarned);
     counter "scylla_cql_replication_strategy_fail_list_violations" "Keyspaces refused for their replication strategy." |s| violations(s, Guardrail::StrategyRefused);
-    counter "scylla_cql_write_consistency_levels_warned_violations" "Writes at a consistency level that is warned of." |s| violations(s, Guardrail::WriteLevelWarned);
-    counter "scylla_cql_large_cell_warn_violations" "Writes of a cell that is warned of as large." |s| violations(s, Guardrail::LargeCellWarned);
+    counter "scylla_cql_write_consistency_levels_warned_violations" "Writes at a consistency level that causes a warning." |s| violations(s, Guardrail::WriteLevelWarned);
+    counter "scylla_cql_large_cell_warn_violations" "Writes of a cell above the warning threshold." |s| violations(s, Guardrail::LargeCellWarned);
     counter "scylla_cql_large_cell_fail_violations" "Writes refused for a large cell." |s| violations(s, Guardrail::LargeCell);
-    counter "scylla_cql_large_row_warn_violations" "Writes of a row that is warned of as large." |s| violations(s, Guardrail::LargeRowWarned);
+    counter "scylla_cql_large_row_warn_violations" "Writes of a row above the warning threshold." |s| violations(s, Guardrail::LargeRowWarned);
     counter "scylla_cql_large_row_fail_violations" "Writes refused for a large row." |s| violations(s, Guardrail::LargeRow);
-    counter "scylla_cql_large_collection_elements_warn_violations" "Writes of a collection that is warned of as large." |s| violations(s, Guardrail::LargeCollectionWarned);
+    counter "scylla_cql_large_collection_elements_warn_violations" "Writes of a collection above the warning threshold." |s| violations(s, Guardrail::LargeCollectionWarned);
     counter "scylla_cql_large_collection_elements_fail_violations" "Writes refused for a large collection." |s| violations(s, Guardrail::LargeCollection);
     counter "scylla_cql_write_consistency_levels_disallowed_violations" "Writes refused for their consistency level." |s| violations(s, Guardrail::WriteLevelRefused);
     gauge "scylla_cql_prepared_cache_size" "Statements prepared on the shard." |s| s.prepared.statements as u64;
-    gauge "scylla_cql_prepared_cache_memory_footprint" "Bytes that they are taken to hold." |s| s.prepared.bytes as u64;
-    counter "scylla_cql_prepared_cache_evictions" "Prepared statements that had to go for want of room." |s| s.prepared.evicted;
+    gauge "scylla_cql_prepared_cache_memory_footprint" "Estimated bytes of the statements prepared on the shard." |s| s.prepared.bytes as u64;
+    counter "scylla_cql_prepared_cache_evictions" "Prepared statements evicted because the cache was full." |s| s.prepared.evicted;
 
-    counter "scylla_storage_proxy_coordinator_reads" "Pages that clients asked for." |s| s.coordinator.reads;
-    counter "scylla_storage_proxy_coordinator_writes" "Writes that clients asked for." |s| s.coordinator.writes;
+    counter "scylla_storage_proxy_coordinator_reads" "Pages requested by clients." |s| s.coordinator.reads;
+    counter "scylla_storage_proxy_coordinator_writes" "Writes requested by clients." |s| s.coordinator.writes;
     histogram "scylla_storage_proxy_coordinator_read_latency" "Microseconds that statements with rows took in the server." |s| &s.transport.read_latency;
     histogram "scylla_storage_proxy_coordinator_write_latency" "Microseconds that statements without rows took in the server." |s| &s.transport.write_latency;
-    counter "scylla_storage_proxy_coordinator_read_timeouts" "Reads that ran out of time." |s| s.coordinator.read_timeouts;
-    counter "scylla_storage_proxy_coordinator_write_timeouts" "Writes that ran out of time." |s| s.coordinator.write_timeouts;
+    counter "scylla_storage_proxy_coordinator_read_timeouts" "Reads that timed out." |s| s.coordinator.read_timeouts;
+    counter "scylla_storage_proxy_coordinator_write_timeouts" "Writes that timed out." |s| s.coordinator.write_timeouts;
     counter "scylla_storage_proxy_coordinator_unavailable" "Requests for which too few replicas were alive." |s| s.coordinator.unavailable;
-    counter "scylla_storage_proxy_coordinator_refused_paging_states" "Paging states that were not given out for the query they came with, or had expired." |s| s.coordinator.refused_states;
-    counter "scylla_storage_proxy_replica_cross_shard_ops" "Requests that had to go to another shard of this node." |s| s.coordinator.cross_shard_requests;
-    counter "scylla_storage_proxy_coordinator_remote_requests" "Requests that went to other nodes." |s| s.coordinator.remote_requests;
-    counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas did not agree." |s| s.coordinator.digest_mismatches;
-    counter "scylla_storage_proxy_coordinator_read_repair_write_attempts" "Replicas that a read gave what they lacked." |s| s.coordinator.read_repairs;
-    counter "scylla_storage_proxy_coordinator_speculative_data_reads" "Reads for which one replica more was asked, because those asked were slow." |s| s.coordinator.speculative_reads;
-    counter "scylla_hints_manager_written" "Writes kept for nodes that missed them." |s| s.coordinator.hints.written;
-    counter "scylla_hints_manager_errors" "Writes that could not be kept for nodes that missed them." |s| s.coordinator.hints.refused;
-    counter "scylla_hints_manager_sent_total" "Kept writes that were delivered." |s| s.coordinator.hints.sent;
-    counter "scylla_hints_manager_discarded" "Kept writes that were given up: too old, or of a table that is gone." |s| s.coordinator.hints.dropped;
-    counter "scylla_hints_manager_corrupted_files" "Files of kept writes that could not be read to their ends." |s| s.coordinator.hints.corrupted;
-    gauge "scylla_hints_manager_disk_bytes" "Bytes that kept writes take on disk." |s| s.coordinator.hints.bytes;
+    counter "scylla_storage_proxy_coordinator_refused_paging_states" "Paging states refused because they belonged to another query or had expired." |s| s.coordinator.refused_states;
+    counter "scylla_storage_proxy_replica_cross_shard_ops" "Requests sent to another shard of this node." |s| s.coordinator.cross_shard_requests;
+    counter "scylla_storage_proxy_coordinator_remote_requests" "Requests sent to other nodes." |s| s.coordinator.remote_requests;
+    counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas had different data." |s| s.coordinator.digest_mismatches;
+    counter "scylla_storage_proxy_coordinator_read_repair_write_attempts" "Writes of read repair to replicas that lacked data." |s| s.coordinator.read_repairs;
+    counter "scylla_storage_proxy_coordinator_speculative_data_reads" "Reads that queried one more replica because a replica was slow." |s| s.coordinator.speculative_reads;
+    counter "scylla_hints_manager_written" "Hints written." |s| s.coordinator.hints.written;
+    counter "scylla_hints_manager_errors" "Hints that could not be written." |s| s.coordinator.hints.refused;
+    counter "scylla_hints_manager_sent_total" "Hints replayed successfully." |s| s.coordinator.hints.sent;
+    counter "scylla_hints_manager_discarded" "Hints discarded because they were too old or their table was dropped." |s| s.coordinator.hints.dropped;
+    counter "scylla_hints_manager_corrupted_files" "Hint files that could not be read completely." |s| s.coordinator.hints.corrupted;
+    gauge "scylla_hints_manager_disk_bytes" "Bytes of hints on disk." |s| s.coordinator.hints.bytes;
 
     counter "scylla_database_total_reads" "Pages read by this shard's replica." |s| s.replica.reads;
     counter "scylla_database_total_writes" "Mutations applied by this shard's replica." |s| s.replica.writes;
     counter "scylla_database_short_data_queries" "Pages cut by bytes or tombstones." |s| s.replica.short_reads;
-    counter "scylla_database_tombstones_read" "Tombstones met by reads." |s| s.replica.tombstones;
+    counter "scylla_database_tombstones_read" "Tombstones read." |s| s.replica.tombstones;
     gauges "scylla_database_active_reads" "Reads that hold a permit." |s, put| by_class(s, put, |p| p.count as u64);
-    gauges "scylla_database_active_reads_memory_consumption" "Bytes that admitted reads hold." |s, put| by_class(s, put, |p| p.memory as u64);
+    gauges "scylla_database_active_reads_memory_consumption" "Bytes held by admitted reads." |s, put| by_class(s, put, |p| p.memory as u64);
     gauges "scylla_database_queued_reads" "Reads that wait for a permit." |s, put| by_class(s, put, |p| p.waiting as u64);
     counters "scylla_database_total_reads_admitted" "Reads that got a permit." |s, put| by_class(s, put, |p| p.admitted);
     counters "scylla_database_reads_shed_due_to_overload" "Reads refused because the queue was full." |s, put| by_class(s, put, |p| p.rejected);
     gauge "scylla_database_requests_blocked_memory_current" "Writes that wait for memtable memory." |s| s.engine.writes_waiting_for_memory;
-    counter "scylla_database_requests_blocked_memory" "Writes ever held up by back-pressure." |s| s.engine.writes_delayed;
+    counter "scylla_database_requests_blocked_memory" "Writes delayed by back-pressure." |s| s.engine.writes_delayed;
     counter "scylla_database_engine_writes" "Mutations applied to memtables." |s| s.engine.writes;
     counter "scylla_database_engine_reads" "Readers opened." |s| s.engine.reads;
-    counter "scylla_database_large_partition_exceeding_threshold" "Partitions above compaction_large_partition_warning_threshold_mb in the sstables that were written." |s| s.engine.large_partitions;
-    counter "scylla_database_large_rows_exceeding_threshold" "Rows above compaction_large_row_warning_threshold_mb in them." |s| s.engine.large_rows;
-    counter "scylla_database_large_cell_exceeding_threshold" "Cells above compaction_large_cell_warning_threshold_mb in them." |s| s.engine.large_cells;
-    counter "scylla_database_large_collection_exceeding_threshold" "Collections above compaction_collection_elements_count_warning_threshold in them." |s| s.engine.large_collections;
+    counter "scylla_database_large_partition_exceeding_threshold" "Partitions above compaction_large_partition_warning_threshold_mb in written sstables." |s| s.engine.large_partitions;
+    counter "scylla_database_large_rows_exceeding_threshold" "Rows above compaction_large_row_warning_threshold_mb in written sstables." |s| s.engine.large_rows;
+    counter "scylla_database_large_cell_exceeding_threshold" "Cells above compaction_large_cell_warning_threshold_mb in written sstables." |s| s.engine.large_cells;
+    counter "scylla_database_large_collection_exceeding_threshold" "Collections above compaction_collection_elements_count_warning_threshold in written sstables." |s| s.engine.large_collections;
 
-    gauge "scylla_cache_bytes_used" "Bytes of rows and of sstable pages in the caches." |s| s.engine.cache.bytes as u64 + s.engine.rows.bytes;
-    gauge "scylla_cache_bytes_total" "Bytes that the caches of rows and of pages may take." |s| s.engine.cache_limit_bytes;
+    gauge "scylla_cache_bytes_used" "Bytes in the row cache and the page cache." |s| s.engine.cache.bytes as u64 + s.engine.rows.bytes;
+    gauge "scylla_cache_bytes_total" "Limit of the row cache and the page cache together, in bytes." |s| s.engine.cache_limit_bytes;
     gauge "scylla_cache_pages" "Sstable pages in the cache." |s| s.engine.cache.pages as u64;
     counter "scylla_cache_page_hits" "Sstable pages found in the cache." |s| s.engine.cache.hits;
     counter "scylla_cache_page_misses" "Sstable pages read from disk." |s| s.engine.cache.misses;
-    counter "scylla_cache_page_evictions" "Sstable pages that had to leave the cache." |s| s.engine.cache.evictions;
-    gauge "scylla_cache_partitions" "Partitions in the cache of rows (those of one row)." |s| s.engine.rows.partitions;
-    counter "scylla_cache_partition_hits" "Partitions found in the cache of rows." |s| s.engine.rows.hits;
-    counter "scylla_cache_partition_misses" "Partitions looked for in the cache of rows and read from sstables." |s| s.engine.rows.misses;
-    counter "scylla_cache_partition_insertions" "Partitions that came into the cache of rows." |s| s.engine.rows.insertions;
-    counter "scylla_cache_partition_evictions" "Partitions that had to leave the cache of rows." |s| s.engine.rows.evictions;
-    gauge "scylla_cache_rows" "As scylla_cache_partitions: the partitions cached are of one row." |s| s.engine.rows.partitions;
-    counter "scylla_cache_row_insertions" "As scylla_cache_partition_insertions." |s| s.engine.rows.insertions;
-    counter "scylla_cache_row_evictions" "As scylla_cache_partition_evictions." |s| s.engine.rows.evictions;
-    counter "scylla_cache_row_hits" "As scylla_cache_partition_hits: the partitions cached are of one row." |s| s.engine.rows.hits;
-    counter "scylla_cache_row_misses" "As scylla_cache_partition_misses." |s| s.engine.rows.misses;
+    counter "scylla_cache_page_evictions" "Sstable pages evicted from the cache." |s| s.engine.cache.evictions;
+    gauge "scylla_cache_partitions" "Partitions in the row cache, which have one row each." |s| s.engine.rows.partitions;
+    counter "scylla_cache_partition_hits" "Partitions found in the row cache." |s| s.engine.rows.hits;
+    counter "scylla_cache_partition_misses" "Partitions missing in the row cache and read from sstables." |s| s.engine.rows.misses;
+    counter "scylla_cache_partition_insertions" "Partitions inserted into the row cache." |s| s.engine.rows.insertions;
+    counter "scylla_cache_partition_evictions" "Partitions evicted from the row cache." |s| s.engine.rows.evictions;
+    gauge "scylla_cache_rows" "Same as scylla_cache_partitions, because cached partitions have one row." |s| s.engine.rows.partitions;
+    counter "scylla_cache_row_insertions" "Same as scylla_cache_partition_insertions." |s| s.engine.rows.insertions;
+    counter "scylla_cache_row_evictions" "Same as scylla_cache_partition_evictions." |s| s.engine.rows.evictions;
+    counter "scylla_cache_row_hits" "Same as scylla_cache_partition_hits, because cached partitions have one row." |s| s.engine.rows.hits;
+    counter "scylla_cache_row_misses" "Same as scylla_cache_partition_misses." |s| s.engine.rows.misses;
 
     gauge "scylla_sstables_count" "Sstables attached." |s| s.engine.sstables;
     gauge "scylla_sstables_unreadable" "Sstables that could not be opened or are corrupt." |s| s.engine.sstables_unreadable;
-    gauge "scylla_column_family_live_disk_space" "Bytes that sstables take on disk." |s| s.engine.disk_bytes;
+    gauge "scylla_column_family_live_disk_space" "Bytes of sstables on disk." |s| s.engine.disk_bytes;
     gauge "scylla_column_family_live_sstable" "Sstables attached." |s| s.tables.sstables;
     gauge "scylla_column_family_pending_flushes" "Memtables that wait to be flushed." |s| s.tables.pending_flushes;
     counter "scylla_column_family_memtable_switch" "Memtables that were flushed." |s| s.engine.flushes;
     gauge "scylla_column_family_tablet_count" "Tablets." |s| s.tables.tablets;
-    gauge "scylla_sstables_currently_open_for_reading" "Sstables of which a file is open. They are opened when they are read." |s| s.tables.open_sstables;
-    gauge "scylla_sstables_currently_open_for_writing" "Sstables that flushes and compactions write." |s| s.engine.sstables_writing;
-    counter "scylla_sstables_total_open_for_reading" "Sstables ever loaded." |s| s.engine.cache.sstables_opened;
-    counter "scylla_sstables_total_open_for_writing" "Sstables that flushes and compactions ever began." |s| s.engine.sstables_begun;
+    gauge "scylla_sstables_currently_open_for_reading" "Sstables with open files. Files are opened when they are read." |s| s.tables.open_sstables;
+    gauge "scylla_sstables_currently_open_for_writing" "Sstables being written by flushes and compactions." |s| s.engine.sstables_writing;
+    counter "scylla_sstables_total_open_for_reading" "Sstables loaded." |s| s.engine.cache.sstables_opened;
+    counter "scylla_sstables_total_open_for_writing" "Sstables begun by flushes and compactions." |s| s.engine.sstables_begun;
     counter "scylla_sstables_total_deleted" "Sstables removed from the disk." |s| s.engine.sstables_deleted;
-    gauge "scylla_sstables_open_files" "Files of sstables that are open." |s| s.engine.open_files.open as u64;
-    gauge "scylla_sstables_open_files_limit" "The most that may be (sstable_open_files_limit)." |s| s.engine.open_files.limit as u64;
-    counter "scylla_sstables_files_opened" "Files of sstables ever opened." |s| s.engine.open_files.opened;
-    counter "scylla_sstables_files_closed" "Files of sstables closed because others needed their descriptors." |s| s.engine.open_files.closed;
-    gauge "scylla_sstables_memory_bytes" "Bytes of memory that open sstables hold: filters, summaries, chunk offsets." |s| s.tables.sstable_memory_bytes;
+    gauge "scylla_sstables_open_files" "Open sstable files." |s| s.engine.open_files.open as u64;
+    gauge "scylla_sstables_open_files_limit" "Limit of open sstable files (sstable_open_files_limit)." |s| s.engine.open_files.limit as u64;
+    counter "scylla_sstables_files_opened" "Sstable files opened." |s| s.engine.open_files.opened;
+    counter "scylla_sstables_files_closed" "Sstable files closed because others needed their descriptors." |s| s.engine.open_files.closed;
+    gauge "scylla_sstables_memory_bytes" "Bytes of memory of open sstables: filters, summaries, chunk offsets." |s| s.tables.sstable_memory_bytes;
     counter "scylla_sstables_index_page_reads" "Pages of sstable indexes read, from the cache or from disk." |s| s.engine.cache.index_reads;
-    counter "scylla_sstables_bloom_filter_rejects" "Sstables that point reads did not open thanks to a bloom filter." |s| s.engine.bloom_filter_rejects;
+    counter "scylla_sstables_bloom_filter_rejects" "Sstables that point reads skipped because of a bloom filter." |s| s.engine.bloom_filter_rejects;
 
     gauge "scylla_memory_total_memory" "Memory budget of the shard, in bytes." |s| s.memory;
     gauge "scylla_memory_dirty_bytes" "Bytes held by memtables." |s| s.engine.memtable_bytes;
-    gauge "scylla_memory_dirty_limit_bytes" "Bytes that memtables may hold." |s| s.engine.memtable_limit_bytes;
+    gauge "scylla_memory_dirty_limit_bytes" "Limit of the bytes held by memtables." |s| s.engine.memtable_limit_bytes;
 
-    gauge "scylla_memtables_pending_flushes" "Flushes that run." |s| s.engine.flushes_running;
+    gauge "scylla_memtables_pending_flushes" "Running flushes." |s| s.engine.flushes_running;
     counter "scylla_memtables_flushes" "Memtables flushed." |s| s.engine.flushes;
     gauge "scylla_memtables_pending_flushes_bytes" "Bytes of memtables that wait to be flushed." |s| s.tables.pending_flush_bytes;
-    counter "scylla_memtables_carried" "Small memtables that were logged once more instead of being flushed." |s| s.engine.carried;
+    counter "scylla_memtables_carried" "Small memtables that were written to the commitlog again instead of being flushed." |s| s.engine.carried;
     counter "scylla_memtables_failed_flushes" "Flushes that failed." |s| s.engine.flush_failures;
     counter "scylla_memtables_flushed_bytes" "Bytes written by flushes." |s| s.engine.flushed_bytes;
 
-    gauge "scylla_commitlog_pending_flushes" "Syncs under way." |s| s.engine.log.syncing;
-    counter "scylla_database_querier_cache_lookups" "Pages after the first that looked for the reader of the page before." |s| s.replica.queriers.lookups;
-    counter "scylla_database_querier_cache_misses" "Those that found none." |s| s.replica.queriers.misses;
-    counter "scylla_database_querier_cache_drops" "Those that found one which could not go on." |s| s.replica.queriers.drops;
-    counter "scylla_database_querier_cache_scheduling_group_mismatches" "Those of the drops that were of another class of work." |s| s.replica.queriers.scheduling_group_mismatches;
-    counter "scylla_database_querier_cache_reused" "Pages that went on with the reader of the page before: lookups less misses and drops." |s| s.replica.queriers.reused();
-    counter "scylla_database_querier_cache_advanced" "Those of the reused that went forward to their position first." |s| s.replica.queriers.advanced;
-    counter "scylla_database_querier_cache_time_based_evictions" "Kept readers given up because their next page did not come in time." |s| s.replica.queriers.time_based_evictions;
-    counter "scylla_database_querier_cache_resource_based_evictions" "Kept readers given up for reads that wanted their permit." |s| s.replica.queriers.resource_based_evictions;
-    counter "scylla_database_querier_cache_memory_based_evictions" "Kept readers given up because all together held too much memory." |s| s.replica.queriers.memory_based_evictions;
-    gauge "scylla_database_querier_cache_population" "Readers kept for their next page." |s| s.replica.queriers.population;
-    gauge "scylla_database_querier_cache_querier_population" "The same, under its older name." |s| s.replica.queriers.population;
-    gauge "scylla_database_querier_cache_memory_bytes" "Bytes that they hold." |s| s.replica.queriers.memory;
+    gauge "scylla_commitlog_pending_flushes" "Running commitlog syncs." |s| s.engine.log.syncing;
+    counter "scylla_database_querier_cache_lookups" "Lookups of the querier of the previous page." |s| s.replica.queriers.lookups;
+    counter "scylla_database_querier_cache_misses" "Lookups that found no querier." |s| s.replica.queriers.misses;
+    counter "scylla_database_querier_cache_drops" "Lookups that found a querier that could not be resumed." |s| s.replica.queriers.drops;
+    counter "scylla_database_querier_cache_scheduling_group_mismatches" "Dropped queriers of another scheduling group." |s| s.replica.queriers.scheduling_group_mismatches;
+    counter "scylla_database_querier_cache_reused" "Pages that resumed a querier: lookups minus misses and drops." |s| s.replica.queriers.reused();
+    counter "scylla_database_querier_cache_advanced" "Resumed queriers that had to skip forward to the position of the page." |s| s.replica.queriers.advanced;
+    counter "scylla_database_querier_cache_time_based_evictions" "Queriers evicted because they were idle for too long." |s| s.replica.queriers.time_based_evictions;
+    counter "scylla_database_querier_cache_resource_based_evictions" "Queriers evicted for reads that needed their permits." |s| s.replica.queriers.resource_based_evictions;
+    counter "scylla_database_querier_cache_memory_based_evictions" "Queriers evicted because of the memory limit of the querier cache." |s| s.replica.queriers.memory_based_evictions;
+    gauge "scylla_database_querier_cache_population" "Queriers in the querier cache." |s| s.replica.queriers.population;
+    gauge "scylla_database_querier_cache_querier_population" "Same as scylla_database_querier_cache_population." |s| s.replica.queriers.population;
+    gauge "scylla_database_querier_cache_memory_bytes" "Bytes held by queriers in the querier cache." |s| s.replica.queriers.memory;
 
-    counter "scylla_commitlog_flush" "Syncs done." |s| s.engine.log.syncs;
-    counter "scylla_commitlog_alloc" "Records appended." |s| s.engine.log.records;
-    counter "scylla_commitlog_cycle" "Write calls." |s| s.engine.log.writes;
-    counter "scylla_commitlog_bytes_written" "Bytes handed to the kernel." |s| s.engine.log.bytes_written;
-    gauge "scylla_commitlog_segments" "Segments that replay would need." |s| s.engine.log.segments;
-    gauge "scylla_commitlog_allocating_segments" "Segments being made." |s| s.engine.log.allocating;
-    gauge "scylla_commitlog_disk_total_bytes" "Bytes of all segment files." |s| s.engine.log.disk_total_bytes;
-    gauge "scylla_commitlog_memory_buffer_bytes" "Bytes that wait to be written." |s| s.engine.log.buffered_bytes;
-    gauge "scylla_commitlog_pending_allocations" "Appends that wait." |s| s.engine.log.blocked_writers;
-    counter "scylla_commitlog_replayed" "Records of earlier runs that were applied." |s| s.engine.replayed;
-    counter "scylla_commitlog_replay_skipped" "Records of earlier runs that were not needed." |s| s.engine.replay_skipped;
+    counter "scylla_commitlog_flush" "Commitlog syncs." |s| s.engine.log.syncs;
+    counter "scylla_commitlog_alloc" "Commitlog records appended." |s| s.engine.log.records;
+    counter "scylla_commitlog_cycle" "Write calls of the commitlog." |s| s.engine.log.writes;
+    counter "scylla_commitlog_bytes_written" "Bytes written to the commitlog." |s| s.engine.log.bytes_written;
+    gauge "scylla_commitlog_segments" "Commitlog segments that replay would need." |s| s.engine.log.segments;
+    gauge "scylla_commitlog_allocating_segments" "Commitlog segments being created." |s| s.engine.log.allocating;
+    gauge "scylla_commitlog_disk_total_bytes" "Bytes of all commitlog segment files." |s| s.engine.log.disk_total_bytes;
+    gauge "scylla_commitlog_memory_buffer_bytes" "Bytes in the commitlog's buffer." |s| s.engine.log.buffered_bytes;
+    gauge "scylla_commitlog_pending_allocations" "Waiting appends to the commitlog." |s| s.engine.log.blocked_writers;
+    counter "scylla_commitlog_replayed" "Commitlog records applied by replay." |s| s.engine.replayed;
+    counter "scylla_commitlog_replay_skipped" "Commitlog records skipped by replay because they were not needed." |s| s.engine.replay_skipped;
 
-    gauge "scylla_compaction_manager_compactions" "Compactions that run." |s| s.engine.compactions_running;
-    gauge "scylla_compaction_manager_pending_compactions" "Compactions that wait." |s| s.engine.compactions_pending;
-    gauge "scylla_compaction_manager_backlog" "Bytes that compaction has still to write, about." |s| s.engine.compaction_backlog;
-    gauge "scylla_compaction_manager_background_share" "Part of the time, in 1/1000, that flushes and compactions get while requests wait; 0 before the first." |s| s.engine.background_share;
+    gauge "scylla_compaction_manager_compactions" "Running compactions." |s| s.engine.compactions_running;
+    gauge "scylla_compaction_manager_pending_compactions" "Pending compactions." |s| s.engine.compactions_pending;
+    gauge "scylla_compaction_manager_backlog" "Estimated bytes that compaction has still to write." |s| s.engine.compaction_backlog;
+    gauge "scylla_compaction_manager_background_share" "Share of the time, in 1/1000, that flushes and compactions get while requests wait; 0 before the first." |s| s.engine.background_share;
     counter "scylla_compaction_manager_completed_compactions" "Compactions done." |s| s.engine.compactions;
     counter "scylla_compaction_manager_failed_compactions" "Compactions that failed." |s| s.engine.compaction_failures;
     counter "scylla_compaction_manager_read_bytes" "Bytes read by compactions." |s| s.engine.compacted_bytes_in;
@@ -223,45 +223,45 @@ families! {
 
     gauge "scylla_rpc_client_count" "Connections to shards of other nodes." |s| s.internode.connections;
     counter "scylla_rpc_client_sent_messages" "Requests sent to other nodes." |s| s.internode.requests_sent;
-    counter "scylla_rpc_client_replied" "Answers of other nodes." |s| s.internode.replied;
-    counter "scylla_rpc_client_exception_received" "Those of them that were refusals." |s| s.internode.refused;
-    counter "scylla_rpc_client_timeout" "Requests to other nodes whose time ran out." |s| s.internode.timeouts;
+    counter "scylla_rpc_client_replied" "Answers received from other nodes." |s| s.internode.replied;
+    counter "scylla_rpc_client_exception_received" "Answers of other nodes that were refusals." |s| s.internode.refused;
+    counter "scylla_rpc_client_timeout" "Requests to other nodes that timed out." |s| s.internode.timeouts;
     counter "scylla_rpc_client_lost" "Requests to other nodes whose connections were lost." |s| s.internode.lost;
     counter "scylla_rpc_client_unreachable" "Requests not sent because the node was down or could not be reached." |s| s.internode.unreachable;
     counter "scylla_rpc_client_overloaded" "Requests not sent because too many waited for the node already." |s| s.internode.overloaded;
-    counter "scylla_rpc_client_cancelled" "Requests to other nodes that nobody waited for any more." |s| s.internode.cancelled;
+    counter "scylla_rpc_client_cancelled" "Requests to other nodes that were cancelled." |s| s.internode.cancelled;
     gauge "scylla_rpc_client_wait_reply" "Requests to other nodes that wait for their answers." |s| s.internode.wait_reply;
     gauge "scylla_rpc_client_pending" "Requests to other nodes that wait to be sent." |s| s.internode.pending;
-    counter "scylla_rpc_client_failed_connects" "Connections to other nodes that did not come about." |s| s.internode.failed_connects;
+    counter "scylla_rpc_client_failed_connects" "Failed connection attempts to other nodes." |s| s.internode.failed_connects;
     gauge "scylla_rpc_server_count" "Connections of shards of other nodes." |s| s.internode.served_connections;
-    counter "scylla_rpc_server_received_messages" "Requests of other nodes." |s| s.internode.served;
-    counter "scylla_rpc_server_waited" "Those of them that could not be answered at once." |s| s.internode.served_later;
-    gauge "scylla_rpc_server_pending" "Requests of other nodes that are being worked on." |s| s.internode.serving;
-    counter "scylla_rpc_server_blocked" "Times that no more was read from a node because too much of it was being worked on." |s| s.internode.blocked;
+    counter "scylla_rpc_server_received_messages" "Requests received from other nodes." |s| s.internode.served;
+    counter "scylla_rpc_server_waited" "Requests of other nodes that could not be answered at once." |s| s.internode.served_later;
+    gauge "scylla_rpc_server_pending" "Running requests of other nodes." |s| s.internode.serving;
+    counter "scylla_rpc_server_blocked" "Times that a node's connection was not read because too many of its requests were running." |s| s.internode.blocked;
     counter "scylla_rpc_rejected_connections" "Connections between nodes that either side rejected." |s| s.internode.rejected;
-    counter "scylla_rpc_garbage_connections" "Connections to the port for nodes that were something else." |s| s.internode.garbage;
+    counter "scylla_rpc_garbage_connections" "Connections to the internode port that did not speak its protocol." |s| s.internode.garbage;
     counter "scylla_rpc_sent_bytes" "Bytes sent to other nodes." |s| s.internode.sent;
     counter "scylla_rpc_received_bytes" "Bytes received from other nodes." |s| s.internode.received;
-    gauge "scylla_metadata_change_stuck" "1 while a committed change of the metadata cannot be carried out on this node; on shard 0." |s| s.metadata_stuck;
-    counter "scylla_metadata_change_failures" "Tries to carry out a committed change of the metadata that failed; on shard 0." |s| s.metadata_failures;
-    gauge "scylla_gossip_live" "Other nodes that are up, as shard 0 finds them." |s| s.nodes_up;
-    gauge "scylla_gossip_unreachable" "Other nodes that are down, as shard 0 finds them." |s| s.nodes_down;
+    gauge "scylla_metadata_change_stuck" "1 while a committed change of the metadata cannot be applied on this node; on shard 0." |s| s.metadata_stuck;
+    counter "scylla_metadata_change_failures" "Failed attempts to apply a committed change of the metadata; on shard 0." |s| s.metadata_failures;
+    gauge "scylla_gossip_live" "Other nodes that are up, as seen by shard 0." |s| s.nodes_up;
+    gauge "scylla_gossip_unreachable" "Other nodes that are down, as seen by shard 0." |s| s.nodes_down;
 
-    gauges "scylla_reactor_utilization" "Part of the time since the start that the shard was busy, in percent." |s, put| {
+    gauges "scylla_reactor_utilization" "Share of the time since the start that the shard was busy, in percent." |s, put| {
         let (busy, idle) = (s.runtime.busy.as_secs_f64(), s.runtime.idle.as_secs_f64());
         put("", 100.0 * busy / (busy + idle).max(f64::MIN_POSITIVE));
     };
     counter "scylla_reactor_cpu_busy_ms" "Time that the shard was busy." |s| s.runtime.busy.as_millis() as u64;
     counter "scylla_reactor_cpu_idle_ms" "Time that the shard slept." |s| s.runtime.idle.as_millis() as u64;
-    counters "scylla_scheduler_runtime_ms" "Time that the tasks of a scheduling group took." |s, put| by_group(s, put, |group| group.runtime.as_secs_f64() * 1e3);
+    counters "scylla_scheduler_runtime_ms" "Run time of the tasks of a scheduling group." |s, put| by_group(s, put, |group| group.runtime.as_secs_f64() * 1e3);
     counters "scylla_scheduler_starvetime_ms" "Time for which a scheduling group had ready tasks while others ran." |s, put| by_group(s, put, |group| group.starved.as_secs_f64() * 1e3);
-    counters "scylla_scheduler_task_waittime_ms" "Time that ready tasks of a scheduling group waited for their polls, all together." |s, put| by_group(s, put, |group| group.task_wait.as_secs_f64() * 1e3);
+    counters "scylla_scheduler_task_waittime_ms" "Total time that ready tasks of a scheduling group waited for their polls." |s, put| by_group(s, put, |group| group.task_wait.as_secs_f64() * 1e3);
     counters "scylla_scheduler_time_spent_on_task_quota_violations_ms" "Time in polls of a scheduling group's tasks that took more than 500 us." |s, put| by_group(s, put, |group| group.violations.as_secs_f64() * 1e3);
     counters "scylla_scheduler_tasks_processed" "Polls of a scheduling group's tasks." |s, put| by_group(s, put, |group| group.tasks as f64);
     gauges "scylla_scheduler_queue_length" "Ready tasks of a scheduling group." |s, put| by_group(s, put, |group| group.queue_length as f64);
-    gauges "scylla_scheduler_governor_allowance" "What maintenance may take of what it asks for, from 0 to 1: below 1 while statements are slower than foreground_p99_target_in_ms." |s, put| put("", s.runtime.governor_allowance);
+    gauges "scylla_scheduler_governor_allowance" "Share of its demand that maintenance gets, from 0 to 1; below 1 while statements are slower than foreground_p99_target_in_ms." |s, put| put("", s.runtime.governor_allowance);
     gauges "scylla_scheduler_shares" "Shares of a scheduling group; statements have 1000." |s, put| by_group(s, put, |group| f64::from(group.shares));
-    counter "scylla_reactor_polls" "Turns of the shard's loop." |s| s.runtime.turns;
+    counter "scylla_reactor_polls" "Turns of the reactor." |s| s.runtime.turns;
     counter "scylla_reactor_tasks_processed" "Polls of tasks." |s| s.runtime.polls;
     gauge "scylla_reactor_tasks_pending" "Tasks alive." |s| s.runtime.tasks;
     counter "scylla_reactor_stalls_count" "Polls that took more than 500 us." |s| s.runtime.stalls;
@@ -279,14 +279,15 @@ families! {
     counter "scylla_smp_batches_sent" "Batches of messages to other shards." |s| s.runtime.mail_batches_sent;
     counter "scylla_smp_wakes_sent" "Sleeping shards woken." |s| s.runtime.mail_wakes_sent;
 
-    gauges "scylla_node_operation_mode" "What the node does: 3 is normal." |_, put| put("", MODE_NORMAL);
+    gauges "scylla_node_operation_mode" "Operation mode of the node; 3 is normal." |_, put| put("", MODE_NORMAL);
 }
 
 fn violations(sample: &Sample, of: Guardrail) -> u64 {
     sample.statements.violations[of as usize]
 }
 
-/// The numbers of statements without a condition, and of those with one: none yet.
+/// The counters of statements without a condition, and of conditional statements, which do not
+/// exist yet.
 fn conditional(put: Put, without: u64) {
     put("conditional=\"no\"", without as f64);
     put("conditional=\"yes\"", 0.0);
@@ -305,7 +306,7 @@ fn by_class(sample: &Sample, put: Put, read: fn(&replica::permit::PermitUsage) -
     }
 }
 
-/// ScyllaDB's name for errors of this code.
+/// ScyllaDB's name for errors with this code.
 fn error_type(code: i32) -> &'static str {
     match code {
         0x0000 => "server_error",

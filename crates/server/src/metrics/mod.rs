@@ -1,7 +1,8 @@
-//! Metrics for Prometheus, with ScyllaDB's names, per shard.
+//! Metrics for Prometheus, per shard, with ScyllaDB's names.
 //!
-//! [`sample`] takes one shard's numbers, [`families`] is the table that names them, [`text`] writes them. A new number is a
-//! field of some floor's snapshot and a line in [`families`].
+//! [`sample`] collects the values of one shard. [`families`] is the table of names. [`text`] writes
+//! the text format. A new metric is a field in the metrics of some layer, and a line in
+//! [`families`].
 
 pub mod families;
 pub mod sample;
@@ -18,7 +19,7 @@ use sample::Sample;
 /// The content type of Prometheus's text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// `/metrics`.
+/// The route `/metrics`.
 pub fn router(remote: Remote) -> Router {
     Router::new().route("/metrics", get(scrape)).with_state(remote)
 }

@@ -1,4 +1,4 @@
-//! One shard's numbers at one moment.
+//! The metrics of one shard at one moment.
 
 use crate::connection::Transport;
 use crate::connection::latency::{Did, HistogramNumbers};
@@ -13,89 +13,89 @@ use rt::metrics::ShardMetrics;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What all shards are told about the node, for its metrics.
+/// The configured limits of the node, as a service of each shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Memory of each shard, in bytes.
+    /// The memory budget of each shard, in bytes.
     pub shard_memory: usize,
 }
 
-/// The numbers of a shard. A floor that does not run yet counts zero.
+/// The metrics of a shard. The values of a layer that does not run yet are zero.
 #[derive(Debug, Default)]
 pub struct Sample {
     /// The shard.
     pub shard: u16,
     /// Its memory budget, in bytes.
     pub memory: u64,
-    /// The runtime's.
+    /// Metrics of the runtime.
     pub runtime: ShardMetrics,
-    /// The connections'.
+    /// Metrics of client connections.
     pub transport: TransportNumbers,
-    /// The store's.
+    /// Metrics of the storage engine.
     pub engine: EngineMetrics,
-    /// All tables together.
+    /// Sums over all tables.
     pub tables: TableDetails,
-    /// The replica's.
+    /// Metrics of the replica.
     pub replica: ReplicaMetrics,
-    /// The coordinator's.
+    /// Metrics of the coordinator.
     pub coordinator: CoordinatorMetrics,
-    /// Statements prepared.
+    /// Metrics of the prepared statement cache.
     pub prepared: cql::prepared::CacheNumbers,
-    /// Statements executed.
+    /// Metrics of executed statements.
     pub statements: StatementNumbers,
-    /// The connections' to other nodes.
+    /// Metrics of connections to other nodes.
     pub internode: InternodeMetrics,
-    /// 1 while a committed change of the metadata cannot be carried out; on shard 0.
+    /// 1 while a committed change of the metadata cannot be applied. On shard 0.
     pub metadata_stuck: u64,
-    /// Tries to carry out such a change that failed; on shard 0.
+    /// Failed attempts to apply such a change. On shard 0.
     pub metadata_failures: u64,
-    /// Other nodes that are up; counted on shard 0.
+    /// Other nodes that are up. On shard 0.
     pub nodes_up: u64,
-    /// Other nodes that are down; counted on shard 0.
+    /// Other nodes that are down. On shard 0.
     pub nodes_down: u64,
 }
 
-/// The connections of a shard in numbers.
+/// Metrics of a shard's client connections.
 #[derive(Debug, Default)]
 pub struct TransportNumbers {
-    /// Connections ever.
+    /// Connections accepted.
     pub connections: u64,
-    /// Connections now.
+    /// Open connections.
     pub current: u64,
     /// Requests by kind, in the order of [`Opcode::REQUESTS`].
     pub requests: [u64; Opcode::REQUESTS.len()],
-    /// Requests served.
+    /// Requests answered.
     pub served: u64,
     /// Requests that had to wait.
     pub waited: u64,
-    /// Requests that wait now.
+    /// Pending requests.
     pub serving: u64,
-    /// Requests refused as overload.
+    /// Requests refused with Overloaded.
     pub shed: u64,
-    /// Times that a connection waited for memory.
+    /// How often a connection waited for memory.
     pub memory_waits: u64,
-    /// Memory for requests that is left, in bytes.
+    /// Available memory for requests, in bytes.
     pub memory_available: u64,
     /// Bytes received.
     pub received: u64,
     /// Bytes sent.
     pub sent: u64,
-    /// Bytes of answers that clients have not taken.
+    /// Bytes of answers that clients have not read.
     pub unread: u64,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: u64,
-    /// Connections closed because they had sent no STARTUP while others wanted their seats.
+    /// Connections closed because they had sent no STARTUP while others needed their seats.
     pub evicted_silent: u64,
     /// Errors by code.
     pub errors: BTreeMap<i32, u64>,
-    /// Latencies of statements that answered rows.
+    /// Latencies of statements with rows in their answers.
     pub read_latency: HistogramNumbers,
-    /// Latencies of statements that answered nothing.
+    /// Latencies of statements without rows in their answers.
     pub write_latency: HistogramNumbers,
 }
 
 impl Sample {
-    /// This shard's numbers now.
+    /// The current metrics of this shard.
     pub fn take() -> Sample {
         let internode = service::<Internode>();
         let nodes = |status| match &internode {

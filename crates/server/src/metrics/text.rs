@@ -1,46 +1,46 @@
-//! Prometheus's text format.
+//! Writes Prometheus's text format.
 
 use super::sample::Sample;
 use crate::connection::latency::{self, HistogramNumbers};
 use std::fmt::Write;
 
-/// What kind of number it is.
+/// The type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only increases.
     Counter,
-    /// Goes up and down.
+    /// A value that increases and decreases.
     Gauge,
     /// Counts by size.
     Histogram,
 }
 
-/// Takes one number: its further labels, and the number.
+/// Receives one value, with its additional labels.
 pub type Put<'a> = &'a mut dyn FnMut(&str, f64);
 
-/// How a family's numbers are found in a sample.
+/// How to read a metric from a sample.
 pub enum Value {
-    /// One number.
+    /// A single value.
     One(fn(&Sample) -> f64),
-    /// Several, each with its further labels such as `kind="QUERY"`.
+    /// Several values, each with additional labels such as `kind="QUERY"`.
     Each(fn(&Sample, Put)),
     /// A histogram of microseconds.
     Histogram(fn(&Sample) -> &HistogramNumbers),
 }
 
-/// Numbers of one name.
+/// A metric.
 pub struct Family {
-    /// The name.
+    /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its description.
     pub help: &'static str,
-    /// Counter or gauge.
+    /// Its type.
     pub kind: Kind,
-    /// Where it is found.
+    /// How to read its values.
     pub value: Value,
 }
 
-/// The text of all families over all shards.
+/// The text of all metrics of all shards.
 pub fn write(families: &[Family], samples: &[Sample]) -> String {
     let mut out = String::with_capacity(families.len() * (160 + samples.len() * 64));
     for family in families {

@@ -1,6 +1,7 @@
-//! Reading the notations of the protocol from a request's body.
+//! Decodes the notations of the protocol from the body of a request.
 //!
-//! Values come out as slices that share the frame's memory. Every length is checked against what is there.
+//! Values are slices that share the frame's memory. Every length is checked against the remaining
+//! bytes.
 
 use super::Version;
 use bytes::Bytes;
@@ -12,7 +13,8 @@ use cql::api::{BoundValue, MetadataId};
 pub struct Text(Bytes);
 
 impl Text {
-    /// The text. (It was checked when it was read; checking again is cheaper than an allocation.)
+    /// The text. It was validated when it was read; validating it again is cheaper than an
+    /// allocation.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
@@ -35,7 +37,7 @@ impl Body {
         Body { bytes, at: 0 }
     }
 
-    /// How many bytes are left.
+    /// The number of remaining bytes.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -85,7 +87,7 @@ impl Body {
         Ok(i64::from_be_bytes(self.array()?))
     }
 
-    /// A count of things that take at least `each` bytes.
+    /// A count of items that have at least `each` bytes.
     pub fn count(&mut self, each: usize) -> Result<usize, Error> {
         let count = usize::from(self.short()?);
         if count * each > self.remaining() {
@@ -141,7 +143,8 @@ impl Body {
         self.array()
     }
 
-    /// The `[short bytes]` of a result's metadata id. One of another length is nobody's: all zeros.
+    /// The `[short bytes]` of a result's metadata id. An id of another length matches nothing and
+    /// becomes zeros.
     pub fn metadata_id(&mut self) -> Result<MetadataId, Error> {
         let len = usize::from(self.short()?);
         Ok(self.take(len)?.try_into().unwrap_or_default())
@@ -162,7 +165,7 @@ impl Body {
         }
     }
 
-    /// Passes over a `[bytes map]`; whether a key is in it.
+    /// Skips a `[bytes map]`. Returns whether it has the key.
     pub fn bytes_map_has(&mut self, key: &str) -> Result<bool, Error> {
         let count = self.count(6)?;
         let mut found = false;

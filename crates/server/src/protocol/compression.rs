@@ -1,20 +1,21 @@
 //! Compressed bodies: LZ4 (32-bit big-endian length, then one block) and Snappy (raw block).
 //!
-//! A body is only opened when the length it claims is possible for its size and allowed.
+//! A body is decompressed only if the claimed length is allowed, and possible for the compressed
+//! size.
 
 use bytes::Bytes;
 use cql::Error;
 use std::fmt;
 
-/// Bodies shorter than this are sent as they are.
+/// Shorter bodies are not compressed. In bytes.
 pub const MIN_COMPRESSED: usize = 512;
 
-/// LZ4 cannot shrink a body by more than this factor.
+/// The maximum compression ratio of LZ4.
 const LZ4_MAX_RATIO: usize = 255;
-/// Nor Snappy by more than this: a copy of 64 bytes takes 3.
+/// The maximum compression ratio of Snappy: a copy of 64 bytes takes 3 bytes.
 const SNAPPY_MAX_RATIO: usize = 32;
 
-/// How a connection's bodies are compressed.
+/// The compression of a connection's bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Compression {
@@ -32,7 +33,7 @@ impl fmt::Display for Compression {
 }
 
 impl Compression {
-    /// By the name used in STARTUP, in any case.
+    /// The compression with this name in STARTUP, in any case.
     pub fn from_name(name: &str) -> Option<Compression> {
         if name.eq_ignore_ascii_case("lz4") {
             Some(Compression::Lz4)
@@ -43,14 +44,14 @@ impl Compression {
         }
     }
 
-    /// Appends the compressed form of `body` to `out`.
+    /// Compresses `body` and appends the result to `out`.
     pub fn compress(self, body: &[u8], out: &mut Vec<u8>) {
         match self {
             Compression::Lz4 => {
                 out.extend_from_slice(&(body.len() as u32).to_be_bytes());
                 let start = out.len();
                 out.resize(start + lz4_flex::block::get_maximum_output_size(body.len()), 0);
-                // The output has the size that any input fits into.
+                // The output buffer is large enough for any input.
                 let len = lz4_flex::block::compress_into(body, &mut out[start..]).unwrap_or_default();
                 out.truncate(start + len);
             }
@@ -63,7 +64,8 @@ impl Compression {
         }
     }
 
-    /// The length that `compressed` claims to open to, from its first bytes; `None` if these are not there.
+    /// The decompressed length that `compressed` claims in its first bytes. `None` if they are
+    /// missing.
     pub fn claimed_len(self, compressed: &[u8]) -> Option<usize> {
         match self {
             Compression::Lz4 => compressed.first_chunk::<4>().map(|len| u32::from_be_bytes(*len) as usize),
@@ -71,7 +73,7 @@ impl Compression {
         }
     }
 
-    /// The body that `compressed` stands for, of at most `max` bytes.
+    /// Decompresses a body of at most `max` bytes.
     pub fn decompress(self, compressed: &[u8], max: usize) -> Result<Bytes, Error> {
         let bad = || Error::Protocol(format!("Cannot decompress the frame's body as {self}"));
         let (claimed, block, ratio) = match self {

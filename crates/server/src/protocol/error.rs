@@ -1,15 +1,16 @@
-//! ERROR bodies: what follows the code and the message of each error.
+//! Encodes ERROR bodies: the code, the message and the fields of each error.
 
 use super::{Reply, Version, write};
 use bytes::BufMut;
 use cql::Error;
 use std::net::IpAddr;
 
-/// Why a replica failed, where nothing more is known.
+/// The reason code for an unknown failure of a replica.
 const UNKNOWN_REASON: u16 = 0;
 
-/// Appends the body of an ERROR frame. A client that did not negotiate the rate limit's error gets a configuration error. `node` is
-/// this node's address, if it is known: version 5 names the replicas that failed.
+/// Appends the body of an ERROR frame. A client that did not negotiate the rate limit error gets a
+/// configuration error instead. `node` is this node's address, if known: version 5 lists the
+/// replicas that failed.
 pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: &Error) {
     let (version, rate_limit) = (reply.version, reply.rate_limit);
     out.put_i32(code(version, rate_limit, error));
@@ -77,7 +78,8 @@ pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: 
     }
 }
 
-/// Which replicas failed: their number, from version 5 on each with its reason. Where no nodes are named it is this one.
+/// The replicas that failed: their number, or from version 5 on their addresses and reasons.
+/// Without addresses, this node is the one that failed.
 fn put_failures(out: &mut impl BufMut, version: Version, nodes: &[IpAddr], own: Option<IpAddr>, failures: i32) {
     if version < Version::V4 {
         return;
@@ -93,7 +95,7 @@ fn put_failures(out: &mut impl BufMut, version: Version, nodes: &[IpAddr], own: 
     }
 }
 
-/// The code the client gets. Version 3 knows no failures: they are told as timeouts.
+/// The error code for the client. Version 3 has no failures; they are sent as timeouts.
 pub fn code(version: Version, rate_limit: bool, error: &Error) -> i32 {
     match error {
         Error::RateLimit { .. } if !rate_limit => 0x2300,

@@ -1,11 +1,11 @@
-//! What the server tells without being asked.
+//! EVENT frames.
 
 use super::write;
 use bytes::BufMut;
 use cql::api::{SchemaAction, SchemaChange, SchemaTarget};
 use std::net::SocketAddr;
 
-/// A kind of event a client can register for.
+/// A kind of event for which a client can register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -16,14 +16,14 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// By the protocol's name.
+    /// The kind with this name in the protocol.
     pub fn from_name(name: &str) -> Option<EventKind> {
         [EventKind::TopologyChange, EventKind::StatusChange, EventKind::SchemaChange]
             .into_iter()
             .find(|kind| kind.name() == name)
     }
 
-    /// The protocol's name.
+    /// Its name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             EventKind::TopologyChange => "TOPOLOGY_CHANGE",
@@ -61,16 +61,16 @@ pub enum Event {
     Schema(SchemaChange),
     /// A node became reachable or unreachable for clients.
     Status {
-        /// Reachable.
+        /// True if it became reachable.
         up: bool,
-        /// Where clients reach the node.
+        /// The address for clients.
         node: SocketAddr,
     },
     /// A node joined or left.
     Topology {
-        /// Joined.
+        /// True if it joined.
         joined: bool,
-        /// Where clients reach the node.
+        /// The address for clients.
         node: SocketAddr,
     },
 }
@@ -102,7 +102,7 @@ impl Event {
     }
 }
 
-/// Appends a schema change as both the result and the event have it.
+/// Appends a schema change, in the format that results and events share.
 pub fn schema_change(out: &mut impl BufMut, change: &SchemaChange) {
     write::string(
         out,

@@ -1,87 +1,91 @@
-//! Cutting the bytes of a connection into frames.
+//! Splits the input of a connection into frames.
 //!
-//! The reader fills [`Frames::space`]; [`Frames::take_next`] gives what is complete. Frames are slices of the read buffer, which
-//! is used again as soon as nobody holds a slice of it. A body that is too long is refused and then passed over as it
-//! arrives, so that the connection can go on. From [`Frames::use_segments`] on frames come in segments: those of a
-//! self-contained one are slices as before, a frame that fills several is put together.
+//! The reader appends to [`Frames::space`]. [`Frames::take_next`] returns complete frames. Frames
+//! are slices of the read buffer, which is reused once no slice of it is left. A body that is too
+//! long is refused and then skipped as it arrives, so that the connection can continue.
+//!
+//! After [`Frames::use_segments`], frames arrive in segments. Frames of a self-contained segment
+//! are slices as before. A frame that spans several segments is assembled.
 
 use super::segment::{self, Form, Taken};
 use super::{Compression, HEADER_LEN, Opcode, Version, flag};
 use bytes::{Buf, Bytes, BytesMut};
 use cql::Error;
 
-/// What a new connection's buffer holds.
+/// The initial size of a connection's buffer.
 const FIRST_BUFFER: usize = 4 << 10;
-/// What the buffer grows to while reads fill it. A longer frame (or segment) has a buffer of its own, which goes with it.
+/// The size to which the buffer grows if reads fill it. A longer frame (or segment) has its own
+/// buffer, which is freed with it.
 pub const BUFFER: usize = 64 << 10;
-/// The most bytes at the begin of a compressed body that tell its length.
+/// How many bytes at the beginning of a compressed body may encode its length.
 const CLAIM: usize = 5;
-/// Less room than this is not worth a read.
+/// The least space for a read, in bytes.
 const MIN_SPACE: usize = 2 << 10;
 
-/// A complete frame of a request.
+/// A complete request frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RawFrame {
     /// Its version.
     pub version: Version,
     /// See [`flag`].
     pub flags: u8,
-    /// Which answer belongs to it.
+    /// The stream, which the answer repeats.
     pub stream: i16,
-    /// What it asks.
+    /// The kind of request.
     pub opcode: Opcode,
     /// Its body, still compressed if the flag says so.
     pub body: Bytes,
 }
 
 impl RawFrame {
-    /// Whether the request is to be traced.
+    /// Whether the request must be traced.
     pub fn is_traced(&self) -> bool {
         self.flags & flag::TRACING != 0
     }
 }
 
-/// A frame that cannot be a request.
+/// A frame that is not a valid request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Refused {
-    /// The first byte of the answer, without the direction bit; may be a version that is not spoken here.
+    /// The version for the answer, without the direction bit. May be a version that is not
+    /// supported.
     pub version: u8,
-    /// Which answer belongs to it.
+    /// The stream, which the answer repeats.
     pub stream: i16,
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// The stream cannot be followed further: answer and close.
+    /// The rest of the input cannot be interpreted: answer and close.
     pub fatal: bool,
 }
 
-/// What the buffer holds next.
+/// The next item in the buffer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Next {
-    /// Not a whole frame yet.
+    /// No complete frame.
     Incomplete,
     /// A frame.
     Frame(RawFrame),
-    /// Something to refuse.
+    /// An invalid frame.
     Refused(Refused),
 }
 
-/// What some bytes begin with.
+/// The result of inspecting the beginning of some bytes.
 enum Start {
-    /// Not a whole frame; it will have this many bytes, 0 as long as that is not known.
+    /// An incomplete frame with its total length, or 0 if that is unknown.
     Incomplete(usize),
     /// A frame.
     Frame(Head),
-    /// Something to refuse that takes this many bytes, of which not all need to be there.
+    /// An invalid frame with its total length, which may exceed the available bytes.
     Refused(Refused, usize),
 }
 
-/// The head of a frame that is there.
+/// The header of a complete frame.
 struct Head {
     version: Version,
     flags: u8,
     stream: i16,
     opcode: Opcode,
-    /// Bytes of the frame.
+    /// The length of the frame in bytes.
     len: usize,
 }
 
@@ -93,7 +97,7 @@ impl Head {
     }
 }
 
-/// Looks at what `bytes` begin with.
+/// Inspects the beginning of `bytes`.
 #[inline]
 fn look(bytes: &[u8], max_body: usize) -> Start {
     let Some(&first) = bytes.first() else { return Start::Incomplete(0) };
@@ -120,12 +124,12 @@ fn look(bytes: &[u8], max_body: usize) -> Start {
     Start::Frame(Head { version, flags, stream, opcode, len })
 }
 
-/// A first byte that is not the start of a request in a version spoken here.
+/// Handles a first byte that is not a request in a supported version.
 #[cold]
 fn odd_version(first: u8, bytes: &[u8]) -> Start {
     let is_response = first & 0x80 != 0;
     let number = first & 0x7F;
-    // Before version 3 the stream had one byte and the header eight.
+    // Before version 3, the stream had one byte and the header eight.
     let (len, stream) = match (number, bytes) {
         (0..3, [_, _, s, ..]) => (8, i16::from(*s as i8)),
         (0..3, _) => (8, 0),
@@ -155,37 +159,38 @@ fn odd_version(first: u8, bytes: &[u8]) -> Start {
 #[derive(Debug)]
 pub struct Frames {
     buffer: BytesMut,
-    /// Bytes of a refused body that are still to come.
+    /// Bytes of a refused body that have not arrived yet.
     skip: usize,
     max_body: usize,
-    /// The whole length of the frame (or of the segment) at the buffer's start, once its header is known.
+    /// The total length of the frame (or segment) at the start of the buffer, once its header is
+    /// known.
     wanted: usize,
-    /// The last read filled its space.
+    /// Whether the last read filled its space.
     filled: bool,
-    /// What was taken out of segments, once they are used.
+    /// The state of segments, once they are used.
     opened: Option<Opened>,
 }
 
 impl Frames {
-    /// A reader that refuses bodies of more than `max_body` bytes.
+    /// A reader that refuses bodies longer than `max_body` bytes.
     pub fn new(max_body: usize) -> Frames {
         let buffer = BytesMut::with_capacity(FIRST_BUFFER);
         Frames { buffer, skip: 0, max_body, wanted: 0, filled: false, opened: None }
     }
 
-    /// From the next byte on, frames come in segments.
+    /// From the next byte on, frames arrive in segments.
     pub fn use_segments(&mut self, form: Form) {
         self.opened = Some(Opened { form, payload: Bytes::new(), long: BytesMut::new(), long_len: 0, skip: 0 });
     }
 
-    /// The buffer, with room to append to: for all of a long frame if there is memory for it (`whole`), else for its beginning. Tell
-    /// [`Frames::arrived`] afterwards.
+    /// The buffer, with space to append: for all of a long frame if there is memory for it
+    /// (`whole`), else for its beginning. Call [`Frames::arrived`] afterwards.
     pub fn space(&mut self, whole: bool) -> &mut BytesMut {
         let wanted = if whole { self.wanted } else { self.wanted.min(BUFFER) };
         let missing = wanted.saturating_sub(self.buffer.len());
         let room = self.buffer.capacity() - self.buffer.len();
         if missing > room && wanted > BUFFER {
-            // Not a byte more: what follows is read when there is memory for it.
+            // Not a byte more: the next frame is read when there is memory for it.
             let mut own = BytesMut::with_capacity(wanted);
             own.extend_from_slice(&self.buffer);
             self.buffer = own;
@@ -197,29 +202,29 @@ impl Frames {
         &mut self.buffer
     }
 
-    /// `n` bytes were appended to the buffer.
+    /// Records that `n` bytes were appended to the buffer.
     pub fn arrived(&mut self, n: usize) {
         self.filled = n > 0 && self.buffer.len() == self.buffer.capacity();
         let passed = n.min(self.skip).min(self.buffer.len());
         if passed > 0 {
-            // While bytes are passed over, the buffer holds nothing else before them.
+            // While bytes are skipped, nothing else precedes them in the buffer.
             self.buffer.advance(passed);
             self.skip -= passed;
         }
     }
 
-    /// Appends bytes that were read elsewhere.
+    /// Appends bytes that the caller has read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
         self.arrived(bytes.len());
     }
 
-    /// The whole length of the frame that is being read, if it is known and not complete; else zero.
+    /// The total length of the incomplete frame, or zero if there is none or it is unknown.
     pub fn incomplete_len(&self) -> usize {
         self.opened.as_ref().map_or(0, |opened| opened.long_len).max(self.wanted)
     }
 
-    /// Bytes of the first frame that are still to come, as far as is known.
+    /// The missing bytes of the first frame, as far as known.
     pub fn missing(&self) -> usize {
         match &self.opened {
             Some(opened) => {
@@ -236,13 +241,13 @@ impl Frames {
         }
     }
 
-    /// How many bytes are buffered.
+    /// The number of buffered bytes.
     pub fn buffered(&self) -> usize {
         let opened = self.opened.as_ref().map_or(0, |opened| opened.payload.len() + opened.long.len());
         self.buffer.len() + opened
     }
 
-    /// Takes the next frame off the buffer.
+    /// Removes the next frame from the buffer.
     #[inline]
     pub fn take_next(&mut self) -> Next {
         if self.opened.is_some() {
@@ -270,7 +275,8 @@ impl Frames {
         }
     }
 
-    /// The buffer of something long that was taken out of it goes with that, and is not kept for what may be short.
+    /// After a long frame was removed, continues with a new small buffer. The large one is freed
+    /// with the frame.
     #[inline]
     fn leave_long(&mut self, len: usize) {
         if len > BUFFER {
@@ -278,7 +284,8 @@ impl Frames {
         }
     }
 
-    /// What the compressed body of the frame at the buffer's start opens to; 0 if it is not compressed, too long, or not known yet.
+    /// The decompressed length of the body at the start of the buffer. 0 if it is not compressed,
+    /// too long, or unknown yet.
     pub fn opened_len(&self, compression: Compression) -> usize {
         let Some(header) = self.buffer.first_chunk::<HEADER_LEN>() else { return 0 };
         if header[1] & flag::COMPRESSION == 0 || self.opened.is_some() {
@@ -289,7 +296,7 @@ impl Frames {
         if claimed > self.max_body { 0 } else { claimed }
     }
 
-    /// Takes the next frame out of segments.
+    /// Removes the next frame from segments.
     fn take_opened(&mut self) -> Next {
         let Some(opened) = &mut self.opened else { return Next::Incomplete };
         loop {
@@ -319,7 +326,7 @@ impl Frames {
     }
 }
 
-/// A stream of segments that cannot be followed any further.
+/// The error for segments that cannot be interpreted any further.
 #[cold]
 fn broken(why: &str) -> Next {
     Next::Refused(Refused {
@@ -330,16 +337,16 @@ fn broken(why: &str) -> Next {
     })
 }
 
-/// What was taken out of segments and is not given out yet.
+/// The decoded payload of segments that has not been returned yet.
 #[derive(Debug)]
 struct Opened {
     form: Form,
     /// The rest of a self-contained segment.
     payload: Bytes,
-    /// The begin of a frame that fills several segments, and its whole length, once that is known.
+    /// The beginning of a frame that spans several segments, and its total length, once known.
     long: BytesMut,
     long_len: usize,
-    /// Bytes of such a frame that was refused, still to come.
+    /// The bytes that are still to be skipped of such a frame that was refused.
     skip: usize,
 }
 
@@ -348,7 +355,7 @@ impl Opened {
     fn next_of_payload(&mut self, max_body: usize) -> Next {
         match look(&self.payload, max_body) {
             Start::Frame(head) => {
-                // Of the last frame nothing is left that would hold the read buffer, which then is used again.
+                // After the last frame, nothing references the read buffer, so it can be reused.
                 let mut frame = match head.len == self.payload.len() {
                     true => std::mem::take(&mut self.payload),
                     false => self.payload.split_to(head.len),
@@ -364,7 +371,7 @@ impl Opened {
         }
     }
 
-    /// A self-contained segment came.
+    /// Accepts a self-contained segment.
     fn whole(&mut self, payload: Bytes) -> Option<Next> {
         if !self.long.is_empty() || self.skip > 0 {
             return Some(broken("A self-contained segment in the middle of a frame that fills several"));
@@ -373,7 +380,7 @@ impl Opened {
         None
     }
 
-    /// A segment came that holds a part of a frame.
+    /// Accepts a segment with a part of a frame.
     fn part(&mut self, payload: &[u8], max_body: usize) -> Option<Next> {
         const TOO_MUCH: &str = "A frame that fills several segments ends before its last one";
         if self.skip > 0 {

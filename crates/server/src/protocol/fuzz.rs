@@ -1,13 +1,13 @@
-//! The door for fuzzers: everything that a client's bytes reach before the language.
+//! The entry for fuzzers: all code that handles a client's bytes before the query processor.
 
 use super::segment::{self, Form, Header};
 use super::{Compression, Dialect, Frames, Next, Request};
 
-/// Bodies are refused beyond this.
+/// Longer bodies are refused. In bytes.
 const MAX_BODY: usize = 1 << 20;
 
-/// Decodes `bytes` as the start of a connection, with each compression; as segments; and as the payloads of segments without
-/// damage, which random bytes never are. Panics only if there is a defect.
+/// Decodes `bytes` as the start of a connection, with each compression; as segments; and as
+/// payloads of valid segments, which random bytes never are. Panics only on a defect.
 pub fn fuzz_frame(bytes: &[u8]) {
     for compression in [None, Some(Compression::Lz4), Some(Compression::Snappy)] {
         decode(Frames::new(MAX_BODY), bytes, Dialect { compression, metadata_ids: compression.is_some() });
@@ -30,7 +30,7 @@ fn decode(mut frames: Frames, bytes: &[u8], dialect: Dialect) {
             match frames.take_next() {
                 Next::Incomplete => break,
                 Next::Frame(frame) => {
-                    // Whether it is a request or an error is the client's business; it must only not panic.
+                    // The result does not matter; it must only not panic.
                     let _ = Request::decode(frame, dialect, MAX_BODY);
                 }
                 Next::Refused(refused) if refused.fatal => return,
@@ -40,7 +40,7 @@ fn decode(mut frames: Frames, bytes: &[u8], dialect: Dialect) {
     }
 }
 
-/// Segments whose cuts and flags come from the bytes: two say how much a segment holds and what it claims.
+/// Builds segments from bytes: two of them give the length and the claims of each segment.
 fn in_segments(form: Form, mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let [len, claims, rest @ ..] = bytes {
@@ -68,7 +68,7 @@ mod tests {
                 (3u8..6, any::<u8>(), any::<i16>(), 0u8..17, prop::collection::vec(any::<u8>(), 0..80), -2i8..3),
                 0..6,
             ),
-            // How each frame is put into a segment: too much or too little of it, and what the segment claims.
+            // How each frame is put into a segment: its length and its claims, which may be wrong.
             segments in prop::collection::vec((-3i16..4, any::<u8>()), 6),
         ) {
             let (mut plain, mut cut) = (Vec::new(), Vec::new());

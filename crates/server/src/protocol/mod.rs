@@ -1,10 +1,11 @@
 //! The native protocol, versions 3 to 5, as pure functions over bytes.
 //!
-//! In reading order: [`frames`] cuts a stream into frames (in version 5 out of [`segment`]s), [`compression`] opens and closes
-//! their bodies, [`request`] decodes them (on [`body`]), [`outbox`] collects answers (on [`result`], [`error`], [`event`] and
-//! [`write`]).
-//! Invariant: no input panics, and nothing is allocated on the word of a length that the input has not backed with bytes
-//! (an honest bound is checked first). Must never read a clock, wait, or touch a socket.
+//! Reading order: [`frames`] splits the input into frames (in version 5, out of [`segment`]s).
+//! [`compression`] compresses and decompresses bodies. [`request`] decodes requests (with
+//! [`body`]). [`outbox`] collects answers (with [`result`], [`error`], [`event`] and [`write`]).
+//!
+//! Invariant: no input panics, and no memory is allocated for a claimed length before it is checked
+//! against the available bytes or a limit. Nothing here reads a clock, waits, or accesses a socket.
 
 pub mod body;
 pub mod compression;
@@ -30,7 +31,7 @@ use std::fmt;
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 9;
 
-/// A protocol version that is spoken here.
+/// A supported protocol version.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -41,10 +42,10 @@ pub enum Version {
 }
 
 impl Version {
-    /// All of them.
+    /// All supported versions.
     pub const ALL: [Version; 3] = [Version::V3, Version::V4, Version::V5];
 
-    /// The version by its number, if it is spoken here.
+    /// The version with this number, if supported.
     pub fn from_number(number: u8) -> Option<Version> {
         match number {
             3 => Some(Version::V3),
@@ -63,9 +64,9 @@ impl fmt::Display for Version {
 
 /// Bits of a frame's flags byte.
 pub mod flag {
-    /// The body is compressed. Means nothing in version 5.
+    /// The body is compressed. Ignored in version 5.
     pub const COMPRESSION: u8 = 0x01;
-    /// Request: trace it. Answer: the body begins with the trace's id.
+    /// In requests: trace the request. In answers: the body begins with the trace's id.
     pub const TRACING: u8 = 0x02;
     /// The body has a custom payload.
     pub const CUSTOM_PAYLOAD: u8 = 0x04;
@@ -73,7 +74,7 @@ pub mod flag {
     pub const WARNING: u8 = 0x08;
 }
 
-/// What a frame is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -97,7 +98,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Every opcode of a request, in the order of the metrics.
+    /// The opcodes of all requests, in the order of the metrics.
     pub const REQUESTS: [Opcode; 8] = [
         Opcode::Startup,
         Opcode::Options,
@@ -109,7 +110,7 @@ impl Opcode {
         Opcode::AuthResponse,
     ];
 
-    /// The request with this number.
+    /// The request opcode with this number.
     pub fn request_from_number(number: u8) -> Option<Opcode> {
         Some(match number {
             0x01 => Opcode::Startup,
@@ -124,7 +125,7 @@ impl Opcode {
         })
     }
 
-    /// The protocol's name of a request.
+    /// Its name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Opcode::Error => "ERROR",

@@ -1,8 +1,9 @@
 //! The answers of a connection that wait to be written.
 //!
-//! Small answers are appended to one buffer; large rows are queued as they came from the engine, without a copy, unless
-//! they are compressed. In version 5 frames are appended to an open segment, which is sealed when it goes out (`seal`). The
-//! connection writes [`Outbox::slices`] and tells [`Outbox::written`] how far it got.
+//! Small answers are appended to one buffer. Large rows are queued as they came from the engine,
+//! without a copy, unless they are compressed. In version 5, frames are appended to an open
+//! segment, which is sealed when it is written (`seal`). The connection writes [`Outbox::slices`],
+//! and reports the written bytes to [`Outbox::written`].
 
 use super::request::PAGE_INFO;
 use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
@@ -17,38 +18,38 @@ use uuid::Uuid;
 
 mod seal;
 
-/// Rows of at least this many bytes are queued and not copied.
+/// Rows of at least this many bytes are queued instead of copied.
 const LARGE: usize = 8 << 10;
-/// A buffer that grew beyond this is given back when it is empty.
+/// A larger buffer is freed when it is empty. In bytes.
 const KEEP: usize = 64 << 10;
-/// How many slices one write takes at most.
+/// The most slices of one write.
 pub const MAX_SLICES: usize = 32;
 
-/// To whom and how an answer goes.
+/// How to answer a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
     /// The version of the request.
     pub version: Version,
     /// The stream of the request.
     pub stream: i16,
-    /// What the connection negotiated.
+    /// The negotiated compression.
     pub compression: Option<Compression>,
-    /// The trace's id, if the request was traced.
+    /// The id of the trace, if the request is traced.
     pub trace: Option<Uuid>,
-    /// The client negotiated the rate limit's error.
+    /// The client negotiated the rate limit error.
     pub rate_limit: bool,
     /// The client needs no column descriptions.
     pub skip_metadata: bool,
-    /// The metadata of the result that the client knows, if that was negotiated.
+    /// The id of the result metadata that the client knows, if negotiated.
     pub metadata_id: Option<MetadataId>,
-    /// PREPARE is answered with the id of the result's metadata.
+    /// The answer to PREPARE includes the id of the result metadata.
     pub metadata_ids: bool,
-    /// PREPARE is answered with a mark for conditional statements.
+    /// The answer to PREPARE marks conditional statements.
     pub lwt_mark: bool,
 }
 
 impl Reply {
-    /// A plain answer.
+    /// A reply without negotiated options.
     pub fn plain(version: Version, stream: i16) -> Reply {
         Reply {
             version,
@@ -86,33 +87,33 @@ pub struct Outbox {
     tail: BytesMut,
     /// Bytes in queue and tail.
     len: usize,
-    /// Bytes of the first of the queue that were written: they stay in memory with the rest of it.
+    /// The written bytes of the first queue entry. They stay in memory with the rest of the entry.
     passed: usize,
-    /// Frames go out in segments.
+    /// Set once frames are sent in segments.
     sealing: Option<Sealing>,
-    /// The address by which errors name this node.
+    /// The address that identifies this node in errors.
     node: Option<IpAddr>,
 }
 
 impl Outbox {
-    /// An outbox whose errors name this node by its address.
+    /// An outbox whose errors identify this node by its address.
     pub fn of_node(address: IpAddr) -> Outbox {
         Outbox { node: Some(address), ..Outbox::default() }
     }
 
-    /// How many bytes wait.
+    /// The bytes that wait.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// How many bytes are kept in memory for what waits.
+    /// The bytes in memory for answers that wait.
     #[inline]
     pub fn held(&self) -> usize {
         self.len + self.passed
     }
 
-    /// Whether rows go out as copies, in another form.
+    /// Whether rows are copied, because they are compressed.
     pub fn copies(&self, reply: &Reply) -> bool {
         reply.compression.is_some() || self.sealing.as_ref().is_some_and(Sealing::compresses)
     }
@@ -123,27 +124,27 @@ impl Outbox {
         self.len == 0
     }
 
-    /// READY.
+    /// Appends READY.
     pub fn ready(&mut self, reply: &Reply) {
         let start = self.begin(reply, Opcode::Ready, &[], Payload::NONE);
         self.finish(reply, start, None);
     }
 
-    /// AUTHENTICATE with the name of the authenticator.
+    /// Appends AUTHENTICATE with the name of the authenticator.
     pub fn authenticate(&mut self, reply: &Reply, authenticator: &str) {
         let start = self.begin(reply, Opcode::Authenticate, &[], Payload::NONE);
         write::string(&mut self.tail, authenticator);
         self.finish(reply, start, None);
     }
 
-    /// SUPPORTED.
+    /// Appends SUPPORTED.
     pub fn supported(&mut self, reply: &Reply, options: &[(&str, Vec<String>)]) {
         let start = self.begin(reply, Opcode::Supported, &[], Payload::NONE);
         write::string_multimap(&mut self.tail, options);
         self.finish(reply, start, None);
     }
 
-    /// The answer of a statement.
+    /// Appends the answer of a statement.
     #[inline]
     pub fn answer(&mut self, reply: &Reply, answer: &Answer) {
         let payload = Payload { tablet: answer.tablet.as_ref(), page_info: answer.page_info.as_ref() };
@@ -152,22 +153,22 @@ impl Outbox {
         self.finish(reply, start, rows);
     }
 
-    /// The answer of PREPARE.
+    /// Appends the answer of PREPARE.
     pub fn prepared(&mut self, reply: &Reply, prepared: &Prepared) {
         let start = self.begin(reply, Opcode::Result, &prepared.warnings, Payload::NONE);
         result::prepared(&mut self.tail, reply, prepared);
         self.finish(reply, start, None);
     }
 
-    /// ERROR.
+    /// Appends ERROR.
     pub fn error(&mut self, reply: &Reply, why: &Error) {
         let start = self.begin(reply, Opcode::Error, &[], Payload::NONE);
         error::write(&mut self.tail, reply, self.node, why);
         self.finish(reply, start, None);
     }
 
-    /// ERROR in a version that is not spoken here, so that the client understands that much. Versions 1 and 2 have a
-    /// shorter header.
+    /// Appends ERROR in an unsupported version, so that the client can decode it. Versions 1 and 2
+    /// have a shorter header.
     pub fn foreign_error(&mut self, version: u8, stream: i16, why: &Error) {
         if let Some(version) = Version::from_number(version) {
             return self.error(&Reply::plain(version, stream), why);
@@ -185,7 +186,7 @@ impl Outbox {
         self.len += self.tail.len() - before;
     }
 
-    /// EVENT.
+    /// Appends EVENT.
     pub fn event(&mut self, version: Version, compression: Option<Compression>, event: &Event) {
         let reply = Reply { compression, ..Reply::plain(version, -1) };
         let start = self.begin(&reply, Opcode::Event, &[], Payload::NONE);
@@ -193,7 +194,8 @@ impl Outbox {
         self.finish(&reply, start, None);
     }
 
-    /// Starts a frame in the tail: header, trace id, warnings, payload, in this order. Gives where the body starts.
+    /// Starts a frame in the tail: header, trace id, warnings and payload, in this order. Returns
+    /// the offset of the body.
     #[inline]
     fn begin(&mut self, reply: &Reply, opcode: Opcode, warnings: &[String], payload: Payload<'_>) -> usize {
         if self.sealing.is_some() {
@@ -233,7 +235,7 @@ impl Outbox {
         start
     }
 
-    /// Ends the frame whose body starts at `start` and goes on with `rows`.
+    /// Ends the frame whose body starts at `start`, with `rows` as the rest of the body.
     #[inline]
     fn finish(&mut self, reply: &Reply, start: usize, rows: Option<&Bytes>) {
         if self.sealing.is_some() {
@@ -248,7 +250,7 @@ impl Outbox {
             (Some(compression), rows) => {
                 let mut closed = Vec::new();
                 match rows {
-                    // Not in the tail, which would stay that long.
+                    // Not assembled in the tail, whose capacity would stay that large.
                     Some(rows) if rows.len() >= LARGE => {
                         let whole = [&self.tail[start..], &rows[..]].concat();
                         compression.compress(&whole, &mut closed);
@@ -289,7 +291,8 @@ impl Outbox {
         self.tail[start - 4..start].copy_from_slice(&(len as u32).to_be_bytes());
     }
 
-    /// Puts what waits into `slices`; gives how many it used. `MAX_SLICES` of them are enough for progress.
+    /// Fills `slices` with the bytes that wait. Returns how many were used. With `MAX_SLICES` of
+    /// them, writing always makes progress.
     pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
         self.seal();
         let parts = self.queue.iter().map(|bytes| &bytes[..]).chain([&self.tail[..]]);
@@ -301,7 +304,7 @@ impl Outbox {
         used
     }
 
-    /// The first `n` bytes were written.
+    /// Records that the first `n` bytes were written.
     pub fn written(&mut self, mut n: usize) {
         self.len -= n;
         while let Some(first) = self.queue.front_mut() {
@@ -323,7 +326,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets everything.
+    /// Discards everything.
     pub fn clear(&mut self) {
         *self = Outbox::default();
     }

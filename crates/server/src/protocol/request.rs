@@ -1,4 +1,4 @@
-//! Decoding the bodies of requests into what the language takes.
+//! Decodes the bodies of requests into the types of the query processor.
 
 use super::body::{Body, Text};
 use super::event::{EventKind, EventKinds};
@@ -9,7 +9,7 @@ use cql::Error;
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues, Consistency, MetadataId, QueryParams};
 use smallvec::SmallVec;
 
-/// Bits of the flags of a query's parameters: a byte, from version 5 on an int.
+/// Bits of the flags of a query's parameters. The flags are a byte, from version 5 on an int.
 mod param {
     pub const VALUES: u32 = 0x01;
     pub const SKIP_METADATA: u32 = 0x02;
@@ -20,77 +20,78 @@ mod param {
     pub const NAMES: u32 = 0x40;
     pub const KEYSPACE: u32 = 0x80;
     pub const NOW: u32 = 0x100;
-    /// What only version 5 has.
+    /// Flags that only version 5 has.
     pub const SINCE_V5: u32 = KEYSPACE | NOW;
     pub const ALL: u32 = 0x1FF;
 }
 
-/// The bit of PREPARE's flags for a keyspace.
+/// The flag of PREPARE for a keyspace.
 const PREPARE_KEYSPACE: i32 = 0x01;
 
-/// The key of a custom payload that asks why the page ended, and of the one that tells it.
+/// The key of the custom payload that requests the reason why a page ended, and of the payload that
+/// answers it.
 pub const PAGE_INFO: &str = "messina-page-info";
 
-/// What a connection has negotiated about the form of its requests.
+/// What a connection has negotiated about the encoding of its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dialect {
-    /// How bodies are compressed, before version 5.
+    /// The compression of bodies, before version 5.
     pub compression: Option<Compression>,
-    /// EXECUTE carries the id of the result's metadata that the client knows. Always so in version 5.
+    /// EXECUTE includes the id of the result metadata that the client knows. Always in version 5.
     pub metadata_ids: bool,
 }
 
-/// A decoded request. A keyspace, where one is given, takes the place of the connection's.
+/// A decoded request. Its keyspace, if given, replaces the connection's.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Request {
-    /// Opens the conversation.
+    /// Starts the connection.
     Startup {
-        /// All pairs as sent.
+        /// All options, as sent.
         options: Vec<(String, String)>,
     },
-    /// Asks what the server supports; also the drivers' heartbeat.
+    /// Requests the supported options. Drivers also use it as a heartbeat.
     Options,
     /// A statement as text.
     Query {
         /// The text.
         text: Text,
-        /// How to execute it.
+        /// Its parameters.
         params: QueryParams,
-        /// In which keyspace.
+        /// Its own keyspace.
         keyspace: Option<Box<str>>,
     },
     /// Prepares a statement.
     Prepare {
         /// The text.
         text: Text,
-        /// In which keyspace.
+        /// Its own keyspace.
         keyspace: Option<Box<str>>,
     },
     /// Executes a prepared statement.
     Execute {
         /// Its id.
         id: [u8; 16],
-        /// The metadata of its result that the client knows, if that was negotiated.
+        /// The id of the result metadata that the client knows, if negotiated.
         metadata_id: Option<MetadataId>,
-        /// How to execute it.
+        /// Its parameters.
         params: QueryParams,
     },
     /// Executes several statements.
     Batch {
-        /// They.
+        /// The batch.
         batch: Batch,
-        /// In which keyspace.
+        /// Its own keyspace.
         keyspace: Option<Box<str>>,
     },
-    /// Asks for events.
+    /// Registers for events.
     Register(EventKinds),
-    /// Answers a challenge.
+    /// Answers an authentication challenge.
     AuthResponse(Option<Bytes>),
 }
 
 impl Request {
-    /// Decodes `frame`; an opened body has at most `max_body` bytes.
+    /// Decodes `frame`. A decompressed body has at most `max_body` bytes.
     pub fn decode(frame: RawFrame, dialect: Dialect, max_body: usize) -> Result<Request, Error> {
         let mut bytes = frame.body;
         let version = frame.version;
@@ -109,7 +110,8 @@ impl Request {
                 let id = body.statement_id()?;
                 let with_id = dialect.metadata_ids || version >= Version::V5;
                 let metadata_id = if with_id { Some(body.metadata_id()?) } else { None };
-                // A prepared statement has the keyspace that it was prepared in.
+                // The keyspace in the parameters is ignored: a prepared statement keeps the
+                // keyspace in which it was prepared.
                 let params = QueryParams { page_info, ..params(&mut body, version, &mut keyspace)? };
                 Request::Execute { id, metadata_id, params }
             }
@@ -171,7 +173,7 @@ fn timestamp(body: &mut Body) -> Result<i64, Error> {
     }
 }
 
-/// The flags of a request of this kind, of which `known` may be set.
+/// Reads the flags of a request of this kind. Flags other than `known` are an error.
 #[inline]
 fn flags(body: &mut Body, version: Version, known: u32, kind: &str) -> Result<u32, Error> {
     let (flags, known) = if version >= Version::V5 {
@@ -203,7 +205,7 @@ fn params(body: &mut Body, version: Version, keyspace: &mut Option<Box<str>>) ->
     Ok(params)
 }
 
-/// The parameters that batches have as well.
+/// Reads the parameters that queries and batches share.
 #[inline]
 fn last_params(
     body: &mut Body,

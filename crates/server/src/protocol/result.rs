@@ -1,19 +1,20 @@
-//! RESULT bodies.
+//! Encodes RESULT bodies.
 //!
-//! Column descriptions are encoded once per result shape and kept in its metadata; rows arrive encoded from the language.
+//! The column descriptions of a result are encoded once and kept in its metadata. Rows arrive
+//! already encoded from the query processor.
 
 use super::{Reply, Version, event, write};
 use bytes::{BufMut, Bytes};
 use cql::api::{AnswerKind, ColumnSpec, Prepared, ResultMetadata, Rows};
 use model::types::wire;
 
-/// Bits of a metadata's flags.
+/// Bits of the metadata flags.
 mod meta {
     pub const GLOBAL_TABLE: i32 = 0x0001;
     pub const HAS_MORE_PAGES: i32 = 0x0002;
     pub const NO_METADATA: i32 = 0x0004;
     pub const METADATA_CHANGED: i32 = 0x0008;
-    /// Of PREPARE, for clients that negotiated it: the statement has a condition. ScyllaDB's.
+    /// ScyllaDB's flag of PREPARE for conditional statements, for clients that negotiated it.
     pub const CONDITIONAL: i32 = i32::MIN;
 }
 
@@ -23,7 +24,7 @@ const SET_KEYSPACE: i32 = 3;
 const PREPARED: i32 = 4;
 const SCHEMA_CHANGE: i32 = 5;
 
-/// Appends the body of an answer, except the rows themselves: those are given back, to follow what is appended.
+/// Appends the body of an answer without the rows. Returns the rows, which must follow.
 #[inline]
 pub fn answer<'a>(out: &mut impl BufMut, reply: &Reply, kind: &'a AnswerKind) -> Option<&'a Bytes> {
     match kind {
@@ -47,7 +48,7 @@ pub fn answer<'a>(out: &mut impl BufMut, reply: &Reply, kind: &'a AnswerKind) ->
 fn rows_head(out: &mut impl BufMut, reply: &Reply, rows: &Rows) {
     let encoded = encoded(&rows.metadata);
     let (flags, columns) = split(encoded);
-    // What the client knows may be outdated: then it gets the new columns, whether it wanted any or not.
+    // If the client's columns may be outdated, it gets the new ones even if it did not ask for any.
     let changed = reply.metadata_id.is_some_and(|known| known != rows.metadata.id());
     let perhaps = reply.metadata_id.is_none() && rows.metadata.altered.get();
     let skip_metadata = reply.skip_metadata && !changed && !perhaps;
@@ -102,13 +103,13 @@ pub fn prepared(out: &mut impl BufMut, reply: &Reply, prepared: &Prepared) {
     }
 }
 
-/// The flags and the descriptions in an encoded metadata.
+/// Splits encoded metadata into its flags and its column descriptions.
 fn split(encoded: &Bytes) -> (i32, &[u8]) {
     let (flags, columns) = encoded.split_at(4);
     (i32::from_be_bytes([flags[0], flags[1], flags[2], flags[3]]), columns)
 }
 
-/// The metadata's encoded form, made at its first use: the flags word, then the columns' descriptions.
+/// The encoded metadata, made at first use: the flags, then the column descriptions.
 fn encoded(metadata: &ResultMetadata) -> &Bytes {
     metadata.encoded.get_or_init(|| {
         let columns = &metadata.columns;
@@ -129,7 +130,7 @@ fn encoded(metadata: &ResultMetadata) -> &Bytes {
             write::string(&mut out, &column.name);
             wire::write_option(&column.ty, &mut out);
         }
-        // What is kept has no room to spare.
+        // Without spare capacity, because it is kept.
         Bytes::from(out.into_boxed_slice())
     })
 }

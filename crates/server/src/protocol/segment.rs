@@ -1,34 +1,35 @@
-//! Segments: how version 5 wraps its frames once STARTUP was answered.
+//! Segments: the envelopes of frames in version 5, after STARTUP was answered.
 //!
-//! A segment is a header with a CRC24 of its own, at most 131,071 bytes of payload, and the payload's CRC32. One that is
-//! self-contained holds whole frames; a frame that does not fit fills several segments that hold nothing else. On a connection
-//! with LZ4 the header gives the payload's length twice: on the wire, and opened (0: it is not compressed). All numbers are
-//! little-endian. After a damaged segment the stream cannot be followed any further.
+//! A segment consists of a header with a CRC24, a payload of at most 131,071 bytes, and the CRC32
+//! of the payload. A self-contained segment contains complete frames. A frame that does not fit
+//! spans several segments that contain nothing else. With LZ4, the header has two lengths of the
+//! payload: compressed, and decompressed (0 if it is not compressed). All numbers are
+//! little-endian. After a damaged segment, the rest of the stream cannot be interpreted.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Bits of a length in a header.
+/// The number of bits of a length in the header.
 const LENGTH_BITS: u32 = 17;
-/// The longest payload, both on the wire and opened.
+/// The longest payload, compressed and decompressed.
 pub const MAX_PAYLOAD: usize = (1 << LENGTH_BITS) - 1;
-/// The payload's CRC32 behind it.
+/// The length of the payload's CRC32, which follows it.
 pub const TRAILER_LEN: usize = 4;
-/// The header's CRC24 behind its fields.
+/// The length of the header's CRC24, which follows its fields.
 const CRC24_LEN: usize = 3;
-/// Shorter payloads are closed without a search for repetitions.
+/// Shorter payloads are stored as literals.
 const MIN_COMPRESSED: usize = 512;
 
-/// How a connection's segments are made.
+/// The format of a connection's segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Payloads as they are.
+    /// Payloads are not compressed.
     Plain,
-    /// Payloads as LZ4 blocks.
+    /// Payloads are LZ4 blocks.
     Lz4,
 }
 
 impl Form {
-    /// Bytes of the header's fields.
+    /// The length of the header's fields.
     const fn fields_len(self) -> usize {
         match self {
             Form::Plain => 3,
@@ -36,16 +37,16 @@ impl Form {
         }
     }
 
-    /// Bytes of the header.
+    /// The length of the header.
     pub const fn header_len(self) -> usize {
         self.fields_len() + CRC24_LEN
     }
 
-    /// The longest payload that surely fits into a segment.
+    /// The longest payload that fits into a segment even if compression makes it longer.
     pub const fn max_payload(self) -> usize {
         match self {
             Form::Plain => MAX_PAYLOAD,
-            // What LZ4 cannot make shorter it makes longer, by a byte in 255.
+            // LZ4 makes incompressible data longer, by one byte in 255.
             Form::Lz4 => MAX_PAYLOAD - MAX_PAYLOAD / 255 - 16,
         }
     }
@@ -54,16 +55,16 @@ impl Form {
 /// The fields of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Bytes of the payload on the wire.
+    /// The length of the payload, compressed.
     pub payload: usize,
-    /// Bytes of the payload opened; 0 if it is not compressed.
+    /// The length of the payload, decompressed; 0 if it is not compressed.
     pub opened: usize,
-    /// The payload is whole frames.
+    /// The payload consists of complete frames.
     pub self_contained: bool,
 }
 
 impl Header {
-    /// Writes the header over `out`, which has [`Form::header_len`] bytes.
+    /// Writes the header to `out`, which has [`Form::header_len`] bytes.
     pub fn write(self, form: Form, out: &mut [u8]) {
         let mut bits = self.payload as u64;
         let mut at = LENGTH_BITS;
@@ -77,7 +78,7 @@ impl Header {
         checksum.copy_from_slice(&crc24(fields).to_le_bytes()[..CRC24_LEN]);
     }
 
-    /// Reads the header that `bytes` are, all of them.
+    /// Reads the header from `bytes`, which must have its length.
     fn read(form: Form, bytes: &[u8]) -> Result<Header, String> {
         let (fields, checksum) = bytes.split_at(form.fields_len());
         let (mut said, mut word) = ([0; 4], [0; 8]);
@@ -97,27 +98,27 @@ impl Header {
     }
 }
 
-/// A segment that was read.
+/// A received segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Its payload, opened.
+    /// Its payload, decompressed.
     pub payload: Bytes,
-    /// The payload is whole frames.
+    /// The payload consists of complete frames.
     pub self_contained: bool,
 }
 
-/// What a buffer begins with.
+/// The result of [`take`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// Not a whole segment yet. It will have this many bytes; 0 as long as that is not known.
+    /// An incomplete segment with its total length, or 0 if that is unknown.
     Incomplete(usize),
-    /// A segment, taken off the buffer.
+    /// A segment, removed from the buffer.
     Segment(Segment),
-    /// No segment, and why.
+    /// An invalid segment, with the reason.
     Damaged(String),
 }
 
-/// Takes the next segment off `buffer`.
+/// Removes the next segment from `buffer`.
 pub fn take(form: Form, buffer: &mut BytesMut) -> Taken {
     let header_len = form.header_len();
     let Some(header) = buffer.get(..header_len) else { return Taken::Incomplete(0) };
@@ -155,16 +156,17 @@ fn open(block: &[u8], len: usize) -> Option<Bytes> {
     (found == len).then(|| Bytes::from(opened))
 }
 
-/// The payload as an LZ4 block; `None` if that would not fit into a segment.
+/// The payload as an LZ4 block. `None` if it would not fit into a segment.
 ///
-/// Every payload is closed, also where that makes it longer by some bytes: drivers exist that lose count of segments that are
-/// not compressed on a connection that compresses. Short ones become literals only, which costs a copy.
+/// Every payload is compressed, even if that makes it longer: some drivers lose track of
+/// uncompressed segments on a connection with compression. Short payloads become literals only,
+/// which costs a copy.
 pub fn close(payload: &[u8]) -> Option<Vec<u8>> {
     let closed = if payload.len() < MIN_COMPRESSED { literals(payload) } else { lz4_flex::block::compress(payload) };
     (closed.len() <= MAX_PAYLOAD).then_some(closed)
 }
 
-/// An LZ4 block that is one run of literals.
+/// An LZ4 block with a single run of literals.
 fn literals(payload: &[u8]) -> Vec<u8> {
     const LONG_RUN: usize = 15;
     let mut block = Vec::with_capacity(payload.len() + payload.len() / 255 + 2);
@@ -180,7 +182,7 @@ fn literals(payload: &[u8]) -> Vec<u8> {
     block
 }
 
-/// The CRC32 of a payload that is in pieces.
+/// The CRC32 of a payload in several pieces.
 pub fn payload_crc(pieces: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(CRC32_START);
     for piece in pieces {
@@ -189,7 +191,7 @@ pub fn payload_crc(pieces: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
-/// The CRC32 of the bytes that the protocol puts before every payload.
+/// The CRC32 of the bytes that the protocol prepends to every payload.
 const CRC32_START: u32 = {
     let before = [0xFA, 0x2D, 0x55, 0xCA];
     let mut crc = u32::MAX;
@@ -210,7 +212,7 @@ const CRC24_START: u32 = 0x0087_5060;
 const CRC24_POLYNOMIAL: u32 = 0x0197_4F0B;
 const CRC24_BITS: u32 = 0x00FF_FFFF;
 
-/// What each byte makes of an empty register.
+/// The register after each byte, starting from an empty register.
 const CRC24_TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -266,7 +268,8 @@ mod tests {
         assert_eq!(payload_crc(&pieces), crc32fast::hash(b"\xFA\x2D\x55\xCApayload"));
     }
 
-    /// The bytes of an OPTIONS frame in a segment as the Python drivers' own codec (cassandra/segment.py) makes them.
+    /// The bytes of an OPTIONS frame in a segment, from the Python driver's codec
+    /// (cassandra/segment.py).
     #[test]
     fn golden_bytes() {
         let frame = [5, 0, 0, 1, 5, 0, 0, 0, 0];
@@ -274,7 +277,7 @@ mod tests {
         assert_eq!(write(Form::Plain, &frame, true, false), plain);
         let expected = Segment { payload: Bytes::copy_from_slice(&frame), self_contained: true };
         assert_eq!(read(Form::Plain, &plain), Taken::Segment(expected.clone()));
-        // Too short to get shorter: not compressed, which the header's second length says.
+        // Too short to compress: the header's second length is 0.
         let raw = [9, 0, 0, 0, 4, 194, 184, 149, 5, 0, 0, 1, 5, 0, 0, 0, 0, 181, 85, 116, 134];
         assert_eq!(write(Form::Lz4, &frame, true, false), raw);
         assert_eq!(read(Form::Lz4, &raw), Taken::Segment(expected));

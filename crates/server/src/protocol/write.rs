@@ -1,9 +1,9 @@
-//! Writing the notations of the protocol.
+//! Encodes the notations of the protocol.
 
 use bytes::BufMut;
 use std::net::{IpAddr, SocketAddr};
 
-/// `[string]`. What does not fit into its 16-bit length is cut off at a character.
+/// `[string]`. Text that exceeds the 16-bit length is cut at a character.
 pub fn string(out: &mut impl BufMut, text: &str) {
     let mut end = text.len().min(usize::from(u16::MAX));
     while !text.is_char_boundary(end) {
@@ -25,7 +25,7 @@ pub fn short_bytes(out: &mut impl BufMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// `[string list]` of at most 65,535 strings; more are left out.
+/// `[string list]` of at most 65,535 strings. Further strings are left out.
 pub fn string_list<S: AsRef<str>>(out: &mut impl BufMut, list: &[S]) {
     let list = &list[..list.len().min(usize::from(u16::MAX))];
     out.put_u16(list.len() as u16);

@@ -9,12 +9,13 @@ const SIZE_TIERED: &str = "SizeTieredCompactionStrategy";
 
 const INCREMENTAL: &str = "IncrementalCompactionStrategy";
 
-/// Switches that do nothing. Of `unchecked_tombstone_compaction` one could say so too: an sstable is always rewritten for its
-/// tombstones without asking first what they cover elsewhere.
+/// Options without effect. Compaction behaves as if `unchecked_tombstone_compaction` were always
+/// true: it rewrites an sstable for its tombstones without checking what they cover in other
+/// sstables.
 const WITHOUT_EFFECT: &[&str] =
     &["log_all", "only_purge_repaired_tombstones", "single_sstable_uplevel", "split_during_flush"];
 
-/// Options of every strategy.
+/// The options of all strategies.
 const COMMON: &[&str] = &[
     "enabled",
     "log_all",
@@ -26,7 +27,7 @@ const COMMON: &[&str] = &[
     "unchecked_tombstone_compaction",
 ];
 
-/// The strategies and their own options.
+/// The strategies with their own options.
 const STRATEGIES: &[(&str, &[&str])] = &[
     (SIZE_TIERED, &["bucket_high", "bucket_low", "cold_reads_to_omit", "min_sstable_size"]),
     ("LeveledCompactionStrategy", &["fanout_size", "single_sstable_uplevel", "sstable_size_in_mb"]),
@@ -45,12 +46,12 @@ const STRATEGIES: &[(&str, &[&str])] = &[
             "unsafe_aggressive_sstable_expiration",
         ],
     ),
-    // Nothing is compacted by itself.
+    // Automatic compaction is off.
     ("NullCompactionStrategy", &[]),
     (INCREMENTAL, &["bucket_high", "bucket_low", "min_sstable_size", "space_amplification_goal", "sstable_size_in_mb"]),
 ];
 
-/// The option in its stored form: the class without its package.
+/// The stored form of the option: the class without its package.
 pub fn stored(mut written: OptionMap, warnings: &mut Vec<String>) -> Result<OptionMap, Error> {
     let Some(class) = written.get("class").cloned() else {
         return Err(refused("Missing sub-option 'class' for the 'compaction' option."));
@@ -84,7 +85,7 @@ fn refused(message: impl Into<String>) -> Error {
     Error::Configuration(message.into())
 }
 
-/// Checks one option by itself, and makes switches lower case.
+/// Checks one option alone, and converts booleans to lower case.
 fn check(name: &str, value: &mut String) -> Result<(), Error> {
     let number = |value: &str| {
         let parsed = value.trim().parse::<f64>().ok().filter(|number| number.is_finite());

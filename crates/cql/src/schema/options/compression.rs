@@ -8,11 +8,11 @@ const PACKAGE: &str = "org.apache.cassandra.io.compress.";
 const CLASS: &str = "sstable_compression";
 const CHUNK: &str = "chunk_length_in_kb";
 
-/// The longest chunk, in KiB.
+/// The largest chunk, in KiB.
 const MAX_CHUNK_KB: i32 = 1024;
 
-/// The option in its stored form: `sstable_compression` with its package and `chunk_length_in_kb`; an empty map for no
-/// compression, as ScyllaDB describes it.
+/// The stored form of the option: `sstable_compression` with its package, and `chunk_length_in_kb`.
+/// An empty map means no compression, as ScyllaDB describes it.
 pub fn stored(mut written: OptionMap, warnings: &mut Vec<String>) -> Result<OptionMap, Error> {
     for (other, name) in [("class", CLASS), ("chunk_length_kb", CHUNK)] {
         if let Some(value) = written.remove(other)

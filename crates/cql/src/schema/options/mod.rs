@@ -1,7 +1,8 @@
-//! Table options: the WITH clause of CREATE TABLE and ALTER TABLE, checked, in their stored form.
+//! Table options: checks the WITH clause of CREATE TABLE and ALTER TABLE, and gives the options
+//! their stored form.
 //!
-//! Stored forms are canonical, so that what DESCRIBE prints makes the same options again. An option that is kept but has no effect
-//! yet is told to the client by a warning when it is set to other than its default.
+//! The stored form is canonical: the output of DESCRIBE sets the same options again. If an option
+//! has no effect yet and is set to other than its default, the client gets a warning.
 
 mod compaction;
 mod compression;
@@ -16,10 +17,10 @@ use model::time::MAX_TTL;
 use properties::Properties;
 use uuid::Uuid;
 
-/// The least false positive chance that a bloom filter can be built for.
+/// The lowest false positive rate for which a bloom filter can be built.
 const MIN_BLOOM_FILTER_FP_CHANCE: f64 = 6.71e-5;
 
-/// The least period of memtable flushes, in milliseconds.
+/// The shortest period of memtable flushes, in milliseconds.
 const MIN_FLUSH_PERIOD: i32 = 60_000;
 
 const KNOWN: &[&str] = &[
@@ -45,7 +46,8 @@ const KNOWN: &[&str] = &[
     "tombstone_gc",
 ];
 
-/// Kept as text, described when set, of no effect: those of Cassandra and of newer ScyllaDB, with their defaults.
+/// Options of Cassandra and of newer ScyllaDB without effect, with their defaults. They are stored
+/// as text, and described if set.
 const OTHERS: &[(&str, &[&str])] = &[
     ("additional_write_policy", &["99p", "99PERCENTILE", "99.0PERCENTILE"]),
     ("allow_auto_snapshot", &["true"]),
@@ -54,10 +56,11 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("read_repair", &["BLOCKING"]),
 ];
 
-/// Kept as text like [`OTHERS`], with an effect: whether the large-data guardrails check the table's writes.
+/// Stored as text like [`OTHERS`]. It decides whether the large-data guardrails check the table's
+/// writes.
 const GUARDED: &str = large_data::OPTION;
 
-/// Accepted and forgotten.
+/// Accepted and ignored.
 const OBSOLETE: &[&str] = &[
     "dclocal_read_repair_chance",
     "index_interval",
@@ -66,7 +69,7 @@ const OBSOLETE: &[&str] = &[
     "replicate_on_write",
 ];
 
-/// Which statement the options belong to.
+/// The statement that has the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// CREATE TABLE.
@@ -75,18 +78,18 @@ pub enum Purpose {
     Alter,
 }
 
-/// Options ready to be stored.
+/// Checked options in their stored form.
 #[derive(Debug)]
 pub struct Applied {
     /// All options of the table.
     pub options: TableOptions,
-    /// The wanted id of the table.
+    /// The id that the statement requests for the table.
     pub id: Option<Uuid>,
     /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
-/// The options that a WITH clause makes of those before it (none: of the defaults).
+/// Applies a WITH clause to the previous options, or to the defaults.
 pub fn apply(before: Option<&TableOptions>, written: &[SchemaOption], purpose: Purpose) -> Result<Applied, Error> {
     let properties = Properties::new(written)?;
     let known: Vec<&str> = KNOWN.iter().copied().chain(OTHERS.iter().map(|(name, _)| *name)).chain([GUARDED]).collect();
@@ -102,7 +105,7 @@ pub fn apply(before: Option<&TableOptions>, written: &[SchemaOption], purpose: P
     Ok(applied)
 }
 
-/// A warning: the option is kept, and does nothing.
+/// The warning for an option without effect.
 fn without_effect(what: &str) -> String {
     format!("The option {what} is stored but has no effect yet")
 }
@@ -193,7 +196,8 @@ fn numbers(properties: &Properties, applied: &mut Applied) -> Result<(), Error> 
 
 fn maps(properties: &Properties, purpose: Purpose, applied: &mut Applied) -> Result<(), Error> {
     let Applied { options, warnings, .. } = applied;
-    // Drivers write them when they describe a table, always empty for ours.
+    // Drivers write this option when they describe a table. It is always empty for tables of
+    // Messina.
     if properties.map("extensions")?.is_some_and(|written| !written.is_empty()) {
         return Err(Error::Configuration("extensions of tables are not supported: the map must be empty".into()));
     }

@@ -1,17 +1,17 @@
-//! The `name = value` pairs of a WITH clause, read by name.
+//! Access by name to the `name = value` pairs of a WITH clause.
 
 use crate::error::Error;
 use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
 use cluster::tablets::strategy::rack_list;
 use model::options::OptionMap;
 
-/// The options of one WITH clause; no name twice.
+/// The options of one WITH clause, without duplicates.
 pub struct Properties<'s> {
     options: &'s [SchemaOption],
 }
 
 impl<'s> Properties<'s> {
-    /// Takes the options; a repeated one is refused.
+    /// Refuses a repeated option.
     pub fn new(options: &'s [SchemaOption]) -> Result<Self, Error> {
         for (at, option) in options.iter().enumerate() {
             if options[..at].iter().any(|before| before.name == option.name) {
@@ -21,12 +21,12 @@ impl<'s> Properties<'s> {
         Ok(Properties { options })
     }
 
-    /// Whether the option is written.
+    /// Whether the option is present.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
 
-    /// The option as written.
+    /// The option's syntax.
     pub fn value(&self, name: &str) -> Option<&'s OptionValue> {
         self.options.iter().find(|option| option.name.as_str() == name).map(|option| &option.value)
     }
@@ -47,7 +47,7 @@ impl<'s> Properties<'s> {
         self.map_of(name, |_| None)
     }
 
-    /// The option as a map whose values are texts, or lists of racks in their stored form.
+    /// The option as a map from text to text. Lists of racks are converted to their stored form.
     pub fn map_with_racks(&self, name: &str) -> Result<Option<OptionMap>, Error> {
         self.map_of(name, |values| {
             let rack = |value: &OptionValue| match value {
@@ -66,7 +66,7 @@ impl<'s> Properties<'s> {
         }
     }
 
-    /// The option as a whole number.
+    /// The option as an integer.
     pub fn int(&self, name: &str) -> Result<Option<i32>, Error> {
         self.text(name)?.map(|text| int(name, &text)).transpose()
     }
@@ -80,12 +80,12 @@ impl<'s> Properties<'s> {
         }
     }
 
-    /// The option as true or false.
+    /// The option as a boolean.
     pub fn boolean(&self, name: &str) -> Result<Option<bool>, Error> {
         self.text(name)?.map(|text| boolean(name, &text)).transpose()
     }
 
-    /// Refuses options of other names.
+    /// Refuses options with other names.
     pub fn check_known(&self, known: &[&str], obsolete: &[&str]) -> Result<(), Error> {
         for option in self.options {
             if !known.contains(&option.name.as_str()) && !obsolete.contains(&option.name.as_str()) {
@@ -96,12 +96,12 @@ impl<'s> Properties<'s> {
     }
 }
 
-/// A whole number of an option.
+/// The integer value of an option.
 pub fn int(name: &str, text: &str) -> Result<i32, Error> {
     text.trim().parse().map_err(|_| Error::Syntax(format!("Invalid integer value {text} for '{name}'")))
 }
 
-/// True or false of an option.
+/// The boolean value of an option.
 pub fn boolean(name: &str, text: &str) -> Result<bool, Error> {
     match text.to_lowercase().as_str() {
         "true" | "1" | "yes" => Ok(true),
@@ -110,7 +110,7 @@ pub fn boolean(name: &str, text: &str) -> Result<bool, Error> {
     }
 }
 
-/// Entries as texts; `list` makes a text of a list, if that may stand there.
+/// A map of texts. `list` converts a list to text if lists are allowed.
 fn simple_map(
     name: &str,
     entries: &[(Literal, OptionValue)],

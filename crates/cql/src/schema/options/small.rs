@@ -1,4 +1,5 @@
-//! The options with small languages of their own: caching, speculative_retry, tombstone_gc, rate limits, CDC, tablets.
+//! Options with their own syntax: `caching`, `speculative_retry`, `tombstone_gc`,
+//! `per_partition_rate_limit`, `cdc` and `tablets`.
 
 use super::properties::{Properties, boolean};
 use crate::error::Error;
@@ -9,7 +10,8 @@ fn refused(message: impl Into<String>) -> Error {
     Error::Configuration(message.into())
 }
 
-/// `caching`: a map, or a map as JSON in a string. Always with `keys` and `rows_per_partition`.
+/// `caching`: a map, or a string with a map in JSON. The result always has `keys` and
+/// `rows_per_partition`.
 pub fn caching(properties: &Properties) -> Result<Option<OptionMap>, Error> {
     let written = match properties.value("caching") {
         None => return Ok(None),
@@ -42,7 +44,7 @@ pub fn caching(properties: &Properties) -> Result<Option<OptionMap>, Error> {
     Ok(Some(out))
 }
 
-/// `speculative_retry`: NONE, ALWAYS, a percentile or a time.
+/// `speculative_retry`: NONE, ALWAYS, a percentile, or milliseconds.
 pub fn speculative_retry(written: &str) -> Result<String, Error> {
     let upper = written.trim().to_uppercase();
     let wrong = || refused(format!("Invalid value {written} for option 'speculative_retry'"));
@@ -65,7 +67,7 @@ pub fn speculative_retry(written: &str) -> Result<String, Error> {
     Ok(format!("{percentile:?}PERCENTILE"))
 }
 
-/// `tombstone_gc`: when tombstones may go. Always with both its options.
+/// `tombstone_gc`: when tombstones may be purged. The result always has both of its options.
 pub fn tombstone_gc(written: OptionMap, warnings: &mut Vec<String>) -> Result<OptionMap, Error> {
     let mut out = OptionMap::from(
         [("mode", "timeout"), ("propagation_delay_in_seconds", "3600")].map(|(k, v)| (k.into(), v.into())),
@@ -90,7 +92,7 @@ pub fn tombstone_gc(written: OptionMap, warnings: &mut Vec<String>) -> Result<Op
     Ok(out)
 }
 
-/// `per_partition_rate_limit`: operations a second.
+/// `per_partition_rate_limit`: operations per second.
 pub fn rate_limit(written: OptionMap) -> Result<OptionMap, Error> {
     for (name, value) in &written {
         if !["max_reads_per_second", "max_writes_per_second"].contains(&name.as_str()) {
@@ -103,7 +105,7 @@ pub fn rate_limit(written: OptionMap) -> Result<OptionMap, Error> {
     Ok(written)
 }
 
-/// `cdc`: a map, or Cassandra's true or false. May only say that there is none.
+/// `cdc`: a map, or a boolean as in Cassandra. Refused if it enables CDC.
 pub fn cdc(properties: &Properties) -> Result<Option<OptionMap>, Error> {
     let written = match properties.value("cdc") {
         None => return Ok(None),
@@ -134,7 +136,7 @@ pub fn cdc(properties: &Properties) -> Result<Option<OptionMap>, Error> {
     Ok(Some(OptionMap::new()))
 }
 
-/// `tablets`: hints for their number.
+/// `tablets`: hints for the number of tablets.
 pub fn tablets(written: OptionMap) -> Result<OptionMap, Error> {
     let wrong = |name: &str, value: &str| refused(format!("Invalid value {value} for the tablet hint {name}"));
     for (name, value) in &written {

@@ -2,14 +2,14 @@
 
 use super::{Name, QualifiedName, Relation, Term};
 
-/// The USING clause. What is written twice counts as written last.
+/// The USING clause. If an attribute is repeated, the last one counts.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Attributes {
     /// `TIMESTAMP t`, microseconds: an integer or a marker.
     pub timestamp: Option<Term>,
     /// `TTL t`, seconds: an integer or a marker.
     pub ttl: Option<Term>,
-    /// `TIMEOUT d`: a duration, a marker, or whatever else was written.
+    /// `TIMEOUT d`: a duration, a marker, or any other term.
     pub timeout: Option<Term>,
     /// `SERVICE LEVEL name`, of SELECT.
     pub service_level: Option<Name>,
@@ -29,7 +29,7 @@ pub enum Condition {
 pub struct Insert {
     /// The table.
     pub table: QualifiedName,
-    /// What is inserted.
+    /// The source of the values.
     pub source: InsertSource,
     /// `IF NOT EXISTS`.
     pub if_not_exists: bool,
@@ -37,10 +37,10 @@ pub struct Insert {
     pub attributes: Attributes,
 }
 
-/// What an INSERT inserts.
+/// The source of an INSERT's values.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InsertSource {
-    /// `(columns) VALUES (values)`; the two may differ in number, which is an error of the planner.
+    /// `(columns) VALUES (values)`. Their numbers may differ; the planner refuses that.
     Values {
         /// The columns; at least one.
         columns: Vec<Name>,
@@ -76,16 +76,17 @@ pub struct Update {
 pub struct Assignment {
     /// The column.
     pub column: Name,
-    /// What happens to it.
+    /// The change.
     pub op: AssignmentOp,
 }
 
-/// What an assignment does to its column.
+/// The change that an assignment makes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AssignmentOp {
     /// `c = v`.
     Set(Term),
-    /// `c = c + v` or `c += v`; `c = c -1`, with the minus sign at the number, adds the negative number.
+    /// `c = c + v` or `c += v`. `c = c -1` adds the negative number, because the sign belongs to
+    /// it.
     Add(Term),
     /// `c = c - v` or `c -= v`.
     Subtract(Term),
@@ -112,7 +113,7 @@ pub enum AssignmentOp {
 pub struct Delete {
     /// The table.
     pub table: QualifiedName,
-    /// What is deleted of the rows; nothing written means whole rows.
+    /// The parts of rows to delete. Empty means entire rows.
     pub targets: Vec<DeleteTarget>,
     /// USING TIMESTAMP, TIMEOUT.
     pub attributes: Attributes,
@@ -124,7 +125,7 @@ pub struct Delete {
     pub bypass_large_data_guardrails: bool,
 }
 
-/// One thing that a DELETE removes from rows.
+/// A part of rows that a DELETE removes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum DeleteTarget {
     /// `c`.
@@ -148,11 +149,11 @@ pub enum DeleteTarget {
 /// `BEGIN BATCH ... APPLY BATCH`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
-    /// Which kind.
+    /// The kind.
     pub kind: BatchKind,
-    /// USING TIMESTAMP, TTL, TIMEOUT of the whole batch.
+    /// USING TIMESTAMP, TTL, TIMEOUT of the batch itself.
     pub attributes: Attributes,
-    /// The statements; there may be none.
+    /// The statements. May be empty.
     pub statements: Vec<Modification>,
 }
 

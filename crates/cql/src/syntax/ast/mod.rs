@@ -1,8 +1,9 @@
-//! The tree of a parsed statement.
+//! The syntax tree of a statement.
 //!
-//! Says what was written and nothing about what it means: no name is resolved, no value is converted, no count is
-//! checked. Every node owns its data. Names are already folded (unquoted words in lower case), literals keep their text
-//! where a type is needed to read them. Nesting is bounded by `parser::MAX_NESTING`, so recursion over a tree is safe.
+//! The tree represents the text without interpretation: no name is resolved, no value is converted,
+//! no count is checked. Every node owns its data. Names are already folded: unquoted words are in
+//! lower case. Literals keep their text if a type is needed to parse them. Nesting is limited by
+//! `parser::MAX_NESTING`, so recursion over a tree is safe.
 
 mod data;
 mod schema;
@@ -26,22 +27,23 @@ pub use select::{
 };
 pub use term::{FunctionCall, Literal, Marker, NativeType, Term, TypeName};
 
-/// A name of a keyspace, table, column, type, field or function, with unquoted spellings already in lower case.
+/// The name of a keyspace, table, column, type, field or function. Unquoted names are in lower
+/// case.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
 impl Name {
-    /// A name exactly as given: the caller has folded it.
+    /// A name exactly as given. The caller has folded it.
     pub fn new(text: impl Into<String>) -> Name {
         Name(text.into())
     }
 
-    /// Its text.
+    /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its text, by value.
+    /// The text of the name, by value.
     pub fn into_string(self) -> String {
         self.0
     }
@@ -67,10 +69,10 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A name that may say its keyspace.
+/// A name with an optional keyspace.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct QualifiedName {
-    /// The keyspace, where written.
+    /// The keyspace, if present.
     pub keyspace: Option<Name>,
     /// The name within the keyspace.
     pub name: Name,
@@ -99,8 +101,9 @@ impl fmt::Debug for QualifiedName {
 pub struct ParsedStatement {
     /// The statement.
     pub statement: Statement,
-    /// One entry per bind marker in order of appearance (`Marker` is an index here): its name for `:name`, none for
-    /// `?`. A name used twice has two entries; whoever binds values decides that they are one variable.
+    /// One entry for each bind marker in order of appearance (`Marker` is an index here): the name
+    /// of `:name`, `None` for `?`. A name that is used twice has two entries. `term::variables`
+    /// decides whether they are one variable.
     pub markers: Vec<Option<Name>>,
 }
 
@@ -128,14 +131,15 @@ pub enum Statement {
     Batch(Batch),
     Select(Box<Select>),
     Describe(Describe),
-    /// A statement recognised by its first words only; what follows them was read as words, not understood.
-    Later(Later),
+    /// A statement recognized by its first words only. The rest was read as tokens, but not parsed.
+    Unsupported(Unsupported),
 }
 
-/// Statements whose first words are recognised, so that the answer is "not supported yet" and no syntax error.
+/// Statements that are recognized by their first words, so that the error is "not supported yet"
+/// instead of a syntax error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Later {
+pub enum Unsupported {
     CreateIndex,
     CreateView,
     AlterView,
@@ -157,29 +161,29 @@ pub enum Later {
     DetachServiceLevel,
 }
 
-impl fmt::Display for Later {
+impl fmt::Display for Unsupported {
     /// The words that start the statement, such as `CREATE INDEX`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Later::CreateIndex => "CREATE INDEX",
-            Later::CreateView => "CREATE MATERIALIZED VIEW",
-            Later::AlterView => "ALTER MATERIALIZED VIEW",
-            Later::PruneView => "PRUNE MATERIALIZED VIEW",
-            Later::CreateFunction => "CREATE FUNCTION",
-            Later::CreateAggregate => "CREATE AGGREGATE",
-            Later::CreateTrigger => "CREATE TRIGGER",
-            Later::DropTrigger => "DROP TRIGGER",
-            Later::CreateRole => "CREATE ROLE",
-            Later::AlterRole => "ALTER ROLE",
-            Later::CreateUser => "CREATE USER",
-            Later::AlterUser => "ALTER USER",
-            Later::Grant => "GRANT",
-            Later::Revoke => "REVOKE",
-            Later::List => "LIST",
-            Later::CreateServiceLevel => "CREATE SERVICE LEVEL",
-            Later::AlterServiceLevel => "ALTER SERVICE LEVEL",
-            Later::AttachServiceLevel => "ATTACH SERVICE LEVEL",
-            Later::DetachServiceLevel => "DETACH SERVICE LEVEL",
+            Unsupported::CreateIndex => "CREATE INDEX",
+            Unsupported::CreateView => "CREATE MATERIALIZED VIEW",
+            Unsupported::AlterView => "ALTER MATERIALIZED VIEW",
+            Unsupported::PruneView => "PRUNE MATERIALIZED VIEW",
+            Unsupported::CreateFunction => "CREATE FUNCTION",
+            Unsupported::CreateAggregate => "CREATE AGGREGATE",
+            Unsupported::CreateTrigger => "CREATE TRIGGER",
+            Unsupported::DropTrigger => "DROP TRIGGER",
+            Unsupported::CreateRole => "CREATE ROLE",
+            Unsupported::AlterRole => "ALTER ROLE",
+            Unsupported::CreateUser => "CREATE USER",
+            Unsupported::AlterUser => "ALTER USER",
+            Unsupported::Grant => "GRANT",
+            Unsupported::Revoke => "REVOKE",
+            Unsupported::List => "LIST",
+            Unsupported::CreateServiceLevel => "CREATE SERVICE LEVEL",
+            Unsupported::AlterServiceLevel => "ALTER SERVICE LEVEL",
+            Unsupported::AttachServiceLevel => "ATTACH SERVICE LEVEL",
+            Unsupported::DetachServiceLevel => "DETACH SERVICE LEVEL",
         })
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{Literal, Name, QualifiedName, Term, TypeName};
 
-/// One `name = value` of a WITH clause. Order and repetitions are kept.
+/// A `name = value` pair of a WITH clause. Order and repetitions are preserved.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SchemaOption {
     /// The option.
     pub name: Name,
-    /// What it is set to.
+    /// Its value.
     pub value: OptionValue,
 }
 
@@ -16,9 +16,10 @@ pub struct SchemaOption {
 pub enum OptionValue {
     /// A constant. A bare word is a string.
     Literal(Literal),
-    /// `{key: value, ...}`, perhaps empty, in the order written. Values are constants, or lists or maps of such.
+    /// `{key: value, ...}` in written order, possibly empty. Values are constants, or lists or maps
+    /// of constants.
     Map(Vec<(Literal, OptionValue)>),
-    /// `[value, ...]`; only inside a map.
+    /// `[value, ...]`; only in a map.
     List(Vec<OptionValue>),
 }
 
@@ -62,13 +63,13 @@ pub struct CreateTable {
     pub if_not_exists: bool,
     /// The columns in the order written.
     pub columns: Vec<ColumnDefinition>,
-    /// Every PRIMARY KEY written, inline or as a clause: a valid table has exactly one.
+    /// All PRIMARY KEYs, inline or as a clause. A valid table has exactly one.
     pub primary_keys: Vec<PrimaryKey>,
-    /// `CLUSTERING ORDER BY`: columns, and true where descending.
+    /// `CLUSTERING ORDER BY`: columns, with true for DESC.
     pub clustering_order: Vec<(Name, bool)>,
     /// `COMPACT STORAGE`.
     pub compact_storage: bool,
-    /// The other options of the WITH clause, `id` among them.
+    /// The other options of the WITH clause, including `id`.
     pub options: Vec<SchemaOption>,
 }
 
@@ -99,13 +100,13 @@ pub struct PrimaryKey {
 pub struct AlterTable {
     /// The table.
     pub name: QualifiedName,
-    /// `IF EXISTS`, of the table.
+    /// `IF EXISTS` for the table.
     pub if_exists: bool,
-    /// What changes.
+    /// The change.
     pub action: AlterTableAction,
 }
 
-/// What an ALTER TABLE changes.
+/// The change of an ALTER TABLE.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AlterTableAction {
     /// `ALTER column TYPE type`.
@@ -117,14 +118,14 @@ pub enum AlterTableAction {
     },
     /// `ADD column type [STATIC], ...`.
     Add {
-        /// `IF NOT EXISTS`, of the columns.
+        /// `IF NOT EXISTS` for the columns.
         if_not_exists: bool,
         /// The columns; at least one.
         columns: Vec<ColumnDefinition>,
     },
     /// `DROP column, ... [USING TIMESTAMP t]`.
     Drop {
-        /// `IF EXISTS`, of the columns.
+        /// `IF EXISTS` for the columns.
         if_exists: bool,
         /// The columns; at least one.
         columns: Vec<Name>,
@@ -133,14 +134,14 @@ pub enum AlterTableAction {
     },
     /// `RENAME a TO b AND ...`.
     Rename {
-        /// `IF EXISTS`, of the columns.
+        /// `IF EXISTS` for the columns.
         if_exists: bool,
         /// Old and new names; at least one pair.
         pairs: Vec<(Name, Name)>,
     },
     /// `WITH option = value AND ...`.
     Options(Vec<SchemaOption>),
-    /// ScyllaDB's `TTL column` or, as none, `TTL NULL`.
+    /// ScyllaDB's `TTL column`, or `TTL NULL` as `None`.
     RowTtl(Option<Name>),
 }
 
@@ -169,13 +170,13 @@ pub struct CreateType {
 pub struct AlterType {
     /// The type.
     pub name: QualifiedName,
-    /// `IF EXISTS`, of the type.
+    /// `IF EXISTS` for the type.
     pub if_exists: bool,
-    /// What changes.
+    /// The change.
     pub action: AlterTypeAction,
 }
 
-/// What an ALTER TYPE changes.
+/// The change of an ALTER TYPE.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AlterTypeAction {
     /// `ALTER field TYPE type`.
@@ -187,7 +188,7 @@ pub enum AlterTypeAction {
     },
     /// `ADD field type`.
     Add {
-        /// `IF NOT EXISTS`, of the field.
+        /// `IF NOT EXISTS` for the field.
         if_not_exists: bool,
         /// The field.
         field: Name,
@@ -196,7 +197,7 @@ pub enum AlterTypeAction {
     },
     /// `RENAME a TO b AND ...`.
     Rename {
-        /// `IF EXISTS`, of the fields.
+        /// `IF EXISTS` for the fields.
         if_exists: bool,
         /// Old and new names; at least one pair.
         pairs: Vec<(Name, Name)>,
@@ -212,14 +213,14 @@ pub struct DropType {
     pub if_exists: bool,
 }
 
-/// DROP of a kind of schema object that cannot be created yet, so that no object of it exists.
+/// DROP of a kind of schema object that cannot be created yet. No such object exists.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DropUnsupported {
     /// The kind.
     pub kind: UnsupportedKind,
     /// The name. Roles, users and service levels have no keyspace.
     pub name: QualifiedName,
-    /// The argument types of a function or an aggregate, where written.
+    /// The argument types of a function or an aggregate, if present.
     pub arguments: Option<Vec<TypeName>>,
     /// `IF EXISTS`.
     pub if_exists: bool,
@@ -238,10 +239,10 @@ pub enum UnsupportedKind {
     ServiceLevel,
 }
 
-/// `CREATE CUSTOM INDEX`, which is refused: only its class is kept.
+/// `CREATE CUSTOM INDEX`, which is refused. Only the class is kept.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CreateCustomIndex {
-    /// The class after USING, where written.
+    /// The class after USING, if present.
     pub class: Option<String>,
 }
 
@@ -256,7 +257,7 @@ pub struct Describe {
     pub with_passwords: bool,
 }
 
-/// What DESCRIBE describes.
+/// The target of a DESCRIBE.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum DescribeTarget {
@@ -280,6 +281,6 @@ pub enum DescribeTarget {
     Aggregate(QualifiedName),
     Index(QualifiedName),
     View(QualifiedName),
-    /// A name alone: a keyspace, or a table, view or index.
+    /// A name alone: of a keyspace, table, view or index.
     Any(QualifiedName),
 }

@@ -1,4 +1,4 @@
-//! SELECT: what is chosen, from where, and under which relations.
+//! SELECT statements and relations.
 
 use super::{Attributes, FunctionCall, Marker, Name, QualifiedName, Term, TypeName};
 
@@ -9,9 +9,9 @@ pub struct Select {
     pub json: bool,
     /// `DISTINCT`.
     pub distinct: bool,
-    /// What is chosen.
+    /// The SELECT clause.
     pub selection: Selection,
-    /// The FROM clause; ScyllaDB allows a SELECT without.
+    /// The FROM clause. ScyllaDB allows a SELECT without it.
     pub from: Option<SelectFrom>,
     /// The WHERE clause.
     pub relations: Vec<Relation>,
@@ -40,7 +40,7 @@ pub struct SelectFrom {
     pub mutation_fragments: bool,
 }
 
-/// What a SELECT chooses.
+/// The SELECT clause.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Selection {
     /// `*`.
@@ -49,7 +49,7 @@ pub enum Selection {
     Items(Vec<SelectItem>),
 }
 
-/// One chosen expression.
+/// One expression of a SELECT clause.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SelectItem {
     /// The expression.
@@ -58,7 +58,7 @@ pub struct SelectItem {
     pub alias: Option<Name>,
 }
 
-/// An expression of a selection.
+/// An expression of a SELECT clause.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SelectExpr {
     /// A column.
@@ -67,11 +67,12 @@ pub enum SelectExpr {
     Value(Term),
     /// `count(*)` or `count(1)`.
     CountRows,
-    /// `writetime(column)`, of a column, an element or a field (`Target::Tuple` and the like do not occur).
+    /// `writetime(column)` of a column, an element or a field. `Target::Tuple` and similar do not
+    /// occur.
     WriteTime(Target),
-    /// `ttl(column)`, likewise.
+    /// `ttl(column)`, with the same targets.
     Ttl(Target),
-    /// A function of expressions, aggregates and `token` among them.
+    /// A function call on expressions, including aggregates and `token`.
     Call(FunctionCall<SelectExpr>),
     /// `CAST(expression AS type)`.
     Cast(Box<SelectExpr>, TypeName),
@@ -79,11 +80,11 @@ pub enum SelectExpr {
     Field(Box<SelectExpr>, Name),
     /// `expression[key]`.
     Element(Box<SelectExpr>, Term),
-    /// `expression[from..to]`, either end open.
+    /// `expression[from..to]`. Both bounds are optional.
     Slice(Box<SelectExpr>, Option<Term>, Option<Term>),
 }
 
-/// One condition of a WHERE or IF clause.
+/// A condition of a WHERE or IF clause.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Relation {
     /// `target op value`.
@@ -133,16 +134,16 @@ pub enum Target {
     Tuple(Vec<Name>),
     /// `token(a, b)`; at least one column.
     Token(Vec<Name>),
-    /// Another function.
+    /// A call of another function.
     Call(FunctionCall<SelectExpr>),
 }
 
 /// The right side of IN.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InValues {
-    /// `(a, b)`, perhaps empty. For a tuple of columns each is a tuple or a marker.
+    /// `(a, b)`, possibly empty. For a tuple of columns, each term is a tuple or a marker.
     List(Vec<Term>),
-    /// `?` or `:name`: the whole list.
+    /// `?` or `:name` for the entire list.
     Marker(Marker),
 }
 
@@ -173,7 +174,7 @@ pub enum OrderBy {
     Ann {
         /// The vector column.
         column: Name,
-        /// What to be near to.
+        /// The vector to which the results are close.
         vector: Term,
     },
     /// A scoring function.

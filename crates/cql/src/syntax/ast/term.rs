@@ -1,4 +1,4 @@
-//! Values as written: literals, collections, markers, function calls; and types as written.
+//! Values and types in a statement: literals, collections, markers, function calls, type names.
 
 use std::borrow::Cow;
 
@@ -6,33 +6,35 @@ use uuid::Uuid;
 
 use super::{Name, QualifiedName};
 
-/// A bind marker, by its place in `ParsedStatement::markers`.
+/// A bind marker, as an index into `ParsedStatement::markers`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Marker(pub usize);
 
-/// A constant as written. Numbers keep their text: the type they become is not known here.
+/// A constant. Numbers keep their text, because their type is not known to the parser.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Literal {
-    /// A string, its quotes removed and doubled quotes made single.
+    /// A string without its quotes. Doubled quotes are replaced by single ones.
     String(String),
-    /// Digits, perhaps after a minus sign; of any length.
+    /// Digits with an optional minus sign, of any length.
     Integer(String),
-    /// A number with a point or exponent, or `NaN`, `Infinity`, `-Infinity`; `str::parse::<f64>` reads all of them.
+    /// A number with a point or exponent, or `NaN`, `Infinity`, `-Infinity`. `str::parse::<f64>`
+    /// accepts all of them.
     Float(String),
     /// `true` or `false`.
     Boolean(bool),
     /// A UUID.
     Uuid(Uuid),
-    /// The hexadecimal digits of a blob, without `0x`; their number may be odd, which no blob has.
+    /// The hexadecimal digits of a blob, without `0x`. An odd number of digits is invalid for a
+    /// blob.
     Hex(String),
-    /// A duration as written; `syntax::Duration` reads it.
+    /// The text of a duration, which `syntax::Duration` parses.
     Duration(String),
     /// `null`.
     Null,
 }
 
 impl Literal {
-    /// The constant as options and properties see it: the text of a string, anything else as written.
+    /// The constant as text, for options: the content of a string, the text of anything else.
     pub fn text(&self) -> Cow<'_, str> {
         match self {
             Literal::String(text) | Literal::Integer(text) | Literal::Float(text) | Literal::Duration(text) => {
@@ -47,20 +49,20 @@ impl Literal {
     }
 }
 
-/// A value as written.
+/// A value.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Term {
     /// A constant.
     Literal(Literal),
     /// `[a, b]`: a list or a vector.
     List(Vec<Term>),
-    /// `{a, b}`; `{}` too, which is an empty set or an empty map as the type asks.
+    /// `{a, b}`. `{}` is an empty set or an empty map, depending on the type.
     Set(Vec<Term>),
     /// `{k: v}` with at least one pair.
     Map(Vec<(Term, Term)>),
-    /// `{field: v}` with at least one field, as written: a field may be repeated.
+    /// `{field: v}` with at least one field. A field may be repeated.
     UserType(Vec<(Name, Term)>),
-    /// `(a, b)`, also of one value.
+    /// `(a, b)`, also with a single value.
     Tuple(Vec<Term>),
     /// `?` or `:name`.
     Marker(Marker),
@@ -70,7 +72,7 @@ pub enum Term {
     Hint(TypeName, Box<Term>),
 }
 
-/// A function and its arguments, which are `Term`s in values and `SelectExpr`s in selections.
+/// A function call. Arguments are `Term`s in values and `SelectExpr`s in SELECT clauses.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FunctionCall<Argument> {
     /// The function.
@@ -79,7 +81,7 @@ pub struct FunctionCall<Argument> {
     pub arguments: Vec<Argument>,
 }
 
-/// A type as written.
+/// The name of a type.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TypeName {
     /// A native type.
@@ -92,11 +94,12 @@ pub enum TypeName {
     Map(Box<TypeName>, Box<TypeName>),
     /// `tuple<T, ...>`.
     Tuple(Vec<TypeName>),
-    /// `vector<T, n>`; a number too large for 64 bits is cut to the largest. Whether it makes sense is not checked.
+    /// `vector<T, n>`. A number that exceeds 64 bits is replaced by the largest. Its validity is
+    /// not checked.
     Vector(Box<TypeName>, i64),
     /// `frozen<T>`.
     Frozen(Box<TypeName>),
-    /// The name of a user type.
+    /// A user type.
     User(QualifiedName),
     /// A class name in quotes.
     Custom(String),

@@ -1,18 +1,18 @@
-//! CREATE, ALTER and DROP of keyspaces, tables and types; the first words of those that come later.
+//! CREATE, ALTER and DROP of keyspaces, tables and types, and the first words of unsupported ones.
 
 use super::{K, Kind, M, Parser, Result};
 use crate::syntax::ast::{
     AlterKeyspace, AlterTable, AlterTableAction, AlterType, AlterTypeAction, ColumnDefinition, CreateKeyspace,
-    CreateTable, CreateType, DropKeyspace, DropTable, DropType, DropUnsupported, Later, Literal, Name, OptionValue,
-    PrimaryKey, QualifiedName, SchemaOption, Statement, TypeName, UnsupportedKind,
+    CreateTable, CreateType, DropKeyspace, DropTable, DropType, DropUnsupported, Literal, Name, OptionValue,
+    PrimaryKey, QualifiedName, SchemaOption, Statement, TypeName, Unsupported, UnsupportedKind,
 };
 
-/// What CREATE, ALTER or DROP is followed by.
+/// The kind of object that follows CREATE, ALTER or DROP.
 enum Subject {
     Keyspace,
     Table,
     Type,
-    Later(Later, usize),
+    Unsupported(Unsupported, usize),
 }
 
 impl Parser<'_> {
@@ -21,26 +21,30 @@ impl Parser<'_> {
             (Kind::Word(K::Keyspace | K::Schema, _), ..) => Subject::Keyspace,
             (Kind::Word(K::Table, _), ..) => Subject::Table,
             (Kind::Word(K::Type, _), ..) => Subject::Type,
-            (Kind::Word(K::Index, _), ..) => Subject::Later(Later::CreateIndex, 2),
+            (Kind::Word(K::Index, _), ..) => Subject::Unsupported(Unsupported::CreateIndex, 2),
             (Kind::Word(K::Custom, _), Kind::Word(K::Index, _), _) => return self.create_custom_index(),
-            (Kind::Word(K::Materialized, _), Kind::Word(K::View, _), _) => Subject::Later(Later::CreateView, 3),
-            (Kind::Word(K::Function, _), ..) => Subject::Later(Later::CreateFunction, 2),
-            (Kind::Word(K::Aggregate, _), ..) => Subject::Later(Later::CreateAggregate, 2),
+            (Kind::Word(K::Materialized, _), Kind::Word(K::View, _), _) => {
+                Subject::Unsupported(Unsupported::CreateView, 3)
+            }
+            (Kind::Word(K::Function, _), ..) => Subject::Unsupported(Unsupported::CreateFunction, 2),
+            (Kind::Word(K::Aggregate, _), ..) => Subject::Unsupported(Unsupported::CreateAggregate, 2),
             (Kind::Word(K::Or, _), Kind::Word(K::Replace, _), Kind::Word(K::Function, _)) => {
-                Subject::Later(Later::CreateFunction, 4)
+                Subject::Unsupported(Unsupported::CreateFunction, 4)
             }
             (Kind::Word(K::Or, _), Kind::Word(K::Replace, _), Kind::Word(K::Aggregate, _)) => {
-                Subject::Later(Later::CreateAggregate, 4)
+                Subject::Unsupported(Unsupported::CreateAggregate, 4)
             }
-            (Kind::Word(K::Trigger, _), ..) => Subject::Later(Later::CreateTrigger, 2),
-            (Kind::Word(K::Role, _), ..) => Subject::Later(Later::CreateRole, 2),
-            (Kind::Word(K::User, _), ..) => Subject::Later(Later::CreateUser, 2),
-            (Kind::Word(K::ServiceLevel, _), ..) => Subject::Later(Later::CreateServiceLevel, 2),
-            (Kind::Word(K::Service, _), Kind::Word(K::Level, _), _) => Subject::Later(Later::CreateServiceLevel, 3),
+            (Kind::Word(K::Trigger, _), ..) => Subject::Unsupported(Unsupported::CreateTrigger, 2),
+            (Kind::Word(K::Role, _), ..) => Subject::Unsupported(Unsupported::CreateRole, 2),
+            (Kind::Word(K::User, _), ..) => Subject::Unsupported(Unsupported::CreateUser, 2),
+            (Kind::Word(K::ServiceLevel, _), ..) => Subject::Unsupported(Unsupported::CreateServiceLevel, 2),
+            (Kind::Word(K::Service, _), Kind::Word(K::Level, _), _) => {
+                Subject::Unsupported(Unsupported::CreateServiceLevel, 3)
+            }
             _ => return self.no_subject(),
         };
         match subject {
-            Subject::Later(later, words) => self.later(later, words),
+            Subject::Unsupported(statement, words) => self.unsupported(statement, words),
             Subject::Keyspace => self.past_subject().create_keyspace().map(Statement::CreateKeyspace),
             Subject::Table => self.past_subject().create_table().map(Statement::CreateTable),
             Subject::Type => self.past_subject().create_type().map(Statement::CreateType),
@@ -52,15 +56,17 @@ impl Parser<'_> {
             (Kind::Word(K::Keyspace | K::Schema, _), _) => Subject::Keyspace,
             (Kind::Word(K::Table, _), _) => Subject::Table,
             (Kind::Word(K::Type, _), _) => Subject::Type,
-            (Kind::Word(K::Materialized, _), Kind::Word(K::View, _)) => Subject::Later(Later::AlterView, 3),
-            (Kind::Word(K::Role, _), _) => Subject::Later(Later::AlterRole, 2),
-            (Kind::Word(K::User, _), _) => Subject::Later(Later::AlterUser, 2),
-            (Kind::Word(K::ServiceLevel, _), _) => Subject::Later(Later::AlterServiceLevel, 2),
-            (Kind::Word(K::Service, _), Kind::Word(K::Level, _)) => Subject::Later(Later::AlterServiceLevel, 3),
+            (Kind::Word(K::Materialized, _), Kind::Word(K::View, _)) => Subject::Unsupported(Unsupported::AlterView, 3),
+            (Kind::Word(K::Role, _), _) => Subject::Unsupported(Unsupported::AlterRole, 2),
+            (Kind::Word(K::User, _), _) => Subject::Unsupported(Unsupported::AlterUser, 2),
+            (Kind::Word(K::ServiceLevel, _), _) => Subject::Unsupported(Unsupported::AlterServiceLevel, 2),
+            (Kind::Word(K::Service, _), Kind::Word(K::Level, _)) => {
+                Subject::Unsupported(Unsupported::AlterServiceLevel, 3)
+            }
             _ => return self.no_subject(),
         };
         match subject {
-            Subject::Later(later, words) => self.later(later, words),
+            Subject::Unsupported(statement, words) => self.unsupported(statement, words),
             Subject::Keyspace => self.past_subject().alter_keyspace().map(Statement::AlterKeyspace),
             Subject::Table => self.past_subject().alter_table().map(Statement::AlterTable),
             Subject::Type => self.past_subject().alter_type().map(Statement::AlterType),
@@ -78,7 +84,7 @@ impl Parser<'_> {
             }
             (Kind::Word(K::Function, _), _) => return self.drop_unsupported(UnsupportedKind::Function, 2),
             (Kind::Word(K::Aggregate, _), _) => return self.drop_unsupported(UnsupportedKind::Aggregate, 2),
-            (Kind::Word(K::Trigger, _), _) => Subject::Later(Later::DropTrigger, 2),
+            (Kind::Word(K::Trigger, _), _) => Subject::Unsupported(Unsupported::DropTrigger, 2),
             (Kind::Word(K::Role, _), _) => return self.drop_unsupported(UnsupportedKind::Role, 2),
             (Kind::Word(K::User, _), _) => return self.drop_unsupported(UnsupportedKind::User, 2),
             (Kind::Word(K::ServiceLevel, _), _) => return self.drop_unsupported(UnsupportedKind::ServiceLevel, 2),
@@ -87,8 +93,8 @@ impl Parser<'_> {
             }
             _ => return self.no_subject(),
         };
-        if let Subject::Later(later, words) = subject {
-            return self.later(later, words);
+        if let Subject::Unsupported(statement, words) = subject {
+            return self.unsupported(statement, words);
         }
         self.past_subject();
         let if_exists = self.eat_if_exists()?;
@@ -99,7 +105,7 @@ impl Parser<'_> {
         })
     }
 
-    /// DROP of a kind that is named by the first `words` tokens.
+    /// DROP of a kind of object whose name starts after the first `words` tokens.
     fn drop_unsupported(&mut self, kind: UnsupportedKind, words: usize) -> Result<Statement> {
         for _ in 0..words {
             self.advance();
@@ -129,14 +135,14 @@ impl Parser<'_> {
         Ok(Statement::DropUnsupported(DropUnsupported { kind, name, arguments, if_exists }))
     }
 
-    /// Moves past the verb and the word after it.
+    /// Skips the verb and the next word.
     fn past_subject(&mut self) -> &mut Self {
         self.advance();
         self.advance();
         self
     }
 
-    /// The error when the word after the verb (or a word after that) is none that is known.
+    /// The error if the words after the verb are not a known kind of object.
     fn no_subject(&mut self) -> Result<Statement> {
         self.advance();
         match self.peek() {
@@ -200,7 +206,7 @@ impl Parser<'_> {
         Ok(table)
     }
 
-    /// A column or the PRIMARY KEY clause.
+    /// Parses a column or the PRIMARY KEY clause.
     fn table_element(&mut self, table: &mut CreateTable) -> Result<()> {
         if self.eat_word(K::Primary) {
             self.expect_words(&[K::Key])?;
@@ -341,7 +347,7 @@ impl Parser<'_> {
         Ok(AlterTable { name, if_exists, action })
     }
 
-    /// One or more of something with commas between, perhaps in parentheses.
+    /// One or more items separated by commas, optionally in parentheses.
     fn maybe_in_parentheses<T>(&mut self, item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let parentheses = self.eat(M::Open);
         let items = self.list(item)?;

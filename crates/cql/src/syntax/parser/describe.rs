@@ -20,7 +20,8 @@ impl Parser<'_> {
     }
 
     fn describe_target(&mut self) -> Result<DescribeTarget> {
-        // A word that names a kind of thing is a plain name where a point follows it, or where the thing's own name is missing.
+        // A word that denotes a kind of object is an ordinary name if a point follows, or if the
+        // name of the object is missing.
         let ended = matches!(self.peek_at(1), Kind::End | Kind::Mark(M::Semicolon) | Kind::Word(K::With, _));
         let Kind::Word(keyword, _) = self.peek() else { return self.describe_any() };
         if self.is_mark(1, M::Dot) {

@@ -7,7 +7,7 @@ use crate::syntax::ast::{
 };
 
 impl Parser<'_> {
-    /// The USING clause with its keyword, of these attributes only.
+    /// Parses a USING clause with only these attributes.
     pub(super) fn using(&mut self, allowed: &[K]) -> Result<Attributes> {
         self.expect_words(&[K::Using])?;
         let mut attributes = Attributes::default();
@@ -91,7 +91,7 @@ impl Parser<'_> {
         if !self.eat_word(K::If) {
             return Ok(None);
         }
-        // `exists` may also be the name of a column, which something would follow.
+        // `exists` may also be the name of a column. Then an operator follows.
         let end = matches!(self.peek_at(1), Kind::Mark(M::Equal | M::NotEqual | M::Less | M::LessEqual))
             || matches!(self.peek_at(1), Kind::Mark(M::Greater | M::GreaterEqual | M::OpenSquare | M::Dot))
             || matches!(self.peek_at(1), Kind::Word(K::In | K::Not | K::Like, _));
@@ -132,7 +132,7 @@ impl Parser<'_> {
         Ok(Assignment { column, op })
     }
 
-    /// What stands behind `column =`.
+    /// Parses the text after `column =`.
     fn assigned(&mut self, column: &Name) -> Result<AssignmentOp> {
         if !self.is_name(0) || self.is_call(0) {
             let value = self.term()?;
@@ -164,7 +164,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Moves past the name of the column that is being assigned.
+    /// Skips the name, which must be that of the assigned column.
     fn same_column(&mut self, column: &Name, form: &str) -> Result<()> {
         let place = self.token(0).start as usize;
         if self.name()? == *column {

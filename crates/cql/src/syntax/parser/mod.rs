@@ -1,39 +1,41 @@
-//! Tokens to tree: a recursive descent parser that never looks back.
+//! Builds the syntax tree from tokens: a recursive descent parser without backtracking.
 //!
-//! Each construct is chosen by looking at a few tokens ahead, so reading is linear. Every rule that can contain itself
-//! passes through `nested`, which bounds the stack and the depth of the tree. This file holds the cursor over the
-//! tokens, the errors, names, and the choice of the statement; the folder's other files hold a family of statements each.
+//! Each rule is chosen by a few tokens of lookahead, so parsing takes linear time. Every recursive
+//! rule goes through `nested`, which limits the stack and the depth of the tree.
+//!
+//! This file has the cursor over the tokens, errors, names, and the choice of the statement. Each
+//! of the other files parses one family of statements.
 
 mod ddl;
 mod describe;
 mod dml;
-mod later;
 mod relation;
 mod select;
 mod term;
 mod types;
+mod unsupported;
 
-use super::ast::{Later, Marker, Name, ParsedStatement, QualifiedName, Statement, TypeName};
+use super::ast::{Marker, Name, ParsedStatement, QualifiedName, Statement, TypeName, Unsupported};
 use super::error::SyntaxError;
 use super::keyword::{Class, Keyword as K};
 use super::lexer;
 use super::token::{Kind, Mark as M, Token};
 
-/// How deep terms, types, selections and relations may be nested in each other.
+/// The maximum nesting of terms, types, expressions and relations.
 pub const MAX_NESTING: usize = 100;
 
-/// How deep function calls and casts may be nested in each other: each makes a value, which can be large.
+/// The maximum nesting of function calls and casts. Each call makes a value, which can be large.
 pub const MAX_NESTED_CALLS: usize = 16;
 
-/// The longest statement, in bytes. A literal of the largest mutation (16 MiB) in hexadecimal fits.
+/// The longest statement, in bytes. A hexadecimal literal of the largest mutation (16 MiB) fits.
 pub const MAX_STATEMENT_BYTES: usize = 48 << 20;
 
-/// The most tokens of a statement: the tree takes about a hundred bytes for each, however short the text.
+/// The most tokens of a statement. The tree takes about 100 bytes for each token, however short.
 pub const MAX_TOKENS: usize = 1 << 20;
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// Reads one text.
+/// Parses one text.
 pub struct Parser<'a> {
     source: &'a str,
     tokens: Vec<Token>,
@@ -44,7 +46,7 @@ pub struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// A parser at the start of the text, if the text is not too long and made of tokens.
+    /// A parser at the start of the text. An error if the text is too long or has an invalid token.
     pub fn new(source: &'a str) -> Result<Parser<'a>> {
         if source.len() > MAX_STATEMENT_BYTES {
             let message = format!("statement of {} bytes is longer than {MAX_STATEMENT_BYTES}", source.len());
@@ -60,7 +62,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Reads the whole text as one statement.
+    /// Parses the entire text as one statement.
     pub fn parse(mut self) -> Result<ParsedStatement> {
         let statement = self.statement()?;
         while self.eat(M::Semicolon) {}
@@ -70,7 +72,7 @@ impl<'a> Parser<'a> {
         Ok(ParsedStatement { statement, markers: self.markers })
     }
 
-    /// Reads the whole text as one type.
+    /// Parses the entire text as one type.
     pub fn parse_type(mut self) -> Result<TypeName> {
         let type_name = self.type_name()?;
         if self.peek() != Kind::End {
@@ -96,12 +98,12 @@ impl<'a> Parser<'a> {
             K::Alter => self.alter(),
             K::Drop => self.drop_statement(),
             K::Describe | K::Desc => self.describe().map(Statement::Describe),
-            K::Grant => self.later(Later::Grant, 1),
-            K::Revoke => self.later(Later::Revoke, 1),
-            K::List => self.later(Later::List, 1),
-            K::Attach => self.later(Later::AttachServiceLevel, 1),
-            K::Detach => self.later(Later::DetachServiceLevel, 1),
-            K::Prune => self.later(Later::PruneView, 1),
+            K::Grant => self.unsupported(Unsupported::Grant, 1),
+            K::Revoke => self.unsupported(Unsupported::Revoke, 1),
+            K::List => self.unsupported(Unsupported::List, 1),
+            K::Attach => self.unsupported(Unsupported::AttachServiceLevel, 1),
+            K::Detach => self.unsupported(Unsupported::DetachServiceLevel, 1),
+            K::Prune => self.unsupported(Unsupported::PruneView, 1),
             _ => Err(self.no_alternative()),
         }
     }
@@ -126,7 +128,7 @@ impl<'a> Parser<'a> {
         matches!(self.peek_at(ahead), Kind::Word(found, _) if found == keyword)
     }
 
-    /// Moves past the current token, never past the end of the text; its text.
+    /// Skips the current token, but never the end of the text. Returns its text.
     fn advance(&mut self) -> &'a str {
         let token = self.token(0);
         if token.kind != Kind::End {
@@ -151,7 +153,7 @@ impl<'a> Parser<'a> {
         if self.eat(mark) { Ok(()) } else { Err(self.mismatch(&format!("'{}'", mark.text()))) }
     }
 
-    /// Moves past these keywords in this order.
+    /// Skips these keywords, which must follow in this order.
     fn expect_words(&mut self, keywords: &[K]) -> Result<()> {
         for keyword in keywords {
             if !self.eat_word(*keyword) {
@@ -177,7 +179,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    /// One or more of something, with commas between.
+    /// One or more items separated by commas.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut items = vec![item(self)?];
         while self.eat(M::Comma) {
@@ -186,7 +188,7 @@ impl<'a> Parser<'a> {
         Ok(items)
     }
 
-    /// One or more of something, with AND between.
+    /// One or more items separated by AND.
     fn and_list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut items = vec![item(self)?];
         while self.eat_word(K::And) {
@@ -195,7 +197,7 @@ impl<'a> Parser<'a> {
         Ok(items)
     }
 
-    /// Runs a rule that may contain itself, unless that is already nested too deeply.
+    /// Runs a recursive rule, unless the nesting is too deep.
     fn nested<T>(&mut self, rule: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth >= MAX_NESTING {
             return Err(self.too_deep());
@@ -206,7 +208,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    /// Runs the rule of a function call, unless too many calls are around it.
+    /// Runs the rule of a function call, unless calls are nested too deeply.
     fn called<T>(&mut self, rule: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.calls >= MAX_NESTED_CALLS {
             return Err(self.error(format!("more than {MAX_NESTED_CALLS} function calls nested in each other")));
@@ -221,14 +223,14 @@ impl<'a> Parser<'a> {
         self.error("expression nested too deeply".to_owned())
     }
 
-    /// An error at the current token.
+    /// An error at the position of the current token.
     fn error(&self, message: String) -> SyntaxError {
         SyntaxError::at(self.source, self.token(0).start as usize, message)
     }
 
-    /// The current token as messages show it.
+    /// The text of the current token, for messages.
     fn shown(&self) -> String {
-        /// The most characters of a token in a message: a literal may be megabytes long.
+        /// The most characters of a token in a message. A literal can have megabytes.
         const SHOWN: usize = 100;
         let token = self.token(0);
         if token.kind == Kind::End {
@@ -258,12 +260,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A name of a column, field or the like.
+    /// A name of a column, field or similar.
     fn name(&mut self) -> Result<Name> {
         if self.is_name(0) { Ok(self.take_name()) } else { Err(self.no_alternative()) }
     }
 
-    /// The current token, which is a word or quoted name, as a name.
+    /// The current token as a name. It must be a word or a quoted name.
     fn take_name(&mut self) -> Name {
         let quoted = self.peek() == Kind::QuotedName;
         let text = self.advance();
@@ -274,7 +276,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A name of something in the schema, for which no bind marker can stand.
+    /// The name of a schema object, which cannot be a bind marker.
     fn schema_name(&mut self, what: &str) -> Result<Name> {
         if self.is_mark(0, M::Question) {
             return Err(self.error(format!("Bind variables cannot be used for {what} names")));
@@ -309,7 +311,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the tokens from `ahead` on are a function's name and an opening parenthesis.
+    /// Whether a function name and an opening parenthesis start at `ahead`.
     fn is_call(&self, ahead: usize) -> bool {
         (self.is_function_name(ahead) && self.is_mark(ahead + 1, M::Open))
             || (self.is_name(ahead)
@@ -335,7 +337,7 @@ impl<'a> Parser<'a> {
         self.is_mark(0, M::Question) || self.is_mark(0, M::Colon)
     }
 
-    /// `?` or `:name`, where any keyword may be the name.
+    /// `?` or `:name`. The name may be any keyword.
     fn marker(&mut self) -> Result<Marker> {
         let name = match self.advance() {
             "?" => None,

@@ -81,7 +81,7 @@ impl Parser<'_> {
         Ok(Relation::In { target, negated, values: InValues::List(values) })
     }
 
-    /// A target, an operator and a value.
+    /// A comparison: target, operator and value.
     fn comparison(&mut self, target: impl FnOnce(&mut Self) -> Result<Target>) -> Result<Relation> {
         let target = target(self)?;
         let op = match self.peek() {
@@ -98,14 +98,14 @@ impl Parser<'_> {
         Ok(Relation::Compare { target, op, value: self.term()? })
     }
 
-    /// `[NOT] IN`; whether it is negated.
+    /// `[NOT] IN`. Returns whether it is negated.
     fn in_words(&mut self) -> Result<bool> {
         let negated = self.eat_word(K::Not);
         self.expect_words(&[K::In])?;
         Ok(negated)
     }
 
-    /// `target [NOT] IN values`, from the words on.
+    /// `[NOT] IN values`, the rest of a relation after its target.
     fn in_relation(&mut self, target: Target) -> Result<Relation> {
         let negated = self.in_words()?;
         let values = if self.is_marker() {
@@ -117,7 +117,7 @@ impl Parser<'_> {
         Ok(Relation::In { target, negated, values })
     }
 
-    /// One condition of an IF clause.
+    /// A condition of an IF clause.
     pub(super) fn condition(&mut self) -> Result<Relation> {
         let target = self.column_path()?;
         match self.peek() {
@@ -126,7 +126,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A column, an element of one, or a field of one.
+    /// A column, or an element or field of it.
     pub(super) fn column_path(&mut self) -> Result<Target> {
         let column = self.name()?;
         if self.is_mark(0, M::OpenSquare) {

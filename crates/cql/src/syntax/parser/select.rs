@@ -48,7 +48,8 @@ impl Parser<'_> {
         Ok(select)
     }
 
-    /// The clauses that tools append: each at most once, in any order, because a tool does not know what its user wrote.
+    /// Parses the clauses that tools append: each at most once, in any order, because tools do not
+    /// know the clauses of their users.
     fn select_tail(&mut self, select: &mut Select) -> Result<()> {
         let mut using = false;
         loop {
@@ -67,13 +68,15 @@ impl Parser<'_> {
         }
     }
 
-    /// Eats JSON or DISTINCT unless the word is itself what is chosen (`SELECT json, distinct FROM t`).
+    /// Skips JSON or DISTINCT, unless the word is a selected column (`SELECT json, distinct FROM
+    /// t`).
     fn eat_modifier(&mut self, keyword: K) -> bool {
         if !self.is_word(0, keyword) {
             return false;
         }
         let chosen = match self.peek_at(1) {
-            // `json(x)` is a call unless something follows that a value in parentheses, a type, stands before.
+            // `json(x)` is a call, unless a value follows the parentheses. Then `(x)` is a type
+            // hint.
             Kind::Mark(M::Open) => !self.is_value_after_parentheses(1),
             Kind::Mark(M::Comma | M::Dot | M::OpenSquare | M::Semicolon) | Kind::End => true,
             Kind::Word(K::From | K::Where | K::Order | K::Limit | K::Allow | K::Using, _) => true,
@@ -86,7 +89,7 @@ impl Parser<'_> {
         !chosen
     }
 
-    /// Whether a value follows the parenthesis that closes the one at this token.
+    /// Whether a value follows the closing parenthesis of the one at this token.
     fn is_value_after_parentheses(&self, open: usize) -> bool {
         let (mut ahead, mut depth) = (open, 0_usize);
         loop {
@@ -110,7 +113,8 @@ impl Parser<'_> {
         }
     }
 
-    /// The FROM clause, if the statement does not continue without one. DISTINCT is about the partitions of a table.
+    /// The FROM clause. `None` if the statement ends or continues without one. DISTINCT requires
+    /// it.
     fn optional_from(&mut self, distinct: bool) -> Result<Option<SelectFrom>> {
         let without = match self.peek() {
             _ if distinct => false,
@@ -176,7 +180,8 @@ impl Parser<'_> {
         }
     }
 
-    /// `.field`, `[key]` and `[from..to]` behind an expression. Each makes the tree one deeper.
+    /// Parses `.field`, `[key]` and `[from..to]` after an expression. Each adds a level to the
+    /// tree.
     fn select_suffixes(&mut self, mut expr: SelectExpr) -> Result<SelectExpr> {
         for _ in self.depth..=MAX_NESTING {
             if self.eat(M::Dot) {
@@ -197,7 +202,7 @@ impl Parser<'_> {
         Err(self.too_deep())
     }
 
-    /// `count(...)`, of which `count(*)` and `count(1)` count rows.
+    /// Parses `count(...)`. `count(*)` and `count(1)` count rows.
     fn count(&mut self) -> Result<SelectExpr> {
         if self.is_mark(2, M::Star) {
             self.advance();
@@ -227,7 +232,7 @@ impl Parser<'_> {
         Ok(FunctionCall { name, arguments: self.selection_arguments()? })
     }
 
-    /// The arguments of a function in a selection, with their parentheses.
+    /// The arguments of a function in a SELECT clause, with their parentheses.
     pub(super) fn selection_arguments(&mut self) -> Result<Vec<SelectExpr>> {
         self.expect(M::Open)?;
         if self.eat(M::Close) {

@@ -40,14 +40,15 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the parenthesis at hand holds a type: in a value, a word that calls no function can be nothing else.
+    /// Whether a type hint starts at the current parenthesis. In a value, a word that starts no
+    /// call can only be a type.
     fn is_hint(&self) -> bool {
         let word = matches!(self.peek_at(1), Kind::Ident | Kind::QuotedName | Kind::Word(..));
         let constant = [K::True, K::False, K::Null, K::Nan, K::Infinity].iter().any(|k| self.is_word(1, *k));
         word && !constant && !self.is_call(1)
     }
 
-    /// Terms with commas between, perhaps none, up to and with a closing mark.
+    /// Terms separated by commas, possibly none, up to and including a closing mark.
     pub(super) fn terms_until(&mut self, close: M) -> Result<Vec<Term>> {
         if self.eat(close) {
             return Ok(Vec::new());
@@ -91,7 +92,7 @@ impl Parser<'_> {
         Ok(Term::Set(members))
     }
 
-    /// An integer or a marker, as USING and LIMIT want it.
+    /// An integer or a marker, for USING and LIMIT.
     pub(super) fn integer_or_marker(&mut self) -> Result<Term> {
         match self.peek() {
             Kind::Integer => Ok(Term::Literal(Literal::Integer(self.advance().to_owned()))),

@@ -1,10 +1,10 @@
-//! Types.
+//! Type names.
 
 use super::{K, Kind, M, Parser, Result};
 use crate::syntax::ast::{Name, NativeType, QualifiedName, TypeName};
 use crate::syntax::keyword::Class;
 
-/// Words that ScyllaDB keeps back from user types.
+/// Words that ScyllaDB reserves, so that they cannot name user types.
 const RESERVED_TYPE_NAMES: [&str; 8] = ["byte", "complex", "date", "empty", "enum", "interval", "macaddr", "bitstring"];
 
 impl Parser<'_> {
@@ -32,7 +32,7 @@ impl Parser<'_> {
         self.user_type_name().map(TypeName::User)
     }
 
-    /// A type with parameters; none if the keyword does not have such.
+    /// A type with parameters. `None` if the keyword does not have parameters.
     fn parametric_type(&mut self, keyword: K) -> Result<Option<TypeName>> {
         if !matches!(keyword, K::List | K::Set | K::Map | K::Tuple | K::Vector | K::Frozen) {
             return Ok(None);
@@ -69,7 +69,7 @@ impl Parser<'_> {
         Ok(Some(type_name))
     }
 
-    /// A native type alone, as CAST needs it.
+    /// A native type, for CAST.
     pub(super) fn native_type(&mut self) -> Result<TypeName> {
         let Kind::Word(keyword, _) = self.peek() else { return Err(self.no_alternative()) };
         let native = native_type(keyword).ok_or_else(|| self.no_alternative())?;
@@ -77,7 +77,7 @@ impl Parser<'_> {
         Ok(TypeName::Native(native))
     }
 
-    /// The name of a user type, which no native type's name can be.
+    /// The name of a user type, which cannot be that of a native type.
     pub(super) fn user_type_name(&mut self) -> Result<QualifiedName> {
         let keyspace = if self.is_name(0) && self.is_mark(1, M::Dot) {
             let keyspace = self.take_name();

@@ -1,5 +1,5 @@
 #![allow(dead_code, reason = "each program uses its part")]
-//! A node of one shard in this process, on a directory of its own, and a session that speaks to it.
+//! A node with one shard in this process, with its own directory, and a session on it.
 
 pub mod statements;
 
@@ -20,10 +20,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// The stack of a test's thread: futures of unoptimised builds are large.
+/// The stack of a test's thread. Futures of unoptimized builds are large.
 const STACK: usize = 16 << 20;
 
-/// Runs `test` against a fresh node.
+/// Runs `test` on a new node.
 #[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
 pub fn with_node<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F + Send) {
     std::thread::scope(|scope| {
@@ -88,9 +88,9 @@ async fn start(path: PathBuf) -> DataDir {
 
 /// A client's session.
 pub struct Session {
-    /// The door.
+    /// The processor of the shard.
     pub processor: Rc<Processor>,
-    /// The connection's state.
+    /// The state of the connection.
     pub client: Rc<ClientState>,
 }
 
@@ -112,17 +112,17 @@ impl Session {
         Session::new()
     }
 
-    /// Executes text without values.
+    /// Executes a statement without values.
     pub async fn query(&self, text: &str) -> Result<Answer, Error> {
         self.processor.query(&self.client, text, &QueryParams::default()).await
     }
 
-    /// Executes text that must succeed.
+    /// Executes a statement that must succeed.
     pub async fn ok(&self, text: &str) -> Answer {
         self.query(text).await.unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    /// The rows of a SELECT that must succeed, each as text.
+    /// The rows of a SELECT that must succeed, as text.
     pub async fn rows(&self, text: &str) -> Vec<String> {
         match self.ok(text).await.kind {
             AnswerKind::Rows(rows) => show_rows(&rows),
@@ -130,7 +130,7 @@ impl Session {
         }
     }
 
-    /// A keyspace, in use.
+    /// Creates a keyspace and uses it.
     pub async fn use_keyspace(&self, name: &str) {
         let replication = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
         self.ok(&format!("CREATE KEYSPACE {name} WITH replication = {replication}")).await;
@@ -138,7 +138,7 @@ impl Session {
     }
 }
 
-/// Values by place.
+/// Positional values.
 pub fn values(values: &[(&CqlType, Value)]) -> BoundValues {
     BoundValues::Positional(values.iter().map(|(ty, value)| bound(ty, value)).collect())
 }
@@ -175,7 +175,8 @@ fn take(rest: &mut Bytes, len: usize) -> Bytes {
     rest.split_to(len)
 }
 
-/// Runs `first` against a fresh node and `second` against the same node after a restart. The commitlog is not replayed.
+/// Runs `first` on a new node, and `second` on the same node after a restart without replay of the
+/// commitlog.
 pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
     name: &str,
     first: impl FnOnce(Session) -> F + Send,

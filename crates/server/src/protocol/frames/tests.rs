@@ -1,4 +1,4 @@
-//! Frames and segments, cut anywhere, too long, damaged.
+//! Frames and segments: split at any position, too long, damaged.
 
 use super::*;
 use proptest::prelude::*;
@@ -127,7 +127,7 @@ proptest! {
     #[test]
     fn frames_are_found_in_segments_however_they_are_cut(
         form in any_form(),
-        // Frames that share a segment; of a long one, the bytes of each of its segments.
+        // Frames that share a segment; for a long frame, the bytes in each of its segments.
         groups in prop::collection::vec(
             (prop::collection::vec(0usize..300, 1..5), prop::option::of(1usize..200)), 1..8),
         cuts in prop::collection::vec(1usize..200, 1..50),

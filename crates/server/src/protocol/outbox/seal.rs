@@ -1,23 +1,25 @@
-//! Frames on their way out in segments.
+//! Puts outgoing frames into segments.
 //!
-//! Frames are appended to the open segment at the end of the tail, behind room for its header. It is sealed (header and
-//! checksums are written) before anything is written to the socket, when it is full, and with large rows, which are queued and
-//! not copied. So the answers of one wake share a segment. A frame that does not fit fills several segments of its own.
-//! Invariant: no segment is open while bytes of the tail are being taken away.
+//! Frames are appended to the open segment at the end of the tail, after the space for its header.
+//! The segment is sealed (header and checksums are written) before a write to the socket, when it
+//! is full, and with large rows, which are queued without a copy. So the answers of one wake share
+//! a segment. A frame that does not fit gets several segments of its own.
+//!
+//! Invariant: no segment is open while bytes are removed from the tail.
 
 use super::{LARGE, Outbox};
 use crate::protocol::HEADER_LEN;
 use crate::protocol::segment::{self, Form, Header, TRAILER_LEN};
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// An open segment of this many bytes is sealed, so that the next frame fits into the next one.
+/// An open segment of this many bytes is sealed, so that the next frame fits into the next segment.
 const FULL: usize = 64 << 10;
 
 /// The state of sealing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealing {
     form: Form,
-    /// Where in the tail the open segment begins.
+    /// The offset of the open segment in the tail.
     open: Option<usize>,
 }
 
@@ -29,12 +31,12 @@ impl Sealing {
 }
 
 impl Outbox {
-    /// From the next frame on, frames go out in segments.
+    /// From the next frame on, frames are sent in segments.
     pub fn use_segments(&mut self, form: Form) {
         self.sealing = Some(Sealing { form, open: None });
     }
 
-    /// Makes room for a segment's header, unless one is open.
+    /// Reserves space for a segment's header, unless a segment is open.
     pub(super) fn open_segment(&mut self) {
         if let Some(Sealing { form, open }) = &mut self.sealing
             && open.is_none()
@@ -45,7 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the frame whose body starts at `start` and goes on with `rows`.
+    /// Ends the frame whose body starts at `start`, with `rows` as the rest of the body.
     pub(super) fn finish_in_segment(&mut self, start: usize, rows: Option<&Bytes>) {
         let Some(Sealing { form, open: Some(open) }) = self.sealing else { return };
         let (frame, payload) = (start - HEADER_LEN, open + form.header_len());
@@ -55,7 +57,7 @@ impl Outbox {
         if start + body - payload <= form.max_payload() {
             return self.append_rows(form, open, rows);
         }
-        // It does not fit behind the frames that are there.
+        // The frame does not fit into the segment with the previous frames.
         let head = self.tail.split_off(frame);
         if frame > payload {
             self.seal();
@@ -110,7 +112,7 @@ impl Outbox {
         self.sealing = Some(Sealing { form, open: None });
     }
 
-    /// Seals the open segment with `rows` as the last of its payload.
+    /// Seals the open segment with `rows` as the end of its payload.
     fn seal_with(&mut self, form: Form, open: usize, rows: &Bytes) {
         let at = open + form.header_len();
         let header = Header { payload: self.tail.len() - at + rows.len(), opened: 0, self_contained: true };
@@ -123,7 +125,7 @@ impl Outbox {
         self.sealing = Some(Sealing { form, open: None });
     }
 
-    /// Puts a frame into segments of its own. Its bytes, `head` and `rows`, count already.
+    /// Puts a frame into its own segments. The bytes of `head` and `rows` are counted already.
     fn put_long_frame(&mut self, form: Form, head: BytesMut, rows: Option<&Bytes>) {
         let overhead = form.header_len() + TRAILER_LEN;
         match form {
@@ -154,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// Appends a segment whose payload is in two pieces.
+    /// Appends a segment with a payload of two pieces.
     fn put_segment(&mut self, form: Form, header: Header, payload: [Bytes; 2]) {
         let at = self.tail.len();
         self.tail.put_bytes(0, form.header_len());
@@ -237,7 +239,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 5))]
         #[test]
         fn every_frame_arrives_whole(
-            // Frames, and after which of them the socket takes what there is.
+            // Frames, and whether the socket takes all bytes after each.
             sizes in prop::collection::vec((prop_oneof![0usize..300, 7000usize..9000, 100_000usize..400_000], any::<bool>()), 1..8),
             step in 50usize..200_000,
         ) {

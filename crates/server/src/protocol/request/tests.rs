@@ -1,4 +1,4 @@
-//! Bodies of requests in every version: what they say, and what is wrong with them.
+//! Bodies of requests in every version: their content and their errors.
 
 use super::*;
 use bytes::BufMut;
@@ -29,7 +29,7 @@ fn write_value(out: &mut Vec<u8>, value: &BoundValue) {
     }
 }
 
-/// Appends parameters; those of version 5 only in version 5.
+/// Appends parameters. Those of version 5 only in version 5.
 fn write_params(out: &mut Vec<u8>, version: Version, params: &QueryParams, keyspace: Option<&str>) {
     out.put_u16(params.consistency as u16);
     let mut flags = 0;
@@ -127,7 +127,7 @@ fn any_params() -> impl Strategy<Value = QueryParams> {
         )
 }
 
-/// A version with what it can say beside `any_params`: the time and a keyspace.
+/// A version with its features beyond `any_params`: time and keyspace.
 fn any_version() -> impl Strategy<Value = (Version, Option<i32>, Option<String>)> {
     prop_oneof![
         Just((Version::V4, None, None)),
@@ -218,7 +218,7 @@ fn a_payload_may_ask_why_the_page_ended() {
     }
 }
 
-/// A batch of one text and one prepared statement, up to its level.
+/// A batch with one text and one prepared statement, up to its consistency level.
 fn batch_body() -> Vec<u8> {
     let mut body = vec![1, 0, 2, 0];
     body.put_i32(1);
@@ -268,7 +268,7 @@ fn prepare_may_name_a_keyspace() {
     }
 }
 
-/// Drivers send an empty id where they know none.
+/// Drivers send an empty id if they know none.
 #[test]
 fn metadata_ids_of_any_length_are_taken() {
     let execute = |id: &[u8]| {

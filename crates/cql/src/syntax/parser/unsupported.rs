@@ -1,20 +1,20 @@
-//! Statements that come later: known by their first words, the rest skipped.
+//! Unsupported statements: recognized by their first words, the rest is skipped.
 
 use super::{K, Kind, M, Parser, Result};
-use crate::syntax::ast::{CreateCustomIndex, Later, Statement};
+use crate::syntax::ast::{CreateCustomIndex, Statement, Unsupported};
 
 impl Parser<'_> {
-    /// Recognises a statement by its first `words` tokens, which the caller has looked at. At least one more must follow;
-    /// what follows is read as tokens, up to a semicolon.
-    pub(super) fn later(&mut self, later: Later, words: usize) -> Result<Statement> {
+    /// Recognizes a statement by its first `words` tokens, which the caller has checked. At least
+    /// one more token must follow. The rest is skipped up to a semicolon.
+    pub(super) fn unsupported(&mut self, statement: Unsupported, words: usize) -> Result<Statement> {
         self.past_words(words)?;
         while self.peek() != Kind::End && !self.is_mark(0, M::Semicolon) {
             self.advance();
         }
-        Ok(Statement::Later(later))
+        Ok(Statement::Unsupported(statement))
     }
 
-    /// Recognises CREATE CUSTOM INDEX, of which only the class after USING is kept.
+    /// Recognizes CREATE CUSTOM INDEX. Only the class after USING is kept.
     pub(super) fn create_custom_index(&mut self) -> Result<Statement> {
         self.past_words(3)?;
         let mut class = None;
@@ -28,7 +28,7 @@ impl Parser<'_> {
         Ok(Statement::CreateCustomIndex(CreateCustomIndex { class }))
     }
 
-    /// Moves past the first `words` tokens, after which at least one must follow.
+    /// Skips the first `words` tokens. At least one more must follow.
     fn past_words(&mut self, words: usize) -> Result<()> {
         for _ in 0..words {
             self.advance();

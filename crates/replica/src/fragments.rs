@@ -63,7 +63,7 @@ impl Replica {
         context.trace("Reading data for reconciliation");
         let (mut permit, mut reader) = match self.find(command, Purpose::Parts, context) {
             None => (self.permit(context).await?, self.open(command, context, first)?),
-            Some(found) => self.go_on(found, command, context, first).await?,
+            Some(found) => self.resume_querier(found, command, context, first).await?,
         };
         let schema = reader.schema().clone();
         let mut builder = PageBuilder::of(&schema, command);

@@ -172,8 +172,8 @@ impl Binding {
         if self.plain {
             return self.write_plain_row(key_components, clustering, [static_cells, cells], max, out);
         }
-        let mut found: SmallVec<[Found<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
-        found.resize_with(self.slots.len(), Found::default);
+        let mut found: SmallVec<[FoundCells<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
+        found.resize_with(self.slots.len(), FoundCells::default);
         for cell in static_cells.into_iter().chain(cells).flatten() {
             let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
             while let Some(i) = want {
@@ -299,7 +299,7 @@ fn most_repeated(columns: &[OutputColumn]) -> usize {
 }
 
 #[derive(Default)]
-struct Found<'a> {
+struct FoundCells<'a> {
     one: Option<Cell<'a>>,
     many: Vec<Cell<'a>>,
 }

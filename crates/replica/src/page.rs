@@ -134,7 +134,7 @@ pub struct PageBuilder<'a> {
     /// Whether the partition's end has not come.
     inside: bool,
     /// Where the partition goes on, in the reader's order: a deletion that is open there was counted by the page before.
-    goes_on_at: Option<ClusteringCut>,
+    resumes_at: Option<ClusteringCut>,
     rows_in_partition: u64,
     /// The tombstones of a partition or its static row reached the limit, and no live row came since: the page ends with the
     /// partition.
@@ -152,7 +152,7 @@ impl<'a> PageBuilder<'a> {
         let mut builder = PageBuilder::new(schema, &command.output, command.limits, command.now);
         if let Some(resume) = &command.slice.resume {
             builder.resumed = Some((resume.key.key.clone(), command.resumed_rows));
-            builder.goes_on_at = querier::first_cut(&resume.rows, command.slice.reversed);
+            builder.resumes_at = querier::first_cut(&resume.rows, command.slice.reversed);
         }
         builder
     }
@@ -174,7 +174,7 @@ impl<'a> PageBuilder<'a> {
             static_row: None,
             dead_static_row: None,
             inside: false,
-            goes_on_at: None,
+            resumes_at: None,
             rows_in_partition: 0,
             due: false,
             digester: None,
@@ -232,7 +232,7 @@ impl<'a> PageBuilder<'a> {
             }
             Fragment::Change { at, tombstone } => {
                 self.cover.change(tombstone);
-                if self.goes_on_at.take().is_some_and(|cut| cut == at) {
+                if self.resumes_at.take().is_some_and(|cut| cut == at) {
                     return Ok(Flow::Continue);
                 }
                 let weight = if at.after { 1 } else { -1 };
@@ -295,7 +295,7 @@ impl<'a> PageBuilder<'a> {
         self.rows_in_partition = match self.resumed.take() {
             Some((resumed, rows)) if resumed == key.key => rows,
             _ => {
-                self.goes_on_at = None;
+                self.resumes_at = None;
                 0
             }
         };
@@ -316,7 +316,7 @@ impl<'a> PageBuilder<'a> {
 
     fn end_partition(&mut self) -> Result<Flow, ReplicaError> {
         self.inside = false;
-        self.goes_on_at = None;
+        self.resumes_at = None;
         if self.rows_in_partition == 0
             && self.static_row.is_some()
             && self.output.static_only_rows

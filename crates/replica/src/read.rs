@@ -8,9 +8,9 @@ use crate::lock::PartitionLocks;
 use crate::page::{Flow, Page, PageBuilder, PageEnd, Position};
 use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
 use crate::querier::cache::{CacheCounters, Purpose};
-use crate::querier::keep::{Found, Queriers};
+use crate::querier::keep::{FoundQuerier, Queriers};
 use crate::querier::{self, Querier};
-use crate::request::{Class, Context, ReadCommand, Request};
+use crate::request::{Class, Context, ReadCommand, ReplicaRequest};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::TableId;
 use model::fragment::Fragment;
@@ -150,7 +150,7 @@ impl Replica {
 
     /// Refuses a request that was routed by metadata below the fence, or from before a table that it is for was truncated.
     #[inline]
-    pub(crate) fn check_fence(&self, request: &Request, context: &Context) -> Result<(), ReplicaError> {
+    pub(crate) fn check_fence(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
         let number = context.metadata_number;
         match number < self.fence.get() || number < self.engine.newest_epoch() {
             true => self.check_closely(request, number),
@@ -159,7 +159,7 @@ impl Replica {
     }
 
     #[cold]
-    fn check_closely(&self, request: &Request, number: u64) -> Result<(), ReplicaError> {
+    fn check_closely(&self, request: &ReplicaRequest, number: u64) -> Result<(), ReplicaError> {
         let epochs = request.tables().map(|table| self.engine.epoch(table));
         let fence = epochs.fold(self.fence.get(), u64::max);
         if number < fence { Err(ReplicaError::stale(number, fence)) } else { Ok(()) }
@@ -214,7 +214,7 @@ impl Replica {
                 permit = self.permit(context).await?;
                 reader = self.open(command, context, range)?;
             }
-            Some(found) => (permit, reader) = self.go_on(found, command, context, range).await?,
+            Some(found) => (permit, reader) = self.resume_querier(found, command, context, range).await?,
         }
         let schema = reader.schema().clone();
         let mut builder = PageBuilder::of(&schema, command);
@@ -228,12 +228,12 @@ impl Replica {
         }
         let head = builder.head();
         let page = Box::new(builder.finish_as(|body| self.engine.large_reads().result(body)));
-        let goes_on = match page.end {
+        let has_more = match page.end {
             PageEnd::Exhausted => false,
             PageEnd::Rows => !command.ends_with_rows,
             PageEnd::Bytes | PageEnd::Tombstones => true,
         };
-        if goes_on {
+        if has_more {
             self.keep(reader, head, permit, command, Purpose::Pages, context, range, page.last.as_ref());
         }
         self.account(&page, command, context);
@@ -324,7 +324,7 @@ impl Replica {
             if let Some(permit) = permits.try_acquire() {
                 return Ok(permit);
             }
-            if !self.queriers.give_up_one(context.class) {
+            if !self.queriers.evict_for_permit(context.class) {
                 break;
             }
         }
@@ -334,26 +334,26 @@ impl Replica {
 
     /// The querier that the page before left for this purpose, if it fits.
     #[inline]
-    pub(crate) fn find(&self, command: &ReadCommand, purpose: Purpose, context: &Context) -> Option<Found> {
+    pub(crate) fn find(&self, command: &ReadCommand, purpose: Purpose, context: &Context) -> Option<FoundQuerier> {
         if !self.config.querier_cache || command.first_page {
             return None;
         }
         if querier::continues(command) {
             return self.queriers.find(command, purpose, context, self.engine.schema(command.table).as_deref());
         }
-        self.queriers.give_up_ahead(command, purpose);
+        self.queriers.discard_read_ahead(command, purpose);
         None
     }
 
     /// Goes on with a querier; with its permit alone where its reader turns out to be of no use.
-    pub(crate) async fn go_on(
+    pub(crate) async fn resume_querier(
         &self,
-        found: Found,
+        found: FoundQuerier,
         command: &ReadCommand,
         context: &Context,
         range: &PartitionRange,
     ) -> Result<(Permit, Reader), ReplicaError> {
-        let Found { querier: Querier { reader, permit, .. }, cut, advance } = found;
+        let FoundQuerier { querier: Querier { reader, permit, .. }, cut, advance } = found;
         let mut resumed = reader.resume(&self.engine, command.table, range, &command.slice, cut.as_ref());
         if let Resumed::Waits(reader) = resumed {
             // Boxed: it is rare, and a first page should not carry it.

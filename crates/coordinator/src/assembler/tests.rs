@@ -171,7 +171,7 @@ fn a_page_without_rows_goes_on_behind_tombstones_unless_the_operator_has_set_the
     let mut page = new(&query, &paged(10), &LIMITS).unwrap();
     page.next_target().unwrap();
     assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Some(Step::Empty));
-    page.go_on().unwrap();
+    page.resume_after_tombstones().unwrap();
     let (_, range) = page.next_target().unwrap();
     assert!(range.contains(&key(1)), "there may be more in it");
     assert_eq!(page.command(range).limits.tombstones, 100, "those before do not count any more");

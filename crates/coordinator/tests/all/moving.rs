@@ -10,7 +10,7 @@ use coordinator::{CoordinatorError, WriteKind, answer};
 use futures_util::FutureExt;
 use replica::ReplicaError;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Answer, Request};
+use replica::{ReplicaAnswer, ReplicaRequest};
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
@@ -287,7 +287,7 @@ fn who_answers_holds_on_to_the_metadata() {
         let request = |k| {
             let mut context = support::within(One).context;
             context.metadata_number = before;
-            encode_request(&Header::of(&context), &Request::write(Change::of(&cluster, k, 5).row(1, 1).done()))
+            encode_request(&Header::of(&context), &ReplicaRequest::write(Change::of(&cluster, k, 5).row(1, 1).done()))
         };
         let mut answering = std::pin::pin!(answer(replica, metadata, request(1)));
         assert!(answering.as_mut().now_or_never().is_none(), "it is being written");
@@ -296,7 +296,7 @@ fn who_answers_holds_on_to_the_metadata() {
         let soon = Deadline::after(Duration::from_millis(100));
         assert!(!metadata.wait_until_unused(fence, soon).await, "it has been let in under earlier metadata");
         let written = decode_response(answering.await.expect("it was let in")).expect("understood");
-        assert!(matches!(written.result, Ok(Answer::Written)), "{:?}", written.result);
+        assert!(matches!(written.result, Ok(ReplicaAnswer::Written)), "{:?}", written.result);
         assert!(metadata.wait_until_unused(fence, Deadline::after(PATIENCE)).await);
         let refused = decode_response(answer(replica, metadata, request(2)).await.expect("asked")).expect("understood");
         assert!(matches!(refused.result, Err(ReplicaError::Stale(_))), "{:?}", refused.result);

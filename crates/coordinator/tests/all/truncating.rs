@@ -5,7 +5,7 @@ use crate::support;
 use cluster::metadata::Op;
 use coordinator::hints::HintsMetrics;
 use coordinator::{Consistency, CoordinatorError, PageRequest, WriteKind};
-use replica::{Answer, Context, Mutations, ReplicaError, Request};
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use std::rc::Rc;
 use std::time::Duration;
 use support::{Change, Cluster, IMPATIENCE, PATIENCE, Shape, table_id, with_cluster};
@@ -155,20 +155,20 @@ fn a_replica_refuses_what_is_older_than_the_epoch() {
     with_cluster("truncated-refused", Shape::default(), |cluster| async move {
         let before = number(&cluster, 0);
         cluster.change(0, truncation(&cluster)).await;
-        let ask = async |number, request: Request| {
+        let ask = async |number, request: ReplicaRequest| {
             let context = Context { metadata_number: number, ..support::within(One).context };
             cluster.nodes[0].replica.perform(&request, &context).await
         };
         let mutation = Change::of(&cluster, 1, 5).row(1, 1).done();
         let two = || Mutations::from_elem((mutation.clone(), mutation.decorated_key()), 2);
-        let requests = || [Request::write(mutation.clone()), Request::Write(two())];
+        let requests = || [ReplicaRequest::write(mutation.clone()), ReplicaRequest::Write(two())];
         for request in requests() {
             let refused = ask(before, request).await;
             assert!(matches!(refused, Err(ReplicaError::Stale(_))), "{refused:?}");
         }
         for request in requests() {
             let written = ask(before + 1, request).await;
-            assert!(matches!(written, Ok(Answer::Written)), "{written:?}");
+            assert!(matches!(written, Ok(ReplicaAnswer::Written)), "{written:?}");
         }
     });
 }

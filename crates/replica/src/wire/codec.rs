@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
 
     /// Goes over to the next piece, if this one is used up and there is one.
     #[cold]
-    fn go_on(&mut self) -> Option<()> {
+    fn next_piece(&mut self) -> Option<()> {
         let (next, more) = self.more.split_first().filter(|_| self.rest.is_empty())?;
         (self.owner, self.rest, self.more) = (next, next, more);
         Some(())
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
                 self.rest = tail;
                 return Some(*head);
             }
-            self.go_on()?;
+            self.next_piece()?;
         }
     }
 
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
                 self.rest = tail;
                 return Some(head);
             }
-            self.go_on()?;
+            self.next_piece()?;
         }
     }
 

@@ -10,7 +10,7 @@ use crate::large_data::LargeKinds;
 use crate::output::{Output, OutputColumn};
 use crate::page::{Page, PageEnd, Position, Region};
 use crate::reduce::Reduction;
-use crate::request::{Answer, Class, Limits, Mutations, ReadCommand, Request};
+use crate::request::{Class, Limits, Mutations, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use model::aggregate::AggregateKind;
@@ -121,17 +121,17 @@ fn header() -> Header {
     }
 }
 
-fn requests() -> Vec<(&'static str, Header, Request)> {
+fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
     let plain = Header { class: Class::User, trace: None, checks_large_data: false, ..header() };
     let two = Mutations::from_iter([(mutation(), key()), (mutation(), key())]);
     vec![
-        ("read", header(), Request::Read(command().into())),
-        ("digest", plain.clone(), Request::Digest(command().into())),
-        ("read-and-digest", plain.clone(), Request::ReadAndDigest(command().into())),
-        ("fragments", plain.clone(), Request::Fragments(command().into())),
-        ("write", plain, Request::write(mutation())),
-        ("write-two", header(), Request::Write(two)),
-        ("count", header(), Request::Count((mutation(), key()))),
+        ("read", header(), ReplicaRequest::Read(command().into())),
+        ("digest", plain.clone(), ReplicaRequest::Digest(command().into())),
+        ("read-and-digest", plain.clone(), ReplicaRequest::ReadAndDigest(command().into())),
+        ("fragments", plain.clone(), ReplicaRequest::MutationRead(command().into())),
+        ("write", plain, ReplicaRequest::write(mutation())),
+        ("write-two", header(), ReplicaRequest::Write(two)),
+        ("count", header(), ReplicaRequest::CounterUpdate((mutation(), key()))),
     ]
 }
 
@@ -161,12 +161,12 @@ fn responses() -> Vec<(&'static str, Response)> {
     let plain = |answer| Response::new(Ok(answer));
     let plain_error = |error| Response::new(Err(error));
     vec![
-        ("page", plain(Answer::Page(page.clone().into()))),
-        ("written", plain(Answer::Written)),
-        ("written-with-report", Response { result: Ok(Answer::Written), report: report() }),
-        ("digested", plain(Answer::Digested(page.into(), digest))),
-        ("data", plain(Answer::Fragments(FragmentPage { fragments, last: Some(last) }.into()))),
-        ("counted", plain(Answer::Counted(mutation()))),
+        ("page", plain(ReplicaAnswer::Page(page.clone().into()))),
+        ("written", plain(ReplicaAnswer::Written)),
+        ("written-with-report", Response { result: Ok(ReplicaAnswer::Written), report: report() }),
+        ("digested", plain(ReplicaAnswer::Digested(page.into(), digest))),
+        ("data", plain(ReplicaAnswer::Fragments(FragmentPage { fragments, last: Some(last) }.into()))),
+        ("counted", plain(ReplicaAnswer::CounterUpdated(mutation()))),
         ("refused", Response { result: Err(ReplicaError::Rejected("too much".into())), report: report() }),
         ("overloaded", plain_error(ReplicaError::Overloaded(Overload::Reads { class: Class::User, waiting: 7 }))),
         ("overloaded-counters", plain_error(ReplicaError::Overloaded(Overload::Counters))),

@@ -16,7 +16,7 @@ mod serve;
 use crate::digest::Digest;
 use crate::error::ReplicaError;
 use crate::large_data::LargeKinds;
-use crate::request::{Answer, Context, KeyedMutation, Request};
+use crate::request::{Context, KeyedMutation, ReplicaAnswer, ReplicaRequest};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use codec::{Reader, Writer};
@@ -36,18 +36,18 @@ pub const VERSION: u8 = 1;
 #[derive(Debug, PartialEq)]
 pub struct Response {
     /// The answer, or why there is none.
-    pub result: Result<Answer, ReplicaError>,
+    pub result: Result<ReplicaAnswer, ReplicaError>,
     report: Report,
 }
 
 impl Response {
     /// A response without a report.
-    pub fn new(result: Result<Answer, ReplicaError>) -> Response {
+    pub fn new(result: Result<ReplicaAnswer, ReplicaError>) -> Response {
         Response { result, report: Report::default() }
     }
 
     /// With what was recorded in the context of the request.
-    fn reporting(result: Result<Answer, ReplicaError>, context: &Context) -> Response {
+    fn reporting(result: Result<ReplicaAnswer, ReplicaError>, context: &Context) -> Response {
         let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
         let large_data = context.large_data.as_ref().map(|found| found.get()).unwrap_or_default();
         Response { result, report: Report { events, large_data } }
@@ -76,31 +76,31 @@ impl Response {
 }
 
 /// Encodes a request.
-pub fn encode_request(header: &Header, request: &Request) -> Bytes {
+pub fn encode_request(header: &Header, request: &ReplicaRequest) -> Bytes {
     let mut out = Writer::framed(VERSION);
     header.write(&mut out);
     match request {
-        Request::Read(read) => {
+        ReplicaRequest::Read(read) => {
             out.u8(0);
             command::write(read, &mut out);
         }
-        Request::Write(mutations) => {
+        ReplicaRequest::Write(mutations) => {
             out.u8(1);
             out.list(mutations, |out, (mutation, _)| out.bytes(mutation.as_bytes()));
         }
-        Request::Count((mutation, _)) => {
+        ReplicaRequest::CounterUpdate((mutation, _)) => {
             out.u8(2);
             out.bytes(mutation.as_bytes());
         }
-        Request::Digest(read) => {
+        ReplicaRequest::Digest(read) => {
             out.u8(3);
             command::write(read, &mut out);
         }
-        Request::ReadAndDigest(read) => {
+        ReplicaRequest::ReadAndDigest(read) => {
             out.u8(4);
             command::write(read, &mut out);
         }
-        Request::Fragments(read) => {
+        ReplicaRequest::MutationRead(read) => {
             out.u8(5);
             command::write(read, &mut out);
         }
@@ -115,20 +115,20 @@ pub fn header_of(bytes: &Bytes) -> Result<Header, Malformed> {
 }
 
 /// Decodes a request.
-pub fn decode_request(bytes: &Bytes) -> Result<(Header, Request), Malformed> {
+pub fn decode_request(bytes: &Bytes) -> Result<(Header, ReplicaRequest), Malformed> {
     decode_request_inner(bytes).ok_or(Malformed("request"))
 }
 
-fn decode_request_inner(bytes: &Bytes) -> Option<(Header, Request)> {
+fn decode_request_inner(bytes: &Bytes) -> Option<(Header, ReplicaRequest)> {
     let mut reader = Reader::framed(from_ref(bytes), VERSION)?;
     let header = Header::read(&mut reader)?;
     let request = match reader.u8()? {
-        0 => Request::Read(command::read(&mut reader)?.into()),
-        1 => Request::Write(reader.list(read_mutation)?.into()),
-        2 => Request::Count(read_mutation(&mut reader)?),
-        3 => Request::Digest(command::read(&mut reader)?.into()),
-        4 => Request::ReadAndDigest(command::read(&mut reader)?.into()),
-        5 => Request::Fragments(command::read(&mut reader)?.into()),
+        0 => ReplicaRequest::Read(command::read(&mut reader)?.into()),
+        1 => ReplicaRequest::Write(reader.list(read_mutation)?.into()),
+        2 => ReplicaRequest::CounterUpdate(read_mutation(&mut reader)?),
+        3 => ReplicaRequest::Digest(command::read(&mut reader)?.into()),
+        4 => ReplicaRequest::ReadAndDigest(command::read(&mut reader)?.into()),
+        5 => ReplicaRequest::MutationRead(command::read(&mut reader)?.into()),
         _ => return None,
     };
     Some((header, request))
@@ -145,26 +145,26 @@ pub fn encode_response(response: &Response) -> Pieces {
     let mut out = Writer::framed(VERSION);
     response.report.write(&mut out);
     match &response.result {
-        Ok(Answer::Page(page)) => {
+        Ok(ReplicaAnswer::Page(page)) => {
             out.u8(0);
             command::write_page(page, &mut out);
         }
-        Ok(Answer::Written) => out.u8(1),
+        Ok(ReplicaAnswer::Written) => out.u8(1),
         Err(error) => {
             out.u8(2);
             error::write(error, &mut out);
         }
-        Ok(Answer::Digested(page, digest)) => {
+        Ok(ReplicaAnswer::Digested(page, digest)) => {
             out.u8(3);
             out.u8(digest.version);
             out.raw(&digest.hash);
             command::write_page(page, &mut out);
         }
-        Ok(Answer::Fragments(part)) => {
+        Ok(ReplicaAnswer::Fragments(part)) => {
             out.u8(4);
             parts::write(part, &mut out);
         }
-        Ok(Answer::Counted(state)) => {
+        Ok(ReplicaAnswer::CounterUpdated(state)) => {
             out.u8(5);
             out.bytes(state.as_bytes());
         }
@@ -181,15 +181,15 @@ fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
     let mut reader = Reader::framed(pieces.iter().as_slice(), VERSION)?;
     let report = Report::read(&mut reader)?;
     let result = match reader.u8()? {
-        0 => Ok(Answer::Page(command::read_page(&mut reader)?.into())),
-        1 => Ok(Answer::Written),
+        0 => Ok(ReplicaAnswer::Page(command::read_page(&mut reader)?.into())),
+        1 => Ok(ReplicaAnswer::Written),
         2 => Err(error::read(&mut reader)?),
         3 => {
             let digest = Digest { version: reader.u8()?, hash: reader.array()? };
-            Ok(Answer::Digested(command::read_page(&mut reader)?.into(), digest))
+            Ok(ReplicaAnswer::Digested(command::read_page(&mut reader)?.into(), digest))
         }
-        4 => Ok(Answer::Fragments(parts::read(&mut reader)?.into())),
-        5 => Ok(Answer::Counted(Mutation::parse(reader.bytes()?).ok()?)),
+        4 => Ok(ReplicaAnswer::Fragments(parts::read(&mut reader)?.into())),
+        5 => Ok(ReplicaAnswer::CounterUpdated(Mutation::parse(reader.bytes()?).ok()?)),
         _ => return None,
     };
     Some(Response { result, report })

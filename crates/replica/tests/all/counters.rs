@@ -13,7 +13,7 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use proptest::prelude::*;
-use replica::{Answer, Output, OutputColumn, ReadCommand, Replica, ReplicaConfig, ReplicaError, Request};
+use replica::{Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest};
 use rt::ShardId;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -74,9 +74,9 @@ fn update(k: i32, c: Option<i32>, delta: i64, timestamp: i64) -> Mutation {
 
 /// Counts; the new state.
 async fn count_in(replica: &Replica, mutation: &Mutation) -> Result<Mutation, ReplicaError> {
-    let request = Request::Count((mutation.clone(), mutation.decorated_key()));
+    let request = ReplicaRequest::CounterUpdate((mutation.clone(), mutation.decorated_key()));
     match replica.perform(&request, &context()).await? {
-        Answer::Counted(state) => Ok(state),
+        ReplicaAnswer::CounterUpdated(state) => Ok(state),
         other => panic!("{other:?}"),
     }
 }

@@ -9,7 +9,7 @@ use cluster::{MetadataService, NodeInfo};
 use coordinator::hints::{Hints, HintsConfig, HintsSettings};
 use coordinator::{
     Consistency, Coordinator, CoordinatorError, NodeView, Nodes, PageLimits, PageRequest, Partitions, Query, QueryPage,
-    RequestOptions, TimestampClock, Transport, Unreached, WriteKind,
+    RequestOptions, SendError, TimestampClock, Transport, WriteKind,
 };
 use engine::{Engine, EngineConfig};
 use futures_util::future::LocalBoxFuture;
@@ -22,7 +22,9 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
 use replica::wire::{Response, decode_request, encode_response};
-use replica::{Answer, Class, Context, Output, OutputColumn, Replica, ReplicaConfig, ReplicaError, Request};
+use replica::{
+    Class, Context, Output, OutputColumn, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest,
+};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
@@ -99,7 +101,7 @@ impl Transport for End {
         request: Bytes,
         _group: rt::task::Group,
         deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
         let replica = self.0.replicas.borrow()[&to.host].clone();
         let mut fault = self.0.faults.borrow().get(&to.host).cloned();
@@ -112,21 +114,21 @@ impl Transport for End {
             }
             match fault {
                 None => Ok(replica.serve(request).await.join()),
-                Some(Fault::Refused) => Err(Unreached::Down("connection refused".into())),
+                Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
                 Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await.join()),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
                 Some(Fault::LosesConnection) => {
                     replica.serve(request).await;
-                    Err(Unreached::Lost("the connection was lost".into()))
+                    Err(SendError::Lost("the connection was lost".into()))
                 }
                 Some(fault) => {
                     if matches!(fault, Fault::LosesAnswers) {
                         replica.serve(request).await;
                     }
                     rt::time::sleep(deadline.remaining()).await;
-                    Err(Unreached::TimedOut)
+                    Err(SendError::TimedOut)
                 }
             }
         })
@@ -134,7 +136,7 @@ impl Transport for End {
 }
 
 fn is_write(request: &Bytes) -> bool {
-    matches!(decode_request(request), Ok((_, Request::Write(_))))
+    matches!(decode_request(request), Ok((_, ReplicaRequest::Write(_))))
 }
 
 pub struct Node {
@@ -369,7 +371,11 @@ impl Cluster {
 
     /// Gives a change to one replica and nobody else.
     pub async fn put(&self, node: usize, mutation: Mutation) {
-        self.nodes[node].replica.perform(&Request::write(mutation), &by_any_metadata()).await.expect("the node works");
+        self.nodes[node]
+            .replica
+            .perform(&ReplicaRequest::write(mutation), &by_any_metadata())
+            .await
+            .expect("the node works");
     }
 
     pub fn query(&self, partitions: Partitions) -> Query {
@@ -435,8 +441,8 @@ impl Cluster {
             first_page: true,
             ends_with_rows: false,
         };
-        let read = self.nodes[node].replica.perform(&Request::Read(command.into()), &by_any_metadata()).await;
-        let Ok(Answer::Page(page)) = read else { panic!("the node works: {read:?}") };
+        let read = self.nodes[node].replica.perform(&ReplicaRequest::Read(command.into()), &by_any_metadata()).await;
+        let Ok(ReplicaAnswer::Page(page)) = read else { panic!("the node works: {read:?}") };
         let page = QueryPage { rows: page.rows, body: page.body, next: None, info: Default::default() };
         rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect()
     }

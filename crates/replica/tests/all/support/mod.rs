@@ -11,8 +11,8 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use replica::{
-    Answer, Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region,
-    Replica, ReplicaError, Request, Trace,
+    Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region, Replica,
+    ReplicaAnswer, ReplicaError, ReplicaRequest, Trace,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -270,16 +270,16 @@ pub fn context() -> Context {
 
 /// A page.
 pub async fn read(replica: &Replica, command: &ReadCommand, context: &Context) -> Result<Page, ReplicaError> {
-    match replica.perform(&Request::Read(command.clone().into()), context).await? {
-        Answer::Page(page) => Ok(*page),
+    match replica.perform(&ReplicaRequest::Read(command.clone().into()), context).await? {
+        ReplicaAnswer::Page(page) => Ok(*page),
         other => panic!("{other:?}"),
     }
 }
 
 /// A page and its digest.
 pub async fn read_digested(replica: &Replica, command: &ReadCommand) -> (Page, Digest) {
-    match replica.perform(&Request::ReadAndDigest(command.clone().into()), &context()).await {
-        Ok(Answer::Digested(page, digest)) => (*page, digest),
+    match replica.perform(&ReplicaRequest::ReadAndDigest(command.clone().into()), &context()).await {
+        Ok(ReplicaAnswer::Digested(page, digest)) => (*page, digest),
         other => panic!("{other:?}"),
     }
 }
@@ -290,8 +290,8 @@ pub async fn fragments(
     command: &ReadCommand,
     context: &Context,
 ) -> Result<FragmentPage, ReplicaError> {
-    match replica.perform(&Request::Fragments(command.clone().into()), context).await? {
-        Answer::Fragments(part) => Ok(*part),
+    match replica.perform(&ReplicaRequest::MutationRead(command.clone().into()), context).await? {
+        ReplicaAnswer::Fragments(part) => Ok(*part),
         other => panic!("{other:?}"),
     }
 }

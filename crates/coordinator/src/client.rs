@@ -145,7 +145,7 @@ impl ReplicaClient {
     async fn call(&self, to: TabletReplica, request: Bytes, context: &Context) -> Result<Bytes, SendError> {
         let transport = self.transport.borrow().clone();
         let Some(transport) = transport else {
-            return Err(SendError::Down("there is no way to other nodes".into()));
+            return Err(SendError::Down("this node has no transport to other nodes".into()));
         };
         let began = rt::time::now();
         let answered = transport.call(to, request, context.class.group(), context.deadline).await;

@@ -99,7 +99,12 @@ impl Coordinator {
                 Ok(Err(failure)) if failure.class() == FailureClass::Failed => {
                     return Err(failed(failure, consistency, required, nodes.address(leader.host)).into());
                 }
-                Ok(Ok(_)) => return Err(CoordinatorError::Invalid("counting was answered otherwise".into()).into()),
+                Ok(Ok(_)) => {
+                    return Err(CoordinatorError::Invalid(
+                        "a replica sent another kind of answer to a counter update".into(),
+                    )
+                    .into());
+                }
                 Ok(Err(_)) | Err(_) => {
                     count(&self.counters.write_timeouts);
                     let data_present = false;

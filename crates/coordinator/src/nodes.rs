@@ -301,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn near_ones_come_first_and_dead_ones_never() {
+    fn near_nodes_come_first_and_nodes_that_are_down_never() {
         assert_eq!(order(&nodes(), &Latencies::default(), rt::time::now()), [1, 3, 4, 2, 5]);
     }
 
     #[test]
-    fn slow_ones_come_last_among_equals() {
+    fn slow_nodes_come_last_among_equally_near_ones() {
         let (mut latencies, now) = (Latencies::default(), rt::time::now());
         for (n, millis) in [(1, 50), (2, 1), (3, 1), (4, 30), (5, 9)] {
             latencies.add(host(n), Duration::from_millis(millis), now);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_have_kept_their_readers_come_first_in_their_datacenter() {
+    fn nodes_with_kept_readers_come_first_in_their_datacenter() {
         let (mut latencies, now) = (Latencies::default(), rt::time::now());
         let order = |latencies: &Latencies, kept: &[u8]| order_with(&nodes(), latencies, kept, now);
         assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5]);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_known_is_not_alive() {
+    fn an_unknown_node_is_not_alive() {
         let nodes = nodes();
         assert!(nodes.is_alive(host(1)) && !nodes.is_alive(host(6)) && !nodes.is_alive(host(7)));
         assert!(

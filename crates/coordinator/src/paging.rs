@@ -3,8 +3,8 @@
 //! it decodes a byte of it.
 //!
 //! ```text
-//! u8 version (2), u32 number of the key (little-endian, as all numbers), 16 bytes of HMAC-SHA-256 over
-//!     u8 version, u32 number of the key, 16 bytes table id, u8 whether there is a role,
+//! u8 version (2), u32 number of the key (all numbers are little-endian), 16 bytes of HMAC-SHA-256
+//!     over: u8 version, u32 number of the key, 16 bytes table id, u8 whether there is a role,
 //!     u32 length, role, 32 bytes hash of the statement's restrictions, and the body;
 //!     of these only the body follows:
 //! u64 when it was issued, in seconds since the epoch
@@ -46,7 +46,7 @@ const HEAD: usize = 1 + 4 + TAG;
 /// The most bytes of a state. A longer one is refused before it is read. A key, a prefix and the
 /// query processor's field have at most 64 KiB each.
 pub const MAX_STATE_BYTES: usize = 256 << 10;
-/// The most keys by which this node can be behind. A higher key number is taken for forged.
+/// The most keys by which this node can be behind. A higher key number is considered forged.
 const MOST_KEYS_BEHIND: u32 = 16;
 /// How long to wait for a key that this node does not have yet.
 const LONGEST_WAIT_FOR_KEY: Duration = Duration::from_secs(4);

@@ -259,7 +259,7 @@ impl Coordinator {
                     ask(&asked, read, replica, kind);
                 }
                 Next::Enough => {
-                    self.read_times.note(table, began);
+                    self.read_times.record(table, began);
                     read.return_unanswered();
                     return true;
                 }
@@ -300,7 +300,7 @@ impl Coordinator {
             let repaired = self.repair(repairs, &sources, &nodes, tracker, has_spare, options).await;
             read.tracker = repaired.tracker;
             for (replica, failure) in repaired.failures {
-                read.failures.note_unrepaired(replica.host, nodes.address(replica.host), failure);
+                read.failures.record_unrepaired(replica.host, nodes.address(replica.host), failure);
             }
             match read.tracker.status() {
                 LevelStatus::Reached => break (merged, sources),

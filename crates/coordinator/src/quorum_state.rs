@@ -205,7 +205,7 @@ impl QuorumState {
     /// Records the failure of a replica.
     pub fn fail(&mut self, replica: TabletReplica, failure: ReplicaFailure) {
         self.tracker.failed(self.nodes.datacenter(replica.host));
-        self.failures.note(self.nodes.address(replica.host), failure);
+        self.failures.record(self.nodes.address(replica.host), failure);
     }
 
     /// Stops counting the responses of these replicas.
@@ -222,7 +222,7 @@ impl QuorumState {
 /// The failure of a replica that sent another kind of answer than was requested.
 #[cold]
 pub(super) fn unexpected_answer() -> ReplicaFailure {
-    ReplicaFailure::Refused(ReplicaError::Storage("a read was answered otherwise".into()))
+    ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of answer to a read".into()))
 }
 
 #[cfg(test)]

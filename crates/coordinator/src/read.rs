@@ -184,7 +184,7 @@ impl Coordinator {
         let asked = pin!(self.client.send(only, &message, &options.context));
         let error = match options.context.deadline.limit(asked).await {
             Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(Some(page)),
-            Ok(Ok(_)) => ReplicaError::Storage("a read was answered otherwise".into()),
+            Ok(Ok(_)) => ReplicaError::Storage("a replica sent another kind of answer to a read".into()),
             Ok(Err(failure)) if failure.is_stale() => return Ok(None),
             Ok(Err(ReplicaFailure::Refused(error))) => error,
             Ok(Err(failure)) => ReplicaError::Storage(failure.why()),

@@ -39,7 +39,7 @@ impl ReadFailures {
     }
 
     /// Records the failure of the replica at an address.
-    pub fn note(&mut self, address: Option<IpAddr>, failure: ReplicaFailure) {
+    pub fn record(&mut self, address: Option<IpAddr>, failure: ReplicaFailure) {
         match failure {
             ReplicaFailure::Refused(ReplicaError::NoSuchTable) => self.invalid = Some(CoordinatorError::NoSuchTable),
             ReplicaFailure::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
@@ -58,13 +58,13 @@ impl ReadFailures {
 
     /// Records the failure of a read repair. A refusal of the repair's rows is no error of the read
     /// itself.
-    pub fn note_unrepaired(&mut self, host: HostId, address: Option<IpAddr>, failure: ReplicaFailure) {
+    pub fn record_unrepaired(&mut self, host: HostId, address: Option<IpAddr>, failure: ReplicaFailure) {
         match failure {
             ReplicaFailure::Refused(ReplicaError::Rejected(why)) | ReplicaFailure::Send(SendError::Refused(why)) => {
                 let node = address.map_or_else(|| host.to_string(), |address| address.to_string());
                 self.failed.push((address, format!("node {node} refuses rows that it lacks: {why}")));
             }
-            other => self.note(address, other),
+            other => self.record(address, other),
         }
     }
 

@@ -29,7 +29,7 @@ impl ReadTimes {
     }
 
     /// Records the duration of a read that began at `began`.
-    pub fn note(&self, table: &Table, began: Instant) {
+    pub fn record(&self, table: &Table, began: Instant) {
         let mut tables = self.0.borrow_mut();
         Self::times_of(&mut tables, table).times.add(began.elapsed());
     }

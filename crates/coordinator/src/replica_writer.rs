@@ -64,7 +64,7 @@ impl ReplicaWriter {
         let hints = self.hints().filter(|hints| replica.host != self.client.host && hints.are_kept_for(datacenter));
         let mut by_hint = responses.consistency == Consistency::Any && hints.is_some();
         if !responses.nodes.is_alive(replica.host) {
-            responses.is_heard();
+            responses.replica_done();
             if !by_hint {
                 responses.change(replica, &groups, ResponseTracker::absent);
             }
@@ -72,7 +72,7 @@ impl ReplicaWriter {
             self.bytes_in_flight.set(self.bytes_in_flight.get() + bytes);
             let outcome = context.deadline.limit(self.client.send(replica, &message, &context)).await;
             self.bytes_in_flight.set(self.bytes_in_flight.get() - bytes);
-            responses.is_heard();
+            responses.replica_done();
             let failure = match outcome {
                 Ok(Ok(_)) => {
                     responses.was_sent.set(true);
@@ -86,7 +86,7 @@ impl ReplicaWriter {
             if class != FailureClass::NotSent {
                 responses.was_sent.set(true);
             }
-            if failure.is_stale() && responses.is_outdated() {
+            if failure.is_stale() && responses.mark_outdated() {
                 // The level may still be reached without this replica, before the request is
                 // repeated.
                 responses.lacking.borrow_mut().push(Lacking { host: replica.host, message, failure });

@@ -188,12 +188,12 @@ mod tests {
     const A: DatacenterId = DatacenterId(0);
     const B: DatacenterId = DatacenterId(1);
 
-    /// Three copies in the own datacenter and two in the other.
+    /// Replication factors: three in this datacenter and two in the other.
     fn factors() -> Factors {
         Factors { total: 5, each: SmallVec::from_slice(&[(0, 3), (1, 2)]) }
     }
 
-    /// Copies by letters: of which datacenter; small: dead; `+` behind it: pending.
+    /// Replicas, one for each letter: its datacenter; lower case: down; `+` after it: pending.
     fn copies(text: &str) -> Vec<Candidate> {
         let letters: Vec<char> = text.chars().collect();
         let copy = |(i, letter): (usize, &char)| {
@@ -208,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn what_levels_need() {
-        // Level, copies, and either how many are needed or what is too few.
+    fn levels_need_these_responses() {
+        // Level, replicas, and either the required responses or the error (required, alive).
         type Case = (Consistency, &'static str, Result<u32, (u32, u32)>);
         let cases: Vec<Case> = vec![
             (Any, "AAABB", Ok(1)),
@@ -229,7 +229,7 @@ mod tests {
             (EachQuorum, "AAaBB", Ok(4)),
             (EachQuorum, "AAABb", Err((2, 1))),
             (EachQuorum, "AaaBB", Err((2, 1))),
-            // A pending copy adds one, where it counts.
+            // A pending replica adds one to what is required, where it counts.
             (Quorum, "AAABBA+", Ok(4)),
             (One, "AAABBA+", Ok(2)),
             (LocalQuorum, "AAABBA+", Ok(3)),
@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn answers_and_failures_add_up() {
-        // Level, what comes (large: an answer; small: a failure), how it stands then, received, failures.
+        // Level, events (upper case: a response; lower case: a failure), then the expected status,
+        // received and failures.
         let cases = [
             (Quorum, "AA", LevelStatus::Open, 2, 0),
             (Quorum, "AAB", LevelStatus::Reached, 3, 0),
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_still_needed() {
+    fn more_responses_are_needed_from_these_datacenters() {
         let mut tracker = ResponseTracker::new(EachQuorum, A, &factors(), &copies("AAABB"));
         assert!(tracker.needs(A) && tracker.needs(B) && tracker.counts(B));
         tracker.answered(A);

@@ -1,4 +1,5 @@
-//! The value of the custom payload `tablets-routing-v1`, which tells drivers the replicas of a tablet.
+//! The value of the custom payload `tablets-routing-v1`, which gives drivers the replicas of a
+//! tablet.
 //!
 //! A request that arrives at the wrong shard is answered with all replicas. Drivers send the next
 //! page of a query to any of them, and a replica without the querier must fetch the page from one

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_follow_what_is_seen_and_forget() {
+    fn percentiles_follow_recent_times() {
         let mut times = Histogram::default();
         assert_eq!(Speculation::Percentile(0.99).retry_delay(&times), Some(DEFAULT_DELAY));
         for i in 0..1000u64 {

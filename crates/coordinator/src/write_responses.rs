@@ -66,7 +66,7 @@ pub(super) struct Lacking {
 }
 
 /// The outcome of a write.
-enum Decided {
+enum Outcome {
     Reached,
     Unreachable,
     Outdated,
@@ -99,15 +99,15 @@ impl WriteResponses {
         status
     }
 
-    async fn decided(&self) -> Decided {
+    async fn outcome(&self) -> Outcome {
         loop {
             match self.status() {
-                LevelStatus::Reached => return Decided::Reached,
-                _ if self.outdated.get() => return Decided::Outdated,
+                LevelStatus::Reached => return Outcome::Reached,
+                _ if self.outdated.get() => return Outcome::Outdated,
                 // If replicas are only unreachable, wait for the others: the error says how many
                 // responded.
                 LevelStatus::Unreachable if !self.failures.borrow().is_empty() || self.outstanding.get() == 0 => {
-                    return Decided::Unreachable;
+                    return Outcome::Unreachable;
                 }
                 LevelStatus::Open | LevelStatus::Unreachable => self.changed.notified().await,
             }
@@ -116,14 +116,14 @@ impl WriteResponses {
 
     /// Records that a replica refused the write as outdated. False if the request no longer waits:
     /// then it will not be repeated.
-    pub fn is_outdated(&self) -> bool {
+    pub fn mark_outdated(&self) -> bool {
         self.outdated.set(true);
         self.changed.notify_one();
         self.is_open.get()
     }
 
     /// Records that a replica has responded or failed.
-    pub fn is_heard(&self) {
+    pub fn replica_done(&self) {
         self.outstanding.set(self.outstanding.get() - 1);
         self.changed.notify_one();
     }
@@ -173,7 +173,7 @@ impl Coordinator {
         let mut messages: SmallVec<[(GroupIndexes, Rc<Message>); 1]> = SmallVec::new();
         for (replica, groups) in targets {
             if done == Some(replica) {
-                responses.is_heard();
+                responses.replica_done();
                 responses.change(replica, &groups, ResponseTracker::answered);
                 continue;
             }
@@ -189,13 +189,13 @@ impl Coordinator {
             rt::task::spawn(async move { writer.send_write(&responses, replica, groups, message, context).await })
                 .detach();
         }
-        let decided = options.context.deadline.limit(responses.decided()).await;
+        let outcome = options.context.deadline.limit(responses.outcome()).await;
         responses.is_open.set(false);
         let (required, received, failures) = responses.worst();
-        match decided {
-            Ok(Decided::Reached) => Ok(()),
-            Ok(Decided::Outdated) => Err(Attempt::Outdated),
-            Ok(Decided::Unreachable) => {
+        match outcome {
+            Ok(Outcome::Reached) => Ok(()),
+            Ok(Outcome::Outdated) => Err(Attempt::Outdated),
+            Ok(Outcome::Unreachable) => {
                 if let Some(why) = responses.refused.take() {
                     return Err(CoordinatorError::Invalid(why).into());
                 }

@@ -54,7 +54,7 @@ impl Replica {
     ) -> Result<Mutation, ReplicaError> {
         let schema = self.engine.schema(mutation.table()).ok_or(ReplicaError::NoSuchTable)?;
         if !schema.is_counter() {
-            return Err(ReplicaError::Rejected("only tables of counters are counted in".to_owned()));
+            return Err(ReplicaError::Rejected("counter updates need a counter table".to_owned()));
         }
         let now = self.counter_clock.next();
         let host = self.engine.host_id();
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_state_counts_on_from_the_one_before() {
+    fn a_new_state_continues_the_previous_one() {
         let host = HostId::from_bytes([7; 16]);
         let column = ColumnId(0);
         let place = (None, column);

@@ -1,14 +1,15 @@
-//! The one entry of a replica: requests of this shard, of other shards and of other nodes pass the same stages.
+//! The only entry of a replica: requests from this shard, other shards and other nodes pass the
+//! same stages.
 //!
 //! | stage | a read | a write |
 //! |---|---|---|
-//! | deadline | refused when it has passed | the same |
-//! | fence | refused when routed by metadata that nobody may work with any more | the same |
-//! | admission | waits for a permit ([`crate::permit`]) | refused by the large-data guardrails |
-//! | partition lock | | a write that reads first waits for others of its partition ([`crate::lock`]) |
-//! | preparation | | the mutations of the request become those that are written |
-//! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog and memtable |
-//! | fence | once more: the data may have moved while they were read | once more after a write has read |
+//! | deadline | refused after it | the same |
+//! | fence | refused if routed by metadata below the fence | the same |
+//! | admission | waits for a permit ([`crate::permit`]) | refused by large-data guardrails |
+//! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
+//! | preparation | | a counter update becomes a new state ([`crate::counter`]) |
+//! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
+//! | fence | checked again: the data may have moved | checked again after a write has read |
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;

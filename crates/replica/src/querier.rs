@@ -266,7 +266,7 @@ mod tests {
         Stop { key: key(1).key, at: Some(ClusteringCut::after(place(row))) }
     }
 
-    /// A slice of the rows 10 to 20 and 30 to 40, of which these are left in a partition.
+    /// A slice of the rows 10 to 20 and 30 to 40, of which `left` remains in a partition.
     fn slice(reversed: bool, left: &[RowRange], of: u8) -> Slice {
         let resume = Resume { key: key(of), rows: left.to_vec(), static_row: true };
         Slice { rows: vec![rows(10, 20), rows(30, 40)], static_row: true, reversed, resume: Some(resume) }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_must_be_what_is_left() {
+    fn the_remaining_rows_must_match() {
         let range = PartitionRange::singular(&key(1));
         let plan = |stop: &Stop, slice: &Slice| stop.plan(&range, slice, &order());
         let at = |row| Some(ClusteringCut::after(place(row)));
@@ -293,7 +293,7 @@ mod tests {
         // Backwards.
         assert_eq!(plan(&stopped(35), &slice(true, &[rows(10, 20), ahead_of(30, 35)], 1)), Plan::Resume(at(35)));
         assert_eq!(plan(&stopped(30), &slice(true, &[rows(10, 20)], 1)), Plan::Resume(at(30)));
-        // Further on, but never back.
+        // The reader may advance, but never go back.
         assert_eq!(plan(&stopped(12), &slice(false, &all, 1)), Plan::Advance(at(15)));
         let next = Some(ClusteringCut::before(place(30)));
         assert_eq!(plan(&stopped(12), &slice(false, &[rows(30, 40)], 1)), Plan::Advance(next));
@@ -301,14 +301,14 @@ mod tests {
         for row in [16, 35] {
             assert_eq!(plan(&stopped(row), &slice(false, &all, 1)), Plan::Drop(Mismatch::Position), "{row}");
         }
-        // What no page leaves: a range is missing, or one too many.
+        // No page leaves these: a range is missing, or there is one too many.
         assert_eq!(plan(&stopped(15), &slice(false, &all[..1], 1)), Plan::Drop(Mismatch::Position));
         let more = [behind(15, 20), rows(30, 40), rows(50, 60)];
         assert_eq!(plan(&stopped(15), &slice(false, &more, 1)), Plan::Drop(Mismatch::Position));
     }
 
     #[test]
-    fn a_scan_goes_on_in_its_partition_or_behind_it() {
+    fn a_scan_resumes_in_its_partition_or_behind_it() {
         let full = |start: RingCut| PartitionRange { start, end: RingCut::MAX };
         let plan = |stop: &Stop, range: &PartitionRange, slice: &Slice| stop.plan(range, slice, &order());
         let all = [behind(15, 20), rows(30, 40)];

@@ -1,4 +1,4 @@
-//! Reads at a level, step by step, and in every order in which answers can come.
+//! Reads at a level, step by step, and in every order in which responses can arrive.
 
 use super::*;
 use crate::nodes::NodeView;
@@ -85,7 +85,7 @@ fn rows_and_a_digest_that_are_the_same_are_a_quorum() {
 }
 
 #[test]
-fn those_who_disagree_do_not_count() {
+fn replicas_that_disagree_do_not_count() {
     let mut read = read(3, Consistency::Quorum, 2);
     read.add(replica(1), ReadKind::Rows, digested(7));
     assert_eq!(read.add(replica(2), ReadKind::Digest, digested(8)), Next::Enough);
@@ -105,7 +105,7 @@ fn a_spare_replica_takes_the_place_of_one_that_fails() {
 }
 
 #[test]
-fn a_replica_that_gave_a_digest_is_asked_for_its_rows_when_nobody_else_is_left() {
+fn a_replica_that_sent_a_digest_is_asked_for_its_rows_when_no_other_is_left() {
     let mut read = read(2, Consistency::One, 1);
     let (as_well, kind) = read.next_speculative().unwrap();
     assert_eq!((as_well, kind), (replica(2), ReadKind::Rows), "the rows are what it waits for");
@@ -115,7 +115,7 @@ fn a_replica_that_gave_a_digest_is_asked_for_its_rows_when_nobody_else_is_left()
 }
 
 #[test]
-fn too_many_failures_are_the_end_and_are_told() {
+fn too_many_failures_fail_the_read() {
     let mut read = read(3, Consistency::Quorum, 2);
     assert_eq!(read.add(replica(2), ReadKind::Digest, broken()), Next::Ask(replica(3), ReadKind::Digest));
     read.asked(replica(3), ReadKind::Digest);
@@ -127,14 +127,14 @@ fn too_many_failures_are_the_end_and_are_told() {
 }
 
 #[test]
-fn who_is_late_is_a_spare_replica_again() {
+fn a_late_replica_is_a_spare_one_again() {
     let mut read = read(3, Consistency::One, 1);
     let (second, kind) = read.next_speculative().unwrap();
     read.asked(second, kind);
     assert_eq!(read.add(second, kind, digested(7)), Next::Enough);
     read.return_unanswered();
     assert!(read.has_spare());
-    // At ONE nobody else counts, though: the level is reached.
+    // At ONE no other replica counts: the level is reached.
     assert_eq!(read.next_spare(), None);
     read.disagreed();
     assert_eq!(read.next_spare(), Some(replica(3)));
@@ -142,7 +142,8 @@ fn who_is_late_is_a_spare_replica_again() {
 }
 
 proptest! {
-    /// Replicas answer, fail or are slow in any order: a read ends with its level when enough of them answer, and without otherwise.
+    /// Replicas respond, fail or are slow in any order. A read completes if enough of them respond,
+    /// and otherwise fails.
     #[test]
     fn a_read_ends_well_exactly_if_enough_replicas_answer(
         copies in 1u8..=5,

@@ -98,7 +98,8 @@ struct CacheEntry<Q> {
 /// Index of an entry.
 type EntryIndex = u32;
 
-/// The ends of a list of entries: the longest unused, which is also the first to expire, and the newest.
+/// The ends of a list of entries: the longest unused entry, which is also the first to expire, and
+/// the newest.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     oldest: Option<EntryIndex>,
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_asked_for_twice_leaves_one_querier() {
+    fn a_page_that_is_requested_twice_leaves_one_querier() {
         let mut cache = cache(1000);
         let now = rt::time::now();
         assert!(cache.insert(key(1, 1, Class::User), 10, 7, now).is_empty());
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn time_evicts_what_has_waited_long_enough() {
+    fn expired_queriers_are_evicted() {
         let mut cache = cache(1000);
         let now = rt::time::now();
         assert!(cache.insert(key(1, 1, Class::User), 1, 1, now).is_empty());

@@ -99,7 +99,7 @@ impl Queriers {
                 self.dropped(false, stale.why(), context);
                 None
             }
-            Resumed::Waits(_) => unreachable!("whoever asks reads on until it is one of the others"),
+            Resumed::Waits(_) => unreachable!("the caller reads until the outcome is known"),
         }
     }
 

@@ -1,5 +1,6 @@
-//! What release 0.1.0 sends is read by this one, and this one sends the same: `tests/golden/wire-0.1.0.txt` has a line of a name and of
-//! bytes for each message. A release that sends something else gets a file of its own beside it. `MESSINA_BLESS=1` writes the file.
+//! This release reads the messages of release 0.1.0, and sends the same bytes.
+//! `tests/golden/wire-0.1.0.txt` has a line with name and bytes for each message. A release that
+//! sends other bytes gets its own file beside it. `MESSINA_BLESS=1` writes the file.
 
 use super::header::{Header, Report};
 use super::{Response, decode_request, decode_response, encode_request, encode_response};
@@ -188,7 +189,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_sent_is_what_release_0_1_0_sends() {
+fn messages_have_the_bytes_of_release_0_1_0() {
     let lines: String = encoded().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
     if std::env::var_os("MESSINA_BLESS").is_some() {
         std::fs::write(Path::new(FILE), &lines).expect("the file can be written");
@@ -198,7 +199,7 @@ fn what_is_sent_is_what_release_0_1_0_sends() {
 }
 
 #[test]
-fn what_is_sent_is_read_as_it_was_and_never_when_it_is_cut() {
+fn messages_are_decoded_unless_they_are_cut() {
     for (name, header, request) in requests() {
         let bytes = encode_request(&header, &request);
         let (found, read) = decode_request(&bytes).expect("well-formed");

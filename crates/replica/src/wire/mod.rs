@@ -1,8 +1,8 @@
-//! The wire form of requests and responses: `u8 version, u32 length, header, u8 kind, body`. Used between shards of a node and between
-//! nodes alike.
+//! The wire form of requests and responses: `u8 version, u32 length, header, u8 kind, body`. It is
+//! used between shards of a node and between nodes.
 //!
-//! A header is extensible ([`header`]). Bodies are append-only: a reader skips what it does not know at the end of one. All numbers are
-//! little-endian; bytes are `u32 length, bytes`.
+//! A header is extensible ([`header`]). Bodies are append-only: a reader skips unknown bytes at the
+//! end of a body. All numbers are little-endian; byte strings are `u32 length, bytes`.
 
 mod codec;
 pub(crate) mod command;
@@ -29,13 +29,13 @@ use std::slice::from_ref;
 
 pub use header::Header;
 
-/// The version of requests and responses that this release writes; it reads this one.
+/// The version of requests and responses that this release writes and reads.
 pub const VERSION: u8 = 1;
 
 /// A replica's response.
 #[derive(Debug, PartialEq)]
 pub struct Response {
-    /// The answer, or why there is none.
+    /// The answer, or the error.
     pub result: Result<ReplicaAnswer, ReplicaError>,
     report: Report,
 }
@@ -46,15 +46,16 @@ impl Response {
         Response { result, report: Report::default() }
     }
 
-    /// With what was recorded in the context of the request.
+    /// A response with the events and large-data kinds that the request's context recorded.
     fn reporting(result: Result<ReplicaAnswer, ReplicaError>, context: &Context) -> Response {
         let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
         let large_data = context.large_data.as_ref().map(|found| found.get()).unwrap_or_default();
         Response { result, report: Report { events, large_data } }
     }
 
-    /// Adds what was recorded at the replica to a request's trace, which sent it after so many microseconds, and to what it found to be
-    /// large.
+    /// Adds the replica's events to the request's trace, and its large-data kinds to the request's
+    /// context. `sent_after`: microseconds from the start of the trace to the sending of the
+    /// request.
     pub fn report_to(&mut self, context: &Context, sent_after: Option<u32>, node: Option<IpAddr>) {
         if let (Some(trace), Some(sent_after)) = (&context.trace, sent_after) {
             trace.absorb(sent_after, node, std::mem::take(&mut self.report.events));
@@ -64,12 +65,12 @@ impl Response {
         }
     }
 
-    /// The steps recorded at the replica.
+    /// The trace events of the replica.
     pub fn events(&self) -> &[TraceEvent] {
         &self.report.events
     }
 
-    /// What a write exceeds the soft limits of.
+    /// The kinds of data whose soft limits the write exceeds.
     pub fn large_data(&self) -> LargeKinds {
         self.report.large_data
     }
@@ -140,7 +141,7 @@ fn read_mutation(reader: &mut Reader<'_>) -> Option<KeyedMutation> {
     Some((mutation, key))
 }
 
-/// Encodes a response. The rows of a large page stay where they are.
+/// Encodes a response. The rows of a large page are shared, not copied.
 pub fn encode_response(response: &Response) -> Pieces {
     let mut out = Writer::framed(VERSION);
     response.report.write(&mut out);
@@ -172,7 +173,8 @@ pub fn encode_response(response: &Response) -> Pieces {
     out.finish()
 }
 
-/// Decodes a response, whose pieces may be others than those that it was encoded to.
+/// Decodes a response. Its pieces may be cut differently than [`encode_response`] cut them, but
+/// only between fields.
 pub fn decode_response(pieces: impl Into<Pieces>) -> Result<Response, Malformed> {
     decode_response_inner(&pieces.into()).ok_or(Malformed("response"))
 }

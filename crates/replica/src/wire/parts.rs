@@ -1,4 +1,5 @@
-//! The wire form of data for reconciliation: a list of fragments, each `u8 kind, fields`, and the position up to which they are complete.
+//! The wire form of a part for reconciliation: a list of fragments, each `u8 kind, fields`, and the
+//! position up to which they are complete.
 
 use super::codec::{Reader, Writer};
 use super::command::{read_position, write_position};
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_write_found_to_be_large_comes_back_with_its_answer() {
+    fn large_data_kinds_return_with_the_answer_of_a_write() {
         let large_data = LargeKinds::PARTITION.with(LargeKinds::ROW);
         let report = Report { large_data, ..Report::default() };
         let response = Response { report, ..Response::new(Ok(ReplicaAnswer::Written)) };

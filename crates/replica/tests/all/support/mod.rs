@@ -1,4 +1,5 @@
-//! What the replica's tests share: a table with every kind of fragment, an engine of it, and paging as a coordinator does it.
+//! Shared by the replica's tests: a table with every kind of fragment, an engine of it, and paging
+//! as a coordinator does it.
 
 use bytes::Bytes;
 use engine::{Engine, EngineConfig, TabletRange};
@@ -48,8 +49,8 @@ fn column(id: u16, name: &str, kind: ColumnKind, ty: CqlType, descending: bool) 
     Column { id: ColumnId(id), name: name.into(), kind, position: 0, ty, descending }
 }
 
-/// `t (k int, a int, b int, s text static, v text, primary key (k, a, b)) with clustering order by (a asc, b desc)`, in the
-/// version of this number.
+/// `t (k int, a int, b int, s text static, v text, primary key (k, a, b)) with clustering order by
+/// (a asc, b desc)`, with this schema version.
 pub fn schema(version: u128) -> Rc<TableSchema> {
     Rc::new(TableSchema::new(
         TableId(Uuid::from_u128(0x77)),
@@ -235,7 +236,7 @@ impl Query {
         })
     }
 
-    /// What is left of the rows behind a cut of the reader, cut by cut.
+    /// The rest of the rows behind a cut of the reader, range by range.
     fn rows_behind(&self, cut: &ClusteringCut) -> Vec<RowRange> {
         let order = &schema(1).order;
         let mut left = Vec::new();

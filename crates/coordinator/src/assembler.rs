@@ -1,4 +1,5 @@
-//! Puts a client's page together of the pages of replicas: what to ask for next, and whether the page is complete. Pure.
+//! Builds a client's page from the pages of replicas: decides what to read next and whether the
+//! page is complete. Pure.
 
 use super::PageLimits;
 use super::page_info::{PageInfo, PageStop};
@@ -13,44 +14,46 @@ use replica::{Limits, Page, PageEnd, Position, ReadCommand};
 use smallvec::smallvec;
 use std::rc::Rc;
 
-/// What comes after a part of a page.
+/// What to do after a part of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// The next target.
+    /// Read the next target.
     Next,
-    /// The same target again, from where the part ended.
+    /// Read the same target again, from where the part ended.
     Resumed,
-    /// Nothing: the page is complete.
+    /// The page is complete.
     Done,
-    /// The part ended on tombstones and no row was found yet. The page is complete, unless [`PageAssembler::go_on`] is called.
+    /// The part ended on tombstones and no row was found yet. The page is complete unless
+    /// [`PageAssembler::resume_after_tombstones`] is called.
     Empty,
 }
 
-/// A page that is being put together.
+/// A client's page that is being built.
 pub(super) struct PageAssembler<'a> {
     query: &'a Query,
     limits: &'a PageLimits,
     paged: bool,
-    /// Rows that the query may still return, those of this page included.
+    /// Rows that the query may still return, including those of this page.
     remaining: u64,
-    /// Rows that this page may have.
+    /// The most rows of this page.
     wanted: u64,
-    /// The query; none where there will be no second page.
+    /// The query's id. None where there will be no second page.
     id: Option<QueryId>,
     targets: Targets<'a>,
     slice: Rc<Slice>,
-    /// Rows returned of the partition in which the last page ended.
+    /// Rows that earlier pages returned of the partition in which the last one ended.
     resumed_rows: u64,
     first_page: bool,
     /// Tombstones that count towards the limit.
     tombstones: u64,
-    /// The last part that ended somewhere, without its rows.
+    /// The last part that has a position, without its rows.
     last: Option<Box<Page>>,
     out: QueryPage,
 }
 
 impl<'a> PageAssembler<'a> {
-    /// An empty page. `new_id` names a query that begins. None: the state of the page before is not of this query.
+    /// Starts a page. `new_id` makes the id of a new query. None: the paging state is not of this
+    /// query.
     #[inline]
     pub fn new(
         query: &'a Query,
@@ -87,23 +90,23 @@ impl<'a> PageAssembler<'a> {
         self.id.is_some()
     }
 
-    /// The targets that were not asked yet.
+    /// The targets that were not read yet.
     pub fn targets(&mut self) -> &mut Targets<'a> {
         &mut self.targets
     }
 
-    /// What was looked at so far.
+    /// What was read so far.
     pub fn info(&self) -> &PageInfo {
         &self.out.info
     }
 
-    /// The next tablet to ask, and for which partitions; none: there is no other.
+    /// The next tablet to read, and its partitions. None: there is no other.
     #[inline]
     pub fn next_target(&mut self) -> Option<(u32, PartitionRange)> {
         self.targets.next()
     }
 
-    /// What to ask a target for.
+    /// The command for a target.
     #[inline]
     pub fn command(&self, range: PartitionRange) -> Rc<ReadCommand> {
         let (query, limits, bytes) = (self.query, self.limits, self.out.body.len() as u64);
@@ -130,10 +133,11 @@ impl<'a> PageAssembler<'a> {
         })
     }
 
-    /// Adds what came of a command. `goes_on`: the part reached no limit, and yet there is more behind its end, for replicas that were
-    /// reconciled told of fewer rows than each of them. None: the part ends outside of the query.
+    /// Adds a part: the page that a command returned. `has_more`: the part reached no limit, but
+    /// more data follows, because reconciled parts are complete only up to the shortest one. None:
+    /// the part ends outside of the query.
     #[inline]
-    pub fn add(&mut self, mut part: Box<Page>, goes_on: bool) -> Option<Step> {
+    pub fn add(&mut self, mut part: Box<Page>, has_more: bool) -> Option<Step> {
         self.out.rows += part.rows;
         self.tombstones += part.tombstones;
         self.out.info.add(&part);
@@ -142,12 +146,12 @@ impl<'a> PageAssembler<'a> {
         if part.last.is_some() {
             self.last = Some(part);
         }
-        if goes_on && !(self.paged && self.out.rows > 0) {
+        if has_more && !(self.paged && self.out.rows > 0) {
             self.resume()?;
             return Some(Step::Resumed);
         }
         self.out.info.stop = match end {
-            _ if goes_on => PageStop::Bytes,
+            _ if has_more => PageStop::Bytes,
             PageEnd::Exhausted => return Some(Step::Next),
             PageEnd::Rows if self.wanted == self.remaining => PageStop::Limit,
             PageEnd::Rows => PageStop::Rows,
@@ -158,25 +162,26 @@ impl<'a> PageAssembler<'a> {
         Some(if is_empty && !self.limits.tombstones_are_set { Step::Empty } else { Step::Done })
     }
 
-    /// Ends the page for another reason than its last part did.
+    /// Ends the page for another reason than that of its last part.
     pub fn stop(&mut self, stop: PageStop) {
         self.out.info.stop = stop;
     }
 
-    /// Goes on behind the tombstones on which the last part ended. None: they are outside of the query.
-    pub fn go_on(&mut self) -> Option<()> {
+    /// Resumes behind the tombstones on which the last part ended. None: that position is outside
+    /// of the query.
+    pub fn resume_after_tombstones(&mut self) -> Option<()> {
         self.out.info.stop = PageStop::Exhausted;
         self.tombstones = 0;
         self.resume()
     }
 
-    /// Where the last part ended, and the rows of its last partition.
+    /// Where the last part ended, and the rows returned of its last partition.
     fn end(&mut self) -> Option<(Position, u64)> {
         let last = self.last.take()?;
         Some((last.last?, last.rows_in_last))
     }
 
-    /// Asks again from where the last part ended.
+    /// Continues the same targets from where the last part ended.
     fn resume(&mut self) -> Option<()> {
         let (position, rows_in_last) = self.end()?;
         let start = Start::after(self.query, position, rows_in_last);
@@ -187,7 +192,7 @@ impl<'a> PageAssembler<'a> {
         Some(())
     }
 
-    /// The page. `read_by` have read its last part.
+    /// Completes the page. `read_by`: the replicas that read its last part.
     #[inline]
     pub fn finish(mut self, read_by: Option<Box<LastReplicas>>) -> QueryPage {
         let left = if self.remaining == u64::MAX { self.remaining } else { self.remaining - self.out.rows };
@@ -204,7 +209,7 @@ impl<'a> PageAssembler<'a> {
     }
 }
 
-/// What is wanted of the partitions after a start.
+/// The slice to read after a start.
 fn slice_after(query: &Query, start: Option<&Start>) -> Rc<Slice> {
     match start {
         Some(start) if start.inside => Rc::new(resumed(query, start)),

@@ -1,19 +1,20 @@
-//! One way to a replica, three distances: this shard by a function call, another shard of this node by its mailbox, another node by a
-//! connection. [`ReplicaClient::send`] decides; at the other side [`Replica::perform`] is the only entry.
+//! Sends requests to replicas over three distances: this shard by a function call, another shard of
+//! this node by its mailbox, another node by a connection. [`ReplicaClient::send`] decides which.
+//! On the other side, [`Replica::perform`] is the only entry.
 //!
-//! The transport to other nodes is given from outside; without one, every other node is unreachable. Which nodes live and where they
-//! are comes as snapshots ([`Nodes`]).
+//! The transport to other nodes is set from outside. Without one, every other node is unreachable.
+//! Snapshots ([`Nodes`]) say where the nodes are and which of them are up.
 
 use super::count;
-use super::miss::{Miss, Unreached};
 use super::nodes::{Latencies, Nodes};
+use super::replica_failure::{ReplicaFailure, SendError};
 use bytes::Bytes;
 use cluster::metadata::MetadataService;
 use cluster::tablets::TabletReplica;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Answer, Context, Replica, ReplicaError, Request};
+use replica::{Context, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use rt::Pieces;
 use rt::ShardId;
 use rt::sync::Deadline;
@@ -23,28 +24,28 @@ use std::rc::Rc;
 
 /// Carries requests to shards of other nodes.
 pub trait Transport {
-    /// Sends a request in its wire form, to be performed in a scheduling group, and waits for the answer, which is in its
-    /// wire form too. Dropping the future cancels.
+    /// Sends an encoded request, which the receiver performs in the scheduling group `group`.
+    /// Returns the encoded response. Dropping the future cancels the request.
     fn call(
         &self,
         to: TabletReplica,
         request: Bytes,
         group: Group,
         deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>>;
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>>;
 }
 
 /// A request that may go to several replicas: encoded at most once.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// What is asked.
-    pub request: Request,
+    /// The request.
+    pub request: ReplicaRequest,
     bytes: OnceCell<Bytes>,
 }
 
 impl Message {
     #[inline]
-    pub fn new(request: Request) -> Message {
+    pub fn new(request: ReplicaRequest) -> Message {
         Message { request, bytes: OnceCell::new() }
     }
 
@@ -53,18 +54,18 @@ impl Message {
     }
 }
 
-/// The way to all replicas.
+/// Sends requests to replicas.
 pub(super) struct ReplicaClient {
-    /// This node.
+    /// This node's host id.
     pub host: HostId,
     replica: Rc<Replica>,
     transport: RefCell<Option<Rc<dyn Transport>>>,
     nodes: RefCell<Rc<Nodes>>,
-    /// How fast other nodes answer.
+    /// Recent response times of other nodes.
     pub latencies: RefCell<Latencies>,
-    /// Requests to other shards of this node.
+    /// Number of requests sent to other shards of this node.
     pub to_shards: Cell<u64>,
-    /// Requests to other nodes.
+    /// Number of requests sent to other nodes.
     pub to_nodes: Cell<u64>,
 }
 
@@ -81,7 +82,7 @@ impl ReplicaClient {
         })
     }
 
-    /// The nodes as they were seen last.
+    /// The newest snapshot of the nodes.
     pub fn nodes(&self) -> Rc<Nodes> {
         self.nodes.borrow().clone()
     }
@@ -94,17 +95,28 @@ impl ReplicaClient {
         *self.transport.borrow_mut() = Some(transport);
     }
 
-    /// Has a replica perform a request, whatever its distance. Dropping the future cancels the request.
+    /// Sends a request to a replica, whatever its distance, and returns the answer. Dropping the
+    /// future cancels the request.
     #[inline]
-    pub async fn send(&self, to: TabletReplica, message: &Message, context: &Context) -> Result<Answer, Miss> {
+    pub async fn send(
+        &self,
+        to: TabletReplica,
+        message: &Message,
+        context: &Context,
+    ) -> Result<ReplicaAnswer, ReplicaFailure> {
         if to.host == self.host && to.shard == rt::shard::this().0 {
-            return self.replica.perform(&message.request, context).await.map_err(Miss::Refused);
+            return self.replica.perform(&message.request, context).await.map_err(ReplicaFailure::Refused);
         }
-        // Boxed: the far distances must not make the near one's future larger.
+        // Boxed: the longer distances must not enlarge the future of the local call.
         Box::pin(self.send_away(to, message, context)).await
     }
 
-    async fn send_away(&self, to: TabletReplica, message: &Message, context: &Context) -> Result<Answer, Miss> {
+    async fn send_away(
+        &self,
+        to: TabletReplica,
+        message: &Message,
+        context: &Context,
+    ) -> Result<ReplicaAnswer, ReplicaFailure> {
         let is_own = to.host == self.host;
         count(if is_own { &self.to_shards } else { &self.to_nodes });
         let traced = context.trace.as_ref().map(|trace| {
@@ -118,32 +130,34 @@ impl ReplicaClient {
         let (answer, address) = match is_own {
             true => (serve_on(ShardId(to.shard), bytes, context).await, None),
             false => {
-                let answer = self.call(to, bytes, context).await.map_err(Miss::Unreached)?;
+                let answer = self.call(to, bytes, context).await.map_err(ReplicaFailure::Send)?;
                 (answer.into(), self.nodes.borrow().address(to.host))
             }
         };
         let response = decode_response(answer);
-        let mut response = response.map_err(|error| Miss::Refused(ReplicaError::Storage(error.to_string())))?;
+        let mut response =
+            response.map_err(|error| ReplicaFailure::Refused(ReplicaError::Storage(error.to_string())))?;
         response.report_to(context, traced, address);
-        response.result.map_err(Miss::Refused)
+        response.result.map_err(ReplicaFailure::Refused)
     }
 
-    /// Has another node answer.
-    async fn call(&self, to: TabletReplica, request: Bytes, context: &Context) -> Result<Bytes, Unreached> {
+    /// Sends a request to another node.
+    async fn call(&self, to: TabletReplica, request: Bytes, context: &Context) -> Result<Bytes, SendError> {
         let transport = self.transport.borrow().clone();
         let Some(transport) = transport else {
-            return Err(Unreached::Down("there is no way to other nodes".into()));
+            return Err(SendError::Down("this node has no transport to other nodes".into()));
         };
         let began = rt::time::now();
         let answered = transport.call(to, request, context.class.group(), context.deadline).await;
-        if !matches!(answered, Err(Unreached::Down(_))) {
+        if !matches!(answered, Err(SendError::Down(_))) {
             self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
         }
         answered
     }
 }
 
-/// Has another shard of this node answer, once that knows the metadata by which the request was routed: shards follow one after the other.
+/// Performs a request on another shard of this node. The shard first waits for the metadata that
+/// routed the request, because shards apply new metadata one after the other.
 async fn serve_on(shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
     let (number, deadline) = (context.metadata_number, context.deadline);
     let serve = move || async move {

@@ -21,7 +21,7 @@ pub enum Consistency {
 use Consistency::*;
 
 impl Consistency {
-    /// All levels, each at the place of its number.
+    /// All levels; each has its number as index.
     pub const ALL: [Consistency; 11] =
         [Any, One, Two, Three, Quorum, All, LocalQuorum, EachQuorum, Serial, LocalSerial, LocalOne];
 
@@ -47,7 +47,7 @@ impl Consistency {
         }
     }
 
-    /// How many replicas must answer, of `replicas` that there should be.
+    /// How many replicas must respond, with this replication factor.
     pub fn required(self, replicas: u32) -> u32 {
         match self {
             Any | One | LocalOne => 1,

@@ -8,26 +8,26 @@ use thiserror::Error;
 /// Why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CoordinatorError {
-    /// Too few replicas are alive.
+    /// Too few replicas are up.
     #[error("too few replicas are alive: {alive} of {required}")]
     Unavailable {
-        /// The level asked for.
+        /// The consistency level.
         consistency: Consistency,
         /// Replicas needed.
         required: u32,
-        /// Replicas there are.
+        /// Replicas that are up.
         alive: u32,
     },
     /// Too few replicas answered in time.
     #[error("the request timed out: {received} of {required} replicas answered")]
     Timeout {
-        /// The level asked for.
+        /// The consistency level.
         consistency: Consistency,
         /// Replicas needed.
         required: u32,
         /// Replicas that answered.
         received: u32,
-        /// Reads: whether the rows came, and only digests are missing.
+        /// Reads: whether the rows have arrived and only digests are missing.
         data_present: bool,
     },
     /// A replica is overloaded.
@@ -36,7 +36,7 @@ pub enum CoordinatorError {
     /// Too many replicas failed.
     #[error("{why}")]
     Failed {
-        /// The level asked for.
+        /// The consistency level.
         consistency: Consistency,
         /// Replicas needed.
         required: u32,
@@ -44,23 +44,24 @@ pub enum CoordinatorError {
         received: u32,
         /// Replicas that failed.
         failures: u32,
-        /// Where those are that failed, as far as it is known; empty: here.
+        /// The addresses of the replicas that failed, as far as known. Empty: the replica is on
+        /// this node.
         nodes: Vec<IpAddr>,
-        /// Reads: whether the rows came.
+        /// Reads: whether the rows have arrived.
         data_present: bool,
-        /// What went wrong first.
+        /// The first failure.
         why: String,
     },
-    /// The request cannot be carried out by anybody.
+    /// The request is invalid: every replica would refuse it.
     #[error("{0}")]
     Invalid(String),
-    /// The paging state is not one of ours, or of another query.
+    /// The paging state was not made by this cluster, or is of another query.
     #[error("Invalid value for the paging state")]
     PagingState,
-    /// The table was dropped meanwhile.
+    /// The table was dropped.
     #[error("the table is gone")]
     NoSuchTable,
-    /// The client is gone: nobody reads the answer.
+    /// The client disconnected: nothing waits for the response.
     #[error("the client is gone")]
     Cancelled,
 }
@@ -88,11 +89,11 @@ fn failed(why: String, consistency: Consistency, required: u32) -> CoordinatorEr
     CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why }
 }
 
-/// Why an attempt to carry out a request failed.
+/// Why one attempt at a request failed.
 pub(super) enum Attempt {
-    /// A replica refused it, for it was routed by metadata that nobody may work with any more: again, by newer ones.
+    /// A replica refused the request as routed by outdated metadata: repeat it with newer metadata.
     Outdated,
-    /// For good.
+    /// The request failed.
     Failed(CoordinatorError),
 }
 

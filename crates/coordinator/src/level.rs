@@ -1,13 +1,15 @@
-//! What a consistency level asks for, by the options of a keyspace. What comes of it is counted by [`super::tally`].
+//! What a consistency level needs for the replication options of a keyspace.
+//! [`super::response_tracker`] counts the responses.
 
 use super::Consistency;
 use super::nodes::Nodes;
-use super::tally::Factors;
+use super::response_tracker::Factors;
 use cluster::metadata::builtin::is_built_in;
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 
-/// What a keyspace's options ask for. Each node stores the built-in tables by itself, so any level needs this node alone.
+/// The replication factors of a keyspace. Built-in tables are node-local: any level needs only this
+/// node.
 pub(super) fn factors(metadata: &Metadata, nodes: &Nodes, keyspace: &str, copies: &[TabletReplica]) -> Factors {
     match metadata.keyspace(keyspace).filter(|_| !is_built_in(keyspace)) {
         Some(keyspace) => nodes.factors(&keyspace.definition.replication, copies),
@@ -15,7 +17,7 @@ pub(super) fn factors(metadata: &Metadata, nodes: &Nodes, keyspace: &str, copies
     }
 }
 
-/// Whether one answer is all that a level asks for.
+/// Whether the level needs only one response.
 #[inline]
 pub(super) fn needs_one(metadata: &Metadata, table: &Table, level: Consistency) -> bool {
     matches!(level, Consistency::One | Consistency::LocalOne | Consistency::Any) || needs_one_of(metadata, table, level)

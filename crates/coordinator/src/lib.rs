@@ -1,60 +1,65 @@
-//! The coordinator: the shard that received a request asks the shards that own the data.
+//! The coordinator: the shard that receives a statement sends requests to the shards that own the
+//! data.
 //!
 //! It knows consistency levels, paging states and timestamps. It parses no CQL and changes no
-//! ownership, and the control plane (`cluster`) does not know it. All requests reach their replicas
-//! through `client`, whatever the distance. What replicas miss is kept as hints.
+//! ownership. The control plane (`cluster`) does not depend on it. All requests reach their
+//! replicas through `client`, whatever the distance. Writes that a replica misses are kept as
+//! hints.
 //!
-//! Reading order: `consistency`, `nodes`, `level`, `tally` (how many replicas must answer, and how
-//! many have); `client`, `peers`, `miss`, `misses`, `error`; `read`, `targets`, `resume`,
-//! `assembler`, `page_info`, `paging`, `routing` (pages: what to ask for); `gather`, `window`,
-//! `quorum`, `speculation`, `read_times`, `reduce` (whom to ask); `reconcile`, `repair`; `write`,
-//! `round`, `carrier`, `counting`, `spread`, `timestamp`; [`hints`], `deliver`, [`resync`]; `steps`.
+//! Reading order:
+//! - Levels: `consistency`, `nodes`, `level`, `response_tracker`.
+//! - Sending: `client`, `peers`, `replica_failure`, `read_failures`, `error`.
+//! - Pages: `read`, `targets`, `resume`, `assembler`, `page_info`, `paging`, `routing`.
+//! - Reads of several replicas: `quorum_read`, `quorum_state`, `window`, `speculation`,
+//!   `read_times`, `read_trace`, `reduce`, `reconcile`, `repair`.
+//! - Writes: `write`, `write_responses`, `replica_writer`, `counter_write`, `fan_out`, `timestamp`.
+//! - Hints: [`hints`], `hint_replay`, [`resync`].
 
 mod assembler;
-mod carrier;
 mod client;
 mod consistency;
-mod counting;
-mod deliver;
+mod counter_write;
 mod error;
-mod gather;
+mod fan_out;
+mod hint_replay;
 pub mod hints;
 mod level;
-mod miss;
-mod misses;
 mod nodes;
 mod page_info;
 mod paging;
 mod peers;
-mod quorum;
+mod quorum_read;
+mod quorum_state;
 mod read;
+mod read_failures;
 mod read_times;
+mod read_trace;
 mod reconcile;
 mod reduce;
 mod repair;
+mod replica_failure;
+mod replica_writer;
+mod response_tracker;
 mod resume;
 pub mod resync;
-mod round;
 mod routing;
 mod speculation;
-mod spread;
-mod steps;
-mod tally;
 mod targets;
 mod timestamp;
 mod window;
 mod write;
+mod write_responses;
 
 pub use client::Transport;
 pub use consistency::Consistency;
 pub use error::CoordinatorError;
-pub use miss::Unreached;
 pub use nodes::{NodeView, Nodes};
 pub use page_info::{PageBudget, PageInfo, PageStop};
 pub use paging::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 pub use peers::{answer, serve_replica};
 pub use read::{PageRequest, Partitions, Query, QueryPage};
 pub use replica::Mutations;
+pub use replica_failure::SendError;
 pub use timestamp::TimestampClock;
 pub use write::WriteKind;
 
@@ -66,17 +71,17 @@ use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// How a request is to be carried out.
+/// The deadline, class and consistency level of a request.
 #[derive(Clone)]
 pub struct RequestOptions {
-    /// Whose it is and until when.
+    /// The class, deadline and cancellation of the request, and the metadata that route it.
     pub context: Context,
-    /// How many replicas must answer.
+    /// The consistency level.
     pub consistency: Consistency,
 }
 
 impl RequestOptions {
-    /// The same for a request that is routed by the metadata of this number.
+    /// The same options for a request that is routed by the metadata of this number.
     fn routed_by(&self, number: u64) -> RequestOptions {
         let context = Context { metadata_number: number, ..self.context.clone() };
         RequestOptions { context, consistency: self.consistency }
@@ -90,11 +95,12 @@ pub struct PageLimits {
     pub bytes: u64,
     /// `query_tombstone_page_limit`.
     pub tombstones: u64,
-    /// Whether the operator has set that limit: then it cuts pages, also empty ones. By default it is only where a replica pauses.
+    /// Whether the operator has set `tombstones`. If so, the limit ends pages, also empty ones. If
+    /// not, it only makes a replica pause: the coordinator asks again for the rest.
     pub tombstones_are_set: bool,
     /// `max_memory_for_unlimited_query_hard_limit`, bytes.
     pub unpaged_bytes: u64,
-    /// `query_empty_page_time_budget_in_ms`; half of the time that the request has left, if that is less.
+    /// `query_empty_page_time_budget_in_ms`. At most half of the request's remaining time is used.
     pub empty_page_time: Duration,
     /// `query_empty_page_memory_budget`, bytes.
     pub empty_page_bytes: u64,
@@ -119,14 +125,14 @@ impl Default for PageLimits {
     }
 }
 
-/// What a coordinator has done.
+/// Counters of one shard's coordinator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoordinatorMetrics {
-    /// Pages asked for by clients.
+    /// Pages that clients requested.
     pub reads: u64,
-    /// Writes asked for by clients.
+    /// Writes that clients requested.
     pub writes: u64,
-    /// Requests that had to go to another shard of this node.
+    /// Requests sent to another shard of this node.
     pub cross_shard_requests: u64,
     /// Reads that ran out of time.
     pub read_timeouts: u64,
@@ -136,15 +142,15 @@ pub struct CoordinatorMetrics {
     pub unavailable: u64,
     /// Paging states that were refused.
     pub refused_states: u64,
-    /// Requests to other nodes.
+    /// Requests sent to other nodes.
     pub remote_requests: u64,
-    /// Reads whose replicas did not agree.
+    /// Reads whose replicas had different digests.
     pub digest_mismatches: u64,
-    /// Replicas that a read gave what they lacked.
+    /// Read repairs that were sent to replicas.
     pub read_repairs: u64,
-    /// Reads for which one replica more was asked, because those asked were slow.
+    /// Reads that asked one more replica because the first ones were slow.
     pub speculative_reads: u64,
-    /// What is kept for replicas that missed it.
+    /// Hints of this shard.
     pub hints: HintsMetrics,
 }
 
@@ -173,7 +179,7 @@ pub struct Coordinator {
     limits: Cell<PageLimits>,
     host: HostId,
     client: Rc<client::ReplicaClient>,
-    carrier: Rc<carrier::Carrier>,
+    writer: Rc<replica_writer::ReplicaWriter>,
     read_times: read_times::ReadTimes,
     peers: RefCell<Option<Rc<peers::Peers>>>,
     counters: Counters,
@@ -190,7 +196,7 @@ impl Coordinator {
         let host = metadata.info().host_id;
         let limits = Cell::new(limits);
         let client = client::ReplicaClient::new(host, replica.clone());
-        let carrier = carrier::Carrier::new(client.clone());
+        let writer = replica_writer::ReplicaWriter::new(client.clone());
         let read_times = read_times::ReadTimes::default();
         let fenced = Rc::downgrade(&replica);
         metadata.on_topology(move |topology| {
@@ -199,32 +205,32 @@ impl Coordinator {
             }
         });
         let (peers, counters) = (RefCell::default(), Counters::default());
-        Rc::new(Coordinator { metadata, replica, clock, limits, host, client, carrier, read_times, peers, counters })
+        Rc::new(Coordinator { metadata, replica, clock, limits, host, client, writer, read_times, peers, counters })
     }
 
-    /// Gives it the way to other nodes.
+    /// Sets the transport that carries requests to other nodes.
     pub fn set_transport(&self, transport: Rc<dyn Transport>) {
         self.client.set_transport(transport);
     }
 
-    /// Says where the nodes are now, and which of them live.
+    /// Replaces the view of the nodes: their addresses, and which of them are up.
     pub fn set_nodes(&self, nodes: Nodes) {
         self.client.set_nodes(nodes);
     }
 
-    /// The nodes as it sees them.
+    /// This shard's current view of the nodes.
     pub fn nodes(&self) -> Rc<Nodes> {
         self.nodes_by(&self.metadata())
     }
 
-    /// Has it keep what replicas miss.
+    /// Sets the store for hints. Without one, no hints are kept.
     pub fn set_hints(&self, hints: Rc<Hints>) {
-        self.carrier.set_hints(hints);
+        self.writer.set_hints(hints);
     }
 
-    /// What it keeps for replicas that missed it.
+    /// The store for hints, if one is set.
     pub fn hints(&self) -> Option<Rc<Hints>> {
-        self.carrier.hints()
+        self.writer.hints()
     }
 
     /// The newest metadata.
@@ -232,8 +238,11 @@ impl Coordinator {
         self.metadata.current()
     }
 
-    /// Waits for metadata newer than those of a number, by which a replica would not be asked any more; an error when the time is up.
-    async fn newer_than(&self, number: u64, options: &RequestOptions) -> Result<(), CoordinatorError> {
+    /// Waits for metadata with a number above `number`, because a replica refused a request that
+    /// was routed by `number`.
+    ///
+    /// # Errors [`CoordinatorError::Timeout`] when the deadline passes first.
+    async fn wait_for_newer(&self, number: u64, options: &RequestOptions) -> Result<(), CoordinatorError> {
         options.context.trace("The metadata are outdated: waiting for newer ones");
         if self.metadata.wait_for_number(number + 1, options.context.deadline).await {
             return Ok(());
@@ -247,12 +256,12 @@ impl Coordinator {
         self.clock.next()
     }
 
-    /// Where pages end now.
+    /// The current page limits.
     pub fn page_limits(&self) -> PageLimits {
         self.limits.get()
     }
 
-    /// Ends pages elsewhere from now on.
+    /// Changes the limits for all pages from now on.
     pub fn set_page_limits(&self, limits: PageLimits) {
         self.limits.set(limits);
     }
@@ -262,7 +271,7 @@ impl Coordinator {
         &self.replica
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn metrics(&self) -> CoordinatorMetrics {
         CoordinatorMetrics {
             reads: self.counters.reads.get(),
@@ -276,7 +285,7 @@ impl Coordinator {
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),
             speculative_reads: self.counters.speculative_reads.get(),
-            hints: self.carrier.hints().map(|hints| hints.metrics()).unwrap_or_default(),
+            hints: self.writer.hints().map(|hints| hints.metrics()).unwrap_or_default(),
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The nodes as the coordinator sees them just now: where they are, whether they answer, and which of them to ask first. Pure.
+//! The coordinator's view of the nodes: where they are, whether they are up, and which of them to
+//! ask first. Pure.
 //!
-//! A snapshot, replaced whole by who knows: the topology says where nodes are, the failure detector whether they live. Both are opinions of
-//! this moment; nothing is wrong with a request that was sent by an older one.
+//! The view is an immutable snapshot, replaced as a whole. The topology says where nodes are, the
+//! failure detector whether they are up. Both may change at any moment; a request that was sent by
+//! an older view is still correct.
 
-use super::tally::{Candidate, DatacenterId, Factors};
+use super::response_tracker::{Candidate, DatacenterId, Factors};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::strategy::{FACTOR, SIMPLE, copies as copies_of, short_class};
 use model::id::HostId;
@@ -13,18 +15,18 @@ use rt::time::{Duration, Instant};
 use smallvec::SmallVec;
 use std::net::IpAddr;
 
-/// A node, as whoever makes a snapshot describes it.
+/// A node as the source of a snapshot describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeView {
-    /// Its identity.
+    /// Its host id.
     pub host: HostId,
     /// Its datacenter.
     pub datacenter: String,
     /// Its rack.
     pub rack: String,
-    /// Where other nodes reach it: errors name it so.
+    /// Its broadcast address. Errors name the node by it.
     pub address: IpAddr,
-    /// Since when it does not answer; none: it does.
+    /// Since when it is down. None: it is up.
     pub down_since: Option<Instant>,
 }
 
@@ -36,7 +38,7 @@ struct Known {
     down_since: Option<Instant>,
 }
 
-/// What is known of the nodes.
+/// A snapshot of the nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     datacenters: Vec<String>,
@@ -44,11 +46,12 @@ pub struct Nodes {
     known: HashMap<HostId, Known>,
 }
 
-/// The datacenter of nodes that are not known: no level of one datacenter counts it.
+/// The datacenter of unknown nodes. No datacenter-local level counts it.
 const NOWHERE: DatacenterId = DatacenterId(u16::MAX);
 
 impl Nodes {
-    /// A snapshot. `own` is this node; if the list does not name it, it is alone in a datacenter.
+    /// Builds a snapshot. `own` is this node. If `views` does not contain it, it is alone in a
+    /// datacenter.
     pub fn new(own: HostId, views: &[NodeView]) -> Nodes {
         let mut nodes = Nodes::default();
         let mut racks: Vec<(DatacenterId, &str)> = Vec::new();
@@ -85,12 +88,12 @@ impl Nodes {
         self.own.is_some_and(|(own, ..)| own == host)
     }
 
-    /// Whether there are others than this one.
+    /// Whether there are other nodes.
     pub fn are_several(&self) -> bool {
         self.known.len() > 1
     }
 
-    /// The others that answer.
+    /// The other nodes that are up.
     pub fn others_alive(&self) -> impl Iterator<Item = HostId> {
         let alive = self.known.iter().filter(|(host, known)| known.down_since.is_none() && !self.is_own(**host));
         alive.map(|(host, _)| *host)
@@ -110,35 +113,36 @@ impl Nodes {
         }
     }
 
-    /// The name of a node's datacenter, if that is known.
+    /// The name of a node's datacenter, if known.
     pub fn datacenter_name(&self, host: HostId) -> Option<&str> {
         let DatacenterId(at) = self.datacenter(host);
         self.datacenters.get(usize::from(at)).map(String::as_str)
     }
 
-    /// Whether a node answers. This one does; one that is not known does not.
+    /// Whether a node is up. This node is; an unknown node is not.
     pub fn is_alive(&self, host: HostId) -> bool {
         self.is_own(host) || self.known.get(&host).is_some_and(|known| known.down_since.is_none())
     }
 
-    /// For how long a node has been down; none: it is not, or it is not known.
+    /// How long a node has been down. None: it is up or unknown.
     pub fn down_for(&self, host: HostId, now: Instant) -> Option<Duration> {
         self.known.get(&host)?.down_since.map(|since| now.saturating_duration_since(since))
     }
 
-    /// Where a node is reached.
+    /// The address of a node.
     pub fn address(&self, host: HostId) -> Option<IpAddr> {
         self.known.get(&host).map(|known| known.address)
     }
 
-    /// A copy on a node, as levels count it.
+    /// A replica as levels count it. `pending`: it is still receiving the tablet's data.
     pub fn candidate(&self, replica: TabletReplica, pending: bool) -> Candidate {
         let datacenter = self.datacenter(replica.host);
         Candidate { datacenter, alive: self.is_alive(replica.host), pending }
     }
 
-    /// How many copies a keyspace with these options is to have, where the datacenters are numbered. `copies` are those of a tablet: where
-    /// a strategy does not name datacenters, they say how many are in each.
+    /// The replication factors of a keyspace with these options. `copies`: the replicas of a
+    /// tablet. `SimpleStrategy` names no datacenters, so `copies` decides how many replicas each
+    /// datacenter has.
     pub fn factors(&self, replication: &OptionMap, copies: &[TabletReplica]) -> Factors {
         let number = |text: &String| copies_of(text);
         let everywhere = replication.get(FACTOR).and_then(number);
@@ -172,7 +176,7 @@ impl Nodes {
         self.datacenters.iter().map(String::as_str)
     }
 
-    /// How far a node is: this one, the same rack, the same datacenter, elsewhere.
+    /// The distance of a node: 0 this node, 1 the same rack, 2 the same datacenter, 3 elsewhere.
     fn distance(&self, host: HostId) -> u8 {
         let Some((own, datacenter, rack)) = self.own else { return ELSEWHERE };
         match self.known.get(&host) {
@@ -183,9 +187,12 @@ impl Nodes {
         }
     }
 
-    /// Puts the copies that live in the order in which to ask them: near ones first; of equally far ones those that answer slowly last. The
-    /// order is otherwise that of the tablet, so that the pages of a query ask the same copies. `kept`: nodes that may have kept their readers
-    /// for this page come before others of their datacenters, unless they are very slow. Another datacenter is too far for that.
+    /// The replicas that are up, in the order in which to ask them: near ones first, and slow ones
+    /// last among equally near ones. Otherwise the tablet's order holds, so that all pages of a
+    /// query ask the same replicas.
+    ///
+    /// `kept`: nodes that may keep readers for this page. They precede others of their datacenter
+    /// unless they are very slow. In another datacenter, a kept reader does not matter.
     pub fn by_proximity(
         &self,
         replicas: &[TabletReplica],
@@ -208,36 +215,38 @@ impl Nodes {
     }
 }
 
-/// The distance of a node of another datacenter.
+/// The distance of a node in another datacenter.
 const ELSEWHERE: u8 = 3;
 
-/// A node is slow only if its answers take at least this much longer than the fastest one's.
+/// A node is slow only if its response time exceeds three times the fastest one's by this much.
 const SLOW_MARGIN: Duration = Duration::from_millis(2);
-/// A node that may have kept a reader is left for another one only if its answers take at least this much longer: to read on from the disk
-/// elsewhere takes time as well. One that does not answer at all is beyond that after its first time-out.
+/// A node that may keep a reader is passed over only if its response time exceeds three times the
+/// fastest one's by this much: a new reader elsewhere takes time as well. A node that does not
+/// respond exceeds it after its first timeout.
 const KEPT_MARGIN: Duration = Duration::from_millis(200);
 
-/// How long nodes took to answer lately.
+/// Recent response times of nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// Microseconds, smoothed, and when the newest of them was counted.
+    /// Smoothed response time in microseconds, and when the newest response was counted.
     by_host: HashMap<HostId, (u64, Instant)>,
 }
 
-/// The newest answer counts for one in this many.
+/// The newest response has a weight of one in this many.
 const SMOOTHING: u64 = 8;
-/// What was seen longer ago says nothing. Who was slow is not asked, and would be slow for ever otherwise.
+/// Older response times are ignored. Otherwise a node that was slow once would never be asked
+/// again, and would count as slow for ever.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 impl Latencies {
-    /// Counts an answer that came `now`.
+    /// Counts a response that arrived `now`.
     pub fn add(&mut self, host: HostId, took: Duration, now: Instant) {
         let took = took.as_micros() as u64;
         let before = self.recent(host, now).unwrap_or(took);
         self.by_host.insert(host, ((before * (SMOOTHING - 1) + took) / SMOOTHING, now));
     }
 
-    /// About how long a node takes.
+    /// The recent response time of a node, if there is any.
     pub fn of(&self, host: HostId, now: Instant) -> Option<Duration> {
         self.recent(host, now).map(Duration::from_micros)
     }
@@ -292,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn near_ones_come_first_and_dead_ones_never() {
+    fn near_nodes_come_first_and_nodes_that_are_down_never() {
         assert_eq!(order(&nodes(), &Latencies::default(), rt::time::now()), [1, 3, 4, 2, 5]);
     }
 
     #[test]
-    fn slow_ones_come_last_among_equals() {
+    fn slow_nodes_come_last_among_equally_near_ones() {
         let (mut latencies, now) = (Latencies::default(), rt::time::now());
         for (n, millis) in [(1, 50), (2, 1), (3, 1), (4, 30), (5, 9)] {
             latencies.add(host(n), Duration::from_millis(millis), now);
@@ -311,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_have_kept_their_readers_come_first_in_their_datacenter() {
+    fn nodes_with_kept_readers_come_first_in_their_datacenter() {
         let (mut latencies, now) = (Latencies::default(), rt::time::now());
         let order = |latencies: &Latencies, kept: &[u8]| order_with(&nodes(), latencies, kept, now);
         assert_eq!(order(&latencies, &[4]), [4, 1, 3, 2, 5]);
@@ -348,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_known_is_not_alive() {
+    fn an_unknown_node_is_not_alive() {
         let nodes = nodes();
         assert!(nodes.is_alive(host(1)) && !nodes.is_alive(host(6)) && !nodes.is_alive(host(7)));
         assert!(

@@ -1,4 +1,4 @@
-//! Why a page ended and what was looked at for it, and what may be spent on a page that has no row yet.
+//! Why a page ended, what was read for it, and the budget of a page that has no row yet.
 
 use super::{PageLimits, RequestOptions};
 use replica::Page;
@@ -7,25 +7,25 @@ use rt::time::Instant;
 /// Why a client's page ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PageStop {
-    /// Nothing follows.
+    /// There are no more rows.
     #[default]
     Exhausted,
     /// The statement's LIMIT was reached.
     Limit,
-    /// It has as many rows as the client wanted.
+    /// The page size in rows was reached.
     Rows,
-    /// It has as many bytes as a page may have (`query_page_size_in_bytes`).
+    /// The page size in bytes was reached (`query_page_size_in_bytes`).
     Bytes,
-    /// As many tombstones were met as a page may read (`query_tombstone_page_limit`).
+    /// The limit of tombstones was reached (`query_tombstone_page_limit`).
     Tombstones,
-    /// No row was found in the time for it (`query_empty_page_time_budget_in_ms`).
+    /// No row was found within the time budget (`query_empty_page_time_budget_in_ms`).
     Time,
-    /// No row was found within the bytes that may be read for it (`query_empty_page_memory_budget`).
+    /// No row was found within the memory budget (`query_empty_page_memory_budget`).
     Memory,
 }
 
 impl PageStop {
-    /// The reason as traces and payloads name it.
+    /// The reason's name in traces and payloads.
     pub fn name(self) -> &'static str {
         match self {
             PageStop::Exhausted => "exhausted",
@@ -39,18 +39,18 @@ impl PageStop {
     }
 }
 
-/// What is known of a page beside its rows.
+/// Facts about a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageInfo {
-    /// Why it ended.
+    /// Why the page ended.
     pub stop: PageStop,
-    /// Pages of replicas that it was made of.
+    /// Pages of replicas that the page was built from.
     pub asked: u64,
-    /// Rows looked at, static and dead ones included.
+    /// Rows read, static and dead ones included.
     pub rows: u64,
-    /// Bytes of keys and rows looked at.
+    /// Bytes of the keys and rows read.
     pub bytes: u64,
-    /// Tombstones met.
+    /// Tombstones read.
     pub tombstones: u64,
 }
 
@@ -63,7 +63,8 @@ impl PageInfo {
         self.tombstones += page.tombstones;
     }
 
-    /// A later part of the same page: its reason holds, what both looked at adds up.
+    /// Combines this part with a later part of the same page: the counts add up, the later reason
+    /// holds.
     pub fn then(self, later: PageInfo) -> PageInfo {
         PageInfo {
             stop: later.stop,
@@ -87,7 +88,8 @@ impl PageInfo {
     }
 }
 
-/// What may be spent before a page without a row goes to the client.
+/// The budget of a page that has no row yet. When it is used up, an empty page is sent to the
+/// client.
 #[derive(Clone, Copy, Debug)]
 pub struct PageBudget {
     until: Instant,
@@ -95,13 +97,14 @@ pub struct PageBudget {
 }
 
 impl PageBudget {
-    /// The budget of a request that begins to look for its first row now. It leaves time for the answer.
+    /// The budget of a request that starts to look for its first row now. It is at most half of the
+    /// remaining time, so that time is left for the response.
     pub fn new(limits: &PageLimits, options: &RequestOptions) -> PageBudget {
         let time = limits.empty_page_time.min(options.context.deadline.remaining() / 2);
         PageBudget { until: rt::time::now() + time, bytes: limits.empty_page_bytes }
     }
 
-    /// Why to stop after these many bytes read for the page, if it is to be stopped.
+    /// The reason to end the page after this many bytes read, if the budget is used up.
     pub fn spent(&self, bytes: u64) -> Option<PageStop> {
         if bytes >= self.bytes {
             return Some(PageStop::Memory);

@@ -1,27 +1,30 @@
-//! The paging state: the position from which the next page of a query resumes. It is an opaque blob
-//! for the client, and only this cluster can make one: the coordinator authenticates a state before
+//! The paging state: the position from which the next page of a query resumes. For the client it is
+//! an opaque blob, and only this cluster can make one: the coordinator authenticates a state before
 //! it decodes a byte of it.
 //!
 //! ```text
-//! u8 version (2), u32 number of the key (little-endian, as all numbers), 16 bytes of HMAC-SHA-256 over
-//!     u8 version, u32 number of the key, 16 bytes table id, u8 whether there is a role, u32 length, role,
-//!     32 bytes hash of the statement's restrictions, and the body; of these only the body follows:
-//! u64 when it was given out, in seconds since the epoch
+//! u8 version (2), u32 number of the key (all numbers are little-endian), 16 bytes of HMAC-SHA-256
+//!     over: u8 version, u32 number of the key, 16 bytes table id, u8 whether there is a role,
+//!     u32 length, role, 32 bytes hash of the statement's restrictions, and the body;
+//!     of these only the body follows:
+//! u64 when it was issued, in seconds since the epoch
 //! 16 bytes query id
 //! u64 remaining rows                (of LIMIT; all bits set: no limit)
 //! u64 rows returned of the last partition
 //! u8 region, i8 weight
 //! u32 length, partition key; u32 length, clustering prefix
-//! then any number of fields: u8 kind, u32 length, bytes; a kind that is not known is passed over
-//!     1: what the language adds for itself
-//!     2: who read the last page, where it ended: i64 the token before the first and i64 the last token of their tablet, host ids of 16 bytes
-//!     3: kept for a decision about read repair; today every read repairs what it finds, and there is nothing to decide
+//! then any number of fields: u8 kind, u32 length, bytes; a reader skips an unknown kind
+//!     1: what the query processor adds for itself
+//!     2: the replicas that read the last page, and their tablet: i64 the token before the first,
+//!        i64 the last token, host ids of 16 bytes
+//!     3: reserved for a decision about read repair; today every read repairs what it finds
 //!     4: 16 bytes table id, u32 CRC32 of it; not of virtual tables
 //! ```
 //!
-//! What a state is bound to is in its signature: a state of another table, role or statement does not verify. The table's id is in the
-//! state as well, only to choose the error: a client that goes on with a query of a table that has been dropped, and perhaps created
-//! again, did nothing wrong in the protocol, and drivers close connections upon protocol errors.
+//! The signature binds a state to a table, a role and a statement: a state of another one does not
+//! verify. The state also has the table's id, only to choose the error. A client that continues a
+//! query of a table that was dropped, and perhaps created again, has not violated the protocol, and
+//! drivers close connections after protocol errors.
 
 use super::{Coordinator, CoordinatorError};
 use bytes::Bytes;
@@ -38,56 +41,59 @@ use thiserror::Error;
 
 const VERSION: u8 = 2;
 const TAG: usize = 16;
-/// Bytes before the body.
+/// Bytes before the body: version, key number and signature.
 const HEAD: usize = 1 + 4 + TAG;
-/// A longer one is refused unseen. A key, a prefix and what the language adds have at most 64 KiB each.
+/// The most bytes of a state. A longer one is refused before it is read. A key, a prefix and the
+/// query processor's field have at most 64 KiB each.
 pub const MAX_STATE_BYTES: usize = 256 << 10;
-/// A node that was away has missed so many keys at most; a number beyond is made up.
+/// The most keys by which this node can be behind. A higher key number is considered forged.
 const MOST_KEYS_BEHIND: u32 = 16;
-/// Who is further behind does not know its cluster.
+/// How long to wait for a key that this node does not have yet.
 const LONGEST_WAIT_FOR_KEY: Duration = Duration::from_secs(4);
-/// The field of the language.
+/// Kind of the query processor's field.
 const LANGUAGE: u8 = 1;
-/// The field of the replicas.
+/// Kind of the field of the replicas.
 const REPLICAS: u8 = 2;
-/// The field of the table.
+/// Kind of the field of the table.
 const TABLE: u8 = 4;
-/// Bytes of it.
+/// Bytes of the table's field.
 const TABLE_FIELD: usize = 16 + 4;
 
-/// A hash of all that decides which rows a statement has and in which order: the same for a literal and an equal bound value.
+/// A hash of all that decides the rows of a statement and their order. It is the same for a literal
+/// and an equal bound value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatementHash(pub [u8; 32]);
 
-/// What a paging state is good for, and nothing else.
+/// What a paging state is bound to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Binding {
     /// The table.
     pub table: TableId,
-    /// Whose query it is; none without authentication.
+    /// The role that runs the query. None without authentication.
     pub role: Option<String>,
     /// The statement.
     pub statement: StatementHash,
 }
 
-/// Where a query goes on.
+/// Where a query resumes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagingState {
     /// The query, the same on all pages.
     pub query: QueryId,
-    /// Rows still to come of the statement's LIMIT.
+    /// The rows that the statement's LIMIT still allows.
     pub remaining: u64,
-    /// The last thing consumed.
+    /// The last position that the page consumed.
     pub position: Position,
-    /// Rows returned of its partition.
+    /// Rows returned of the partition of `position`.
     pub rows_in_last: u64,
-    /// Who read the page; none where this node alone has copies.
+    /// The replicas that read the page. None where only this node has replicas.
     pub replicas: Option<Box<LastReplicas>>,
-    /// What the language adds for itself; empty for nothing.
+    /// The query processor's own bytes. Empty if there are none.
     pub language: Bytes,
 }
 
-/// The replicas that read the last part of a page. They may have kept their readers, so they are asked first for what comes next.
+/// The replicas that read the last part of a page. They may have kept their readers, so the next
+/// page asks them first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LastReplicas {
     /// The token before the first one of the tablet that they read.
@@ -99,7 +105,7 @@ pub struct LastReplicas {
 }
 
 impl LastReplicas {
-    /// Whether they have read any of the tokens behind `before` up to `last`.
+    /// Whether they read any of the tokens behind `before` up to `last`.
     pub fn have_read(&self, before: Token, last: Token) -> bool {
         self.before < last && before < self.last
     }
@@ -115,28 +121,31 @@ impl LastReplicas {
     }
 }
 
-/// Why a paging state is refused. Traced; the client learns only that it is.
+/// Why a paging state is refused. The reason is traced; the client only learns that the state is
+/// invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Refused {
-    /// It has not the form of any state of this version.
+    /// The bytes do not have the form of a state of this version.
     #[error("it is not one of this version")]
     Foreign,
-    /// Its key is not, or no longer, there.
+    /// The key is unknown, or has been removed.
     #[error("its key is not known")]
     UnknownKey,
-    /// It was changed, or made for another table, role or statement.
+    /// The signature does not match: the state was changed, or made for another table, role or
+    /// statement.
     #[error("it is not authentic for this statement")]
     Forged,
-    /// It is too old.
+    /// The state is older than the expiry.
     #[error("it has expired")]
     Expired,
-    /// It is authentic and cannot be understood.
+    /// The state is authentic, but cannot be decoded.
     #[error("it cannot be understood")]
     Malformed,
 }
 
 impl PagingState {
-    /// A state without a position in stored data, for what the language pages by itself.
+    /// A state without a position in stored data, for results that the query processor pages
+    /// itself.
     pub fn of_language(language: Bytes) -> PagingState {
         let position = Position { key: Bytes::new(), region: Region::Start, prefix: Clustering::EMPTY, weight: 0 };
         let query = QueryId::from_bytes([0; 16]);
@@ -153,7 +162,7 @@ impl PagingState {
         out.extend_from_slice(&key.to_le_bytes());
         out.extend_from_slice(&[0; TAG]);
         self.write_body(now, &mut out);
-        // Tables that can be dropped have ids of version 1; virtual tables have not.
+        // Tables that can be dropped have ids of version 1. Virtual tables do not.
         if binding.table.0.get_version_num() == 1 {
             out.push(TABLE);
             out.extend_from_slice(&(TABLE_FIELD as u32).to_le_bytes());
@@ -164,7 +173,8 @@ impl PagingState {
         out.into()
     }
 
-    /// Reads a blob back, if it is one of ours, for this binding, and not older than `expiry`.
+    /// Decodes a blob if this cluster made it, for this binding, and it is not older than `expiry`.
+    /// `now` in seconds since the epoch.
     pub fn open(
         bytes: &Bytes,
         keys: &PagingKeys,
@@ -183,7 +193,7 @@ impl PagingState {
         Ok(state)
     }
 
-    /// The table that a blob says it is of. Nothing has authenticated that.
+    /// The table id that a blob contains. It is not authenticated.
     fn claimed_table(bytes: &Bytes) -> Option<TableId> {
         key_of(bytes)?;
         let field = bytes.len().checked_sub(TABLE_FIELD)?;
@@ -217,7 +227,8 @@ impl PagingState {
         }
     }
 
-    /// Reads a body, and when it was given out. It is authentic, and checked nevertheless.
+    /// Decodes a body, and the second in which it was issued. The body is authentic, and is checked
+    /// nevertheless.
     pub fn parse(body: &Bytes) -> Option<(PagingState, i64)> {
         let mut rest = &body[..];
         let issued = i64::from_le_bytes(take(&mut rest)?);
@@ -255,13 +266,13 @@ fn table_field(table: TableId) -> [u8; TABLE_FIELD] {
     field
 }
 
-/// The number of the key of what looks like a state of this version.
+/// The key number of bytes that look like a state of this version.
 fn key_of(bytes: &[u8]) -> Option<u32> {
     let is_one = bytes.len() >= HEAD && bytes.len() <= MAX_STATE_BYTES && bytes[0] == VERSION;
     is_one.then(|| u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
 }
 
-/// What the signature is over, except the room for the signature itself.
+/// Feeds the signed bytes: all of the state but the signature, and the binding.
 fn signed(mut mac: cluster::metadata::paging_keys::PagingMac, binding: &Binding, state: &[u8]) -> impl Mac {
     mac.update(&state[..HEAD - TAG]);
     mac.update(binding.table.as_bytes());
@@ -295,8 +306,9 @@ impl Coordinator {
         state.seal(&self.metadata().paging_keys, binding, rt::time::wall_seconds())
     }
 
-    /// The state of a blob that a client sent. `trace` learns why it is refused, the client does not. One that a key of newer metadata has
-    /// authenticated waits for these: another node had them first.
+    /// Decodes the paging state that a client sent. If it is refused, `trace` gets the reason, the
+    /// client does not. If newer metadata may have its key, which another node received first, this
+    /// waits for the key.
     pub async fn open_state(
         &self,
         bytes: &Bytes,
@@ -307,7 +319,7 @@ impl Coordinator {
             if let Some(trace) = trace {
                 trace.event("The key of the paging state is not known yet: waiting for it");
             }
-            // Boxed: it is rare, and a page should not carry it.
+            // Boxed: it is rare, and must not enlarge the future of each page.
             Box::pin(self.wait_for_key(key)).await;
         }
         let expiry = self.limits.get().state_expiry;
@@ -327,7 +339,7 @@ impl Coordinator {
         })
     }
 
-    /// Whether another node may have a key that this one has still to learn of.
+    /// Whether another node may have a key that this node has not received yet.
     fn is_to_come(&self, key: u32) -> bool {
         let newest = self.metadata().paging_keys.newest().map_or(0, |(newest, _)| newest);
         key > newest && key - newest <= MOST_KEYS_BEHIND && self.nodes().are_several()
@@ -336,7 +348,8 @@ impl Coordinator {
     async fn wait_for_key(&self, key: u32) {
         let until = Deadline::after(LONGEST_WAIT_FOR_KEY);
         while self.is_to_come(key) {
-            // The metadata are not held on to: those who change them may wait for that.
+            // The metadata are not held while waiting: a change of them may wait until they are
+            // unused.
             let number = self.metadata().number;
             if !self.metadata.wait_for_number(number + 1, until).await {
                 return;

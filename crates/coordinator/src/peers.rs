@@ -1,10 +1,13 @@
-//! The coordinator on the wire between nodes: its requests go out over it, other coordinators' requests for this shard's replica come in, and
-//! what the failure detector and the topology say becomes its view of the nodes.
+//! Connects the coordinator to other nodes.
+//!
+//! It sends its requests over internode connections and serves other coordinators' requests for
+//! this shard's replica. It builds the view of the nodes from the failure detector and the
+//! topology.
 
 use super::Coordinator;
 use super::client::Transport;
-use super::miss::Unreached;
 use super::nodes::{NodeView, Nodes};
+use super::replica_failure::SendError;
 use bytes::Bytes;
 use cluster::metadata::{Metadata, MetadataService};
 use cluster::tablets::TabletReplica;
@@ -21,48 +24,49 @@ use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// The way over the wire, and what is known of who is at its other ends.
+/// The connection to other nodes, and their state.
 pub(super) struct Peers {
     internode: Weak<Internode>,
-    /// Since when nodes are down.
+    /// The nodes that are down, and since when.
     down: RefCell<HashMap<HostId, Instant>>,
-    /// The metadata of which the view of the nodes was made.
+    /// The number of the metadata from which the current view was built. None: the view is
+    /// outdated.
     seen: Cell<Option<u64>>,
 }
 
-struct Wire(Weak<Internode>);
+struct InternodeTransport(Weak<Internode>);
 
-impl Transport for Wire {
+impl Transport for InternodeTransport {
     fn call(
         &self,
         to: TabletReplica,
         request: Bytes,
         group: Group,
         deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
         let internode = self.0.upgrade();
         Box::pin(async move {
-            let Some(internode) = internode else { return Err(Unreached::Down("this node is stopping".into())) };
+            let Some(internode) = internode else { return Err(SendError::Down("this node is stopping".into())) };
             let to = Peer { host: to.host, shard: to.shard };
-            internode.call(to, Verb::of_replica(group), request, deadline).await.map_err(unreached)
+            internode.call(to, Verb::of_replica(group), request, deadline).await.map_err(send_error)
         })
     }
 }
 
-fn unreached(error: CallError) -> Unreached {
+fn send_error(error: CallError) -> SendError {
     match &error {
-        CallError::Timeout => Unreached::TimedOut,
-        CallError::Refused(refusal) if refusal.code == RefusalCode::Late => Unreached::TimedOut,
+        CallError::Timeout => SendError::TimedOut,
+        CallError::Refused(refusal) if refusal.code == RefusalCode::Late => SendError::TimedOut,
         CallError::Refused(refusal) if matches!(refusal.code, RefusalCode::Failed | RefusalCode::Malformed) => {
-            Unreached::Refused(error.to_string())
+            SendError::Refused(error.to_string())
         }
-        CallError::TooLarge { .. } => Unreached::Refused(error.to_string()),
-        _ if error.may_have_been_done() => Unreached::Lost(error.to_string()),
-        _ => Unreached::Down(error.to_string()),
+        CallError::TooLarge { .. } => SendError::Refused(error.to_string()),
+        _ if error.may_have_been_done() => SendError::Lost(error.to_string()),
+        _ => SendError::Down(error.to_string()),
     }
 }
 
-/// Answers requests of other nodes' coordinators on this shard.
+/// Serves requests of other nodes' coordinators on this shard.
 pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<MetadataService>) {
     for verb in [Verb::Replica, Verb::Maintenance] {
         let (replica, metadata) = (replica.clone(), metadata.clone());
@@ -73,14 +77,16 @@ pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<M
     }
 }
 
-/// Answers one such request, once this shard knows the metadata by which it was routed.
+/// Serves one request of another node, once this shard has the metadata that routed it.
 ///
-/// Until it is answered it holds the metadata that this shard had when it was let in: who waits for these to go out of use waits for what
-/// was let in under them, wherever it came from. Dropping the future stops the work at its next yield.
+/// Until it responds, it holds the metadata that were current when the request was admitted. So a
+/// wait for old metadata to become unused also waits for requests of other nodes that were admitted
+/// under them. Dropping the future stops the work at its next yield.
 pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Bytes) -> Result<Pieces, Refusal> {
     let header = header_of(&request).map_err(Refusal::malformed)?;
     let deadline = Deadline::after(Duration::from_micros(header.time_left_micros));
-    // A request can be ahead of the metadata here: a table that is not known yet must not be told to be gone.
+    // The request may be based on newer metadata than this shard has: a table that is not known yet
+    // must not be reported as dropped.
     if !metadata.wait_for_number(header.metadata_number, deadline).await {
         return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
     }
@@ -89,14 +95,15 @@ pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Byte
 }
 
 impl Coordinator {
-    /// Connects it: from now on it reaches other nodes, and sees them as the topology and the failure detector do.
+    /// Connects the coordinator to other nodes. From now on its view of the nodes follows the
+    /// topology and the failure detector.
     pub fn connect(self: &Rc<Self>, internode: &Rc<Internode>) {
         let peers = Peers { internode: Rc::downgrade(internode), down: RefCell::default(), seen: Cell::new(None) };
         let down = internode.liveness();
         for (host, _) in down.nodes.iter().filter(|(_, node)| node.status == NodeStatus::Down) {
             peers.down.borrow_mut().insert(*host, rt::time::now());
         }
-        self.client.set_transport(Rc::new(Wire(Rc::downgrade(internode))));
+        self.client.set_transport(Rc::new(InternodeTransport(Rc::downgrade(internode))));
         *self.peers.borrow_mut() = Some(Rc::new(peers));
         let coordinator = Rc::downgrade(self);
         internode.on_liveness(move |event| {
@@ -112,7 +119,7 @@ impl Coordinator {
         });
     }
 
-    /// The nodes as they are seen now.
+    /// The view of the nodes by these metadata and the failure detector.
     pub(super) fn nodes_by(&self, metadata: &Metadata) -> Rc<Nodes> {
         let peers = self.peers.borrow();
         let Some(peers) = peers.as_ref().filter(|peers| peers.seen.get() != Some(metadata.number)) else {
@@ -132,15 +139,15 @@ impl Coordinator {
         self.client.nodes()
     }
 
-    /// Whether it is connected, and the wire is still there.
+    /// Whether the coordinator is connected, and the internode service still runs.
     pub fn is_connected(&self) -> bool {
         self.peers.borrow().as_ref().is_some_and(|peers| peers.internode.strong_count() > 0)
     }
 
-    /// Tries again and again to deliver hints, until the shard stops.
+    /// Replays hints periodically until the shard stops.
     pub async fn keep_replaying_hints(self: Rc<Self>) {
         let stopping = rt::shard::stopping();
-        while let Some(hints) = self.carrier.hints() {
+        while let Some(hints) = self.writer.hints() {
             if stopping.unless(rt::time::sleep(hints.period())).await.is_none() {
                 return;
             }

@@ -1,17 +1,18 @@
-//! The read path: pages of a query out of the shards that own its partitions, in order.
+//! The read path: reads one page of a query from the shards that own its partitions, in order.
 //!
-//! Where a replica's page ends is a pure function of the data and the command. A replica that met too many tombstones to go on
-//! answers with what it has, perhaps with no row at all; then the coordinator asks on by itself, within a budget, so that a
-//! client sees an empty page with more to follow only when the budget ran out, or when the operator has set
-//! `query_tombstone_page_limit` and so wants pages cut by it.
+//! Where a replica's page ends is a pure function of the data and the command. A replica that reads
+//! too many tombstones returns what it has, perhaps no row at all. The coordinator then asks for
+//! the rest itself, within a time and memory budget ([`PageBudget`]). So a client receives an empty
+//! page that has a successor in two cases only: the budget is used up, or the operator has set
+//! `query_tombstone_page_limit`, which ends pages itself.
 
 use super::assembler::{PageAssembler, Step};
 use super::client::Message;
-use super::gather::Gathered;
 use super::level::needs_one;
-use super::miss::Miss;
 use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
+use super::quorum_read::QuorumPage;
+use super::replica_failure::ReplicaFailure;
 use super::resume::is_well_formed;
 use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
@@ -22,30 +23,30 @@ use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Answer, Output, Page, ReadCommand, ReplicaError, Request};
+use replica::{Output, Page, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// The partitions of a query, in the order in which their rows come.
+/// The partitions of a query, in the order of their rows in the result.
 #[derive(Clone, Debug)]
 pub enum Partitions {
-    /// These, in this order; each once.
+    /// These partitions, in this order. Each occurs once.
     Keys(SmallVec<[DecoratedKey; 1]>),
-    /// Those of a range, in token order.
+    /// All partitions of a range, in token order.
     Range(PartitionRange),
 }
 
-/// A query.
+/// A planned query.
 #[derive(Clone)]
 pub struct Query {
     /// The table.
     pub table: Rc<Table>,
     /// The partitions.
     pub partitions: Partitions,
-    /// What is wanted of each.
+    /// The rows of each partition that are read.
     pub slice: Rc<Slice>,
-    /// What is emitted of each row.
+    /// The values of each row that are returned.
     pub output: Rc<Output>,
     /// `LIMIT`.
     pub limit: Option<u64>,
@@ -57,31 +58,31 @@ pub struct Query {
     pub bypass_cache: bool,
 }
 
-/// Which page is wanted.
+/// The page that a client requests.
 #[derive(Clone, Debug, Default)]
 pub struct PageRequest {
-    /// Rows; none: everything at once.
+    /// The page size in rows. None: unpaged.
     pub size: Option<u64>,
-    /// Where the page before ended. It must be of the same query.
+    /// The paging state of the previous page. It must be of the same query.
     pub state: Option<Box<PagingState>>,
-    /// What may be spent on finding a first row; none: what the settings say.
+    /// The budget for finding a first row. None: the limits of the settings.
     pub budget: Option<PageBudget>,
 }
 
-/// A page.
+/// A page of a client's result.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct QueryPage {
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
     /// The rows, each value as i32 length and bytes.
     pub body: Bytes,
-    /// Where the next page begins; none: there is none.
+    /// The paging state of the next page. None: this is the last page.
     pub next: Option<Box<PagingState>>,
-    /// Why it ended, and what was looked at for it.
+    /// Why the page ended, and what was read for it.
     pub info: PageInfo,
 }
 
-/// Appends rows to others: what is alone stays where it is.
+/// Appends rows to rows. Nothing is copied if either side is empty.
 pub(super) fn append(rows: &mut Bytes, more: Bytes) {
     if rows.is_empty() {
         *rows = more;
@@ -111,14 +112,15 @@ impl Coordinator {
         let mut assembler = PageAssembler::new(query, page, &limits, new_id).ok_or(CoordinatorError::PagingState)?;
         let mut budget = page.budget;
         let mut window = None;
-        // Which replicas have read the last part, and before the first one: the page before. Of no interest where no readers are kept.
+        // The replicas that read the last part, at first those of the previous page. They are asked
+        // first for the next part. Tracked only if replicas keep readers.
         let keeps_readers = assembler.is_paged() && self.replica.keeps_readers();
         let before = page.state.as_ref().filter(|_| keeps_readers);
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = assembler.next_target() {
             let command = assembler.command(range);
             let part = match self.only_replica_of(query, tablet, options) {
-                // The metadata are held until the answer is there. Pinned, so that a future of this size is not moved about.
+                // Held until the response arrives. Pinned, so that this large future is not moved.
                 Some((only, _held)) => pin!(self.ask_only(only, &command, options)).await?,
                 None => None,
             };
@@ -127,10 +129,10 @@ impl Coordinator {
                 None => {
                     let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
                     let (kept, targets) = (read_by.as_deref(), assembler.targets());
-                    let asked = self.gather_window(query, (tablet, command), targets, window, kept, options);
-                    let Gathered { page, goes_on, by } = Box::pin(asked).await?;
+                    let asked = self.read_window(query, (tablet, command), targets, window, kept, options);
+                    let QuorumPage { page, has_more, by } = Box::pin(asked).await?;
                     read_by = by.filter(|_| keeps_readers).map(Box::new);
-                    assembler.add(page, goes_on)
+                    assembler.add(page, has_more)
                 }
             };
             match step.ok_or_else(outside)? {
@@ -143,8 +145,8 @@ impl Coordinator {
                         assembler.stop(stop);
                         break;
                     }
-                    trace_going_on(assembler.info(), options);
-                    assembler.go_on().ok_or_else(outside)?;
+                    trace_resuming(assembler.info(), options);
+                    assembler.resume_after_tombstones().ok_or_else(outside)?;
                 }
             }
             rt::task::maybe_yield().await;
@@ -152,8 +154,11 @@ impl Coordinator {
         Ok(assembler.finish(read_by))
     }
 
-    /// The replica that has a tablet, if there is only one, it is on this node, its answer is all that the level asks for, and the query
-    /// was planned by the newest metadata. These are held until the answer is there: who waits for them to go out of use waits for it.
+    /// The only replica of a tablet, if it is on this node, the level needs one response, and the
+    /// query was planned by the newest metadata.
+    ///
+    /// The caller must hold the returned metadata until the response arrives. A wait for these
+    /// metadata to become unused then also waits for this read.
     #[inline]
     fn only_replica_of(
         &self,
@@ -167,21 +172,22 @@ impl Coordinator {
         (is_newest && needs_one(&metadata, &query.table, options.consistency)).then_some((only, metadata))
     }
 
-    /// A page of a tablet's only replica. None: it refused the request as routed by outdated metadata.
+    /// Reads a page from a tablet's only replica. None: the replica refused the request as routed
+    /// by outdated metadata.
     async fn ask_only(
         &self,
         only: TabletReplica,
         command: &Rc<ReadCommand>,
         options: &RequestOptions,
     ) -> Result<Option<Box<Page>>, CoordinatorError> {
-        let message = Message::new(Request::Read(command.clone()));
+        let message = Message::new(ReplicaRequest::Read(command.clone()));
         let asked = pin!(self.client.send(only, &message, &options.context));
         let error = match options.context.deadline.limit(asked).await {
-            Ok(Ok(Answer::Page(page))) => return Ok(Some(page)),
-            Ok(Ok(_)) => ReplicaError::Storage("a read was answered otherwise".into()),
-            Ok(Err(miss)) if miss.is_stale() => return Ok(None),
-            Ok(Err(Miss::Refused(error))) => error,
-            Ok(Err(miss)) => ReplicaError::Storage(miss.why()),
+            Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(Some(page)),
+            Ok(Ok(_)) => ReplicaError::Storage("a replica sent another kind of answer to a read".into()),
+            Ok(Err(failure)) if failure.is_stale() => return Ok(None),
+            Ok(Err(ReplicaFailure::Refused(error))) => error,
+            Ok(Err(failure)) => ReplicaError::Storage(failure.why()),
             Err(_) => ReplicaError::Timeout,
         };
         if error == ReplicaError::Timeout {
@@ -197,8 +203,8 @@ fn outside() -> CoordinatorError {
 }
 
 #[cold]
-fn trace_going_on(info: &PageInfo, options: &RequestOptions) {
+fn trace_resuming(info: &PageInfo, options: &RequestOptions) {
     if let Some(trace) = &options.context.trace {
-        trace.event(format!("No row yet after {} tombstones: going on", info.tombstones));
+        trace.event(format!("No row yet after {} tombstones: reading on", info.tombstones));
     }
 }

@@ -1,4 +1,4 @@
-//! How long reads of each table take: what `speculative_retry` decides by.
+//! The read times of each table, which set the speculative-retry delay of the percentile options.
 
 use super::speculation::{Histogram, Speculation};
 use cluster::metadata::Table;
@@ -13,23 +13,23 @@ struct TableTimes {
     times: Histogram,
 }
 
-/// Tables whose reads' times are kept at most; beyond, those of all are forgotten.
+/// The most tables whose read times are kept. Beyond it, the times of all tables are dropped.
 const MAX_TIMED_TABLES: usize = 4096;
 
-/// The times of reads, by table.
+/// The read times, by table.
 #[derive(Default)]
 pub(super) struct ReadTimes(RefCell<HashMap<TableId, TableTimes>>);
 
 impl ReadTimes {
-    /// How long a read of a table waits for those it has asked before it asks another; none: for ever.
-    pub fn patience(&self, table: &Table) -> Option<Duration> {
+    /// The speculative-retry delay of a table. None: for ever.
+    pub fn retry_delay(&self, table: &Table) -> Option<Duration> {
         let mut tables = self.0.borrow_mut();
         let known = Self::times_of(&mut tables, table);
-        known.speculation.patience(&known.times)
+        known.speculation.retry_delay(&known.times)
     }
 
-    /// Notes how long a read of a table took.
-    pub fn note(&self, table: &Table, began: Instant) {
+    /// Records the duration of a read that began at `began`.
+    pub fn record(&self, table: &Table, began: Instant) {
         let mut tables = self.0.borrow_mut();
         Self::times_of(&mut tables, table).times.add(began.elapsed());
     }

@@ -1,8 +1,12 @@
-//! Bringing together what replicas have: the merged data up to where all of them are known, and what each of them lacks. Pure.
+//! Reconciliation: merges the data of replicas up to where all of them are complete, and computes
+//! what each of them lacks. Pure.
 //!
-//! A replica's part is complete up to its last position. What is beyond the least of these positions is not known of somebody and is cut
-//! off: a page ends there at the latest, and the next one begins there. The same rule ends a page whose digests agree.
-//! What a replica lacks is worked out row by row under the merged deletions: what these delete is sent to nobody.
+//! A replica's part is complete up to its last position. Data beyond the least of these positions
+//! is not known of every replica, so it is cut off: a page ends there at the latest, and the next
+//! one begins there. The same rule ends a page whose digests agree.
+//!
+//! The data that a replica lacks is computed row by row under the merged deletions: data that these
+//! delete is not sent.
 
 use model::compact::{Compactor, Cover, Rules};
 use model::fragment::Fragment;
@@ -17,7 +21,7 @@ use replica::{FragmentPage, Page, PageEnd, Position, ReadCommand, Region, Replic
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-/// Which of two positions of a reader in this order comes first.
+/// Compares two positions of a reader in this order.
 pub(super) fn compare(order: &ClusteringOrder, a: &Position, b: &Position) -> Ordering {
     let keys = || DecoratedKey::new(a.key.clone()).cmp(&DecoratedKey::new(b.key.clone()));
     let same_partition = if a.key == b.key { Ordering::Equal } else { keys() };
@@ -34,21 +38,22 @@ pub(super) fn compare(order: &ClusteringOrder, a: &Position, b: &Position) -> Or
     })
 }
 
-/// The page that ends first, of those that do not reach the end of what was asked for; none: all do.
+/// The page that ends first, of those that do not reach the end of the requested ranges. None: all
+/// reach it.
 pub(super) fn first_end<'a>(order: &ClusteringOrder, pages: impl Iterator<Item = &'a Page>) -> Option<&'a Page> {
     let cut = pages.filter(|page| page.end != PageEnd::Exhausted);
     let ends = cut.filter_map(|page| page.last.as_ref().map(|last| (page, last)));
     ends.min_by(|(_, a), (_, b)| compare(order, a, b)).map(|(page, _)| page)
 }
 
-/// What replicas have, brought together.
+/// The merged data of replicas.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     /// The data, up to the cut.
     pub fragments: Vec<Fragment>,
-    /// Up to where it is known; none: there is nothing behind it.
+    /// The position up to which the data is known. None: there is nothing behind it.
     pub cut: Option<Position>,
-    /// What each replica lacks of it, in the order of the parts.
+    /// The mutations that each replica lacks, in the order of the parts.
     pub repairs: Vec<Vec<Mutation>>,
 }
 
@@ -59,18 +64,18 @@ struct Partition {
     fixed: Option<Row>,
     rows: Vec<(Clustering, Row)>,
     changes: Vec<(ClusteringCut, Tombstone)>,
-    /// Rows and changes in order: whether the next one is a row.
+    /// For each row or range change, in order: whether it is a row.
     sequence: Vec<bool>,
-    /// Whether it was cut before its end.
+    /// Whether the partition was cut before its end.
     is_cut: bool,
 }
 
-/// The reader's order.
+/// The clustering order of the reader.
 pub(super) fn order_of(schema: &TableSchema, reversed: bool) -> ClusteringOrder {
     if reversed { schema.order.reversed() } else { schema.order.clone() }
 }
 
-/// Brings parts together; each is of the same ranges and in the same order.
+/// Merges parts. All are of the same ranges and in the same order.
 pub(super) fn merge(schema: &Rc<TableSchema>, reversed: bool, now: Seconds, parts: Vec<FragmentPage>) -> Merged {
     let order = order_of(schema, reversed);
     let cut = parts.iter().filter_map(|part| part.last.as_ref()).min_by(|a, b| compare(&order, a, b)).cloned();
@@ -87,7 +92,7 @@ pub(super) fn merge(schema: &Rc<TableSchema>, reversed: bool, now: Seconds, part
     Merged { fragments, cut, repairs }
 }
 
-/// Whether fragments are not beyond the cut, asked one after the other.
+/// A predicate for consecutive fragments: whether they are not beyond the cut.
 fn up_to(order: &ClusteringOrder, cut: Option<&Position>) -> impl FnMut(&&Fragment) -> bool {
     let target = cut.map(|cut| DecoratedKey::new(cut.key.clone()));
     let mut inside = false;
@@ -141,7 +146,8 @@ fn partitions<'a>(fragments: impl Iterator<Item = &'a Fragment>, cut: Option<&Po
     out
 }
 
-/// What a replica that has `own` lacks of `merged`: a mutation for each partition of which it lacks something.
+/// The data of `merged` that a replica with `own` lacks: a mutation for each partition that is not
+/// complete.
 fn lacking(
     schema: &TableSchema,
     reversed: bool,
@@ -201,7 +207,8 @@ fn lacking(
     out
 }
 
-/// A partition's range deletions in the table's own order. One that is open at the cut ends there.
+/// A partition's range deletions in the table's own order. A deletion that is open at the cut ends
+/// there.
 fn ranges(partition: &Partition, reversed: bool, cut: Option<&Position>) -> Vec<RangeTombstone> {
     let mut out = Vec::new();
     let mut add = |from: &ClusteringCut, to: ClusteringCut, tombstone: Tombstone| {
@@ -222,7 +229,8 @@ fn ranges(partition: &Partition, reversed: bool, cut: Option<&Position>) -> Vec<
     out
 }
 
-/// The page of merged data that a command asks for, and whether it goes on behind the page although no limit was reached: more has to be asked for.
+/// Builds the page that a command requests from merged data. The flag says that no limit was
+/// reached, but more data follows: the caller must ask for it.
 pub(super) fn page_of(
     schema: &TableSchema,
     command: &ReadCommand,
@@ -243,7 +251,8 @@ pub(super) fn page_of(
     }
     let mut page = builder.finish();
     let (true, Some(cut)) = (page.end == PageEnd::Exhausted, &merged.cut) else { return Ok((page, false)) };
-    // No limit was reached: the page ends where somebody's part does, unless it is done with that partition already.
+    // No limit was reached: the page ends where the shortest part does, unless it has completed
+    // that partition already.
     let last = page.last.as_ref().filter(|last| last.key == cut.key);
     if last.is_none_or(|last| last.region != Region::End) {
         let resumed = command.slice.resume.as_ref().filter(|resume| resume.key.key == cut.key);

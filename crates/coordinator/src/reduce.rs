@@ -1,9 +1,11 @@
-//! Aggregates of all rows of a query: each owner reduces the rows that it has, all owners at the same time.
+//! Aggregates over all rows of a query: each owner reduces its own rows, all owners in parallel.
 //!
-//! Tablets are read next to each other, each page by page; a page has the rows' number and what they were reduced to
-//! ([`replica::reduce`]), and takes the way of any other page: consistency levels, digests and reconciliation know nothing of it.
-//! A page is also as long as metadata are held on to: the next one is routed by the newest, so that a long aggregate keeps nobody waiting
-//! who waits for old metadata to go out of use.
+//! Each tablet is read page by page. A page has the number of rows and their partial results
+//! ([`replica::reduce`]). Otherwise these are pages like any others: consistency levels, digests
+//! and reconciliation handle them in the same way.
+//!
+//! Each page is routed by the newest metadata, and holds them only until it is complete. So a long
+//! aggregate does not delay a wait for old metadata to become unused.
 
 use super::read::{self, PageRequest, Partitions, Query, QueryPage};
 use super::targets::Targets;
@@ -11,12 +13,12 @@ use super::window::WIDEST;
 use super::{Coordinator, CoordinatorError, RequestOptions};
 use futures_util::{StreamExt, stream};
 
-/// Rows that an owner reduces in one go, so that no page is long.
+/// The rows that an owner reduces for one page. It bounds the time of a page.
 const ROWS_PER_PAGE: u64 = 100_000;
 
 impl Coordinator {
-    /// Reads all of a query whose output has no columns or is reduced: the number of rows, and the rows that they were reduced to, in any
-    /// number, one behind the other. The query has no limits.
+    /// Reads all rows of a query whose output has no columns or is reduced. Returns the number of
+    /// rows, and the partial results of all pages one after the other. The query has no limits.
     pub async fn reduce(&self, query: &Query, options: &RequestOptions) -> Result<QueryPage, CoordinatorError> {
         let mut parts = Vec::new();
         match &query.partitions {
@@ -42,7 +44,7 @@ impl Coordinator {
         let mut state = None;
         loop {
             let wanted = PageRequest { size: Some(ROWS_PER_PAGE), state, budget: None };
-            let mut page = self.read_anew(&mut query, &wanted, options).await?;
+            let mut page = self.read_with_newest(&mut query, &wanted, options).await?;
             state = page.next.take();
             append(&mut whole, page);
             if state.is_none() {
@@ -52,8 +54,9 @@ impl Coordinator {
         }
     }
 
-    /// Reads a page of a query that may be older than the newest metadata; it is routed by these, and holds them no longer than it takes.
-    pub async fn read_anew(
+    /// Reads a page of a query that may have been planned by older metadata. The page is routed by
+    /// the newest metadata, and holds them only until it is complete.
+    pub async fn read_with_newest(
         &self,
         query: &mut Query,
         page: &PageRequest,
@@ -65,7 +68,8 @@ impl Coordinator {
             query.table = newest.clone();
         }
         let options = options.routed_by(metadata.number);
-        // Each request to a replica holds on to the metadata itself, and lets go of them when they turn out to be outdated.
+        // Each request to a replica holds the metadata itself, and releases them when they turn out
+        // to be outdated.
         drop(metadata);
         self.read(query, page, &options).await
     }

@@ -1,15 +1,17 @@
-//! Read repair: replicas that lack some of what a read found get it before its answer goes out, so a later read at this level never sees less.
+//! Read repair: replicas receive the data that they lack before the client is answered, so a later
+//! read at this level never returns less.
 //!
-//! While a tablet moves, reads go to one set of copies and later to another. What a read shows must hold in both: the copies that are not read
-//! just now are given the repairs too, and the level is counted in either set. If too few of the other set have everything, the copies that
-//! are in this one only do not count, and others are asked.
+//! While a tablet moves, reads first use one set of replicas and later another. A result must hold
+//! in both sets. So replicas that are not read now are repaired too, and the level is counted in
+//! each set. If too few replicas of the other set have all data, sources that are only in this set
+//! do not count, and others are asked.
 
 use super::client::Message;
 use super::level::factors;
-use super::miss::Miss;
 use super::nodes::Nodes;
-use super::quorum::Sources;
-use super::tally::{Standing, Tally};
+use super::quorum_state::Sources;
+use super::replica_failure::ReplicaFailure;
+use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Coordinator, RequestOptions, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
@@ -17,25 +19,25 @@ use cluster::tablets::transition::Replicas;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use model::mutation::Mutation;
-use replica::{Context, ReplicaError, Request};
+use replica::{Context, ReplicaError, ReplicaRequest};
 use rt::sync::Deadline;
 use rt::time::Duration;
 use smallvec::SmallVec;
 
-/// How long a copy that is not read is waited for, where another one may be read instead.
+/// How long to wait for a replica that is not read, if another source may be read instead.
 const UNREAD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The copies of a tablet on the move that are read before or after this stage.
+/// The read set of a moving tablet before or after the current stage.
 pub(super) struct OtherSet {
     copies: Replicas,
-    /// Those of them that are not read now.
+    /// The replicas of `copies` that are not read now.
     unread: Replicas,
-    /// What the level asks for of them.
-    tally: Tally,
+    /// A tracker for the level in this set.
+    tracker: ResponseTracker,
 }
 
 impl OtherSet {
-    /// That of a tablet; none: it is not on the move.
+    /// The other read set of a tablet. None: the tablet does not move.
     pub fn of(
         metadata: &Metadata,
         nodes: &Nodes,
@@ -47,24 +49,24 @@ impl OtherSet {
         let read = table.tablets.read_set(tablet);
         let candidates: SmallVec<[_; 4]> = copies.iter().map(|copy| nodes.candidate(*copy, false)).collect();
         let factors = factors(metadata, nodes, &table.schema.keyspace, &copies);
-        let tally = Tally::new(options.consistency, nodes.own_datacenter(), &factors, &candidates);
-        Some(OtherSet { unread: copies.iter().filter(|copy| !read.contains(copy)).copied().collect(), copies, tally })
+        let tracker = ResponseTracker::new(options.consistency, nodes.own_datacenter(), &factors, &candidates);
+        Some(OtherSet { unread: copies.iter().filter(|copy| !read.contains(copy)).copied().collect(), copies, tracker })
     }
 }
 
-/// What replicas lack of what a read found.
+/// The data that replicas lack.
 pub(super) struct Repairs<'a> {
-    /// Those that lack something.
+    /// The sources that lack something.
     pub lacking: Sources,
-    /// What each of them lacks.
+    /// The repairs of each source.
     of_each: Vec<(TabletReplica, Vec<Mutation>)>,
-    /// What all of them lack, for copies that are not read.
+    /// The repairs of all sources together, for replicas that are not read.
     of_all: Vec<Mutation>,
     other: Option<&'a OtherSet>,
 }
 
 impl<'a> Repairs<'a> {
-    /// What the sources lack: `repairs` has a list for each of them.
+    /// The repairs of the sources: `repairs` has a list for each of them.
     pub fn new(sources: &[TabletReplica], repairs: Vec<Vec<Mutation>>, other: Option<&'a OtherSet>) -> Repairs<'a> {
         let of_all = match other {
             Some(_) => repairs.iter().flatten().cloned().collect(),
@@ -75,114 +77,116 @@ impl<'a> Repairs<'a> {
     }
 }
 
-/// What became of repairs.
+/// The outcome of repairs.
 pub(super) struct Repaired {
-    /// The level, as far as it is reached by replicas that have everything.
-    pub tally: Tally,
-    /// Sources that do not count any more.
+    /// The tracker of the level: it counts the replicas that have all data.
+    pub tracker: ResponseTracker,
+    /// Sources that no longer count.
     pub missed: Sources,
-    /// Why replicas did not take what they lack.
-    pub misses: Vec<(TabletReplica, Miss)>,
+    /// The failures of repairs.
+    pub failures: Vec<(TabletReplica, ReplicaFailure)>,
 }
 
-/// Counts copies of the other set that have everything.
-struct Elsewhere<'a> {
+/// Counts the replicas of the other set that have all data.
+struct OtherSetTracker<'a> {
     other: Option<&'a OtherSet>,
-    tally: Option<Tally>,
+    tracker: Option<ResponseTracker>,
 }
 
-impl Elsewhere<'_> {
+impl OtherSetTracker<'_> {
     fn has_everything(&mut self, replica: TabletReplica, nodes: &Nodes) {
-        if let (Some(tally), Some(other)) = (&mut self.tally, self.other)
+        if let (Some(tracker), Some(other)) = (&mut self.tracker, self.other)
             && other.copies.contains(&replica)
         {
-            tally.answered(nodes.datacenter(replica.host));
+            tracker.answered(nodes.datacenter(replica.host));
         }
     }
 
     fn is_reached(&self) -> bool {
-        self.tally.as_ref().is_none_or(|tally| tally.standing() == Standing::Reached)
+        self.tracker.as_ref().is_none_or(|tracker| tracker.status() == LevelStatus::Reached)
     }
 }
 
 impl Coordinator {
-    /// Gives replicas what they lack, and waits until as many as the level asks for have everything. `tally` counts the sources that lack
-    /// nothing. `has_spare`: another replica may be read in place of one that is slow.
+    /// Sends repairs, and waits until as many replicas as the level needs have all data. `tracker`
+    /// counts the sources that lack nothing. `has_spare`: another replica can be read in place of a
+    /// slow one.
     pub(super) async fn repair(
         &self,
         repairs: Repairs<'_>,
         sources: &[TabletReplica],
         nodes: &Nodes,
-        mut tally: Tally,
+        mut tracker: ResponseTracker,
         has_spare: bool,
         options: &RequestOptions,
     ) -> Repaired {
         let Repairs { lacking, of_each, of_all, other } = repairs;
-        let mut elsewhere = Elsewhere { other, tally: other.map(|other| other.tally.clone()) };
-        let (mut missed, mut misses) = (Sources::new(), Vec::new());
+        let mut other_tracker = OtherSetTracker { other, tracker: other.map(|other| other.tracker.clone()) };
+        let (mut missed, mut failures) = (Sources::new(), Vec::new());
         if of_each.is_empty() {
-            return Repaired { tally, missed, misses };
+            return Repaired { tracker, missed, failures };
         }
         let complete = sources.iter().filter(|source| !lacking.contains(source));
-        complete.for_each(|source| elsewhere.has_everything(*source, nodes));
+        complete.for_each(|source| other_tracker.has_everything(*source, nodes));
         let mut under_way = FuturesUnordered::new();
         for (source, lacks) in of_each {
-            under_way.push(self.bring(source, lacks, &options.context));
+            under_way.push(self.send_repairs(source, lacks, &options.context));
         }
         let mut context = options.context.clone();
         if has_spare {
             context.deadline = context.deadline.min(Deadline::after(UNREAD_PATIENCE));
         }
         for unread in other.iter().flat_map(|other| &other.unread) {
-            under_way.push(self.bring(*unread, of_all.clone(), &context));
+            under_way.push(self.send_repairs(*unread, of_all.clone(), &context));
         }
-        while tally.standing() != Standing::Reached || !elsewhere.is_reached() {
-            let Some((replica, brought)) = under_way.next().await else { break };
+        while tracker.status() != LevelStatus::Reached || !other_tracker.is_reached() {
+            let Some((replica, sent)) = under_way.next().await else { break };
             let is_read = sources.contains(&replica);
-            match brought {
+            match sent {
                 Ok(()) => {
                     if is_read {
-                        tally.answered(nodes.datacenter(replica.host));
+                        tracker.answered(nodes.datacenter(replica.host));
                     }
-                    elsewhere.has_everything(replica, nodes);
+                    other_tracker.has_everything(replica, nodes);
                 }
-                Err(miss) => {
+                Err(failure) => {
                     if is_read {
-                        tally.failed(nodes.datacenter(replica.host));
+                        tracker.failed(nodes.datacenter(replica.host));
                         missed.push(replica);
                     }
-                    misses.push((replica, miss));
+                    failures.push((replica, failure));
                 }
             }
         }
-        if let Some(other) = other.filter(|_| !elsewhere.is_reached()) {
+        if let Some(other) = other.filter(|_| !other_tracker.is_reached()) {
             let only_here = |source: &&TabletReplica| !other.copies.contains(source) && !missed.contains(source);
             let only_here: Replicas = sources.iter().filter(only_here).copied().collect();
             for replica in only_here {
                 let datacenter = nodes.datacenter(replica.host);
-                tally.withdrawn(datacenter);
-                tally.failed(datacenter);
+                tracker.withdrawn(datacenter);
+                tracker.failed(datacenter);
                 missed.push(replica);
             }
         }
-        Repaired { tally, missed, misses }
+        Repaired { tracker, missed, failures }
     }
 
-    /// Has a replica write repairs. Tasks of their own: what is begun is finished, also if the client goes.
-    fn bring(
+    /// Sends repairs to a replica, in a task of its own: repairs that have begun are completed even
+    /// if the client disconnects.
+    fn send_repairs(
         &self,
         to: TabletReplica,
         repairs: Vec<Mutation>,
         context: &Context,
-    ) -> impl Future<Output = (TabletReplica, Result<(), Miss>)> + use<> {
+    ) -> impl Future<Output = (TabletReplica, Result<(), ReplicaFailure>)> + use<> {
         count(&self.counters.read_repairs);
         let (client, context) = (self.client.clone(), context.clone());
         let task = rt::task::spawn(async move {
             for repair in repairs {
-                client.send(to, &Message::new(Request::write(repair)), &context).await?;
+                client.send(to, &Message::new(ReplicaRequest::write(repair)), &context).await?;
             }
             Ok(())
         });
-        async move { (to, task.await.unwrap_or(Err(Miss::Refused(ReplicaError::Cancelled)))) }
+        async move { (to, task.await.unwrap_or(Err(ReplicaFailure::Refused(ReplicaError::Cancelled)))) }
     }
 }

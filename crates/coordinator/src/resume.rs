@@ -1,4 +1,5 @@
-//! Where a query goes on: from the position at which a page ended to the partitions and rows that are still wanted.
+//! Where a query resumes: computes the partitions and rows that remain after the position at which
+//! a page ended.
 
 use super::read::Query;
 use model::key::{Clustering, ClusteringCut, DecoratedKey};
@@ -7,15 +8,15 @@ use model::schema::ClusteringOrder;
 use replica::{Position, Region};
 use std::cmp::Ordering;
 
-/// Where a page ended, as the next one needs it.
+/// The position after which the next page starts.
 pub(super) struct Start {
-    /// The last thing consumed.
+    /// The last position that the page consumed.
     pub position: Position,
-    /// Its partition.
+    /// The partition of the position.
     pub key: DecoratedKey,
-    /// Rows returned of that partition.
+    /// Rows already returned of that partition.
     pub rows_in_last: u64,
-    /// Whether there may be more in it.
+    /// Whether the partition may have more rows.
     pub inside: bool,
 }
 
@@ -27,7 +28,8 @@ impl Start {
     }
 }
 
-/// A position must be one that a page of this table can end at.
+/// Whether a page of this table can end at this position. Checked because the position comes from a
+/// paging state.
 pub(super) fn is_well_formed(position: &Position, clustering_columns: usize) -> bool {
     let components = position.prefix.len();
     let encoded: usize = position.prefix.components().map(|component| component.len() + 2).sum();
@@ -35,7 +37,7 @@ pub(super) fn is_well_formed(position: &Position, clustering_columns: usize) -> 
     encoded == position.prefix.0.len() && components <= clustering_columns && whole
 }
 
-/// What is left of a query's slice in the partition where the last page ended.
+/// The rest of a query's slice in the partition where the last page ended.
 pub(super) fn resumed(query: &Query, start: &Start) -> Slice {
     let position = &start.position;
     let order = &query.table.schema.order;

@@ -1,4 +1,5 @@
-//! The value of the custom payload `tablets-routing-v1`, which tells drivers the replicas of a tablet.
+//! The value of the custom payload `tablets-routing-v1`, which gives drivers the replicas of a
+//! tablet.
 //!
 //! A request that arrives at the wrong shard is answered with all replicas. Drivers send the next
 //! page of a query to any of them, and a replica without the querier must fetch the page from one
@@ -16,7 +17,7 @@ use model::token::Token;
 use smallvec::SmallVec;
 
 impl Coordinator {
-    /// If this shard does not own the token: the tablet that does.
+    /// The tablet that owns the token, with its replicas. None if this shard owns it.
     pub fn tablet_hint(&self, table: &Table, token: Token) -> Option<Bytes> {
         let tablet = table.tablets.tablet_of(token);
         let replicas = table.tablets.read_set(tablet);
@@ -27,8 +28,10 @@ impl Coordinator {
         Some(encode(table, tablet, replicas))
     }
 
-    /// After a page that was not the first one of a query of this partition: if its readers are kept elsewhere, the tablet with those
-    /// replicas only; if `next` says that it was the last page, and no other query pages through the table here, with all of them.
+    /// The routing payload of a page that is not the first one of a query of this partition. If
+    /// other replicas keep the querier, it is the tablet with only those replicas. After the last
+    /// page (`next` is none) it is the tablet with all replicas, unless another query pages through
+    /// the table here.
     pub fn hint_of_page(&self, table: &Table, token: Token, next: Option<&PagingState>) -> Option<Bytes> {
         let tablet = table.tablets.tablet_of(token);
         let replicas = table.tablets.read_set(tablet);
@@ -46,7 +49,8 @@ impl Coordinator {
     }
 }
 
-/// `tuple<bigint, bigint, list<tuple<uuid, int>>>`: the token before the first, the last one, and the replicas.
+/// `tuple<bigint, bigint, list<tuple<uuid, int>>>`: the token before the tablet's first one, its
+/// last token, and the replicas.
 fn encode(table: &Table, tablet: u32, replicas: &[TabletReplica]) -> Bytes {
     let mut list = (replicas.len() as i32).to_be_bytes().to_vec();
     for replica in replicas {

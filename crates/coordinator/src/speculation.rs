@@ -1,25 +1,28 @@
-//! When another replica is asked although those asked may still answer. Pure.
+//! Speculative retry: when to ask one more replica although those that were asked may still
+//! respond. Pure.
 //!
-//! `speculative_retry` of a table says it: after a percentile of its reads' times, after a fixed time, at once, or never. Times are kept in a
-//! histogram whose counts are halved now and then, so that it forgets.
+//! The table option `speculative_retry` decides: after a percentile of the table's read times,
+//! after a fixed time, at once, or never. Read times are kept in a histogram whose counts are
+//! halved periodically, so that old times fade.
 
 use rt::time::Duration;
 
-/// What a table's `speculative_retry` asks for.
+/// The parsed table option `speculative_retry`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Speculation {
     /// Never.
     None,
-    /// One more is asked at once.
+    /// At once.
     Always,
     /// After this time.
     After(Duration),
-    /// After this share of reads would have been answered, 0 to 1.
+    /// After the time within which this share of reads completed, 0 to 1.
     Percentile(f64),
 }
 
 impl Speculation {
-    /// From the option's stored text; what cannot be understood is the default, for it was checked when it was set.
+    /// Parses the option's stored text. Text that is not understood gives the default: the option
+    /// was validated when it was set.
     pub fn parse(text: &str) -> Speculation {
         let lower = text.trim().to_ascii_lowercase();
         let number = |digits: &str| digits.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
@@ -35,29 +38,30 @@ impl Speculation {
         Speculation::Percentile(percent.map_or(0.99, |percent| (percent / 100.0).min(1.0)))
     }
 
-    /// How long to wait for those who were asked; none: for ever.
-    pub fn patience(self, times: &Histogram) -> Option<Duration> {
+    /// The speculative-retry delay: how long to wait before asking one more replica. None: for
+    /// ever.
+    pub fn retry_delay(self, times: &Histogram) -> Option<Duration> {
         match self {
             Speculation::None => None,
             Speculation::Always => Some(Duration::ZERO),
             Speculation::After(time) => Some(time),
-            Speculation::Percentile(share) => Some(times.percentile(share).unwrap_or(FIRST_GUESS).max(LEAST_PATIENCE)),
+            Speculation::Percentile(share) => Some(times.percentile(share).unwrap_or(DEFAULT_DELAY).max(MIN_DELAY)),
         }
     }
 }
 
-/// What a percentile is taken to be before there were reads enough.
-const FIRST_GUESS: Duration = Duration::from_millis(10);
-/// Below this, a second request costs more than it saves.
-const LEAST_PATIENCE: Duration = Duration::from_micros(500);
-/// Reads before a percentile means anything.
+/// The delay by percentile while too few reads were counted.
+const DEFAULT_DELAY: Duration = Duration::from_millis(10);
+/// The least delay by percentile: below it, a second request costs more than it saves.
+const MIN_DELAY: Duration = Duration::from_micros(500);
+/// The reads that must be counted before a percentile is used.
 const ENOUGH: u32 = 50;
-/// Reads after which all counts are halved.
+/// The number of reads at which all counts are halved.
 const FORGET_AT: u32 = 4096;
-/// Four buckets for each doubling, from 16 us on: up to more than a minute.
+/// Four buckets for each doubling of the time, from 16 us to more than a minute.
 const BUCKETS: usize = 4 * 22;
 
-/// The times that reads took, forgetting old ones.
+/// A histogram of read times, in which old times fade.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     counts: Box<[u32; BUCKETS]>,
@@ -77,7 +81,7 @@ fn bucket(time: Duration) -> usize {
     ((doubling as usize - 2) * 4 + quarter as usize).min(BUCKETS - 1)
 }
 
-/// The upper bound of a bucket's times.
+/// The upper bound of a bucket.
 fn bound(bucket: usize) -> Duration {
     let (doubling, quarter) = (bucket / 4, bucket % 4);
     Duration::from_micros((4 * (5 + quarter as u64)) << doubling)
@@ -94,7 +98,7 @@ impl Histogram {
         }
     }
 
-    /// The time within which this share of reads was answered; none while too few are known.
+    /// The time within which this share of reads completed. None while too few were counted.
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         if self.total < ENOUGH {
             return None;
@@ -141,9 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_follow_what_is_seen_and_forget() {
+    fn percentiles_follow_recent_times() {
         let mut times = Histogram::default();
-        assert_eq!(Speculation::Percentile(0.99).patience(&times), Some(FIRST_GUESS));
+        assert_eq!(Speculation::Percentile(0.99).retry_delay(&times), Some(DEFAULT_DELAY));
         for i in 0..1000u64 {
             times.add(Duration::from_micros(if i % 50 == 0 { 50_000 } else { 1_000 }));
         }
@@ -160,8 +164,8 @@ mod tests {
             times.percentile(0.99).expect("reads enough") < Duration::from_micros(200),
             "the old ones are forgotten"
         );
-        assert_eq!(Speculation::None.patience(&times), None);
-        assert_eq!(Speculation::Always.patience(&times), Some(Duration::ZERO));
-        assert_eq!(Speculation::Percentile(0.5).patience(&times), Some(LEAST_PATIENCE));
+        assert_eq!(Speculation::None.retry_delay(&times), None);
+        assert_eq!(Speculation::Always.retry_delay(&times), Some(Duration::ZERO));
+        assert_eq!(Speculation::Percentile(0.5).retry_delay(&times), Some(MIN_DELAY));
     }
 }

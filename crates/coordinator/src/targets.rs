@@ -1,18 +1,18 @@
-//! Which tablets a page asks, one after the other: those of the query's partitions, in the order in which rows come.
+//! The tablets that a page reads, one after the other, in the order of the query's rows.
 
 use super::read::{Partitions, Query};
 use super::resume::Start;
 use model::key::{DecoratedKey, RingCut};
 use model::range::PartitionRange;
 
-/// The tablets to ask, in order, each with the partitions it is asked for.
+/// The tablets to read, in order, each with the partitions to read there.
 pub(super) enum Targets<'a> {
     Keys { query: &'a Query, keys: &'a [DecoratedKey] },
     Range { query: &'a Query, left: Option<PartitionRange> },
 }
 
 impl<'a> Targets<'a> {
-    /// Those that are left after `start`. None: it is in no partition of the query.
+    /// The targets that remain after `start`. None: `start` is in no partition of the query.
     pub fn new(query: &'a Query, start: Option<&Start>) -> Option<Self> {
         match &query.partitions {
             Partitions::Keys(keys) => {
@@ -35,7 +35,7 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// The next tablet, with what it is asked for.
+    /// The next tablet and the partitions to read there.
     pub fn next(&mut self) -> Option<(u32, PartitionRange)> {
         match self {
             Targets::Keys { query, keys } => {
@@ -66,7 +66,8 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Takes a target back, with all that came after it: it was not asked, or its answer was not used.
+    /// Makes a target, and all that come after it, pending again: it was not asked, or its response
+    /// was not used.
     pub fn give_back(&mut self, range: &PartitionRange) {
         match self {
             Targets::Keys { query, keys } => {

@@ -1,26 +1,29 @@
-//! Write timestamps: microseconds of the wall clock, but always increasing on a shard, also over a restart and when the clock
-//! jumps back. Where the clock is behind, the shards of a node count on together, so that what one of them does after another
-//! still gets the higher timestamp.
+//! Write timestamps: microseconds of the wall clock that always increase on a shard, also over a
+//! restart and when the clock jumps back.
+//!
+//! While the clock is behind, the shards of a node share a counter. So when one shard writes after
+//! another, its timestamp is still the higher one.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Gives out timestamps.
+/// Generates the write timestamps of a shard.
 pub struct TimestampClock {
     last: Cell<i64>,
-    /// The highest timestamp that any shard gave out while the clock was behind.
+    /// The highest timestamp that any shard generated while the clock was behind.
     node: Arc<AtomicI64>,
 }
 
 impl TimestampClock {
-    /// A clock whose timestamps are above `floor`: the highest that the log or the tables hold.
+    /// A clock whose timestamps are above `floor`: the highest timestamp in the commitlog or the
+    /// tables.
     pub fn above(floor: i64) -> Self {
         TimestampClock::on_node(Arc::new(AtomicI64::new(floor)))
     }
 
-    /// One shard's clock of a node whose shards share `node`, which begins with the highest timestamp that their logs and tables
-    /// hold.
+    /// The clock of one of several shards. They share `node`, which begins with the highest
+    /// timestamp in their commitlogs and tables.
     pub fn on_node(node: Arc<AtomicI64>) -> Self {
         TimestampClock { last: Cell::new(i64::MIN), node }
     }

@@ -1,22 +1,23 @@
-//! The write path: mutations to their replicas, waiting for as many as the level asks for.
+//! The write path: sends mutations to their replicas and waits until the level is reached.
 //!
-//! A write whose only replica is on this node goes there without any allocation ([`Coordinator::only_replica`]); any other is a round
-//! ([`super::round`]), updates of counters are counted first ([`super::counting`]).
+//! A write whose only replica is on this node is performed without any allocation
+//! ([`Coordinator::only_replica`]). Any other write is sent by [`super::write_responses`]. Counter
+//! updates are first applied by one replica ([`super::counter_write`]).
 
 use super::client::Message;
 use super::error::Attempt;
 use super::level::{factors, needs_one};
-use super::miss::Miss;
 use super::nodes::Nodes;
-use super::round::Part;
-use super::tally::Tally;
+use super::replica_failure::ReplicaFailure;
+use super::response_tracker::ResponseTracker;
+use super::write_responses::WriteGroup;
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::WriteSet;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Mutations, Overload, ReplicaError, Request};
+use replica::{Mutations, Overload, ReplicaError, ReplicaRequest};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -26,15 +27,15 @@ use std::rc::Rc;
 pub enum WriteKind {
     /// One statement.
     Simple,
-    /// A batch that is applied whole.
+    /// A batch that is applied entirely or not at all.
     LoggedBatch,
-    /// A batch whose partitions are on their own.
+    /// A batch whose partitions are applied independently.
     UnloggedBatch,
-    /// Counters.
+    /// Counter updates.
     Counter,
 }
 
-/// Where a table's writes with a key go.
+/// The replicas to which writes of a partition are sent.
 fn write_set(table: &Table, key: &DecoratedKey) -> WriteSet {
     let tablet = table.tablets.tablet_of(key.token);
     let moving = table.tablets.moving_write_set(tablet);
@@ -42,7 +43,8 @@ fn write_set(table: &Table, key: &DecoratedKey) -> WriteSet {
 }
 
 impl Coordinator {
-    /// Writes mutations. Those of one shard share one log record, so that a crash keeps all of them or none.
+    /// Writes mutations. All mutations for one shard share one log record, so a crash keeps all of
+    /// them or none.
     pub async fn write(
         &self,
         mutations: Mutations,
@@ -50,31 +52,31 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
         count(&self.counters.writes);
-        if self.carrier.is_full() {
+        if self.writer.is_full() {
             return Err(CoordinatorError::Overloaded(Overload::Writes));
         }
         if kind == WriteKind::Counter {
-            return Box::pin(self.count_all(&mutations, options)).await;
+            return Box::pin(self.update_counters(&mutations, options)).await;
         }
         let metadata = self.metadata();
         let Some(only) = self.only_replica(&metadata, &mutations, options)? else {
             return Box::pin(self.route(metadata, mutations, None, options)).await;
         };
-        let message = Message::new(Request::Write(mutations));
+        let message = Message::new(ReplicaRequest::Write(mutations));
         let answered = {
-            // Pinned here, so that a future of this size is not moved about.
+            // Pinned here, so that this large future is not moved.
             let sent = pin!(self.client.send(only, &message, &options.context));
             options.context.deadline.limit(sent).await
         };
         let error = match answered {
             Ok(Ok(_)) => return Ok(()),
-            Ok(Err(miss)) if miss.is_stale() => {
+            Ok(Err(failure)) if failure.is_stale() => {
                 let number = metadata.number;
                 drop(metadata);
                 return Box::pin(self.write_again(message, number, options)).await;
             }
-            Ok(Err(Miss::Refused(error))) => error,
-            Ok(Err(miss)) => ReplicaError::Storage(miss.why()),
+            Ok(Err(ReplicaFailure::Refused(error))) => error,
+            Ok(Err(failure)) => ReplicaError::Storage(failure.why()),
             Err(_) => ReplicaError::Timeout,
         };
         if error == ReplicaError::Timeout {
@@ -83,8 +85,8 @@ impl Coordinator {
         Err(CoordinatorError::of(error, options.consistency, 1))
     }
 
-    /// The replica that has all of a write, if there is one, it is on this node, its answer is what the level asks for, and it was the
-    /// newest metadata by which the request was planned.
+    /// The only replica of all mutations, if it is on this node, the level needs one response, and
+    /// the request was planned by the newest metadata.
     #[inline]
     fn only_replica(
         &self,
@@ -108,20 +110,25 @@ impl Coordinator {
         Ok(only)
     }
 
-    /// Writes what a replica refused, as routed by the metadata of this number, by newer metadata.
+    /// Repeats a write that was refused as routed by outdated metadata, the one of this number.
+    /// Waits for newer metadata first.
     async fn write_again(
         &self,
         message: Message,
         number: u64,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
-        let Request::Write(mutations) = message.request else { return Ok(()) };
-        self.newer_than(number, options).await?;
+        let ReplicaRequest::Write(mutations) = message.request else { return Ok(()) };
+        self.wait_for_newer(number, options).await?;
         self.route(self.metadata(), mutations, None, options).await
     }
 
-    /// Sends mutations to their replicas, except to the one that has them, by metadata as new as it takes, and waits for the level. Those that
-    /// one has already are of its data by this metadata: where these have been truncated since, they are not sent any more.
+    /// Sends mutations to their replicas and waits for the level. Repeats with newer metadata while
+    /// replicas refuse them as outdated.
+    ///
+    /// `done`: a replica that has the mutations already (a counter's leader). They are then derived
+    /// from its data as of `metadata`. If one of the tables is truncated since, they are void and
+    /// not sent again.
     pub(super) async fn route(
         &self,
         mut metadata: Rc<Metadata>,
@@ -131,18 +138,19 @@ impl Coordinator {
     ) -> Result<(), CoordinatorError> {
         let (made, mut sent) = (metadata.number, done.is_some());
         // Replicas of an earlier attempt may have the write.
-        let failed = |error: CoordinatorError, sent: bool| if sent { perhaps_done(error) } else { error };
+        let failed = |error: CoordinatorError, sent: bool| if sent { maybe_applied(error) } else { error };
         loop {
             let number = metadata.number;
             let nodes = self.nodes_by(&metadata);
-            let parts = self.parts(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
-            match self.send_parts(parts, nodes, done, &options.routed_by(number)).await {
+            let groups =
+                self.group_by_replicas(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
+            match self.send_groups(groups, nodes, done, &options.routed_by(number)).await {
                 Ok(()) => return Ok(()),
                 Err(Attempt::Failed(error)) => return Err(failed(error, sent)),
                 Err(Attempt::Outdated) => sent = true,
             }
             drop(metadata);
-            self.newer_than(number, options).await?;
+            self.wait_for_newer(number, options).await?;
             metadata = self.metadata();
             let table = |mutation: &Mutation| metadata.table_by_id(mutation.table());
             let is_void = |mutation: &Mutation| table(mutation).is_some_and(|table| table.epoch > made);
@@ -152,37 +160,39 @@ impl Coordinator {
         }
     }
 
-    /// Mutations by where they go.
-    fn parts(
+    /// Groups mutations by their replicas.
+    fn group_by_replicas(
         &self,
         metadata: &Metadata,
         nodes: &Nodes,
         mutations: &Mutations,
         options: &RequestOptions,
-    ) -> Result<Vec<Part>, CoordinatorError> {
-        let mut parts: Vec<Part> = Vec::new();
+    ) -> Result<Vec<WriteGroup>, CoordinatorError> {
+        let mut groups: Vec<WriteGroup> = Vec::new();
         for (mutation, key) in mutations {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-            let (tally, set) = self.checked(metadata, nodes, table, key, options)?;
-            let same = |part: &&mut Part| {
-                let same_keyspace = part.table.schema.keyspace == table.schema.keyspace;
-                same_keyspace && part.replicas == set.replicas && part.pending == set.pending
+            let (tracker, set) = self.checked(metadata, nodes, table, key, options)?;
+            let same = |group: &&mut WriteGroup| {
+                let same_keyspace = group.table.schema.keyspace == table.schema.keyspace;
+                same_keyspace && group.replicas == set.replicas && group.pending == set.pending
             };
-            match parts.iter_mut().find(same) {
-                Some(part) => part.mutations.push((mutation.clone(), key.clone())),
-                None => parts.push(Part {
+            match groups.iter_mut().find(same) {
+                Some(group) => group.mutations.push((mutation.clone(), key.clone())),
+                None => groups.push(WriteGroup {
                     replicas: set.replicas,
                     pending: set.pending,
                     table: table.clone(),
                     mutations: Mutations::from_iter([(mutation.clone(), key.clone())]),
-                    tally,
+                    tracker,
                 }),
             }
         }
-        Ok(parts)
+        Ok(groups)
     }
 
-    /// What a level asks for of a write with this key, and where it goes; an error if too few of these replicas live.
+    /// The tracker for a write of this partition, and its replicas.
+    ///
+    /// # Errors [`CoordinatorError::Unavailable`] if too few replicas are up.
     pub(super) fn checked(
         &self,
         metadata: &Metadata,
@@ -190,10 +200,10 @@ impl Coordinator {
         table: &Table,
         key: &DecoratedKey,
         options: &RequestOptions,
-    ) -> Result<(Tally, WriteSet), CoordinatorError> {
+    ) -> Result<(ResponseTracker, WriteSet), CoordinatorError> {
         let mut set = write_set(table, key);
         if set.replicas.is_empty() {
-            // A table of each node's own: its data are on shard 0.
+            // A node-local table: its data is on shard 0.
             set.replicas.push(TabletReplica { host: self.host, shard: 0 });
         }
         let settled = set.replicas.len() - set.pending;
@@ -201,25 +211,25 @@ impl Coordinator {
             set.replicas.iter().enumerate().map(|(at, replica)| nodes.candidate(*replica, at >= settled)).collect();
         let level = options.consistency;
         let factors = factors(metadata, nodes, &table.schema.keyspace, &set.replicas[..settled]);
-        let tally = Tally::new(level, nodes.own_datacenter(), &factors, &copies);
-        // At ANY a hint is enough.
+        let tracker = ResponseTracker::new(level, nodes.own_datacenter(), &factors, &copies);
+        // At ANY, a hint suffices.
         let hinted = |replica: &TabletReplica| {
-            let hints = self.carrier.hints();
+            let hints = self.writer.hints();
             hints.is_some_and(|hints| hints.are_kept_for(nodes.datacenter_name(replica.host)))
         };
         if (level != Consistency::Any || !set.replicas.iter().any(hinted))
-            && let Err(few) = tally.check_alive(&copies)
+            && let Err(few) = tracker.check_alive(&copies)
         {
             count(&self.counters.unavailable);
             return Err(CoordinatorError::Unavailable { consistency: level, required: few.required, alive: few.alive });
         }
-        Ok((tally, set))
+        Ok((tracker, set))
     }
 }
 
-/// The error of a write of which replicas may have a part: drivers repeat a write that was Unavailable, even one that must not be done
-/// twice.
-pub(super) fn perhaps_done(error: CoordinatorError) -> CoordinatorError {
+/// Turns Unavailable into a timeout, for a write that some replica may have applied. Drivers retry
+/// Unavailable, even for statements that are not idempotent.
+pub(super) fn maybe_applied(error: CoordinatorError) -> CoordinatorError {
     match error {
         CoordinatorError::Unavailable { consistency, required, .. } => {
             CoordinatorError::Timeout { consistency, required, received: 0, data_present: false }

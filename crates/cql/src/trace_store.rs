@@ -110,7 +110,7 @@ fn events_of(
 async fn store(coordinator: &Coordinator, mutation: Mutation, ttl: Option<i32>) {
     write(coordinator, mutation.clone()).await;
     if ttl.is_none() {
-        coordinator.spread(mutation, &context(coordinator)).await;
+        coordinator.write_to_other_nodes(mutation, &context(coordinator)).await;
     }
 }
 

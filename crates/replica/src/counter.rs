@@ -1,11 +1,13 @@
-//! Counting: updates of counters become new states of this node's shards of them.
+//! Counter updates: turns increments into new states of this node's counter shards.
 //!
-//! An update says what is to be added; stored is what this node has counted so far. So each update reads first, under the lock of its
-//! partition. What goes into the commitlog is the new state, under this node's id, so replaying it any number of times counts nothing
-//! twice.
+//! A request has increments. Stored is the sum that this node has counted so far (its counter
+//! shard). So each update reads first, under its partition's lock. The commitlog gets the new
+//! state, under this node's host id, so replaying it any number of times counts nothing twice.
 //!
-//! Clocks of shards follow the time: a counter that begins anew after its row was deleted is newer than what was deleted, wherever the
-//! two meet again. Deletions of counters come this way too, so that none falls between the reading and writing of an update.
+//! The clock of a counter shard follows the time. A counter that starts again after its row was
+//! deleted has a higher clock than the deleted one, wherever the two are merged. Deletions in
+//! counter tables take this path too, so that none falls between the read and the write of an
+//! update.
 
 use crate::error::ReplicaError;
 use crate::read::Replica;
@@ -24,12 +26,12 @@ use rt::hash::HashMap;
 use std::cell;
 use std::rc::Rc;
 
-/// The clock of this shard's counters.
+/// The clock for counter shards.
 #[derive(Default)]
 pub(crate) struct CounterClock(cell::Cell<i64>);
 
 impl CounterClock {
-    /// The time in microseconds, and never the same again.
+    /// The time in microseconds, and always higher than the last one.
     fn next(&self) -> i64 {
         let now = rt::time::wall_micros().max(self.0.get() + 1);
         self.0.set(now);
@@ -37,12 +39,14 @@ impl CounterClock {
     }
 }
 
-/// What a cell is known by: its row (none: the static one) and its column.
-type Place = (Option<Clustering>, ColumnId);
+/// The id of a cell in its partition: the clustering key of its row (none: the static row) and the
+/// column.
+type CellId = (Option<Clustering>, ColumnId);
 
 impl Replica {
-    /// The new state that the updates of a mutation make of what is stored. The partition must be locked.
-    pub(crate) async fn count(
+    /// Computes the new state from a mutation with increments and the stored state. The caller must
+    /// hold the partition's lock.
+    pub(crate) async fn update_counter(
         &self,
         mutation: &Mutation,
         key: &DecoratedKey,
@@ -50,20 +54,20 @@ impl Replica {
     ) -> Result<Mutation, ReplicaError> {
         let schema = self.engine.schema(mutation.table()).ok_or(ReplicaError::NoSuchTable)?;
         if !schema.is_counter() {
-            return Err(ReplicaError::Rejected("only tables of counters are counted in".to_owned()));
+            return Err(ReplicaError::Rejected("counter updates need a counter table".to_owned()));
         }
         let now = self.counter_clock.next();
         let host = self.engine.host_id();
         context.trace("Reading the counters before they are changed");
-        let counted = match updated_rows(mutation.parts()) {
-            Some(slice) => self.counted(mutation.table(), key, slice, host, now, context).await?,
+        let own_shards = match updated_rows(mutation.parts()) {
+            Some(slice) => self.own_shards(mutation.table(), key, slice, host, now, context).await?,
             None => HashMap::default(),
         };
-        new_state(&schema, mutation.parts(), mutation, &counted, host, now)
+        new_state(&schema, mutation.parts(), mutation, &own_shards, host, now)
     }
 
-    /// This node's shards of the counters in some rows.
-    async fn counted(
+    /// Reads this node's counter shards in the rows of `slice`.
+    async fn own_shards(
         &self,
         table: TableId,
         key: &DecoratedKey,
@@ -71,7 +75,7 @@ impl Replica {
         host: HostId,
         now: i64,
         context: &Context,
-    ) -> Result<HashMap<Place, Shard>, ReplicaError> {
+    ) -> Result<HashMap<CellId, Shard>, ReplicaError> {
         let _permit = self.permit(context).await?;
         let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, ..ReadOptions::default() };
         let reader = self.engine.reader(table, PartitionRange::singular(key), Rc::new(slice), options);
@@ -114,7 +118,7 @@ fn has_updates(row: &Row) -> bool {
     row.cells().any(|cell| cell.state == State::Live)
 }
 
-/// The rows whose counters a mutation updates; none if it only deletes.
+/// The rows whose counters a mutation updates. None if it only deletes.
 fn updated_rows(parts: Parts<'_>) -> Option<Slice> {
     let static_row = parts.static_row.as_ref().is_some_and(has_updates);
     let rows: Vec<RowRange> =
@@ -122,12 +126,12 @@ fn updated_rows(parts: Parts<'_>) -> Option<Slice> {
     (static_row || !rows.is_empty()).then_some(Slice { rows, static_row, reversed: false, resume: None })
 }
 
-/// The mutation with new states of this node's shards in place of the updates.
+/// The mutation with new states of this node's counter shards in place of the increments.
 fn new_state(
     schema: &TableSchema,
     parts: Parts<'_>,
     updates: &Mutation,
-    counted: &HashMap<Place, Shard>,
+    own_shards: &HashMap<CellId, Shard>,
     host: HostId,
     now: i64,
 ) -> Result<Mutation, ReplicaError> {
@@ -139,10 +143,10 @@ fn new_state(
         out.delete_range(range);
     }
     if let Some(row) = parts.static_row {
-        out.static_row(new_row(&row, None, counted, host, now)?);
+        out.static_row(new_row(&row, None, own_shards, host, now)?);
     }
     for (key, row) in parts.rows {
-        let row = new_row(&row, Some(&key), counted, host, now)?;
+        let row = new_row(&row, Some(&key), own_shards, host, now)?;
         out.row(key, row);
     }
     Ok(out.finish(schema))
@@ -151,7 +155,7 @@ fn new_state(
 fn new_row(
     row: &Row,
     key: Option<&Clustering>,
-    counted: &HashMap<Place, Shard>,
+    own_shards: &HashMap<CellId, Shard>,
     host: HostId,
     now: i64,
 ) -> Result<Row, ReplicaError> {
@@ -164,7 +168,7 @@ fn new_row(
         }
         let delta = counter::as_update(cell.value);
         let delta = delta.ok_or_else(|| ReplicaError::Rejected("a counter's update has eight bytes".to_owned()))?;
-        let before = counted.get(&(key.cloned(), cell.column));
+        let before = own_shards.get(&(key.cloned(), cell.column));
         let (clock, count) = before.map_or((now, 0), |before| (now.max(before.clock.saturating_add(1)), before.count));
         let shard = Shard { id: host, clock, count: count.wrapping_add(delta) };
         out.push(&Cell { value: &counter::context(&[shard]), ..cell });
@@ -177,24 +181,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_state_counts_on_from_the_one_before() {
+    fn a_new_state_continues_the_previous_one() {
         let host = HostId::from_bytes([7; 16]);
         let column = ColumnId(0);
         let place = (None, column);
         let mut row = RowBuilder::new(None, model::time::Tombstone::LIVE);
         row.push(&Cell::live(column, 5, &counter::update(-2)));
         let row = row.finish();
-        let state = |counted: &HashMap<Place, Shard>, now| {
-            let row = new_row(&row, None, counted, host, now).expect("it is an update");
+        let state = |own_shards: &HashMap<CellId, Shard>, now| {
+            let row = new_row(&row, None, own_shards, host, now).expect("it is an update");
             let cell = row.cells().next().expect("one cell");
             assert_eq!(cell.timestamp, 5);
             counter::shard_of(cell.value, host).expect("this node has counted")
         };
-        let mut counted = HashMap::default();
-        assert_eq!(state(&counted, 1_000), Shard { id: host, clock: 1_000, count: -2 });
-        counted.insert(place, Shard { id: host, clock: 2_000, count: 40 });
-        assert_eq!(state(&counted, 1_000), Shard { id: host, clock: 2_001, count: 38 }, "clocks never go back");
-        assert_eq!(state(&counted, 3_000), Shard { id: host, clock: 3_000, count: 38 });
+        let mut own_shards = HashMap::default();
+        assert_eq!(state(&own_shards, 1_000), Shard { id: host, clock: 1_000, count: -2 });
+        own_shards.insert(place, Shard { id: host, clock: 2_000, count: 40 });
+        assert_eq!(state(&own_shards, 1_000), Shard { id: host, clock: 2_001, count: 38 }, "clocks never go back");
+        assert_eq!(state(&own_shards, 3_000), Shard { id: host, clock: 3_000, count: 38 });
     }
 
     #[test]

@@ -1,14 +1,20 @@
-//! The digest of a page: what replicas compare instead of sending the page itself.
+//! The digest of a page: replicas compare digests instead of sending the pages themselves.
 //!
-//! It covers what a compaction would leave of all that the page has read, selected or not: what lives, with timestamps and expiries, and the
-//! deletions whose grace period is not over. So two replicas with the same digest have the same data there. Deletions that hide nothing
-//! here may hide something on a replica that is not asked: a read that relied on one, and left it where it was, could be followed by a read
-//! of other replicas that shows the deleted row again.
-//! Deletions whose grace period is over are left out, as is what others cover: each replica drops them in its own time.
-//! The order of rows is part of it. It depends on the data and the command alone, never on where the data lies.
+//! A digest covers all data that the page has read, selected or not, as a compaction would leave
+//! it: live data with timestamps and expiries, and deletions whose grace period is not over. So two
+//! replicas with the same digest have the same such data.
 //!
-//! Version 2: per item, `hash128` of the state before and the item's fields, each number little-endian, each byte string behind its u32
-//! length. Digests of different versions are never equal, which costs a second round and nothing else.
+//! Deletions that hide nothing on this replica are included, because they may hide data on a
+//! replica that is not asked. Otherwise a read could rely on a deletion and leave it on one
+//! replica. A later read of other replicas would then return the deleted row again.
+//!
+//! Deletions whose grace period is over are left out, as is data that other deletions cover: each
+//! replica drops them at its own time. The order of rows is part of the digest. It depends only on
+//! the data and the command, never on where the data is stored.
+//!
+//! Version 2: for each item, `hash128` of the state so far and the item's fields, each number
+//! little-endian, each byte string after its u32 length. Digests of different versions are never
+//! equal, which only costs a reconciliation.
 
 use bytes::Bytes;
 use model::compact::{Compactor, Rules};
@@ -21,10 +27,10 @@ use model::token::hash128;
 /// The version of digests that this release makes.
 const VERSION: u8 = 2;
 
-/// What a page's contents come to.
+/// The digest of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Digest {
-    /// How it was made.
+    /// The version of the algorithm.
     pub version: u8,
     /// The hash.
     pub hash: [u8; 16],
@@ -38,12 +44,12 @@ pub struct Digester {
 }
 
 impl Digester {
-    /// A digest of nothing, for a read at `now` of a table.
+    /// The digester of a read of this table at `now`, before the first fragment.
     pub fn new(schema: &TableSchema, now: Seconds) -> Self {
         Digester { compactor: Compactor::new(Rules::of(schema, now.into())), hasher: Hasher::default() }
     }
 
-    /// The digest of what was taken.
+    /// The digest of the fragments so far.
     pub fn finish(&self) -> Digest {
         Digest { version: VERSION, hash: self.hasher.state }
     }
@@ -51,12 +57,12 @@ impl Digester {
     /// Takes the next fragment of a stream.
     pub(crate) fn take(&mut self, schema: &TableSchema, fragment: &Fragment) {
         let hasher = &mut self.hasher;
-        // Older data than a deletion can only be on other replicas. If it is, the digests differ.
+        // Data older than a deletion can only be on other replicas. If it is, the digests differ.
         self.compactor.push(fragment.clone(), |_| Timestamp::MAX, |left| hasher.take(schema, left));
     }
 }
 
-/// What an item of a digest is.
+/// The kind of a digest's item.
 #[derive(Clone, Copy)]
 enum Item {
     PartitionDeletion = 0,
@@ -65,7 +71,7 @@ enum Item {
     RangeChange = 3,
 }
 
-/// Hashes what is left of a stream.
+/// Hashes the compacted fragments of a stream.
 #[derive(Debug, Default)]
 struct Hasher {
     state: [u8; 16],
@@ -96,7 +102,7 @@ impl Hasher {
         }
     }
 
-    /// Adds a row, if it has more than cells of columns that were dropped.
+    /// Adds a row, unless all it has is cells of dropped columns.
     fn row(&mut self, schema: &TableSchema, item: Item, clustering: &[u8], row: &Row) {
         let (marker, deletion, cells) = row.parts();
         let mut known = cells.filter(|cell| schema.column(cell.column).is_some()).peekable();
@@ -129,7 +135,7 @@ impl Hasher {
         let Some(marker) = marker else { return };
         out.extend_from_slice(&marker.timestamp.to_le_bytes());
         out.extend_from_slice(&marker.ttl.to_le_bytes());
-        // Without a TTL it has no meaning.
+        // Without a TTL, the expiry has no meaning.
         let expiry = if marker.ttl == 0 { 0 } else { marker.expiry };
         out.extend_from_slice(&expiry.to_le_bytes());
     }

@@ -1,37 +1,38 @@
-//! What can go wrong on a replica, as values that the coordinator acts on. What is refused often is small and has no text: whoever tells a
-//! client makes that.
+//! The errors of a replica, as values on which the coordinator acts. Errors that are frequent under
+//! load are small and have no text: the text is made where a client is told.
 
 use crate::request::Class;
 use thiserror::Error;
 
-/// A queue of a replica or a coordinator that is full. Small, for refusing has to cost less than serving.
+/// A full queue of a replica or coordinator. Small, because refusing a request must cost less than
+/// serving it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Overload {
-    /// So many reads of a class wait for a permit already.
+    /// The admission queue of a class is full.
     #[error("{class:?} read admission queue is full: {waiting} reads wait already")]
     Reads {
         /// The class of the read that is refused.
         class: Class,
-        /// Reads that wait.
+        /// The number of reads that wait.
         waiting: u32,
     },
-    /// As many updates of one partition's counters wait as may.
+    /// The queue of one partition's lock is full.
     #[error("Too many updates of one partition's counters wait")]
     Counters,
-    /// As many bytes of writes as may are on their way from a coordinator to replicas.
+    /// Too many bytes of writes are in flight from this coordinator to replicas.
     #[error("Too many writes are on their way to replicas")]
     Writes,
 }
 
-/// In what way a request was routed by outdated metadata.
+/// In what way a request's metadata are outdated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Stale {
-    /// Nobody may work any more with the metadata by which it was routed.
+    /// The metadata that routed the request are below the fence.
     #[error("stale topology exception, caller version {caller}, callee fence version {fence}")]
     Fenced {
         /// The number of the coordinator's metadata.
         caller: u64,
-        /// The least number that the replica accepts.
+        /// The lowest number that the replica accepts.
         fence: u64,
     },
     /// The tablet is not on this shard any more.
@@ -39,34 +40,34 @@ pub enum Stale {
     Moved,
 }
 
-/// Why a replica did not answer.
+/// Why a replica did not perform a request.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ReplicaError {
-    /// The deadline passed, or the client went away: the work was stopped.
+    /// The deadline passed, and the work was stopped.
     #[error("the request's time ran out")]
     Timeout,
-    /// The client went away.
+    /// The client disconnected.
     #[error("the request was cancelled")]
     Cancelled,
-    /// Too many requests wait already.
+    /// A queue is full.
     #[error(transparent)]
     Overloaded(Overload),
-    /// The table is not here (any more).
+    /// The replica does not have the table, or not any more.
     #[error("no such table on this replica")]
     NoSuchTable,
     /// Data on disk is damaged.
     #[error("{0}")]
     Corrupt(String),
-    /// A result of an unpaged query grew beyond its limit.
+    /// The result of an unpaged query, or a row, exceeds its limit.
     #[error("{0}")]
     TooLarge(String),
-    /// The request itself cannot be carried out (a mutation that is too big, malformed bytes).
+    /// The request itself is invalid: a mutation that is too large, malformed bytes.
     #[error("{0}")]
     Rejected(String),
-    /// Storage failed.
+    /// Storing the data failed.
     #[error("{0}")]
     Storage(String),
-    /// The coordinator routed it by outdated metadata.
+    /// The coordinator routed the request by outdated metadata.
     #[error(transparent)]
     Stale(Stale),
 }

@@ -1,8 +1,12 @@
-//! Reading for reconciliation: a part of the data as it is, tombstones included, for a coordinator that merges it with what others have.
+//! Reads for reconciliation: a part of the data with its tombstones, for a coordinator that merges
+//! it with the parts of other replicas.
 //!
-//! It ends where a page of the same command would: the same rules decide, so that a replica is never asked for more than a page is worth.
-//! Everything up to its last position is in it; limits per partition would leave holes, so a command with one is refused.
-//! Its reader is kept as that of a page is, but apart: where the next page has to be reconciled too, it goes on.
+//! A part ends where a page of the same command would: the same rules decide, so a request never
+//! costs more than a page. Everything up to its last position is in it. A limit per partition would
+//! leave holes, so a command with one is refused.
+//!
+//! Its reader is kept like that of a page, but apart from those: if the next page must be
+//! reconciled too, it resumes.
 
 use crate::error::ReplicaError;
 use crate::page::{Flow, PageBuilder, PageEnd, Position, Region};
@@ -15,19 +19,20 @@ use engine::LARGE;
 use model::fragment::Fragment;
 use model::key::ClusteringCut;
 
-/// Bytes of fragments after which a part ends, however few of them a page would show.
+/// The bytes of fragments after which a part ends, however few rows a page would have.
 const MAX_BYTES: usize = 4 << 20;
 
-/// A part of the data of some ranges.
+/// A part of the data of a command's ranges.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FragmentPage {
-    /// What there is, in the order of the command's reader; the last partition may lack its end.
+    /// The fragments, in the order of the command's reader. The last partition may lack its end.
     pub fragments: Vec<Fragment>,
-    /// Up to where it is complete; none: there is nothing behind it.
+    /// The position up to which the part is complete. None: there is nothing behind it.
     pub last: Option<Position>,
 }
 
-/// Whether these could be a reader's fragments: starts, static rows, rows, changes and ends follow each other as they must.
+/// Whether a reader could return these fragments: starts, static rows, rows, changes and ends are
+/// in the right order.
 pub fn is_well_formed(fragments: &[Fragment]) -> bool {
     #[derive(PartialEq)]
     enum At {
@@ -63,7 +68,7 @@ impl Replica {
         context.trace("Reading data for reconciliation");
         let (mut permit, mut reader) = match self.find(command, Purpose::Parts, context) {
             None => (self.permit(context).await?, self.open(command, context, first)?),
-            Some(found) => self.go_on(found, command, context, first).await?,
+            Some(found) => self.resume_querier(found, command, context, first).await?,
         };
         let schema = reader.schema().clone();
         let mut builder = PageBuilder::of(&schema, command);
@@ -98,7 +103,8 @@ impl Replica {
                             return Ok(part);
                         }
                     }
-                    // A part never ends where it begins: the next one would do the same.
+                    // A part never ends where it begins: otherwise the next one would too, and the
+                    // query would never end.
                     let place = place.filter(|place| begins.as_ref().is_none_or(|cut| !is_at(place, cut)));
                     if bytes >= MAX_BYTES && place.is_some() {
                         part.last = place;
@@ -127,7 +133,7 @@ impl Replica {
     }
 }
 
-/// Where a part may end after a fragment. `partition` is the one it is in.
+/// The position at which a part may end after a fragment. `partition`: the current partition.
 fn place_of(fragment: &Fragment, partition: &mut Bytes) -> Option<Position> {
     let at = |prefix: &model::key::Clustering, weight: i8| {
         Some(Position { key: partition.clone(), region: Region::Clustered, prefix: prefix.clone(), weight })

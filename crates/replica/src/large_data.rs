@@ -1,8 +1,12 @@
-//! Large-data guardrails on a replica: writes to what has become large over earlier writes.
+//! Large-data guardrails on a replica: checks of writes to data that has become large over earlier
+//! writes.
 //!
-//! They apply to tables with `large_data_guardrails_enabled = true`, and to writes whose context asks for it: those of clients.
-//! Read repair, hints and streaming bring data that a replica has already, and are not checked. A partition is known to be
-//! large once it is in one sstable; rows and collections also while they are in a memtable. So the limits are not exact.
+//! They apply to tables with `large_data_guardrails_enabled = true`, and to writes whose context
+//! requires the check: those of clients. Read repair, hints and streaming carry data that a replica
+//! has accepted already, so they are not checked.
+//!
+//! A partition is known to be large once it is in one sstable. Rows and collections are also known
+//! while they are in a memtable. So the limits are not exact.
 
 use crate::error::ReplicaError;
 use crate::read::Replica;
@@ -15,20 +19,20 @@ use std::cell::Cell;
 
 pub use engine::key_texts;
 
-/// The table option that switches the guardrails on.
+/// The table option that enables the guardrails.
 pub const OPTION: &str = "large_data_guardrails_enabled";
 
-/// Whether the writes of a table are checked.
+/// Whether writes to a table are checked.
 pub fn is_guarded(schema: &TableSchema) -> bool {
     schema.options.others.get(OPTION).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// From where on something is warned of and refused; 0: never.
+/// A soft and a hard limit. 0: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Thresholds {
-    /// More brings a warning.
+    /// The soft limit: a larger size causes a warning.
     pub warned: u64,
-    /// More is refused.
+    /// The hard limit: a larger size is refused.
     pub refused: u64,
 }
 
@@ -46,7 +50,7 @@ pub struct LargeDataThresholds {
 }
 
 impl Default for LargeDataThresholds {
-    /// ScyllaDB's.
+    /// ScyllaDB's defaults.
     fn default() -> Self {
         LargeDataThresholds {
             partition: Thresholds { warned: 1000 << 20, refused: 2000 << 20 },
@@ -57,7 +61,7 @@ impl Default for LargeDataThresholds {
     }
 }
 
-/// What a write exceeds the soft limits of.
+/// The kinds of data whose soft limits a write exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LargeKinds(u8);
 
@@ -78,27 +82,27 @@ impl LargeKinds {
         (LargeKinds::COLLECTION, "collection"),
     ];
 
-    /// Whether it is none.
+    /// Whether no soft limit is exceeded.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// These and others.
+    /// The union of both.
     pub fn with(self, others: LargeKinds) -> LargeKinds {
         LargeKinds(self.0 | others.0)
     }
 
-    /// As the wire has them.
+    /// Encodes the kinds for the wire form.
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
-    /// From the wire; what is not known is left out.
+    /// Decodes the kinds of the wire form, without unknown ones.
     pub(crate) fn from_bits(bits: u8) -> LargeKinds {
         LargeKinds(bits & 15)
     }
 
-    /// The warning for a client, if there is anything to warn of.
+    /// The warning for the client, if a soft limit is exceeded.
     pub fn warning(self) -> Option<String> {
         let names: Vec<&str> =
             Self::NAMES.iter().filter(|(kind, _)| self.0 & kind.0 != 0).map(|(_, name)| *name).collect();
@@ -106,7 +110,7 @@ impl LargeKinds {
     }
 }
 
-/// The refusal of what is larger than its hard limit.
+/// The error text for data beyond its hard limit.
 fn hard_limit(schema: &TableSchema, what: &str, size: u64, limit: u64, place: &str) -> String {
     let (keyspace, table) = (&schema.keyspace, &schema.name);
     format!(
@@ -114,7 +118,7 @@ fn hard_limit(schema: &TableSchema, what: &str, size: u64, limit: u64, place: &s
     )
 }
 
-/// Logs what is larger than its soft limit.
+/// Logs data beyond its soft limit.
 fn log_soft_limit(schema: &TableSchema, what: &str, size: u64, limit: u64, place: &str) {
     let (keyspace, table) = (&schema.keyspace, &schema.name);
     tracing::warn!(
@@ -124,12 +128,12 @@ fn log_soft_limit(schema: &TableSchema, what: &str, size: u64, limit: u64, place
 }
 
 impl Thresholds {
-    /// The lowest size that has any effect; `None` if none has.
+    /// The lower one of both limits. None: there is no limit.
     fn least(self) -> Option<u64> {
         [self.warned, self.refused].into_iter().filter(|limit| *limit > 0).min()
     }
 
-    /// Whether a size is warned of; an error if it is refused.
+    /// Whether a size exceeds the soft limit; an error if it exceeds the hard limit.
     pub fn check(
         self,
         schema: &TableSchema,
@@ -149,12 +153,13 @@ impl Thresholds {
 }
 
 impl Replica {
-    /// Checks writes by other thresholds from now on.
+    /// Changes the thresholds for all writes from now on.
     pub fn set_large_data_thresholds(&self, thresholds: LargeDataThresholds) {
         self.large_data.set(thresholds);
     }
 
-    /// Refuses a write to what is larger than its hard limit, and notes in `found` what is larger than its soft limit.
+    /// Refuses a write to data beyond its hard limit, and records data beyond its soft limit in
+    /// `found`.
     #[cold]
     pub(crate) fn check_large_data(
         &self,
@@ -216,7 +221,7 @@ impl Check<'_> {
         let Some(least) = self.thresholds.collection.least() else { return Ok(kinds) };
         let mut last = None;
         for cell in row.cells().filter(|cell| cell.path.is_some() || cell.as_complex_deletion().is_some()) {
-            // The cells of a collection stand beside each other.
+            // The cells of a collection are adjacent.
             if last.replace(cell.column) == Some(cell.column) {
                 continue;
             }

@@ -1,11 +1,16 @@
-//! One shard's answers: it serves reads and writes of the data its engine holds, fairly and within bounds.
+//! The replica: serves bounded, fair reads and writes of the data that one shard's engine holds.
 //!
-//! The only way to ask a shard for data is a [`request::Request`], and its only entry is [`Replica::perform`], a list of stages. A request
-//! has a wire form ([`wire`]) for the distances beyond this shard. A read is admitted ([`permit`]), streams merged fragments out of the
-//! engine and turns them into a page of rows ([`page`]); the reader is kept for the next page ([`querier`]). The replica knows no
-//! network, no other replica, no consistency level.
-//! Reading order: request, perform, output, reduce, page, digest, permit, querier, read, fragments, write, large_data, lock, counter,
-//! wire, trace.
+//! A [`request::ReplicaRequest`] is the only way to ask a shard for data, and [`Replica::perform`]
+//! is the only entry: a list of stages. A request has a wire form ([`wire`]) for other shards and
+//! nodes.
+//!
+//! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
+//! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
+//!
+//! The replica knows no network, no other replica, no consistency level.
+//!
+//! Reading order: `request`, `perform`, `output`, `reduce`, `page`, `digest`, `permit`, `querier`,
+//! `read`, `fragments`, `write`, `large_data`, `lock`, `counter`, `wire`, `trace`.
 
 mod counter;
 pub mod digest;
@@ -33,6 +38,6 @@ pub use output::{Output, OutputColumn};
 pub use page::{Page, PageEnd, Position, Region};
 pub use read::{Replica, ReplicaConfig, ReplicaMetrics};
 pub use reduce::Reduction;
-pub use request::{Answer, Class, Context, KeyedMutation, Limits, Mutations, ReadCommand, Request};
+pub use request::{Class, Context, KeyedMutation, Limits, Mutations, ReadCommand, ReplicaAnswer, ReplicaRequest};
 pub use trace::Trace;
 pub use wire::command::region_from_code;

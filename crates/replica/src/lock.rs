@@ -1,6 +1,8 @@
-//! Partition locks: writes that read their partition first wait for each other, from reading until what they write is in the memtable.
+//! Partition locks: writes that read their partition first exclude each other, from the read until
+//! the mutation is in the memtable.
 //!
-//! Locks are granted in the order of arrival. The queue of a partition is bounded: beyond it a write is refused at once.
+//! Locks are granted in the order of arrival. The queue of a partition is bounded: beyond it, a
+//! write is refused at once as Overloaded.
 
 use crate::error::{Overload, ReplicaError};
 use bytes::Bytes;
@@ -11,52 +13,52 @@ use rt::sync::{OwnedSemaphorePermit, Semaphore};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Writes to one partition that may wait for each other; more are refused.
+/// The most writes to one partition that may wait. More are refused.
 const MAX_WAITING: usize = 10_000;
 
 type PartitionId = (TableId, Bytes);
 
-/// The partitions of this shard that are locked.
+/// The partition locks of this shard.
 #[derive(Default)]
 pub(crate) struct PartitionLocks {
     busy: RefCell<HashMap<PartitionId, Arc<Semaphore>>>,
 }
 
-/// A place in the queue for a partition. Dropping it, also before the lock is granted, leaves the queue.
-struct Place<'a> {
+/// A write that waits for a partition, or holds its lock. Dropping it leaves the queue, also before
+/// the lock is granted.
+struct LockWaiter<'a> {
     locks: &'a PartitionLocks,
     partition: PartitionId,
-    turn: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
 }
 
 /// A lock on a partition. Dropping it releases the partition.
 pub(crate) struct PartitionLock<'a> {
-    // Dropped first: the place counts references.
+    // Dropped first: the drop of the waiter counts references to the semaphore.
     _permit: OwnedSemaphorePermit,
-    _place: Place<'a>,
+    _waiter: LockWaiter<'a>,
 }
 
 impl PartitionLocks {
-    fn queue(&self, table: TableId, key: &DecoratedKey) -> Result<Place<'_>, ReplicaError> {
+    fn queue(&self, table: TableId, key: &DecoratedKey) -> Result<LockWaiter<'_>, ReplicaError> {
         let partition = (table, key.key.clone());
-        let turn =
+        let semaphore =
             self.busy.borrow_mut().entry(partition.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
-        let place = Place { locks: self, partition, turn };
+        let waiter = LockWaiter { locks: self, partition, semaphore };
         // One reference is the map's.
-        if Arc::strong_count(&place.turn) > MAX_WAITING + 1 {
+        if Arc::strong_count(&waiter.semaphore) > MAX_WAITING + 1 {
             return Err(ReplicaError::Overloaded(Overload::Counters));
         }
-        Ok(place)
+        Ok(waiter)
     }
 
     /// Locks a partition.
     ///
-    /// # Errors
-    /// Overloaded, where too many writes wait for it already.
+    /// # Errors Overloaded if too many writes wait for it already.
     pub async fn lock(&self, table: TableId, key: &DecoratedKey) -> Result<PartitionLock<'_>, ReplicaError> {
-        let place = self.queue(table, key)?;
-        let permit = place.turn.clone().acquire_owned().await.map_err(|_| ReplicaError::Cancelled)?;
-        Ok(PartitionLock { _permit: permit, _place: place })
+        let waiter = self.queue(table, key)?;
+        let permit = waiter.semaphore.clone().acquire_owned().await.map_err(|_| ReplicaError::Cancelled)?;
+        Ok(PartitionLock { _permit: permit, _waiter: waiter })
     }
 
     #[cfg(test)]
@@ -65,10 +67,10 @@ impl PartitionLocks {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for LockWaiter<'_> {
     fn drop(&mut self) {
-        // The map's reference and this one: no other write is here.
-        if Arc::strong_count(&self.turn) == 2 {
+        // Only the map's reference and this one are left: no other write waits.
+        if Arc::strong_count(&self.semaphore) == 2 {
             self.locks.busy.borrow_mut().remove(&self.partition);
         }
     }

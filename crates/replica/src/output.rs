@@ -1,4 +1,5 @@
-//! What a read emits of each row, and the writing of it: values go once, from the source's bytes into the result.
+//! The output of a read: which values of each row are returned. Values are copied once, from the
+//! bytes of the source into the result.
 
 use crate::reduce::Reduction;
 use model::compact::LiveCells;
@@ -22,29 +23,31 @@ pub enum OutputColumn {
     Clustering(u16),
     /// The value of a static or regular column.
     Value(ColumnId),
-    /// Its timestamp, as bigint; null if there is no value.
+    /// The column's timestamp in microseconds, as bigint; null if there is no value.
     WriteTime(ColumnId),
-    /// The seconds it has left, as int; null without TTL.
+    /// The column's remaining TTL in seconds, as int; null without TTL.
     Ttl(ColumnId),
-    /// A collection's cells as a map from cell path to value: for writes that must read first.
+    /// A collection's cells as a map from cell path to value, for writes that must read first.
     Elements(ColumnId),
-    /// A collection's or user type's cells as a map from cell path to when each was written (i64) and the seconds it has left
-    /// (i32; below zero without TTL): for `writetime` and `ttl` of elements and fields.
+    /// A collection's or user type's cells as a map from cell path to write time (i64) and
+    /// remaining TTL in seconds (i32; below zero without TTL). For `writetime` and `ttl` of
+    /// elements and fields.
     CellTimes(ColumnId),
 }
 
-/// What a read emits.
+/// The output of a read.
 #[derive(Debug)]
 pub struct Output {
     /// The values of each row, in order.
     pub columns: Vec<OutputColumn>,
-    /// Whether a partition that has static content but no rows gives one row.
+    /// Whether a partition with static content but no rows returns one row.
     pub static_only_rows: bool,
-    /// Whether each live partition gives exactly one row, of key and static columns (`DISTINCT`).
+    /// Whether each live partition returns exactly one row, of key and static columns (`DISTINCT`).
     pub distinct: bool,
-    /// If there are any, they come to one row that is emitted instead of all rows of a page.
+    /// If not empty: a page has one row of partial results in place of its rows.
     pub reductions: Vec<Reduction>,
-    /// The columns as the schema version last read with has them: a prepared statement binds once, not per request.
+    /// The columns, bound to the schema version of the last read. So a prepared statement binds
+    /// once, not for each request.
     bound: RefCell<Option<(SchemaVersion, Rc<Binding>)>>,
 }
 
@@ -62,12 +65,12 @@ impl Output {
         Output { columns, static_only_rows, distinct, reductions: Vec::new(), bound: RefCell::new(None) }
     }
 
-    /// The same with its rows reduced to what these come to.
+    /// The same output with these reductions.
     pub fn reduced(&self, reductions: Vec<Reduction>) -> Self {
         Output { reductions, ..Output::new(self.columns.clone(), self.static_only_rows, self.distinct) }
     }
 
-    /// The bytes of each allocation behind it, as they are once it is bound to a schema.
+    /// The bytes of each allocation of an output that is bound to a schema.
     pub fn allocations(&self) -> [usize; 5] {
         let ids = self.columns.iter().filter_map(|column| column_id(*column)).map(|id| usize::from(id.0) + 1).max();
         [
@@ -92,23 +95,23 @@ impl Output {
     }
 }
 
-/// An output bound to a schema version: where each column's cells go.
+/// An output bound to a schema version: maps column ids to slots of the row.
 #[derive(Debug)]
 pub(crate) struct Binding {
     slots: Vec<Slot>,
-    /// For each column id, the first slot that wants it; none: nobody does.
+    /// For each column id, the first slot that needs it. None: no slot does.
     by_column: Vec<Option<u16>>,
-    /// Whether any of them has multiple cells.
+    /// Whether any column has multiple cells.
     complex: bool,
-    /// Whether all are parts of the key or values of one cell, shown as they are stored.
+    /// Whether all columns are key components or values of one cell, returned as they are stored.
     plain: bool,
-    /// Whether the values are counters: what is stored of them is not what is shown.
+    /// Whether the values are counters: their stored form differs from the returned value.
     counters: bool,
-    /// How often the column that is named most often is named, at least once.
+    /// How often the most frequent column is selected, at least once.
     repeats: usize,
 }
 
-/// A row of the result would be longer than it may be.
+/// A row of the result would exceed the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooLong;
 
@@ -117,7 +120,7 @@ struct Slot {
     column: OutputColumn,
     ty: Option<CqlType>,
     is_static: bool,
-    /// The next slot that wants the same column.
+    /// The next slot that needs the same column.
     next: Option<u16>,
 }
 
@@ -150,14 +153,15 @@ impl Binding {
         Binding { slots, by_column, complex, plain, counters, repeats }
     }
 
-    /// How many times as long as the row itself a row of the result may be, as columns are named more than once.
+    /// The most times that a value of a row is written, because a column is selected several times.
     #[inline]
     pub fn repeats(&self) -> usize {
         self.repeats
     }
 
-    /// Appends one row: `clustering` is `None` in a row that stands for a partition alone. `out` gets longer than `max` only by the
-    /// row's own length: values of columns that are named more than once are counted before they are written.
+    /// Appends one row. `clustering` is `None` in a row that stands for a partition alone. `out`
+    /// exceeds `max` at most by the length of the stored row: repeated values are counted before
+    /// they are written.
     #[allow(clippy::too_many_arguments)] // one place calls it, and each argument is of its own kind
     pub(crate) fn write_row<'a>(
         &self,
@@ -172,8 +176,8 @@ impl Binding {
         if self.plain {
             return self.write_plain_row(key_components, clustering, [static_cells, cells], max, out);
         }
-        let mut found: SmallVec<[Found<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
-        found.resize_with(self.slots.len(), Found::default);
+        let mut found: SmallVec<[FoundCells<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
+        found.resize_with(self.slots.len(), FoundCells::default);
         for cell in static_cells.into_iter().chain(cells).flatten() {
             let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
             while let Some(i) = want {
@@ -244,7 +248,7 @@ impl Binding {
         Ok(())
     }
 
-    /// `write_row` of what most queries ask for, where a slot needs no more than the bytes of a value.
+    /// The fast path of `write_row`: each slot needs only the bytes of a value.
     fn write_plain_row<'a>(
         &self,
         key_components: &[&'a [u8]],
@@ -289,7 +293,7 @@ impl Binding {
     }
 }
 
-/// How often the column that is named most often is named, at least once.
+/// How often the most frequent column is selected, at least once.
 fn most_repeated(columns: &[OutputColumn]) -> usize {
     let mut times: HashMap<OutputColumn, usize> = HashMap::default();
     for column in columns {
@@ -299,7 +303,7 @@ fn most_repeated(columns: &[OutputColumn]) -> usize {
 }
 
 #[derive(Default)]
-struct Found<'a> {
+struct FoundCells<'a> {
     one: Option<Cell<'a>>,
     many: Vec<Cell<'a>>,
 }

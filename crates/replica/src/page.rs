@@ -1,7 +1,8 @@
-//! From a merged stream of fragments to a page of rows: pure rules of what lives, what counts and where a page ends.
+//! From merged fragments to a page of rows: the pure rules of what is live, what counts, and where
+//! a page ends.
 //!
-//! A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or where the
-//! data ends. Its last position says exactly where the next page begins.
+//! A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or where
+//! the data ends. Its last position says exactly where the next page begins.
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;
@@ -19,21 +20,21 @@ use model::schema::TableSchema;
 use model::time::{Seconds, Tombstone};
 use std::rc::Rc;
 
-/// Where in a partition something lies.
+/// The region of a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Region {
-    /// Before everything.
+    /// Before the static row.
     Start = 0,
     /// At the static row.
     Static = 1,
     /// Among the rows.
     Clustered = 2,
-    /// After everything.
+    /// After the last row.
     End = 3,
 }
 
-/// The last thing a page consumed.
+/// A position in a reader's stream: the last one that a page consumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
     /// The partition's key.
@@ -42,7 +43,7 @@ pub struct Position {
     pub region: Region,
     /// Among the rows: the clustering prefix.
     pub prefix: Clustering,
-    /// Before (-1), at (0) or after (1) the prefix, in the order of the reader.
+    /// Before (-1), at (0) or after (1) the prefix, in the reader's order.
     pub weight: i8,
 }
 
@@ -50,24 +51,24 @@ pub struct Position {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum PageEnd {
-    /// There is nothing more in the ranges that were asked for.
+    /// The requested ranges have no more data.
     #[default]
     Exhausted = 0,
     /// The row limit was reached.
     Rows = 1,
-    /// It has as many bytes as a page may have.
+    /// The limit of bytes was reached.
     Bytes = 2,
-    /// As many tombstones were met as a page may read.
+    /// The limit of tombstones was reached.
     Tombstones = 3,
 }
 
 impl PageEnd {
-    /// Whether it was cut short of the rows that were asked for.
+    /// Whether the page ended before it had the requested rows.
     pub fn is_short(self) -> bool {
         matches!(self, PageEnd::Bytes | PageEnd::Tombstones)
     }
 
-    /// From the wire's number.
+    /// Decodes the number of the wire form.
     pub fn from_code(code: u8) -> Option<PageEnd> {
         [PageEnd::Exhausted, PageEnd::Rows, PageEnd::Bytes, PageEnd::Tombstones]
             .into_iter()
@@ -78,39 +79,40 @@ impl PageEnd {
 /// A page of rows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Page {
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
-    /// The rows, each value as i32 length and bytes. They are built once, and shared from then on.
+    /// The rows, each value as i32 length and bytes. Built once, then shared.
     pub body: Bytes,
-    /// The last thing consumed; none if there was nothing at all.
+    /// The last position consumed. None if the ranges had no data.
     pub last: Option<Position>,
-    /// Rows returned of the partition of `last`, those of earlier pages included.
+    /// Rows returned of the partition of `last`, including those of earlier pages.
     pub rows_in_last: u64,
-    /// Why it ended.
+    /// Why the page ended.
     pub end: PageEnd,
-    /// Tombstones met.
+    /// Tombstones read.
     pub tombstones: u64,
-    /// Rows looked at, static ones and dead ones included. Like all that a page counts, it depends on the data and the command
-    /// alone, and not on where the data lies.
+    /// Rows read, static and dead ones included. Like all counts of a page, it depends only on the
+    /// data and the command, not on where the data is stored.
     pub examined_rows: u64,
-    /// Bytes of the keys and rows looked at.
+    /// Bytes of the keys and rows read.
     pub examined_bytes: u64,
 }
 
-/// What the stream should do after a fragment.
+/// What the caller must do after a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
-    /// Go on.
+    /// Push the next fragment.
     Continue,
-    /// Nothing more is wanted of this partition: go to the next.
+    /// Skip to the next partition: the page needs no more of this one.
     SkipPartition,
     /// The page is full.
     Stop,
 }
 
-/// Room that a body begins with, in bytes: a small answer takes one allocation.
+/// The first capacity of a body, in bytes: a small result takes one allocation.
 const FIRST_BODY: usize = 512;
-/// A body that has grown beyond this many bytes gets room for a whole page at once, instead of being copied at each doubling.
+/// A body beyond this many bytes gets the capacity of a whole page at once, instead of being copied
+/// at each doubling.
 const LARGE_BODY: usize = 32 << 10;
 
 /// Builds a page.
@@ -118,46 +120,49 @@ pub struct PageBuilder<'a> {
     schema: &'a TableSchema,
     output: &'a Output,
     binding: Rc<Binding>,
-    /// Set if the rows are only reduced.
+    /// Set if the output has reductions.
     reducer: Option<Reducer>,
     limits: Limits,
     now: Seconds,
     /// The partition in which the previous page ended, and the rows it returned of it.
     resumed: Option<(Bytes, u64)>,
-    /// Without its rows.
+    /// The page, without its rows.
     page: Page,
     body: Vec<u8>,
     key: Option<DecoratedKey>,
     cover: Cover,
     static_row: Option<Row>,
     dead_static_row: Option<Row>,
-    /// Whether the partition's end has not come.
+    /// Whether the stream is inside a partition.
     inside: bool,
-    /// Where the partition goes on, in the reader's order: a deletion that is open there was counted by the page before.
-    goes_on_at: Option<ClusteringCut>,
+    /// Where the partition resumes, in the reader's order. The previous page has counted a deletion
+    /// that is open there.
+    resumes_at: Option<ClusteringCut>,
     rows_in_partition: u64,
-    /// The tombstones of a partition or its static row reached the limit, and no live row came since: the page ends with the
-    /// partition.
+    /// The page ends with the partition. Set if the tombstone of the partition or of its static row
+    /// reached the limit, and no live row followed.
     due: bool,
-    /// Where the digest of what is read goes, if one is wanted.
+    /// The digester of the fragments, if a digest is requested.
     digester: Option<&'a mut Digester>,
     /// Whether the page's last position is in this partition.
     marked: bool,
 }
 
 impl<'a> PageBuilder<'a> {
-    /// The page that a command asks for. What the page before it has returned or counted of the partition in which it begins does not
-    /// count again: without this a page could end where it begins, and the query never would.
+    /// The builder of a command's page.
+    ///
+    /// Rows and deletions that the previous page counted in the partition where this one begins do
+    /// not count again. Otherwise a page could end where it begins, and the query would never end.
     pub fn of(schema: &'a TableSchema, command: &'a ReadCommand) -> Self {
         let mut builder = PageBuilder::new(schema, &command.output, command.limits, command.now);
         if let Some(resume) = &command.slice.resume {
             builder.resumed = Some((resume.key.key.clone(), command.resumed_rows));
-            builder.goes_on_at = querier::first_cut(&resume.rows, command.slice.reversed);
+            builder.resumes_at = querier::first_cut(&resume.rows, command.slice.reversed);
         }
         builder
     }
 
-    /// The first page for this output.
+    /// The builder of a first page.
     pub fn new(schema: &'a TableSchema, output: &'a Output, limits: Limits, now: Seconds) -> Self {
         PageBuilder {
             schema,
@@ -174,7 +179,7 @@ impl<'a> PageBuilder<'a> {
             static_row: None,
             dead_static_row: None,
             inside: false,
-            goes_on_at: None,
+            resumes_at: None,
             rows_in_partition: 0,
             due: false,
             digester: None,
@@ -182,12 +187,12 @@ impl<'a> PageBuilder<'a> {
         }
     }
 
-    /// Makes a digest of what is read as well.
+    /// Also feeds the fragments to a digester.
     pub fn digest_into(&mut self, digester: &'a mut Digester) {
         self.digester = Some(digester);
     }
 
-    /// The head of the partition of which the page has taken a part and not the end.
+    /// The head of the current partition, if the page has consumed a part of it but not its end.
     pub fn head(&self) -> Option<PartitionHead> {
         let key = self.key.as_ref().filter(|_| self.inside)?;
         Some(PartitionHead {
@@ -232,7 +237,7 @@ impl<'a> PageBuilder<'a> {
             }
             Fragment::Change { at, tombstone } => {
                 self.cover.change(tombstone);
-                if self.goes_on_at.take().is_some_and(|cut| cut == at) {
+                if self.resumes_at.take().is_some_and(|cut| cut == at) {
                     return Ok(Flow::Continue);
                 }
                 let weight = if at.after { 1 } else { -1 };
@@ -251,7 +256,8 @@ impl<'a> PageBuilder<'a> {
         self.limits.paged && self.page.tombstones >= self.limits.tombstones
     }
 
-    /// Whether a row is seen. Cells of dropped columns, which stay in memtables, do not make it so.
+    /// Whether a row is live. Cells of dropped columns, which memtables still have, do not make it
+    /// live.
     fn lives(&self, row: &Row, cover: Tombstone) -> bool {
         if self.schema.dropped.is_empty() {
             return is_live(row, cover, self.now);
@@ -260,12 +266,13 @@ impl<'a> PageBuilder<'a> {
             || live_cells(row, cover, self.now).any(|cell| self.schema.column(cell.column).is_some())
     }
 
-    /// The page, when the stream has ended or `push` said stop.
+    /// Completes the page, when the stream has ended or `push` returned `Stop`.
     pub fn finish(&mut self) -> Page {
         self.finish_as(Bytes::from)
     }
 
-    /// The same; `result` makes the page's body of its bytes. By reference, for a builder is large and would be moved.
+    /// As [`PageBuilder::finish`]; `result` turns the bytes into the page's body. By reference,
+    /// because moving the large builder would copy it.
     #[inline]
     pub fn finish_as(&mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {
         if let Some(reducer) = self.reducer.take().filter(|_| self.page.rows > 0) {
@@ -275,7 +282,8 @@ impl<'a> PageBuilder<'a> {
         std::mem::take(&mut self.page)
     }
 
-    /// Bytes that the read may take for a fragment: what is in the result of it can be several times as long.
+    /// The most bytes of result for a fragment: a column that is selected several times is written
+    /// several times.
     #[inline]
     pub fn weight_of(&self, fragment: &Fragment) -> usize {
         fragment.weight() * self.binding.repeats()
@@ -295,7 +303,7 @@ impl<'a> PageBuilder<'a> {
         self.rows_in_partition = match self.resumed.take() {
             Some((resumed, rows)) if resumed == key.key => rows,
             _ => {
-                self.goes_on_at = None;
+                self.resumes_at = None;
                 0
             }
         };
@@ -306,7 +314,8 @@ impl<'a> PageBuilder<'a> {
         self.dead_static_row = None;
         self.inside = true;
         self.marked = false;
-        // A page never ends before the rows, since the next one would begin with the same tombstone again; but it may end after them.
+        // A page never ends on a partition's tombstone, because the next page would begin with the
+        // same one. It may end after the partition's rows.
         self.due = !tombstone.is_live() && {
             self.page.tombstones += 1;
             self.has_enough_tombstones()
@@ -316,7 +325,7 @@ impl<'a> PageBuilder<'a> {
 
     fn end_partition(&mut self) -> Result<Flow, ReplicaError> {
         self.inside = false;
-        self.goes_on_at = None;
+        self.resumes_at = None;
         if self.rows_in_partition == 0
             && self.static_row.is_some()
             && self.output.static_only_rows
@@ -414,7 +423,7 @@ impl<'a> PageBuilder<'a> {
     }
 }
 
-/// The result is longer than `max` bytes.
+/// The error of a result beyond `max` bytes.
 #[cold]
 fn too_large(what: &str, max: u64) -> ReplicaError {
     ReplicaError::TooLarge(format!(

@@ -1,10 +1,13 @@
-//! Permits: the right to run a read, one count and some memory of its class; and the queue of those who wait for it.
+//! Permits: the right to run a read. A permit is one count and some memory of its class. Reads
+//! without one wait in a queue.
 //!
-//! Fair by order of arrival. The queue is bounded: beyond it a read is refused at once, which costs less than serving it.
+//! The queue is served in order of arrival. It is bounded: beyond it, a read is refused at once,
+//! which costs less than serving it.
 //!
-//! A reader that is kept for the next page keeps its permit. No read ever waits while such a permit could be had: before it
-//! queues, the querier cache gives up readers of its class, the longest unused first; and where reads wait, none is kept. In
-//! mid-page no read gives its permit up, since in mid-page none is idle: a page ends at the latest when its deadline passes.
+//! A reader that is kept for the next page keeps its permit. A read never waits while such a permit
+//! could be freed: before it queues, the querier cache evicts readers of its class, the longest
+//! unused first. While reads wait, no reader is kept. A running page never gives up its permit, and
+//! it ends at the latest at its deadline.
 
 use crate::error::{Overload, ReplicaError};
 use crate::request::Class;
@@ -15,17 +18,17 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Memory that every read holds from admission on, in bytes.
+/// Memory of every admitted read, in bytes.
 pub const BASE_MEMORY: usize = 16 * 1024;
 
-/// What the permits of a class allow.
+/// The limits of a class.
 #[derive(Clone, Copy, Debug)]
 pub struct PermitLimits {
-    /// Reads at once.
+    /// The most concurrent reads.
     pub count: usize,
-    /// Bytes they may hold together.
+    /// The most bytes that they may hold together.
     pub memory: usize,
-    /// Reads that may wait.
+    /// The most reads that may wait.
     pub queue: usize,
 }
 
@@ -45,12 +48,11 @@ struct State {
     rejected: u64,
 }
 
-/// The right to run a read; given back on drop.
+/// The right to run a read. Dropping it returns it.
 pub struct Permit {
     state: Rc<RefCell<State>>,
     memory: usize,
-    /// What the read holds of large rows and of a long result. Few reads have any, so it takes a
-    /// pointer's room in the others.
+    /// Memory of large rows and of a long result. Boxed, because few reads have any.
     large: Option<Box<Large>>,
 }
 
@@ -76,13 +78,15 @@ impl Permits {
         Permits { state: Rc::new(RefCell::new(state)) }
     }
 
-    /// A permit at once if one is free and nobody waits.
+    /// A permit if one is free and no read waits.
     pub fn try_acquire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         (state.waiting.is_empty() && state.has_room()).then(|| state.admit(&self.state))
     }
 
-    /// Waits for a permit in order of arrival.
+    /// Waits for a permit, in order of arrival.
+    ///
+    /// # Errors Overloaded if the queue is full.
     pub async fn acquire(&self) -> Result<Permit, ReplicaError> {
         if let Some(permit) = self.try_acquire() {
             return Ok(permit);
@@ -99,16 +103,16 @@ impl Permits {
             state.waiting.push_back((ticket, None));
             ticket
         };
-        let mut place = Place { state: self.state.clone(), ticket, done: false };
+        let mut waiter = PermitWaiter { state: self.state.clone(), ticket, done: false };
         poll_fn(|cx| {
-            let mut state = place.state.borrow_mut();
+            let mut state = waiter.state.borrow_mut();
             let first = state.waiting.front().is_some_and(|(front, _)| *front == ticket);
             if first && state.has_room() {
                 state.waiting.pop_front();
                 let permit = state.admit(&self.state);
                 state.wake_first();
                 drop(state);
-                place.done = true;
+                waiter.done = true;
                 return Poll::Ready(Ok(permit));
             }
             if let Some(entry) = state.waiting.iter_mut().find(|(waiting, _)| *waiting == ticket) {
@@ -124,7 +128,7 @@ impl Permits {
         !self.state.borrow().waiting.is_empty()
     }
 
-    /// Reads that run, bytes they hold, reads that wait, reads admitted and refused so far.
+    /// The current usage.
     pub fn usage(&self) -> PermitUsage {
         let state = self.state.borrow();
         PermitUsage {
@@ -137,7 +141,7 @@ impl Permits {
     }
 }
 
-/// What a class's permits are doing. Reads between two pages count as running.
+/// The usage of a class's permits. Queriers between two pages count as running reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PermitUsage {
     /// Reads that run.
@@ -174,25 +178,26 @@ impl State {
 }
 
 impl Permit {
-    /// Keeps what the read holds of something large until the page is done.
+    /// Holds memory of large rows or results until the page is complete.
     pub fn hold_large(&mut self, part: LargeRead, bytes: usize) {
         let large = self.large.get_or_insert_default();
         large.bytes += bytes;
         large.parts.push(part);
     }
 
-    /// Bytes that it holds of something large.
+    /// Bytes held for large rows or results.
     #[inline]
     pub fn large_memory(&self) -> usize {
         self.large.as_ref().map_or(0, |large| large.bytes)
     }
 
-    /// The page is done: its result counts by itself.
+    /// Releases the memory of large rows and results: the page is complete, and its result is
+    /// accounted for itself.
     pub fn leave_large(&mut self) {
         self.large = None;
     }
 
-    /// Says how much memory the read holds now, beyond the base.
+    /// Sets the memory that the read holds, in bytes, in addition to the base.
     pub fn set_memory(&mut self, bytes: usize) {
         let memory = BASE_MEMORY + bytes;
         let mut state = self.state.borrow_mut();
@@ -211,13 +216,13 @@ impl Drop for Permit {
     }
 }
 
-struct Place {
+struct PermitWaiter {
     state: Rc<RefCell<State>>,
     ticket: u64,
     done: bool,
 }
 
-impl Drop for Place {
+impl Drop for PermitWaiter {
     fn drop(&mut self) {
         if !self.done {
             let mut state = self.state.borrow_mut();

@@ -1,12 +1,16 @@
-//! A querier: a read between two pages. The reader that waits with its permit, where it stopped, and what it was asked.
+//! A querier: the reader of a query between two pages, with its permit, its position and the
+//! command it was opened for.
 //!
-//! Invariant: a querier is used only for a page that a new reader would serve with the same fragments. What is saved names all
-//! that the stream depends on: table and schema version, the slice without its resumed part, how disk and cache are used, and
-//! the position; [`Querier::plan`] holds each of them against what the next page asks. The reader itself keeps the rest of the
-//! promise (see `engine::reader::suspend`). Deadline, cancellation, trace and the time for TTLs are the page's own, never the querier's.
+//! Invariant: a querier serves a page only if a new reader would return the same fragments. It
+//! stores all on which the stream depends: table and schema version, the slice without its resumed
+//! part, the use of disk and cache, and the position. [`Querier::plan`] compares each of them with
+//! the next page's command. The reader itself ensures the rest (see `engine::reader::suspend`).
+//! Deadline, cancellation, trace and the time for TTLs are those of the page, never those of the
+//! querier.
 //!
-//! A page's position is the one up to which this shard was read. Where a later one is asked (another replica was further), the
-//! reader goes forward if that costs little; an earlier one is never served.
+//! The position is the one up to which this shard was read. If a page starts later, because another
+//! replica had read further, the reader advances if that is cheap. A page that starts earlier is
+//! never served by the querier.
 
 pub mod cache;
 pub(crate) mod keep;
@@ -23,17 +27,17 @@ use model::schema::{ClusteringOrder, TableSchema};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-/// See the module.
+/// The reader of a query between two pages; see the module.
 pub struct Querier {
-    /// The reader.
+    /// The suspended reader.
     pub reader: Suspended,
-    /// Its permit, which it keeps.
+    /// The permit of the read, which it keeps.
     pub permit: Permit,
     asked: Asked,
     stop: Stop,
 }
 
-/// What the stream depends on.
+/// The parts of the command on which the stream depends.
 struct Asked {
     table: TableId,
     class: Class,
@@ -46,12 +50,13 @@ struct Asked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stop {
     key: Bytes,
-    /// Where in the partition, in the reader's order; none if nothing more is wanted of it.
+    /// Where in the partition, in the reader's order. None if the partition is complete.
     at: Option<ClusteringCut>,
 }
 
 impl Stop {
-    /// Where the next page of this table goes on; none where no page ends.
+    /// The stop after which the next page of this table starts. None: no page ends at this
+    /// position.
     fn of(position: &Position, schema: &TableSchema) -> Option<Stop> {
         let at = match position.region {
             Region::Clustered if !schema.clustering.is_empty() => {
@@ -64,30 +69,30 @@ impl Stop {
     }
 }
 
-/// Whether a page continues one that may have left a querier here.
+/// Whether a page continues one that may have left a querier on this shard.
 pub fn continues(command: &ReadCommand) -> bool {
     let Some(range) = command.ranges.first() else { return false };
     command.query.is_some()
         && !command.first_page
         && match &command.slice.resume {
             Some(resume) if range.contains(&resume.key) => true,
-            // A scan that goes on behind a partition begins beside its key.
+            // A scan that resumes behind a partition begins beside its key.
             _ => range.start.key.is_some() && range.singular_key().is_none(),
         }
 }
 
-/// What is to be done with a querier for a page.
+/// What a page does with a querier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// Go on in the partition, there (in the reader's order), or behind it.
-    GoOn(Option<ClusteringCut>),
-    /// The same, but further on than it stopped.
+    /// Resume in the partition, at this cut (in the reader's order). None: behind the partition.
+    Resume(Option<ClusteringCut>),
+    /// The same, but behind the position at which the reader stopped.
     Advance(Option<ClusteringCut>),
-    /// It is of no use.
+    /// Drop the querier: it does not fit.
     Drop(Mismatch),
 }
 
-/// Why a querier is of no use for a page.
+/// Why a querier does not fit a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mismatch {
     /// Another class of work.
@@ -99,7 +104,7 @@ pub enum Mismatch {
 }
 
 impl Mismatch {
-    /// As traces say it.
+    /// The reason as traces show it.
     pub fn why(self) -> &'static str {
         match self {
             Mismatch::Class => "it is of another class of work",
@@ -110,8 +115,8 @@ impl Mismatch {
 }
 
 impl Querier {
-    /// Makes a querier of a read whose page ended at `last` within `range`, and not because there was no more. None if no page could go on
-    /// with it.
+    /// Makes a querier of a read whose page ended at `last` within `range`, while more data
+    /// follows. None if no page can resume it.
     pub fn new(
         reader: engine::Reader,
         head: Option<engine::PartitionHead>,
@@ -131,12 +136,12 @@ impl Querier {
         Some(Querier { reader: reader.suspend(head), permit, asked, stop })
     }
 
-    /// Memory that it holds, about, in bytes.
+    /// The approximate memory of the querier, in bytes.
     pub fn memory_bytes(&self) -> usize {
         std::mem::size_of::<Querier>() + self.reader.memory_bytes()
     }
 
-    /// Holds what a page asks against what the querier is. The ends of the ranges have been compared.
+    /// Compares a page's command with the querier. The caller has compared the ends of the ranges.
     pub fn plan(&self, command: &ReadCommand, class: Class, order: &ClusteringOrder) -> Plan {
         let asked = &self.asked;
         if asked.class != class {
@@ -154,7 +159,7 @@ impl Querier {
     }
 }
 
-/// Whether two slices want the same of partitions that are not resumed.
+/// Whether two slices are equal for partitions that are not resumed.
 fn same_slice(a: &Slice, b: &Slice) -> bool {
     a.static_row == b.static_row && a.reversed == b.reversed && a.rows == b.rows
 }
@@ -166,7 +171,7 @@ impl Stop {
             // The page begins behind a partition: it must be this one.
             let behind = matches!(&range.start, RingCut { key: Some(key), after: true, .. } if *key == self.key);
             return match (behind, &self.at) {
-                (true, None) => Plan::GoOn(None),
+                (true, None) => Plan::Resume(None),
                 (true, Some(_)) => Plan::Advance(None),
                 (false, _) => Plan::Drop(Mismatch::Position),
             };
@@ -178,7 +183,7 @@ impl Stop {
             return Plan::Drop(Mismatch::Slice);
         }
         if is_remaining(&resume.rows, &slice.rows, at, slice.reversed, order) {
-            return Plan::GoOn(Some(at.clone()));
+            return Plan::Resume(Some(at.clone()));
         }
         let Some(further) = first_cut(&resume.rows, slice.reversed) else { return Plan::Drop(Mismatch::Position) };
         let own_order;
@@ -206,7 +211,7 @@ pub fn first_cut(rows: &[RowRange], reversed: bool) -> Option<ClusteringCut> {
     if reversed { Some(rows.last()?.end.clone().reversed()) } else { Some(rows.first()?.start.clone()) }
 }
 
-/// Whether ranges are what is left of others, both in the table's order, behind a cut of the reader.
+/// Whether `left` is the rest of `rows` behind a cut of the reader. Both are in the table's order.
 fn is_remaining(
     left: &[RowRange],
     rows: &[RowRange],
@@ -261,7 +266,7 @@ mod tests {
         Stop { key: key(1).key, at: Some(ClusteringCut::after(place(row))) }
     }
 
-    /// A slice of the rows 10 to 20 and 30 to 40, of which these are left in a partition.
+    /// A slice of the rows 10 to 20 and 30 to 40, of which `left` remains in a partition.
     fn slice(reversed: bool, left: &[RowRange], of: u8) -> Slice {
         let resume = Resume { key: key(of), rows: left.to_vec(), static_row: true };
         Slice { rows: vec![rows(10, 20), rows(30, 40)], static_row: true, reversed, resume: Some(resume) }
@@ -276,19 +281,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_must_be_what_is_left() {
+    fn the_remaining_rows_must_match() {
         let range = PartitionRange::singular(&key(1));
         let plan = |stop: &Stop, slice: &Slice| stop.plan(&range, slice, &order());
         let at = |row| Some(ClusteringCut::after(place(row)));
         let all = [behind(15, 20), rows(30, 40)];
-        assert_eq!(plan(&stopped(15), &slice(false, &all, 1)), Plan::GoOn(at(15)));
+        assert_eq!(plan(&stopped(15), &slice(false, &all, 1)), Plan::Resume(at(15)));
         // A range is over, or all of them.
-        assert_eq!(plan(&stopped(20), &slice(false, &[rows(30, 40)], 1)), Plan::GoOn(at(20)));
-        assert_eq!(plan(&stopped(40), &slice(false, &[], 1)), Plan::GoOn(at(40)));
+        assert_eq!(plan(&stopped(20), &slice(false, &[rows(30, 40)], 1)), Plan::Resume(at(20)));
+        assert_eq!(plan(&stopped(40), &slice(false, &[], 1)), Plan::Resume(at(40)));
         // Backwards.
-        assert_eq!(plan(&stopped(35), &slice(true, &[rows(10, 20), ahead_of(30, 35)], 1)), Plan::GoOn(at(35)));
-        assert_eq!(plan(&stopped(30), &slice(true, &[rows(10, 20)], 1)), Plan::GoOn(at(30)));
-        // Further on, but never back.
+        assert_eq!(plan(&stopped(35), &slice(true, &[rows(10, 20), ahead_of(30, 35)], 1)), Plan::Resume(at(35)));
+        assert_eq!(plan(&stopped(30), &slice(true, &[rows(10, 20)], 1)), Plan::Resume(at(30)));
+        // The reader may advance, but never go back.
         assert_eq!(plan(&stopped(12), &slice(false, &all, 1)), Plan::Advance(at(15)));
         let next = Some(ClusteringCut::before(place(30)));
         assert_eq!(plan(&stopped(12), &slice(false, &[rows(30, 40)], 1)), Plan::Advance(next));
@@ -296,14 +301,14 @@ mod tests {
         for row in [16, 35] {
             assert_eq!(plan(&stopped(row), &slice(false, &all, 1)), Plan::Drop(Mismatch::Position), "{row}");
         }
-        // What no page leaves: a range is missing, or one too many.
+        // No page leaves these: a range is missing, or there is one too many.
         assert_eq!(plan(&stopped(15), &slice(false, &all[..1], 1)), Plan::Drop(Mismatch::Position));
         let more = [behind(15, 20), rows(30, 40), rows(50, 60)];
         assert_eq!(plan(&stopped(15), &slice(false, &more, 1)), Plan::Drop(Mismatch::Position));
     }
 
     #[test]
-    fn a_scan_goes_on_in_its_partition_or_behind_it() {
+    fn a_scan_resumes_in_its_partition_or_behind_it() {
         let full = |start: RingCut| PartitionRange { start, end: RingCut::MAX };
         let plan = |stop: &Stop, range: &PartitionRange, slice: &Slice| stop.plan(range, slice, &order());
         let all = [behind(15, 20), rows(30, 40)];
@@ -312,8 +317,8 @@ mod tests {
         let over = Stop { at: None, ..stopped(15) };
         let (one, two) = (key(1), key(2));
         let at = Some(ClusteringCut::after(place(15)));
-        assert_eq!(plan(&stopped(15), &full(RingCut::before_key(&one)), &inside), Plan::GoOn(at));
-        assert_eq!(plan(&over, &full(RingCut::after_key(&one)), &whole), Plan::GoOn(None));
+        assert_eq!(plan(&stopped(15), &full(RingCut::before_key(&one)), &inside), Plan::Resume(at));
+        assert_eq!(plan(&over, &full(RingCut::after_key(&one)), &whole), Plan::Resume(None));
         assert_eq!(plan(&stopped(15), &full(RingCut::after_key(&one)), &whole), Plan::Advance(None));
         let other = Plan::Drop(Mismatch::Position);
         assert_eq!(plan(&over, &full(RingCut::after_key(&two)), &whole), other);

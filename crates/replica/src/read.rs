@@ -1,4 +1,5 @@
-//! The read path of a replica: a permit or the querier of the page before, the engine's merged fragments, a page.
+//! The read path of a replica: a permit or the previous page's querier, the engine's merged
+//! fragments, a page of rows.
 
 use crate::counter::CounterClock;
 use crate::digest::Digester;
@@ -8,9 +9,9 @@ use crate::lock::PartitionLocks;
 use crate::page::{Flow, Page, PageBuilder, PageEnd, Position};
 use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
 use crate::querier::cache::{CacheCounters, Purpose};
-use crate::querier::keep::{Found, Queriers};
+use crate::querier::keep::{FoundQuerier, Queriers};
 use crate::querier::{self, Querier};
-use crate::request::{Class, Context, ReadCommand, Request};
+use crate::request::{Class, Context, ReadCommand, ReplicaRequest};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::TableId;
 use model::fragment::Fragment;
@@ -20,26 +21,28 @@ use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How a shard's replica is bounded.
+/// The limits of a shard's replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
     /// The shard's memory in bytes.
     pub memory: usize,
-    /// User reads at once (`reader_concurrency_semaphore_count_limit`; ScyllaDB has 100).
+    /// The most concurrent reads of class `User` (`reader_concurrency_semaphore_count_limit`;
+    /// ScyllaDB has 100).
     pub user_reads: usize,
-    /// The node's own reads at once.
+    /// The most concurrent reads of class `System`.
     pub system_reads: usize,
-    /// Maintenance reads at once (`maintenance_reader_concurrency_semaphore_count_limit`).
+    /// The most concurrent reads of class `Maintenance`
+    /// (`maintenance_reader_concurrency_semaphore_count_limit`).
     pub maintenance_reads: usize,
-    /// Share of the memory that the reads of one class may hold.
+    /// The share of the memory that the reads of one class may hold, 0 to 1.
     pub reads_memory_fraction: f64,
-    /// A warning is logged for a page that meets this many tombstones.
+    /// The tombstones in a page from which a warning is logged.
     pub tombstone_warn_threshold: u64,
     /// Whether readers are kept for the next page.
     pub querier_cache: bool,
-    /// How long they are kept.
+    /// How long a reader waits for its next page.
     pub querier_cache_ttl: Duration,
-    /// Share of the memory that they may hold.
+    /// The share of the memory that kept readers may hold, 0 to 1.
     pub querier_cache_memory_fraction: f64,
 }
 
@@ -70,24 +73,24 @@ pub(crate) struct Counters {
     pub(crate) last_tombstone_warning: Cell<Option<rt::time::Instant>>,
 }
 
-/// What a replica has done.
+/// Counters of a shard's replica.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaMetrics {
     /// Pages read.
     pub reads: u64,
     /// Mutations applied.
     pub writes: u64,
-    /// Pages cut by bytes or tombstones.
+    /// Pages that ended on bytes or tombstones.
     pub short_reads: u64,
-    /// Tombstones met.
+    /// Tombstones read.
     pub tombstones: u64,
-    /// The permits, by class.
+    /// The usage of permits, by class.
     pub permits: [PermitUsage; 3],
-    /// The readers kept between pages.
+    /// The counters of the querier cache.
     pub queriers: CacheCounters,
 }
 
-/// One shard's replica.
+/// The replica of one shard.
 pub struct Replica {
     pub(crate) engine: Rc<Engine>,
     permits: [Permits; 3],
@@ -97,14 +100,14 @@ pub struct Replica {
     pub(crate) locks: PartitionLocks,
     pub(crate) counter_clock: CounterClock,
     pub(crate) large_data: Cell<LargeDataThresholds>,
-    /// Requests routed by metadata of lower numbers are refused.
+    /// Requests that were routed by metadata with lower numbers are refused.
     fence: Cell<u64>,
 }
 
-/// A warning about tombstones at most this often.
+/// The least time between two warnings about tombstones.
 const TOMBSTONE_WARNING_INTERVAL: rt::time::Duration = rt::time::Duration::from_secs(10);
 
-/// Bytes of queue for each read that may wait, as ScyllaDB counts them.
+/// The bytes of the reads' memory for each read that may wait, as ScyllaDB counts them.
 const QUEUE_BYTES_PER_READ: usize = 1000;
 
 impl Replica {
@@ -121,7 +124,7 @@ impl Replica {
             Permits::new(
                 class,
                 PermitLimits {
-                    // Without any, nothing could be read.
+                    // Without a permit, nothing could be read.
                     count: count.max(1),
                     memory,
                     queue: if user { memory / QUEUE_BYTES_PER_READ } else { usize::MAX },
@@ -142,15 +145,16 @@ impl Replica {
         })
     }
 
-    /// From now on refuses what other shards and nodes routed by metadata of numbers below `number`: those who wait for it have been
-    /// waited for, and what is still on its way must not take effect.
+    /// From now on, requests that were routed by metadata below `number` are refused. The barrier
+    /// has waited for such requests; a late one must not take effect.
     pub fn set_fence(&self, number: u64) {
         self.fence.set(self.fence.get().max(number));
     }
 
-    /// Refuses a request that was routed by metadata below the fence, or from before a table that it is for was truncated.
+    /// Refuses a request that was routed by metadata below the fence, or before the last truncation
+    /// of one of its tables.
     #[inline]
-    pub(crate) fn check_fence(&self, request: &Request, context: &Context) -> Result<(), ReplicaError> {
+    pub(crate) fn check_fence(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
         let number = context.metadata_number;
         match number < self.fence.get() || number < self.engine.newest_epoch() {
             true => self.check_closely(request, number),
@@ -159,7 +163,7 @@ impl Replica {
     }
 
     #[cold]
-    fn check_closely(&self, request: &Request, number: u64) -> Result<(), ReplicaError> {
+    fn check_closely(&self, request: &ReplicaRequest, number: u64) -> Result<(), ReplicaError> {
         let epochs = request.tables().map(|table| self.engine.epoch(table));
         let fence = epochs.fold(self.fence.get(), u64::max);
         if number < fence { Err(ReplicaError::stale(number, fence)) } else { Ok(()) }
@@ -175,7 +179,7 @@ impl Replica {
         self.config.querier_cache
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn metrics(&self) -> ReplicaMetrics {
         ReplicaMetrics {
             reads: self.metrics.reads.get(),
@@ -187,18 +191,18 @@ impl Replica {
         }
     }
 
-    /// Drops the readers kept of a table, or all of them. What they would say of a table that was dropped, truncated or altered is
-    /// never served anyhow; this gives back what they hold at once.
+    /// Evicts the readers kept for a table, or all of them. A reader of a table that was dropped,
+    /// truncated or altered would never be used again; this frees its memory at once.
     pub fn forget_queriers(&self, table: Option<TableId>) {
         self.queriers.forget(table);
     }
 
-    /// Whether readers of this table are kept for pages to come.
+    /// Whether readers of this table are kept for next pages.
     pub fn keeps_queriers_of(&self, table: TableId) -> bool {
         self.queriers.has_of(table)
     }
 
-    /// Reads one page; its digest is made by `digester`.
+    /// Reads one page. `digester` gets the fragments.
     pub(crate) async fn read(
         &self,
         command: &ReadCommand,
@@ -214,7 +218,7 @@ impl Replica {
                 permit = self.permit(context).await?;
                 reader = self.open(command, context, range)?;
             }
-            Some(found) => (permit, reader) = self.go_on(found, command, context, range).await?,
+            Some(found) => (permit, reader) = self.resume_querier(found, command, context, range).await?,
         }
         let schema = reader.schema().clone();
         let mut builder = PageBuilder::of(&schema, command);
@@ -228,12 +232,12 @@ impl Replica {
         }
         let head = builder.head();
         let page = Box::new(builder.finish_as(|body| self.engine.large_reads().result(body)));
-        let goes_on = match page.end {
+        let has_more = match page.end {
             PageEnd::Exhausted => false,
             PageEnd::Rows => !command.ends_with_rows,
             PageEnd::Bytes | PageEnd::Tombstones => true,
         };
-        if goes_on {
+        if has_more {
             self.keep(reader, head, permit, command, Purpose::Pages, context, range, page.last.as_ref());
         }
         self.account(&page, command, context);
@@ -263,7 +267,7 @@ impl Replica {
             .map_err(|_| ReplicaError::NoSuchTable)
     }
 
-    /// Feeds the page; whether it is full.
+    /// Feeds the page from a reader. True: the page is full; false: the reader has ended.
     async fn fill_page(
         &self,
         reader: &mut Reader,
@@ -279,7 +283,7 @@ impl Replica {
                     Fed::Full => return Ok(true),
                     Fed::Empty => break,
                     Fed::Large(fragment) => {
-                        // What was examined before is dropped, or in the result.
+                        // Fragments before this one are dropped, or are in the result.
                         let held = builder.weight_of(&fragment) + builder.bytes();
                         if held > permit.large_memory() {
                             self.hold(reader.read_id(), held - permit.large_memory(), permit).await;
@@ -310,21 +314,21 @@ impl Replica {
         }
     }
 
-    /// Waits until a read may hold so many bytes more of something large.
+    /// Waits until a read may hold this many more bytes of large rows or results.
     #[cold]
     pub(crate) async fn hold(&self, read: ReadId, bytes: usize, permit: &mut Permit) {
         let more = Box::pin(self.engine.large_reads().enter(read, bytes)).await;
         permit.hold_large(more, bytes);
     }
 
-    /// A permit. Readers that only wait for their next page make room first.
+    /// Acquires a permit. Kept readers of the class are evicted first, if none is free.
     pub(crate) async fn permit(&self, context: &Context) -> Result<Permit, ReplicaError> {
         let permits = &self.permits[context.class as usize];
         loop {
             if let Some(permit) = permits.try_acquire() {
                 return Ok(permit);
             }
-            if !self.queriers.give_up_one(context.class) {
+            if !self.queriers.evict_for_permit(context.class) {
                 break;
             }
         }
@@ -332,31 +336,32 @@ impl Replica {
         permits.acquire().await
     }
 
-    /// The querier that the page before left for this purpose, if it fits.
+    /// The querier that the previous page left for this purpose, if it fits.
     #[inline]
-    pub(crate) fn find(&self, command: &ReadCommand, purpose: Purpose, context: &Context) -> Option<Found> {
+    pub(crate) fn find(&self, command: &ReadCommand, purpose: Purpose, context: &Context) -> Option<FoundQuerier> {
         if !self.config.querier_cache || command.first_page {
             return None;
         }
         if querier::continues(command) {
             return self.queriers.find(command, purpose, context, self.engine.schema(command.table).as_deref());
         }
-        self.queriers.give_up_ahead(command, purpose);
+        self.queriers.discard_read_ahead(command, purpose);
         None
     }
 
-    /// Goes on with a querier; with its permit alone where its reader turns out to be of no use.
-    pub(crate) async fn go_on(
+    /// Resumes a querier. If its reader does not fit, a new one is opened, with the querier's
+    /// permit.
+    pub(crate) async fn resume_querier(
         &self,
-        found: Found,
+        found: FoundQuerier,
         command: &ReadCommand,
         context: &Context,
         range: &PartitionRange,
     ) -> Result<(Permit, Reader), ReplicaError> {
-        let Found { querier: Querier { reader, permit, .. }, cut, advance } = found;
+        let FoundQuerier { querier: Querier { reader, permit, .. }, cut, advance } = found;
         let mut resumed = reader.resume(&self.engine, command.table, range, &command.slice, cut.as_ref());
         if let Resumed::Waits(reader) = resumed {
-            // Boxed: it is rare, and a first page should not carry it.
+            // Boxed: it is rare, and must not enlarge the future of a first page.
             resumed = Box::pin(self.read_on(reader, cut.as_ref(), command, range)).await?;
         }
         match self.queriers.resumed(resumed, advance, context) {
@@ -365,7 +370,7 @@ impl Replica {
         }
     }
 
-    /// Goes on with a reader that has to read on for it.
+    /// Resumes a reader that must first read from disk.
     async fn read_on(
         &self,
         mut reader: Suspended,
@@ -382,7 +387,8 @@ impl Replica {
         }
     }
 
-    /// Keeps a reader that stopped at `last` for the next page, unless reads wait for its permit or the query has no more pages.
+    /// Keeps a reader that stopped at `last` for the next page, unless reads wait for its permit or
+    /// the query has no more pages.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn keep(
         &self,
@@ -434,17 +440,18 @@ impl Replica {
     }
 }
 
-/// How the feeding of a page ended.
+/// Why the feeding of a page paused.
 enum Fed {
     /// The page is full.
     Full,
-    /// The reader has nothing more at hand.
+    /// The reader has no more fragments in memory.
     Empty,
-    /// The next fragment is large: the read has to be allowed to hold it.
+    /// The next fragment is large: the read must first be allowed to hold it.
     Large(Box<Fragment>),
 }
 
-/// Feeds the page with what the reader has at hand, after a large fragment that the read may hold.
+/// Feeds the page with the fragments that the reader has in memory, after `large`, a fragment that
+/// the read may hold now.
 fn feed(reader: &mut Reader, builder: &mut PageBuilder<'_>, large: Option<Box<Fragment>>) -> Result<Fed, ReplicaError> {
     if let Some(fragment) = large
         && !push(reader, builder, *fragment)?
@@ -463,7 +470,7 @@ fn feed(reader: &mut Reader, builder: &mut PageBuilder<'_>, large: Option<Box<Fr
     Ok(Fed::Empty)
 }
 
-/// Gives the page one fragment; false if the page is full.
+/// Pushes one fragment to the page. False: the page is full.
 #[inline]
 fn push(reader: &mut Reader, builder: &mut PageBuilder<'_>, fragment: Fragment) -> Result<bool, ReplicaError> {
     match builder.push(fragment)? {

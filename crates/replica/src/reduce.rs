@@ -1,8 +1,10 @@
-//! Rows that are only reduced: where nothing but aggregates of all rows is wanted, a page has one row of parts of them instead of its rows.
+//! Reduction of rows: if only aggregates of all rows are requested, a page has one row of partial
+//! results in place of its rows.
 //!
-//! Each value of that row is what an [`Accumulator`] has seen on this page; a page without rows has none. So pages can be put together by
-//! putting their bodies one behind the other, like others. Where a page ends, and what its digest is, does not depend on it: replicas are
-//! compared, and brought together, by the rows themselves.
+//! Each value of that row is the state of an [`Accumulator`] over the rows of the page. A page
+//! without rows has no such row. So pages can be concatenated like others. The end of a page and
+//! its digest do not depend on the reduction: replicas are compared and reconciled by the rows
+//! themselves.
 
 use crate::output::{Output, OutputColumn, write_value};
 use model::CqlType;
@@ -15,33 +17,33 @@ use model::total::TotalError;
 pub struct Reduction {
     /// What is computed.
     pub kind: AggregateKind,
-    /// Of which output column; none: of rows.
+    /// The output column that is aggregated. None: rows are counted.
     pub column: Option<u16>,
 }
 
 /// The reductions of an output over the rows of a page.
 pub(crate) struct Reducer {
     parts: Vec<(Option<u16>, Accumulator)>,
-    /// The values of the row at hand.
+    /// The values of the current row.
     pub row: Vec<u8>,
 }
 
 impl Reducer {
-    /// Before the first row; none: the rows themselves are wanted.
+    /// A reducer for a page. None: the output has no reductions.
     pub fn new(output: &Output, schema: &TableSchema) -> Option<Reducer> {
         if output.reductions.is_empty() {
             return None;
         }
         let part = |reduction: &Reduction| {
             let column = reduction.column.and_then(|at| output.columns.get(usize::from(at)));
-            // Of a column that the schema does not have any more there are no values.
+            // A column that was dropped has no values, so any type serves.
             let ty = column.and_then(|column| type_of(*column, schema)).unwrap_or(CqlType::Blob);
             (reduction.column, Accumulator::new(reduction.kind, &ty))
         };
         Some(Reducer { parts: output.reductions.iter().map(part).collect(), row: Vec::new() })
     }
 
-    /// Takes in the row whose values are in `row`, and empties it.
+    /// Adds the row whose values are in `row`, and clears `row`.
     pub fn take_row(&mut self) -> Result<(), TotalError> {
         for (column, part) in &mut self.parts {
             match column {
@@ -57,7 +59,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Appends what the rows came to.
+    /// Appends the partial results.
     pub fn finish(self, out: &mut Vec<u8>) {
         for (_, part) in self.parts {
             write_value(part.part().as_deref(), out);
@@ -65,7 +67,8 @@ impl Reducer {
     }
 }
 
-/// Values in the protocol's form, one after the other, up to the end or to what is none.
+/// The values of a row in the protocol's form (i32 length and bytes). Ends at the end or at
+/// malformed bytes; a null value is `None`.
 pub fn values(mut bytes: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
         let (len, rest) = bytes.split_first_chunk::<4>()?;
@@ -78,7 +81,8 @@ pub fn values(mut bytes: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     })
 }
 
-/// The type of a column's values; none: the schema has no such column, or it is no plain value.
+/// The type of a column's values. None: the schema has no such column, or its value is not a plain
+/// one.
 fn type_of(column: OutputColumn, schema: &TableSchema) -> Option<CqlType> {
     let of = |columns: &[model::Column], at: u16| columns.get(usize::from(at)).map(|column| column.ty.clone());
     match column {

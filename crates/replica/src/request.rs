@@ -1,4 +1,5 @@
-//! What a replica is asked, and what it answers. The same at every distance.
+//! Requests to a replica and their answers: the same from this shard, another shard and another
+//! node.
 
 use crate::digest::Digest;
 use crate::fragments::FragmentPage;
@@ -17,15 +18,15 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Whose work it is; each class has its own permits.
+/// The class of work of a request. Each class has its own permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// Clients' statements.
+    /// Statements of clients.
     User = 0,
-    /// The node's own.
+    /// The node's own statements.
     System = 1,
-    /// Repair, streaming, scans on behalf of operators.
+    /// Repair, streaming, and scans that operators start.
     Maintenance = 2,
 }
 
@@ -41,31 +42,32 @@ impl Class {
         }
     }
 
-    /// From the wire's number.
+    /// Decodes the number of the wire form.
     pub fn from_code(code: u8) -> Option<Class> {
         Class::ALL.into_iter().find(|class| *class as u8 == code)
     }
 }
 
-/// What goes with every request: whose it is, until when, and under which metadata.
+/// The context of every request: class, deadline, cancellation, and the metadata that routed it.
 #[derive(Clone)]
 pub struct Context {
-    /// Whose work it is.
+    /// The class of work.
     pub class: Class,
-    /// When nobody waits for the answer any more.
+    /// The time after which nothing waits for the answer.
     pub deadline: Deadline,
-    /// Set when the client is gone.
+    /// Set when the client has disconnected.
     pub cancel: Cancel,
-    /// Where the request's steps are recorded, if it is traced.
+    /// Records the request's events, if it is traced.
     pub trace: Option<Rc<Trace>>,
-    /// The number of the metadata snapshot under which the coordinator routed it.
+    /// The number of the metadata by which the coordinator routed the request.
     pub metadata_number: u64,
-    /// Set for writes that replicas check against the large-data guardrails: what exceeds soft limits is noted here.
+    /// Set for writes that replicas check against the large-data guardrails. Receives the kinds
+    /// that exceed soft limits.
     pub large_data: Option<Rc<Cell<LargeKinds>>>,
 }
 
 impl Context {
-    /// Records a step, if the request is traced.
+    /// Records an event, if the request is traced.
     pub fn trace(&self, activity: &str) {
         if let Some(trace) = &self.trace {
             trace.event(activity);
@@ -76,15 +78,17 @@ impl Context {
 /// Where a page ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Rows of the whole page.
+    /// The most rows of the page.
     pub rows: u64,
-    /// Rows of each partition.
+    /// The most rows of each partition.
     pub per_partition: u64,
-    /// Bytes of result; the row that crosses it is the last (`query_page_size_in_bytes`).
+    /// Bytes of result. The row that crosses the limit is the last one
+    /// (`query_page_size_in_bytes`).
     pub bytes: u64,
     /// Tombstones read (`query_tombstone_page_limit`).
     pub tombstones: u64,
-    /// Whether the page may end on bytes or tombstones. An unpaged read may not: beyond `unpaged_bytes` it fails.
+    /// Whether the page may end on bytes or tombstones. An unpaged read may not: beyond
+    /// `unpaged_bytes` it fails.
     pub paged: bool,
     /// `max_memory_for_unlimited_query_hard_limit`, in bytes.
     pub unpaged_bytes: u64,
@@ -97,25 +101,26 @@ pub struct ReadCommand {
     pub table: TableId,
     /// The schema version that the coordinator planned with.
     pub schema_version: SchemaVersion,
-    /// The partitions, in order; all on the shard that is asked.
+    /// The partitions, in order. All are on the shard that gets the command.
     pub ranges: SmallVec<[PartitionRange; 1]>,
-    /// What is wanted of each partition.
+    /// The rows of each partition that are read.
     pub slice: Rc<Slice>,
-    /// What is emitted of each row.
+    /// The values of each row that are returned.
     pub output: Rc<Output>,
     /// Where the page ends.
     pub limits: Limits,
-    /// The time for TTLs.
+    /// The time for TTLs, in seconds since the epoch.
     pub now: Seconds,
     /// Rows of the slice's resumed partition that earlier pages returned.
     pub resumed_rows: u64,
     /// `BYPASS CACHE`.
     pub bypass_cache: bool,
-    /// The query, the same on all its pages; none where there will be no second page.
+    /// The id of the query, the same for all its pages. None where there will be no second page.
     pub query: Option<QueryId>,
-    /// Whether this is its first page.
+    /// Whether this is the query's first page.
     pub first_page: bool,
-    /// Whether the query ends where the page ends on rows (it is the statement's LIMIT): nothing is kept for a next page then.
+    /// Whether the query ends if the page ends on rows, because that is the statement's LIMIT. Then
+    /// no reader is kept for a next page.
     pub ends_with_rows: bool,
 }
 
@@ -125,24 +130,26 @@ pub type KeyedMutation = (Mutation, DecoratedKey);
 /// Mutations with the keys of their partitions; mostly one.
 pub type Mutations = SmallVec<[KeyedMutation; 1]>;
 
-/// What a replica is asked. Several replicas are asked with one command: it is shared.
+/// A request to a replica. Its command is shared, because several replicas get the same one.
 #[derive(Clone, Debug)]
-pub enum Request {
-    /// The rows of a page.
+pub enum ReplicaRequest {
+    /// Read the rows of a page. Answer: `Page`.
     Read(Rc<ReadCommand>),
-    /// The digest of a page.
+    /// Read the digest of a page. Answer: `Digested`, without rows.
     Digest(Rc<ReadCommand>),
-    /// The rows of a page and their digest.
+    /// Read the rows of a page and their digest. Answer: `Digested`.
     ReadAndDigest(Rc<ReadCommand>),
-    /// The data behind a page, for reconciliation.
-    Fragments(Rc<ReadCommand>),
-    /// A write of mutations that share one commitlog record: after a crash all of them are there or none.
+    /// Read the data behind a page, for reconciliation. Answer: `Fragments`.
+    MutationRead(Rc<ReadCommand>),
+    /// Write mutations. They share one commitlog record: after a crash all of them are there or
+    /// none. Answer: `Written`.
     Write(Mutations),
-    /// A mutation of a table of counters, whose live cells are updates. Answered with the new state.
-    Count(KeyedMutation),
+    /// Apply a mutation of a counter table, whose live cells are increments. Answer:
+    /// `CounterUpdated`.
+    CounterUpdate(KeyedMutation),
 }
 
-/// What a coordinator compares.
+/// What a coordinator compares among replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compared {
     /// A digest of the rows of a page.
@@ -153,54 +160,58 @@ pub(crate) enum Compared {
     Fragments,
 }
 
-impl Request {
+impl ReplicaRequest {
     /// A write of one mutation.
-    pub fn write(mutation: Mutation) -> Request {
+    pub fn write(mutation: Mutation) -> ReplicaRequest {
         let key = mutation.decorated_key();
-        Request::Write(Mutations::from_iter([(mutation, key)]))
+        ReplicaRequest::Write(Mutations::from_iter([(mutation, key)]))
     }
 
-    /// The mutations that it writes or counts.
+    /// The mutations that the request writes. Empty for reads.
     pub fn mutations(&self) -> &[KeyedMutation] {
         match self {
-            Request::Write(mutations) => mutations,
-            Request::Count(counted) => std::slice::from_ref(counted),
-            Request::Read(_) | Request::Digest(_) | Request::ReadAndDigest(_) | Request::Fragments(_) => &[],
+            ReplicaRequest::Write(mutations) => mutations,
+            ReplicaRequest::CounterUpdate(counted) => std::slice::from_ref(counted),
+            ReplicaRequest::Read(_)
+            | ReplicaRequest::Digest(_)
+            | ReplicaRequest::ReadAndDigest(_)
+            | ReplicaRequest::MutationRead(_) => &[],
         }
     }
 
-    /// The read that is to be compared with those of other replicas, and what is compared.
+    /// The command and kind of a read whose answer is compared with those of other replicas.
     #[inline]
     pub(crate) fn to_compare(&self) -> Option<(&ReadCommand, Compared)> {
         match self {
-            Request::Digest(command) => Some((command, Compared::Digest)),
-            Request::ReadAndDigest(command) => Some((command, Compared::RowsAndDigest)),
-            Request::Fragments(command) => Some((command, Compared::Fragments)),
-            Request::Read(_) | Request::Write(_) | Request::Count(_) => None,
+            ReplicaRequest::Digest(command) => Some((command, Compared::Digest)),
+            ReplicaRequest::ReadAndDigest(command) => Some((command, Compared::RowsAndDigest)),
+            ReplicaRequest::MutationRead(command) => Some((command, Compared::Fragments)),
+            ReplicaRequest::Read(_) | ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => None,
         }
     }
 
-    /// The tables that it is for, some of them more than once.
+    /// The tables of the request, some of them more than once.
     pub(crate) fn tables(&self) -> impl Iterator<Item = TableId> {
         let read = match self {
-            Request::Read(command) => Some(command.table),
+            ReplicaRequest::Read(command) => Some(command.table),
             other => other.to_compare().map(|(command, _)| command.table),
         };
         read.into_iter().chain(self.mutations().iter().map(|(mutation, _)| mutation.table()))
     }
 }
 
-/// What a replica answers. Small, for it is moved from the replica to the coordinator by several hands.
+/// The answer of a replica. Its variants are small, because it is moved several times on its way to
+/// the coordinator.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum ReplicaAnswer {
     /// The rows of a page.
     Page(Box<Page>),
-    /// The write is done.
+    /// The write is applied.
     Written,
-    /// A page, without its rows if only its digest was asked for, and its digest.
+    /// A page and its digest. The page has no rows if only its digest was requested.
     Digested(Box<Page>, Digest),
     /// The data behind a page.
     Fragments(Box<FragmentPage>),
-    /// Counted: the new state.
-    Counted(Mutation),
+    /// The counter update is applied: the new state, which other replicas store.
+    CounterUpdated(Mutation),
 }

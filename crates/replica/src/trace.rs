@@ -1,15 +1,17 @@
-//! The record of one traced request's steps, gathered where they happen and written when the request is answered.
+//! The events of one traced request. They are recorded where they happen, and stored after the
+//! request is answered.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
 use uuid::Uuid;
 
-/// A step.
+/// An event of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceEvent {
     /// Microseconds since the request came in.
     pub elapsed_micros: u32,
-    /// The node where it happened, if that was another one than the request's own. Who absorbs a step knows; it does not travel.
+    /// The node where it happened, if it was not the coordinator. Set where the coordinator absorbs
+    /// the event; it is not part of the wire form.
     pub node: Option<IpAddr>,
     /// The shard where it happened.
     pub shard: u16,
@@ -17,7 +19,7 @@ pub struct TraceEvent {
     pub activity: String,
 }
 
-/// A traced request on its way.
+/// The trace of a request.
 #[derive(Debug)]
 pub struct Trace {
     /// The session's id, a time UUID.
@@ -32,13 +34,14 @@ impl Trace {
         Trace { id, started: rt::time::now(), events: RefCell::default() }
     }
 
-    /// Records a step.
+    /// Records an event.
     pub fn event(&self, activity: impl Into<String>) {
         let (elapsed_micros, shard) = (self.elapsed_micros(), rt::shard::this().0);
         self.events.borrow_mut().push(TraceEvent { elapsed_micros, node: None, shard, activity: activity.into() });
     }
 
-    /// Adds steps that were recorded at another shard, perhaps one of another node, `at` microseconds into this trace.
+    /// Adds events that another shard recorded, possibly of another node. `at`: the microseconds of
+    /// this trace at which the request was sent there.
     pub fn absorb(&self, at: u32, node: Option<IpAddr>, events: impl IntoIterator<Item = TraceEvent>) {
         let later = |event: TraceEvent| TraceEvent { elapsed_micros: event.elapsed_micros + at, node, ..event };
         self.events.borrow_mut().extend(events.into_iter().map(later));
@@ -49,7 +52,7 @@ impl Trace {
         self.started.elapsed().as_micros().min(u32::MAX as u128) as u32
     }
 
-    /// The steps so far.
+    /// Takes the events recorded so far.
     pub fn take_events(&self) -> Vec<TraceEvent> {
         self.events.take()
     }

@@ -6,7 +6,7 @@ use crate::request::{Context, KeyedMutation};
 use engine::ApplyError;
 
 impl Replica {
-    /// Checks a write against the large-data guardrails, if its context asks for that.
+    /// Checks a write against the large-data guardrails, if its context requires it.
     #[inline]
     pub(crate) fn admit_write(&self, mutations: &[KeyedMutation], context: &Context) -> Result<(), ReplicaError> {
         match &context.large_data {
@@ -15,7 +15,8 @@ impl Replica {
         }
     }
 
-    /// Applies mutations, which share one commitlog record; returns when they are as durable as the commitlog's mode promises.
+    /// Applies mutations, which share one commitlog record. Returns when they are as durable as the
+    /// commitlog's mode promises.
     pub(crate) async fn append(&self, mutations: &[KeyedMutation], context: &Context) -> Result<(), ReplicaError> {
         self.metrics.writes.set(self.metrics.writes.get() + mutations.len() as u64);
         match mutations {
@@ -37,7 +38,7 @@ impl Replica {
 pub(crate) fn apply_error(error: ApplyError) -> ReplicaError {
     match error {
         ApplyError::NoSuchTable(_) => ReplicaError::NoSuchTable,
-        // It has moved on: whoever routes by newer metadata finds it.
+        // The tablet has moved: a coordinator with newer metadata finds it.
         ApplyError::NoSuchTablet { .. } => ReplicaError::Stale(Stale::Moved),
         ApplyError::TooLarge { .. } => ReplicaError::Rejected(error.to_string()),
         other => ReplicaError::Storage(other.to_string()),

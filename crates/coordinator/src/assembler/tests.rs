@@ -1,4 +1,4 @@
-//! What a page asks for, part by part, and when it is complete.
+//! What a page reads, part by part, and when it is complete.
 
 use super::*;
 use crate::read::Partitions;
@@ -58,7 +58,7 @@ fn key(k: i32) -> DecoratedKey {
     DecoratedKey::new(Bytes::copy_from_slice(&k.to_be_bytes()))
 }
 
-/// A query of these partitions; of all without any.
+/// A query of these partitions, or of all if there are none.
 fn query(keys: &[i32], limit: Option<u64>) -> Query {
     let keys: SmallVec<[DecoratedKey; 1]> = keys.iter().map(|k| key(*k)).collect();
     Query {
@@ -87,7 +87,7 @@ fn after(k: i32, c: i32) -> Position {
     Position { key: key(k).key, region: Region::Clustered, prefix, weight: 0 }
 }
 
-/// A part of so many rows of a byte each, which ended after a row of a partition.
+/// A part of `rows` rows of one byte each, which ended after a row of a partition.
 fn part(rows: u64, end: PageEnd, at: (i32, i32)) -> Box<Page> {
     Box::new(Page {
         rows,
@@ -102,7 +102,7 @@ fn part(rows: u64, end: PageEnd, at: (i32, i32)) -> Box<Page> {
 }
 
 #[test]
-fn tablets_are_asked_one_after_the_other_for_what_is_still_wanted() {
+fn tablets_are_read_one_after_the_other_for_the_remaining_rows() {
     let query = query(&[], None);
     let mut page = new(&query, &paged(10), &LIMITS).unwrap();
     let (first, range) = page.next_target().unwrap();
@@ -166,12 +166,12 @@ fn an_unpaged_read_has_no_next_page() {
 }
 
 #[test]
-fn a_page_without_rows_goes_on_behind_tombstones_unless_the_operator_has_set_their_limit() {
+fn a_page_without_rows_resumes_behind_tombstones_unless_the_operator_has_set_their_limit() {
     let query = query(&[], None);
     let mut page = new(&query, &paged(10), &LIMITS).unwrap();
     page.next_target().unwrap();
     assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Some(Step::Empty));
-    page.go_on().unwrap();
+    page.resume_after_tombstones().unwrap();
     let (_, range) = page.next_target().unwrap();
     assert!(range.contains(&key(1)), "there may be more in it");
     assert_eq!(page.command(range).limits.tombstones, 100, "those before do not count any more");

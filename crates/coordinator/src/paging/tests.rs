@@ -1,4 +1,4 @@
-//! Paging states: what comes back, and all that does not.
+//! Paging states: which are accepted, and which are refused.
 
 use super::*;
 use cluster::metadata::PagingKey;
@@ -78,7 +78,7 @@ fn a_state_of_the_first_version_is_refused() {
 }
 
 #[test]
-fn it_is_good_for_one_table_role_and_statement() {
+fn a_state_is_bound_to_one_table_role_and_statement() {
     let others = [
         Binding { table: TableId::from_bytes([9; 16]), ..binding() },
         Binding { role: Some(String::new()), ..binding() },
@@ -127,7 +127,8 @@ fn fields_of_a_later_release_are_passed_over() {
     assert_eq!(PagingState::parse(&body.into()), None, "a field without its bytes");
 }
 
-/// What releases gave out before they named replicas is good; so is, for them, what this one gives out: the field is behind all others.
+/// States of releases that did not name replicas are accepted. Those releases accept the states of
+/// this one, because the new field is behind all others.
 #[test]
 fn a_state_without_replicas_is_good() {
     let write = |state: PagingState| {
@@ -156,7 +157,7 @@ fn replicas_are_whole() {
 }
 
 #[test]
-fn who_has_read_a_tablet_has_read_its_parts_and_what_it_became_part_of() {
+fn replicas_of_a_tablet_have_read_its_parts_and_the_tablet_it_merged_into() {
     let read = LastReplicas { before: Token(0), last: Token(100), hosts: Default::default() };
     for (before, last, expected) in
         [(0, 100, true), (0, 50, true), (50, 100, true), (-100, 100, true), (-100, 0, false), (100, 200, false)]

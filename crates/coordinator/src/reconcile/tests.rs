@@ -1,4 +1,5 @@
-//! Pages of replicas that differ become one: against a model that has everything, and the first stop that any of them made.
+//! Pages of replicas that differ are merged into one: compared with a model that has all data, cut
+//! at the first stop of any replica.
 
 use super::*;
 use bytes::Bytes;
@@ -71,7 +72,7 @@ fn output() -> Output {
     Output::new(vec![OutputColumn::Clustering(0), OutputColumn::Value(VALUE)], false, false)
 }
 
-/// Asks for a page of so many rows of everything.
+/// Requests a page of this many rows of all partitions.
 fn command(rows: u64) -> ReadCommand {
     let limits = Limits {
         rows,
@@ -103,7 +104,7 @@ fn rows_of(page: &Page) -> Vec<(i32, i32)> {
     (0..page.body.len() / 16).map(|i| (number(16 * i + 4), number(16 * i + 12))).collect()
 }
 
-/// What a mutation does: its rows, and whether it deletes the partition.
+/// The contents of a mutation: its rows, and whether it deletes the partition.
 fn told(mutation: &Mutation) -> (Vec<i32>, bool, usize) {
     let parts = mutation.parts();
     let (deletes, ranges) = (!parts.tombstone.is_live(), parts.range_tombstones.len());
@@ -112,7 +113,7 @@ fn told(mutation: &Mutation) -> (Vec<i32>, bool, usize) {
 }
 
 #[test]
-fn each_gets_what_it_lacks() {
+fn each_replica_gets_what_it_lacks() {
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(5, 20)), (3, dead_row(9))]);
     let b = stream(1, Tombstone::LIVE, &[(1, row(6, 11)), (3, row(5, 30)), (4, row(5, 40))]);
     let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None), part(Vec::new(), None)]);
@@ -125,7 +126,7 @@ fn each_gets_what_it_lacks() {
 }
 
 #[test]
-fn what_is_deleted_is_sent_to_nobody() {
+fn deleted_rows_are_not_sent_as_repairs() {
     let tombstone = Tombstone::new(7, NOW);
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(8, 20))]);
     let b = stream(1, tombstone, &[(3, row(9, 30))]);
@@ -137,10 +138,11 @@ fn what_is_deleted_is_sent_to_nobody() {
 }
 
 #[test]
-fn what_somebody_is_not_known_to_have_is_cut_off() {
+fn data_not_known_of_every_replica_is_cut_off() {
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(5, 20))]);
     let b = stream(1, Tombstone::LIVE, &[(1, dead_row(6)), (2, dead_row(6)), (3, row(5, 30)), (4, row(5, 40))]);
-    // The first has told two rows and may have more; what the second has behind them may be deleted there.
+    // The first replica returned two rows and may have more. Rows of the second behind them may be
+    // deleted on the first.
     let merged = merge(&schema(), false, NOW, vec![part(a, Some(at(1, 2))), part(b, Some(at(1, 4)))]);
     assert_eq!(merged.cut, Some(at(1, 2)));
     let (page, more) = page_of(&schema(), &command(2), &merged).expect("a page");
@@ -173,14 +175,14 @@ fn open_deletions_end_at_the_cut() {
         (&range.start, &range.end),
         (&ClusteringCut::before(clustering(1)), &ClusteringCut::after(clustering(3)))
     );
-    // Where everything is known it ends where it ends.
+    // If everything is known, the page ends where the data ends.
     let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None)]);
     let [range] = &merged.repairs[1][0].parts().range_tombstones[..] else { panic!("one range") };
     assert_eq!(range.end, ClusteringCut::after(clustering(9)));
 }
 
-/// Where a deletion is open at the end of a page it was counted there: with a limit of one tombstone the next page would end where it
-/// begins, and so would all others.
+/// A deletion that is open at the end of a page was counted there. Otherwise, with a limit of one
+/// tombstone, each following page would end where it begins.
 #[test]
 fn a_deletion_that_is_open_where_a_page_begins_does_not_end_it() {
     let tombstone = Tombstone::new(7, NOW);
@@ -205,7 +207,7 @@ fn a_deletion_that_is_open_where_a_page_begins_does_not_end_it() {
 }
 
 #[test]
-fn reversed_deletions_are_told_in_the_tables_order() {
+fn reversed_deletions_are_repaired_in_the_tables_order() {
     let tombstone = Tombstone::new(7, NOW);
     // Rows from 9 down to 4 are deleted: a reversed reader names the cuts the other way round.
     let a = vec![
@@ -261,7 +263,8 @@ fn pages_end_with_the_first() {
     assert_eq!(first_end(&order, [&whole, &late, &early].into_iter()), Some(&early));
 }
 
-/// What replicas have of two partitions: for each row (partition, clustering, timestamp; even timestamps delete).
+/// The data of replicas in two partitions: for each row (partition, clustering, timestamp; even
+/// timestamps delete).
 fn any_replica() -> impl Strategy<Value = Vec<(i32, i32, i64)>> {
     prop::collection::vec((1..3i32, 0..6i32, 1..12i64), 0..12)
 }
@@ -282,7 +285,7 @@ fn fragments_of(rows: &[(i32, i32, i64)]) -> Vec<Fragment> {
     keys.into_iter().flat_map(of).collect()
 }
 
-/// What a replica tells of its fragments if it stops after `n` rows.
+/// The part that a replica returns if it stops after `n` rows.
 fn told_by(fragments: &[Fragment], n: usize) -> FragmentPage {
     let (mut rows, mut at_key) = (0, Bytes::new());
     for (i, fragment) in fragments.iter().enumerate() {
@@ -302,7 +305,8 @@ fn told_by(fragments: &[Fragment], n: usize) -> FragmentPage {
 }
 
 proptest! {
-    /// Pages of what three replicas have, each telling a part at a time, are the merge of all; and who gets its repairs has that too.
+    /// Pages of the data of three replicas, each returning a part at a time, are the merge of all.
+    /// A replica that gets its repairs has that data too.
     #[test]
     fn pages_are_those_of_the_merge(replicas in prop::collection::vec(any_replica(), 3), n in 1usize..4, wanted in 1u64..4) {
         let schema = schema();

@@ -19,7 +19,7 @@ fn rows_are_counted_by_their_owners_in_one_request_for_each_tablet() {
         }
         let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
         query.output = Rc::new(Output::new(Vec::new(), false, false));
-        // What differs is brought together first.
+        // Different data is reconciled first.
         assert_eq!(cluster.reduce(0, &query, All).await.map(|read| (read.rows, read.next)), Ok((400, None)));
         let before: u64 = cluster.wire.sent.borrow().values().sum();
         let read = cluster.reduce(0, &query, Quorum).await.expect("all live");
@@ -29,7 +29,7 @@ fn rows_are_counted_by_their_owners_in_one_request_for_each_tablet() {
     });
 }
 
-/// What a query's aggregates of `v` come to: count, min, max, sum.
+/// The aggregates of `v` of a query: count, min, max, sum.
 async fn aggregates(cluster: &Cluster, query: &Query, level: Consistency) -> Result<Vec<i64>, CoordinatorError> {
     let reduced = cluster.reduce(0, query, level).await?;
     let mut parts = replica::reduce::values(&reduced.body).peekable();
@@ -50,8 +50,8 @@ async fn aggregates(cluster: &Cluster, query: &Query, level: Consistency) -> Res
 const AGGREGATES: [AggregateKind; 4] =
     [AggregateKind::Count, AggregateKind::Min, AggregateKind::Max, AggregateKind::Sum];
 
-/// Owners send what their rows come to, and not the rows; where they differ it is that of the rows
-/// brought together.
+/// Owners send partial results instead of rows. If replicas differ, the results are those of the
+/// reconciled rows.
 #[test]
 fn owners_compute_aggregates_of_their_rows() {
     with_cluster("reduced", Shape::default(), |cluster| async move {
@@ -59,7 +59,7 @@ fn owners_compute_aggregates_of_their_rows() {
             cluster.put(k as usize % 3, Change::of(&cluster, k, 5).row(1, k).row(2, -k).done()).await;
             cluster.put((k as usize + 1) % 3, Change::of(&cluster, k, 5).row(1, k).row(2, -k).done()).await;
         }
-        // One replica alone knows of these.
+        // Only one replica has these.
         cluster.put(0, Change::of(&cluster, 7, 6).row(1, 5000).done()).await;
         cluster.put(1, Change::of(&cluster, 199, 6).delete(2).done()).await;
         cluster.put(2, Change::of(&cluster, 8, 6).delete_partition().done()).await;

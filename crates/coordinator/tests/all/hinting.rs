@@ -1,6 +1,6 @@
-//! Hints: what is kept for replicas that are down, and delivered to them.
+//! Hints: writes are kept for replicas that are down, and replayed to them.
 
-use crate::support::{Change, Cluster, Fault, IMPATIENCE, Shape, table_id, with_cluster};
+use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, table_id, with_cluster};
 use coordinator::Consistency::*;
 use coordinator::hints::{Cause, Hints, HintsSettings, KeptFor};
 use coordinator::{CoordinatorError, resync};
@@ -9,7 +9,7 @@ use replica::ReplicaError;
 use std::time::Duration;
 
 #[test]
-fn hints_bring_what_was_missed() {
+fn hints_replay_missed_writes() {
     with_cluster("hints", Shape::default(), |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         cluster.set_alive(2, false);
@@ -37,7 +37,7 @@ fn hints_bring_what_was_missed() {
 }
 
 #[test]
-fn hints_are_kept_for_whom_the_operator_says() {
+fn hints_are_kept_for_the_configured_datacenters() {
     let shape = Shape {
         datacenters: &["dc1", "dc2", "dc3"],
         replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1"), ("dc2", "1"), ("dc3", "1")],
@@ -64,11 +64,11 @@ fn hints_are_kept_for_whom_the_operator_says() {
             }
             assert_eq!(hints.targets(), expected);
         }
-        // What was kept last may still be on its way to the disk.
+        // The last hint may not be on disk yet.
         while hints.metrics().written < 3 {
             rt::task::yield_now().await;
         }
-        // A window that is over: nothing more is kept.
+        // The hint window is over: no more hints are kept.
         let written = hints.metrics().written;
         hints.set(HintsSettings { window: rt::time::Duration::ZERO, ..HintsSettings::default() });
         cluster.write(0, Change::of(&cluster, 9, 5).row(1, 1).done(), One).await.expect("one lives");
@@ -98,7 +98,7 @@ fn any_is_content_with_a_hint() {
     });
 }
 
-/// Waits for what is done after a write was acknowledged.
+/// Waits for work that follows the acknowledgement of a write.
 async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     for _ in 0..500 {
         if is_so().await {
@@ -119,7 +119,7 @@ fn noted(hints: &Hints) -> Vec<(HostId, Cause)> {
 fn an_acknowledged_write_comes_to_a_replica_that_did_not_take_it() {
     with_cluster("taken", Shape::default(), |cluster| async move {
         cluster.keep_hints(0).await;
-        cluster.set_patience(IMPATIENCE);
+        cluster.set_timeout(SHORT_TIMEOUT);
         let refusals = [
             ReplicaError::Rejected("a partition that is too large here".into()),
             ReplicaError::NoSuchTable,
@@ -146,7 +146,7 @@ fn an_acknowledged_write_comes_to_a_replica_that_did_not_take_it() {
 }
 
 #[test]
-fn what_a_replica_refuses_for_good_is_noted() {
+fn a_write_that_a_replica_refuses_is_recorded_as_missed() {
     with_cluster("refused", Shape::default(), |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;
@@ -167,7 +167,7 @@ fn what_a_replica_refuses_for_good_is_noted() {
         hints.set(HintsSettings { kept_for: KeptFor::Nobody, ..HintsSettings::default() });
         write(2).await.expect("two take it");
         eventually("a note", async || noted(&hints) == [(far, Cause::Refused)]).await;
-        // Nobody was told that it was done.
+        // The write was not acknowledged.
         hints.forget_missed(far, None, i64::MAX).await;
         refuse(&cluster, &[1, 2], too_large());
         assert_eq!(write(3).await, Err(CoordinatorError::Invalid("too large".into())));
@@ -207,7 +207,7 @@ fn a_coordinator_that_cannot_write_itself_misses_the_write() {
 }
 
 #[test]
-fn a_resync_reads_what_is_noted_or_forced_of_a_node_that_is_up() {
+fn a_resync_reads_recorded_or_forced_tables_of_a_node_that_is_up() {
     with_cluster("resync", Shape::default(), |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;

@@ -1,12 +1,12 @@
-//! Consistency levels: what they ask for, over nodes and datacenters, and which errors clients get
-//! while replicas are down, slow, unreachable or broken.
+//! Consistency levels over nodes and datacenters, and the errors that clients get while replicas
+//! are down, slow, unreachable or broken.
 
 use crate::support;
 
 use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, WriteKind};
 use replica::ReplicaError;
-use support::{Change, Cluster, Fault, IMPATIENCE, PATIENCE, Shape, with_cluster};
+use support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, TIMEOUT, with_cluster};
 
 #[test]
 fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
@@ -52,11 +52,11 @@ fn levels_hold_while_nodes_are_down() {
 }
 
 #[test]
-fn errors_say_what_came() {
+fn errors_report_the_responses() {
     with_cluster("errors", Shape::default(), |cluster| async move {
         let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
         cluster.write(0, change(1), All).await.expect("all live");
-        cluster.set_patience(IMPATIENCE);
+        cluster.set_timeout(SHORT_TIMEOUT);
         cluster.break_node(2, Fault::LosesRequests);
         let timeout = |received, data_present| {
             Err(CoordinatorError::Timeout { consistency: All, required: 3, received, data_present })
@@ -66,7 +66,7 @@ fn errors_say_what_came() {
         cluster.write(0, change(3), Quorum).await.expect("two answer");
         cluster.break_node(2, Fault::LosesAnswers);
         assert_eq!(cluster.write(0, change(4), All).await, timeout(2, false));
-        cluster.set_patience(PATIENCE);
+        cluster.set_timeout(TIMEOUT);
         assert_eq!(cluster.own(2, 1).await, [(1, 1)], "it is written all the same");
         let broken = ReplicaError::Storage("the disk is gone".into());
         cluster.break_node(2, Fault::Fails(broken.clone()));
@@ -93,8 +93,8 @@ fn errors_say_what_came() {
     });
 }
 
-/// A failure is told as soon as the level is out of reach: how many had answered by then does not
-/// matter here.
+/// A failure is reported as soon as the level is unreachable. The number of responses by then does
+/// not matter here.
 fn whole(error: CoordinatorError) -> CoordinatorError {
     match error {
         CoordinatorError::Failed { consistency, required, failures, nodes, data_present, why, .. } => {
@@ -120,7 +120,7 @@ fn an_unreachable_replica_is_no_failure() {
         assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), unavailable);
         assert_eq!(cluster.write(0, change(2), All).await, timeout(2));
         cluster.write(0, change(3), Quorum).await.expect("two answer");
-        // The connection is lost midway: nobody knows what the replica did.
+        // The connection is lost midway: it is unknown whether the replica applied the write.
         cluster.break_node(2, Fault::LosesConnection);
         assert_eq!(cluster.write(0, change(4), All).await, timeout(2));
         assert!(matches!(
@@ -128,7 +128,8 @@ fn an_unreachable_replica_is_no_failure() {
             Err(CoordinatorError::Timeout { consistency: All, required: 3, .. })
         ));
         assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![(1, 1)]));
-        // One says that it failed, another one is unreachable: that is a failure, of one replica.
+        // One replica responds that it failed, another is unreachable: that is a failure, of one
+        // replica.
         cluster.break_node(1, Fault::Fails(ReplicaError::Storage("the disk is gone".into())));
         for level in [All, Quorum] {
             assert!(matches!(

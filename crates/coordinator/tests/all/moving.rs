@@ -1,4 +1,5 @@
-//! Tablets on the move: who is written to and read from in each stage, and coordinators that have not heard of it.
+//! Moving tablets: which replicas are written and read in each stage, and coordinators that have
+//! outdated metadata.
 
 use crate::support;
 
@@ -10,15 +11,15 @@ use coordinator::{CoordinatorError, WriteKind, answer};
 use futures_util::FutureExt;
 use replica::ReplicaError;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Answer, Request};
+use replica::{ReplicaAnswer, ReplicaRequest};
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
-use support::{Change, Cluster, IMPATIENCE, PATIENCE, Shape, table_id, with_cluster};
+use support::{Change, Cluster, SHORT_TIMEOUT, Shape, TIMEOUT, table_id, with_cluster};
 
 const TABLETS: u32 = 4;
 
-/// Four nodes; the copies are on the first three, and those of the last one are to come to the fourth.
+/// Four nodes. The replicas are on the first three; those of the third node move to the fourth.
 fn four() -> Shape {
     Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], ..Shape::default() }
 }
@@ -48,7 +49,7 @@ fn number(cluster: &Cluster, node: usize) -> u64 {
     cluster.nodes[node].coordinator.metadata().number
 }
 
-/// Which nodes have a partition by themselves.
+/// The nodes that have a partition, each read on its own.
 async fn holders(cluster: &Cluster, k: i32) -> Vec<usize> {
     let mut holders = Vec::new();
     for node in 0..4 {
@@ -124,14 +125,14 @@ fn a_move_that_is_given_up_leaves_nothing_behind() {
             assert_eq!(holders(&cluster, k).await, [0, 1, 2]);
             assert_eq!(cluster.read(3, k, All).await, Ok(vec![(1, 1)]));
         }
-        // It comes once more, and finds nothing of what it had.
+        // The tablet moves here again, and finds nothing of its former data.
         cluster.change_all(at(&cluster, Stage::WriteBothReadOld)).await;
         assert_eq!((holders(&cluster, 10).await, holders(&cluster, 11).await), (vec![0, 1, 2], vec![0, 1, 2]));
     });
 }
 
 #[test]
-fn a_pending_copy_adds_one_to_what_a_write_asks_for() {
+fn a_pending_replica_adds_one_to_what_a_write_needs() {
     with_cluster("pending", four(), |cluster| async move {
         cluster.change_all(at(&cluster, Stage::WriteBothReadOld)).await;
         let change = || Change::of(&cluster, 1, 5).row(1, 1).done();
@@ -146,7 +147,8 @@ fn a_pending_copy_adds_one_to_what_a_write_asks_for() {
     });
 }
 
-/// The replicas have fenced off what one coordinator routes by, until that learns of it.
+/// The replicas refuse the requests of one coordinator as outdated, until it has the newer
+/// metadata.
 async fn behind(cluster: &Rc<Cluster>) {
     for node in 1..4 {
         let fence = number(cluster, node) + 1;
@@ -170,13 +172,13 @@ fn a_coordinator_that_is_behind_is_refused_and_tries_again_when_it_knows_more() 
         for (n, level) in levels.into_iter().enumerate() {
             let k = n as i32;
             behind(&cluster).await;
-            cluster.set_patience(IMPATIENCE);
+            cluster.set_timeout(SHORT_TIMEOUT);
             let refused = cluster.write(0, Change::of(&cluster, k, 5).row(1, 1).done(), level).await;
             assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
             assert_eq!(holders(&cluster, k).await, [0], "only the node itself took it");
             let refused = cluster.read(0, k, level).await;
             assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
-            cluster.set_patience(PATIENCE);
+            cluster.set_timeout(TIMEOUT);
             let learns = catches_up(&cluster);
             cluster.write(0, Change::of(&cluster, k, 6).row(1, 2).done(), level).await.expect("it has caught up");
             learns.await.expect("it learns");
@@ -193,7 +195,7 @@ fn a_coordinator_that_is_behind_is_refused_and_tries_again_when_it_knows_more() 
 #[test]
 fn a_write_that_was_refused_goes_where_the_copies_are_by_then() {
     with_cluster("rerouted", four(), |cluster| async move {
-        // All but the first node have gone on to the end of the move, which it has slept through.
+        // All nodes but the first have completed the move, which the first has missed.
         for stage in [Stage::WriteBothReadOld, Stage::WriteBothReadNew, Stage::UseNew] {
             cluster.change_all(at(&cluster, stage)).await;
         }
@@ -216,7 +218,8 @@ fn a_write_that_was_refused_goes_where_the_copies_are_by_then() {
     });
 }
 
-/// A node without a copy is left out of a move, as one that is down: it works on with what it knew when the fence went up, and is of no account.
+/// A node without a replica is left out of a move like one that is down: it continues with its
+/// metadata from before the fence, and has no effect.
 #[test]
 fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_learns() {
     let copies = |cluster: &Cluster, stage: Stage| {
@@ -244,7 +247,8 @@ fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_l
         ];
         let steps = stages.into_iter().map(|stage| copies(&cluster, stage)).chain([ended(true)]);
         for (at, step) in steps.enumerate() {
-            // The fence goes first: it refuses what is routed by metadata from before the stage that ends with this step.
+            // The fence is set first: it refuses requests that are routed by metadata from before
+            // the stage that ends with this step.
             let fence = vec![Op::Fence(number(&cluster, 0))];
             for node in [0, 1, 3] {
                 cluster.change(node, fence.clone()).await;
@@ -262,13 +266,13 @@ fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_l
                 4 => All,
                 _ => continue,
             };
-            cluster.set_patience(IMPATIENCE);
+            cluster.set_timeout(SHORT_TIMEOUT);
             let refused = cluster.write(2, change, level).await;
             assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
             let refused = cluster.read(2, 0, level).await;
             assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{level:?}: {refused:?}");
             assert!(holders(&cluster, k).await.is_empty());
-            cluster.set_patience(PATIENCE);
+            cluster.set_timeout(TIMEOUT);
         }
         for change in missed {
             cluster.change(2, change).await;
@@ -278,16 +282,17 @@ fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_l
     });
 }
 
-/// What a replica has let in is waited for by who waits for the metadata to go out of use under which it was, wherever it came from.
+/// A wait for metadata to become unused also waits for requests that a replica admitted under them,
+/// wherever they came from.
 #[test]
-fn who_answers_holds_on_to_the_metadata() {
+fn a_replica_holds_the_metadata_until_it_responds() {
     with_cluster("held", four(), |cluster| async move {
         let (replica, metadata) = (&cluster.nodes[1].replica, &cluster.nodes[1].metadata);
         let before = number(&cluster, 1);
         let request = |k| {
             let mut context = support::within(One).context;
             context.metadata_number = before;
-            encode_request(&Header::of(&context), &Request::write(Change::of(&cluster, k, 5).row(1, 1).done()))
+            encode_request(&Header::of(&context), &ReplicaRequest::write(Change::of(&cluster, k, 5).row(1, 1).done()))
         };
         let mut answering = std::pin::pin!(answer(replica, metadata, request(1)));
         assert!(answering.as_mut().now_or_never().is_none(), "it is being written");
@@ -296,8 +301,8 @@ fn who_answers_holds_on_to_the_metadata() {
         let soon = Deadline::after(Duration::from_millis(100));
         assert!(!metadata.wait_until_unused(fence, soon).await, "it has been let in under earlier metadata");
         let written = decode_response(answering.await.expect("it was let in")).expect("understood");
-        assert!(matches!(written.result, Ok(Answer::Written)), "{:?}", written.result);
-        assert!(metadata.wait_until_unused(fence, Deadline::after(PATIENCE)).await);
+        assert!(matches!(written.result, Ok(ReplicaAnswer::Written)), "{:?}", written.result);
+        assert!(metadata.wait_until_unused(fence, Deadline::after(TIMEOUT)).await);
         let refused = decode_response(answer(replica, metadata, request(2)).await.expect("asked")).expect("understood");
         assert!(matches!(refused.result, Err(ReplicaError::Stale(_))), "{:?}", refused.result);
         assert_eq!((holders(&cluster, 1).await, holders(&cluster, 2).await), (vec![1], vec![]));

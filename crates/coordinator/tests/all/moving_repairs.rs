@@ -1,7 +1,7 @@
-//! What a read repairs, or a hint brings, while tablets are on the move: it holds in the copies that are read now, and in those that are read after
-//! the move or once it was given up.
+//! Read repairs and hints while tablets move: they hold in the replicas that are read now, and in
+//! those that are read after the move or after it was given up.
 
-use crate::support::{Change, Cluster, Fault, IMPATIENCE, Shape, table_id, with_cluster};
+use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, table_id, with_cluster};
 use cluster::metadata::{Op, TransitionDefinition};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Stage;
@@ -11,12 +11,12 @@ use replica::ReplicaError;
 
 const TABLETS: u32 = 4;
 
-/// Four nodes; the copies are on the first three.
+/// Four nodes. The replicas are on the first three.
 fn four() -> Shape {
     Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], ..Shape::default() }
 }
 
-/// All tablets go to these nodes, and are at this stage.
+/// All tablets move to these nodes, and are in this stage.
 async fn at(cluster: &Cluster, stage: Stage, nodes: &[usize]) {
     let copy = |node: &usize| TabletReplica { host: cluster.nodes[*node].host, shard: 0 };
     let transition = |tablet| TransitionDefinition {
@@ -38,7 +38,7 @@ async fn put(cluster: &Cluster, node: usize, k: i32) {
 const SHOWN: [(i32, i64); 1] = [(1, 7)];
 
 #[test]
-fn what_a_read_repairs_during_a_move_is_there_after_it() {
+fn repairs_during_a_move_hold_after_it() {
     with_cluster("repaired_before", four(), |cluster| async move {
         at(&cluster, Stage::Streaming, &[0, 1, 3]).await;
         put(&cluster, 0, 1).await;
@@ -53,7 +53,7 @@ fn what_a_read_repairs_during_a_move_is_there_after_it() {
 }
 
 #[test]
-fn what_a_read_repairs_is_there_once_the_move_was_given_up() {
+fn repairs_during_a_move_hold_after_it_is_given_up() {
     with_cluster("repaired_after", four(), |cluster| async move {
         at(&cluster, Stage::WriteBothReadNew, &[0, 1, 3]).await;
         put(&cluster, 0, 1).await;
@@ -66,9 +66,10 @@ fn what_a_read_repairs_is_there_once_the_move_was_given_up() {
     });
 }
 
-/// The coordinator's own copy is the one that leaves: it is asked first, for it is the nearest.
+/// The coordinator's own replica is the one that leaves. It is asked first, because it is the
+/// nearest.
 #[test]
-fn a_copy_that_leaves_counts_only_if_the_one_in_its_place_is_repaired_as_well() {
+fn a_leaving_replica_counts_only_if_its_successor_is_repaired_too() {
     with_cluster("unread", four(), |cluster| async move {
         at(&cluster, Stage::Streaming, &[0, 1, 3]).await;
         put(&cluster, 0, 1).await;
@@ -87,7 +88,7 @@ fn a_copy_that_leaves_counts_only_if_the_one_in_its_place_is_repaired_as_well() 
         }
         put(&cluster, 0, 4).await;
         cluster.set_alive(1, false);
-        cluster.set_patience(IMPATIENCE);
+        cluster.set_timeout(SHORT_TIMEOUT);
         let read = cluster.read(2, 4, Quorum).await;
         assert!(matches!(read, Err(CoordinatorError::Timeout { .. })), "there is no other: {read:?}");
         cluster.break_node(3, Fault::Refused);
@@ -99,7 +100,7 @@ fn a_copy_that_leaves_counts_only_if_the_one_in_its_place_is_repaired_as_well() 
 }
 
 #[test]
-fn copies_that_stay_are_asked_before_the_one_that_leaves() {
+fn remaining_replicas_are_asked_before_the_leaving_one() {
     with_cluster("staying", four(), |cluster| async move {
         let asked = |node: usize| cluster.wire.sent.borrow().get(&cluster.nodes[node].host).copied().unwrap_or(0);
         assert_eq!(cluster.read(3, 1, Quorum).await, Ok(vec![]));
@@ -110,9 +111,9 @@ fn copies_that_stay_are_asked_before_the_one_that_leaves() {
     });
 }
 
-/// Without any move: a replica that gave its data and does not take its repair is replaced.
+/// Without any move: a replica that returned its data and refuses its repair is replaced.
 #[test]
-fn who_misses_a_repair_is_replaced() {
+fn a_replica_that_misses_a_repair_is_replaced() {
     with_cluster("replaced", Shape::default(), |cluster| async move {
         put(&cluster, 0, 1).await;
         cluster.break_node(1, Fault::FailsWrites(ReplicaError::Storage("the disk is full".into())));

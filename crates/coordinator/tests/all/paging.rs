@@ -1,4 +1,5 @@
-//! Pages of one query that any node may coordinate: they go to the replicas that keep its readers, and are the same where these are gone.
+//! Pages of one query on changing coordinators: they are read by the replicas that keep its
+//! readers, and are the same without those.
 
 use crate::support::{Change, Cluster, Fault, Shape, key, rows, table_id, with_cluster};
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use std::sync::Mutex;
 
 type Row = (i32, i32, i64);
 
-/// What the nodes' querier caches have done: lookups, reused, drops.
+/// The counters of the nodes' querier caches: lookups, reused, drops.
 fn queriers(cluster: &Cluster, nodes: &[usize]) -> (u64, u64, u64) {
     let of = |node: &usize| cluster.nodes[*node].replica.metrics().queriers;
     let sum = |a: (u64, u64, u64), b: (u64, u64, u64)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
@@ -32,7 +33,8 @@ fn kept(cluster: &Cluster) -> u64 {
     cluster.nodes.iter().map(|node| node.replica.metrics().queriers.population).sum()
 }
 
-/// All rows, page by page; `coordinator` says who coordinates the page of this number, and may do other things.
+/// All rows, page by page. `coordinator` returns the coordinator of the page of this number, and
+/// may do other things.
 async fn pages(
     cluster: &Cluster,
     query: &Query,
@@ -55,7 +57,7 @@ async fn pages(
     panic!("the pages do not end");
 }
 
-/// Gives everybody the rows 0 to `count` of some partitions.
+/// Writes the rows 0 to `count` of some partitions to all replicas.
 async fn fill(cluster: &Cluster, partitions: i32, count: i32) {
     for k in 0..partitions {
         let all = (0..count).fold(Change::of(cluster, k, 5), |change, c| change.row(c, 100 * k + c)).done();
@@ -77,7 +79,7 @@ fn queries(cluster: &Cluster) -> Vec<Query> {
 }
 
 #[test]
-fn pages_go_on_where_the_readers_are_whoever_coordinates() {
+fn pages_resume_the_kept_readers_on_any_coordinator() {
     with_cluster("sticky", Shape::default(), |cluster| async move {
         fill(&cluster, 6, 20).await;
         let mut one_set = 0;
@@ -96,7 +98,7 @@ fn pages_go_on_where_the_readers_are_whoever_coordinates() {
                 }
             }
         }
-        // Where the machine does other things as well a node may seem slow once or twice, and another one reads on.
+        // On a busy machine a node may seem slow once or twice. Then another one continues to read.
         let (lookups, reused, _) = queriers(&cluster, &[0, 1, 2]);
         assert!(reused * 10 >= lookups * 9, "each page finds the readers of the page before: {reused} of {lookups}");
         assert!(
@@ -119,7 +121,7 @@ fn named(cluster: &Cluster, hint: &Bytes) -> Vec<usize> {
 }
 
 #[test]
-fn clients_that_page_are_steered_to_who_keeps_the_reader() {
+fn clients_that_page_are_routed_to_the_kept_reader() {
     with_cluster("steered", Shape::default(), |cluster| async move {
         fill(&cluster, 2, 20).await;
         let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
@@ -160,7 +162,7 @@ fn where_no_readers_are_kept_each_coordinator_asks_the_nearest() {
 }
 
 #[test]
-fn replicas_that_are_gone_are_replaced() {
+fn replicas_that_are_down_are_replaced() {
     let shape = Shape { speculative_retry: "5ms", ..Shape::default() };
     with_cluster("gone", shape, |cluster| async move {
         fill(&cluster, 3, 30).await;
@@ -169,7 +171,7 @@ fn replicas_that_are_gone_are_replaced() {
             for level in [One, Quorum] {
                 for (way, fault) in [None, Some(Fault::Refused), Some(Fault::LosesRequests)].into_iter().enumerate() {
                     let before = queriers(&cluster, &[1, 2]);
-                    // Node 0 reads the first pages; then it is gone, as one that is known to be dead or as one of which nobody was told.
+                    // Node 0 reads the first pages. Then it is down, and this is known or not.
                     let found = pages(&cluster, &query, 4, level, async |number| {
                         match (number, &fault) {
                             (0..2, _) => return 0,
@@ -189,9 +191,9 @@ fn replicas_that_are_gone_are_replaced() {
     });
 }
 
-/// One replica has nothing of a partition: page for page, the others go on with both readers.
+/// One replica has nothing of a partition: page for page, the others resume both readers.
 #[test]
-fn readers_for_reconciliation_go_on_too() {
+fn readers_for_reconciliation_are_resumed() {
     with_cluster("reconciled", Shape::default(), |cluster| async move {
         let all = (0..40).fold(Change::of(&cluster, 1, 5), |change, c| change.row(c, c)).done();
         cluster.put(0, all.clone()).await;
@@ -201,7 +203,7 @@ fn readers_for_reconciliation_go_on_too() {
         assert_eq!(found, (0..40).map(|c| (1, c, i64::from(c))).collect::<Vec<_>>());
         let mismatches: u64 = cluster.nodes.iter().map(|node| node.coordinator.metrics().digest_mismatches).sum();
         assert_eq!(mismatches, 8);
-        // Seven more pages with rows, and an empty one that all agree upon.
+        // Seven more pages with rows, and an empty one on which all agree.
         let (lookups, reused, drops) = queriers(&cluster, &[0, 1]);
         assert_eq!((lookups, reused, drops), (2 * (7 * 2 + 1), 2 * (7 * 2 + 1), 0));
         for node in 0..3 {
@@ -210,7 +212,8 @@ fn readers_for_reconciliation_go_on_too() {
     });
 }
 
-/// A replica that lacks a row stops one row further on: what it kept is of no use, is counted, and no row is lost.
+/// A replica that lacks a row stops one row further on. Its reader does not fit and is counted as
+/// dropped, and no row is lost.
 #[test]
 fn readers_at_other_positions_are_dropped() {
     with_cluster("dropped", Shape::default(), |cluster| async move {
@@ -227,12 +230,14 @@ fn readers_at_other_positions_are_dropped() {
         let (lookups, reused, drops) = queriers(&cluster, &[0]);
         assert!(drops == 0 && lookups - reused <= 1, "node 0 was always right: {lookups} {reused}");
         assert_eq!(queriers(&cluster, &[1]).2, 1);
-        // After page 4 it looked for both of its readers, of which one was not kept since page 1.
+        // After page 4 it looked for both of its readers, one of which has not been kept since page
+        // 1.
         assert!(queriers(&cluster, &[2]).2 >= 2);
     });
 }
 
-/// A node that learns of a new key a little later than others takes what these have authenticated with it.
+/// A node that receives a new key a little later than others accepts states that these
+/// authenticated with it.
 #[test]
 fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
     with_cluster("keys", Shape::default(), |cluster| async move {
@@ -254,7 +259,8 @@ fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
         assert_eq!(behind.open_state(&sealed, &binding, None).await, Ok(state.clone()));
         later.await.expect("the keys are changed");
 
-        // What nobody has made is not waited for, and what does not come is not waited for long.
+        // A key that no node can have is not waited for. A key that does not arrive is waited for
+        // only briefly.
         let with_key = |id: u32| Bytes::from([&sealed[..1], &id.to_le_bytes(), &sealed[5..]].concat());
         let began = rt::time::now();
         for id in [1, 7, 9 + 17, u32::MAX] {
@@ -266,9 +272,10 @@ fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
     });
 }
 
-/// An aggregate of all rows reads its pages by itself, several tablets side by side: each goes on with its own reader on each replica.
+/// An aggregate of all rows reads several tablets in parallel. Each one resumes its own reader on
+/// each replica.
 #[test]
-fn pages_of_an_aggregate_go_on_too() {
+fn pages_of_an_aggregate_resume_readers() {
     with_cluster("aggregate", Shape::default(), |cluster| async move {
         fill(&cluster, 8, 20).await;
         for k in 0..8 {
@@ -292,7 +299,8 @@ fn pages_of_an_aggregate_go_on_too() {
     });
 }
 
-/// A change: partition, clustering key, timestamp, what it does, and who missed it: one of three, or nobody.
+/// A change: partition, clustering key, timestamp, kind, and which of three replicas missed it, if
+/// any.
 type Event = (i32, i32, i64, u8, usize);
 
 const KEYS: i32 = 4;
@@ -394,8 +402,9 @@ impl Asked {
     }
 }
 
-/// Each change is on two replicas of three at least. While pages are read at QUORUM by any node that lives, one node at a time is dead:
-/// whatever the query and the sizes of pages, each row comes exactly once, in order, as all replicas together have it.
+/// Each change is on at least two of three replicas. Pages are read at QUORUM by any node that is
+/// up, and one node at a time is down. Whatever the query and the page sizes, each row is returned
+/// exactly once, in order, as in the merge of all replicas.
 #[test]
 fn pages_are_exact_while_replicas_differ_and_die() {
     let reused = RefCell::new((0, 0, 0));

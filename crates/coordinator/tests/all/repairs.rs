@@ -1,4 +1,4 @@
-//! Replicas that differ are read as one, and have the same after the read.
+//! Replicas that differ are read as one, and are equal after the read.
 
 use crate::support;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster};
 
 #[test]
-fn who_was_down_gets_what_it_missed_from_the_first_read() {
+fn a_replica_that_was_down_is_repaired_by_the_first_read() {
     with_cluster("repair", Shape::default(), |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).row(2, 2).row(3, 3).done(), All).await.expect("all live");
         cluster.set_alive(2, false);
@@ -35,7 +35,8 @@ fn who_was_down_gets_what_it_missed_from_the_first_read() {
     });
 }
 
-/// A replica that was asked because others were slow, and has not answered, takes the place of one that refuses its repair.
+/// A replica was asked because others were slow, and has not responded. It takes the place of one
+/// that refuses its repair.
 #[test]
 fn a_read_does_without_a_replica_that_cannot_be_repaired() {
     let shape = Shape { speculative_retry: "5ms", ..Shape::default() };
@@ -51,7 +52,7 @@ fn a_read_does_without_a_replica_that_cannot_be_repaired() {
 }
 
 #[test]
-fn what_was_deleted_stays_so() {
+fn deleted_rows_stay_deleted() {
     with_cluster("deleted", Shape::default(), |cluster| async move {
         let old = Change::of(&cluster, 1, 1).row(1, 1).row(2, 2).row(3, 3).row(4, 4).done();
         cluster.write(0, old, All).await.expect("all live");
@@ -102,9 +103,8 @@ async fn scan(cluster: &Cluster, node: usize, size: u64, level: Consistency) -> 
     panic!("the pages do not end");
 }
 
-/// What replicas of which each has missed some changes tell together is what one that missed none
-/// would tell: whatever the size of the pages, each row exactly once, in order; and they have the
-/// same afterwards.
+/// Replicas each missed some changes. Together they return what a replica with all changes would:
+/// each row exactly once, in order, whatever the page size. Afterwards they are equal.
 #[test]
 fn replicas_that_differ_are_read_as_one() {
     let mut runner =
@@ -114,7 +114,7 @@ fn replicas_that_differ_are_read_as_one() {
         (0..12).map(|_| strategy.new_tree(&mut runner).expect("a case").current()).collect();
     for (n, (events, size)) in cases.into_iter().enumerate() {
         with_cluster(&format!("differ{n}"), Shape::default(), move |cluster| async move {
-            // A value is its timestamp, so that equal timestamps do not tell replicas apart.
+            // A value is its timestamp, so changes with equal timestamps are equal.
             for event in &events {
                 for node in (0..3).filter(|node| event.4 & 1 << node != 0) {
                     cluster.put(node, change_of(&cluster, *event)).await;
@@ -171,8 +171,8 @@ fn model(events: &[Event]) -> BTreeMap<(i32, i32), i64> {
     out
 }
 
-/// A maintenance read does not go by digests, which leave out what is deleted for longer than the grace period: afterwards every replica
-/// has every deletion, also of rows that no replica has.
+/// A maintenance read does not use digests, which leave out deletions whose grace period is over.
+/// After it, every replica has every deletion, also of rows that no replica has.
 #[test]
 fn a_maintenance_read_gives_replicas_the_deletions_that_they_lack() {
     with_cluster("maintenance", Shape::default(), |cluster| async move {
@@ -187,7 +187,7 @@ fn a_maintenance_read_gives_replicas_the_deletions_that_they_lack() {
         let read = cluster.nodes[0].coordinator.read(&query, &PageRequest::default(), &options).await;
         assert_eq!(read.map(|page| support::rows(&page)), Ok(vec![(1, 2, 2)]));
         assert_eq!(cluster.nodes[0].coordinator.metrics().digest_mismatches, 0, "no digests were compared");
-        // What the deletions cover comes late.
+        // The data that the deletions cover arrives late.
         for k in [1, 2] {
             cluster.put(2, Change::of(&cluster, k, 1).row(1, 1).row(5, 5).done()).await;
         }

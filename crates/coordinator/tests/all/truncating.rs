@@ -1,14 +1,15 @@
-//! TRUNCATE by epochs: what was routed by metadata from before does nothing to a replica that has followed, and is done again by newer ones.
+//! TRUNCATE by epochs: a replica that has the new metadata refuses requests that are routed by
+//! earlier ones, and the coordinator repeats them with newer metadata.
 
 use crate::support;
 
 use cluster::metadata::Op;
 use coordinator::hints::HintsMetrics;
 use coordinator::{Consistency, CoordinatorError, PageRequest, WriteKind};
-use replica::{Answer, Context, Mutations, ReplicaError, Request};
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use std::rc::Rc;
 use std::time::Duration;
-use support::{Change, Cluster, IMPATIENCE, PATIENCE, Shape, table_id, with_cluster};
+use support::{Change, Cluster, SHORT_TIMEOUT, Shape, TIMEOUT, table_id, with_cluster};
 
 use Consistency::{All, One, Quorum};
 
@@ -21,7 +22,7 @@ fn truncation(cluster: &Cluster) -> Vec<Op> {
     vec![Op::Truncate { table: table_id(), epoch: number(cluster, 0) + 1 }]
 }
 
-/// Which nodes have a partition by themselves.
+/// The nodes that have a partition, each read on its own.
 async fn holders(cluster: &Cluster, k: i32) -> Vec<usize> {
     let mut holders = Vec::new();
     for node in 0..3 {
@@ -32,7 +33,7 @@ async fn holders(cluster: &Cluster, k: i32) -> Vec<usize> {
     holders
 }
 
-/// A node follows after a while.
+/// A node applies the change after a while.
 fn follows(cluster: &Rc<Cluster>, node: usize, change: &[Op]) -> rt::task::Task<()> {
     let (cluster, change) = (cluster.clone(), change.to_vec());
     rt::task::spawn(async move {
@@ -42,19 +43,19 @@ fn follows(cluster: &Rc<Cluster>, node: usize, change: &[Op]) -> rt::task::Task<
 }
 
 #[test]
-fn a_read_that_runs_beside_it_repairs_nobody() {
+fn a_concurrent_read_repairs_no_replica() {
     with_cluster("truncated-repair", Shape::default(), |cluster| async move {
         for k in 0..4 {
             cluster.put(2, Change::of(&cluster, k, 5).row(1, 1).done()).await;
         }
         let truncation = truncation(&cluster);
         cluster.change(0, truncation.clone()).await;
-        cluster.set_patience(IMPATIENCE);
+        cluster.set_timeout(SHORT_TIMEOUT);
         let refused = cluster.read(2, 1, All).await;
         assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{refused:?}");
         assert_eq!(cluster.read(2, 2, Quorum).await, Ok(vec![(1, 1)]), "two of them do not know of it yet");
         assert_eq!(holders(&cluster, 2).await, [1, 2], "only the one that does not know of it was repaired");
-        cluster.set_patience(PATIENCE);
+        cluster.set_timeout(TIMEOUT);
         cluster.change(1, truncation.clone()).await;
         let learns = follows(&cluster, 2, &truncation);
         assert_eq!(cluster.read(2, 3, All).await, Ok(vec![]), "by newer metadata it is gone");
@@ -68,16 +69,16 @@ fn a_read_that_runs_beside_it_repairs_nobody() {
 }
 
 #[test]
-fn a_write_from_before_is_done_again_or_gone() {
+fn an_earlier_write_is_repeated_or_void() {
     with_cluster("truncated-write", Shape::default(), |cluster| async move {
         let truncation = truncation(&cluster);
         for node in [0, 1] {
             cluster.change(node, truncation.clone()).await;
         }
-        cluster.set_patience(IMPATIENCE);
+        cluster.set_timeout(SHORT_TIMEOUT);
         let refused = cluster.write(2, Change::of(&cluster, 1, 5).row(1, 1).done(), Quorum).await;
         assert!(matches!(refused, Err(CoordinatorError::Timeout { .. })), "{refused:?}");
-        cluster.set_patience(PATIENCE);
+        cluster.set_timeout(TIMEOUT);
         cluster.settle().await;
         assert_eq!(holders(&cluster, 1).await, [2], "only the node itself took it");
         let learns = follows(&cluster, 2, &truncation);
@@ -88,9 +89,9 @@ fn a_write_from_before_is_done_again_or_gone() {
     });
 }
 
-/// Another table's requests go on; so do pages of a query that was begun before.
+/// Requests to another table continue; so do pages of a query that began before.
 #[test]
-fn a_query_that_was_begun_before_ends_with_what_is_there_now() {
+fn a_query_that_began_before_reads_the_new_contents() {
     with_cluster("truncated-page", Shape::default(), |cluster| async move {
         for c in 0..10 {
             cluster.write(0, Change::of(&cluster, 1, 5).row(c, c).done(), All).await.expect("all live");
@@ -125,9 +126,10 @@ fn hints_from_before_are_dropped() {
     });
 }
 
-/// A replica that has not followed has counted on from what is void: its sum comes back nowhere.
+/// A replica without the new metadata has added to a void counter. Its sum does not return
+/// anywhere.
 #[test]
-fn what_was_counted_before_does_not_come_back() {
+fn an_earlier_count_does_not_return() {
     let shape = Shape { counter: true, ..Shape::default() };
     with_cluster("truncated-counter", shape, |cluster| async move {
         let add = |count| Change::of(&cluster, 1, 5).add(1, count).done();
@@ -151,24 +153,24 @@ fn what_was_counted_before_does_not_come_back() {
 
 /// A replica refuses by the table's epoch, and nothing but requests of that table.
 #[test]
-fn a_replica_refuses_what_is_older_than_the_epoch() {
+fn a_replica_refuses_requests_older_than_the_epoch() {
     with_cluster("truncated-refused", Shape::default(), |cluster| async move {
         let before = number(&cluster, 0);
         cluster.change(0, truncation(&cluster)).await;
-        let ask = async |number, request: Request| {
+        let ask = async |number, request: ReplicaRequest| {
             let context = Context { metadata_number: number, ..support::within(One).context };
             cluster.nodes[0].replica.perform(&request, &context).await
         };
         let mutation = Change::of(&cluster, 1, 5).row(1, 1).done();
         let two = || Mutations::from_elem((mutation.clone(), mutation.decorated_key()), 2);
-        let requests = || [Request::write(mutation.clone()), Request::Write(two())];
+        let requests = || [ReplicaRequest::write(mutation.clone()), ReplicaRequest::Write(two())];
         for request in requests() {
             let refused = ask(before, request).await;
             assert!(matches!(refused, Err(ReplicaError::Stale(_))), "{refused:?}");
         }
         for request in requests() {
             let written = ask(before + 1, request).await;
-            assert!(matches!(written, Ok(Answer::Written)), "{written:?}");
+            assert!(matches!(written, Ok(ReplicaAnswer::Written)), "{written:?}");
         }
     });
 }

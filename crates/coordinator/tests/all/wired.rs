@@ -1,4 +1,5 @@
-//! Coordinators of nodes with two shards each that reach each other over real sockets, and see each other live and die.
+//! Coordinators of nodes with two shards each. They are connected by real sockets, and detect when
+//! the others are up and down.
 
 use crate::support;
 
@@ -26,7 +27,7 @@ use support::{Change, Shape, key, ops, rows, table_id};
 use uuid::Uuid;
 
 const SHARDS: usize = 2;
-/// Polls of what must come about soon.
+/// The most polls for a condition that must hold soon.
 const POLLS: u32 = 12_000;
 
 struct Kept(RefCell<Option<Running>>);
@@ -73,7 +74,7 @@ async fn open_shard(path: PathBuf, n: u128, recovered: &Recovered, log: Option<M
     rt::shard::install(metadata.unwrap_or_else(|_| panic!("the metadata starts")));
 }
 
-/// All floors of a node, on every shard. To be called on shard 0.
+/// All layers of a node, on every shard. Called on shard 0.
 async fn start_floors(path: PathBuf, n: u128, internode_config: InternodeConfig) -> SocketAddr {
     let (log, recovered) = open_log(&path, &info(n)).await.expect("the metadata opens");
     open_shard(path.clone(), n, &recovered, Some(log)).await;
@@ -131,7 +132,7 @@ async fn start(directory: &Path, n: u128) -> Up {
     let liveness = LivenessConfig {
         interval: Duration::from_millis(50),
         timeout: Duration::from_secs(2),
-        // A machine that does other things as well may stand still for a while.
+        // A busy machine may stall for a while.
         down_after: Duration::from_secs(5),
         ..LivenessConfig::default()
     };
@@ -177,7 +178,7 @@ impl Up {
         read.await.expect("ran")
     }
 
-    /// How many rows the table has.
+    /// The number of rows of the table.
     async fn scan(&self, level: Consistency) -> Result<usize, CoordinatorError> {
         let scan = self.machine.call(ShardId(0), move || async move {
             let coordinator = rt::shard::service::<Coordinator>();
@@ -188,7 +189,7 @@ impl Up {
         scan.await.expect("ran")
     }
 
-    /// Waits until every shard sees another node live or not.
+    /// Waits until every shard sees another node as up or down.
     async fn sees(&self, other: HostId, alive: bool) {
         for _ in 0..POLLS {
             let seen = self.machine.call(ShardId(0), move || async move {

@@ -117,7 +117,7 @@ impl Select {
         emitter: &mut Emitter<'_>,
         info: &mut PageInfo,
     ) -> Result<Gathered, Error> {
-        let read = page.request.coordinator.read_anew(query, wanted, page.options).await;
+        let read = page.request.coordinator.read_with_newest(query, wanted, page.options).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
         *info = std::mem::take(info).then(read.info);
         let whole = push_all(read.body, read.rows, self, emitter).await?;

@@ -36,7 +36,7 @@ fn schema() -> TableSchema {
     )
 }
 
-/// Partitions that are nothing but a tombstone also fill a page; a live row in between starts the next one afresh.
+/// Partitions that have only a tombstone also fill a page. A live row in between resets that.
 #[test]
 fn tombstones_of_partitions_end_a_page() {
     let schema = schema();
@@ -67,9 +67,10 @@ fn tombstones_of_partitions_end_a_page() {
     assert_eq!((&last.key[..], last.region), (&[0, 0, 0, 5][..], Region::End));
 }
 
-/// A page of reduced rows ends where one of the rows would, and has one row of parts; without rows it has none.
+/// A reduced page ends where a page of the rows would, and has one row of partial results. Without
+/// rows it has none.
 #[test]
-fn rows_are_reduced_to_one_row_of_parts() {
+fn rows_are_reduced_to_one_row_of_partial_results() {
     let schema = schema();
     let columns = vec![OutputColumn::Value(ColumnId(0)), OutputColumn::PartitionKey(0)];
     let reductions = [

@@ -1,10 +1,15 @@
-//! The queriers of a shard between two pages: which is kept, which is found, which goes. Pure: time is an argument.
+//! The querier cache of a shard: which queriers are kept, found and evicted. Pure: time is an
+//! argument.
 //!
-//! A querier is found by its query's id and by where its range ends: the start of a range moves as pages are read, the end does
-//! not, and ranges that a query reads side by side (the keys of an IN list, the tablets of a scan) end in different places.
-//! Readers of pages and readers of data for reconciliation stand side by side, and are never found for each other: they end in different places.
-//! Finding one takes it out. What is kept is bounded by time, by memory, and by the permits that kept queriers hold.
-//! What goes is handed to the caller, who drops it outside of any borrow.
+//! A querier is found by its query's id and the end of its range. The start of a range moves as
+//! pages are read, the end does not. Ranges that a query reads in parallel (the keys of an IN list,
+//! the tablets of a scan) end in different places.
+//!
+//! Queriers for pages and queriers for reconciliation are kept apart, because they stop in
+//! different places. Finding a querier removes it from the cache.
+//!
+//! The cache is bounded by time, by memory, and by the permits that its queriers hold. Evicted
+//! queriers are returned to the caller, which drops them outside of any borrow.
 
 use crate::request::Class;
 use model::id::{QueryId, TableId};
@@ -13,42 +18,42 @@ use rt::hash::HashMap;
 use rt::time::{Duration, Instant};
 use smallvec::{SmallVec, smallvec};
 
-/// What the cache may hold.
+/// The limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLimits {
     /// How long a querier waits for its next page.
     pub ttl: Duration,
-    /// Bytes of all queriers.
+    /// The most bytes of all queriers together.
     pub memory: usize,
 }
 
-/// Counters, under ScyllaDB's names.
+/// Counters, with ScyllaDB's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
     /// Pages that looked for a querier. First pages do not.
     pub lookups: u64,
-    /// Those that found none.
+    /// Lookups that found none.
     pub misses: u64,
-    /// Those that found one which could not be used.
+    /// Lookups that found one which did not fit.
     pub drops: u64,
-    /// Those of the dropped that were of another class of work.
+    /// Dropped queriers that were of another class of work.
     pub scheduling_group_mismatches: u64,
-    /// Those of the reused that had to go forward to the page's position first.
+    /// Reused queriers that first had to advance to the page's position.
     pub advanced: u64,
-    /// Queriers gone because their next page did not come in time.
+    /// Queriers evicted because their next page did not come in time.
     pub time_based_evictions: u64,
-    /// Queriers gone because a read wanted their permit.
+    /// Queriers evicted because a read needed their permit.
     pub resource_based_evictions: u64,
-    /// Queriers gone because all together held too much memory.
+    /// Queriers evicted because the cache held too much memory.
     pub memory_based_evictions: u64,
-    /// Queriers now.
+    /// Queriers in the cache.
     pub population: u64,
     /// Bytes they hold.
     pub memory: u64,
 }
 
 impl CacheCounters {
-    /// Pages that went on with a querier.
+    /// Pages that reused a querier.
     pub fn reused(&self) -> u64 {
         self.lookups - self.misses - self.drops
     }
@@ -63,50 +68,52 @@ pub enum Purpose {
     Parts,
 }
 
-/// Which querier.
+/// The identity of a querier.
 #[derive(Clone, Debug)]
 pub struct CacheKey {
     /// The query.
     pub query: QueryId,
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
     /// Where its range ends.
     pub end: RingCut,
-    /// Whose work it is.
+    /// The class of work.
     pub class: Class,
     /// Its table.
     pub table: TableId,
 }
 
-struct Entry<Q> {
+struct CacheEntry<Q> {
     key: CacheKey,
-    /// The later it came, the greater.
+    /// Increases with each insertion.
     number: u64,
     expires: Instant,
     memory: usize,
     querier: Q,
-    /// Its neighbours among those of its class.
-    older: Option<Place>,
-    newer: Option<Place>,
+    /// Its neighbours in the list of its class.
+    older: Option<EntryIndex>,
+    newer: Option<EntryIndex>,
 }
 
 /// Index of an entry.
-type Place = u32;
+type EntryIndex = u32;
 
-/// The ends of a list of entries: the longest unused, which is also the first to expire, and the newest.
+/// The ends of a list of entries: the longest unused entry, which is also the first to expire, and
+/// the newest.
 #[derive(Clone, Copy, Default)]
 struct Ends {
-    oldest: Option<Place>,
-    newest: Option<Place>,
+    oldest: Option<EntryIndex>,
+    newest: Option<EntryIndex>,
 }
 
-/// See the module.
+/// The cache; see the module.
 pub struct QuerierCache<Q> {
     limits: CacheLimits,
-    places: HashMap<QueryId, SmallVec<[Place; 2]>>,
-    /// Entries stay where they are until they go: keeping one allocates nothing once there is room.
-    entries: Vec<Option<Entry<Q>>>,
-    free: Vec<Place>,
+    indexes: HashMap<QueryId, SmallVec<[EntryIndex; 2]>>,
+    /// Entries keep their index until they are removed: once there is room, an insertion allocates
+    /// nothing.
+    entries: Vec<Option<CacheEntry<Q>>>,
+    free: Vec<EntryIndex>,
     lists: [Ends; Class::ALL.len()],
     next: u64,
     memory: usize,
@@ -118,7 +125,7 @@ impl<Q> QuerierCache<Q> {
     pub fn new(limits: CacheLimits) -> Self {
         QuerierCache {
             limits,
-            places: HashMap::default(),
+            indexes: HashMap::default(),
             entries: Vec::new(),
             free: Vec::new(),
             lists: Default::default(),
@@ -128,20 +135,21 @@ impl<Q> QuerierCache<Q> {
         }
     }
 
-    /// Takes out the querier of a query whose range ends there.
+    /// Removes and returns the querier of a query whose range ends at `end`.
     pub fn take(&mut self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Q> {
         self.counters.lookups += 1;
-        let taken = self.find(query, purpose, end).and_then(|place| self.remove(place));
+        let taken = self.find(query, purpose, end).and_then(|index| self.remove(index));
         if taken.is_none() {
             self.counters.misses += 1;
         }
         taken
     }
 
-    /// Takes out what no page will ask for any more, if it is there. Nobody looked for it, so it counts nowhere.
+    /// Removes a querier that no page will request any more. It counts neither as lookup nor as
+    /// eviction.
     #[must_use]
     pub fn discard(&mut self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Q> {
-        self.find(query, purpose, end).and_then(|place| self.remove(place))
+        self.find(query, purpose, end).and_then(|index| self.remove(index))
     }
 
     /// Counts that the querier last taken could not be used.
@@ -150,18 +158,18 @@ impl<Q> QuerierCache<Q> {
         self.counters.scheduling_group_mismatches += u64::from(other_class);
     }
 
-    /// Counts that the querier last taken had to go forward.
+    /// Counts that the querier last taken had to advance.
     pub fn count_advance(&mut self) {
         self.counters.advanced += 1;
     }
 
-    /// Counts a querier that was not even kept, since reads wait for its permit.
+    /// Counts a querier that was not kept, because reads wait for its permit.
     pub fn count_refused(&mut self) {
         self.counters.resource_based_evictions += 1;
     }
 
-    /// Keeps a querier; returns those that have to go for it, which may be itself. One of the same query, purpose and range, which an
-    /// abandoned page left, goes too.
+    /// Adds a querier, and returns the evicted ones, which may include the new one. A querier of
+    /// the same query, purpose and range, left by an abandoned page, is evicted too.
     #[must_use]
     pub fn insert(&mut self, key: CacheKey, memory: usize, querier: Q, now: Instant) -> SmallVec<[Q; 1]> {
         let mut gone = SmallVec::new();
@@ -170,25 +178,25 @@ impl<Q> QuerierCache<Q> {
         let (query, class) = (key.query, key.class as usize);
         let older = self.lists[class].newest;
         let number = self.next;
-        let entry = Some(Entry { key, number, expires, memory, querier, older, newer: None });
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.entries[place as usize] = entry;
-                place
+        let entry = Some(CacheEntry { key, number, expires, memory, querier, older, newer: None });
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = entry;
+                index
             }
             None => {
                 self.entries.push(entry);
-                self.entries.len() as Place - 1
+                self.entries.len() as EntryIndex - 1
             }
         };
         match older {
-            Some(older) => self.entry_mut(older).newer = Some(place),
-            None => self.lists[class].oldest = Some(place),
+            Some(older) => self.entry_mut(older).newer = Some(index),
+            None => self.lists[class].oldest = Some(index),
         }
-        self.lists[class].newest = Some(place);
-        match self.places.get_mut(&query) {
-            Some(places) => places.push(place),
-            None => drop(self.places.insert(query, smallvec![place])),
+        self.lists[class].newest = Some(index);
+        match self.indexes.get_mut(&query) {
+            Some(indexes) => indexes.push(index),
+            None => drop(self.indexes.insert(query, smallvec![index])),
         }
         self.next += 1;
         self.memory += memory;
@@ -201,7 +209,7 @@ impl<Q> QuerierCache<Q> {
         gone
     }
 
-    /// Gives up the longest unused of a class, for a read that wants its permit.
+    /// Evicts the longest unused querier of a class, for a read that needs its permit.
     #[must_use]
     pub fn evict_for_permit(&mut self, class: Class) -> Option<Q> {
         let oldest = self.lists[class as usize].oldest?;
@@ -209,7 +217,7 @@ impl<Q> QuerierCache<Q> {
         self.remove(oldest)
     }
 
-    /// Gives up what has waited for too long; says when to look again, if anything is left.
+    /// Evicts the expired queriers. Also returns the next expiry, if any querier is left.
     #[must_use]
     pub fn evict_expired(&mut self, now: Instant) -> (Vec<Q>, Option<Instant>) {
         let mut gone = Vec::new();
@@ -224,53 +232,53 @@ impl<Q> QuerierCache<Q> {
         (gone, None)
     }
 
-    /// Gives up all of a table, or all.
+    /// Evicts the queriers of a table, or all.
     #[must_use]
     pub fn evict_table(&mut self, table: Option<TableId>) -> Vec<Q> {
-        let of_table = |place: &Place| {
-            let entry = self.entries[*place as usize].as_ref();
+        let of_table = |index: &EntryIndex| {
+            let entry = self.entries[*index as usize].as_ref();
             entry.is_some_and(|entry| table.is_none_or(|table| entry.key.table == table))
         };
-        let places: Vec<Place> = (0..self.entries.len() as Place).filter(of_table).collect();
-        places.into_iter().filter_map(|place| self.remove(place)).collect()
+        let indexes: Vec<EntryIndex> = (0..self.entries.len() as EntryIndex).filter(of_table).collect();
+        indexes.into_iter().filter_map(|index| self.remove(index)).collect()
     }
 
-    /// Whether it holds one of this table.
+    /// Whether it has a querier of this table.
     pub fn has_of(&self, table: TableId) -> bool {
         self.entries.iter().flatten().any(|entry| entry.key.table == table)
     }
 
-    /// Whether it holds nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.indexes.is_empty()
     }
 
-    /// The counters, and what it holds now.
+    /// The counters, and the current population.
     pub fn counters(&self) -> CacheCounters {
         let population = (self.entries.len() - self.free.len()) as u64;
         CacheCounters { population, memory: self.memory as u64, ..self.counters }
     }
 
-    fn find(&self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Place> {
+    fn find(&self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<EntryIndex> {
         let is_it = |key: &CacheKey| key.purpose == purpose && key.end == *end;
-        self.places.get(&query)?.iter().copied().find(|place| is_it(&self.entry(*place).key))
+        self.indexes.get(&query)?.iter().copied().find(|index| is_it(&self.entry(*index).key))
     }
 
-    fn entry(&self, place: Place) -> &Entry<Q> {
-        self.entries[place as usize].as_ref().expect("places name entries")
+    fn entry(&self, index: EntryIndex) -> &CacheEntry<Q> {
+        self.entries[index as usize].as_ref().expect("indexes name entries")
     }
 
-    fn entry_mut(&mut self, place: Place) -> &mut Entry<Q> {
-        self.entries[place as usize].as_mut().expect("places name entries")
+    fn entry_mut(&mut self, index: EntryIndex) -> &mut CacheEntry<Q> {
+        self.entries[index as usize].as_mut().expect("indexes name entries")
     }
 
-    fn oldest(&self) -> Option<Place> {
-        self.lists.iter().filter_map(|ends| ends.oldest).min_by_key(|place| self.entry(*place).number)
+    fn oldest(&self) -> Option<EntryIndex> {
+        self.lists.iter().filter_map(|ends| ends.oldest).min_by_key(|index| self.entry(*index).number)
     }
 
-    fn remove(&mut self, place: Place) -> Option<Q> {
-        let entry = self.entries[place as usize].take()?;
-        self.free.push(place);
+    fn remove(&mut self, index: EntryIndex) -> Option<Q> {
+        let entry = self.entries[index as usize].take()?;
+        self.free.push(index);
         self.memory -= entry.memory;
         let class = entry.key.class as usize;
         match entry.older {
@@ -281,10 +289,10 @@ impl<Q> QuerierCache<Q> {
             Some(newer) => self.entry_mut(newer).older = entry.older,
             None => self.lists[class].newest = entry.older,
         }
-        if let Some(places) = self.places.get_mut(&entry.key.query) {
-            places.retain(|own| *own != place);
-            if places.is_empty() {
-                self.places.remove(&entry.key.query);
+        if let Some(indexes) = self.indexes.get_mut(&entry.key.query) {
+            indexes.retain(|own| *own != index);
+            if indexes.is_empty() {
+                self.indexes.remove(&entry.key.query);
             }
         }
         Some(entry.querier)
@@ -348,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_asked_for_twice_leaves_one_querier() {
+    fn a_page_that_is_requested_twice_leaves_one_querier() {
         let mut cache = cache(1000);
         let now = rt::time::now();
         assert!(cache.insert(key(1, 1, Class::User), 10, 7, now).is_empty());
@@ -371,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn time_evicts_what_has_waited_long_enough() {
+    fn expired_queriers_are_evicted() {
         let mut cache = cache(1000);
         let now = rt::time::now();
         assert!(cache.insert(key(1, 1, Class::User), 1, 1, now).is_empty());

@@ -1,6 +1,7 @@
-//! The shell of a shard's querier cache: its clock, its timer, its words in traces.
+//! The async shell of a shard's querier cache: its clock, its expiry timer and its trace events.
 //!
-//! One timer for all: it sleeps until the oldest querier is due, and ends when nothing is left.
+//! One timer serves all queriers: it sleeps until the oldest one expires, and ends when the cache
+//! is empty.
 
 use super::cache::{CacheCounters, CacheKey, CacheLimits, Purpose, QuerierCache};
 use super::{Plan, Querier};
@@ -15,10 +16,10 @@ use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// The shortest sleep of the timer: what is due a little later goes in the same turn.
+/// The shortest sleep of the timer. Queriers that expire a little later are evicted together.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// See the module.
+/// The querier cache of a shard with its timer.
 pub(crate) struct Queriers {
     cache: RefCell<QuerierCache<Querier>>,
     ttl: Duration,
@@ -26,8 +27,9 @@ pub(crate) struct Queriers {
     me: Weak<Queriers>,
 }
 
-/// What a page found in the cache: a querier that goes on at the cut (or behind its partition), or forward to it.
-pub(crate) struct Found {
+/// A querier that fits the page: it resumes at the cut (none: behind its partition), or advances to
+/// it.
+pub(crate) struct FoundQuerier {
     pub querier: Querier,
     pub cut: Option<ClusteringCut>,
     pub advance: bool,
@@ -49,19 +51,19 @@ impl Queriers {
         self.cache.borrow().counters()
     }
 
-    /// Whether one of this table is kept.
+    /// Whether a querier of this table is kept.
     pub fn has_of(&self, table: TableId) -> bool {
         self.cache.borrow().has_of(table)
     }
 
-    /// Looks for the querier that the page before left, and whether it fits.
+    /// Takes the querier that the previous page left, if it fits.
     pub fn find(
         &self,
         command: &ReadCommand,
         purpose: Purpose,
         context: &Context,
         schema: Option<&TableSchema>,
-    ) -> Option<Found> {
+    ) -> Option<FoundQuerier> {
         let (query, range) = (command.query?, command.ranges.first()?);
         let Some(querier) = self.cache.borrow_mut().take(query, purpose, &range.end) else {
             context.trace("Querier cache: miss");
@@ -72,8 +74,8 @@ impl Queriers {
             return None;
         };
         match querier.plan(command, context.class, &schema.order) {
-            Plan::GoOn(cut) => Some(Found { querier, cut, advance: false }),
-            Plan::Advance(cut) => Some(Found { querier, cut, advance: true }),
+            Plan::Resume(cut) => Some(FoundQuerier { querier, cut, advance: false }),
+            Plan::Advance(cut) => Some(FoundQuerier { querier, cut, advance: true }),
             Plan::Drop(mismatch) => {
                 self.dropped(mismatch == super::Mismatch::Class, mismatch.why(), context);
                 None
@@ -81,7 +83,7 @@ impl Queriers {
         }
     }
 
-    /// Accounts for what became of a querier that was found.
+    /// Counts and traces the outcome of resuming a querier.
     pub fn resumed(&self, resumed: Resumed, advance: bool, context: &Context) -> Option<Reader> {
         match resumed {
             Resumed::Reader(reader) => {
@@ -97,7 +99,7 @@ impl Queriers {
                 self.dropped(false, stale.why(), context);
                 None
             }
-            Resumed::Waits(_) => unreachable!("whoever asks reads on until it is one of the others"),
+            Resumed::Waits(_) => unreachable!("the caller reads until the outcome is known"),
         }
     }
 
@@ -108,7 +110,8 @@ impl Queriers {
         }
     }
 
-    /// Keeps a querier for the next page. `wanted`: reads wait for its permit, so it is not kept after all.
+    /// Keeps a querier for the next page. `wanted`: reads wait for its permit, so it is dropped
+    /// instead.
     pub fn keep(
         &self,
         mut querier: Querier,
@@ -135,21 +138,21 @@ impl Queriers {
         }
     }
 
-    /// Gives up what an earlier page of a query left of a range that is now read from its beginning: it had been read ahead, and the page
-    /// ended before it.
-    pub fn give_up_ahead(&self, command: &ReadCommand, purpose: Purpose) {
+    /// Drops the querier of a range that is now read from its beginning: the range had been read
+    /// ahead, and the client's page ended before it.
+    pub fn discard_read_ahead(&self, command: &ReadCommand, purpose: Purpose) {
         let (Some(query), Some(range)) = (command.query, command.ranges.first()) else { return };
         let gone = self.cache.borrow_mut().discard(query, purpose, &range.end);
         drop(gone);
     }
 
-    /// Gives up the longest unused querier of a class; false if there is none.
-    pub fn give_up_one(&self, class: Class) -> bool {
+    /// Evicts the longest unused querier of a class. False if there is none.
+    pub fn evict_for_permit(&self, class: Class) -> bool {
         let gone = self.cache.borrow_mut().evict_for_permit(class);
         gone.is_some()
     }
 
-    /// Gives up those of a table, or all.
+    /// Evicts the queriers of a table, or all.
     pub fn forget(&self, table: Option<TableId>) {
         let gone = self.cache.borrow_mut().evict_table(table);
         drop(gone);

@@ -1,16 +1,16 @@
-//! The primitives of the wire form.
+//! The primitives of the wire form: a writer and a reader of framed bytes.
 
 use bytes::Bytes;
 use rt::Pieces;
 use smallvec::SmallVec;
 
 const FRAME: usize = 1 + 4;
-/// Bytes of at least this length are not copied.
+/// Byte strings of at least this length are shared instead of copied.
 const LARGE: usize = 8 << 10;
 
 pub(super) struct Writer {
     out: Vec<u8>,
-    /// What lies elsewhere, and before which byte of `out` it belongs.
+    /// Shared byte strings, and the index in `out` before which each belongs.
     elsewhere: SmallVec<[(usize, Bytes); 1]>,
 }
 
@@ -22,12 +22,12 @@ impl Writer {
         Writer { out, elsewhere: SmallVec::new() }
     }
 
-    /// Without a frame, for what becomes a part of something else.
+    /// A writer without a frame, for a part of another message.
     pub(super) fn plain() -> Writer {
         Writer { out: Vec::new(), elsewhere: SmallVec::new() }
     }
 
-    /// What was written without a frame. Only small values belong there.
+    /// The bytes written without a frame. They must contain no shared byte strings.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         debug_assert!(self.elsewhere.is_empty(), "what lies elsewhere would be lost");
         self.out
@@ -78,7 +78,7 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// As [`Writer::bytes`], without a copy of what is large.
+    /// As [`Writer::bytes`], but a large byte string is shared instead of copied.
     pub(super) fn shared(&mut self, bytes: &Bytes) {
         if bytes.len() < LARGE {
             return self.bytes(bytes);
@@ -100,7 +100,7 @@ impl Writer {
     }
 }
 
-/// Reads pieces that were cut where a field begins or ends.
+/// A reader of pieces, which may be cut only between fields.
 pub(super) struct Reader<'a> {
     owner: &'a Bytes,
     rest: &'a [u8],
@@ -118,14 +118,14 @@ impl<'a> Reader<'a> {
         (len == reader.rest.len() + more.iter().map(Bytes::len).sum::<usize>()).then_some(reader)
     }
 
-    /// Reads what was written without a frame.
+    /// A reader of bytes that were written without a frame.
     pub(super) fn plain(bytes: &'a Bytes) -> Reader<'a> {
         Reader { owner: bytes, rest: bytes, more: &[] }
     }
 
-    /// Goes over to the next piece, if this one is used up and there is one.
+    /// Moves to the next piece, if this one is used up and there is another.
     #[cold]
-    fn go_on(&mut self) -> Option<()> {
+    fn next_piece(&mut self) -> Option<()> {
         let (next, more) = self.more.split_first().filter(|_| self.rest.is_empty())?;
         (self.owner, self.rest, self.more) = (next, next, more);
         Some(())
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
                 self.rest = tail;
                 return Some(*head);
             }
-            self.go_on()?;
+            self.next_piece()?;
         }
     }
 
@@ -171,14 +171,14 @@ impl<'a> Reader<'a> {
         Some(self.owner.slice_ref(slice))
     }
 
-    /// The next bytes, which lie in one piece.
+    /// The next `len` bytes, which must be in one piece.
     pub(super) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
         loop {
             if let Some((head, tail)) = self.rest.split_at_checked(len) {
                 self.rest = tail;
                 return Some(head);
             }
-            self.go_on()?;
+            self.next_piece()?;
         }
     }
 

@@ -200,7 +200,7 @@ pub(super) fn read_page(reader: &mut Reader<'_>) -> Option<Page> {
     })
 }
 
-/// The region of a number, as the wire and paging states have it.
+/// Decodes the number of a region in the wire form and in paging states.
 pub fn region_from_code(code: u8) -> Option<Region> {
     [Region::Start, Region::Static, Region::Clustered, Region::End].into_iter().find(|region| *region as u8 == code)
 }

@@ -1,4 +1,5 @@
-//! The wire form of errors: `u8 code`, then what belongs to the code. Codes are never used again for anything else.
+//! The wire form of errors: `u8 code`, then the fields of that error. A code is never reused for
+//! another error.
 
 use super::codec::{Reader, Writer};
 use crate::error::{Overload, ReplicaError, Stale};
@@ -34,7 +35,7 @@ fn write_text(code: u8, why: &str, out: &mut Writer) {
     out.bytes(why.as_bytes());
 }
 
-/// An error; a code of a later release is a failure of the replica.
+/// Decodes an error. An unknown code, of a later release, becomes a storage failure.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
     Some(match reader.u8()? {
         1 => ReplicaError::Timeout,

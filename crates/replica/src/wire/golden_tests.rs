@@ -1,5 +1,6 @@
-//! What release 0.1.0 sends is read by this one, and this one sends the same: `tests/golden/wire-0.1.0.txt` has a line of a name and of
-//! bytes for each message. A release that sends something else gets a file of its own beside it. `MESSINA_BLESS=1` writes the file.
+//! This release reads the messages of release 0.1.0, and sends the same bytes.
+//! `tests/golden/wire-0.1.0.txt` has a line with name and bytes for each message. A release that
+//! sends other bytes gets its own file beside it. `MESSINA_BLESS=1` writes the file.
 
 use super::header::{Header, Report};
 use super::{Response, decode_request, decode_response, encode_request, encode_response};
@@ -10,7 +11,7 @@ use crate::large_data::LargeKinds;
 use crate::output::{Output, OutputColumn};
 use crate::page::{Page, PageEnd, Position, Region};
 use crate::reduce::Reduction;
-use crate::request::{Answer, Class, Limits, Mutations, ReadCommand, Request};
+use crate::request::{Class, Limits, Mutations, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use model::aggregate::AggregateKind;
@@ -121,17 +122,17 @@ fn header() -> Header {
     }
 }
 
-fn requests() -> Vec<(&'static str, Header, Request)> {
+fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
     let plain = Header { class: Class::User, trace: None, checks_large_data: false, ..header() };
     let two = Mutations::from_iter([(mutation(), key()), (mutation(), key())]);
     vec![
-        ("read", header(), Request::Read(command().into())),
-        ("digest", plain.clone(), Request::Digest(command().into())),
-        ("read-and-digest", plain.clone(), Request::ReadAndDigest(command().into())),
-        ("fragments", plain.clone(), Request::Fragments(command().into())),
-        ("write", plain, Request::write(mutation())),
-        ("write-two", header(), Request::Write(two)),
-        ("count", header(), Request::Count((mutation(), key()))),
+        ("read", header(), ReplicaRequest::Read(command().into())),
+        ("digest", plain.clone(), ReplicaRequest::Digest(command().into())),
+        ("read-and-digest", plain.clone(), ReplicaRequest::ReadAndDigest(command().into())),
+        ("fragments", plain.clone(), ReplicaRequest::MutationRead(command().into())),
+        ("write", plain, ReplicaRequest::write(mutation())),
+        ("write-two", header(), ReplicaRequest::Write(two)),
+        ("count", header(), ReplicaRequest::CounterUpdate((mutation(), key()))),
     ]
 }
 
@@ -161,12 +162,12 @@ fn responses() -> Vec<(&'static str, Response)> {
     let plain = |answer| Response::new(Ok(answer));
     let plain_error = |error| Response::new(Err(error));
     vec![
-        ("page", plain(Answer::Page(page.clone().into()))),
-        ("written", plain(Answer::Written)),
-        ("written-with-report", Response { result: Ok(Answer::Written), report: report() }),
-        ("digested", plain(Answer::Digested(page.into(), digest))),
-        ("data", plain(Answer::Fragments(FragmentPage { fragments, last: Some(last) }.into()))),
-        ("counted", plain(Answer::Counted(mutation()))),
+        ("page", plain(ReplicaAnswer::Page(page.clone().into()))),
+        ("written", plain(ReplicaAnswer::Written)),
+        ("written-with-report", Response { result: Ok(ReplicaAnswer::Written), report: report() }),
+        ("digested", plain(ReplicaAnswer::Digested(page.into(), digest))),
+        ("data", plain(ReplicaAnswer::Fragments(FragmentPage { fragments, last: Some(last) }.into()))),
+        ("counted", plain(ReplicaAnswer::CounterUpdated(mutation()))),
         ("refused", Response { result: Err(ReplicaError::Rejected("too much".into())), report: report() }),
         ("overloaded", plain_error(ReplicaError::Overloaded(Overload::Reads { class: Class::User, waiting: 7 }))),
         ("overloaded-counters", plain_error(ReplicaError::Overloaded(Overload::Counters))),
@@ -188,7 +189,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_sent_is_what_release_0_1_0_sends() {
+fn messages_have_the_bytes_of_release_0_1_0() {
     let lines: String = encoded().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
     if std::env::var_os("MESSINA_BLESS").is_some() {
         std::fs::write(Path::new(FILE), &lines).expect("the file can be written");
@@ -198,7 +199,7 @@ fn what_is_sent_is_what_release_0_1_0_sends() {
 }
 
 #[test]
-fn what_is_sent_is_read_as_it_was_and_never_when_it_is_cut() {
+fn messages_are_decoded_unless_they_are_cut() {
     for (name, header, request) in requests() {
         let bytes = encode_request(&header, &request);
         let (found, read) = decode_request(&bytes).expect("well-formed");

@@ -1,8 +1,9 @@
-//! The header of a request between shards and between nodes, and that of its response.
+//! The headers of requests and responses between shards and between nodes.
 //!
-//! A header is a list of fields, each `u8 tag, u32 length, bytes`, ended by tag 0. Fields stand in the order of their tags. A reader
-//! skips a field that it does not know, unless the tag is [`REQUIRED`] or more: then it refuses the message, since it would
-//! do something else than the sender means. So a later release adds fields without a new version of the wire form.
+//! A header is a list of fields, each `u8 tag, u32 length, bytes`, in the order of their tags,
+//! ended by tag 0. A reader skips an unknown field. If its tag is [`REQUIRED`] or higher, the
+//! reader refuses the message, because it would misinterpret it. So a later release adds fields
+//! without a new version of the wire form.
 
 use super::codec::{Reader, Writer};
 use crate::large_data::LargeKinds;
@@ -13,7 +14,7 @@ use rt::time::Duration;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// Tags from here on are of fields that a reader has to know.
+/// Fields with this tag or a higher one must be known to the reader.
 pub const REQUIRED: u8 = 128;
 
 /// Ends a header.
@@ -23,26 +24,26 @@ const END: u8 = 0;
 const TRACE: u8 = 1;
 /// The write is checked against the large-data guardrails: no bytes.
 const CHECKS_LARGE_DATA: u8 = 2;
-/// Whose work it is: one byte, see [`Class`].
+/// The class of work: one byte, see [`Class`].
 const CLASS: u8 = REQUIRED + 1;
 /// Microseconds until the coordinator stops waiting: 8 bytes.
 const TIME_LEFT: u8 = REQUIRED + 2;
-/// The number of the metadata by which the request was routed: 8 bytes.
+/// The number of the metadata that routed the request: 8 bytes.
 const METADATA: u8 = REQUIRED + 3;
 
-/// The steps of a traced request: `u32 count`, then for each `u32 microseconds, u16 shard, text`.
+/// The events of a traced request: `u32 count`, then for each `u32 microseconds, u16 shard, text`.
 const EVENTS: u8 = 1;
-/// What a write exceeds the soft limits of: one byte, see [`LargeKinds`].
+/// The kinds of data whose soft limits a write exceeds: one byte, see [`LargeKinds`].
 const LARGE_DATA: u8 = 2;
 
-/// What goes with a request on the wire: see [`Context`].
+/// The header of a request; see [`Context`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whose work it is.
+    /// The class of work.
     pub class: Class,
     /// Microseconds until the coordinator stops waiting.
     pub time_left_micros: u64,
-    /// The trace session, if it is traced.
+    /// The trace session, if the request is traced.
     pub trace: Option<Uuid>,
     /// The coordinator's metadata number.
     pub metadata_number: u64,
@@ -62,7 +63,7 @@ impl Header {
         }
     }
 
-    /// The context of the request where it is performed.
+    /// The context of the request on the replica.
     pub(super) fn context(&self) -> Context {
         Context {
             class: self.class,
@@ -111,12 +112,12 @@ impl Header {
     }
 }
 
-/// What goes with a response.
+/// The header of a response.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Report {
-    /// The steps recorded at the replica, if the request was traced.
+    /// The trace events of the replica, if the request was traced.
     pub events: Vec<TraceEvent>,
-    /// What a write exceeds the soft limits of, if it was checked.
+    /// The kinds of data whose soft limits the write exceeds, if it was checked.
     pub large_data: LargeKinds,
 }
 
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_what_every_request_has_is_refused() {
+    fn a_header_without_a_required_field_is_refused() {
         for missing in [CLASS, TIME_LEFT, METADATA] {
             let bytes = bytes_of(|out| {
                 for tag in [CLASS, TIME_LEFT, METADATA].into_iter().filter(|tag| *tag != missing) {

@@ -1,8 +1,8 @@
-//! The wire form of requests and responses: `u8 version, u32 length, header, u8 kind, body`. Used between shards of a node and between
-//! nodes alike.
+//! The wire form of requests and responses: `u8 version, u32 length, header, u8 kind, body`. It is
+//! used between shards of a node and between nodes.
 //!
-//! A header is extensible ([`header`]). Bodies are append-only: a reader skips what it does not know at the end of one. All numbers are
-//! little-endian; bytes are `u32 length, bytes`.
+//! A header is extensible ([`header`]). Bodies are append-only: a reader skips unknown bytes at the
+//! end of a body. All numbers are little-endian; byte strings are `u32 length, bytes`.
 
 mod codec;
 pub(crate) mod command;
@@ -16,7 +16,7 @@ mod serve;
 use crate::digest::Digest;
 use crate::error::ReplicaError;
 use crate::large_data::LargeKinds;
-use crate::request::{Answer, Context, KeyedMutation, Request};
+use crate::request::{Context, KeyedMutation, ReplicaAnswer, ReplicaRequest};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use codec::{Reader, Writer};
@@ -29,32 +29,33 @@ use std::slice::from_ref;
 
 pub use header::Header;
 
-/// The version of requests and responses that this release writes; it reads this one.
+/// The version of requests and responses that this release writes and reads.
 pub const VERSION: u8 = 1;
 
 /// A replica's response.
 #[derive(Debug, PartialEq)]
 pub struct Response {
-    /// The answer, or why there is none.
-    pub result: Result<Answer, ReplicaError>,
+    /// The answer, or the error.
+    pub result: Result<ReplicaAnswer, ReplicaError>,
     report: Report,
 }
 
 impl Response {
     /// A response without a report.
-    pub fn new(result: Result<Answer, ReplicaError>) -> Response {
+    pub fn new(result: Result<ReplicaAnswer, ReplicaError>) -> Response {
         Response { result, report: Report::default() }
     }
 
-    /// With what was recorded in the context of the request.
-    fn reporting(result: Result<Answer, ReplicaError>, context: &Context) -> Response {
+    /// A response with the events and large-data kinds that the request's context recorded.
+    fn reporting(result: Result<ReplicaAnswer, ReplicaError>, context: &Context) -> Response {
         let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
         let large_data = context.large_data.as_ref().map(|found| found.get()).unwrap_or_default();
         Response { result, report: Report { events, large_data } }
     }
 
-    /// Adds what was recorded at the replica to a request's trace, which sent it after so many microseconds, and to what it found to be
-    /// large.
+    /// Adds the replica's events to the request's trace, and its large-data kinds to the request's
+    /// context. `sent_after`: microseconds from the start of the trace to the sending of the
+    /// request.
     pub fn report_to(&mut self, context: &Context, sent_after: Option<u32>, node: Option<IpAddr>) {
         if let (Some(trace), Some(sent_after)) = (&context.trace, sent_after) {
             trace.absorb(sent_after, node, std::mem::take(&mut self.report.events));
@@ -64,43 +65,43 @@ impl Response {
         }
     }
 
-    /// The steps recorded at the replica.
+    /// The trace events of the replica.
     pub fn events(&self) -> &[TraceEvent] {
         &self.report.events
     }
 
-    /// What a write exceeds the soft limits of.
+    /// The kinds of data whose soft limits the write exceeds.
     pub fn large_data(&self) -> LargeKinds {
         self.report.large_data
     }
 }
 
 /// Encodes a request.
-pub fn encode_request(header: &Header, request: &Request) -> Bytes {
+pub fn encode_request(header: &Header, request: &ReplicaRequest) -> Bytes {
     let mut out = Writer::framed(VERSION);
     header.write(&mut out);
     match request {
-        Request::Read(read) => {
+        ReplicaRequest::Read(read) => {
             out.u8(0);
             command::write(read, &mut out);
         }
-        Request::Write(mutations) => {
+        ReplicaRequest::Write(mutations) => {
             out.u8(1);
             out.list(mutations, |out, (mutation, _)| out.bytes(mutation.as_bytes()));
         }
-        Request::Count((mutation, _)) => {
+        ReplicaRequest::CounterUpdate((mutation, _)) => {
             out.u8(2);
             out.bytes(mutation.as_bytes());
         }
-        Request::Digest(read) => {
+        ReplicaRequest::Digest(read) => {
             out.u8(3);
             command::write(read, &mut out);
         }
-        Request::ReadAndDigest(read) => {
+        ReplicaRequest::ReadAndDigest(read) => {
             out.u8(4);
             command::write(read, &mut out);
         }
-        Request::Fragments(read) => {
+        ReplicaRequest::MutationRead(read) => {
             out.u8(5);
             command::write(read, &mut out);
         }
@@ -115,20 +116,20 @@ pub fn header_of(bytes: &Bytes) -> Result<Header, Malformed> {
 }
 
 /// Decodes a request.
-pub fn decode_request(bytes: &Bytes) -> Result<(Header, Request), Malformed> {
+pub fn decode_request(bytes: &Bytes) -> Result<(Header, ReplicaRequest), Malformed> {
     decode_request_inner(bytes).ok_or(Malformed("request"))
 }
 
-fn decode_request_inner(bytes: &Bytes) -> Option<(Header, Request)> {
+fn decode_request_inner(bytes: &Bytes) -> Option<(Header, ReplicaRequest)> {
     let mut reader = Reader::framed(from_ref(bytes), VERSION)?;
     let header = Header::read(&mut reader)?;
     let request = match reader.u8()? {
-        0 => Request::Read(command::read(&mut reader)?.into()),
-        1 => Request::Write(reader.list(read_mutation)?.into()),
-        2 => Request::Count(read_mutation(&mut reader)?),
-        3 => Request::Digest(command::read(&mut reader)?.into()),
-        4 => Request::ReadAndDigest(command::read(&mut reader)?.into()),
-        5 => Request::Fragments(command::read(&mut reader)?.into()),
+        0 => ReplicaRequest::Read(command::read(&mut reader)?.into()),
+        1 => ReplicaRequest::Write(reader.list(read_mutation)?.into()),
+        2 => ReplicaRequest::CounterUpdate(read_mutation(&mut reader)?),
+        3 => ReplicaRequest::Digest(command::read(&mut reader)?.into()),
+        4 => ReplicaRequest::ReadAndDigest(command::read(&mut reader)?.into()),
+        5 => ReplicaRequest::MutationRead(command::read(&mut reader)?.into()),
         _ => return None,
     };
     Some((header, request))
@@ -140,31 +141,31 @@ fn read_mutation(reader: &mut Reader<'_>) -> Option<KeyedMutation> {
     Some((mutation, key))
 }
 
-/// Encodes a response. The rows of a large page stay where they are.
+/// Encodes a response. The rows of a large page are shared, not copied.
 pub fn encode_response(response: &Response) -> Pieces {
     let mut out = Writer::framed(VERSION);
     response.report.write(&mut out);
     match &response.result {
-        Ok(Answer::Page(page)) => {
+        Ok(ReplicaAnswer::Page(page)) => {
             out.u8(0);
             command::write_page(page, &mut out);
         }
-        Ok(Answer::Written) => out.u8(1),
+        Ok(ReplicaAnswer::Written) => out.u8(1),
         Err(error) => {
             out.u8(2);
             error::write(error, &mut out);
         }
-        Ok(Answer::Digested(page, digest)) => {
+        Ok(ReplicaAnswer::Digested(page, digest)) => {
             out.u8(3);
             out.u8(digest.version);
             out.raw(&digest.hash);
             command::write_page(page, &mut out);
         }
-        Ok(Answer::Fragments(part)) => {
+        Ok(ReplicaAnswer::Fragments(part)) => {
             out.u8(4);
             parts::write(part, &mut out);
         }
-        Ok(Answer::Counted(state)) => {
+        Ok(ReplicaAnswer::CounterUpdated(state)) => {
             out.u8(5);
             out.bytes(state.as_bytes());
         }
@@ -172,7 +173,8 @@ pub fn encode_response(response: &Response) -> Pieces {
     out.finish()
 }
 
-/// Decodes a response, whose pieces may be others than those that it was encoded to.
+/// Decodes a response. Its pieces may be cut differently than [`encode_response`] cut them, but
+/// only between fields.
 pub fn decode_response(pieces: impl Into<Pieces>) -> Result<Response, Malformed> {
     decode_response_inner(&pieces.into()).ok_or(Malformed("response"))
 }
@@ -181,15 +183,15 @@ fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
     let mut reader = Reader::framed(pieces.iter().as_slice(), VERSION)?;
     let report = Report::read(&mut reader)?;
     let result = match reader.u8()? {
-        0 => Ok(Answer::Page(command::read_page(&mut reader)?.into())),
-        1 => Ok(Answer::Written),
+        0 => Ok(ReplicaAnswer::Page(command::read_page(&mut reader)?.into())),
+        1 => Ok(ReplicaAnswer::Written),
         2 => Err(error::read(&mut reader)?),
         3 => {
             let digest = Digest { version: reader.u8()?, hash: reader.array()? };
-            Ok(Answer::Digested(command::read_page(&mut reader)?.into(), digest))
+            Ok(ReplicaAnswer::Digested(command::read_page(&mut reader)?.into(), digest))
         }
-        4 => Ok(Answer::Fragments(parts::read(&mut reader)?.into())),
-        5 => Ok(Answer::Counted(Mutation::parse(reader.bytes()?).ok()?)),
+        4 => Ok(ReplicaAnswer::Fragments(parts::read(&mut reader)?.into())),
+        5 => Ok(ReplicaAnswer::CounterUpdated(Mutation::parse(reader.bytes()?).ok()?)),
         _ => return None,
     };
     Some(Response { result, report })

@@ -1,4 +1,4 @@
-//! Serving a request in its wire form: the two far distances end here.
+//! Serves requests in their wire form, from other shards and other nodes.
 
 use super::{Pieces, Response, decode_request, encode_response};
 use crate::error::ReplicaError;
@@ -6,7 +6,8 @@ use crate::read::Replica;
 use bytes::Bytes;
 
 impl Replica {
-    /// Answers a request from another shard or node. Dropping the future stops the work at its next yield.
+    /// Performs a request from another shard or node. Dropping the future stops the work at its
+    /// next yield.
     pub async fn serve(&self, request: Bytes) -> Pieces {
         let response = match decode_request(&request) {
             Ok((header, request)) => {

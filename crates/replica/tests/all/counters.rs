@@ -1,4 +1,5 @@
-//! Counting: whatever happens in between, a counter shows the sum of what was counted since it was last deleted.
+//! Counter updates: whatever happens in between, a counter has the sum of all updates since its
+//! last deletion.
 
 use crate::support;
 
@@ -13,7 +14,7 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use proptest::prelude::*;
-use replica::{Answer, Output, OutputColumn, ReadCommand, Replica, ReplicaConfig, ReplicaError, Request};
+use replica::{Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest};
 use rt::ShardId;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -59,7 +60,7 @@ async fn replica(scratch: &Scratch) -> (Rc<Engine>, Rc<Replica>) {
     (engine, replica)
 }
 
-/// A mutation that adds to the counter of a row, or (none) to the static one.
+/// A mutation that adds to the counter of a row; without a row, to the static one.
 fn update(k: i32, c: Option<i32>, delta: i64, timestamp: i64) -> Mutation {
     let schema = schema();
     let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
@@ -72,11 +73,11 @@ fn update(k: i32, c: Option<i32>, delta: i64, timestamp: i64) -> Mutation {
     builder.finish(&schema)
 }
 
-/// Counts; the new state.
+/// Applies an update and returns the new state.
 async fn count_in(replica: &Replica, mutation: &Mutation) -> Result<Mutation, ReplicaError> {
-    let request = Request::Count((mutation.clone(), mutation.decorated_key()));
+    let request = ReplicaRequest::CounterUpdate((mutation.clone(), mutation.decorated_key()));
     match replica.perform(&request, &context()).await? {
-        Answer::Counted(state) => Ok(state),
+        ReplicaAnswer::CounterUpdated(state) => Ok(state),
         other => panic!("{other:?}"),
     }
 }
@@ -157,13 +158,13 @@ fn updates_at_once_all_count() {
 }
 
 #[test]
-fn what_is_logged_can_be_applied_again() {
+fn logged_states_can_be_applied_again() {
     rt::block_on(async {
         let scratch = Scratch::new("counters-again");
         let (engine, replica) = replica(&scratch).await;
         count(&replica, 1, Some(1), 5, 1).await;
         count(&replica, 1, Some(1), 7, 2).await;
-        // A replay applies states of before: as if the log's records came once more.
+        // A replay applies earlier states again, as if the log's records were repeated.
         let state = counter::context(&[counter::Shard { id: engine.host_id(), clock: 1, count: 5 }]);
         let schema = schema();
         let mut builder = MutationBuilder::new(schema.id, schema.version, &1i32.to_be_bytes());

@@ -1,4 +1,5 @@
-//! Digests and data for reconciliation: they say the same of the same data wherever it lies, tell what differs, and end where a page ends.
+//! Digests and data for reconciliation: they are equal for equal data wherever it is stored, differ
+//! for different data, and end where a page ends.
 
 use crate::support::*;
 use engine::Engine;
@@ -88,7 +89,7 @@ fn the_same_data_has_the_same_digest_and_the_data_behind_it_the_same_page() {
                 let part = fragments(&there, &command, &context()).await.unwrap();
                 assert_eq!(part.last, page.last.clone().filter(|_| page.end != replica::PageEnd::Exhausted));
                 let mut made = page_of(&command, part.fragments);
-                // It may have been looked at less where what is covered was dropped before.
+                // Fewer rows may be examined if covered data was dropped before.
                 (made.examined_bytes, made.examined_rows) = (page.examined_bytes, page.examined_rows);
                 assert_eq!(made, page, "{query:?} {changes:?}");
             }
@@ -98,8 +99,8 @@ fn the_same_data_has_the_same_digest_and_the_data_behind_it_the_same_page() {
     }
 }
 
-/// A static row that is as large as a part may be comes with each part: a part that ended at the deletion that is open where it begins
-/// would be followed by the same part.
+/// A static row as large as a part is in each part. If a part ended at the deletion that is open
+/// where it begins, the same part would follow it.
 #[test]
 fn parts_with_a_large_static_row_get_on() {
     let scratch = Scratch::new("large-static");
@@ -125,7 +126,7 @@ fn parts_with_a_large_static_row_get_on() {
 }
 
 #[test]
-fn what_differs_is_told() {
+fn differences_change_the_digest() {
     let (scratch, other) = (Scratch::new("differs"), Scratch::new("differing"));
     rt::block_on(async {
         let (a, b) = (engine(&scratch).await, engine(&other).await);
@@ -186,7 +187,7 @@ fn what_differs_is_told() {
 }
 
 #[test]
-fn a_reader_that_was_kept_gives_the_digests_of_one_that_begins_again() {
+fn a_kept_reader_gives_the_digests_of_a_new_one() {
     let mut runner = TestRunner::new(ProptestConfig::default());
     let strategy = prop::collection::vec(change(), 1..60);
     for case in 0..10 {

@@ -1,8 +1,9 @@
-//! `querier_cache_is_invisible`: whatever is kept between pages, the pages are the same: rows, positions, and what was counted. So are
-//! the data behind them, for reconciliation.
+//! `querier_cache_is_invisible`: whatever is kept between pages, the pages are the same: rows,
+//! positions and counts. So is the data behind them, for reconciliation.
 //!
-//! Four replicas serve the same engine: without the cache, with room for one reader, with one that forgets at once, and with
-//! room for all. They are asked for the same pages while the data changes in between.
+//! Four replicas serve the same engine: without the cache, with room for one reader, with a cache
+//! that evicts at once, and with room for all. They read the same pages while the data changes in
+//! between.
 
 use crate::support::*;
 use model::key::ClusteringCut;
@@ -15,7 +16,7 @@ use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Something that happens to the data.
+/// A change of the data.
 #[derive(Clone, Debug)]
 enum Event {
     Change(Change),
@@ -178,16 +179,16 @@ async fn run(
     Ok(reused)
 }
 
-/// Tells the same story to all replicas, in some versions; how often the unlimited one was of use.
-fn tell(cases: u32, name: &str, events_between: usize) -> CacheCounters {
+/// Runs random sequences, each on all replicas. Returns the counters of the unlimited cache.
+fn run_cases(cases: u32, name: &str, events_between: usize) -> CacheCounters {
     let sum = Cell::new(CacheCounters::default());
-    let story = (
+    let scenario = (
         proptest::collection::vec(event(), 60..250),
         proptest::collection::vec(query(), 2..6),
         proptest::collection::vec(proptest::collection::vec(event(), 0..3), 0..=events_between),
     );
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    let result = TestRunner::new(config).run(&story, |(before, mut queries, between)| {
+    let result = TestRunner::new(config).run(&scenario, |(before, mut queries, between)| {
         for (i, query) in queries.iter_mut().enumerate() {
             query.id = i as u8;
         }
@@ -209,14 +210,14 @@ fn tell(cases: u32, name: &str, events_between: usize) -> CacheCounters {
 
 #[test]
 fn querier_cache_is_invisible() {
-    let counters = tell(24, "invisible", 60);
+    let counters = run_cases(24, "invisible", 60);
     assert!(counters.reused() > 100, "the cache must have been of use: {counters:?}");
 }
 
-/// Where nothing happens in between, every page but the first goes on with the reader of the page before.
+/// Without changes in between, every page but the first resumes the previous page's reader.
 #[test]
-fn in_calm_every_page_goes_on() {
-    let counters = tell(12, "calm", 0);
+fn without_changes_every_page_resumes() {
+    let counters = run_cases(12, "calm", 0);
     assert!(counters.lookups > 100, "{counters:?}");
     assert_eq!(counters.reused(), counters.lookups, "{counters:?}");
 }

@@ -1,4 +1,4 @@
-//! What is kept between pages, why it goes, and who is told.
+//! Which readers are kept between pages, why they are dropped, and what the trace says.
 
 use crate::support::*;
 use engine::Engine;
@@ -34,14 +34,14 @@ async fn first_page(replica: &Replica, query: &Query) -> Page {
     page
 }
 
-/// The page behind another; how the trace says that it began.
+/// Reads the page after another. Returns the trace's event about the querier cache.
 async fn next_page(replica: &Replica, query: &Query, before: &Page) -> (Page, String) {
     let (page, words) = traced(replica, &query.command(1, Some(before)).unwrap()).await;
     (page, words.first().cloned().unwrap_or_default())
 }
 
 #[test]
-fn pages_of_one_partition_go_on_with_one_reader() {
+fn pages_of_one_partition_resume_one_reader() {
     rt::block_on(async {
         let (_scratch, engine) = with_data("one").await;
         for (k, reversed) in [(1, false), (1, true), (2, false), (2, true)] {
@@ -112,7 +112,7 @@ fn a_large_partition_is_read_in_both_orders() {
 }
 
 #[test]
-fn pages_of_a_scan_go_on_with_one_reader() {
+fn pages_of_a_scan_resume_one_reader() {
     rt::block_on(async {
         let (_scratch, engine) = with_data("scan").await;
         for (reversed, per_partition) in [(false, u64::MAX), (true, u64::MAX), (false, 6)] {
@@ -151,10 +151,11 @@ fn a_first_page_looks_for_nothing_and_an_unpaged_read_leaves_nothing() {
     });
 }
 
-/// A coordinator asks several ranges side by side, and throws away what does not fit into the page. What that left is of no use to the page that
-/// reads the range from its beginning, and would not be found by any other.
+/// A coordinator reads several ranges in parallel, and discards pages that do not fit. A reader of
+/// a discarded page is of no use to the page that reads the range from its beginning, and no other
+/// page would find it.
 #[test]
-fn what_was_read_ahead_is_given_up_where_the_query_gets_there() {
+fn read_ahead_queriers_are_dropped_when_the_query_reaches_their_range() {
     rt::block_on(async {
         let (_scratch, engine) = with_data("ahead").await;
         let replica = Replica::new(engine, config());
@@ -231,7 +232,7 @@ fn reads_that_would_wait_for_a_permit_evict() {
             pages.push(first_page(&replica, &Query::of_key(id, 1, 3)).await);
         }
         assert_eq!(replica.metrics().permits[0].count, 2);
-        // Nobody waits: the longest unused makes room.
+        // No read waits: the longest unused reader is evicted.
         first_page(&replica, &Query::of_key(2, 2, 3)).await;
         let metrics = replica.metrics();
         assert_eq!((metrics.queriers.resource_based_evictions, metrics.queriers.population), (1, 2));
@@ -285,7 +286,7 @@ fn where_reads_wait_nothing_is_kept() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_and_why_is_said() {
+fn queriers_that_do_not_fit_are_dropped_with_a_reason() {
     rt::block_on(async {
         let (_scratch, engine) = with_data("drops").await;
         let replica = Replica::new(engine.clone(), config());

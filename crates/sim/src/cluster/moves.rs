@@ -15,7 +15,7 @@ use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
 use model::range::Slice;
 use model::schema::TableSchema;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Answer, Class, Context, Limits, Output, ReadCommand, Replica, Request};
+use replica::{Class, Context, Limits, Output, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -73,7 +73,9 @@ async fn copy(what: &StreamTask) -> Result<(), String> {
         first_page: true,
         ends_with_rows: false,
     };
-    let Answer::Fragments(part) = ask(leaving, Request::Fragments(everything.into()), metadata.number).await? else {
+    let ReplicaAnswer::Fragments(part) =
+        ask(leaving, ReplicaRequest::MutationRead(everything.into()), metadata.number).await?
+    else {
         return Err("a read was answered otherwise".into());
     };
     if part.last.is_some() {
@@ -81,7 +83,7 @@ async fn copy(what: &StreamTask) -> Result<(), String> {
     }
     for mutation in mutations(schema, &part.fragments) {
         for pending in &what.to {
-            ask(*pending, Request::write(mutation.clone()), metadata.number).await?;
+            ask(*pending, ReplicaRequest::write(mutation.clone()), metadata.number).await?;
         }
     }
     Ok(())
@@ -116,7 +118,7 @@ fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
     all
 }
 
-async fn ask(to: TabletReplica, request: Request, metadata_number: u64) -> Result<Answer, String> {
+async fn ask(to: TabletReplica, request: ReplicaRequest, metadata_number: u64) -> Result<ReplicaAnswer, String> {
     let context = Context {
         class: Class::Maintenance,
         deadline: Deadline::after(STEP),

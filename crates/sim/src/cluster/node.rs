@@ -17,7 +17,7 @@ use engine::Engine;
 use engine::commitlog::SyncMode;
 use internode::{Internode, NodeStatus};
 use model::range::Slice;
-use replica::{Answer, Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica, Request};
+use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -397,8 +397,8 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         metadata_number: u64::MAX,
         large_data: None,
     };
-    match replica.perform(&Request::Read(command.into()), &context).await {
-        Ok(Answer::Page(page)) => Ok(page.body.to_vec()),
+    match replica.perform(&ReplicaRequest::Read(command.into()), &context).await {
+        Ok(ReplicaAnswer::Page(page)) => Ok(page.body.to_vec()),
         Ok(_) => Err("a read was answered otherwise".to_owned()),
         Err(error) => Err(error.to_string()),
     }

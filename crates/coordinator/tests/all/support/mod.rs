@@ -1,4 +1,4 @@
-//! A cluster in memory: several nodes of one shard each, all on the shard that runs the test, and a wire between them that can be cut.
+//! A cluster in memory: nodes of one shard each on the test's shard, and a transport that can fail.
 
 use bytes::Bytes;
 use cluster::metadata::{
@@ -9,7 +9,7 @@ use cluster::{MetadataService, NodeInfo};
 use coordinator::hints::{Hints, HintsConfig, HintsSettings};
 use coordinator::{
     Consistency, Coordinator, CoordinatorError, NodeView, Nodes, PageLimits, PageRequest, Partitions, Query, QueryPage,
-    RequestOptions, TimestampClock, Transport, Unreached, WriteKind,
+    RequestOptions, SendError, TimestampClock, Transport, WriteKind,
 };
 use engine::{Engine, EngineConfig};
 use futures_util::future::LocalBoxFuture;
@@ -22,7 +22,9 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
 use replica::wire::{Response, decode_request, encode_response};
-use replica::{Answer, Class, Context, Output, OutputColumn, Replica, ReplicaConfig, ReplicaError, Request};
+use replica::{
+    Class, Context, Output, OutputColumn, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest,
+};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
@@ -40,36 +42,35 @@ const VALUE: ColumnId = ColumnId(0);
 /// The stack of a test's thread: futures of unoptimised builds are large.
 const STACK: usize = 16 << 20;
 
-/// How long a request may take that is to succeed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How long one is waited for that cannot: the replicas that are well have answered by then.
-pub const IMPATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of a request that must succeed.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a request that cannot succeed: healthy replicas have responded by then.
+pub const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a node treats what is sent to it.
+/// The fault of a node for requests that are sent to it.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Its connection is refused.
     Refused,
     /// Requests never arrive.
     LosesRequests,
-    /// It does what is asked, and its answers never arrive.
+    /// It performs requests, and its responses never arrive.
     LosesAnswers,
-    /// It does what is asked, and the connection is lost before its answer arrives.
+    /// Its connection is lost after it performed a request.
     LosesConnection,
-    /// It says no.
+    /// It refuses all requests.
     Fails(ReplicaError),
-    /// It says no to writes.
+    /// It refuses writes.
     FailsWrites(ReplicaError),
-    /// It is late by so much, and then has this fault, if any.
+    /// It is slow by this time, and then has this fault, if any.
     Late(Duration, Option<Box<Fault>>),
 }
 
-/// The wire between the nodes.
 #[derive(Default)]
 pub struct Wire {
     replicas: RefCell<BTreeMap<HostId, Rc<Replica>>>,
     pub faults: RefCell<BTreeMap<HostId, Fault>>,
-    /// How many requests were sent to each.
+    /// The number of requests that were sent to each node.
     pub sent: RefCell<BTreeMap<HostId, u64>>,
     under_way: Rc<cell::Cell<usize>>,
 }
@@ -99,7 +100,7 @@ impl Transport for End {
         request: Bytes,
         _group: rt::task::Group,
         deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, Unreached>> {
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
         let replica = self.0.replicas.borrow()[&to.host].clone();
         let mut fault = self.0.faults.borrow().get(&to.host).cloned();
@@ -112,21 +113,21 @@ impl Transport for End {
             }
             match fault {
                 None => Ok(replica.serve(request).await.join()),
-                Some(Fault::Refused) => Err(Unreached::Down("connection refused".into())),
+                Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
                 Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await.join()),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
                 Some(Fault::LosesConnection) => {
                     replica.serve(request).await;
-                    Err(Unreached::Lost("the connection was lost".into()))
+                    Err(SendError::Lost("the connection was lost".into()))
                 }
                 Some(fault) => {
                     if matches!(fault, Fault::LosesAnswers) {
                         replica.serve(request).await;
                     }
                     rt::time::sleep(deadline.remaining()).await;
-                    Err(Unreached::TimedOut)
+                    Err(SendError::TimedOut)
                 }
             }
         })
@@ -134,7 +135,7 @@ impl Transport for End {
 }
 
 fn is_write(request: &Bytes) -> bool {
-    matches!(decode_request(request), Ok((_, Request::Write(_))))
+    matches!(decode_request(request), Ok((_, ReplicaRequest::Write(_))))
 }
 
 pub struct Node {
@@ -150,16 +151,15 @@ pub struct Cluster {
     pub wire: Rc<Wire>,
     directory: PathBuf,
     views: RefCell<Vec<NodeView>>,
-    patience: cell::Cell<Duration>,
+    timeout: cell::Cell<Duration>,
 }
 
-/// What a test's table is like.
+/// The properties of a test's table.
 pub struct Shape {
     /// The datacenter of each node.
     pub datacenters: &'static [&'static str],
-    /// The nodes with copies, from 0 on; each tablet has them all.
+    /// The indexes of the nodes with replicas. Each tablet is on all of them.
     pub copies: &'static [usize],
-    /// The keyspace's replication.
     pub replication: &'static [(&'static str, &'static str)],
     pub counter: bool,
     pub speculative_retry: &'static str,
@@ -279,10 +279,10 @@ impl Cluster {
             wire.replicas.borrow_mut().insert(node.host, node.replica.clone());
             nodes.push(node);
         }
-        Cluster { nodes, wire, directory, views: RefCell::new(views), patience: cell::Cell::new(PATIENCE) }
+        Cluster { nodes, wire, directory, views: RefCell::new(views), timeout: cell::Cell::new(TIMEOUT) }
     }
 
-    /// All other nodes learn that a node has died, or lives again.
+    /// Marks a node as down or up for all nodes; its connections are refused or accepted.
     pub fn set_alive(&self, node: usize, alive: bool) {
         self.views.borrow_mut()[node].down_since = (!alive).then(rt::time::now);
         let views = self.views.borrow();
@@ -295,32 +295,30 @@ impl Cluster {
         }
     }
 
-    /// Has one node agree with itself on a change: each has a metadata group of its own here.
+    /// Applies a change on one node: here each node has its own metadata group.
     pub async fn change(&self, node: usize, ops: Vec<Op>) {
         rt::shard::install(self.nodes[node].metadata.clone());
         let made: Result<(), cluster::metadata::ChangeError<String>> = change(move |_, _| Ok((ops.clone(), ()))).await;
         made.expect("the change fits");
     }
 
-    /// The same for all of them.
     pub async fn change_all(&self, ops: Vec<Op>) {
         for node in 0..self.nodes.len() {
             self.change(node, ops.clone()).await;
         }
     }
 
-    /// Requests give up after this time from now on: what cannot come need not be waited for as long as what may be slow.
-    pub fn set_patience(&self, patience: Duration) {
-        self.patience.set(patience);
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.timeout.set(timeout);
     }
 
     fn options(&self, consistency: Consistency) -> RequestOptions {
         let mut options = within(consistency);
-        options.context.deadline = Deadline::after(self.patience.get());
+        options.context.deadline = Deadline::after(self.timeout.get());
         options
     }
 
-    /// Waits until nothing is under way between nodes: writes go on to replicas which nobody waits for.
+    /// Waits until no request is in flight, also to replicas that no client waits for.
     pub async fn settle(&self) {
         loop {
             for _ in 0..200 {
@@ -333,7 +331,7 @@ impl Cluster {
         }
     }
 
-    /// What is sent to a node meets this from now on; nobody is told.
+    /// Sets a node's fault from now on. Other nodes do not see it as down.
     pub fn break_node(&self, node: usize, fault: Fault) {
         self.wire.faults.borrow_mut().insert(self.nodes[node].host, fault);
     }
@@ -367,9 +365,13 @@ impl Cluster {
         self.nodes[node].coordinator.write(smallvec![(mutation, key)], kind, &self.options(consistency)).await
     }
 
-    /// Gives a change to one replica and nobody else.
+    /// Applies a change to one replica only.
     pub async fn put(&self, node: usize, mutation: Mutation) {
-        self.nodes[node].replica.perform(&Request::write(mutation), &by_any_metadata()).await.expect("the node works");
+        self.nodes[node]
+            .replica
+            .perform(&ReplicaRequest::write(mutation), &by_any_metadata())
+            .await
+            .expect("the node works");
     }
 
     pub fn query(&self, partitions: Partitions) -> Query {
@@ -389,7 +391,6 @@ impl Cluster {
         self.nodes[node].coordinator.read(&query, page, &self.options(consistency)).await
     }
 
-    /// What a node reduces a query's rows to.
     pub async fn reduce(
         &self,
         node: usize,
@@ -399,7 +400,7 @@ impl Cluster {
         self.nodes[node].coordinator.reduce(query, &self.options(consistency)).await
     }
 
-    /// The rows of a partition as a node reads them at this level: clustering keys and values.
+    /// A partition's rows that a node reads at this level: clustering keys and values.
     pub async fn read(
         &self,
         node: usize,
@@ -411,7 +412,7 @@ impl Cluster {
         Ok(rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect())
     }
 
-    /// What one replica has of a partition by itself.
+    /// The rows of a partition on one replica alone.
     pub async fn own(&self, node: usize, k: i32) -> Vec<(i32, i64)> {
         let query = self.query(Partitions::Keys(smallvec![key(k)]));
         let command = replica::ReadCommand {
@@ -435,13 +436,12 @@ impl Cluster {
             first_page: true,
             ends_with_rows: false,
         };
-        let read = self.nodes[node].replica.perform(&Request::Read(command.into()), &by_any_metadata()).await;
-        let Ok(Answer::Page(page)) = read else { panic!("the node works: {read:?}") };
+        let read = self.nodes[node].replica.perform(&ReplicaRequest::Read(command.into()), &by_any_metadata()).await;
+        let Ok(ReplicaAnswer::Page(page)) = read else { panic!("the node works: {read:?}") };
         let page = QueryPage { rows: page.rows, body: page.body, next: None, info: Default::default() };
         rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect()
     }
 
-    /// Has a node keep hints.
     pub async fn keep_hints(&self, node: usize) -> Rc<Hints> {
         let config = HintsConfig {
             settings: HintsSettings { throttle: 0, ..HintsSettings::default() },
@@ -500,12 +500,12 @@ async fn start_node(
     Node { host, coordinator, replica, engine, metadata }
 }
 
-/// Options with time enough for a machine that does other things as well.
+/// Options with enough time for a busy machine.
 pub fn within(consistency: Consistency) -> RequestOptions {
     RequestOptions {
         context: Context {
             class: Class::User,
-            deadline: Deadline::after(PATIENCE),
+            deadline: Deadline::after(TIMEOUT),
             cancel: Cancel::new(),
             trace: None,
             metadata_number: 1,
@@ -515,7 +515,7 @@ pub fn within(consistency: Consistency) -> RequestOptions {
     }
 }
 
-/// A request that no fence refuses: for what a test does at a replica itself.
+/// A context that no fence refuses, for requests that a test sends to a replica itself.
 fn by_any_metadata() -> Context {
     Context { metadata_number: u64::MAX, ..within(Consistency::One).context }
 }

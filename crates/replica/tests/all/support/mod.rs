@@ -1,4 +1,5 @@
-//! What the replica's tests share: a table with every kind of fragment, an engine of it, and paging as a coordinator does it.
+//! Shared by the replica's tests: a table with every kind of fragment, an engine of it, and paging
+//! as a coordinator does it.
 
 use bytes::Bytes;
 use engine::{Engine, EngineConfig, TabletRange};
@@ -11,8 +12,8 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use replica::{
-    Answer, Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region,
-    Replica, ReplicaError, Request, Trace,
+    Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region, Replica,
+    ReplicaAnswer, ReplicaError, ReplicaRequest, Trace,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -48,8 +49,8 @@ fn column(id: u16, name: &str, kind: ColumnKind, ty: CqlType, descending: bool) 
     Column { id: ColumnId(id), name: name.into(), kind, position: 0, ty, descending }
 }
 
-/// `t (k int, a int, b int, s text static, v text, primary key (k, a, b)) with clustering order by (a asc, b desc)`, in the
-/// version of this number.
+/// `t (k int, a int, b int, s text static, v text, primary key (k, a, b)) with clustering order by
+/// (a asc, b desc)`, with this schema version.
 pub fn schema(version: u128) -> Rc<TableSchema> {
     Rc::new(TableSchema::new(
         TableId(Uuid::from_u128(0x77)),
@@ -235,7 +236,7 @@ impl Query {
         })
     }
 
-    /// What is left of the rows behind a cut of the reader, cut by cut.
+    /// The rest of the rows behind a cut of the reader, range by range.
     fn rows_behind(&self, cut: &ClusteringCut) -> Vec<RowRange> {
         let order = &schema(1).order;
         let mut left = Vec::new();
@@ -270,16 +271,16 @@ pub fn context() -> Context {
 
 /// A page.
 pub async fn read(replica: &Replica, command: &ReadCommand, context: &Context) -> Result<Page, ReplicaError> {
-    match replica.perform(&Request::Read(command.clone().into()), context).await? {
-        Answer::Page(page) => Ok(*page),
+    match replica.perform(&ReplicaRequest::Read(command.clone().into()), context).await? {
+        ReplicaAnswer::Page(page) => Ok(*page),
         other => panic!("{other:?}"),
     }
 }
 
 /// A page and its digest.
 pub async fn read_digested(replica: &Replica, command: &ReadCommand) -> (Page, Digest) {
-    match replica.perform(&Request::ReadAndDigest(command.clone().into()), &context()).await {
-        Ok(Answer::Digested(page, digest)) => (*page, digest),
+    match replica.perform(&ReplicaRequest::ReadAndDigest(command.clone().into()), &context()).await {
+        Ok(ReplicaAnswer::Digested(page, digest)) => (*page, digest),
         other => panic!("{other:?}"),
     }
 }
@@ -290,8 +291,8 @@ pub async fn fragments(
     command: &ReadCommand,
     context: &Context,
 ) -> Result<FragmentPage, ReplicaError> {
-    match replica.perform(&Request::Fragments(command.clone().into()), context).await? {
-        Answer::Fragments(part) => Ok(*part),
+    match replica.perform(&ReplicaRequest::MutationRead(command.clone().into()), context).await? {
+        ReplicaAnswer::Fragments(part) => Ok(*part),
         other => panic!("{other:?}"),
     }
 }

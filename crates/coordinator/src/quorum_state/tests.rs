@@ -1,8 +1,8 @@
-//! Reads at a level, step by step, and in every order in which answers can come.
+//! Reads at a level, step by step, and in every order in which responses can arrive.
 
 use super::*;
 use crate::nodes::NodeView;
-use crate::tally::{Candidate, Factors};
+use crate::response_tracker::{Candidate, Factors};
 use model::id::HostId;
 use proptest::prelude::*;
 use replica::{PageEnd, ReplicaError};
@@ -18,7 +18,7 @@ fn number(replica: TabletReplica) -> u8 {
 }
 
 /// A read of replicas 1 to `copies` at a level; the first `asked` of them are asked.
-fn read(copies: u8, level: Consistency, asked: u8) -> QuorumRead {
+fn read(copies: u8, level: Consistency, asked: u8) -> QuorumState {
     let view = |n| NodeView {
         host: replica(n).host,
         datacenter: "dc".into(),
@@ -29,11 +29,11 @@ fn read(copies: u8, level: Consistency, asked: u8) -> QuorumRead {
     let nodes = Nodes::new(replica(1).host, &(1..=copies).map(view).collect::<Vec<_>>());
     let candidates: Vec<Candidate> = (1..=copies).map(|n| nodes.candidate(replica(n), false)).collect();
     let factors = Factors { total: copies.into(), each: SmallVec::from_slice(&[(0, copies.into())]) };
-    let tally = Tally::new(level, nodes.own_datacenter(), &factors, &candidates);
+    let tracker = ResponseTracker::new(level, nodes.own_datacenter(), &factors, &candidates);
     let spare = (asked + 1..=copies).map(replica).collect();
-    let mut read = QuorumRead::new(Rc::new(nodes), tally, level, spare, copies.into());
+    let mut read = QuorumState::new(Rc::new(nodes), tracker, level, spare, copies.into());
     for n in 1..=asked {
-        read.asked(replica(n), if n == 1 { Part::Rows } else { Part::Digest });
+        read.asked(replica(n), if n == 1 { ReadKind::Rows } else { ReadKind::Digest });
     }
     read
 }
@@ -55,15 +55,15 @@ fn digest(of: u8) -> Digest {
     Digest { version: 1, hash: [of; 16] }
 }
 
-fn digested(of: u8) -> Result<Answer, Miss> {
-    Ok(Answer::Digested(page(1), digest(of)))
+fn digested(of: u8) -> Result<ReplicaAnswer, ReplicaFailure> {
+    Ok(ReplicaAnswer::Digested(page(1), digest(of)))
 }
 
-fn broken() -> Result<Answer, Miss> {
-    Err(Miss::Refused(ReplicaError::Storage("broken".into())))
+fn broken() -> Result<ReplicaAnswer, ReplicaFailure> {
+    Err(ReplicaFailure::Refused(ReplicaError::Storage("broken".into())))
 }
 
-fn agreed(read: &mut QuorumRead) -> Option<Vec<u8>> {
+fn agreed(read: &mut QuorumState) -> Option<Vec<u8>> {
     let (page, by) = read.agreed(&ClusteringOrder::new([]))?;
     assert_eq!(page.body, &b"rows"[..]);
     Some(by.into_iter().map(number).collect())
@@ -72,54 +72,54 @@ fn agreed(read: &mut QuorumRead) -> Option<Vec<u8>> {
 #[test]
 fn one_replica_is_enough_for_one() {
     let mut read = read(3, Consistency::One, 1);
-    assert_eq!(read.add(replica(1), Part::Rows, Ok(Answer::Page(page(1)))), Next::Enough);
+    assert_eq!(read.add(replica(1), ReadKind::Rows, Ok(ReplicaAnswer::Page(page(1)))), Next::Enough);
     assert_eq!(agreed(&mut read), Some(vec![1]));
 }
 
 #[test]
 fn rows_and_a_digest_that_are_the_same_are_a_quorum() {
     let mut read = read(3, Consistency::Quorum, 2);
-    assert_eq!(read.add(replica(2), Part::Digest, digested(7)), Next::Wait);
-    assert_eq!(read.add(replica(1), Part::Rows, digested(7)), Next::Enough);
+    assert_eq!(read.add(replica(2), ReadKind::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(replica(1), ReadKind::Rows, digested(7)), Next::Enough);
     assert_eq!(agreed(&mut read), Some(vec![1, 2]));
 }
 
 #[test]
-fn those_who_disagree_do_not_count() {
+fn replicas_that_disagree_do_not_count() {
     let mut read = read(3, Consistency::Quorum, 2);
-    read.add(replica(1), Part::Rows, digested(7));
-    assert_eq!(read.add(replica(2), Part::Digest, digested(8)), Next::Enough);
+    read.add(replica(1), ReadKind::Rows, digested(7));
+    assert_eq!(read.add(replica(2), ReadKind::Digest, digested(8)), Next::Enough);
     assert_eq!(agreed(&mut read), None);
     let answered: Vec<u8> = read.disagreed().into_iter().map(number).collect();
-    assert_eq!((answered, read.tally.received()), (vec![1, 2], 0));
+    assert_eq!((answered, read.tracker.received()), (vec![1, 2], 0));
 }
 
 #[test]
 fn a_spare_replica_takes_the_place_of_one_that_fails() {
     let mut read = read(3, Consistency::Quorum, 2);
-    assert_eq!(read.add(replica(1), Part::Rows, broken()), Next::Ask(replica(3), Part::Rows));
-    read.asked(replica(3), Part::Rows);
-    assert_eq!(read.add(replica(2), Part::Digest, digested(7)), Next::Wait);
-    assert_eq!(read.add(replica(3), Part::Rows, digested(7)), Next::Enough);
+    assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::Ask(replica(3), ReadKind::Rows));
+    read.asked(replica(3), ReadKind::Rows);
+    assert_eq!(read.add(replica(2), ReadKind::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(replica(3), ReadKind::Rows, digested(7)), Next::Enough);
     assert_eq!(agreed(&mut read), Some(vec![3, 2]));
 }
 
 #[test]
-fn a_replica_that_gave_a_digest_is_asked_for_its_rows_when_nobody_else_is_left() {
+fn a_replica_that_sent_a_digest_is_asked_for_its_rows_when_no_other_is_left() {
     let mut read = read(2, Consistency::One, 1);
-    let (as_well, part) = read.ask_as_well().unwrap();
-    assert_eq!((as_well, part), (replica(2), Part::Rows), "the rows are what it waits for");
-    read.asked(as_well, Part::Digest);
-    assert_eq!(read.add(replica(2), Part::Digest, digested(7)), Next::Wait);
-    assert_eq!(read.add(replica(1), Part::Rows, broken()), Next::Ask(replica(2), Part::Rows));
+    let (as_well, kind) = read.next_speculative().unwrap();
+    assert_eq!((as_well, kind), (replica(2), ReadKind::Rows), "the rows are what it waits for");
+    read.asked(as_well, ReadKind::Digest);
+    assert_eq!(read.add(replica(2), ReadKind::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::Ask(replica(2), ReadKind::Rows));
 }
 
 #[test]
-fn too_many_failures_are_the_end_and_are_told() {
+fn too_many_failures_fail_the_read() {
     let mut read = read(3, Consistency::Quorum, 2);
-    assert_eq!(read.add(replica(2), Part::Digest, broken()), Next::Ask(replica(3), Part::Digest));
-    read.asked(replica(3), Part::Digest);
-    assert_eq!(read.add(replica(3), Part::Digest, broken()), Next::OutOfReach);
+    assert_eq!(read.add(replica(2), ReadKind::Digest, broken()), Next::Ask(replica(3), ReadKind::Digest));
+    read.asked(replica(3), ReadKind::Digest);
+    assert_eq!(read.add(replica(3), ReadKind::Digest, broken()), Next::Unreachable);
     match read.error(false) {
         CoordinatorError::Failed { failures: 2, required: 2, received: 0, why, .. } => assert_eq!(why, "broken"),
         other => panic!("{other:?}"),
@@ -127,14 +127,14 @@ fn too_many_failures_are_the_end_and_are_told() {
 }
 
 #[test]
-fn who_is_late_is_a_spare_replica_again() {
+fn a_late_replica_is_a_spare_one_again() {
     let mut read = read(3, Consistency::One, 1);
-    let (second, part) = read.ask_as_well().unwrap();
-    read.asked(second, part);
-    assert_eq!(read.add(second, part, digested(7)), Next::Enough);
-    read.end_asking();
+    let (second, kind) = read.next_speculative().unwrap();
+    read.asked(second, kind);
+    assert_eq!(read.add(second, kind, digested(7)), Next::Enough);
+    read.return_unanswered();
     assert!(read.has_spare());
-    // At ONE nobody else counts, though: the level is reached.
+    // At ONE no other replica counts: the level is reached.
     assert_eq!(read.next_spare(), None);
     read.disagreed();
     assert_eq!(read.next_spare(), Some(replica(3)));
@@ -142,7 +142,8 @@ fn who_is_late_is_a_spare_replica_again() {
 }
 
 proptest! {
-    /// Replicas answer, fail or are slow in any order: a read ends with its level when enough of them answer, and without otherwise.
+    /// Replicas respond, fail or are slow in any order. A read completes if enough of them respond,
+    /// and otherwise fails.
     #[test]
     fn a_read_ends_well_exactly_if_enough_replicas_answer(
         copies in 1u8..=5,
@@ -153,28 +154,28 @@ proptest! {
         let required = level.required(copies.into()) as u8;
         prop_assume!(required <= copies);
         let mut read = read(copies, level, required);
-        let mut asked: Vec<(TabletReplica, Part)> =
-            (1..=required).map(|n| (replica(n), if n == 1 { Part::Rows } else { Part::Digest })).collect();
+        let mut asked: Vec<(TabletReplica, ReadKind)> =
+            (1..=required).map(|n| (replica(n), if n == 1 { ReadKind::Rows } else { ReadKind::Digest })).collect();
         let mut times: BTreeMap<u8, u8> = asked.iter().map(|(replica, _)| (number(*replica), 1)).collect();
         let mut end = None;
         for (which, slow) in order {
-            if slow && let Some((replica, part)) = read.ask_as_well() {
-                read.asked(replica, part);
+            if slow && let Some((replica, kind)) = read.next_speculative() {
+                read.asked(replica, kind);
                 *times.entry(number(replica)).or_default() += 1;
-                asked.push((replica, part));
+                asked.push((replica, kind));
             }
-            let (answering, part) = asked.remove(which.index(asked.len()));
-            let answer = match (fails[usize::from(number(answering)) - 1], part, required) {
+            let (answering, kind) = asked.remove(which.index(asked.len()));
+            let answer = match (fails[usize::from(number(answering)) - 1], kind, required) {
                 (true, ..) => broken(),
-                (false, Part::Rows, 1) => Ok(Answer::Page(page(1))),
+                (false, ReadKind::Rows, 1) => Ok(ReplicaAnswer::Page(page(1))),
                 _ => digested(7),
             };
-            match read.add(answering, part, answer) {
+            match read.add(answering, kind, answer) {
                 Next::Wait => prop_assert!(!asked.is_empty(), "it waits for somebody"),
-                Next::Ask(replica, part) => {
-                    read.asked(replica, part);
+                Next::Ask(replica, kind) => {
+                    read.asked(replica, kind);
                     *times.entry(number(replica)).or_default() += 1;
-                    asked.push((replica, part));
+                    asked.push((replica, kind));
                 }
                 ended => {
                     end = Some(ended);
@@ -183,7 +184,7 @@ proptest! {
             }
         }
         let answer = fails[..copies.into()].iter().filter(|fails| !**fails).count();
-        let expected = if answer >= usize::from(required) { Next::Enough } else { Next::OutOfReach };
+        let expected = if answer >= usize::from(required) { Next::Enough } else { Next::Unreachable };
         prop_assert_eq!(end, Some(expected));
         prop_assert!(times.values().all(|times| *times <= 2), "once, and once more for the rows: {:?}", times);
         if expected == Next::Enough {

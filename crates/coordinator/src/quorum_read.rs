@@ -1,23 +1,30 @@
-//! Reading from several replicas: the rows from one, digests of them from as many others as the level asks for.
+//! Reads a page from several replicas: rows from one, digests from as many others as the level
+//! needs.
 //!
-//! Where the digests agree the rows are the answer, up to where the first of the replicas stopped. Where they do not, those who answered are
-//! asked for the data itself; it is merged, each gets what it lacks before the answer goes out ([`super::repair`]), and the page is made of
-//! the merged data.
-//! A replica that fails is replaced by the next one. One that is slow gets company: another replica is asked as well, as the table's
-//! `speculative_retry` says.
-//! Those that read the page before are asked first, whoever coordinates: each of them, whether it gave rows, a digest or data, may have kept
-//! its reader. That is all that it is about: any other replica gives the same answer.
+//! If the digests agree, the rows are the result, up to where the first replica stopped. If they
+//! differ, the replicas that responded are asked for the data itself. The data is merged, each
+//! replica receives what it lacks before the client is answered ([`super::repair`]), and the page
+//! is built from the merged data.
+//!
+//! A replica that fails is replaced by the next one. If a replica is slow, another one is asked
+//! too, after the delay that the table's `speculative_retry` sets.
+//!
+//! The replicas that read the previous page are asked first, whichever node coordinates. Each may
+//! have kept its reader, whether it returned rows, a digest or data. This saves work and changes no
+//! result: any other replica returns the same.
+//!
+//! [`super::quorum_state`] has the decisions, without I/O.
 
 use super::client::Message;
 use super::error::Attempt;
 use super::level::factors;
-use super::miss::Miss;
 use super::paging::LastReplicas;
-use super::quorum::{Next, QuorumRead, Sources, otherwise};
+use super::quorum_state::{Next, QuorumState, Sources, unexpected_answer};
+use super::read_trace::{self, ReadKind};
 use super::reconcile::{self, Merged};
 use super::repair::{OtherSet, Repairs};
-use super::steps::{self, Part};
-use super::tally::{Standing, Tally};
+use super::replica_failure::ReplicaFailure;
+use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
@@ -26,60 +33,64 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use model::id::HostId;
-use replica::{Answer, Class, FragmentPage, Page, ReadCommand, Request};
+use replica::{Class, FragmentPage, Page, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use rt::time::Duration;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// A page that replicas agreed upon.
-pub(super) struct Gathered {
+/// A page on which the replicas agree.
+pub(super) struct QuorumPage {
     pub page: Box<Page>,
-    /// No limit was reached, and yet there is more behind its end: it has to be asked for.
-    pub goes_on: bool,
-    /// Who agreed; none where there is one replica only.
+    /// No limit was reached, but more data follows: the caller must ask for it.
+    pub has_more: bool,
+    /// The replicas that agree. None where the tablet has a single replica.
     pub by: Option<LastReplicas>,
 }
 
-type Asked = FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)>>;
+type Asked =
+    FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaAnswer, ReplicaFailure>)>>;
 
-/// A page that was made of the data of several replicas.
+/// A page that is built from the merged data of several replicas.
 struct Reconciled {
     page: Box<Page>,
-    goes_on: bool,
-    /// Those whose data it has.
+    has_more: bool,
+    /// The replicas whose data was merged.
     sources: Sources,
 }
 
 impl Coordinator {
-    /// Reads a page of one tablet of which other nodes have copies. The command's ranges are within the tablet.
-    pub(super) async fn gather(
+    /// Reads a page of one tablet that has replicas on other nodes. The command's ranges are within
+    /// the tablet. `kept`: the replicas that read the previous page. A read that a replica refuses
+    /// as outdated is repeated with newer metadata.
+    pub(super) async fn read_quorum(
         &self,
         table: &Table,
         tablet: u32,
         command: &Rc<ReadCommand>,
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
-    ) -> Result<Gathered, CoordinatorError> {
+    ) -> Result<QuorumPage, CoordinatorError> {
         loop {
-            // The newest map, whatever the statement was planned by: copies may have moved since.
+            // Uses the newest tablet map, not the one of the statement's plan: replicas may have
+            // moved.
             let metadata = self.metadata();
             let number = metadata.number;
             let same = |known: &&Rc<Table>| known.tablets.count() == table.tablets.count();
             let table = metadata.table_by_id(table.schema.id).filter(same).map_or(table, |known| known);
             let routed = options.routed_by(number);
-            match self.gather_by(&metadata, table, tablet, command, kept, &routed).await {
-                Ok(gathered) => return Ok(gathered),
+            match self.try_read_quorum(&metadata, table, tablet, command, kept, &routed).await {
+                Ok(read) => return Ok(read),
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Outdated) => {}
             }
             drop(metadata);
-            self.newer_than(number, options).await?;
+            self.wait_for_newer(number, options).await?;
         }
     }
 
-    async fn gather_by(
+    async fn try_read_quorum(
         &self,
         metadata: &Metadata,
         table: &Table,
@@ -87,50 +98,53 @@ impl Coordinator {
         command: &Rc<ReadCommand>,
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
-    ) -> Result<Gathered, Attempt> {
+    ) -> Result<QuorumPage, Attempt> {
         let (before, last) = (table.tablets.first_token(tablet), table.tablets.last_token(tablet));
         let kept = kept.filter(|kept| kept.have_read(before, last)).map_or(&[][..], |kept| &kept.hosts);
         let (mut read, targets) = self.plan(metadata, table, tablet, kept, options)?;
-        steps::asked(&targets, kept, options);
+        read_trace::asked(&targets, kept, options);
         let by = |replicas: Sources| {
             let hosts = replicas.iter().map(|replica| replica.host).collect();
             Some(LastReplicas { before, last, hosts })
         };
         let limit = options.context.deadline;
         let sources = if options.context.class == Class::Maintenance {
-            // What is to be the same on all replicas afterwards is more than digests cover: tombstones as well.
+            // A maintenance read (resync) must make all replicas equal, purgeable tombstones
+            // included. Digests do not cover these, so the data itself is compared.
             targets.iter().copied().collect()
         } else {
             let asked = limit.limit(self.ask_for_page(table, command, &targets, &mut read, options)).await;
             match asked {
                 Ok(true) => {}
                 Ok(false) => return Err(self.too_few(&mut read)),
-                Err(_) => return Err(self.late(&mut read).into()),
+                Err(_) => return Err(self.timed_out(&mut read).into()),
             }
             if let Some((page, answered)) = read.agreed(&reconcile::order_of(&table.schema, command.slice.reversed)) {
-                steps::agreed(&answered, options);
-                return Ok(Gathered { page, goes_on: false, by: by(answered) });
+                read_trace::agreed(&answered, options);
+                return Ok(QuorumPage { page, has_more: false, by: by(answered) });
             }
             count(&self.counters.digest_mismatches);
             options.context.trace("Digest mismatch: reconciling the replicas' data");
             read.disagreed()
         };
         let other = OtherSet::of(metadata, &read.nodes, table, tablet, options);
-        // Boxed, for it is seldom: what reads have with them is small.
+        // Boxed, because it is rare: it must not enlarge the future of other reads.
         let reconciled = Box::pin(self.reconcile(table, command, sources, other, &mut read, options));
         match limit.limit(reconciled).await {
-            Ok(Ok(Reconciled { page, goes_on, sources })) => {
-                steps::merged(&sources, options);
-                Ok(Gathered { page, goes_on, by: by(sources) })
+            Ok(Ok(Reconciled { page, has_more, sources })) => {
+                read_trace::merged(&sources, options);
+                Ok(QuorumPage { page, has_more, by: by(sources) })
             }
             Ok(Err(Some(error))) => Err(error.into()),
             Ok(Err(None)) => Err(self.too_few(&mut read)),
-            Err(_) => Err(self.late(&mut read).into()),
+            Err(_) => Err(self.timed_out(&mut read).into()),
         }
     }
 
-    /// A read of a tablet's replicas, and which of them to ask first: as many as the level asks for, the nearest ones and those that have kept
-    /// readers before others.
+    /// Plans a read: its state, and the replicas to ask first. These are as many as the level
+    /// needs, the nearest first. Replicas in `kept`, which may have kept a reader, precede others.
+    ///
+    /// # Errors [`CoordinatorError::Unavailable`] if too few replicas are up.
     fn plan(
         &self,
         metadata: &Metadata,
@@ -138,11 +152,11 @@ impl Coordinator {
         tablet: u32,
         kept: &[HostId],
         options: &RequestOptions,
-    ) -> Result<(QuorumRead, SmallVec<[TabletReplica; 4]>), Attempt> {
+    ) -> Result<(QuorumState, SmallVec<[TabletReplica; 4]>), Attempt> {
         let nodes = self.nodes_by(metadata);
         let own = [TabletReplica { host: self.host, shard: 0 }];
         let replicas = match table.tablets.read_set(tablet) {
-            // What each node stores by itself is on shard 0.
+            // A node-local table: its data is on shard 0.
             [] => &own,
             replicas => replicas,
         };
@@ -151,14 +165,14 @@ impl Coordinator {
         let copies: SmallVec<[_; 4]> = replicas.iter().map(|replica| nodes.candidate(*replica, false)).collect();
         let factors = factors(metadata, &nodes, &table.schema.keyspace, replicas);
         let consistency = options.consistency;
-        let tally = Tally::new(consistency, nodes.own_datacenter(), &factors, &copies);
-        if let Err(few) = tally.check_alive(&copies) {
+        let tracker = ResponseTracker::new(consistency, nodes.own_datacenter(), &factors, &copies);
+        if let Err(few) = tracker.check_alive(&copies) {
             count(&self.counters.unavailable);
             let (required, alive) = (few.required, few.alive);
             return Err(CoordinatorError::Unavailable { consistency, required, alive }.into());
         }
         let (mut targets, mut spare) = (SmallVec::new(), VecDeque::new());
-        let mut planned = tally.clone();
+        let mut planned = tracker.clone();
         for replica in nodes.by_proximity(replicas, &self.client.latencies.borrow(), kept, rt::time::coarse_now()) {
             let datacenter = nodes.datacenter(replica.host);
             if planned.needs(datacenter) {
@@ -168,12 +182,12 @@ impl Coordinator {
                 spare.push_back(replica);
             }
         }
-        let alive = copies.iter().filter(|copy| copy.alive && tally.counts(copy.datacenter)).count() as u32;
-        Ok((QuorumRead::new(nodes, tally, consistency, spare, alive), targets))
+        let alive = copies.iter().filter(|copy| copy.alive && tracker.counts(copy.datacenter)).count() as u32;
+        Ok((QuorumState::new(nodes, tracker, consistency, spare, alive), targets))
     }
 
-    fn too_few(&self, read: &mut QuorumRead) -> Attempt {
-        if read.misses.outdated {
+    fn too_few(&self, read: &mut QuorumState) -> Attempt {
+        if read.failures.outdated {
             return Attempt::Outdated;
         }
         let error = read.error(false);
@@ -185,114 +199,115 @@ impl Coordinator {
         error.into()
     }
 
-    fn late(&self, read: &mut QuorumRead) -> CoordinatorError {
+    fn timed_out(&self, read: &mut QuorumState) -> CoordinatorError {
         count(&self.counters.read_timeouts);
         read.error(true)
     }
 
-    /// Asks for rows and digests until the level is reached. False: it is out of reach.
+    /// Asks for rows and digests until the level is reached. False: the level cannot be reached.
     async fn ask_for_page(
         &self,
         table: &Table,
         command: &Rc<ReadCommand>,
         targets: &[TabletReplica],
-        read: &mut QuorumRead,
+        read: &mut QuorumState,
         options: &RequestOptions,
     ) -> bool {
         let rows = match targets.len() {
-            1 => Rc::new(Message::new(Request::Read(command.clone()))),
-            _ => Rc::new(Message::new(Request::ReadAndDigest(command.clone()))),
+            1 => Rc::new(Message::new(ReplicaRequest::Read(command.clone()))),
+            _ => Rc::new(Message::new(ReplicaRequest::ReadAndDigest(command.clone()))),
         };
         let mut digest_of = None;
         let mut asked: Asked = FuturesUnordered::new();
-        let mut ask = |asked: &Asked, read: &mut QuorumRead, replica: TabletReplica, part: Part| {
-            read.asked(replica, part);
-            let digest = || Rc::new(Message::new(Request::Digest(command.clone())));
-            let message = if part == Part::Rows { &rows } else { digest_of.get_or_insert_with(digest) };
-            asked.push(self.ask(replica, part, message, options));
+        let mut ask = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica, kind: ReadKind| {
+            read.asked(replica, kind);
+            let digest = || Rc::new(Message::new(ReplicaRequest::Digest(command.clone())));
+            let message = if kind == ReadKind::Rows { &rows } else { digest_of.get_or_insert_with(digest) };
+            asked.push(self.ask(replica, kind, message, options));
         };
         let began = rt::time::now();
         for (at, replica) in targets.iter().enumerate() {
-            ask(&asked, read, *replica, if at == 0 { Part::Rows } else { Part::Digest });
+            ask(&asked, read, *replica, if at == 0 { ReadKind::Rows } else { ReadKind::Digest });
         }
-        let mut patience = self.read_times.patience(table).filter(|_| read.has_spare());
-        let mut impatient = pin!(sleep(patience));
+        let mut retry_delay = self.read_times.retry_delay(table).filter(|_| read.has_spare());
+        let mut retry_timer = pin!(sleep(retry_delay));
         loop {
-            let next = match patience {
+            let next = match retry_delay {
                 None => Some(asked.next().await),
-                Some(_) => match select(asked.next(), impatient.as_mut()).await {
+                Some(_) => match select(asked.next(), retry_timer.as_mut()).await {
                     Either::Left((next, _)) => Some(next),
                     Either::Right(_) => None,
                 },
             };
             let Some(next) = next else {
-                patience = None;
-                if let Some((replica, part)) = read.ask_as_well() {
+                retry_delay = None;
+                if let Some((replica, kind)) = read.next_speculative() {
                     count(&self.counters.speculative_reads);
-                    steps::asked_as_well(part, replica, options);
-                    ask(&asked, read, replica, part);
+                    read_trace::asked_speculatively(kind, replica, options);
+                    ask(&asked, read, replica, kind);
                 }
                 continue;
             };
-            let Some((replica, part, answer)) = next else { return false };
-            if let Err(miss) = &answer {
-                steps::missed(replica, miss, options);
+            let Some((replica, kind, answer)) = next else { return false };
+            if let Err(failure) = &answer {
+                read_trace::failed(replica, failure, options);
             }
-            match read.add(replica, part, answer) {
+            match read.add(replica, kind, answer) {
                 Next::Wait => {}
-                Next::Ask(replica, part) => {
-                    steps::asked_instead(part, replica, options);
-                    ask(&asked, read, replica, part);
+                Next::Ask(replica, kind) => {
+                    read_trace::asked_instead(kind, replica, options);
+                    ask(&asked, read, replica, kind);
                 }
                 Next::Enough => {
-                    self.read_times.note(table, began);
-                    read.end_asking();
+                    self.read_times.record(table, began);
+                    read.return_unanswered();
                     return true;
                 }
-                Next::OutOfReach => return false,
+                Next::Unreachable => return false,
             }
         }
     }
 
-    /// Asks one replica.
+    /// Sends a request to one replica.
     fn ask(
         &self,
         replica: TabletReplica,
-        part: Part,
+        kind: ReadKind,
         message: &Rc<Message>,
         options: &RequestOptions,
-    ) -> LocalBoxFuture<'static, (TabletReplica, Part, Result<Answer, Miss>)> {
+    ) -> LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaAnswer, ReplicaFailure>)> {
         let (client, message, context) = (self.client.clone(), message.clone(), options.context.clone());
-        Box::pin(async move { (replica, part, client.send(replica, &message, &context).await) })
+        Box::pin(async move { (replica, kind, client.send(replica, &message, &context).await) })
     }
 
-    /// Merges what these replicas have, repairs them, and makes the page. None of them counts before. No error: too little came.
+    /// Merges the data of these replicas, repairs them, and builds the page. No response of theirs
+    /// counts towards the level before. `Err(None)`: too few replicas responded.
     async fn reconcile(
         &self,
         table: &Table,
         command: &ReadCommand,
         mut replicas: Sources,
         other: Option<OtherSet>,
-        read: &mut QuorumRead,
+        read: &mut QuorumState,
         options: &RequestOptions,
     ) -> Result<Reconciled, Option<CoordinatorError>> {
         let (merged, sources) = loop {
             let (mut merged, sources) = self.merged(table, command, &replicas, read, options).await?;
             let repairs = Repairs::new(&sources, std::mem::take(&mut merged.repairs), other.as_ref());
-            // Those that lack something count when they have it.
+            // A replica that lacks something counts again once it has the repair.
             read.withdraw(&repairs.lacking);
-            let (nodes, tally, has_spare) = (read.nodes.clone(), read.tally.clone(), read.has_spare());
-            let repaired = self.repair(repairs, &sources, &nodes, tally, has_spare, options).await;
-            read.tally = repaired.tally;
-            for (replica, miss) in repaired.misses {
-                read.misses.note_unrepaired(replica.host, nodes.address(replica.host), miss);
+            let (nodes, tracker, has_spare) = (read.nodes.clone(), read.tracker.clone(), read.has_spare());
+            let repaired = self.repair(repairs, &sources, &nodes, tracker, has_spare, options).await;
+            read.tracker = repaired.tracker;
+            for (replica, failure) in repaired.failures {
+                read.failures.record_unrepaired(replica.host, nodes.address(replica.host), failure);
             }
-            match read.tally.standing() {
-                Standing::Reached => break (merged, sources),
-                Standing::OutOfReach => return Err(None),
-                Standing::Open => {}
+            match read.tracker.status() {
+                LevelStatus::Reached => break (merged, sources),
+                LevelStatus::Unreachable => return Err(None),
+                LevelStatus::Open => {}
             }
-            // Once more, with others in the place of those that it did not reach.
+            // Repeat with spare replicas in place of those that could not be repaired.
             let others: Replicas = repaired.missed.iter().map_while(|_| read.next_spare()).collect();
             if others.is_empty() {
                 return Err(None);
@@ -302,58 +317,61 @@ impl Coordinator {
             replicas.extend(others);
         };
         let page = reconcile::page_of(&table.schema, command, &merged);
-        let required = read.tally.required();
-        let (page, goes_on) = page.map_err(|error| CoordinatorError::of(error, options.consistency, required))?;
-        Ok(Reconciled { page: Box::new(page), goes_on, sources })
+        let required = read.tracker.required();
+        let (page, has_more) = page.map_err(|error| CoordinatorError::of(error, options.consistency, required))?;
+        Ok(Reconciled { page: Box::new(page), has_more, sources })
     }
 
-    /// What these replicas have, brought together, and who gave it: others, where some of them fail. None of them counts before.
+    /// Asks these replicas for their data and merges it. Returns the replicas that responded; a
+    /// replica that fails is replaced by a spare one. No response of theirs counts before.
     async fn merged(
         &self,
         table: &Table,
         command: &ReadCommand,
         replicas: &[TabletReplica],
-        read: &mut QuorumRead,
+        read: &mut QuorumState,
         options: &RequestOptions,
     ) -> Result<(Merged, Sources), Option<CoordinatorError>> {
-        let message = Rc::new(Message::new(Request::Fragments(Rc::new(data_command(command)))));
+        let message = Rc::new(Message::new(ReplicaRequest::MutationRead(Rc::new(data_command(command)))));
         let mut asked: Asked = FuturesUnordered::new();
-        replicas.iter().for_each(|replica| asked.push(self.ask(*replica, Part::Data, &message, options)));
+        replicas.iter().for_each(|replica| asked.push(self.ask(*replica, ReadKind::Data, &message, options)));
         let mut parts: Vec<FragmentPage> = Vec::new();
         let mut sources = Sources::new();
         while let Some((replica, _, answer)) = asked.next().await {
             match answer {
-                Ok(Answer::Fragments(part)) => {
+                Ok(ReplicaAnswer::Fragments(part)) => {
                     read.counts(replica);
                     parts.push(*part);
                     sources.push(replica);
                 }
-                Ok(_) => read.fail(replica, otherwise()),
-                Err(miss) => {
-                    steps::missed(replica, &miss, options);
-                    read.fail(replica, miss);
+                Ok(_) => read.fail(replica, unexpected_answer()),
+                Err(failure) => {
+                    read_trace::failed(replica, &failure, options);
+                    read.fail(replica, failure);
                     if let Some(replica) = read.next_spare() {
-                        steps::asked_instead(Part::Data, replica, options);
-                        asked.push(self.ask(replica, Part::Data, &message, options));
+                        read_trace::asked_instead(ReadKind::Data, replica, options);
+                        asked.push(self.ask(replica, ReadKind::Data, &message, options));
                     }
                 }
             }
         }
-        if read.tally.standing() != Standing::Reached {
+        if read.tracker.status() != LevelStatus::Reached {
             return Err(None);
         }
         Ok((reconcile::merge(&table.schema, command.slice.reversed, command.now, parts), sources))
     }
 }
 
-/// The copies of a tablet that are read just now, in the order in which to ask equally near ones: those last that are not in the other set.
+/// The order in which to ask equally near replicas while a tablet moves: replicas that remain in
+/// the other read set come first. None: the tablet does not move.
 fn staying_first(read: &[TabletReplica], other: Option<Replicas>) -> Option<Replicas> {
     let other = other?;
     let (stay, go): (Replicas, Replicas) = read.iter().copied().partition(|copy| other.contains(copy));
     Some(stay.into_iter().chain(go).collect())
 }
 
-/// The command for the data behind a page: without limits that would leave holes, and never for everything at once.
+/// The command that reads the data behind a page: without limits that would leave holes, and always
+/// paged.
 fn data_command(command: &ReadCommand) -> ReadCommand {
     let mut whole = command.clone();
     whole.limits.per_partition = u64::MAX;
@@ -366,10 +384,11 @@ fn data_command(command: &ReadCommand) -> ReadCommand {
     whole
 }
 
-/// Bytes of result after which a replica's part for reconciliation ends, also where the read itself has no such limit.
+/// The most result bytes of a replica's part for reconciliation, also where the read has no such
+/// limit.
 const MAX_DATA_BYTES: u64 = 1 << 20;
 
-/// A timer that is never started where nobody waits for it.
+/// Sleeps for `time`; without a time it never ends and starts no timer.
 async fn sleep(time: Option<Duration>) {
     match time {
         Some(time) => rt::time::sleep(time).await,

@@ -1,31 +1,32 @@
-//! Delivering hints: what is kept for replicas that missed it goes to them once they answer again.
+//! Hint replay: sends the hints of a replica to it once its node is up again.
 
 use super::Coordinator;
 use super::client::Message;
-use super::miss::Miss;
+use super::replica_failure::ReplicaFailure;
 use crate::hints::fate::{self, Fate};
 use crate::hints::format::Hint;
 use crate::hints::{Cause, Delivered, Hints};
 use model::id::HostId;
-use replica::{Class, Context, ReplicaError, Request};
+use replica::{Class, Context, ReplicaError, ReplicaRequest};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use std::cell::Cell;
 
-/// How long a replica may take over a hint.
+/// The timeout of one hint.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Coordinator {
-    /// Delivers hints that wait for nodes which are alive. To be called now and then on every shard; see [`crate::hints::Hints::period`].
+    /// Replays the hints for all nodes that are up. Called periodically on every shard; see
+    /// [`crate::hints::Hints::period`].
     pub async fn replay_hints(&self) {
-        let Some(hints) = self.carrier.hints() else { return };
+        let Some(hints) = self.writer.hints() else { return };
         hints.sync().await;
         for target in hints.targets() {
             if !self.nodes().is_alive(target) {
                 continue;
             }
-            let is_told = Cell::new(false);
-            let deliver = |hint: Hint| self.deliver_hint(&hints, target, hint, &is_told);
+            let is_logged = Cell::new(false);
+            let deliver = |hint: Hint| self.replay_hint(&hints, target, hint, &is_logged);
             match hints.replay(target, deliver).await {
                 Ok(true) if hints.missed().iter().any(|one| one.target == target) => tracing::warn!(
                     target_node = %target,
@@ -38,8 +39,9 @@ impl Coordinator {
         }
     }
 
-    /// Sends a hint to its replicas. What they will never take is noted as missed by them; `is_told`: the log has named the reason already.
-    async fn deliver_hint(&self, hints: &Hints, target: HostId, hint: Hint, is_told: &Cell<bool>) -> Delivered {
+    /// Sends a hint to its replicas. A hint that a replica refuses permanently is recorded as a
+    /// missed write. `is_logged`: a refusal of this replay has been logged already.
+    async fn replay_hint(&self, hints: &Hints, target: HostId, hint: Hint, is_logged: &Cell<bool>) -> Delivered {
         let fate = fate::decide(&hint, target, &self.metadata(), rt::time::wall_micros());
         let replicas = match fate {
             Fate::Send(replicas) => replicas,
@@ -55,7 +57,7 @@ impl Coordinator {
             metadata_number: self.metadata().number,
             large_data: None,
         };
-        let message = Message::new(Request::write(hint.mutation));
+        let message = Message::new(ReplicaRequest::write(hint.mutation));
         let asked = replicas.iter().map(|replica| self.client.send(*replica, &message, &context));
         let asked = context.deadline.limit(futures_util::future::join_all(asked)).await;
         let Ok(answers) = asked else { return Delivered::NotYet };
@@ -63,20 +65,20 @@ impl Coordinator {
         for (replica, answer) in replicas.iter().zip(answers) {
             match answer {
                 Ok(_) => {}
-                Err(Miss::Refused(ReplicaError::NoSuchTable)) => match self.metadata().table_by_id(table) {
+                Err(ReplicaFailure::Refused(ReplicaError::NoSuchTable)) => match self.metadata().table_by_id(table) {
                     Some(_) => return Delivered::NotYet,
                     None => return Delivered::Dropped,
                 },
-                Err(miss) if miss.may_pass() => return Delivered::NotYet,
-                Err(miss) => refusals.push((replica.host, miss)),
+                Err(failure) if failure.may_pass() => return Delivered::NotYet,
+                Err(failure) => refusals.push((replica.host, failure)),
             }
         }
         if refusals.is_empty() {
             return Delivered::Sent;
         }
-        for (host, miss) in refusals {
-            if !is_told.replace(true) {
-                let why = miss.why();
+        for (host, failure) in refusals {
+            if !is_logged.replace(true) {
+                let why = failure.why();
                 tracing::error!(target_node = %host, table = %table.0, why, "a node refuses a hint: it misses the write");
             }
             hints.note_missed(host, table, Cause::Refused).await;

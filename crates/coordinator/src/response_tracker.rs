@@ -8,78 +8,78 @@
 use super::Consistency;
 use smallvec::SmallVec;
 
-/// A datacenter, as this node's view of the cluster numbers them; see [`super::nodes`].
+/// A datacenter by its number in this node's view of the cluster; see [`super::nodes`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct DatacenterId(pub u16);
 
-/// How many copies there are to be, as levels count them.
+/// The replication factors by which levels count.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Factors {
-    /// In all.
+    /// Of all datacenters together.
     pub total: u32,
-    /// In each datacenter that has any, in order of the datacenters.
+    /// Of each datacenter that has replicas, ordered by datacenter.
     pub each: SmallVec<[(u16, u32); 2]>,
 }
 
 impl Factors {
-    /// The copies in one datacenter.
+    /// The replication factor of one datacenter.
     pub fn of(&self, datacenter: DatacenterId) -> u32 {
         self.each.iter().find(|(known, _)| *known == datacenter.0).map_or(0, |(_, factor)| *factor)
     }
 }
 
-/// A copy that may answer.
+/// A replica that may respond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// Where it is.
+    /// Its datacenter.
     pub datacenter: DatacenterId,
-    /// Whether its node is taken to be alive.
+    /// Whether its node is considered up.
     pub alive: bool,
-    /// Whether it is only being made.
+    /// Whether it is pending: it is still receiving the tablet's data.
     pub pending: bool,
 }
 
-/// What is counted together.
+/// Responses that are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Group {
-    /// Of this datacenter; none: of all.
+    /// The datacenter whose responses count. None: all datacenters.
     datacenter: Option<DatacenterId>,
     required: u32,
     received: u32,
     failed: u32,
-    /// Copies of it that were asked or may be.
+    /// Replicas of the group that were asked or may be asked.
     copies: u32,
 }
 
-/// Too few copies are alive.
+/// Too few replicas are up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooFew {
-    /// Answers needed.
+    /// Responses that the level needs.
     pub required: u32,
-    /// Copies that could answer.
+    /// Replicas that are up.
     pub alive: u32,
 }
 
-/// How far a request is.
+/// Whether a request has reached its level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// More answers are needed, and may come.
+pub enum LevelStatus {
+    /// More responses are needed and possible.
     Open,
     /// The level is reached.
     Reached,
-    /// Too many failed.
-    OutOfReach,
+    /// Too many replicas failed: the level cannot be reached.
+    Unreachable,
 }
 
-/// Answers towards a level.
+/// Counts the responses of one request towards its level.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tally {
+pub struct ResponseTracker {
     groups: SmallVec<[Group; 1]>,
 }
 
-impl Tally {
-    /// What `level` asks for of these copies.
-    pub fn new(level: Consistency, own: DatacenterId, factors: &Factors, copies: &[Candidate]) -> Tally {
+impl ResponseTracker {
+    /// A tracker for `level` over these replicas. `own`: this node's datacenter.
+    pub fn new(level: Consistency, own: DatacenterId, factors: &Factors, copies: &[Candidate]) -> ResponseTracker {
         let group = |datacenter: Option<DatacenterId>, required: u32| {
             let inside = |copy: &&Candidate| datacenter.is_none_or(|wanted| copy.datacenter == wanted);
             let pending = copies.iter().filter(inside).filter(|copy| copy.pending).count() as u32;
@@ -98,15 +98,15 @@ impl Tally {
             }
             _ => SmallVec::from_iter([group(None, level.required(factors.total))]),
         };
-        Tally { groups }
+        ResponseTracker { groups }
     }
 
-    /// Whether answers from a datacenter count.
+    /// Whether responses from a datacenter count.
     pub fn counts(&self, datacenter: DatacenterId) -> bool {
         self.groups.iter().any(|group| group.datacenter.is_none_or(|wanted| wanted == datacenter))
     }
 
-    /// The first thing that cannot be reached with the copies that are alive.
+    /// Checks that enough replicas are up. The error is of the first group that has too few.
     pub fn check_alive(&self, copies: &[Candidate]) -> Result<(), TooFew> {
         for group in &self.groups {
             let inside = |copy: &&Candidate| group.datacenter.is_none_or(|wanted| copy.datacenter == wanted);
@@ -118,28 +118,29 @@ impl Tally {
         Ok(())
     }
 
-    /// Whether another answer from a datacenter is needed.
+    /// Whether another response from a datacenter is needed.
     pub fn needs(&self, datacenter: DatacenterId) -> bool {
         let wanted = |group: &&Group| group.datacenter.is_none_or(|wanted| wanted == datacenter);
         self.groups.iter().filter(wanted).any(|group| group.received < group.required)
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub fn answered(&mut self, datacenter: DatacenterId) {
         self.each(datacenter, |group| group.received += 1);
     }
 
-    /// Counts a copy that will not answer.
+    /// Counts a replica that failed.
     pub fn failed(&mut self, datacenter: DatacenterId) {
         self.each(datacenter, |group| group.failed += 1);
     }
 
-    /// Takes an answer back: it does not count any more.
+    /// Takes back a response that was counted.
     pub fn withdrawn(&mut self, datacenter: DatacenterId) {
         self.each(datacenter, |group| group.received -= 1);
     }
 
-    /// Counts a copy that was not even asked, for its node is down.
+    /// Removes a replica that cannot respond, because its node is down or did not answer. Unlike
+    /// `failed`, it is no failure for the client.
     pub fn absent(&mut self, datacenter: DatacenterId) {
         self.each(datacenter, |group| group.copies -= 1);
     }
@@ -152,28 +153,28 @@ impl Tally {
         }
     }
 
-    /// How far it is.
-    pub fn standing(&self) -> Standing {
+    /// Whether the level is reached, open or unreachable.
+    pub fn status(&self) -> LevelStatus {
         if self.groups.iter().any(|group| group.copies < group.required + group.failed) {
-            return Standing::OutOfReach;
+            return LevelStatus::Unreachable;
         }
         match self.groups.iter().all(|group| group.received >= group.required) {
-            true => Standing::Reached,
-            false => Standing::Open,
+            true => LevelStatus::Reached,
+            false => LevelStatus::Open,
         }
     }
 
-    /// Answers needed, as errors tell it.
+    /// The responses needed, for errors.
     pub fn required(&self) -> u32 {
         self.groups.iter().map(|group| group.required).sum()
     }
 
-    /// Answers that count and have come, as errors tell it: never more than needed.
+    /// The responses received, for errors: never more than needed.
     pub fn received(&self) -> u32 {
         self.groups.iter().map(|group| group.received.min(group.required)).sum()
     }
 
-    /// Copies that failed and would have counted.
+    /// The replicas that failed, of those that count.
     pub fn failures(&self) -> u32 {
         self.groups.iter().map(|group| group.failed).sum()
     }
@@ -187,12 +188,12 @@ mod tests {
     const A: DatacenterId = DatacenterId(0);
     const B: DatacenterId = DatacenterId(1);
 
-    /// Three copies in the own datacenter and two in the other.
+    /// Replication factors: three in this datacenter and two in the other.
     fn factors() -> Factors {
         Factors { total: 5, each: SmallVec::from_slice(&[(0, 3), (1, 2)]) }
     }
 
-    /// Copies by letters: of which datacenter; small: dead; `+` behind it: pending.
+    /// Replicas, one for each letter: its datacenter; lower case: down; `+` after it: pending.
     fn copies(text: &str) -> Vec<Candidate> {
         let letters: Vec<char> = text.chars().collect();
         let copy = |(i, letter): (usize, &char)| {
@@ -207,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn what_levels_need() {
-        // Level, copies, and either how many are needed or what is too few.
+    fn levels_need_these_responses() {
+        // Level, replicas, and either the required responses or the error (required, alive).
         type Case = (Consistency, &'static str, Result<u32, (u32, u32)>);
         let cases: Vec<Case> = vec![
             (Any, "AAABB", Ok(1)),
@@ -228,7 +229,7 @@ mod tests {
             (EachQuorum, "AAaBB", Ok(4)),
             (EachQuorum, "AAABb", Err((2, 1))),
             (EachQuorum, "AaaBB", Err((2, 1))),
-            // A pending copy adds one, where it counts.
+            // A pending replica adds one to what is required, where it counts.
             (Quorum, "AAABBA+", Ok(4)),
             (One, "AAABBA+", Ok(2)),
             (LocalQuorum, "AAABBA+", Ok(3)),
@@ -238,48 +239,49 @@ mod tests {
         ];
         for (level, text, expected) in cases {
             let copies = copies(text);
-            let tally = Tally::new(level, A, &factors(), &copies);
-            let found = tally.check_alive(&copies).map(|()| tally.required());
+            let tracker = ResponseTracker::new(level, A, &factors(), &copies);
+            let found = tracker.check_alive(&copies).map(|()| tracker.required());
             assert_eq!(found.map_err(|few| (few.required, few.alive)), expected, "{level:?} {text}");
         }
     }
 
     #[test]
     fn answers_and_failures_add_up() {
-        // Level, what comes (large: an answer; small: a failure), how it stands then, received, failures.
+        // Level, events (upper case: a response; lower case: a failure), then the expected status,
+        // received and failures.
         let cases = [
-            (Quorum, "AA", Standing::Open, 2, 0),
-            (Quorum, "AAB", Standing::Reached, 3, 0),
-            (Quorum, "AABBA", Standing::Reached, 3, 0),
-            (Quorum, "aaA", Standing::Open, 1, 2),
-            (Quorum, "aab", Standing::OutOfReach, 0, 3),
-            (LocalQuorum, "BBA", Standing::Open, 1, 0),
-            (LocalQuorum, "bbAA", Standing::Reached, 2, 0),
-            (LocalQuorum, "aaA", Standing::OutOfReach, 1, 2),
-            (EachQuorum, "AAAB", Standing::Open, 3, 0),
-            (EachQuorum, "AABB", Standing::Reached, 4, 0),
-            (EachQuorum, "AAAb", Standing::OutOfReach, 2, 1),
-            (All, "AAABb", Standing::OutOfReach, 4, 1),
+            (Quorum, "AA", LevelStatus::Open, 2, 0),
+            (Quorum, "AAB", LevelStatus::Reached, 3, 0),
+            (Quorum, "AABBA", LevelStatus::Reached, 3, 0),
+            (Quorum, "aaA", LevelStatus::Open, 1, 2),
+            (Quorum, "aab", LevelStatus::Unreachable, 0, 3),
+            (LocalQuorum, "BBA", LevelStatus::Open, 1, 0),
+            (LocalQuorum, "bbAA", LevelStatus::Reached, 2, 0),
+            (LocalQuorum, "aaA", LevelStatus::Unreachable, 1, 2),
+            (EachQuorum, "AAAB", LevelStatus::Open, 3, 0),
+            (EachQuorum, "AABB", LevelStatus::Reached, 4, 0),
+            (EachQuorum, "AAAb", LevelStatus::Unreachable, 2, 1),
+            (All, "AAABb", LevelStatus::Unreachable, 4, 1),
         ];
-        for (level, events, standing, received, failures) in cases {
-            let mut tally = Tally::new(level, A, &factors(), &copies("AAABB"));
+        for (level, events, status, received, failures) in cases {
+            let mut tracker = ResponseTracker::new(level, A, &factors(), &copies("AAABB"));
             for event in events.chars() {
                 let datacenter = if event.eq_ignore_ascii_case(&'a') { A } else { B };
-                if event.is_uppercase() { tally.answered(datacenter) } else { tally.failed(datacenter) }
+                if event.is_uppercase() { tracker.answered(datacenter) } else { tracker.failed(datacenter) }
             }
-            let found = (tally.standing(), tally.received(), tally.failures());
-            assert_eq!(found, (standing, received, failures), "{level:?} {events}");
+            let found = (tracker.status(), tracker.received(), tracker.failures());
+            assert_eq!(found, (status, received, failures), "{level:?} {events}");
         }
     }
 
     #[test]
-    fn who_is_still_needed() {
-        let mut tally = Tally::new(EachQuorum, A, &factors(), &copies("AAABB"));
-        assert!(tally.needs(A) && tally.needs(B) && tally.counts(B));
-        tally.answered(A);
-        tally.answered(A);
-        assert!(!tally.needs(A) && tally.needs(B));
-        let local = Tally::new(LocalOne, A, &factors(), &copies("AAABB"));
+    fn more_responses_are_needed_from_these_datacenters() {
+        let mut tracker = ResponseTracker::new(EachQuorum, A, &factors(), &copies("AAABB"));
+        assert!(tracker.needs(A) && tracker.needs(B) && tracker.counts(B));
+        tracker.answered(A);
+        tracker.answered(A);
+        assert!(!tracker.needs(A) && tracker.needs(B));
+        let local = ResponseTracker::new(LocalOne, A, &factors(), &copies("AAABB"));
         assert!(local.needs(A) && !local.needs(B) && !local.counts(B));
     }
 }

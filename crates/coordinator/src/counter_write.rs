@@ -1,0 +1,136 @@
+//! Counter updates: one replica, the leader, applies the update; its new state is sent to the
+//! others.
+
+use super::client::Message;
+use super::error::Attempt;
+use super::replica_failure::{FailureClass, ReplicaFailure};
+use super::write::maybe_applied;
+use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use cluster::metadata::Metadata;
+use cluster::tablets::TabletReplica;
+use model::key::DecoratedKey;
+use model::mutation::Mutation;
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use std::net::IpAddr;
+
+/// A counter update that one replica has applied.
+struct AppliedUpdate {
+    leader: TabletReplica,
+    /// The new state of the counter on the leader.
+    state: Mutation,
+    /// Whether there are other replicas, which need the state.
+    others: bool,
+}
+
+impl Coordinator {
+    /// Applies counter updates, one request for each partition.
+    pub(super) async fn update_counters(
+        &self,
+        mutations: &Mutations,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        let several = mutations.len() > 1;
+        let counts = mutations.iter().map(|(mutation, key)| self.update_counter(mutation, key, options));
+        let counted = futures_util::future::try_join_all(counts).await.map(|_| ());
+        counted.map_err(|error| if several { maybe_applied(error) } else { error })
+    }
+
+    /// Applies the update of one partition on a leader, then sends the new state to the other
+    /// replicas.
+    async fn update_counter(
+        &self,
+        mutation: &Mutation,
+        key: &DecoratedKey,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        // The update is applied: guardrails must not refuse its new state on other replicas.
+        let unchecked = Context { large_data: None, ..options.context.clone() };
+        let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
+        loop {
+            let metadata = self.metadata();
+            let number = metadata.number;
+            match self.try_update_counter(&metadata, mutation, key, &options.routed_by(number)).await {
+                Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
+                Ok(AppliedUpdate { leader, state, .. }) => {
+                    let state = Mutations::from_iter([(state, key.clone())]);
+                    let counted = self.route(metadata, state, Some(leader), &unchecked);
+                    return counted.await.map_err(|error| match error {
+                        // The update is applied: the client must not be told that it was not.
+                        CoordinatorError::Unavailable { consistency, required, .. } => {
+                            CoordinatorError::Timeout { consistency, required, received: 1, data_present: false }
+                        }
+                        other => other,
+                    });
+                }
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Outdated) => {}
+            }
+            drop(metadata);
+            self.wait_for_newer(number, options).await?;
+        }
+    }
+
+    /// Applies the update on one replica: the nearest one that receives the request.
+    async fn try_update_counter(
+        &self,
+        metadata: &Metadata,
+        mutation: &Mutation,
+        key: &DecoratedKey,
+        options: &RequestOptions,
+    ) -> Result<AppliedUpdate, Attempt> {
+        let nodes = self.nodes_by(metadata);
+        let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+        let (tracker, set) = self.checked(metadata, &nodes, table, key, options)?;
+        let consistency = options.consistency;
+        let (required, received) = (tracker.required(), 0);
+        // A pending replica lacks earlier updates, so it must not be the leader.
+        let settled = &set.replicas[..set.replicas.len() - set.pending];
+        let leaders = nodes.by_proximity(settled, &self.client.latencies.borrow(), &[], rt::time::coarse_now());
+        let message = Message::new(ReplicaRequest::CounterUpdate((mutation.clone(), key.clone())));
+        for leader in leaders {
+            let asked = self.client.send(leader, &message, &options.context);
+            match options.context.deadline.limit(asked).await {
+                Ok(Ok(ReplicaAnswer::CounterUpdated(state))) => {
+                    return Ok(AppliedUpdate { leader, state, others: set.replicas.len() > 1 });
+                }
+                // The replica did not receive the update: another one may be the leader.
+                Ok(Err(failure)) if failure.class() == FailureClass::NotSent => continue,
+                Ok(Err(failure)) if failure.is_stale() => return Err(Attempt::Outdated),
+                Ok(Err(failure)) if failure.class() == FailureClass::Failed => {
+                    return Err(failed(failure, consistency, required, nodes.address(leader.host)).into());
+                }
+                Ok(Ok(_)) => {
+                    return Err(CoordinatorError::Invalid(
+                        "a replica sent another kind of answer to a counter update".into(),
+                    )
+                    .into());
+                }
+                Ok(Err(_)) | Err(_) => {
+                    count(&self.counters.write_timeouts);
+                    let data_present = false;
+                    return Err(CoordinatorError::Timeout { consistency, required, received, data_present }.into());
+                }
+            }
+        }
+        count(&self.counters.unavailable);
+        Err(CoordinatorError::Unavailable { consistency, required, alive: 0 }.into())
+    }
+}
+
+fn failed(failure: ReplicaFailure, consistency: Consistency, required: u32, node: Option<IpAddr>) -> CoordinatorError {
+    match failure {
+        ReplicaFailure::Refused(ReplicaError::Overloaded(why)) => CoordinatorError::Overloaded(why),
+        ReplicaFailure::Refused(ReplicaError::Rejected(why)) => CoordinatorError::Invalid(why),
+        ReplicaFailure::Refused(ReplicaError::NoSuchTable) => CoordinatorError::NoSuchTable,
+        ReplicaFailure::Refused(ReplicaError::Cancelled) => CoordinatorError::Cancelled,
+        other => CoordinatorError::Failed {
+            consistency,
+            required,
+            received: 0,
+            failures: 1,
+            nodes: node.into_iter().collect(),
+            data_present: false,
+            why: other.why(),
+        },
+    }
+}

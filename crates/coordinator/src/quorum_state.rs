@@ -1,0 +1,229 @@
+//! The state of a read of several replicas: which were asked, what they returned, which to ask
+//! next. Pure.
+//!
+//! Rows come from one replica, digests from as many others as the level needs. A replica that fails
+//! is replaced by the next one. If only digests arrived, a replica that sent one is asked for its
+//! rows.
+
+use super::nodes::Nodes;
+use super::read_failures::ReadFailures;
+use super::read_trace::ReadKind;
+use super::reconcile;
+use super::replica_failure::ReplicaFailure;
+use super::response_tracker::{LevelStatus, ResponseTracker};
+use super::{Consistency, CoordinatorError};
+use bytes::Bytes;
+use cluster::tablets::TabletReplica;
+use model::schema::ClusteringOrder;
+use replica::{Digest, Page, ReplicaAnswer, ReplicaError};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The replicas of one read.
+pub(super) type Sources = SmallVec<[TabletReplica; 3]>;
+
+/// What a read must do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Wait for the replicas that were asked.
+    Wait,
+    /// Ask this replica in place of one that failed.
+    Ask(TabletReplica, ReadKind),
+    /// Done: the level is reached, and the rows have arrived.
+    Enough,
+    /// Give up: the level cannot be reached.
+    Unreachable,
+}
+
+/// The state of a read of several replicas.
+pub(super) struct QuorumState {
+    pub nodes: Rc<Nodes>,
+    pub tracker: ResponseTracker,
+    pub failures: ReadFailures,
+    /// Replicas that were not asked yet, in the order in which to ask them.
+    spare: VecDeque<TabletReplica>,
+    /// Replicas that were asked and have not responded.
+    silent: SmallVec<[TabletReplica; 4]>,
+    /// The number of replicas that were asked for rows and have not failed.
+    rows_asked: usize,
+    rows: Option<(TabletReplica, Box<Page>, Option<Digest>)>,
+    digests: SmallVec<[(TabletReplica, Box<Page>, Digest); 2]>,
+}
+
+impl QuorumState {
+    /// The state before the first request. `alive`: replicas that count towards the level and are
+    /// up.
+    pub fn new(
+        nodes: Rc<Nodes>,
+        tracker: ResponseTracker,
+        consistency: Consistency,
+        spare: VecDeque<TabletReplica>,
+        alive: u32,
+    ) -> QuorumState {
+        QuorumState {
+            nodes,
+            tracker,
+            failures: ReadFailures::new(consistency, alive),
+            spare,
+            silent: SmallVec::new(),
+            rows_asked: 0,
+            rows: None,
+            digests: SmallVec::new(),
+        }
+    }
+
+    /// Records that a replica is asked.
+    pub fn asked(&mut self, replica: TabletReplica, kind: ReadKind) {
+        self.silent.push(replica);
+        self.rows_asked += usize::from(kind == ReadKind::Rows);
+    }
+
+    /// Whether a replica is left that was not asked.
+    pub fn has_spare(&self) -> bool {
+        !self.spare.is_empty()
+    }
+
+    /// The replica to ask in addition because those that were asked are slow.
+    pub fn next_speculative(&mut self) -> Option<(TabletReplica, ReadKind)> {
+        let replica = self.spare.pop_front()?;
+        Some((replica, if self.rows.is_none() { ReadKind::Rows } else { ReadKind::Digest }))
+    }
+
+    /// Records the response of a replica.
+    pub fn add(
+        &mut self,
+        replica: TabletReplica,
+        kind: ReadKind,
+        answer: Result<ReplicaAnswer, ReplicaFailure>,
+    ) -> Next {
+        self.silent.retain(|other| *other != replica);
+        let failure = match (kind, answer) {
+            (ReadKind::Rows, Ok(ReplicaAnswer::Page(page))) => {
+                self.counts(replica);
+                self.rows = Some((replica, page, None));
+                None
+            }
+            (ReadKind::Rows, Ok(ReplicaAnswer::Digested(page, digest))) if self.rows.is_none() => {
+                self.counts(replica);
+                self.rows = Some((replica, page, Some(digest)));
+                None
+            }
+            (_, Ok(ReplicaAnswer::Digested(mut page, digest))) => {
+                self.counts(replica);
+                page.body = Bytes::new();
+                self.digests.push((replica, page, digest));
+                None
+            }
+            (_, Ok(_)) => Some(unexpected_answer()),
+            (_, Err(failure)) => Some(failure),
+        };
+        let mut instead = None;
+        if let Some(failure) = failure {
+            self.fail(replica, failure);
+            self.rows_asked -= usize::from(kind == ReadKind::Rows);
+            instead = self.replacement();
+        } else if self.rows_asked == 0 && self.rows.is_none() {
+            instead = self.replacement();
+        }
+        match (self.tracker.status(), instead) {
+            (LevelStatus::Unreachable, _) => Next::Unreachable,
+            (LevelStatus::Reached, _) if self.rows.is_some() => Next::Enough,
+            (_, Some((replica, kind))) => Next::Ask(replica, kind),
+            // No replica is left that could return the rows.
+            _ if self.silent.is_empty() => Next::Unreachable,
+            _ => Next::Wait,
+        }
+    }
+
+    /// The replica to ask in place of one that failed.
+    fn replacement(&mut self) -> Option<(TabletReplica, ReadKind)> {
+        if let Some(spare) = self.next_spare() {
+            return Some((spare, if self.rows_asked == 0 { ReadKind::Rows } else { ReadKind::Digest }));
+        }
+        if self.rows_asked > 0 || self.rows.is_some() {
+            return None;
+        }
+        // Only replicas that sent a digest are left: ask one of them for its rows.
+        let (replica, ..) = self.digests.pop()?;
+        self.tracker.withdrawn(self.nodes.datacenter(replica.host));
+        Some((replica, ReadKind::Rows))
+    }
+
+    /// Makes replicas that have not responded spare ones again: reconciliation may need them.
+    pub fn return_unanswered(&mut self) {
+        self.spare.extend(std::mem::take(&mut self.silent));
+    }
+
+    /// The page and the replicas that agree on it, if all digests are equal. The page ends where
+    /// the first replica ended.
+    pub fn agreed(&mut self, order: &ClusteringOrder) -> Option<(Box<Page>, Sources)> {
+        let (_, page, digest) = self.rows.as_ref()?;
+        match digest {
+            Some(digest) if self.digests.iter().any(|(_, _, other)| other != digest) => return None,
+            Some(_) => {}
+            // The level needs one replica, which was asked for no digest. Other responses do not
+            // matter.
+            None => self.digests.clear(),
+        }
+        let answered = self.answered();
+        let others = self.digests.iter().map(|(_, page, _)| &**page);
+        let first = reconcile::first_end(order, std::iter::once(&**page).chain(others));
+        let first = first.map(|page| (page.end, page.last.clone(), page.rows_in_last));
+        let (_, mut page, _) = self.rows.take()?;
+        if let Some(first) = first {
+            (page.end, page.last, page.rows_in_last) = first;
+        }
+        Some((page, answered))
+    }
+
+    /// The replicas that responded. They no longer count, because they are asked for their data
+    /// next.
+    pub fn disagreed(&mut self) -> Sources {
+        let answered = self.answered();
+        self.withdraw(&answered);
+        answered
+    }
+
+    fn answered(&self) -> Sources {
+        let rows = self.rows.iter().map(|(replica, ..)| *replica);
+        rows.chain(self.digests.iter().map(|(replica, ..)| *replica)).collect()
+    }
+
+    /// The next spare replica whose answer would count.
+    pub fn next_spare(&mut self) -> Option<TabletReplica> {
+        let counts = |replica: &TabletReplica| self.tracker.needs(self.nodes.datacenter(replica.host));
+        let at = self.spare.iter().position(counts)?;
+        self.spare.remove(at)
+    }
+
+    /// Counts the response of a replica towards the level.
+    pub fn counts(&mut self, replica: TabletReplica) {
+        self.tracker.answered(self.nodes.datacenter(replica.host));
+    }
+
+    /// Records the failure of a replica.
+    pub fn fail(&mut self, replica: TabletReplica, failure: ReplicaFailure) {
+        self.tracker.failed(self.nodes.datacenter(replica.host));
+        self.failures.record(self.nodes.address(replica.host), failure);
+    }
+
+    /// Stops counting the responses of these replicas.
+    pub fn withdraw(&mut self, replicas: &[TabletReplica]) {
+        replicas.iter().for_each(|replica| self.tracker.withdrawn(self.nodes.datacenter(replica.host)));
+    }
+
+    /// The error of a read with too few responses. `late`: the deadline passed.
+    pub fn error(&mut self, late: bool) -> CoordinatorError {
+        self.failures.error(&self.tracker, self.rows.is_some(), late)
+    }
+}
+
+/// The failure of a replica that sent another kind of answer than was requested.
+#[cold]
+pub(super) fn unexpected_answer() -> ReplicaFailure {
+    ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of answer to a read".into()))
+}
+
+#[cfg(test)]
+mod tests;

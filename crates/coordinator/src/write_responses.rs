@@ -1,0 +1,230 @@
+//! Sends mutations to all their replicas in parallel, and counts the responses until the level is
+//! reached.
+//!
+//! Each replica gets one request with all of its mutations, in a task of its own. The task
+//! continues when the level is reached or the client disconnects. [`super::replica_writer`] handles
+//! replicas that do not accept the write.
+
+use super::client::Message;
+use super::error::Attempt;
+use super::nodes::Nodes;
+use super::replica_failure::ReplicaFailure;
+use super::response_tracker::{LevelStatus, ResponseTracker};
+use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use cluster::metadata::Table;
+use cluster::tablets::TabletReplica;
+use cluster::tablets::transition::Replicas;
+use model::id::HostId;
+use replica::{Mutations, ReplicaRequest};
+use rt::sync::Notify;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// Mutations that have the same replicas.
+pub(super) struct WriteGroup {
+    pub replicas: Replicas,
+    /// How many of the replicas, the last ones, are pending: they are still receiving the tablet's
+    /// data.
+    pub pending: usize,
+    pub table: Rc<Table>,
+    pub mutations: Mutations,
+    pub tracker: ResponseTracker,
+}
+
+/// The indexes of the groups that are sent to one replica.
+pub(super) type GroupIndexes = SmallVec<[usize; 1]>;
+
+/// The state of a write, shared by the tasks that send it.
+pub(super) struct WriteResponses {
+    pub groups: RefCell<Vec<WriteGroup>>,
+    /// Failures that replicas responded with: address and reason.
+    pub failures: RefCell<Vec<(Option<IpAddr>, String)>>,
+    /// The reason if a replica refused the write itself.
+    pub refused: RefCell<Option<String>>,
+    /// Replicas that have neither responded nor failed.
+    pub outstanding: Cell<usize>,
+    /// Whether a replica received the write, or may have.
+    pub was_sent: Cell<bool>,
+    pub changed: Notify,
+    pub nodes: Rc<Nodes>,
+    pub consistency: Consistency,
+    /// Whether the request still waits for the level.
+    pub is_open: Cell<bool>,
+    /// Whether a replica refused the write as routed by outdated metadata while the request waited.
+    pub outdated: Cell<bool>,
+    /// Replicas that did not accept the write and have no hint for it yet.
+    pub lacking: RefCell<Vec<Lacking>>,
+}
+
+/// A replica that did not accept its mutations.
+pub(super) struct Lacking {
+    pub host: HostId,
+    pub message: Rc<Message>,
+    pub failure: ReplicaFailure,
+}
+
+/// The outcome of a write.
+enum Outcome {
+    Reached,
+    Unreachable,
+    Outdated,
+}
+
+impl WriteResponses {
+    pub fn change(
+        &self,
+        replica: TabletReplica,
+        groups: &[usize],
+        change: impl Fn(&mut ResponseTracker, super::response_tracker::DatacenterId),
+    ) {
+        let datacenter = self.nodes.datacenter(replica.host);
+        let mut all = self.groups.borrow_mut();
+        groups.iter().for_each(|group| change(&mut all[*group].tracker, datacenter));
+        drop(all);
+        self.changed.notify_one();
+    }
+
+    pub fn status(&self) -> LevelStatus {
+        let groups = self.groups.borrow();
+        let mut status = LevelStatus::Reached;
+        for group in groups.iter() {
+            match group.tracker.status() {
+                LevelStatus::Unreachable => return LevelStatus::Unreachable,
+                LevelStatus::Open => status = LevelStatus::Open,
+                LevelStatus::Reached => {}
+            }
+        }
+        status
+    }
+
+    async fn outcome(&self) -> Outcome {
+        loop {
+            match self.status() {
+                LevelStatus::Reached => return Outcome::Reached,
+                _ if self.outdated.get() => return Outcome::Outdated,
+                // If replicas are only unreachable, wait for the others: the error says how many
+                // responded.
+                LevelStatus::Unreachable if !self.failures.borrow().is_empty() || self.outstanding.get() == 0 => {
+                    return Outcome::Unreachable;
+                }
+                LevelStatus::Open | LevelStatus::Unreachable => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// Records that a replica refused the write as outdated. False if the request no longer waits:
+    /// then it will not be repeated.
+    pub fn mark_outdated(&self) -> bool {
+        self.outdated.set(true);
+        self.changed.notify_one();
+        self.is_open.get()
+    }
+
+    /// Records that a replica has responded or failed.
+    pub fn replica_done(&self) {
+        self.outstanding.set(self.outstanding.get() - 1);
+        self.changed.notify_one();
+    }
+
+    /// Required, received and failed responses of the group that lacks most, for errors.
+    fn worst(&self) -> (u32, u32, u32) {
+        let groups = self.groups.borrow();
+        let missing = |group: &&WriteGroup| group.tracker.required() - group.tracker.received();
+        let worst = groups.iter().max_by_key(missing);
+        worst.map_or((0, 0, 0), |group| (group.tracker.required(), group.tracker.received(), group.tracker.failures()))
+    }
+}
+
+impl Coordinator {
+    /// Sends groups to their replicas, except to `done`, which has them, and waits for the level.
+    pub(super) async fn send_groups(
+        &self,
+        groups: Vec<WriteGroup>,
+        nodes: Rc<Nodes>,
+        done: Option<TabletReplica>,
+        options: &RequestOptions,
+    ) -> Result<(), Attempt> {
+        let consistency = options.consistency;
+        let mut targets: SmallVec<[(TabletReplica, GroupIndexes); 4]> = SmallVec::new();
+        for (at, group) in groups.iter().enumerate() {
+            for replica in &group.replicas {
+                match targets.iter_mut().find(|(known, _)| known == replica) {
+                    Some((_, groups)) => groups.push(at),
+                    None => targets.push((*replica, SmallVec::from_slice(&[at]))),
+                }
+            }
+        }
+        let responses = Rc::new(WriteResponses {
+            groups: RefCell::new(groups),
+            failures: RefCell::default(),
+            refused: RefCell::default(),
+            outstanding: Cell::new(targets.len()),
+            was_sent: Cell::new(done.is_some()),
+            changed: Notify::new(),
+            nodes,
+            consistency,
+            is_open: Cell::new(true),
+            outdated: Cell::new(false),
+            lacking: RefCell::default(),
+        });
+        // Replicas that get the same mutations share a message.
+        let mut messages: SmallVec<[(GroupIndexes, Rc<Message>); 1]> = SmallVec::new();
+        for (replica, groups) in targets {
+            if done == Some(replica) {
+                responses.replica_done();
+                responses.change(replica, &groups, ResponseTracker::answered);
+                continue;
+            }
+            let message = match messages.iter().find(|(known, _)| *known == groups) {
+                Some((_, message)) => message.clone(),
+                None => {
+                    let message = message_of(&responses.groups.borrow(), &groups);
+                    messages.push((groups.clone(), message.clone()));
+                    message
+                }
+            };
+            let (writer, responses, context) = (self.writer.clone(), responses.clone(), options.context.clone());
+            rt::task::spawn(async move { writer.send_write(&responses, replica, groups, message, context).await })
+                .detach();
+        }
+        let outcome = options.context.deadline.limit(responses.outcome()).await;
+        responses.is_open.set(false);
+        let (required, received, failures) = responses.worst();
+        match outcome {
+            Ok(Outcome::Reached) => Ok(()),
+            Ok(Outcome::Outdated) => Err(Attempt::Outdated),
+            Ok(Outcome::Unreachable) => {
+                if let Some(why) = responses.refused.take() {
+                    return Err(CoordinatorError::Invalid(why).into());
+                }
+                let failed = responses.failures.borrow();
+                if failed.is_empty() && !responses.was_sent.get() {
+                    count(&self.counters.unavailable);
+                    return Err(CoordinatorError::Unavailable { consistency, required, alive: 0 }.into());
+                }
+                if failed.is_empty() {
+                    count(&self.counters.write_timeouts);
+                    let data_present = false;
+                    return Err(CoordinatorError::Timeout { consistency, required, received, data_present }.into());
+                }
+                let why = failed.first().map_or_else(String::new, |(_, why)| why.clone());
+                let nodes = failed.iter().filter_map(|(node, _)| *node).collect();
+                let data_present = false;
+                let error =
+                    CoordinatorError::Failed { consistency, required, received, failures, nodes, data_present, why };
+                Err(error.into())
+            }
+            Err(_) => {
+                count(&self.counters.write_timeouts);
+                Err(CoordinatorError::Timeout { consistency, required, received, data_present: false }.into())
+            }
+        }
+    }
+}
+
+fn message_of(groups: &[WriteGroup], wanted: &[usize]) -> Rc<Message> {
+    let mutations: Mutations = wanted.iter().flat_map(|group| groups[*group].mutations.iter().cloned()).collect();
+    Rc::new(Message::new(ReplicaRequest::Write(mutations)))
+}

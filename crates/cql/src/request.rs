@@ -78,17 +78,17 @@ pub struct Request<'a> {
     pub params: &'a QueryParams,
     /// Where its steps are recorded, if it is traced.
     pub trace: Option<Rc<Trace>>,
-    /// The turn of those that write much more than they were sent as.
+    /// The turn of requests that take much more memory than their frames.
     pub expansion: &'a Semaphore,
 }
 
 impl<'a> Request<'a> {
-    /// Waits for the turn of a request that writes much more than it was sent as: its frame is charged to the memory for requests, and what is
-    /// made of it is not. The others of the shard wait until the permit is dropped.
+    /// Waits for the turn of a request that takes much more memory than its frame, which alone is charged to the memory for
+    /// requests. Such requests of a shard run one after the other: the next one waits until the permit is dropped.
     pub async fn turn(&self, deadline: &Deadline) -> Result<SemaphorePermit<'a>, Error> {
         let overloaded = || {
             Error::Overloaded(
-                "Too many statements that write large values to many rows are under way on this shard".into(),
+                "Too many statements that need much memory are in progress on this shard".into(),
             )
         };
         deadline.limit(self.expansion.acquire()).await.ok().and_then(Result::ok).ok_or_else(overloaded)

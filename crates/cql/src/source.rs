@@ -26,6 +26,11 @@ pub trait VirtualTable {
     /// Its rows, each partition and clustering key at most once: those of the partitions that are wanted, and others if it is no more work.
     fn rows<'a>(&'a self, wanted: &'a Partitions) -> Generated<'a>;
 
+    /// Whether its rows may take much memory. Reads of such tables take turns on each shard.
+    fn may_be_large(&self) -> bool {
+        false
+    }
+
     /// Whether the rows of each partition come in their order, which their clustering keys alone do not give. Otherwise they come in any.
     fn is_in_order(&self) -> bool {
         false

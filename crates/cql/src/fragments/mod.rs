@@ -24,7 +24,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 /// What the rows of one answer may take on a shard, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 32 << 20;
 /// Keys of a range that are looked up at a time.
 const KEYS_AT_ONCE: usize = 1000;
 
@@ -80,6 +80,10 @@ impl VirtualTable for FragmentsTable {
     }
 
     fn is_in_order(&self) -> bool {
+        true
+    }
+
+    fn may_be_large(&self) -> bool {
         true
     }
 }

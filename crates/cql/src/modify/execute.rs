@@ -3,7 +3,7 @@
 use super::build::Inputs;
 use super::json::JsonValues;
 use super::read_first::read_first;
-use super::{Modify, ReadFirst, Room, Stamp};
+use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
 use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Bytes that a statement may write of values that it has once before it has to wait for its turn.
-const LARGE_EXPANSION: usize = 1 << 20;
+pub const LARGE_EXPANSION: usize = 1 << 20;
 
 impl Modify {
     /// The time of a write. `default` is the timestamp without USING TIMESTAMP, `now` the clock in microseconds. The second
@@ -46,15 +46,17 @@ impl Modify {
         )
     }
 
-    /// Whether it writes its values so often that together they are large.
+    /// What it takes in memory, about, if it writes its values to several rows; 0 if it writes them once.
     #[inline]
-    pub fn multiplies(&self, keys: &[DecoratedKey], rows: &Rows, env: Env<'_>) -> bool {
+    pub fn expansion(&self, keys: &[DecoratedKey], rows: &Rows, env: Env<'_>) -> usize {
         let rows = match rows {
             Rows::Keys(rows) => rows.len().max(1),
-            Rows::Ranges(_) => 1,
+            Rows::Ranges(ranges) => ranges.len().max(1),
         };
-        let places = keys.len() * rows;
-        places > 1 && places.saturating_mul(self.values_bytes(env)) > LARGE_EXPANSION
+        match keys.len() * rows {
+            0 | 1 => 0,
+            places => places.saturating_mul(self.values_bytes(env) + OVERHEAD),
+        }
     }
 
     /// What the values of a row take, about.
@@ -117,7 +119,7 @@ impl Modify {
         let mut options = request.options(self.attributes.timeout(env, timeout)?);
         let deadline = options.context.deadline;
         // Boxed, and held until the write is done.
-        let _turn = match self.multiplies(&keys, &rows, env) {
+        let _turn = match self.expansion(&keys, &rows, env) > LARGE_EXPANSION {
             true => Some(Box::pin(request.turn(&deadline)).await?),
             false => None,
         };

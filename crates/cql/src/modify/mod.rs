@@ -107,8 +107,11 @@ pub struct Stamp {
     pub mutation_bytes: usize,
 }
 
-/// What the mutations of one request take while they are made. A statement may name many partitions, and a batch has many
-/// statements: without this bound a request that is short takes any amount of memory.
+/// What a row, a deletion or a partition takes in memory beside its bytes while mutations are built.
+pub const OVERHEAD: usize = 128;
+
+/// What the mutations of one request take while they are built, [`OVERHEAD`] included. A statement may name many partitions,
+/// and a batch has many statements. Without this bound a short request takes any amount of memory.
 #[derive(Debug)]
 pub struct Room {
     /// Bytes so far, at least.
@@ -123,10 +126,10 @@ impl Room {
         Room { taken: 0, limit: config.mutation_bytes.max(config.batch_size_fail) }
     }
 
-    /// Takes so many bytes; an error if that is more than is left.
+    /// Takes so many bytes and an overhead; an error if that is more than is left.
     #[inline]
     fn take(&mut self, bytes: usize) -> Result<(), Error> {
-        self.taken += bytes;
+        self.taken += bytes + OVERHEAD;
         if self.taken > self.limit { Err(self.too_small()) } else { Ok(()) }
     }
 

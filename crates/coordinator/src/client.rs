@@ -166,7 +166,7 @@ async fn serve_on(shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
         {
             metadata.wait_for_number(number, deadline).await;
         }
-        rt::shard::service::<Replica>().serve(bytes).await
+        rt::shard::service::<Replica>().serve(bytes, Some(deadline)).await
     };
     rt::shard::call(shard, serve).await
 }

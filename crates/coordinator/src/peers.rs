@@ -91,7 +91,7 @@ pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Byte
         return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
     }
     let _held = metadata.current();
-    Ok(replica.serve(request).await)
+    Ok(replica.serve(request, None).await)
 }
 
 impl Coordinator {

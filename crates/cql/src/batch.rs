@@ -4,7 +4,7 @@ use crate::api::{Answer, AnswerKind, BatchKind};
 use crate::error::Error;
 use crate::large_data;
 use crate::modify::build::Inputs;
-use crate::modify::execute::default_timestamp;
+use crate::modify::execute::{LARGE_EXPANSION, default_timestamp};
 use crate::modify::json::JsonValues;
 use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
@@ -62,7 +62,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
     let mut room = Room::of(config);
-    let mut turn = None;
+    let (mut turn, mut expansion) = (None, 0usize);
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i % PARTS_PER_LOOK == PARTS_PER_LOOK - 1 {
             rt::task::maybe_yield().await;
@@ -75,7 +75,8 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
         }
         let keys = modify.keys(*env)?;
         let rows = modify.rows(*env)?;
-        if turn.is_none() && modify.multiplies(&keys, &rows, *env) {
+        expansion = expansion.saturating_add(modify.expansion(&keys, &rows, *env));
+        if turn.is_none() && expansion > LARGE_EXPANSION {
             turn = Some(request.turn(&options.context.deadline).await?);
         }
         let schema = &modify.schema;

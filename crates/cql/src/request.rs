@@ -80,20 +80,16 @@ pub struct Request<'a> {
     pub params: &'a QueryParams,
     /// Records the steps of a traced request.
     pub trace: Option<Rc<Trace>>,
-    /// Serializes requests that write much more than they received. See [`Request::turn`].
+    /// Serializes requests that take much more memory than their frames. See [`Request::turn`].
     pub expansion: &'a Semaphore,
 }
 
 impl<'a> Request<'a> {
-    /// Waits until this request may write much more than it received. Its frame is charged to the
-    /// memory for requests; the mutations made from it are not. So such requests run one at a time
-    /// on a shard: the next one starts when the permit is dropped.
+    /// Waits for the turn of a request that takes much more memory than its frame, which alone is charged to the memory for
+    /// requests. Such requests of a shard run one after the other: the next one waits until the permit is dropped.
     pub async fn turn(&self, deadline: &Deadline) -> Result<SemaphorePermit<'a>, Error> {
-        let overloaded = || {
-            Error::Overloaded(
-                "Too many statements that write large values to many rows are under way on this shard".into(),
-            )
-        };
+        let overloaded =
+            || Error::Overloaded("Too many statements that need much memory are in progress on this shard".into());
         deadline.limit(self.expansion.acquire()).await.ok().and_then(Result::ok).ok_or_else(overloaded)
     }
 

@@ -30,6 +30,11 @@ pub trait VirtualTable {
     /// the partitions in `wanted`. It may return others if leaving them out is more work.
     fn rows<'a>(&'a self, wanted: &'a Partitions) -> Generated<'a>;
 
+    /// Whether its rows may take much memory. Reads of such tables take turns on each shard.
+    fn may_be_large(&self) -> bool {
+        false
+    }
+
     /// Whether the rows of each partition are generated in their final order, which the clustering
     /// keys do not define. Otherwise they come in any order.
     fn is_in_order(&self) -> bool {

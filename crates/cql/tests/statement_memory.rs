@@ -250,3 +250,26 @@ fn collections_that_make_mutations_too_large_are_refused_at_once() {
         assert!(taken < 120 << 20, "{taken} bytes for a batch");
     });
 }
+
+/// Without a count for each row they take 850 MB: the keys of the rows are four bytes each.
+#[test]
+fn batches_that_name_very_many_rows_are_refused_at_once() {
+    with_node("many_rows", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, v text, PRIMARY KEY (p, c))").await;
+        let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
+        let keys = keys.join(", ");
+        for part in [
+            format!("DELETE FROM t WHERE p IN ({keys}) AND c IN ({keys})"),
+            format!("UPDATE t SET v = '' WHERE p IN ({keys}) AND c IN ({keys})"),
+            format!("DELETE FROM t WHERE p IN ({keys}) AND c > 1 AND c < 1000"),
+            format!("DELETE FROM t WHERE p IN ({keys})"),
+        ] {
+            let text = format!("BEGIN UNLOGGED BATCH {} APPLY BATCH", vec![part.as_str(); 2000].join("; "));
+            let (error, taken) = refused(&session, &text, None).await;
+            assert!(error.contains("larger than the limit of 16777216"), "{error}");
+            // Most of it is the parsed text: 2,000 statements with up to 200 literals.
+            assert!(taken < 250 << 20, "{taken} bytes for 2,000 of {part}");
+        }
+    });
+}

@@ -142,7 +142,7 @@ impl Engine {
         let _writing = Writing::new(self.counters());
         let mut out = Output::create(&table.dir, schema, options).await?;
         let mut buffer = VecDeque::new();
-        let job = self.large_jobs().next_id();
+        let job = self.large_jobs().next_id(None);
         loop {
             let more = source.fill(&mut buffer, BUFFER_BYTES);
             // The writer has a large row once more, in the form of the file.

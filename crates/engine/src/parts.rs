@@ -16,7 +16,7 @@ use model::fragment::Fragment;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
-use sstable::Component;
+use sstable::{Component, ReadId};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -138,8 +138,8 @@ async fn part_of_sstable(
         use_cache: true,
         read_ahead: false,
         window: sstable::LARGEST_WINDOW,
-        read: 0,
-        job: 0,
+        read: ReadId::NONE,
+        job: ReadId::NONE,
     };
     let slice = Rc::new(Slice::full());
     let mut reader = attached.sstable.reader(schema, PartitionRange::singular(key), slice, options);

@@ -231,7 +231,7 @@ impl Replica {
             reader = self.open(command, context, range)?;
         }
         let head = builder.head();
-        let page = Box::new(builder.finish_as(|body| self.engine.large_reads().result(body)));
+        let page = Box::new(builder.finish_as(|body| self.engine.large_reads().result(body, context.deadline.0)));
         let has_more = match page.end {
             PageEnd::Exhausted => false,
             PageEnd::Rows => !command.ends_with_rows,
@@ -260,7 +260,7 @@ impl Replica {
             },
             fill_cache: singular && !command.bypass_cache,
             bypass: command.bypass_cache,
-            read: self.engine.large_reads().next_id(),
+            read: self.engine.large_reads().next_id(Some(context.deadline.0)),
         };
         self.engine
             .reader(command.table, range.clone(), command.slice.clone(), options)

@@ -1,19 +1,21 @@
-//! The memory of reads that hold large rows or long results: one budget per shard. Flushes and
-//! compactions of large rows have another budget.
+//! The memory of reads that hold large rows or long results: one budget per shard. Flushes and compactions of large rows
+//! have another one.
 //!
-//! The size of a row is not known before it is found, so the permit of a read cannot count it. A
-//! read that meets something large requests memory here, and waits until there is enough. Reads are
-//! admitted in the order of arrival. The read that was admitted first always gets more, so that no
-//! two reads wait for each other.
+//! What a read needs for a large row is not known before the row is found, so a permit cannot count it. The read asks here
+//! when it meets something large, and waits until there is room. Reads are admitted by order of arrival. The read that was
+//! admitted first always gets more, so no two of those inside wait for each other. A result counts from the moment it is
+//! built until its last byte is dropped, mostly by the socket of the client, on any shard.
 //!
-//! A result counts from the moment it is built until its last byte is released, mostly by the
-//! client's socket, on whatever shard that is. The page cache shrinks by what is held, since one
-//! large row may exceed the budget.
+//! A statement may consist of several reads and keep the results of the first ones until the last one ends. If the kept
+//! results of several statements fill the budget, none of them can end. So of the statements whose reads wait, the one that
+//! has kept results for the longest time is admitted over the budget, once no read of another statement is inside.
+//!
+//! The page cache gives up what is held here, since one large row may take more than the budget.
 
 use crate::cache::{Loan, PageCache};
 use bytes::Bytes;
 use rt::sync::Notify;
-use rt::time::Duration;
+use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -29,9 +31,25 @@ const LARGE_RESULT: usize = 2 << 20;
 /// interval.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The number of a read. 0 stands for reads that this budget does not bound: those of compactions
-/// and other jobs.
-pub type ReadId = u64;
+/// A read, as this budget knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadId {
+    /// From 1; 0 for reads that are not bounded here.
+    number: u64,
+    /// The deadline of its statement, which all reads of the statement on this node have in common.
+    statement: Option<Instant>,
+}
+
+impl ReadId {
+    /// Stands for reads that are not bounded here, such as those of compactions.
+    pub const NONE: ReadId = ReadId { number: 0, statement: None };
+
+    /// Whether the read is not bounded here.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.number == 0
+    }
+}
 
 /// The budget for large rows and results.
 #[derive(Debug)]
@@ -46,8 +64,11 @@ pub struct LargeReads {
     /// The reads that wait for admission.
     queue: RefCell<VecDeque<ReadId>>,
     room: Notify,
-    last: Cell<ReadId>,
-    /// The cache that shrinks by what is held.
+    /// The number of the last read.
+    last: Cell<u64>,
+    /// The statements with results that are still kept, in the order of their first ones.
+    statements: RefCell<Vec<Statement>>,
+    /// Does without what is held.
     cache: Weak<PageCache>,
 }
 
@@ -76,16 +97,17 @@ impl LargeReads {
             queue: RefCell::default(),
             room: Notify::new(),
             last: Cell::new(0),
+            statements: RefCell::default(),
             cache,
         })
     }
 
-    /// The number of a new read.
+    /// The id of one more read, of the statement with this deadline.
     #[inline]
-    pub fn next_id(&self) -> ReadId {
-        let id = self.last.get() + 1;
-        self.last.set(id);
-        id
+    pub fn next_id(&self, statement: Option<Instant>) -> ReadId {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        ReadId { number, statement }
     }
 
     /// The counter of bytes of results that are not released yet.
@@ -123,10 +145,20 @@ impl LargeReads {
         if holders.first().is_some_and(|(first, _)| *first == read) {
             return true;
         }
-        let is_next =
-            holders.iter().any(|(holder, _)| *holder == read) || queue.front().is_none_or(|next| *next == read);
+        let is_inside = holders.iter().any(|(holder, _)| *holder == read);
+        let is_first = read.statement.is_some() && self.first_statement(&queue) == read.statement;
+        let is_next = is_inside || is_first || queue.front().is_none_or(|next| *next == read);
         let used = self.used();
-        is_next && (used + bytes <= self.budget || used == 0)
+        let is_alone = is_first && holders.iter().all(|(holder, _)| holder.statement == read.statement);
+        is_next && (used + bytes <= self.budget || used == 0 || is_alone)
+    }
+
+    /// Of the statements whose reads wait, the one that has kept results for the longest time.
+    fn first_statement(&self, queue: &VecDeque<ReadId>) -> Option<Instant> {
+        let mut statements = self.statements.borrow_mut();
+        statements.retain(Statement::keeps_results);
+        let waits = |statement: &&Statement| queue.iter().any(|read| read.statement == Some(statement.deadline));
+        statements.iter().find(waits).map(|statement| statement.deadline)
     }
 
     /// Counts a copy of a result until the returned value is dropped.
@@ -135,19 +167,45 @@ impl LargeReads {
         ResultCopy { bytes, results: self.results.clone() }
     }
 
-    /// Makes a result of this shard. If it is large, it counts until its last part is released.
+    /// The result of a read of the statement with this deadline. If it is large, it counts until its last part is dropped.
     #[inline]
-    pub fn result(&self, bytes: Vec<u8>) -> Bytes {
+    pub fn result(&self, bytes: Vec<u8>, statement: Instant) -> Bytes {
         match bytes.len() < LARGE_RESULT {
             true => bytes.into(),
-            false => self.large_result(bytes),
+            false => self.large_result(bytes, statement),
         }
     }
 
     #[cold]
-    fn large_result(&self, bytes: Vec<u8>) -> Bytes {
+    fn large_result(&self, bytes: Vec<u8>, deadline: Instant) -> Bytes {
         self.results.fetch_add(bytes.len(), Ordering::Relaxed);
-        Bytes::from_owner(LargeResult { bytes, results: self.results.clone() })
+        let mut statements = self.statements.borrow_mut();
+        statements.retain(Statement::keeps_results);
+        let kept = match statements.iter().find(|statement| statement.deadline == deadline) {
+            Some(statement) => statement.kept.clone(),
+            None => {
+                let kept: Arc<AtomicUsize> = Arc::default();
+                statements.push(Statement { deadline, kept: kept.clone() });
+                kept
+            }
+        };
+        kept.fetch_add(bytes.len(), Ordering::Relaxed);
+        Bytes::from_owner(LargeResult { bytes, results: self.results.clone(), kept })
+    }
+}
+
+/// A statement with large results.
+#[derive(Debug)]
+struct Statement {
+    /// Its deadline, by which its reads are known.
+    deadline: Instant,
+    /// Bytes of its results that are still kept.
+    kept: Arc<AtomicUsize>,
+}
+
+impl Statement {
+    fn keeps_results(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -205,7 +263,10 @@ impl Drop for LargeRead {
 /// The bytes of a result, and the counter that includes them.
 struct LargeResult {
     bytes: Vec<u8>,
+    /// Of all statements.
     results: Arc<AtomicUsize>,
+    /// Of its statement.
+    kept: Arc<AtomicUsize>,
 }
 
 impl AsRef<[u8]> for LargeResult {
@@ -217,22 +278,25 @@ impl AsRef<[u8]> for LargeResult {
 impl Drop for LargeResult {
     fn drop(&mut self) {
         self.results.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.kept.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rt::time::now;
 
     #[test]
     fn reads_come_in_one_after_the_other_and_the_first_one_gets_more() {
         rt::block_on(async {
             let all = LargeReads::new(100);
-            let (one, two) = (all.next_id(), all.next_id());
+            let (one, two) = (all.next_id(None), all.next_id(None));
             let first = all.enter(one, 1000).await;
             let order = Rc::new(RefCell::new(Vec::new()));
             let mut waiting = Vec::new();
-            for read in [two, all.next_id()] {
+            let three = all.next_id(None);
+            for read in [two, three] {
                 let (all, order) = (all.clone(), order.clone());
                 waiting.push(rt::task::spawn(async move {
                     let held = all.enter(read, 80).await;
@@ -247,7 +311,7 @@ mod tests {
             for task in waiting {
                 task.await.expect("not aborted");
             }
-            assert_eq!((&order.borrow()[..], all.used()), (&[two, two + 1][..], 0));
+            assert_eq!((&order.borrow()[..], all.used()), (&[two, three][..], 0));
         });
     }
 
@@ -255,7 +319,7 @@ mod tests {
     fn two_that_hold_something_do_not_wait_for_each_other() {
         rt::block_on(async {
             let all = LargeReads::new(100);
-            let (one, two) = (all.next_id(), all.next_id());
+            let (one, two) = (all.next_id(None), all.next_id(None));
             let (first, second) = (all.enter(one, 40).await, all.enter(two, 40).await);
             let waits = rt::task::spawn({
                 let all = all.clone();
@@ -274,14 +338,14 @@ mod tests {
     fn a_result_counts_until_it_is_given_up_elsewhere() {
         rt::block_on(async {
             let all = LargeReads::new(LARGE);
-            assert_eq!((all.result(vec![1; 10]).len(), all.used()), (10, 0));
-            let result = all.result(vec![1; LARGE_RESULT]);
+            assert_eq!((all.result(vec![1; 10], now()).len(), all.used()), (10, 0));
+            let result = all.result(vec![1; LARGE_RESULT], now());
             let part = result.slice(10..20);
             drop(result);
             assert_eq!(all.used(), LARGE_RESULT);
             let waits = rt::task::spawn({
                 let all = all.clone();
-                async move { drop(all.enter(all.next_id(), 10).await) }
+                async move { drop(all.enter(all.next_id(None), 10).await) }
             });
             rt::task::yield_now().await;
             assert!(!waits.is_finished());
@@ -290,6 +354,58 @@ mod tests {
             waits.await.expect("not aborted");
             elsewhere.join().expect("ended");
             assert_eq!(all.used(), 0);
+        });
+    }
+
+    /// Two statements have results that fill the budget, and both need one more read to end.
+    #[test]
+    fn statements_that_keep_results_end_one_after_the_other() {
+        rt::block_on(async {
+            let all = LargeReads::new(LARGE_RESULT);
+            let ended = Rc::new(RefCell::new(Vec::new()));
+            let began = now();
+            let tasks: Vec<_> = (1..=3)
+                .map(|n| {
+                    let (all, ended) = (all.clone(), ended.clone());
+                    // The second one has the first result. The third one has none, and asks first.
+                    let statement = began + Duration::from_secs(n);
+                    let wait = Duration::from_millis([20, 10, 0][n as usize - 1]);
+                    rt::task::spawn(async move {
+                        rt::time::sleep(wait).await;
+                        let kept = (n < 3).then(|| all.result(vec![1; LARGE_RESULT], statement));
+                        if kept.is_none() {
+                            rt::time::sleep(Duration::from_millis(30)).await;
+                        }
+                        rt::time::sleep(Duration::from_millis(30)).await;
+                        let read = all.next_id(Some(statement));
+                        drop(all.enter(read, LARGE).await);
+                        drop(kept);
+                        ended.borrow_mut().push(n);
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.expect("not aborted");
+            }
+            assert_eq!((&ended.borrow()[..], all.used()), (&[2, 1, 3][..], 0));
+        });
+    }
+
+    /// A result that only its client still has to take is of no statement that waits: nobody is admitted over the budget.
+    #[test]
+    fn results_of_statements_that_have_ended_admit_nobody() {
+        rt::block_on(async {
+            let all = LargeReads::new(LARGE_RESULT);
+            let statement = now();
+            let sent = all.result(vec![1; LARGE_RESULT], statement);
+            let waits = rt::task::spawn({
+                let (all, other) = (all.clone(), statement + Duration::from_secs(1));
+                async move { drop(all.enter(all.next_id(Some(other)), LARGE).await) }
+            });
+            rt::time::sleep(LOOK * 3).await;
+            assert!(!waits.is_finished());
+            drop(sent);
+            waits.await.expect("not aborted");
         });
     }
 }

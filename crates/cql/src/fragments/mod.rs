@@ -28,7 +28,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 /// The limit on the rows of one answer on a shard, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 32 << 20;
 /// How many keys of a range are read at a time.
 const KEYS_AT_ONCE: usize = 1000;
 
@@ -85,6 +85,10 @@ impl VirtualTable for FragmentsTable {
     }
 
     fn is_in_order(&self) -> bool {
+        true
+    }
+
+    fn may_be_large(&self) -> bool {
         true
     }
 }

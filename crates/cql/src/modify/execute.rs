@@ -3,7 +3,7 @@
 use super::build::Inputs;
 use super::json::JsonValues;
 use super::read_first::read_first;
-use super::{Modify, ReadFirst, Room, Stamp};
+use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
 use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 /// The bytes that a statement may write by repeating its values, before it must wait for
 /// [`Request::turn`].
-const LARGE_EXPANSION: usize = 1 << 20;
+pub const LARGE_EXPANSION: usize = 1 << 20;
 
 impl Modify {
     /// The timestamp, time and TTL of a write. `default` is the timestamp without USING TIMESTAMP,
@@ -48,15 +48,18 @@ impl Modify {
         )
     }
 
-    /// Whether the statement repeats its values so often that the mutations are large.
+    /// The approximate memory of a statement that writes its values to several rows; 0 if it writes
+    /// them once.
     #[inline]
-    pub fn multiplies(&self, keys: &[DecoratedKey], rows: &Rows, env: Env<'_>) -> bool {
+    pub fn expansion(&self, keys: &[DecoratedKey], rows: &Rows, env: Env<'_>) -> usize {
         let rows = match rows {
             Rows::Keys(rows) => rows.len().max(1),
-            Rows::Ranges(_) => 1,
+            Rows::Ranges(ranges) => ranges.len().max(1),
         };
-        let places = keys.len() * rows;
-        places > 1 && places.saturating_mul(self.values_bytes(env)) > LARGE_EXPANSION
+        match keys.len() * rows {
+            0 | 1 => 0,
+            places => places.saturating_mul(self.values_bytes(env) + OVERHEAD),
+        }
     }
 
     /// The approximate bytes of the values of a row.
@@ -119,7 +122,7 @@ impl Modify {
         let mut options = request.options(self.attributes.timeout(env, timeout)?);
         let deadline = options.context.deadline;
         // Boxed, and held until the write is done.
-        let _turn = match self.multiplies(&keys, &rows, env) {
+        let _turn = match self.expansion(&keys, &rows, env) > LARGE_EXPANSION {
             true => Some(Box::pin(request.turn(&deadline)).await?),
             false => None,
         };

@@ -109,6 +109,9 @@ pub struct Stamp {
     pub mutation_bytes: usize,
 }
 
+/// The memory of a row, a deletion or a partition beside its bytes, while mutations are built.
+pub const OVERHEAD: usize = 128;
+
 /// Limits the memory of the mutations that one request builds. A statement may name many
 /// partitions, and a batch has many statements. Without the limit, a short request could use any
 /// amount of memory.
@@ -126,10 +129,10 @@ impl Room {
         Room { taken: 0, limit: config.mutation_bytes.max(config.batch_size_fail) }
     }
 
-    /// Uses this many bytes. An error if they exceed the limit.
+    /// Uses this many bytes and [`OVERHEAD`]. An error if they exceed the limit.
     #[inline]
     fn take(&mut self, bytes: usize) -> Result<(), Error> {
-        self.taken += bytes;
+        self.taken += bytes + OVERHEAD;
         if self.taken > self.limit { Err(self.too_small()) } else { Ok(()) }
     }
 

@@ -58,6 +58,10 @@ impl Select {
                 Some(state) => VirtualState::decode(&state.language).ok_or_else(bad_state)?.0,
                 None => 0,
             };
+            let _turn = match table.may_be_large() {
+                true => Some(request.turn(&options.context.deadline).await?),
+                false => None,
+            };
             let page =
                 virtual_rows::read(self, table.as_ref(), place, emitter, rows_limit, per_partition, page_size, skip);
             let (mut rows, next) = page.await?;

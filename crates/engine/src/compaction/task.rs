@@ -141,7 +141,7 @@ impl Engine {
         let slice = Rc::new(Slice::full());
         let options = sstable::ReadOptions {
             window: self.config().compaction_window(read.len()),
-            job: self.large_jobs().next_id(),
+            job: self.large_jobs().next_id(None),
             ..sstable::ReadOptions::BACKGROUND
         };
         let mut readers: Vec<_> =

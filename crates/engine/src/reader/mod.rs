@@ -42,13 +42,13 @@ pub struct ReadOptions {
     pub fill_cache: bool,
     /// Whether the cache is not even looked at (`BYPASS CACHE`).
     pub bypass: bool,
-    /// The read that this is a part of, of [`Engine::large_reads`]: what it may hold of large rows is bounded, unless this is 0.
+    /// The read that this is a part of, of [`Engine::large_reads`]: what it may hold of large rows is bounded, unless this is [`ReadId::NONE`].
     pub read: ReadId,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        ReadOptions { class: IoClass::Foreground, fill_cache: true, bypass: false, read: 0 }
+        ReadOptions { class: IoClass::Foreground, fill_cache: true, bypass: false, read: ReadId::NONE }
     }
 }
 
@@ -331,7 +331,7 @@ impl Reader {
             read_ahead,
             window: sstable::LARGEST_WINDOW,
             read: self.options.read,
-            job: 0,
+            job: ReadId::NONE,
         };
         let reader = attached.sstable.reader(&self.schema, range.clone(), self.slices.slice().clone(), options);
         SstableSource { reader, of: attached.clone() }

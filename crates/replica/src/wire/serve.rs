@@ -4,14 +4,17 @@ use super::{Pieces, Response, decode_request, encode_response};
 use crate::error::ReplicaError;
 use crate::read::Replica;
 use bytes::Bytes;
+use rt::sync::Deadline;
 
 impl Replica {
-    /// Performs a request from another shard or node. Dropping the future stops the work at its
-    /// next yield.
-    pub async fn serve(&self, request: Bytes) -> Pieces {
+    /// Performs a request from another shard or node. `deadline` is that of the request if it comes
+    /// from this node: all reads of a statement have the same one there. Dropping the future stops
+    /// the work at its next yield.
+    pub async fn serve(&self, request: Bytes, deadline: Option<Deadline>) -> Pieces {
         let response = match decode_request(&request) {
             Ok((header, request)) => {
-                let context = header.context();
+                let mut context = header.context();
+                context.deadline = deadline.unwrap_or(context.deadline);
                 let result = context.deadline.limit(self.perform(&request, &context)).await;
                 Response::reporting(result.unwrap_or(Err(ReplicaError::Timeout)), &context)
             }

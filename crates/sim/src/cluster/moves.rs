@@ -129,8 +129,11 @@ async fn ask(to: TabletReplica, request: ReplicaRequest, metadata_number: u64) -
     };
     let bytes = encode_request(&Header::of(&context), &request);
     let answer = if to.host == rt::shard::service::<MetadataService>().info().host_id {
-        rt::shard::call(ShardId(to.shard), move || async move { rt::shard::service::<Replica>().serve(bytes).await })
-            .await
+        rt::shard::call(
+            ShardId(to.shard),
+            move || async move { rt::shard::service::<Replica>().serve(bytes, None).await },
+        )
+        .await
     } else {
         let internode = rt::shard::service::<Internode>();
         let peer = Peer { host: to.host, shard: to.shard };

@@ -78,8 +78,8 @@ impl ReadOptions {
         use_cache: true,
         read_ahead: false,
         window: LARGEST_WINDOW,
-        read: 0,
-        job: 0,
+        read: ReadId::NONE,
+        job: ReadId::NONE,
     };
     /// For scans of clients.
     pub const SCAN: ReadOptions = ReadOptions { fill_cache: false, read_ahead: true, ..ReadOptions::POINT };

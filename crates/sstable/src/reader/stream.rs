@@ -200,8 +200,8 @@ impl Stream {
         let left = self.table.content_length.saturating_sub(self.position());
         let cached = &self.table.cached;
         let (all, id) = match self.options {
-            ReadOptions { job: 0, read: 0, .. } => return,
-            ReadOptions { job: 0, read, .. } => (cached.large_reads().clone(), read),
+            ReadOptions { job, read, .. } if job.is_none() && read.is_none() => return,
+            ReadOptions { job, read, .. } if job.is_none() => (cached.large_reads().clone(), read),
             ReadOptions { job, .. } => (cached.large_jobs().clone(), job),
         };
         if n <= known || n as u64 > left {

@@ -98,7 +98,7 @@ fn a_merge_holds_a_large_row_only_when_it_comes_to_it() {
         let cache = PageCache::with_large_budgets(BUDGET, OpenFiles::new(10), BUDGET, BUDGET);
         let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opened");
         let jobs = cache.large_jobs().clone();
-        let options = ReadOptions { job: jobs.next_id(), ..ReadOptions::BACKGROUND };
+        let options = ReadOptions { job: jobs.next_id(None), ..ReadOptions::BACKGROUND };
         let mut reader = sstable.reader(&schema(), PartitionRange::FULL, Rc::new(Slice::full()), options);
         let (mut all, mut more) = (Vec::new(), true);
         while more {
@@ -143,7 +143,7 @@ fn the_cache_does_without_what_large_reads_hold() {
         };
         read().await;
         assert!(cache.stats().bytes > 3 << 20, "full: {}", cache.stats().bytes);
-        let held = cache.large_reads().enter(1, 2 << 20).await;
+        let held = cache.large_reads().enter(cache.large_reads().next_id(None), 2 << 20).await;
         assert!(cache.stats().bytes <= 2 << 20, "{}", cache.stats().bytes);
         read().await;
         assert!(cache.stats().bytes <= 2 << 20, "{}", cache.stats().bytes);
@@ -154,7 +154,7 @@ fn the_cache_does_without_what_large_reads_hold() {
         assert!(cache.stats().bytes > 3 << 20, "full again: {}", cache.stats().bytes);
         // Free memory is lent first.
         cache.set_spare(Box::new(|| 2 << 20));
-        let _held = cache.large_reads().enter(1, 3 << 20).await;
+        let _held = cache.large_reads().enter(cache.large_reads().next_id(None), 3 << 20).await;
         assert!((2 << 20..=3 << 20).contains(&cache.stats().bytes), "{}", cache.stats().bytes);
     });
 }

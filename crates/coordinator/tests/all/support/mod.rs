@@ -112,19 +112,19 @@ impl Transport for End {
                 fault = then.map(|then| *then);
             }
             match fault {
-                None => Ok(replica.serve(request).await.join()),
+                None => Ok(replica.serve(request, None).await.join()),
                 Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
-                Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request).await.join()),
+                Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request, None).await.join()),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
                 Some(Fault::LosesConnection) => {
-                    replica.serve(request).await;
+                    replica.serve(request, None).await;
                     Err(SendError::Lost("the connection was lost".into()))
                 }
                 Some(fault) => {
                     if matches!(fault, Fault::LosesAnswers) {
-                        replica.serve(request).await;
+                        replica.serve(request, None).await;
                     }
                     rt::time::sleep(deadline.remaining()).await;
                     Err(SendError::TimedOut)

@@ -25,7 +25,7 @@ impl fmt::Display for Corrupt {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system's.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), rt::fs::way_out(.path, .source))]
     Io {
         /// The file or directory.
         path: PathBuf,

@@ -66,7 +66,7 @@ pub enum LogError {
         known: u32,
     },
     /// The operating system refused.
-    #[error("{path}: {error}{}", crate::journal::way_out(.error))]
+    #[error("{path}: {error}{}", rt::fs::way_out(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,

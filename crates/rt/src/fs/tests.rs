@@ -10,10 +10,10 @@ use std::process::Command;
 use std::task::{Context, Poll, Waker};
 
 /// A directory that is removed when dropped.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("messina-rt-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("scratch directory");

@@ -170,8 +170,18 @@ async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(LogError::io(root)(error)),
     };
-    let shards = entries.into_iter().filter(|entry| entry.is_dir);
-    Ok(shards.filter_map(|entry| Some((ShardId(entry.name.parse().ok()?), root.join(&entry.name)))).collect())
+    let mut shards = Vec::new();
+    for entry in entries {
+        let Ok(shard) = entry.name.parse() else { continue };
+        let dir = root.join(&entry.name);
+        if !entry.is_dir {
+            // A link to a disk that is not mounted, perhaps: its log must not be overlooked.
+            let error = fs::read_dir(&dir).await.err();
+            return Err(LogError::io(&dir)(error.unwrap_or(io::ErrorKind::NotADirectory.into())));
+        }
+        shards.push((ShardId(shard), dir));
+    }
+    Ok(shards)
 }
 
 /// Whether a file of a run is needed according to its manifest.

@@ -374,13 +374,13 @@ impl DataDir {
         let (root, mut tables) = (self.data_dir(), Vec::new());
         for keyspace in fs::read_dir(&root).await.map_err(self.failed(&root))? {
             let dir = root.join(&keyspace.name);
-            if !is_directory(&keyspace, &dir).await {
+            if !keyspace.is_dir {
                 continue;
             }
             for table in fs::read_dir(&dir).await.map_err(self.failed(&dir))? {
                 let Some((_, id)) = super::table_of_dir_name(&table.name) else { continue };
                 let path = dir.join(&table.name);
-                if is_directory(&table, &path).await {
+                if table.is_dir {
                     tables.push(FoundTable { dir: path, id });
                 }
             }
@@ -423,11 +423,6 @@ impl InventoryKeeper {
 /// The file that says where the log of the metadata ends, in the data directory at `path`.
 pub fn raft_end_path(path: &Path) -> PathBuf {
     path.join(RAFT_END)
-}
-
-/// Whether an entry is a directory, or a link to one: operators move tables to other volumes so.
-async fn is_directory(entry: &fs::DirEntry, path: &Path) -> bool {
-    entry.is_dir || fs::metadata(path).await.is_ok_and(|target| target.is_dir)
 }
 
 /// Whether there are files of sstables in a table's directory, the quarantine included.

@@ -356,3 +356,82 @@ fn a_table_behind_a_link_is_there() {
     std::fs::rename(other.0.join("unmounted"), &moved).expect("moved back");
     assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
 }
+
+/// A copy of what a kill leaves of a node with [`fill`]'s rows.
+fn killed(home: &Path, to: &Path) {
+    let (from, to) = (home.to_owned(), to.to_owned());
+    live(home, false, true, move || async move {
+        fill().await;
+        wait_until(|| is_noted(&from)).await;
+        copy(&from, &to);
+    })
+    .expect("the node starts");
+}
+
+/// The only run of the commitlog of shard 0.
+fn run_of(home: &Path) -> PathBuf {
+    let mut runs = std::fs::read_dir(home.join("commitlog/0")).expect("readable");
+    let run = runs.next().expect("one run").expect("readable").path();
+    run.strip_prefix(home).expect("below").to_owned()
+}
+
+/// What an operator moves to another disk and links is found, replayed and written there.
+#[test]
+fn logs_behind_links_are_there() {
+    let scratch = Scratch::new("missing-linked-log");
+    let (template, case, disk) = (scratch.0.join("killed"), scratch.0.join("case"), scratch.0.join("disk"));
+    killed(&scratch.0.join("home"), &template);
+    let run = run_of(&template);
+    let parts = ["commitlog", "commitlog/0", "raft", "data", "data/ks"].map(PathBuf::from);
+    for part in parts.into_iter().chain([run]) {
+        copy(&template, &case);
+        std::fs::rename(case.join(&part), &disk).expect("moved");
+        std::os::unix::fs::symlink(&disk, case.join(&part)).expect("linked");
+        for _ in 0..2 {
+            assert_eq!(outcome(&case, false), Ok(Ok(ALL)), "{}", part.display());
+        }
+        std::fs::remove_dir_all(&case).expect("removed");
+        assert!(disk.exists(), "{}", part.display());
+        std::fs::remove_dir_all(&disk).expect("removed");
+    }
+    // The disk is not mounted, and nothing else shows that there was a log.
+    copy(&template, &case);
+    std::os::unix::fs::symlink(&disk, case.join("commitlog/7")).expect("linked");
+    let why = outcome(&case, false).expect_err("there may be a log");
+    assert!(why.contains("commitlog/7") && why.contains("move it away"), "{why}");
+}
+
+/// A link to nothing and a link to itself have the place of each file and directory that a start
+/// opens.
+#[test]
+fn broken_links_are_named_with_a_way_out() {
+    let scratch = Scratch::new("missing-broken-link");
+    let (template, case) = (scratch.0.join("killed"), scratch.0.join("case"));
+    killed(&scratch.0.join("home"), &template);
+    let mut paths = paths(&template);
+    paths.push("lock".into());
+    paths.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("me-")));
+    for path in paths {
+        let name = path.file_name().expect("a name").to_owned();
+        for target in [Path::new("/nothing/here"), Path::new(&name)] {
+            copy(&template, &case);
+            let link = case.join(&path);
+            if link.is_dir() {
+                std::fs::remove_dir_all(&link).expect("removed");
+            } else {
+                let _ = std::fs::remove_file(&link);
+            }
+            std::os::unix::fs::symlink(target, &link).expect("linked");
+            let what = format!("{} -> {}", path.display(), target.display());
+            match outcome(&case, false) {
+                Ok(rows) => assert_eq!(rows, Ok(ALL), "{what}"),
+                Err(why) => {
+                    assert!(why.contains(&*name.to_string_lossy()), "{what} is not named: {why}");
+                    let ways = ["estore", "move it away", "--accept-loss", "commitlog_ignore_corruption"];
+                    assert!(ways.iter().any(|way| why.contains(way)), "{what}: no way out: {why}");
+                }
+            }
+            std::fs::remove_dir_all(&case).expect("removed");
+        }
+    }
+}

@@ -13,8 +13,10 @@ use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
 use crate::deletion_log::{LastWriter, QUARANTINE};
 use crate::epoch::{self, epoch_path};
+use crate::journal::JournalError;
 use crate::marks::{self, marks_path};
-use crate::raft_log::{self, FoundLog, LogEnd};
+use crate::owner::IS_FOREIGN;
+use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd};
 use crate::sealed::{self, Unusable};
 use model::TableId;
 use model::schema::TableSchema;
@@ -154,6 +156,11 @@ impl Missing {
         Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }
     }
 
+    /// A file of the log of the metadata is another node's, so none in the directory can be relied on.
+    fn foreign_raft(file: &Path, dir: PathBuf) -> Missing {
+        Missing { in_its_place: Some(dir), ..Missing::raft(format!("{} {IS_FOREIGN}", file.display())) }
+    }
+
     fn raft(what: String) -> Missing {
         let loses = "the metadata: keyspaces, tables, roles, topology, and the votes of this node";
         Missing { what, loses, is_raft: true, lacks: Lacks::AnyTable, in_its_place: None }
@@ -179,14 +186,20 @@ impl DataDir {
     /// removes a log.
     pub async fn missing(&self) -> Result<Vec<Missing>, DataDirError> {
         let mut missing = Vec::new();
-        let found = match raft_log::look(&self.raft_dir()).await {
+        let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
             Ok(found) => found,
+            Err(JournalError::Foreign(file)) => {
+                missing.push(Missing::foreign_raft(&file, self.raft_dir()));
+                None
+            }
             // Damage is told with its place when the log is opened.
             Err(_) => return Ok(missing),
         };
         match &self.stamp.inventory {
             Some(inventory) => {
-                missing.extend(self.missing_of_raft(inventory, found).await?);
+                if missing.is_empty() {
+                    missing.extend(self.missing_of_raft(inventory, found).await?);
+                }
                 let root = self.commitlog_root();
                 let lost = commitlog::missing(&root, &inventory.runs).await;
                 let lost = lost.map_err(|error| self.failed(&root)(io::Error::other(error)))?;
@@ -198,7 +211,7 @@ impl DataDir {
                     in_its_place: None,
                 }));
             }
-            None if found.is_none() && !fs::exists(&self.journal_dir()).await => {
+            None if found.is_none() && missing.is_empty() && !fs::exists(&self.journal_dir()).await => {
                 if let Some(witness) = self.sign_of_metadata().await? {
                     missing.push(Missing::raft(format!(
                         "{} is missing, although there is {}",
@@ -216,11 +229,21 @@ impl DataDir {
         &self,
         inventory: &Inventory,
         found: Option<FoundLog>,
-    ) -> Result<Option<Missing>, DataDirError> {
+    ) -> Result<Vec<Missing>, DataDirError> {
         let (dir, path) = (self.raft_dir(), self.raft_end_path());
-        let noted = raft_log::read_end(&path).await.map_err(self.failed(&path))?;
+        let (mut missing, mut noted) = (Vec::new(), None);
+        match raft_log::read_end(&path, self.host_id).await.map_err(self.failed(&path))? {
+            NotedEnd::At(end) => noted = Some(end),
+            NotedEnd::Nothing => {}
+            NotedEnd::Foreign => {
+                let unusable = Unusable { why: IS_FOREIGN.into(), is_there: true };
+                let loses =
+                    "how far the log of the metadata goes: without it a start may not notice that the log was cut off";
+                missing.push(Missing::file(path.clone(), unusable, loses, Lacks::Nothing));
+            }
+        }
         let wanted = inventory.raft.max(noted.unwrap_or_default());
-        Ok(match found {
+        missing.extend(match found {
             None => Some(Missing::raft(format!("{}, with log-{}, is missing", dir.display(), wanted.number))),
             Some(found) if found.end.number < wanted.number => {
                 let newest = found.end.number;
@@ -246,7 +269,8 @@ impl DataDir {
                 found.end.number
             ))),
             Some(_) => None,
-        })
+        });
+        Ok(missing)
     }
 
     /// Something that is there only after the metadata were: a run of the commitlog, or an sstable.
@@ -355,7 +379,10 @@ impl DataDir {
     /// The end of the log of the metadata, as far as it is noted.
     pub async fn noted_raft_end(&self) -> Result<LogEnd, DataDirError> {
         let path = self.raft_end_path();
-        Ok(raft_log::read_end(&path).await.map_err(self.failed(&path))?.unwrap_or_default())
+        Ok(match raft_log::read_end(&path, self.host_id).await.map_err(self.failed(&path))? {
+            NotedEnd::At(end) => end,
+            NotedEnd::Nothing | NotedEnd::Foreign => LogEnd::default(),
+        })
     }
 
     /// The directories of tables with sstables in them, apart from those that `is_known`.

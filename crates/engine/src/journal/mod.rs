@@ -78,6 +78,14 @@ pub enum JournalError {
         /// What is wrong.
         why: String,
     },
+    /// Another node wrote it.
+    #[error(
+        "{0} is of another node: put its directory back exactly as it was when this node stopped. A member of a cluster cannot start \
+         with the votes of another node, nor without its own: if they are lost, replace it by a new node with an empty data directory. \
+         On a node without others the directory can be restored from a backup of this node, or moved away; a start with --accept-loss \
+         then begins without keyspaces, tables and roles"
+    )]
+    Foreign(PathBuf),
     /// A later release wrote it.
     #[error("the journal {file} was written by a later release (format {found}, this one knows up to {known})")]
     Newer {

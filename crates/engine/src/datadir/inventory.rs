@@ -156,7 +156,8 @@ impl Missing {
         Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }
     }
 
-    /// A file of the log of the metadata is another node's, so none in the directory can be relied on.
+    /// A file of the log of the metadata is another node's, so none in the directory can be relied
+    /// on.
     fn foreign_raft(file: &Path, dir: PathBuf) -> Missing {
         Missing { in_its_place: Some(dir), ..Missing::raft(format!("{} {IS_FOREIGN}", file.display())) }
     }
@@ -201,7 +202,7 @@ impl DataDir {
                     missing.extend(self.missing_of_raft(inventory, found).await?);
                 }
                 let root = self.commitlog_root();
-                let lost = commitlog::missing(&root, &inventory.runs).await;
+                let lost = commitlog::missing(&root, &inventory.runs, self.host_id).await;
                 let lost = lost.map_err(|error| self.failed(&root)(io::Error::other(error)))?;
                 missing.extend(lost.into_iter().map(|what| Missing {
                     what,
@@ -308,7 +309,7 @@ impl DataDir {
         }
         if epoch > 0 {
             let path = epoch_path(&dir);
-            let defect = epoch::defect(&path, epoch).await.map_err(self.failed(&path))?;
+            let defect = epoch::defect(&path, epoch, self.host_id).await.map_err(self.failed(&path))?;
             missing.extend(defect.map(|defect| {
                 // The node counts the rows as truncated.
                 Missing::file(path, defect, epoch::HOLDS, Lacks::Table(id))
@@ -318,10 +319,41 @@ impl DataDir {
         for shard in inventory.marks.get(&id).into_iter().flatten() {
             let path = marks_path(&dir, ShardId(*shard));
             let sequence = written.and_then(|written| written.get(shard)).copied().unwrap_or(0);
-            let defect = marks::defect(&path, sequence).await.map_err(self.failed(&path))?;
+            let defect = marks::defect(&path, sequence, self.host_id).await.map_err(self.failed(&path))?;
             missing.extend(defect.map(|defect| Missing::file(path, defect, marks::HOLDS, Lacks::Nothing)));
         }
+        let is_noted = |shard: u16| inventory.marks.get(&id).is_some_and(|shards| shards.contains(&shard));
+        missing.extend(self.unusable_in(&dir, epoch == 0, is_noted).await?);
         Ok(missing)
+    }
+
+    /// Small files in a table's directory that nothing has noted, and that cannot be used: they
+    /// were copied from another node, perhaps. With `of_epoch` that goes for the file `epoch`, too.
+    async fn unusable_in(
+        &self,
+        dir: &Path,
+        of_epoch: bool,
+        is_noted: impl Fn(u16) -> bool,
+    ) -> Result<Vec<Missing>, DataDirError> {
+        let mut unusable = Vec::new();
+        let names = match fs::read_dir(dir).await {
+            Ok(names) => names,
+            Err(error) if fs::is_absence(&error) => return Ok(unusable),
+            Err(error) => return Err(self.failed(dir)(error)),
+        };
+        for entry in names {
+            let path = dir.join(&entry.name);
+            let (defect, holds) = if marks::shard_of_name(&entry.name).is_some_and(|shard| !is_noted(shard)) {
+                (marks::defect(&path, 0, self.host_id).await, marks::HOLDS)
+            } else if of_epoch && path == epoch_path(dir) {
+                (epoch::defect(&path, 0, self.host_id).await, epoch::HOLDS)
+            } else {
+                continue;
+            };
+            let defect = defect.map_err(self.failed(&path))?;
+            unusable.extend(defect.map(|defect| Missing::file(path, defect, holds, Lacks::Nothing)));
+        }
+        Ok(unusable)
     }
 
     /// Moves away what stands in the place of something that is given up. Where to.

@@ -401,6 +401,69 @@ fn logs_behind_links_are_there() {
     assert!(why.contains("commitlog/7") && why.contains("move it away"), "{why}");
 }
 
+/// The directory of a table of `ks`, relative to the data directory.
+fn table_dir(home: &Path, table: &str) -> PathBuf {
+    let tables = std::fs::read_dir(home.join("data/ks")).expect("readable");
+    let mut tables = tables.map(|entry| entry.expect("readable").path());
+    let is_it = |dir: &PathBuf| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(table));
+    tables.find(is_it).expect("it is there").strip_prefix(home).expect("below").to_owned()
+}
+
+/// Files of one node are put in the place of another one's: no start takes them for its own.
+#[test]
+fn files_of_another_node_are_refused() {
+    let scratch = Scratch::new("missing-foreign");
+    let (mine, other, case) = (scratch.0.join("mine"), scratch.0.join("other"), scratch.0.join("case"));
+    killed(&scratch.0.join("home"), &mine);
+    // Younger, so what it has truncated is behind all that the first one has logged.
+    killed(&scratch.0.join("home2"), &other);
+    let log = |home: &Path| {
+        let names = std::fs::read_dir(home.join("raft")).expect("readable");
+        let names = names.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned());
+        PathBuf::from("raft").join(names.filter(|name| name.starts_with("log-")).max().expect("a log"))
+    };
+    let (theirs, own) = (table_dir(&other, "truncated-"), table_dir(&mine, "truncated-"));
+    let without_marks = table_dir(&mine, "t-");
+    let run = run_of(&other);
+    let same = |path: &str| (PathBuf::from(path), PathBuf::from(path));
+    let of_table = |name: &str, dir: &Path| (theirs.join(name), dir.join(name));
+    // From, to, what is named, the rows with the way out, if it is known that none is lost.
+    let cases = [
+        (same("raft"), "raft/", None),
+        ((log(&other), log(&mine)), "raft/log-", None),
+        (same("raft/snapshot"), "raft/snapshot", None),
+        (same("messina.raft-end"), "messina.raft-end", Some(ALL)),
+        ((run.clone(), run), "manifest", Some(ALL)),
+        (of_table("replay-marks-0", &own), "replay-marks-0", None),
+        (of_table("replay-marks-0", &without_marks), "replay-marks-0", Some(ALL)),
+        ((own.join("replay-marks-0"), without_marks.join("replay-marks-0")), "replay-marks-0", Some(ALL)),
+        ((theirs.clone(), own.clone()), "replay-marks-0", None),
+    ];
+    for ((from, to), named, rows) in cases {
+        copy(&mine, &case);
+        let (source, target) = (if from.starts_with(&own) { &mine } else { &other }, case.join(&to));
+        if target.is_dir() {
+            std::fs::remove_dir_all(&target).expect("removed");
+        }
+        match source.join(&from).is_dir() {
+            true => copy(&source.join(&from), &target),
+            false => drop(std::fs::copy(source.join(&from), &target).expect("copied")),
+        }
+        let what = format!("{} as {}", from.display(), to.display());
+        let why = outcome(&case, false).expect_err(&what);
+        assert!(why.contains(named), "{what}: {why}");
+        assert!(why.contains("of another node") || why.contains("of another table"), "{what}: {why}");
+        assert!(why.contains("--accept-loss") || why.contains("commitlog_ignore_corruption"), "{what}: {why}");
+        let found = outcome(&case, true).unwrap_or_else(|why| panic!("{what}: {why}"));
+        match rows {
+            Some(rows) => assert_eq!(found, Ok(rows), "{what}"),
+            None => {}
+        }
+        assert!(outcome(&case, false).is_ok(), "{what}: once is enough");
+        std::fs::remove_dir_all(&case).expect("removed");
+    }
+}
+
 /// A link to nothing and a link to itself have the place of each file and directory that a start
 /// opens.
 #[test]

@@ -85,8 +85,9 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Waits for the turn of a request that takes much more memory than its frame, which alone is charged to the memory for
-    /// requests. Such requests of a shard run one after the other: the next one waits until the permit is dropped.
+    /// Waits for the turn of a request that takes much more memory than its frame, which alone is
+    /// charged to the memory for requests. Such requests of a shard run one after the other: the
+    /// next one waits until the permit is dropped.
     pub async fn turn(&self, deadline: &Deadline) -> Result<SemaphorePermit<'a>, Error> {
         let overloaded =
             || Error::Overloaded("Too many statements that need much memory are in progress on this shard".into());

@@ -79,7 +79,8 @@ pub fn open_files_of_process(limit: u64) -> u64 {
 impl EngineConfig {
     /// The defaults for a shard with this budget.
     pub fn new(data_dir: PathBuf, shard: ShardId, host_id: HostId, memory: usize) -> Self {
-        let log = CommitlogConfig::new(data_dir.join("commitlog").join(shard.to_string()), shard);
+        let mut log = CommitlogConfig::new(data_dir.join("commitlog").join(shard.to_string()), shard);
+        log.host = Some(host_id);
         EngineConfig {
             data_dir,
             shard,

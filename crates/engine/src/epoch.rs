@@ -12,11 +12,12 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::marks::{Marks, TruncateRecord};
 use crate::open::remove_all;
+use crate::owner::FileOwner;
 use crate::sealed::{self, Unusable};
 use crate::table::Table;
 use crate::truncate::snapshot_name;
-use model::TableId;
 use model::schema::TableSchema;
+use model::{HostId, TableId};
 use rt::ShardId;
 use rt::sync::GateGuard;
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,10 @@ pub(crate) const HOLDS: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
     epoch: u64,
+    /// Whose file it is: another node may have removed what this one has not. `None` by an earlier
+    /// state of the development.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<FileOwner>,
 }
 
 impl Engine {
@@ -84,7 +89,8 @@ impl Engine {
 
     async fn write_epoch(&self, dir: &Path, epoch: u64) -> Result<(), EngineError> {
         let path = epoch_path(dir);
-        sealed::write(&path, KIND, FORMAT, &Written { epoch }).await.map_err(EngineError::io(path))
+        let owner = Some(FileOwner::of_files_in(dir, self.config().host_id));
+        sealed::write(&path, KIND, FORMAT, &Written { epoch, owner }).await.map_err(EngineError::io(path))
     }
 
     /// Makes void what the node has of a table if a crash kept it from beginning this epoch; with `auto_snapshot` there is a snapshot of what
@@ -117,7 +123,8 @@ impl Engine {
         at_micros: i64,
     ) -> Result<bool, EngineError> {
         let dir = self.table_dir(schema);
-        if begun(&dir).await? >= epoch {
+        let host = self.config().host_id;
+        if begun(&dir, host).await? >= epoch {
             return Ok(false);
         }
         let found = self.finish_interrupted(&dir).await?;
@@ -133,7 +140,7 @@ impl Engine {
         for (shard, below) in ends {
             let marks = marks.entry(shard).or_default();
             marks.truncated = Some(TruncateRecord { at_micros, below });
-            marks.write(&dir, shard).await?;
+            marks.write(&dir, shard, host).await?;
             marked.push(Made::Marks(schema.id, shard, marks.sequence));
         }
         remove_all(&dir, &found.places).await?;
@@ -166,23 +173,28 @@ pub(crate) fn epoch_path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// The epoch that a node has begun last, by a table's directory.
-async fn begun(dir: &Path) -> Result<u64, EngineError> {
+/// The epoch that the node `host` has begun last, by a table's directory.
+async fn begun(dir: &Path, host: HostId) -> Result<u64, EngineError> {
     let path = epoch_path(dir);
-    match read_at(&path).await.map_err(EngineError::io(&path))? {
+    match read_at(&path, host).await.map_err(EngineError::io(&path))? {
         Ok(written) => Ok(written.epoch),
         Err(Unusable { is_there: false, .. }) => Ok(0),
         Err(Unusable { why, .. }) => Err(EngineError::Damaged { path, why, holds: HOLDS }),
     }
 }
 
-async fn read_at(path: &Path) -> io::Result<Result<Written, Unusable>> {
-    sealed::read(path, KIND, FORMAT).await
+async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Written, Unusable>> {
+    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
+    let read = sealed::read::<Written>(path, KIND, FORMAT).await?;
+    Ok(read.and_then(|written| match owner.refuses(written.owner) {
+        Some(why) => Err(Unusable { why, is_there: true }),
+        None => Ok(written),
+    }))
 }
 
-/// What is wrong with the file of a table that has begun this epoch.
-pub(crate) async fn defect(path: &Path, epoch: u64) -> io::Result<Option<Unusable>> {
-    Ok(match read_at(path).await? {
+/// What is wrong with the file of a table that has begun this epoch on the node `host`.
+pub(crate) async fn defect(path: &Path, epoch: u64, host: HostId) -> io::Result<Option<Unusable>> {
+    Ok(match read_at(path, host).await? {
         Ok(written) if written.epoch >= epoch => None,
         Ok(written) => {
             let why = format!("is older than it was (it has epoch {}, and the table has begun {epoch})", written.epoch);

@@ -1,6 +1,6 @@
 //! What can go wrong in a shard's store.
 
-use crate::journal::{is_full, way_out};
+use crate::journal::is_full;
 use model::TableId;
 use model::token::Token;
 use std::io;
@@ -46,7 +46,7 @@ pub enum EngineError {
         holds: &'static str,
     },
     /// The operating system refused.
-    #[error("{path}: {source}{}", way_out(.source))]
+    #[error("{path}: {source}{}", rt::fs::way_out(.path, .source))]
     Io {
         /// Where.
         path: PathBuf,

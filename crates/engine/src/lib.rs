@@ -29,6 +29,7 @@ mod marks;
 mod memtable;
 mod open;
 mod own_tablets;
+mod owner;
 mod parts;
 mod pressure;
 mod reshard;

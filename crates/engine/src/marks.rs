@@ -6,8 +6,10 @@
 use crate::commitlog::Position;
 use crate::error::EngineError;
 use crate::memtable::Interval;
+use crate::owner::FileOwner;
 use crate::replay::same_log;
 use crate::sealed::{self, Unusable};
+use model::HostId;
 use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -42,6 +44,10 @@ pub(crate) struct Marks {
     /// notices an older copy of the file.
     #[serde(default)]
     pub sequence: u64,
+    /// Whose marks these are: what another node has truncated says nothing of this node's log.
+    /// `None` by an earlier state of the development.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<FileOwner>,
 }
 
 impl Marks {
@@ -56,20 +62,21 @@ impl Marks {
                 .any(|(of, interval)| *of == tablet && interval.first <= position && position <= interval.last)
     }
 
-    /// Replaces the file of a shard.
-    pub async fn write(&mut self, dir: &Path, shard: ShardId) -> Result<(), EngineError> {
+    /// Replaces the file of a shard of the node `host`.
+    pub async fn write(&mut self, dir: &Path, shard: ShardId, host: HostId) -> Result<(), EngineError> {
         self.sequence += 1;
+        self.owner = Some(FileOwner::of_files_in(dir, host));
         let path = marks_path(dir, shard);
         sealed::write(&path, KIND, FORMAT, self).await.map_err(EngineError::io(path))
     }
 
-    /// All shards' marks in a table's directory, of the names in it.
-    pub async fn read_all(dir: &Path, names: &[String]) -> Result<Vec<(ShardId, Marks)>, EngineError> {
+    /// All shards' marks in a table's directory of the node `host`, of the names in it.
+    pub async fn read_all(dir: &Path, names: &[String], host: HostId) -> Result<Vec<(ShardId, Marks)>, EngineError> {
         let mut all = Vec::new();
         for name in names {
             let Some(shard) = name.strip_prefix(PREFIX).and_then(|shard| shard.parse().ok()) else { continue };
             let path = dir.join(name);
-            let marks = read_at(&path).await.map_err(EngineError::io(&path))?;
+            let marks = read_at(&path, host).await.map_err(EngineError::io(&path))?;
             let marks = marks.map_err(|Unusable { why, .. }| EngineError::Damaged { path, why, holds: HOLDS })?;
             all.push((ShardId(shard), marks));
         }
@@ -77,14 +84,19 @@ impl Marks {
     }
 }
 
-/// The marks in a file, or why there are none.
-async fn read_at(path: &Path) -> io::Result<Result<Marks, Unusable>> {
-    sealed::read(path, KIND, FORMAT).await
+/// The marks in a file of the node `host`, or why there are none.
+async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Marks, Unusable>> {
+    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
+    let read = sealed::read::<Marks>(path, KIND, FORMAT).await?;
+    Ok(read.and_then(|marks| match owner.refuses(marks.owner) {
+        Some(why) => Err(Unusable { why, is_there: true }),
+        None => Ok(marks),
+    }))
 }
 
-/// What is wrong with the marks of a shard that were written `sequence` times.
-pub(crate) async fn defect(path: &Path, sequence: u64) -> io::Result<Option<Unusable>> {
-    Ok(match read_at(path).await? {
+/// What is wrong with the marks of a shard of the node `host` that were written `sequence` times.
+pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Result<Option<Unusable>> {
+    Ok(match read_at(path, host).await? {
         Ok(marks) if marks.sequence >= sequence => None,
         Ok(marks) => {
             let why = format!("is older than it was (written {} times, of {sequence})", marks.sequence);
@@ -96,7 +108,12 @@ pub(crate) async fn defect(path: &Path, sequence: u64) -> io::Result<Option<Unus
 
 /// Whether a name is that of a file with marks.
 pub(crate) fn is_name_of_marks(name: &str) -> bool {
-    name.strip_prefix(PREFIX).is_some_and(|shard| shard.parse::<u16>().is_ok())
+    shard_of_name(name).is_some()
+}
+
+/// The shard of a file with marks.
+pub(crate) fn shard_of_name(name: &str) -> Option<u16> {
+    name.strip_prefix(PREFIX)?.parse().ok()
 }
 
 /// The file of a shard's marks in a table's directory.
@@ -108,6 +125,9 @@ pub(crate) fn marks_path(dir: &Path, shard: ShardId) -> PathBuf {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use uuid::Uuid;
+
+    const HOST: HostId = HostId(Uuid::from_u128(1));
 
     #[test]
     fn marks_come_back_and_skip_what_they_say() {
@@ -119,25 +139,30 @@ mod tests {
                 covered: vec![(3, Interval { first: at(9, 0), last: at(9, 50) })],
                 void: vec!["17".into()],
                 sequence: 3,
+                owner: None,
             };
-            marks.write(scratch.path(), ShardId(2)).await.unwrap();
+            marks.write(scratch.path(), ShardId(2), HOST).await.unwrap();
             let names = ["replay-marks-2".to_string(), "replay-marks-x".into(), "me-17-big-Data.db".into()];
-            let all = Marks::read_all(scratch.path(), &names).await.unwrap();
+            let all = Marks::read_all(scratch.path(), &names, HOST).await.unwrap();
             assert_eq!(all, vec![(ShardId(2), marks.clone())]);
             assert_eq!(marks.sequence, 4);
             let path = marks_path(scratch.path(), ShardId(2));
-            assert_eq!(defect(&path, 4).await.unwrap(), None);
-            assert!(defect(&path, 5).await.unwrap().is_some_and(|defect| defect.why.contains("older")));
+            assert_eq!(defect(&path, 4, HOST).await.unwrap(), None);
+            assert!(defect(&path, 5, HOST).await.unwrap().is_some_and(|defect| defect.why.contains("older")));
+            let other = HostId(Uuid::from_u128(2));
+            assert!(defect(&path, 4, other).await.unwrap().is_some_and(|defect| defect.why.contains("another node")));
+            let error = Marks::read_all(scratch.path(), &names, other).await.unwrap_err().to_string();
+            assert!(error.contains("replay-marks-2 is of another node") && error.contains("start once"), "{error}");
             assert!(marks.skip(1, at(7, 99)) && marks.skip(1, at(6, 4000)));
             assert!(!marks.skip(1, at(7, 100)) && !marks.skip(1, at(9, 20)));
             assert!(marks.skip(3, at(9, 50)) && !marks.skip(3, at(9, 51)));
             let other_shard = at((1 << 44) | 1, 0);
             assert!(!marks.skip(1, other_shard));
             rt::fs::write_durably(&path, b"messina").await.unwrap();
-            assert!(matches!(Marks::read_all(scratch.path(), &names).await, Err(EngineError::Damaged { .. })));
+            assert!(matches!(Marks::read_all(scratch.path(), &names, HOST).await, Err(EngineError::Damaged { .. })));
             rt::fs::remove_file(&path).await.unwrap();
             rt::fs::create_dir_all(&path).await.unwrap();
-            let error = Marks::read_all(scratch.path(), &names).await.unwrap_err().to_string();
+            let error = Marks::read_all(scratch.path(), &names, HOST).await.unwrap_err().to_string();
             assert!(error.contains("is a directory") && error.contains("start once"), "{error}");
         });
     }

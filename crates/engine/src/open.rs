@@ -100,7 +100,7 @@ impl Engine {
             }
             None => {
                 let names = names_in(dir).await?;
-                let marks = Marks::read_all(dir, &names).await?;
+                let marks = Marks::read_all(dir, &names, self.config().host_id).await?;
                 let found = FoundSstables { places: sealed_places(dir, &names), keys: Vec::new(), marks };
                 Prepared { found, open: Vec::new() }
             }

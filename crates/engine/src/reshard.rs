@@ -94,7 +94,7 @@ impl Engine {
         if finished != Finished::default() {
             names = names_in(dir).await?;
         }
-        let marks = Marks::read_all(dir, &names).await?;
+        let marks = Marks::read_all(dir, &names, self.config().host_id).await?;
         let (void, sound): (Vec<_>, Vec<_>) =
             sealed_places(dir, &names).into_iter().partition(|place| is_void(&marks, place));
         if !void.is_empty() {

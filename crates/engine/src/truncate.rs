@@ -149,7 +149,7 @@ impl Engine {
         let mut marks = table.marks_of(shard);
         change(&mut marks);
         self.make_directory(table).await?;
-        marks.write(&table.dir, shard).await?;
+        marks.write(&table.dir, shard, self.config().host_id).await?;
         self.made(Made::Marks(table.schema().id, shard, marks.sequence));
         table.set_marks(shard, marks);
         Ok(())

@@ -19,6 +19,7 @@ mod os_file;
 mod regular;
 mod ring;
 mod sequential;
+mod way_out;
 
 pub use directory::{
     DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, free_files, hard_link, is_absence, lock_dir,
@@ -29,6 +30,7 @@ pub use file::{File, OpenOptions, open};
 pub(crate) use huge::keep as keep_huge_pages;
 pub(crate) use io::Io;
 pub use sequential::SequentialWriter;
+pub use way_out::way_out;
 
 use crate::group::Group;
 

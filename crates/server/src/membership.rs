@@ -26,7 +26,7 @@ use rt::time::Duration;
 use rt::tls::PeerTls;
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// How long an admitted node may take to receive the metadata of the cluster.
@@ -302,15 +302,18 @@ pub fn connect_shard(coordinator: &Rc<Coordinator>, replica: &Rc<Replica>, metad
     }
 }
 
+fn no_hints(directory: &Path, error: &std::io::Error) -> StartError {
+    let way_out = rt::fs::way_out(directory, error);
+    StartError(format!("hints cannot be kept in {}: {error}{way_out}", directory.display()))
+}
+
 /// Has every shard keep what nodes that are down miss, and deliver it when they are back.
 pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
     let shards = rt::shard::count() as u16;
     let directory = settings.hints_directory.unwrap_or_else(|| config.data_dir.join("hints"));
-    let cannot =
-        |error: std::io::Error| StartError(format!("hints cannot be kept in {}: {error}", directory.display()));
-    rt::fs::create_dir_all(&directory).await.map_err(cannot)?;
-    let (total, _) = rt::fs::disk_space(&directory).await.map_err(cannot)?;
+    rt::fs::create_dir_all(&directory).await.map_err(|error| no_hints(&directory, &error))?;
+    let (total, _) = rt::fs::disk_space(&directory).await.map_err(|error| no_hints(&directory, &error))?;
     let notes = hints::notes_directory(&config.data_dir);
     let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));
     let config = HintsConfig { settings: settings.hints, ..bounds };
@@ -320,7 +323,9 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     let opened = rt::shard::call_all(move || {
         let config = config.clone();
         async move {
-            let hints = Hints::open(config, rt::shard::this().0, shards).await.map_err(StartError::because)?;
+            let directory = config.directory.clone();
+            let hints = Hints::open(config, rt::shard::this().0, shards).await;
+            let hints = hints.map_err(|error| no_hints(&directory, &error))?;
             let coordinator = rt::shard::service::<Coordinator>();
             coordinator.set_hints(hints);
             rt::task::spawn_in(Group::Maintenance, coordinator.keep_replaying_hints()).detach();

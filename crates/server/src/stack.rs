@@ -420,7 +420,7 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
                 // Also where the tablet is only coming here: what was written to it is nowhere else.
                 Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
-            let options = ReplayOptions { ignore_corruption };
+            let options = ReplayOptions { ignore_corruption, host: Some(host) };
             engine::replay::replay_logs(&part, options, route).await.map_err(StartError::because)
         }
     })

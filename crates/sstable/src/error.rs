@@ -26,7 +26,7 @@ impl fmt::Display for Corrupt {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An error of the operating system.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), rt::fs::way_out(.path, .source))]
     Io {
         /// The file or directory.
         path: PathBuf,

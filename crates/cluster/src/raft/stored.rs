@@ -230,10 +230,10 @@ where
     F: AsyncFnOnce() -> Result<Vec<u8>, JournalError>,
 {
     if !RaftLog::exists(dir).await? {
-        check_unused(dir).await?;
+        check_unused(dir, host).await?;
         create(dir, host, first().await?).await?;
     }
-    let log = RaftLog::open(dir).await?;
+    let log = RaftLog::open(dir, host).await?;
     let snapshot = match log.snapshot().await? {
         Some(bytes) => Some(decode::<SnapshotFile>(&bytes).map_err(|why| damaged(dir, "the snapshot", why))?),
         None => None,
@@ -286,8 +286,8 @@ where
 
 /// Refuses a directory that has a snapshot and no log. A snapshot of the first entry is allowed: a
 /// crash during the creation of a group leaves one.
-async fn check_unused(dir: &Path) -> Result<(), JournalError> {
-    let Some(bytes) = RaftLog::snapshot_in(dir).await? else { return Ok(()) };
+async fn check_unused(dir: &Path, host: HostId) -> Result<(), JournalError> {
+    let Some(bytes) = RaftLog::snapshot_in(dir, host).await? else { return Ok(()) };
     let snapshot = decode::<SnapshotFile>(&bytes).map_err(|why| damaged(dir, "the snapshot", why))?;
     match snapshot.head.last {
         Some(last) if last.index > FIRST_INDEX => {
@@ -301,7 +301,7 @@ async fn check_unused(dir: &Path) -> Result<(), JournalError> {
 /// Opens the log of a node in `dir` that is, or is to be, added to a group.
 pub async fn open_to_join(dir: &Path, host: HostId) -> Result<Opened, JournalError> {
     // The log may be empty: the group sends its first entries or a snapshot.
-    drop(RaftLog::open(dir).await?);
+    drop(RaftLog::open(dir, host).await?);
     let none = async || Err(JournalError::Failed("there is no log".into()));
     open(dir, host, none).await
 }
@@ -325,7 +325,7 @@ async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalEr
     let head = SnapshotHead { last: Some(first), members_at: Some(first), members: Members::only(host) };
     let vote = StoredVote { term: 1, node: host.0, committed: true };
     let file = SnapshotFile { head, body };
-    RaftLog::create(dir, &encode(&vote), first.index, &encode(&first), &encode(&file)).await
+    RaftLog::create(dir, host, &encode(&vote), first.index, &encode(&first), &encode(&file)).await
 }
 
 impl Opened {

@@ -126,7 +126,7 @@ fn a_node_alone_decides_at_once_and_remembers() {
             assert_eq!(*ledger.0.borrow(), known);
             group.stop().await;
         }
-        let log = RaftLog::open(&scratch.0).await.expect("opened");
+        let log = RaftLog::open(&scratch.0, host(1)).await.expect("opened");
         let entries = log.entries(0, u64::MAX).len();
         assert!((1..300).contains(&entries), "the log was cut: {entries}");
     });

@@ -1,6 +1,7 @@
 //! How a log is tuned.
 
 use crate::datadir::DiskReserve;
+use model::HostId;
 use rt::ShardId;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +33,9 @@ pub struct CommitlogConfig {
     pub dir: PathBuf,
     /// The shard.
     pub shard: ShardId,
+    /// The node, by which its files are told from those of other nodes; `None` if that is not
+    /// needed.
+    pub host: Option<HostId>,
     /// When records are acknowledged.
     pub mode: SyncMode,
     /// Bytes per segment (`commitlog_segment_size_in_mb`). The longest record is half of it.
@@ -53,6 +57,7 @@ impl CommitlogConfig {
         CommitlogConfig {
             dir,
             shard,
+            host: None,
             mode: SyncMode::Periodic { period: Duration::from_secs(10) },
             segment_size: 32 << 20,
             total_size_limit: 1 << 30,

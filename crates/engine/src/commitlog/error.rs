@@ -53,6 +53,12 @@ pub enum LogError {
          on without its records"
     )]
     Missing(PathBuf),
+    /// Another node wrote a segment or manifest.
+    #[error(
+        "the commitlog file {0} is of another node: restore this node's file, or move the run away if it is not this node's; or start once with \
+         commitlog_ignore_corruption: true to go on without this node's records"
+    )]
+    Foreign(PathBuf),
     /// A later release wrote it.
     #[error("the commitlog {file} was written by a later release ({what} {found}, this one knows up to {known})")]
     Newer {
@@ -66,7 +72,7 @@ pub enum LogError {
         known: u32,
     },
     /// The operating system refused.
-    #[error("{path}: {error}{}", crate::journal::way_out(.error))]
+    #[error("{path}: {error}{}", rt::fs::way_out(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,

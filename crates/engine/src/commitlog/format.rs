@@ -10,7 +10,8 @@
 //!  16  8  segment id
 //!  24  8  run: the id of the first segment of the process that wrote it
 //!  32  8  created, microseconds since 1970
-//!  40 20  zero
+//!  40  8  digest of the node's host id; 0 in segments of earlier states of the development
+//!  48 12  zero
 //!  60  4  CRC32 of the 60 bytes before
 //! record, from byte 64 on, each at a multiple of 8
 //!   0  4  CRC32 of segment id (8), offset (4), and the 28 bytes that follow
@@ -81,6 +82,8 @@ pub(super) struct SegmentHeader {
     pub run: u64,
     pub size: u32,
     pub created_micros: i64,
+    /// The digest of the node; 0 if it is not known.
+    pub node: u64,
 }
 
 /// What is wrong with bytes.
@@ -101,6 +104,7 @@ impl SegmentHeader {
         out[16..24].copy_from_slice(&self.segment.to_le_bytes());
         out[24..32].copy_from_slice(&self.run.to_le_bytes());
         out[32..40].copy_from_slice(&self.created_micros.to_le_bytes());
+        out[40..48].copy_from_slice(&self.node.to_le_bytes());
         let crc = crc32fast::hash(&out[..60]);
         out[60..64].copy_from_slice(&crc.to_le_bytes());
         out
@@ -123,6 +127,7 @@ impl SegmentHeader {
             segment: u64_at(header, 16),
             run: u64_at(header, 24),
             created_micros: u64_at(header, 32) as i64,
+            node: u64_at(header, 40),
         })
     }
 }
@@ -334,7 +339,7 @@ mod tests {
     const SEGMENT: u64 = 77;
 
     fn image_of(bodies: &[Vec<u8>]) -> Vec<u8> {
-        let header = SegmentHeader { segment: SEGMENT, run: 70, size: 4096, created_micros: 5 };
+        let header = SegmentHeader { segment: SEGMENT, run: 70, size: 4096, created_micros: 5, node: 6 };
         let mut out = header.encode().to_vec();
         assert_eq!(SegmentHeader::decode(&out), Ok(header));
         for body in bodies {

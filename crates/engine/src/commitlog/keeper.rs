@@ -15,6 +15,7 @@ use super::position::{Position, segment_id, sequence_of};
 use super::runs;
 use super::state::Segment;
 use super::synced::SyncedFile;
+use crate::owner::NodeDigest;
 use rt::fs::{self, IoClass, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,15 +54,15 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     let run_dir = runs::run_dir(dir, first);
     fs::create_dir_all(&run_dir).await.map_err(LogError::io(&run_dir))?;
     let start = Position { segment: first, offset: SEGMENT_HEADER };
-    let mut manifest = Manifest { run: first, segments: Vec::new(), synced: start, closed: false };
+    let mut manifest = Manifest { run: first, segments: Vec::new(), synced: start, closed: false, host: config.host };
     // The manifest comes first: segments without one are a sign of loss.
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     fs::sync_dir(dir).await.map_err(LogError::io(dir))?;
-    let synced_file = SyncedFile::create(&run_dir, first, start).await.map_err(LogError::io(&run_dir))?;
+    let synced_file = SyncedFile::create(&run_dir, first, config.host, start).await.map_err(LogError::io(&run_dir))?;
     let has_room = has_room(config).await;
     let made = async {
         has_room?;
-        make_segment(config.segment_size, &run_dir, first, first, None).await
+        make_segment(config, config.segment_size, &run_dir, first, first, None).await
     };
     let segment = match made.await {
         Err(error) if is_full(&error) => {
@@ -71,7 +72,7 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
                 needed_bytes = config.segment_size,
                 "the disk has no room for a commitlog segment; reads are served, writes are refused until it has"
             );
-            make_segment(SHORTEST_SEGMENT, &run_dir, first, first, None).await
+            make_segment(config, SHORTEST_SEGMENT, &run_dir, first, first, None).await
         }
         other => other,
     };
@@ -93,7 +94,14 @@ async fn has_room(config: &CommitlogConfig) -> io::Result<()> {
 }
 
 /// Makes a segment, durable, of the file `spare` if there is one.
-async fn make_segment(size: u32, run_dir: &Path, run: u64, id: u64, spare: Option<&Path>) -> io::Result<Rc<Segment>> {
+async fn make_segment(
+    config: &CommitlogConfig,
+    size: u32,
+    run_dir: &Path,
+    run: u64,
+    id: u64,
+    spare: Option<&Path>,
+) -> io::Result<Rc<Segment>> {
     let path = segment_path(run_dir, id);
     let file = match spare {
         Some(spare) => {
@@ -116,7 +124,8 @@ async fn make_segment(size: u32, run_dir: &Path, run: u64, id: u64, spare: Optio
             file
         }
     };
-    let header = SegmentHeader { segment: id, run, size, created_micros: rt::time::wall_micros() };
+    let node = config.host.map_or(0, |host| NodeDigest::of(host).long());
+    let header = SegmentHeader { segment: id, run, size, created_micros: rt::time::wall_micros(), node };
     file.write_at(0, header.encode().to_vec(), IoClass::Log).await?;
     file.sync_all().await?;
     fs::sync_dir(run_dir).await?;
@@ -222,6 +231,7 @@ impl Keeper {
             segments: state.ledger.ids().chain(next).chain(further).collect(),
             synced: state.synced,
             closed: false,
+            host: self.log.config.host,
         }
     }
 
@@ -255,7 +265,8 @@ impl Keeper {
             has_room(&log.config).await?;
         }
         add(&log.counters.allocating, 1);
-        let made = make_segment(log.config.segment_size, &log.run_dir, log.run, id, spare.as_deref()).await;
+        let made =
+            make_segment(&log.config, log.config.segment_size, &log.run_dir, log.run, id, spare.as_deref()).await;
         log.counters.allocating.set(log.counters.allocating.get() - 1);
         let segment = made?;
         if spare.is_none() {
@@ -325,7 +336,7 @@ pub(super) async fn end_run(log: &Commitlog, end: Position) -> Result<(), LogErr
         (state.ledger.ids().collect::<Vec<_>>(), state.next.take())
     };
     drop(next);
-    let manifest = Manifest { run: log.run, segments, synced: end, closed: true };
+    let manifest = Manifest { run: log.run, segments, synced: end, closed: true, host: log.config.host };
     manifest.write(run_dir).await.map_err(LogError::io(run_dir))?;
     let mut files = 0;
     for entry in fs::read_dir(run_dir).await.map_err(LogError::io(run_dir))? {

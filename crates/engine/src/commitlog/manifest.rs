@@ -3,6 +3,7 @@
 use super::error::LogError;
 use super::position::Position;
 use crate::sealed::{self, Unsealed};
+use model::HostId;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,9 +26,18 @@ pub(super) struct Manifest {
     pub synced: Position,
     /// The run ended in order: nothing follows `synced`.
     pub closed: bool,
+    /// The node. Runs of other nodes have the same names. `None` if it is not known: earlier states
+    /// of the development wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostId>,
 }
 
 impl Manifest {
+    /// Whether the run may be the node's, if it is known which node that is.
+    pub fn is_of(&self, host: Option<HostId>) -> bool {
+        self.host.is_none() || host.is_none() || self.host == host
+    }
+
     pub async fn write(&self, run_dir: &Path) -> io::Result<()> {
         sealed::write(&run_dir.join(NAME), KIND, FORMAT, self).await
     }

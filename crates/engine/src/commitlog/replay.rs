@@ -13,8 +13,9 @@ use super::mapping::ColumnMapping;
 use super::position::Position;
 use super::runs::{OldLogs, OldRun};
 use super::synced;
+use crate::owner::NodeDigest;
 use bytes::Bytes;
-use model::{SchemaVersion, TableId};
+use model::{HostId, SchemaVersion, TableId};
 use rt::ShardId;
 use rt::hash::HashMap;
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ use std::sync::Arc;
 pub struct ReplayOptions {
     /// `commitlog_ignore_corruption`: skip what is damaged or missing instead of failing, and report it.
     pub ignore_corruption: bool,
+    /// The node whose logs these are: those of another node are an error. `None` accepts all.
+    pub host: Option<HostId>,
 }
 
 /// One mutation from a log.
@@ -217,14 +220,20 @@ impl Replay {
 
     async fn begin(&mut self, run: OldRun) -> Result<Option<RunReader>, LogError> {
         let manifest = match Manifest::read(&run.dir).await {
-            Ok(Some(manifest)) => manifest,
+            Ok(Some(manifest)) if manifest.is_of(self.options.host) => manifest,
+            // Nothing is known of what this node logged in a run of this name.
+            Ok(Some(_)) => {
+                let error = LogError::Foreign(run.dir.join(super::manifest::NAME));
+                self.report.skipped.push(skip(&self.options, error)?);
+                return Ok(None);
+            }
             other => {
                 let error = other.err().unwrap_or_else(|| LogError::Missing(run.dir.join(super::manifest::NAME)));
                 self.report.skipped.push(skip(&self.options, error)?);
                 manifest_of_files(&run).await?
             }
         };
-        let noted = synced::read(&run.dir, run.run).await?;
+        let noted = synced::read(&run.dir, run.run, self.options.host).await?;
         let synced = manifest.synced.max(noted.unwrap_or(Position::MIN));
         Ok(Some(RunReader { run, manifest, synced, next: 0, open: None, mappings: Mappings::default() }))
     }
@@ -234,7 +243,7 @@ impl Replay {
         let Some(reader) = &mut self.reader else { return Ok(false) };
         while let Some(&id) = reader.manifest.segments.get(reader.next) {
             reader.next += 1;
-            match read_segment(&reader.run, id).await {
+            match read_segment(&reader.run, id, self.options.host).await {
                 Ok(Some(bytes)) => {
                     self.report.segments += 1;
                     if let Some(error) = cut_off(&reader.run, id, &bytes) {
@@ -292,7 +301,7 @@ impl Replay {
         let (named, mut discarded) = image.named_behind(open.at);
         let mut highest = named.max(Some(reader.synced));
         for &id in &reader.manifest.segments[reader.next..] {
-            match read_segment(&reader.run, id).await {
+            match read_segment(&reader.run, id, self.options.host).await {
                 Ok(Some(bytes)) => {
                     let (named, count) = Image { bytes: &bytes, segment: id }.named_behind(SEGMENT_HEADER as usize);
                     highest = highest.max(named);
@@ -323,6 +332,7 @@ fn skip(options: &ReplayOptions, error: LogError) -> Result<Skipped, LogError> {
     match error {
         LogError::Corrupt { file, offset, why } if options.ignore_corruption => Ok(Skipped { file, offset, why }),
         LogError::Missing(file) if options.ignore_corruption => Ok(Skipped { file, offset: 0, why: "missing" }),
+        LogError::Foreign(file) if options.ignore_corruption => Ok(Skipped { file, offset: 0, why: "of another node" }),
         other => Err(other),
     }
 }
@@ -332,11 +342,11 @@ async fn manifest_of_files(run: &OldRun) -> Result<Manifest, LogError> {
     let files = rt::fs::read_dir(&run.dir).await.map_err(LogError::io(&run.dir))?;
     let mut segments: Vec<u64> = files.iter().filter_map(|file| super::manifest::segment_of_name(&file.name)).collect();
     segments.sort();
-    Ok(Manifest { run: run.run, segments, synced: Position::MIN, closed: false })
+    Ok(Manifest { run: run.run, segments, synced: Position::MIN, closed: false, host: None })
 }
 
 /// The bytes of a segment whose header is as it should be; `None` if it was freed.
-async fn read_segment(run: &OldRun, id: u64) -> Result<Option<Bytes>, LogError> {
+async fn read_segment(run: &OldRun, id: u64, host: Option<HostId>) -> Result<Option<Bytes>, LogError> {
     let path = segment_path(&run.dir, id);
     let bytes = match rt::fs::read(&path).await {
         Ok(bytes) => Bytes::from(bytes),
@@ -349,6 +359,9 @@ async fn read_segment(run: &OldRun, id: u64) -> Result<Option<Bytes>, LogError> 
         Err(error) => return Err(LogError::io(&path)(error)),
     };
     match SegmentHeader::decode(&bytes) {
+        Ok(header) if host.is_some_and(|host| !NodeDigest::of(host).accepts(header.node)) => {
+            Err(LogError::Foreign(path))
+        }
         Ok(header) if header.segment == id && header.run == run.run => Ok(Some(bytes)),
         Ok(_) => Err(LogError::Corrupt { file: path, offset: 0, why: "the header is that of another segment" }),
         Err(Bad::Damaged(why)) => Err(LogError::Corrupt { file: path, offset: 0, why }),

@@ -4,6 +4,7 @@ use super::error::LogError;
 use super::manifest::{self, Manifest, segment_of_name};
 use super::position::{Position, segment_id, sequence_of, shard_of_segment};
 use super::synced;
+use model::HostId;
 use rt::ShardId;
 use rt::fs;
 use serde::{Deserialize, Serialize};
@@ -51,9 +52,10 @@ pub struct LoggedRun {
     pub run: u64,
 }
 
-/// What is missing below `root` of runs that were complete on the device, and were not retired. A segment that is missing from a run
+/// What is missing below `root` of runs of the node `host` that were complete on the device, and
+/// were not retired. A segment that is missing from a run
 /// with a manifest is told by replay.
-pub async fn missing(root: &Path, runs: &[LoggedRun]) -> Result<Vec<String>, LogError> {
+pub async fn missing(root: &Path, runs: &[LoggedRun], host: HostId) -> Result<Vec<String>, LogError> {
     let mut missing = Vec::new();
     for &LoggedRun { shard, run } in runs {
         let shard_dir = root.join(shard.to_string());
@@ -71,11 +73,13 @@ pub async fn missing(root: &Path, runs: &[LoggedRun]) -> Result<Vec<String>, Log
         let file = |name: &str| dir.join(name).display().to_string();
         match Manifest::read(&dir).await {
             Ok(None) => missing.push(format!("{} is missing", file(manifest::NAME))),
-            Ok(Some(manifest)) if !manifest.closed && synced::read(&dir, run).await?.is_none() => {
-                missing
-                    .push(format!("{} is missing or damaged: the end of the log may be cut off", file(synced::NAME)));
+            Ok(Some(manifest)) if !manifest.closed && synced::read(&dir, run, Some(host)).await?.is_none() => {
+                missing.push(format!(
+                    "{} is missing, damaged or of another node: the end of the log may be cut off",
+                    file(synced::NAME)
+                ));
             }
-            // Damage is told with its place by replay.
+            // Damage, and files of another node, are told with their place by replay.
             _ => {}
         }
     }
@@ -170,8 +174,18 @@ async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(LogError::io(root)(error)),
     };
-    let shards = entries.into_iter().filter(|entry| entry.is_dir);
-    Ok(shards.filter_map(|entry| Some((ShardId(entry.name.parse().ok()?), root.join(&entry.name)))).collect())
+    let mut shards = Vec::new();
+    for entry in entries {
+        let Ok(shard) = entry.name.parse() else { continue };
+        let dir = root.join(&entry.name);
+        if !entry.is_dir {
+            // A link to a disk that is not mounted, perhaps: its log must not be overlooked.
+            let error = fs::read_dir(&dir).await.err();
+            return Err(LogError::io(&dir)(error.unwrap_or(io::ErrorKind::NotADirectory.into())));
+        }
+        shards.push((ShardId(shard), dir));
+    }
+    Ok(shards)
 }
 
 /// Whether a file of a run is needed according to its manifest.

@@ -6,7 +6,7 @@
 //!   8  8  run
 //!  16  8  segment
 //!  24  4  offset
-//!  28  4  zero
+//!  28  4  short digest of the node's host id; 0 in files of earlier states of the development
 //! ```
 //!
 //! A record names what was synced when it was appended, so nothing in the segments says that the last records are safe. This file does:
@@ -17,7 +17,9 @@
 
 use super::error::LogError;
 use super::position::Position;
+use crate::owner::NodeDigest;
 use bytes::Bytes;
+use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
 use std::io;
 use std::path::Path;
@@ -31,20 +33,21 @@ const VERSION: u32 = 1;
 pub(super) struct SyncedFile {
     file: File,
     run: u64,
+    host: Option<HostId>,
 }
 
 impl SyncedFile {
     /// Makes the file, with its space, durable: writing it later needs none.
-    pub async fn create(run_dir: &Path, run: u64, synced: Position) -> io::Result<SyncedFile> {
+    pub async fn create(run_dir: &Path, run: u64, host: Option<HostId>, synced: Position) -> io::Result<SyncedFile> {
         let path = run_dir.join(NAME);
-        fs::write_durably(&path, &encode(run, synced)).await?;
+        fs::write_durably(&path, &encode(run, host, synced)).await?;
         let options = OpenOptions { write: true, ..OpenOptions::default() };
-        Ok(SyncedFile { file: fs::open(&path, &options).await?, run })
+        Ok(SyncedFile { file: fs::open(&path, &options).await?, run, host })
     }
 
     /// Says that all below `synced` is on the device.
     pub async fn write(&self, synced: Position) -> io::Result<()> {
-        self.file.write_at(0, Bytes::copy_from_slice(&encode(self.run, synced)), IoClass::Log).await
+        self.file.write_at(0, Bytes::copy_from_slice(&encode(self.run, self.host, synced)), IoClass::Log).await
     }
 
     /// Whether its name still leads to it.
@@ -58,39 +61,43 @@ impl SyncedFile {
     }
 }
 
-/// What the file in `run_dir` says; `None` if there is none (earlier releases wrote none), or it cannot be read.
-pub(super) async fn read(run_dir: &Path, run: u64) -> Result<Option<Position>, LogError> {
+/// What the file in `run_dir` says; `None` if there is none (earlier releases wrote none), or it
+/// cannot be read, or is another node's.
+pub(super) async fn read(run_dir: &Path, run: u64, host: Option<HostId>) -> Result<Option<Position>, LogError> {
     let path = run_dir.join(NAME);
     let bytes = match fs::read(&path).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(LogError::io(&path)(error)),
     };
-    let synced = decode(&bytes, run);
+    let synced = decode(&bytes, run, host);
     if synced.is_none() {
         tracing::warn!(path = %path.display(), "it cannot be read: damage to the last records of this log could go unnoticed");
     }
     Ok(synced)
 }
 
-fn encode(run: u64, synced: Position) -> [u8; LEN] {
+fn encode(run: u64, host: Option<HostId>, synced: Position) -> [u8; LEN] {
     let mut out = [0; LEN];
     out[4..8].copy_from_slice(&VERSION.to_le_bytes());
     out[8..16].copy_from_slice(&run.to_le_bytes());
     out[16..24].copy_from_slice(&synced.segment.to_le_bytes());
     out[24..28].copy_from_slice(&synced.offset.to_le_bytes());
+    let node = host.map_or(0, |host| NodeDigest::of(host).short());
+    out[28..32].copy_from_slice(&node.to_le_bytes());
     let crc = crc32fast::hash(&out[4..]);
     out[0..4].copy_from_slice(&crc.to_le_bytes());
     out
 }
 
 /// A later version would be appended to, so its beginning means the same.
-fn decode(bytes: &[u8], run: u64) -> Option<Position> {
+fn decode(bytes: &[u8], run: u64, host: Option<HostId>) -> Option<Position> {
     let (known, _) = bytes.split_first_chunk::<LEN>()?;
-    let [crc, version, offset] = [0, 4, 24].map(|at| u32::from_le_bytes(word(known, at)));
+    let [crc, version, offset, node] = [0, 4, 24, 28].map(|at| u32::from_le_bytes(word(known, at)));
     let [of, segment] = [8, 16].map(|at| u64::from_le_bytes(word(known, at)));
     let whole = crc == crc32fast::hash(&known[4..]) && version >= VERSION && of == run;
-    whole.then_some(Position { segment, offset })
+    let is_own = host.is_none_or(|host| NodeDigest::of(host).accepts_short(node));
+    (whole && is_own).then_some(Position { segment, offset })
 }
 
 fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
@@ -104,16 +111,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flipped_bit_or_another_run_says_nothing() {
+    fn a_flipped_bit_another_run_or_another_node_says_nothing() {
         let synced = Position { segment: 7 << 44 | 9, offset: 4096 };
-        let good = encode(5, synced);
-        assert_eq!(decode(&good, 5), Some(synced));
-        assert_eq!(decode(&good, 6), None);
-        assert_eq!(decode(&good[..31], 5), None);
+        let [host, other] = [1, 2].map(|n| Some(HostId(uuid::Uuid::from_u128(n))));
+        let good = encode(5, host, synced);
+        assert_eq!(decode(&good, 5, host), Some(synced));
+        assert_eq!(decode(&good, 5, other), None);
+        assert_eq!(decode(&encode(5, None, synced), 5, other), Some(synced), "by an earlier state");
+        assert_eq!(decode(&good, 6, host), None);
+        assert_eq!(decode(&good[..31], 5, host), None);
         for bit in 0..LEN * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(&bad, 5), None, "bit {bit}");
+            assert_eq!(decode(&bad, 5, host), None, "bit {bit}");
         }
     }
 }

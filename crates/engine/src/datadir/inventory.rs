@@ -13,8 +13,10 @@ use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
 use crate::deletion_log::{LastWriter, QUARANTINE};
 use crate::epoch::{self, epoch_path};
+use crate::journal::JournalError;
 use crate::marks::{self, marks_path};
-use crate::raft_log::{self, FoundLog, LogEnd};
+use crate::owner::IS_FOREIGN;
+use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd};
 use crate::sealed::{self, Unusable};
 use model::TableId;
 use model::schema::TableSchema;
@@ -154,6 +156,12 @@ impl Missing {
         Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }
     }
 
+    /// A file of the log of the metadata is another node's, so none in the directory can be relied
+    /// on.
+    fn foreign_raft(file: &Path, dir: PathBuf) -> Missing {
+        Missing { in_its_place: Some(dir), ..Missing::raft(format!("{} {IS_FOREIGN}", file.display())) }
+    }
+
     fn raft(what: String) -> Missing {
         let loses = "the metadata: keyspaces, tables, roles, topology, and the votes of this node";
         Missing { what, loses, is_raft: true, lacks: Lacks::AnyTable, in_its_place: None }
@@ -179,16 +187,22 @@ impl DataDir {
     /// removes a log.
     pub async fn missing(&self) -> Result<Vec<Missing>, DataDirError> {
         let mut missing = Vec::new();
-        let found = match raft_log::look(&self.raft_dir()).await {
+        let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
             Ok(found) => found,
+            Err(JournalError::Foreign(file)) => {
+                missing.push(Missing::foreign_raft(&file, self.raft_dir()));
+                None
+            }
             // Damage is told with its place when the log is opened.
             Err(_) => return Ok(missing),
         };
         match &self.stamp.inventory {
             Some(inventory) => {
-                missing.extend(self.missing_of_raft(inventory, found).await?);
+                if missing.is_empty() {
+                    missing.extend(self.missing_of_raft(inventory, found).await?);
+                }
                 let root = self.commitlog_root();
-                let lost = commitlog::missing(&root, &inventory.runs).await;
+                let lost = commitlog::missing(&root, &inventory.runs, self.host_id).await;
                 let lost = lost.map_err(|error| self.failed(&root)(io::Error::other(error)))?;
                 missing.extend(lost.into_iter().map(|what| Missing {
                     what,
@@ -198,7 +212,7 @@ impl DataDir {
                     in_its_place: None,
                 }));
             }
-            None if found.is_none() && !fs::exists(&self.journal_dir()).await => {
+            None if found.is_none() && missing.is_empty() && !fs::exists(&self.journal_dir()).await => {
                 if let Some(witness) = self.sign_of_metadata().await? {
                     missing.push(Missing::raft(format!(
                         "{} is missing, although there is {}",
@@ -216,11 +230,21 @@ impl DataDir {
         &self,
         inventory: &Inventory,
         found: Option<FoundLog>,
-    ) -> Result<Option<Missing>, DataDirError> {
+    ) -> Result<Vec<Missing>, DataDirError> {
         let (dir, path) = (self.raft_dir(), self.raft_end_path());
-        let noted = raft_log::read_end(&path).await.map_err(self.failed(&path))?;
+        let (mut missing, mut noted) = (Vec::new(), None);
+        match raft_log::read_end(&path, self.host_id).await.map_err(self.failed(&path))? {
+            NotedEnd::At(end) => noted = Some(end),
+            NotedEnd::Nothing => {}
+            NotedEnd::Foreign => {
+                let unusable = Unusable { why: IS_FOREIGN.into(), is_there: true };
+                let loses =
+                    "how far the log of the metadata goes: without it a start may not notice that the log was cut off";
+                missing.push(Missing::file(path.clone(), unusable, loses, Lacks::Nothing));
+            }
+        }
         let wanted = inventory.raft.max(noted.unwrap_or_default());
-        Ok(match found {
+        missing.extend(match found {
             None => Some(Missing::raft(format!("{}, with log-{}, is missing", dir.display(), wanted.number))),
             Some(found) if found.end.number < wanted.number => {
                 let newest = found.end.number;
@@ -246,7 +270,8 @@ impl DataDir {
                 found.end.number
             ))),
             Some(_) => None,
-        })
+        });
+        Ok(missing)
     }
 
     /// Something that is there only after the metadata were: a run of the commitlog, or an sstable.
@@ -284,7 +309,7 @@ impl DataDir {
         }
         if epoch > 0 {
             let path = epoch_path(&dir);
-            let defect = epoch::defect(&path, epoch).await.map_err(self.failed(&path))?;
+            let defect = epoch::defect(&path, epoch, self.host_id).await.map_err(self.failed(&path))?;
             missing.extend(defect.map(|defect| {
                 // The node counts the rows as truncated.
                 Missing::file(path, defect, epoch::HOLDS, Lacks::Table(id))
@@ -294,10 +319,41 @@ impl DataDir {
         for shard in inventory.marks.get(&id).into_iter().flatten() {
             let path = marks_path(&dir, ShardId(*shard));
             let sequence = written.and_then(|written| written.get(shard)).copied().unwrap_or(0);
-            let defect = marks::defect(&path, sequence).await.map_err(self.failed(&path))?;
+            let defect = marks::defect(&path, sequence, self.host_id).await.map_err(self.failed(&path))?;
             missing.extend(defect.map(|defect| Missing::file(path, defect, marks::HOLDS, Lacks::Nothing)));
         }
+        let is_noted = |shard: u16| inventory.marks.get(&id).is_some_and(|shards| shards.contains(&shard));
+        missing.extend(self.unusable_in(&dir, epoch == 0, is_noted).await?);
         Ok(missing)
+    }
+
+    /// Small files in a table's directory that nothing has noted, and that cannot be used: they
+    /// were copied from another node, perhaps. With `of_epoch` that goes for the file `epoch`, too.
+    async fn unusable_in(
+        &self,
+        dir: &Path,
+        of_epoch: bool,
+        is_noted: impl Fn(u16) -> bool,
+    ) -> Result<Vec<Missing>, DataDirError> {
+        let mut unusable = Vec::new();
+        let names = match fs::read_dir(dir).await {
+            Ok(names) => names,
+            Err(error) if fs::is_absence(&error) => return Ok(unusable),
+            Err(error) => return Err(self.failed(dir)(error)),
+        };
+        for entry in names {
+            let path = dir.join(&entry.name);
+            let (defect, holds) = if marks::shard_of_name(&entry.name).is_some_and(|shard| !is_noted(shard)) {
+                (marks::defect(&path, 0, self.host_id).await, marks::HOLDS)
+            } else if of_epoch && path == epoch_path(dir) {
+                (epoch::defect(&path, 0, self.host_id).await, epoch::HOLDS)
+            } else {
+                continue;
+            };
+            let defect = defect.map_err(self.failed(&path))?;
+            unusable.extend(defect.map(|defect| Missing::file(path, defect, holds, Lacks::Nothing)));
+        }
+        Ok(unusable)
     }
 
     /// Moves away what stands in the place of something that is given up. Where to.
@@ -355,7 +411,10 @@ impl DataDir {
     /// The end of the log of the metadata, as far as it is noted.
     pub async fn noted_raft_end(&self) -> Result<LogEnd, DataDirError> {
         let path = self.raft_end_path();
-        Ok(raft_log::read_end(&path).await.map_err(self.failed(&path))?.unwrap_or_default())
+        Ok(match raft_log::read_end(&path, self.host_id).await.map_err(self.failed(&path))? {
+            NotedEnd::At(end) => end,
+            NotedEnd::Nothing | NotedEnd::Foreign => LogEnd::default(),
+        })
     }
 
     /// The directories of tables with sstables in them, apart from those that `is_known`.
@@ -374,13 +433,13 @@ impl DataDir {
         let (root, mut tables) = (self.data_dir(), Vec::new());
         for keyspace in fs::read_dir(&root).await.map_err(self.failed(&root))? {
             let dir = root.join(&keyspace.name);
-            if !is_directory(&keyspace, &dir).await {
+            if !keyspace.is_dir {
                 continue;
             }
             for table in fs::read_dir(&dir).await.map_err(self.failed(&dir))? {
                 let Some((_, id)) = super::table_of_dir_name(&table.name) else { continue };
                 let path = dir.join(&table.name);
-                if is_directory(&table, &path).await {
+                if table.is_dir {
                     tables.push(FoundTable { dir: path, id });
                 }
             }
@@ -423,11 +482,6 @@ impl InventoryKeeper {
 /// The file that says where the log of the metadata ends, in the data directory at `path`.
 pub fn raft_end_path(path: &Path) -> PathBuf {
     path.join(RAFT_END)
-}
-
-/// Whether an entry is a directory, or a link to one: operators move tables to other volumes so.
-async fn is_directory(entry: &fs::DirEntry, path: &Path) -> bool {
-    entry.is_dir || fs::metadata(path).await.is_ok_and(|target| target.is_dir)
 }
 
 /// Whether there are files of sstables in a table's directory, the quarantine included.

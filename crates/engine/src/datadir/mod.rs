@@ -107,7 +107,7 @@ pub enum DataDirError {
     )]
     NoStamp(PathBuf),
     /// The operating system refused.
-    #[error("{path}: {error}{}", crate::journal::way_out(.error))]
+    #[error("{path}: {error}{}", fs::way_out(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,

@@ -78,6 +78,14 @@ pub enum JournalError {
         /// What is wrong.
         why: String,
     },
+    /// Another node wrote it.
+    #[error(
+        "{0} is of another node: put its directory back exactly as it was when this node stopped. A member of a cluster cannot start \
+         with the votes of another node, nor without its own: if they are lost, replace it by a new node with an empty data directory. \
+         On a node without others the directory can be restored from a backup of this node, or moved away; a start with --accept-loss \
+         then begins without keyspaces, tables and roles"
+    )]
+    Foreign(PathBuf),
     /// A later release wrote it.
     #[error("the journal {file} was written by a later release (format {found}, this one knows up to {known})")]
     Newer {
@@ -92,7 +100,7 @@ pub enum JournalError {
     #[error("the journal has failed: {0}")]
     Failed(String),
     /// The operating system refused.
-    #[error("{path}: {error}{}", way_out(.error))]
+    #[error("{path}: {error}{}", fs::way_out(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,
@@ -122,26 +130,6 @@ pub(crate) fn may_pass(error: &io::Error) -> bool {
 /// Whether the disk (or a quota) is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// What an operator can do about an error of the system that says that something else, or a link to nothing, stands in the place of a file or
-/// directory. Empty for other errors. For the end of a message.
-pub(crate) fn way_out(error: &io::Error) -> &'static str {
-    let is_another_kind = match error.kind() {
-        // `AlreadyExists`: a file or a link to nothing where a directory is to be made.
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => true,
-        // A FIFO or device.
-        io::ErrorKind::InvalidInput => error.raw_os_error().is_none(),
-        _ => false,
-    };
-    match is_another_kind {
-        true => {
-            ". Something else, or a link to what is not there (a disk that is not mounted), stands in the place of a file or \
-             directory of the node: move it away, and put back what was there when the node stopped. If that is lost, the next \
-             start says what it held"
-        }
-        false => "",
-    }
 }
 
 /// An open journal.

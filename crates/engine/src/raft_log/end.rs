@@ -5,16 +5,18 @@
 //!   4  4  version (1)
 //!   8  8  number of the log
 //!  16  8  offset of the log's end in bytes
-//!  24  8  zero
+//!  24  8  digest of the node's host id; 0 in files of earlier states of the development
 //! ```
 //!
 //! A log that was removed, or cut off at a record, looks like a log that never was longer. This file shows the difference at the
 //! next start. It is written after each fsync of the log, and not synced itself: after a power loss it may name an earlier end, never
 //! a later one. After a kill it is exact. A lost file only makes less known, so no error of it ends the log.
 
-use super::{RaftLog, format, log_path, number_of};
+use super::{RaftLog, format, log_path, number_of, read_snapshot, snapshot_path};
 use crate::journal::JournalError;
+use crate::owner::NodeDigest;
 use bytes::Bytes;
+use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -41,8 +43,21 @@ pub struct FoundLog {
     pub marked: bool,
 }
 
-/// Looks at the log in `dir` and changes nothing. `None` if there is none.
-pub async fn look(dir: &Path) -> Result<Option<FoundLog>, JournalError> {
+/// What a file says of the end of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotedEnd {
+    /// Nothing: there is none, or it cannot be understood.
+    Nothing,
+    /// This.
+    At(LogEnd),
+    /// It is of another node.
+    Foreign,
+}
+
+/// Looks at the log of the node `host` in `dir` and changes nothing. `None` if there is none. An
+/// error if the log or its snapshot is of another node.
+pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, JournalError> {
+    let node = NodeDigest::of(host);
     let names = match fs::read_dir(dir).await {
         Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -51,30 +66,38 @@ pub async fn look(dir: &Path) -> Result<Option<FoundLog>, JournalError> {
     let Some(number) = names.iter().filter_map(|entry| number_of(&entry.name)).max() else { return Ok(None) };
     let path = log_path(dir, number);
     let bytes = Bytes::from(fs::read(&path).await.map_err(super::io_error(&path))?);
-    format::check_log_header(&bytes, number).map_err(|bad| bad.at(&path, 0))?;
+    format::check_log_header(&bytes, node, number).map_err(|bad| bad.at(&path, 0))?;
+    if let Err(error @ JournalError::Foreign(_)) = read_snapshot(&snapshot_path(dir), node).await {
+        return Err(error);
+    }
     let scan = format::scan(&bytes, number);
     Ok(Some(FoundLog { end: LogEnd { number, at: scan.tail.at }, marked: scan.marked }))
 }
 
-/// What the file at `path` says; `None` if there is none, or it cannot be understood.
-pub async fn read_end(path: &Path) -> io::Result<Option<LogEnd>> {
+/// What the file at `path` says of the log of the node `host`.
+pub async fn read_end(path: &Path, host: HostId) -> io::Result<NotedEnd> {
+    read_end_of(path, NodeDigest::of(host)).await
+}
+
+async fn read_end_of(path: &Path, node: NodeDigest) -> io::Result<NotedEnd> {
     match fs::read(path).await {
-        Ok(bytes) => Ok(decode(&bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(bytes) => Ok(decode(&bytes, node)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NotedEnd::Nothing),
         Err(error) => Err(error),
     }
 }
 
 impl RaftLog {
-    /// From now on the file at `path` says where the log ends. It is made, durably, if it is not there or is damaged.
+    /// From now on the file at `path` says where the log ends. It is made, durably, if it is not
+    /// there, is damaged or of another node.
     pub async fn keep_end(&self, path: &Path) -> io::Result<()> {
         let _turn = self.turn.acquire().await.map_err(|_| io::Error::other("the log was closed"))?;
         let end = self.end();
-        if read_end(path).await?.is_none() {
-            fs::write_durably(path, &encode(end)).await?;
+        if !matches!(read_end_of(path, self.node).await?, NotedEnd::At(_)) {
+            fs::write_durably(path, &encode(end, self.node)).await?;
         }
         let file = fs::open(path, &OpenOptions { write: true, ..OpenOptions::default() }).await?;
-        note(&file, end).await;
+        note(&file, end, self.node).await;
         self.state.borrow_mut().end_file = Some(file);
         Ok(())
     }
@@ -89,34 +112,39 @@ impl RaftLog {
     pub(super) async fn note_end(&self) {
         let file = self.state.borrow().end_file.clone();
         if let Some(file) = file {
-            note(&file, self.end()).await;
+            note(&file, self.end(), self.node).await;
         }
     }
 }
 
-async fn note(file: &File, end: LogEnd) {
-    if let Err(error) = file.write_at(0, Bytes::copy_from_slice(&encode(end)), IoClass::Log).await {
+async fn note(file: &File, end: LogEnd, node: NodeDigest) {
+    if let Err(error) = file.write_at(0, Bytes::copy_from_slice(&encode(end, node)), IoClass::Log).await {
         tracing::warn!(file = %file.path().display(), %error,
             "the end of the Raft log could not be noted: a start may not notice that the log was cut off");
     }
 }
 
-fn encode(end: LogEnd) -> [u8; LEN] {
+fn encode(end: LogEnd, node: NodeDigest) -> [u8; LEN] {
     let mut out = [0; LEN];
     out[4..8].copy_from_slice(&VERSION.to_le_bytes());
     out[8..16].copy_from_slice(&end.number.to_le_bytes());
     out[16..24].copy_from_slice(&end.at.to_le_bytes());
+    out[24..32].copy_from_slice(&node.long().to_le_bytes());
     let crc = crc32fast::hash(&out[4..]);
     out[0..4].copy_from_slice(&crc.to_le_bytes());
     out
 }
 
 /// A later version would be appended to, so its beginning means the same.
-fn decode(bytes: &[u8]) -> Option<LogEnd> {
-    let (known, _) = bytes.split_first_chunk::<LEN>()?;
+fn decode(bytes: &[u8], node: NodeDigest) -> NotedEnd {
+    let Some((known, _)) = bytes.split_first_chunk::<LEN>() else { return NotedEnd::Nothing };
     let [crc, version] = [0, 4].map(|at| u32::from_le_bytes(word(known, at)));
-    let [number, at] = [8, 16].map(|at| u64::from_le_bytes(word(known, at)));
-    (crc == crc32fast::hash(&known[4..]) && version >= VERSION).then_some(LogEnd { number, at })
+    let [number, at, written] = [8, 16, 24].map(|at| u64::from_le_bytes(word(known, at)));
+    match crc == crc32fast::hash(&known[4..]) && version >= VERSION {
+        false => NotedEnd::Nothing,
+        true if !node.accepts(written) => NotedEnd::Foreign,
+        true => NotedEnd::At(LogEnd { number, at }),
+    }
 }
 
 fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {

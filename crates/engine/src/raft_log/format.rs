@@ -1,20 +1,27 @@
 //! The bytes of a Raft log and of its snapshot. Little-endian.
 //!
 //! ```text
-//! log header (32)       "MESSINAR", u32 format, u32 zero, u64 number, u32 zero, u32 CRC32 of what precedes
+//! log header (32)       "MESSINAR", u32 format, u32 low half of the node's digest, u64 number,
+//!                       u32 high half of the node's digest, u32 CRC32 of what precedes
 //! record (32 + body)    u32 CRC32 of log number, offset, and the 28 bytes that follow
 //!                       u32 CRC32 of the body, u32 body length, u8 version, u8 kind, u16 zero
 //!                       u64 index, u32 the checksum that the record before begins with (0 for the first),
 //!                       u32 how many bytes back all was durable when this was written
 //!                       body, zeros up to a multiple of 8
-//! snapshot (24 + body)  "MESSINAG", u32 format, u32 CRC32 of the body, u32 zero, u32 CRC32 of what precedes, body
+//! snapshot (24 + body)  "MESSINAG", u32 format, u32 CRC32 of the body, u32 short digest of the
+//! node,
+//!                       u32 CRC32 of what precedes, body
 //! ```
+//!
+//! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote by the log of
+//! another one. It is 0 in files of earlier states of the development.
 //!
 //! Records that are written together point back to the same place, the first of them: damage behind it may be a torn write,
 //! damage before it cannot. A record that does not continue the one before it was left by a write that failed, and is no record. Nothing here
 //! may panic on foreign bytes.
 
 use crate::journal::JournalError;
+use crate::owner::NodeDigest;
 use bytes::Bytes;
 use std::path::Path;
 
@@ -71,6 +78,8 @@ pub(super) enum Bad {
     Wrong(&'static str),
     /// They are of a later release.
     Newer(u32),
+    /// They are of another node.
+    Foreign,
 }
 
 impl Bad {
@@ -78,42 +87,53 @@ impl Bad {
         let file = file.to_path_buf();
         match self {
             Bad::Damaged(why) | Bad::Wrong(why) => JournalError::Corrupt { file, offset, why: why.into() },
+            Bad::Foreign => JournalError::Foreign(file),
             Bad::Newer(found) => JournalError::Newer { file, found, known: FORMAT },
         }
     }
 }
 
 /// The header of the log of a number.
-pub(super) fn log_header(number: u64) -> Vec<u8> {
+pub(super) fn log_header(node: NodeDigest, number: u64) -> Vec<u8> {
     let mut out = vec![0; LOG_HEADER as usize];
     out[0..8].copy_from_slice(&LOG_MAGIC);
     out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    let digest = node.long().to_le_bytes();
+    out[12..16].copy_from_slice(&digest[..4]);
     out[16..24].copy_from_slice(&number.to_le_bytes());
+    out[24..28].copy_from_slice(&digest[4..]);
     seal(&mut out);
     out
 }
 
-/// Checks that `bytes` begin with the header of the log of a number.
-pub(super) fn check_log_header(bytes: &[u8], number: u64) -> Result<(), Bad> {
+/// Checks that `bytes` begin with the header of the node's log of a number.
+pub(super) fn check_log_header(bytes: &[u8], node: NodeDigest, number: u64) -> Result<(), Bad> {
     let header = opened(bytes, LOG_HEADER as usize, LOG_MAGIC)?;
+    if !node.accepts(u64::from(u32_at(header, 12)) | u64::from(u32_at(header, 24)) << 32) {
+        return Err(Bad::Foreign);
+    }
     if u64_at(header, 16) == number { Ok(()) } else { Err(Bad::Damaged("it has the number of another log")) }
 }
 
 /// The bytes of a snapshot's file.
-pub(super) fn encode_snapshot(body: &[u8]) -> Vec<u8> {
+pub(super) fn encode_snapshot(node: NodeDigest, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(SNAPSHOT_HEADER + body.len());
     out.resize(SNAPSHOT_HEADER, 0);
     out[0..8].copy_from_slice(&SNAPSHOT_MAGIC);
     out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
     out[12..16].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+    out[16..20].copy_from_slice(&node.short().to_le_bytes());
     seal(&mut out);
     out.extend_from_slice(body);
     out
 }
 
-/// The body of a snapshot's file.
-pub(super) fn decode_snapshot(bytes: &Bytes) -> Result<Bytes, Bad> {
+/// The body of a snapshot's file of the node.
+pub(super) fn decode_snapshot(bytes: &Bytes, node: NodeDigest) -> Result<Bytes, Bad> {
     let header = opened(bytes, SNAPSHOT_HEADER, SNAPSHOT_MAGIC)?;
+    if !node.accepts_short(u32_at(header, 16)) {
+        return Err(Bad::Foreign);
+    }
     let body = bytes.slice(SNAPSHOT_HEADER..);
     if crc32fast::hash(&body) != u32_at(header, 12) {
         return Err(Bad::Damaged("the checksum of the body does not match"));

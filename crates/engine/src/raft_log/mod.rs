@@ -7,6 +7,8 @@
 //!
 //! The entries after the last purge are kept in memory too, as they were given.
 //!
+//! Files of another node are refused: a node that votes by them could vote twice.
+//!
 //! Invariants: what a call returned `Ok` for is there after any crash; a torn tail is cut off at open; damage to what was durable is an
 //! error. A failed fsync ends the log: every later call fails, and the node must stop. The log must never look into a body.
 //!
@@ -15,11 +17,13 @@
 mod end;
 mod format;
 
-pub use end::{FoundLog, LogEnd, look, read_end};
+pub use end::{FoundLog, LogEnd, NotedEnd, look, read_end};
 
 use crate::journal::{JournalError, MAX_BODY, is_full, may_pass};
+use crate::owner::NodeDigest;
 use bytes::Bytes;
 use format::{Bad, Kind, Record, Scan, Tail};
+use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
 use rt::sync::{Deadline, Semaphore};
 use rt::time::Duration;
@@ -39,6 +43,8 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 /// An open Raft log.
 pub struct RaftLog {
     dir: PathBuf,
+    /// Whose log it is.
+    node: NodeDigest,
     /// One write at a time.
     turn: Semaphore,
     state: RefCell<State>,
@@ -156,15 +162,23 @@ impl RaftLog {
         }
     }
 
-    /// Makes a log in `dir` which begins with a snapshot of the entries up to `index`, whose id is `id`. A crash leaves either no log or
-    /// a whole one.
-    pub async fn create(dir: &Path, vote: &[u8], index: u64, id: &[u8], snapshot: &[u8]) -> Result<(), JournalError> {
+    /// Makes a log of the node `host` in `dir` which begins with a snapshot of the entries up to
+    /// `index`, whose id is `id`. A crash leaves either no log or a whole one.
+    pub async fn create(
+        dir: &Path,
+        host: HostId,
+        vote: &[u8],
+        index: u64,
+        id: &[u8],
+        snapshot: &[u8],
+    ) -> Result<(), JournalError> {
+        let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
         if let Some(parent) = dir.parent() {
             fs::sync_dir(parent).await.map_err(io_error(parent))?;
         }
         let path = snapshot_path(dir);
-        fs::write_durably(&path, &format::encode_snapshot(snapshot)).await.map_err(io_error(&path))?;
+        fs::write_durably(&path, &format::encode_snapshot(node, snapshot)).await.map_err(io_error(&path))?;
         let content = Content {
             vote: Some(Bytes::copy_from_slice(vote)),
             committed: Some(index),
@@ -172,12 +186,13 @@ impl RaftLog {
             first: index + 1,
             entries: VecDeque::new(),
         };
-        let (path, bytes) = (log_path(dir, 1), log_bytes(1, &content).0);
+        let (path, bytes) = (log_path(dir, 1), log_bytes(node, 1, &content).0);
         fs::write_durably(&path, &bytes).await.map_err(io_error(&path))
     }
 
-    /// Opens the log in `dir`, making an empty one if there is none.
-    pub async fn open(dir: &Path) -> Result<RaftLog, JournalError> {
+    /// Opens the log of the node `host` in `dir`, making an empty one if there is none.
+    pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, JournalError> {
+        let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
         let names = fs::read_dir(dir).await.map_err(io_error(dir))?;
         let number = match names.iter().filter_map(|entry| number_of(&entry.name)).max() {
@@ -187,12 +202,12 @@ impl RaftLog {
                     fs::sync_dir(parent).await.map_err(io_error(parent))?;
                 }
                 let path = log_path(dir, 1);
-                let bytes = log_bytes(1, &Content::default()).0;
+                let bytes = log_bytes(node, 1, &Content::default()).0;
                 fs::write_durably(&path, &bytes).await.map_err(io_error(&path))?;
                 1
             }
         };
-        let state = read_log(dir, number).await?;
+        let state = read_log(dir, node, number).await?;
         // What an interrupted purge left: older logs, temporary files.
         for entry in &names {
             let older = number_of(&entry.name).is_some_and(|other| other != number);
@@ -201,7 +216,7 @@ impl RaftLog {
             }
         }
         fs::sync_dir(dir).await.map_err(io_error(dir))?;
-        Ok(RaftLog { dir: dir.to_path_buf(), turn: Semaphore::new(1), state: RefCell::new(state) })
+        Ok(RaftLog { dir: dir.to_path_buf(), node, turn: Semaphore::new(1), state: RefCell::new(state) })
     }
 
     /// The vote.
@@ -297,7 +312,7 @@ impl RaftLog {
             (state.tail.number, state.content.purged(upto, id))
         };
         let next = number + 1;
-        let (bytes, tail) = log_bytes(next, &content);
+        let (bytes, tail) = log_bytes(self.node, next, &content);
         let path = log_path(&self.dir, next);
         // With less room than the log has now a vote could fail that was no problem before.
         let reserved = room(tail.at, 0);
@@ -347,18 +362,18 @@ impl RaftLog {
         let _turn = self.turn().await?;
         self.state.borrow().check()?;
         let path = snapshot_path(&self.dir);
-        fs::write_durably(&path, &format::encode_snapshot(body)).await.map_err(io_error(&path))
+        fs::write_durably(&path, &format::encode_snapshot(self.node, body)).await.map_err(io_error(&path))
     }
 
-    /// The latest snapshot in `dir`, of a log that is not open.
-    pub async fn snapshot_in(dir: &Path) -> Result<Option<Bytes>, JournalError> {
-        read_snapshot(&snapshot_path(dir)).await
+    /// The latest snapshot of the node `host` in `dir`, of a log that is not open.
+    pub async fn snapshot_in(dir: &Path, host: HostId) -> Result<Option<Bytes>, JournalError> {
+        read_snapshot(&snapshot_path(dir), NodeDigest::of(host)).await
     }
 
     /// The latest snapshot.
     pub async fn snapshot(&self) -> Result<Option<Bytes>, JournalError> {
         let _turn = self.turn().await?;
-        read_snapshot(&snapshot_path(&self.dir)).await
+        read_snapshot(&snapshot_path(&self.dir), self.node).await
     }
 
     /// Writes records behind the last, durably, and does what they say.
@@ -481,18 +496,18 @@ async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
     }
 }
 
-async fn read_snapshot(path: &Path) -> Result<Option<Bytes>, JournalError> {
+async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, JournalError> {
     let bytes = match with_descriptors(async || fs::read(path).await).await {
         Ok(bytes) => Bytes::from(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(path)(error)),
     };
-    format::decode_snapshot(&bytes).map(Some).map_err(|bad| bad.at(path, 0))
+    format::decode_snapshot(&bytes, node).map(Some).map_err(|bad| bad.at(path, 0))
 }
 
 /// The bytes of a whole log, and what comes behind its last record.
-fn log_bytes(number: u64, content: &Content) -> (Vec<u8>, Tail) {
-    let (mut bytes, mut tail) = (format::log_header(number), Tail::first(number));
+fn log_bytes(node: NodeDigest, number: u64, content: &Content) -> (Vec<u8>, Tail) {
+    let (mut bytes, mut tail) = (format::log_header(node, number), Tail::first(number));
     for record in content.records() {
         // The file becomes durable as a whole: whatever is damaged in it was.
         tail.encode(&mut bytes, 0, &record);
@@ -506,11 +521,11 @@ async fn open_log(path: &Path) -> Result<File, JournalError> {
     with_descriptors(async || fs::open(path, &options).await).await.map_err(io_error(path))
 }
 
-async fn read_log(dir: &Path, number: u64) -> Result<State, JournalError> {
+async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, JournalError> {
     let path = log_path(dir, number);
     let file = open_log(&path).await?;
     let bytes = Bytes::from(fs::read(&path).await.map_err(io_error(&path))?);
-    format::check_log_header(&bytes, number).map_err(|bad| bad.at(&path, 0))?;
+    format::check_log_header(&bytes, node, number).map_err(|bad| bad.at(&path, 0))?;
     let Scan { records, tail, bad, was_durable, marked } = format::scan(&bytes, number);
     let end = tail.at;
     if let Some(bad) = bad

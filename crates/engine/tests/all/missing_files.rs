@@ -3,7 +3,7 @@
 use crate::support::*;
 use engine::commitlog::{self, OldLogs};
 use engine::datadir::{DataDir, Inventory};
-use engine::{Engine, LogLeft};
+use engine::{Engine, EngineConfig, LogLeft};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use std::path::{Path, PathBuf};
@@ -267,7 +267,9 @@ fn a_log_that_was_changed_behind_the_engine_fails_soon() {
 fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("older"), quiet());
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let host_id = DataDir::open(&scratch.0, "test", 1).await.unwrap().host_id;
+        let config = EngineConfig { host_id, ..config(&scratch.0, 16 << 20) };
+        let engine = open(config, &schema, &tablets(1)).await;
         let dir = scratch.0.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));
         let older = scratch.0.join("older");
         let mut made = Vec::new();

@@ -16,15 +16,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// One entry of a directory.
+/// One name in a directory. A symbolic link counts as its target: operators move directories to
+/// other disks and link them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
     /// The name, without its directory. Names that are not UTF-8 are shown with replacement
     /// characters.
     pub name: String,
-    /// Whether it is a directory.
+    /// Whether it is a directory, or a link to one. False for a link to nothing.
     pub is_dir: bool,
-    /// Length in bytes; 0 for directories.
+    /// Length in bytes; 0 for directories and links to nothing.
     pub len: u64,
 }
 
@@ -74,7 +75,8 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
     at(path, |path| std::fs::remove_file(path)).await
 }
 
-/// Removes a directory with all its contents.
+/// Removes a directory with all it contains. Of a link to a directory the link is removed, and
+/// nothing of its target.
 pub async fn remove_dir_all(path: &Path) -> io::Result<()> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -101,7 +103,9 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
     at(path, |path| std::fs::File::open(path)?.sync_all()).await
 }
 
-/// The entries of `path`, sorted by name.
+/// What `path` contains, sorted by name. Links are followed. An error if the target of a link
+/// cannot be looked at for another reason than that there is none: data behind it must not be
+/// overlooked.
 pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -111,14 +115,9 @@ pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(path)? {
             let entry = entry?;
-            let metadata = match entry.metadata() {
-                Ok(metadata) => metadata,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            let is_dir = metadata.is_dir();
+            let Some((is_dir, len)) = look_at(&entry)? else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
-            entries.push(DirEntry { name, is_dir, len: if is_dir { 0 } else { metadata.len() } });
+            entries.push(DirEntry { name, is_dir, len: if is_dir { 0 } else { len } });
         }
         entries.sort();
         Ok(entries)
@@ -126,7 +125,25 @@ pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     .await
 }
 
-/// The metadata of `path`.
+/// Whether an entry is a directory, and its length in bytes. `None` if it has been removed
+/// meanwhile.
+fn look_at(entry: &std::fs::DirEntry) -> io::Result<Option<(bool, u64)>> {
+    let found = match entry.metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !found.is_symlink() {
+        return Ok(Some((found.is_dir(), found.len())));
+    }
+    match std::fs::metadata(entry.path()) {
+        Ok(target) => Ok(Some((target.is_dir(), target.len()))),
+        Err(error) if is_absence(&error) || error.raw_os_error() == Some(libc::ELOOP) => Ok(Some((false, 0))),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is known of `path`.
 pub async fn metadata(path: &Path) -> io::Result<Metadata> {
     #[cfg(feature = "sim")]
     if is_simulated() {

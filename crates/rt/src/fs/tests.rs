@@ -10,10 +10,10 @@ use std::process::Command;
 use std::task::{Context, Poll, Waker};
 
 /// A directory that is removed when dropped.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("messina-rt-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("scratch directory");
@@ -115,6 +115,30 @@ fn files_round_trip() {
     crate::block_on(async {
         round_trips(&scratch.0).await;
         names(&scratch.0).await;
+    });
+}
+
+/// A link counts as its target, one to nothing as an empty file. Removals take the link, and
+/// nothing of its target.
+#[test]
+fn directories_are_listed_through_links() {
+    let scratch = Scratch::new("links");
+    crate::block_on(async {
+        let (dir, elsewhere) = (scratch.0.join("dir"), scratch.0.join("elsewhere"));
+        create_dir_all(&dir).await.expect("create");
+        create_dir_all(&elsewhere.join("deep")).await.expect("create");
+        write_durably(&elsewhere.join("deep/x"), b"three").await.expect("write");
+        for (target, name) in [("deep", "a"), ("deep/x", "b"), ("nothing", "c")] {
+            std::os::unix::fs::symlink(elsewhere.join(target), dir.join(name)).expect("linked");
+        }
+        std::os::unix::fs::symlink("d", dir.join("d")).expect("linked");
+        let found = read_dir(&dir).await.expect("list");
+        let found: Vec<_> = found.iter().map(|entry| (entry.name.as_str(), entry.is_dir, entry.len)).collect();
+        assert_eq!(found, [("a", true, 0), ("b", false, 5), ("c", false, 0), ("d", false, 0)]);
+        assert_eq!(read_dir(&dir.join("a")).await.expect("list").len(), 1);
+        remove_dir_all(&dir.join("a")).await.expect("remove");
+        remove_dir_all(&dir).await.expect("remove");
+        assert!(!exists(&dir).await && exists(&elsewhere.join("deep/x")).await);
     });
 }
 

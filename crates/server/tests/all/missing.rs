@@ -356,3 +356,145 @@ fn a_table_behind_a_link_is_there() {
     std::fs::rename(other.0.join("unmounted"), &moved).expect("moved back");
     assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
 }
+
+/// A copy of what a kill leaves of a node with [`fill`]'s rows.
+fn killed(home: &Path, to: &Path) {
+    let (from, to) = (home.to_owned(), to.to_owned());
+    live(home, false, true, move || async move {
+        fill().await;
+        wait_until(|| is_noted(&from)).await;
+        copy(&from, &to);
+    })
+    .expect("the node starts");
+}
+
+/// The only run of the commitlog of shard 0.
+fn run_of(home: &Path) -> PathBuf {
+    let mut runs = std::fs::read_dir(home.join("commitlog/0")).expect("readable");
+    let run = runs.next().expect("one run").expect("readable").path();
+    run.strip_prefix(home).expect("below").to_owned()
+}
+
+/// What an operator moves to another disk and links is found, replayed and written there.
+#[test]
+fn logs_behind_links_are_there() {
+    let scratch = Scratch::new("missing-linked-log");
+    let (template, case, disk) = (scratch.0.join("killed"), scratch.0.join("case"), scratch.0.join("disk"));
+    killed(&scratch.0.join("home"), &template);
+    let run = run_of(&template);
+    let parts = ["commitlog", "commitlog/0", "raft", "data", "data/ks"].map(PathBuf::from);
+    for part in parts.into_iter().chain([run]) {
+        copy(&template, &case);
+        std::fs::rename(case.join(&part), &disk).expect("moved");
+        std::os::unix::fs::symlink(&disk, case.join(&part)).expect("linked");
+        for _ in 0..2 {
+            assert_eq!(outcome(&case, false), Ok(Ok(ALL)), "{}", part.display());
+        }
+        std::fs::remove_dir_all(&case).expect("removed");
+        assert!(disk.exists(), "{}", part.display());
+        std::fs::remove_dir_all(&disk).expect("removed");
+    }
+    // The disk is not mounted, and nothing else shows that there was a log.
+    copy(&template, &case);
+    std::os::unix::fs::symlink(&disk, case.join("commitlog/7")).expect("linked");
+    let why = outcome(&case, false).expect_err("there may be a log");
+    assert!(why.contains("commitlog/7") && why.contains("move it away"), "{why}");
+}
+
+/// The directory of a table of `ks`, relative to the data directory.
+fn table_dir(home: &Path, table: &str) -> PathBuf {
+    let tables = std::fs::read_dir(home.join("data/ks")).expect("readable");
+    let mut tables = tables.map(|entry| entry.expect("readable").path());
+    let is_it = |dir: &PathBuf| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(table));
+    tables.find(is_it).expect("it is there").strip_prefix(home).expect("below").to_owned()
+}
+
+/// Files of one node are put in the place of another one's: no start takes them for its own.
+#[test]
+fn files_of_another_node_are_refused() {
+    let scratch = Scratch::new("missing-foreign");
+    let (mine, other, case) = (scratch.0.join("mine"), scratch.0.join("other"), scratch.0.join("case"));
+    killed(&scratch.0.join("home"), &mine);
+    // Younger, so what it has truncated is behind all that the first one has logged.
+    killed(&scratch.0.join("home2"), &other);
+    let log = |home: &Path| {
+        let names = std::fs::read_dir(home.join("raft")).expect("readable");
+        let names = names.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned());
+        PathBuf::from("raft").join(names.filter(|name| name.starts_with("log-")).max().expect("a log"))
+    };
+    let (theirs, own) = (table_dir(&other, "truncated-"), table_dir(&mine, "truncated-"));
+    let without_marks = table_dir(&mine, "t-");
+    let run = run_of(&other);
+    let same = |path: &str| (PathBuf::from(path), PathBuf::from(path));
+    let of_table = |name: &str, dir: &Path| (theirs.join(name), dir.join(name));
+    // From, to, what is named, the rows with the way out, if it is known that none is lost.
+    let cases = [
+        (same("raft"), "raft/", None),
+        ((log(&other), log(&mine)), "raft/log-", None),
+        (same("raft/snapshot"), "raft/snapshot", None),
+        (same("messina.raft-end"), "messina.raft-end", Some(ALL)),
+        ((run.clone(), run), "manifest", Some(ALL)),
+        (of_table("replay-marks-0", &own), "replay-marks-0", None),
+        (of_table("replay-marks-0", &without_marks), "replay-marks-0", Some(ALL)),
+        ((own.join("replay-marks-0"), without_marks.join("replay-marks-0")), "replay-marks-0", Some(ALL)),
+        ((theirs.clone(), own.clone()), "replay-marks-0", None),
+    ];
+    for ((from, to), named, rows) in cases {
+        copy(&mine, &case);
+        let (source, target) = (if from.starts_with(&own) { &mine } else { &other }, case.join(&to));
+        if target.is_dir() {
+            std::fs::remove_dir_all(&target).expect("removed");
+        }
+        match source.join(&from).is_dir() {
+            true => copy(&source.join(&from), &target),
+            false => drop(std::fs::copy(source.join(&from), &target).expect("copied")),
+        }
+        let what = format!("{} as {}", from.display(), to.display());
+        let why = outcome(&case, false).expect_err(&what);
+        assert!(why.contains(named), "{what}: {why}");
+        assert!(why.contains("of another node") || why.contains("of another table"), "{what}: {why}");
+        assert!(why.contains("--accept-loss") || why.contains("commitlog_ignore_corruption"), "{what}: {why}");
+        let found = outcome(&case, true).unwrap_or_else(|why| panic!("{what}: {why}"));
+        match rows {
+            Some(rows) => assert_eq!(found, Ok(rows), "{what}"),
+            None => {}
+        }
+        assert!(outcome(&case, false).is_ok(), "{what}: once is enough");
+        std::fs::remove_dir_all(&case).expect("removed");
+    }
+}
+
+/// A link to nothing and a link to itself have the place of each file and directory that a start
+/// opens.
+#[test]
+fn broken_links_are_named_with_a_way_out() {
+    let scratch = Scratch::new("missing-broken-link");
+    let (template, case) = (scratch.0.join("killed"), scratch.0.join("case"));
+    killed(&scratch.0.join("home"), &template);
+    let mut paths = paths(&template);
+    paths.push("lock".into());
+    paths.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("me-")));
+    for path in paths {
+        let name = path.file_name().expect("a name").to_owned();
+        for target in [Path::new("/nothing/here"), Path::new(&name)] {
+            copy(&template, &case);
+            let link = case.join(&path);
+            if link.is_dir() {
+                std::fs::remove_dir_all(&link).expect("removed");
+            } else {
+                let _ = std::fs::remove_file(&link);
+            }
+            std::os::unix::fs::symlink(target, &link).expect("linked");
+            let what = format!("{} -> {}", path.display(), target.display());
+            match outcome(&case, false) {
+                Ok(rows) => assert_eq!(rows, Ok(ALL), "{what}"),
+                Err(why) => {
+                    assert!(why.contains(&*name.to_string_lossy()), "{what} is not named: {why}");
+                    let ways = ["estore", "move it away", "--accept-loss", "commitlog_ignore_corruption"];
+                    assert!(ways.iter().any(|way| why.contains(way)), "{what}: no way out: {why}");
+                }
+            }
+            std::fs::remove_dir_all(&case).expect("removed");
+        }
+    }
+}

@@ -63,7 +63,7 @@ pub fn number_of(mutation: &[u8]) -> u64 {
 pub async fn read_all(root: &Path, ignore_corruption: bool) -> Result<(Vec<u64>, ReplayReport), LogError> {
     let old = find_old(root).await?;
     let mut numbers = Vec::new();
-    let report = replay(&old, ReplayOptions { ignore_corruption }, |record| {
+    let report = replay(&old, ReplayOptions { ignore_corruption, ..ReplayOptions::default() }, |record| {
         numbers.push(number_of(&record.mutation));
         Ok(())
     })

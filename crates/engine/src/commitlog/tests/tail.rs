@@ -1,12 +1,14 @@
 //! The end of a log that a crash left: what was synced is known to have been there, whatever bit flips in it.
 
-use super::super::manifest::segment_path;
+use super::super::manifest::{Manifest, segment_path};
 use super::super::*;
 use super::setup::*;
 use crate::scratch::Scratch;
+use model::HostId;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
+use uuid::Uuid;
 
 const NEVER: SyncMode = SyncMode::Periodic { period: Duration::from_secs(3600) };
 const RECORDS: u64 = 4;
@@ -120,7 +122,7 @@ fn what_is_missing_of_a_run_is_named() {
         let root = scratch.path();
         let (log, _, segment) = killed(root, SyncMode::Batch).await;
         let runs = [log.logged_run()];
-        let lost = async || missing(root, &runs).await.expect("looked");
+        let lost = async || missing(root, &runs, HostId(Uuid::from_u128(1))).await.expect("looked");
         assert_eq!(lost().await, Vec::<String>::new());
         for name in ["synced", "manifest"] {
             let path = log.run_dir.join(name);
@@ -141,5 +143,49 @@ fn what_is_missing_of_a_run_is_named() {
             assert!(matches!(&*lost().await, [one] if *one == format!("{} is missing", dir.display())));
         }
         std::fs::create_dir_all(root).expect("for the scratch");
+    });
+}
+
+/// Runs and segments of other nodes have the same names. Their records are never taken for this
+/// node's own.
+#[test]
+fn files_of_another_node_are_not_replayed() {
+    rt::block_on(async {
+        let scratch = Scratch::new("log-tail-foreign");
+        let root = scratch.path();
+        let [own, other] = [1, 2].map(|n| HostId(Uuid::from_u128(n)));
+        let config = CommitlogConfig { host: Some(own), ..config(root, SyncMode::Batch) };
+        let log = Commitlog::open(config).await.expect("opened");
+        let schema = schema(1, 1);
+        let entry = Entry { schema: &schema, slot: SlotId(0), mutation: &mutation(&schema, 0, LEN) };
+        let position = log.append_wait(&[entry]).await.expect("appended").position;
+        log.acknowledged(position).await.expect("acknowledged");
+        log.abandon().await;
+        let replayed = async |host, ignore_corruption| {
+            let mut count = 0;
+            let old = find_old(root).await.expect("listed");
+            let options = ReplayOptions { ignore_corruption, host: Some(host) };
+            let report = replay(&old, options, |_| {
+                count += 1;
+                Ok(())
+            });
+            report.await.map(|report| (count, report.skipped.len()))
+        };
+        assert_eq!(replayed(own, false).await.expect("its own"), (1, 0));
+        let runs = [log.logged_run()];
+        assert_eq!(missing(root, &runs, own).await.expect("looked"), Vec::<String>::new());
+        assert!(missing(root, &runs, other).await.expect("looked")[0].contains("of another node"));
+        let is_foreign = |error: LogError, name: &str| {
+            let why = error.to_string();
+            matches!(error, LogError::Foreign(_)) && why.contains(name) && why.contains("commitlog_ignore_corruption")
+        };
+        assert!(is_foreign(replayed(other, false).await.expect_err("another node's"), "manifest"));
+        assert_eq!(replayed(other, true).await.expect("skipped"), (0, 1));
+        let manifest = Manifest::read(&log.run_dir).await.expect("whole").expect("there");
+        Manifest { host: Some(other), ..manifest.clone() }.write(&log.run_dir).await.expect("written");
+        assert!(is_foreign(replayed(other, false).await.expect_err("another node's"), "segment-"));
+        assert_eq!(replayed(other, true).await.expect("skipped").0, 0);
+        Manifest { host: None, ..manifest }.write(&log.run_dir).await.expect("written");
+        assert_eq!(replayed(own, false).await.expect("by an earlier state"), (1, 0));
     });
 }

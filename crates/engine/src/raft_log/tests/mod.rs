@@ -7,6 +7,8 @@ use proptest::prelude::*;
 #[cfg(feature = "sim")]
 mod power;
 
+pub(super) const NODE: HostId = HostId(uuid::Uuid::from_u128(1));
+
 pub(super) fn body(term: u64, index: u64) -> Bytes {
     Bytes::from(vec![(term * 31 + index) as u8; ((term * 17 + index * 37) % 200) as usize])
 }
@@ -98,7 +100,7 @@ pub(super) async fn take(log: &RaftLog, model: &mut Model, step: &Step) -> Resul
 }
 
 async fn open(dir: &Path) -> RaftLog {
-    match RaftLog::open(dir).await {
+    match RaftLog::open(dir, NODE).await {
         Ok(log) => log,
         Err(error) => panic!("open: {error}"),
     }
@@ -162,7 +164,7 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
             let mut bad = good.clone();
             bad[at] ^= 1;
             std::fs::write(&path, &bad).expect("damaged");
-            match RaftLog::open(scratch.path()).await {
+            match RaftLog::open(scratch.path(), NODE).await {
                 Ok(log) => assert_eq!(Model::of(&log), model, "byte {at}: padding, or the mark at the end"),
                 Err(error) => {
                     let corrupt = matches!(error, JournalError::Corrupt { .. });
@@ -215,7 +217,7 @@ fn a_log_made_from_a_snapshot_goes_on_behind_it() {
         let scratch = Scratch::new("raft-create");
         let dir = scratch.path().join("raft");
         assert!(!RaftLog::exists(&dir).await.expect("looked"));
-        RaftLog::create(&dir, b"vote", 41, b"id", b"all of it").await.expect("made");
+        RaftLog::create(&dir, NODE, b"vote", 41, b"id", b"all of it").await.expect("made");
         assert!(RaftLog::exists(&dir).await.expect("looked"));
         let log = open(&dir).await;
         assert_eq!(log.snapshot().await.expect("read").expect("there"), &b"all of it"[..]);
@@ -275,7 +277,10 @@ fn where_the_log_ends_is_noted_outside_of_its_directory() {
         let (dir, path) = (scratch.path().join("raft"), scratch.path().join("end"));
         let log = open(&dir).await;
         log.keep_end(&path).await.expect("kept");
-        let noted = async || read_end(&path).await.expect("read").expect("there is an end");
+        let noted = async || match read_end(&path, NODE).await.expect("read") {
+            NotedEnd::At(end) => end,
+            other => panic!("there is an end, not {other:?}"),
+        };
         for index in 1..5 {
             log.append(index, &[body(1, index)]).await.expect("appended");
             assert_eq!((noted().await, noted().await.number), (log.end(), 1));
@@ -284,20 +289,65 @@ fn where_the_log_ends_is_noted_outside_of_its_directory() {
         assert_eq!((noted().await, noted().await.number), (log.end(), 2));
         let before = log.end();
         log.append(5, &[body(1, 5)]).await.expect("appended");
-        let whole = look(&dir).await.expect("looked").expect("there is a log");
+        let whole = look(&dir, NODE).await.expect("looked").expect("there is a log");
         assert_eq!((whole.end, whole.marked), (noted().await, true));
 
         // Cut off at a record, it looks like a log to which no more was ever written.
         let file = log_path(&dir, 2);
         let bytes = std::fs::read(&file).expect("read");
         std::fs::write(&file, &bytes[..before.at as usize]).expect("written");
-        let cut = look(&dir).await.expect("looked").expect("there is a log");
+        let cut = look(&dir, NODE).await.expect("looked").expect("there is a log");
         assert_eq!((cut.end, cut.marked), (before, false));
         assert!(cut.end < noted().await);
         std::fs::remove_file(&file).expect("removed");
-        assert_eq!(look(&dir).await.expect("looked"), None);
+        assert_eq!(look(&dir, NODE).await.expect("looked"), None);
 
         std::fs::write(&path, [0; 32]).expect("written");
-        assert_eq!(read_end(&path).await.expect("read"), None);
+        assert_eq!(read_end(&path, NODE).await.expect("read"), NotedEnd::Nothing);
+    });
+}
+
+/// The headers say whose files they are. Those of earlier states do not, and are accepted.
+#[test]
+fn files_of_another_node_are_refused() {
+    rt::block_on(async {
+        let scratch = Scratch::new("raft-foreign");
+        let (dir, end) = (scratch.path().join("raft"), scratch.path().join("end"));
+        RaftLog::create(&dir, NODE, b"vote", 41, b"id", b"all of it").await.expect("made");
+        open(&dir).await.keep_end(&end).await.expect("noted");
+        let other = HostId(uuid::Uuid::from_u128(2));
+        let is_foreign = |error: JournalError, name: &str| {
+            matches!(&error, JournalError::Foreign(file) if file.ends_with(name))
+                && error.to_string().contains("--accept-loss")
+        };
+        assert!(look(&dir, NODE).await.expect("its own").is_some());
+        assert!(is_foreign(look(&dir, other).await.expect_err("another's"), "log-1"));
+        assert!(is_foreign(RaftLog::open(&dir, other).await.err().expect("another's"), "log-1"));
+        assert!(is_foreign(RaftLog::snapshot_in(&dir, other).await.expect_err("another's"), "snapshot"));
+        assert!(matches!(read_end(&end, NODE).await.expect("read"), NotedEnd::At(_)));
+        assert_eq!(read_end(&end, other).await.expect("read"), NotedEnd::Foreign);
+
+        // Without a digest, as earlier states wrote them.
+        let clear = |name: &str, digest: &[std::ops::Range<usize>], header: usize| {
+            let mut bytes = std::fs::read(dir.join(name)).expect("readable");
+            digest.iter().for_each(|part| bytes[part.clone()].fill(0));
+            let crc = crc32fast::hash(&bytes[..header - 4]);
+            bytes[header - 4..header].copy_from_slice(&crc.to_le_bytes());
+            std::fs::write(dir.join(name), bytes).expect("written");
+        };
+        clear("log-1", &[12..16, 24..28], 32);
+        assert!(is_foreign(look(&dir, other).await.expect_err("another's"), "snapshot"));
+        clear("snapshot", &[16..20], 24);
+        assert!(look(&dir, other).await.expect("it may be its own").is_some());
+        let log = RaftLog::open(&dir, other).await.expect("it may be its own");
+        log.keep_end(&end).await.expect("noted");
+        log.append(42, &[body(1, 42)]).await.expect("appended");
+        log.save_snapshot(b"more").await.expect("saved");
+        log.purge(42, Bytes::from_static(b"id")).await.expect("purged");
+        drop(log);
+        // What was written since then has the digest.
+        assert!(RaftLog::open(&dir, other).await.is_ok());
+        assert!(is_foreign(look(&dir, NODE).await.expect_err("another's"), "log-2"));
+        assert!(is_foreign(RaftLog::snapshot_in(&dir, NODE).await.expect_err("another's"), "snapshot"));
     });
 }

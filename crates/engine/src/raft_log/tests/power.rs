@@ -7,6 +7,16 @@ use std::rc::Rc;
 const DIR: &str = "/node/raft";
 const END: &str = "/node/end";
 
+async fn noted_end() -> LogEnd {
+    match read_end(Path::new(END), NODE).await.expect("read") {
+        NotedEnd::At(end) => end,
+        other => {
+            assert_eq!(other, NotedEnd::Nothing);
+            LogEnd::default()
+        }
+    }
+}
+
 fn random_step() -> Step {
     match rt::random::below(9) {
         0..4 => Step::Append(1 + rt::random::below(4), 1 + rt::random::below(3) as usize),
@@ -24,10 +34,10 @@ async fn work(known: Rc<RefCell<(Model, Option<Model>)>>, steps: usize) {
     for part in ["/", "/node"] {
         fs::sync_dir(Path::new(part)).await.expect("synced");
     }
-    let end = look(dir).await.expect("whole").map_or(LogEnd::default(), |found| found.end);
-    let noted = read_end(Path::new(END)).await.expect("read").unwrap_or_default();
+    let end = look(dir, NODE).await.expect("whole").map_or(LogEnd::default(), |found| found.end);
+    let noted = noted_end().await;
     assert!(end >= noted, "the log ends at {end:?}, and {noted:?} was noted");
-    let log = match RaftLog::open(dir).await {
+    let log = match RaftLog::open(dir, NODE).await {
         Ok(log) => log,
         Err(error) => panic!("open: {error}"),
     };
@@ -85,7 +95,7 @@ fn nothing_that_was_done_is_lost_whenever_the_power_goes() {
 fn a_failed_fsync_ends_the_log_and_a_full_disk_is_told_before() {
     let disk = Disk::new(1);
     rt::sim::block_on(1, &disk, async {
-        let log = RaftLog::open(Path::new(DIR)).await.expect("opened");
+        let log = RaftLog::open(Path::new(DIR), NODE).await.expect("opened");
         log.append(1, &[body(1, 1)]).await.expect("appended");
         log.reserve(1000).await.expect("there is space");
         disk.set_free(0);
@@ -99,7 +109,7 @@ fn a_failed_fsync_ends_the_log_and_a_full_disk_is_told_before() {
         let error = log.append(3, &[body(1, 3)]).await.expect_err("for ever");
         assert!(matches!(error, JournalError::Failed(_)), "{error}");
         drop(log);
-        let log = RaftLog::open(Path::new(DIR)).await.expect("opened");
+        let log = RaftLog::open(Path::new(DIR), NODE).await.expect("opened");
         assert!(log.entries(0, 9).len() >= 2);
     });
 }
@@ -114,7 +124,7 @@ fn votes_and_marks_are_written_down_on_a_full_disk_also_after_a_purge() {
         for part in ["/", "/node"] {
             fs::sync_dir(Path::new(part)).await.expect("synced");
         }
-        let log = RaftLog::open(dir).await.expect("opened");
+        let log = RaftLog::open(dir, NODE).await.expect("opened");
         log.reserve(0).await.expect("there is space");
         disk.set_free(0);
         log.save_vote(body(1, 1)).await.expect("reserved");
@@ -132,7 +142,7 @@ fn votes_and_marks_are_written_down_on_a_full_disk_also_after_a_purge() {
     fill.lose_power();
     fill.set_free(0);
     rt::sim::block_on(2, &fill, async {
-        let log = RaftLog::open(Path::new(DIR)).await.expect("opened");
+        let log = RaftLog::open(Path::new(DIR), NODE).await.expect("opened");
         assert_eq!((log.vote(), log.committed()), (Some(body(3, 3)), Some(2)));
         log.reserve(0).await.expect_err("the disk is full");
     });

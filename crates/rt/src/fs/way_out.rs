@@ -1,0 +1,159 @@
+//! What an operator can do about an error of the file system: the end of a message that has the
+//! path and the error.
+//!
+//! The system's own words name no cause: "No such file or directory" may mean a link to a disk that
+//! is not mounted, "Permission denied" any directory of the path. So the path is looked at again.
+//! That blocks, which is fine for what ends a start.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// What to do about `error`, which came when the node used `path`. Begins with ". ", and is empty
+/// if nothing is known.
+pub fn way_out(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        // `AlreadyExists`: a file or a link to nothing where a directory is to be made.
+        io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists if let Some(link) = broken_link(path) => link,
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => in_its_place(),
+        // A FIFO or device.
+        io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => in_its_place(),
+        io::ErrorKind::PermissionDenied => permission(path),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            ". The file system is read-only. After an error of the device, the kernel makes it so: look at its log (dmesg), check the \
+             device, mount the file system with write access again, then start the node"
+                .into()
+        }
+        _ if error.raw_os_error() == Some(libc::ELOOP) => broken_link(path).unwrap_or_else(|| {
+            format!(". A link in the path, or behind it, leads back to itself: {PUT_BACK}")
+        }),
+        _ => String::new(),
+    }
+}
+
+const PUT_BACK: &str = "move it away, and put back what was there when the node stopped. If that is lost, the next start says what it held";
+
+fn in_its_place() -> String {
+    format!(". Something else stands in the place of a file or directory of the node: {PUT_BACK}")
+}
+
+/// What to do about the first link in a path that leads nowhere; `None` if there is no such link.
+fn broken_link(path: &Path) -> Option<String> {
+    if is_simulated() {
+        return None;
+    }
+    for part in parts(path) {
+        let Err(error) = std::fs::metadata(part) else { continue };
+        let target = std::fs::read_link(part).ok()?;
+        let (part, target) = (part.display(), target.display());
+        return Some(match error.raw_os_error() {
+            Some(libc::ELOOP) => format!(". {part} is a link that leads back to itself: {PUT_BACK}"),
+            _ => format!(
+                ". {part} is a link to {target}, which is not there (a disk that is not mounted?): mount the disk. Or, if the link is \
+                 wrong, {PUT_BACK}"
+            ),
+        });
+    }
+    None
+}
+
+/// Whose the first part of a path is that this process may not use, and who this process is.
+fn permission(path: &Path) -> String {
+    if is_simulated() {
+        return String::new();
+    }
+    let may = |part: &Path| {
+        let is_dir = std::fs::metadata(part).is_ok_and(|found| found.is_dir());
+        // In a directory of the path names are looked up; in the last one they are also listed and
+        // made.
+        let mode = match (is_dir, part == path) {
+            (true, false) => libc::X_OK,
+            (true, true) => libc::R_OK | libc::W_OK | libc::X_OK,
+            (false, _) => libc::R_OK | libc::W_OK,
+        };
+        may_access(part, mode)
+    };
+    let refused = parts(path).find(|part| part.symlink_metadata().is_ok() && !may(part));
+    // All can be used, so a name in the last directory could not be made or removed.
+    let part = refused.or(path.parent()).unwrap_or(path);
+    let uid = effective_user();
+    match std::fs::metadata(part) {
+        Ok(found) => format!(
+            ". The process runs as user {uid}, and {} belongs to user {} and group {} with mode {:04o}: start the node as that user, or \
+             restore the owner and the mode (chown, chmod), then start it again",
+            part.display(),
+            found.uid(),
+            found.gid(),
+            found.mode() & 0o7777
+        ),
+        Err(_) => format!(
+            ". The process runs as user {uid}: restore its access to {}, then start the node again",
+            part.display()
+        ),
+    }
+}
+
+/// A path's directories from the root on, and the path itself.
+fn parts(path: &Path) -> impl Iterator<Item = &Path> {
+    let mut parts: Vec<&Path> = path.ancestors().filter(|part| !part.as_os_str().is_empty()).collect();
+    parts.reverse();
+    parts.into_iter()
+}
+
+#[allow(unsafe_code)]
+fn may_access(path: &Path, mode: i32) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return true };
+    // SAFETY: a C string, and flags.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, libc::AT_EACCESS) == 0 }
+}
+
+#[allow(unsafe_code)]
+fn effective_user() -> u32 {
+    // SAFETY: it has no arguments and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether paths are those of a simulated disk, which has neither links nor owners.
+fn is_simulated() -> bool {
+    #[cfg(feature = "sim")]
+    return crate::ctx::try_with(|ctx| matches!(ctx.io, super::Io::Disk { .. })).unwrap_or(false);
+    #[cfg(not(feature = "sim"))]
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_broken_link_is_named_with_its_target() {
+        let scratch = super::super::tests::Scratch::new("way-out");
+        let dir = &scratch.0;
+        symlink(dir.join("unmounted"), dir.join("gone")).expect("linked");
+        symlink("loop", dir.join("loop")).expect("linked");
+        for (path, what) in
+            [("gone", "unmounted"), ("gone/run/manifest", "unmounted"), ("loop", "leads back to itself")]
+        {
+            let path = dir.join(path);
+            let error = std::fs::read(&path).expect_err("it leads nowhere");
+            let why = way_out(&path, &error);
+            assert!(why.contains(what) && why.contains("move it away"), "{why}");
+        }
+        let error = std::fs::create_dir_all(dir.join("gone")).expect_err("a link is there");
+        assert!(way_out(&dir.join("gone"), &error).contains("mount the disk"), "{error}");
+        let error = std::fs::read(dir.join("nothing")).expect_err("it is not there");
+        assert_eq!(way_out(&dir.join("nothing"), &error), "");
+        let error = std::fs::read(dir).expect_err("a directory");
+        assert!(way_out(dir, &error).contains("move it away"));
+        let read_only = io::Error::from_raw_os_error(libc::EROFS);
+        assert!(way_out(dir, &read_only).contains("read-only"));
+        let refused = io::Error::from_raw_os_error(libc::EACCES);
+        let why = way_out(&dir.join("nothing"), &refused);
+        let owner = std::fs::metadata(dir).expect("there").uid();
+        assert!(why.contains(&format!("{} belongs to user {owner}", dir.display())), "{why}");
+        assert!(why.contains(&format!("runs as user {}", effective_user())), "{why}");
+    }
+}

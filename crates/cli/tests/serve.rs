@@ -142,6 +142,11 @@ fn wrong_configurations_are_told() {
         (&["--config", "/nowhere/messina.yaml"], "cannot read /nowhere/messina.yaml"),
         (&["--rpc-address", "0.0.0.0"], "broadcast_rpc_address"),
         (&["--no-such-thing"], "unexpected argument"),
+        (&["--client-encryption-options", "enabeld=true"], "unknown option enabeld; did you mean enabled?"),
+        (
+            &["--client-encryption-options", "enabled=true,certificate=/nowhere/c,keyfile=/nowhere/k"],
+            "client_encryption_options: keyfile: /nowhere/k: No such file",
+        ),
     ] {
         let refused = messina().arg("serve").args(arguments).output().expect("the binary runs");
         assert!(!refused.status.success());

@@ -13,6 +13,7 @@ use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
+use crate::machine_checks::tls_error;
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics::{self, sample::Budget};
@@ -254,7 +255,10 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
     let mut plan = Plan::of(config)?;
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
     let tls = match &plan.tls {
-        Some(files) => Some((files.clone(), files.stamp(), files.load().map_err(because)?)),
+        Some(files) => {
+            let of_setting = tls_error("client_encryption_options", &config.client_encryption_options);
+            Some((files.clone(), files.stamp(), files.load().map_err(of_setting)?))
+        }
         None => None,
     };
     let peer_files = load_peer_tls(config, &mut plan)?;
@@ -327,7 +331,8 @@ fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, 
     let files = config.server_encryption_options.files().map_err(StartError)?;
     let (Some(files), Some(cluster)) = (files, &mut plan.stack.cluster) else { return Ok(None) };
     let known = files.stamp();
-    cluster.tls = Some(files.load().map_err(because)?);
+    let of_setting = tls_error("server_encryption_options", &config.server_encryption_options);
+    cluster.tls = Some(files.load().map_err(of_setting)?);
     Ok(Some((files, known)))
 }
 

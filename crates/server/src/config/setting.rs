@@ -57,9 +57,16 @@ enum Wanted {
     Kind(&'static str),
     /// A value of this range.
     Range(String),
+    /// One of these options of a map; the nearest one.
+    Option(&'static [&'static str], Option<&'static str>),
 }
 
 impl BadValue {
+    /// An option that a map does not have. `nearest`: the option that may have been meant.
+    pub fn unknown_option(name: &str, nearest: Option<&'static str>, known: &'static [&'static str]) -> BadValue {
+        BadValue { found: name.to_owned(), wanted: Wanted::Option(known, nearest) }
+    }
+
     /// What was found, where something else is wanted.
     pub fn new(found: String, wanted: &'static str) -> BadValue {
         BadValue { found, wanted: Wanted::Kind(wanted) }
@@ -71,6 +78,10 @@ impl fmt::Display for BadValue {
         match &self.wanted {
             Wanted::Kind(wanted) => write!(f, "{} is not {wanted}", self.found),
             Wanted::Range(range) => write!(f, "{} is out of range: {range}", self.found),
+            Wanted::Option(known, nearest) => {
+                let meant = nearest.map_or_else(|| ".".to_owned(), |name| format!("; did you mean {name}?"));
+                write!(f, "unknown option {}{meant} Possible options: {}", self.found, known.join(", "))
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod events;
 pub mod http;
 mod inventory;
 mod local_sources;
+mod machine_checks;
 pub mod membership;
 pub mod memory;
 pub mod metrics;

@@ -3,6 +3,7 @@
 //! Used by `stack`, on shard 0, in the order of the functions here. A node that is told of no other node has no wire, opens no port, and
 //! is a cluster of one.
 
+use crate::config::Config;
 use crate::config::handoff::Handoff;
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
@@ -302,18 +303,32 @@ pub fn connect_shard(coordinator: &Rc<Coordinator>, replica: &Rc<Replica>, metad
     }
 }
 
-fn no_hints(directory: &Path, error: &std::io::Error) -> StartError {
+/// Why a start fails that cannot keep hints; `key`: the setting that names the directory, if one does.
+fn no_hints(directory: &Path, key: &str, error: &std::io::Error) -> StartError {
     let way_out = rt::fs::way_out(directory, error);
-    StartError(format!("hints cannot be kept in {}: {error}{way_out}", directory.display()))
+    StartError(format!("hints cannot be kept in {}{key}: {error}{way_out}", directory.display()))
+}
+
+/// Warns of settings of hints that would not work, on a node without others, which keeps none.
+pub async fn warn_of_hints(config: &Config) {
+    let metadata = rt::shard::service::<MetadataService>();
+    Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.current().topology.datacenters());
+    if let Some(directory) = &config.hints_directory
+        && let Err(error) = rt::fs::create_dir_all(directory).await
+    {
+        tracing::warn!(directory = %directory.display(), %error,
+            "hints cannot be kept in hints_directory: with other nodes (`seeds`) this node would not start");
+    }
 }
 
 /// Has every shard keep what nodes that are down miss, and deliver it when they are back.
 pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
     let shards = rt::shard::count() as u16;
+    let key = if settings.hints_directory.is_some() { " (hints_directory)" } else { "" };
     let directory = settings.hints_directory.unwrap_or_else(|| config.data_dir.join("hints"));
-    rt::fs::create_dir_all(&directory).await.map_err(|error| no_hints(&directory, &error))?;
-    let (total, _) = rt::fs::disk_space(&directory).await.map_err(|error| no_hints(&directory, &error))?;
+    rt::fs::create_dir_all(&directory).await.map_err(|error| no_hints(&directory, key, &error))?;
+    let (total, _) = rt::fs::disk_space(&directory).await.map_err(|error| no_hints(&directory, key, &error))?;
     let notes = hints::notes_directory(&config.data_dir);
     let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));
     let config = HintsConfig { settings: settings.hints, ..bounds };
@@ -325,7 +340,7 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
         async move {
             let directory = config.directory.clone();
             let hints = Hints::open(config, rt::shard::this().0, shards).await;
-            let hints = hints.map_err(|error| no_hints(&directory, &error))?;
+            let hints = hints.map_err(|error| no_hints(&directory, key, &error))?;
             let coordinator = rt::shard::service::<Coordinator>();
             coordinator.set_hints(hints);
             rt::task::spawn_in(Group::Maintenance, coordinator.keep_replaying_hints()).detach();

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// How connections of clients are encrypted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientEncryption {
-    /// Whether they are.
-    pub enabled: bool,
+    /// Whether they are; none: it is not said, and they are not.
+    pub enabled: Option<bool>,
     /// The node's certificate.
     pub certificate: Option<PathBuf>,
     /// Its private key.
@@ -20,14 +20,14 @@ pub struct ClientEncryption {
     pub truststore: Option<PathBuf>,
     /// Whether clients must show a certificate.
     pub require_client_auth: bool,
-    /// Options that were set and are not known here.
+    /// Options of other products that were set and have no effect here.
     pub others: Vec<String>,
 }
 
 impl ClientEncryption {
     /// The files to use; `None` if nothing is encrypted. The error is for the operator.
     pub fn files(&self) -> Result<Option<TlsFiles>, String> {
-        if !self.enabled {
+        if self.enabled != Some(true) {
             return Ok(None);
         }
         let needed = |file: &Option<PathBuf>, name: &str| {
@@ -46,29 +46,43 @@ impl ClientEncryption {
     }
 
     /// What the operator should know of.
-    pub fn warnings(&self) -> impl Iterator<Item = String> {
-        self.others.iter().map(|name| format!("client_encryption_options: {name} has no effect"))
+    pub fn warnings(&self) -> Vec<String> {
+        let is_forgotten = self.enabled.is_none() && (self.certificate.is_some() || self.keyfile.is_some());
+        let forgotten = is_forgotten.then(|| {
+            "client_encryption_options: clients are not encrypted, because enabled is not set: add `enabled: true`, or \
+             `enabled: false` for no encryption"
+                .to_owned()
+        });
+        let others = self.others.iter().map(|name| format!("client_encryption_options: {name} has no effect"));
+        forgotten.into_iter().chain(others).collect()
     }
 }
 
 impl MapSetting for ClientEncryption {
     const WANTED: &'static str = "a map of enabled, certificate, keyfile, truststore and require_client_auth";
 
+    const OPTIONS: &'static [&'static str] =
+        &["enabled", "certificate", "keyfile", "truststore", "require_client_auth"];
+
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
-            "enabled" => self.enabled = bool::from_word(value)?,
+            "enabled" => self.enabled = Some(bool::from_word(value)?),
             "certificate" => self.certificate = map::path(value),
             "keyfile" => self.keyfile = map::path(value),
             "truststore" => self.truststore = map::path(value),
             "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
-            other => self.others.push(other.to_owned()),
+            _ => return None,
         }
         Some(())
     }
 
+    fn ignore(&mut self, name: &str) {
+        self.others.push(name.to_owned());
+    }
+
     fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)> {
         [
-            ("enabled", map::switch(self.enabled)),
+            ("enabled", self.enabled.map(|enabled| enabled.to_string())),
             ("certificate", map::shown(self.certificate.as_deref())),
             ("keyfile", map::shown(self.keyfile.as_deref())),
             ("truststore", map::shown(self.truststore.as_deref())),
@@ -115,7 +129,7 @@ mod tests {
             ClientEncryption::read(&map(&pairs)).expect("fine").expect("something")
         };
         assert!(with("priority_string").files().is_ok());
-        assert_eq!(with("priority_string").warnings().count(), 1);
+        assert_eq!(with("priority_string").warnings().len(), 1);
         for name in map::REFUSED {
             assert!(with(name).files().is_err_and(|why| why.contains(name)));
         }

@@ -41,7 +41,15 @@ pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loade
             None => return Err(ConfigError::Conflict(format!("{place}: unknown option --{name}{}", suggestion(name)))),
         }
     }
+    finish(loaded)
+}
+
+/// Checks the values together, and adds what the operator should know of them.
+fn finish(mut loaded: Loaded) -> Result<Loaded, ConfigError> {
     check(&loaded.config)?;
+    let config = &loaded.config;
+    let warnings = config.client_encryption_options.warnings().into_iter();
+    loaded.warnings.extend(warnings.chain(config.server_encryption_options.warnings()));
     Ok(loaded)
 }
 
@@ -71,20 +79,17 @@ fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), Config
                 key: name.to_owned(),
                 why,
             })?;
-            if key.name == "client_encryption_options" {
-                let warnings = loaded.config.client_encryption_options.warnings();
-                loaded.warnings.extend(warnings.map(|what| format!("{}: {what}", path.display())));
-            }
-            if key.name == "server_encryption_options" {
-                let warnings = loaded.config.server_encryption_options.warnings();
-                loaded.warnings.extend(warnings.map(|what| format!("{}: {what}", path.display())));
-            }
             match raw {
                 Raw::Null => loaded.config.sources.reset(key.name),
                 _ => loaded.config.sources.set(key.name, Source::File),
             }
         } else if let Some(reason) = legacy::reason(name) {
             loaded.warnings.push(format!("{}: {name} has no effect: {reason}", path.display()));
+        } else if let Some(meant) = misspelt_security(name) {
+            return Err(ConfigError::Conflict(format!(
+                "{}: unknown key {name}; did you mean {meant}? Without it the node would be less safe than configured",
+                path.display()
+            )));
         } else {
             loaded.warnings.push(format!("{}: unknown key {name}{}", path.display(), suggestion(name)));
         }
@@ -187,13 +192,25 @@ fn check(config: &Config) -> Result<(), ConfigError> {
 
 /// "; did you mean X?" for a name that is nearly one that is known.
 fn suggestion(name: &str) -> String {
-    let name = name.replace('-', "_");
     let names = KEYS.iter().flat_map(|key| [key.name].into_iter().chain(key.aliases.iter().copied()));
-    let nearest = names.map(|known| (distance(&name, known), known)).min();
-    match nearest {
-        Some((edits, known)) if edits <= 2 + name.len() / 5 => format!("; did you mean {known}?"),
-        _ => String::new(),
-    }
+    nearest(name, names).map(|known| format!("; did you mean {known}?")).unwrap_or_default()
+}
+
+/// The name among those that are known which this one may stand for.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let name = name.replace('-', "_");
+    let (edits, known) = known.map(|known| (distance(&name, known), known)).min()?;
+    (edits <= 2 + name.len() / 5).then_some(known)
+}
+
+/// The most edits by which a key is taken for a misspelt one of the section Security.
+const MISSPELT: usize = 4;
+
+/// The key of the section Security that an unknown key may stand for.
+fn misspelt_security(name: &str) -> Option<&'static str> {
+    let name = name.replace('-', "_").to_ascii_lowercase();
+    let keys = KEYS.iter().filter(|key| key.section == "Security").map(|key| key.name);
+    keys.into_iter().find(|known| distance(&name, known) <= MISSPELT)
 }
 
 /// How many insertions, deletions and replacements of a character make one word of the other.
@@ -218,8 +235,7 @@ mod tests {
     fn parse(text: &str) -> Result<Loaded, ConfigError> {
         let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
         apply_file(&mut loaded, text, Path::new("m.yaml"))?;
-        check(&loaded.config)?;
-        Ok(loaded)
+        finish(loaded)
     }
 
     #[test]
@@ -249,6 +265,32 @@ mod tests {
         assert_eq!(config.seeds.with_port(7000).addresses, [([127, 0, 0, 1], 7000).into()]);
         assert_eq!(config.sources.of("write_request_timeout_in_ms"), Some(Source::File));
         assert_eq!(config.sources.of("range_request_timeout_in_ms"), None);
+    }
+
+    #[test]
+    fn encryption_that_is_configured_and_not_on_is_warned_of() {
+        for (text, why) in [
+            (
+                "client_encryption_options: {certificate: /c, keyfile: /k}",
+                "clients are not encrypted, because enabled is",
+            ),
+            ("client_encryption_options: 'certificate=/c'", "clients are not encrypted, because enabled is"),
+            ("server_encryption_options: {certificate: /c, keyfile: /k}", "because internode_encryption is not set"),
+            ("client_encryption_options: {store_type: JKS}", "store_type has no effect"),
+            ("cidr_authorizer: AllowAllCIDRAuthorizer", "cidr_authorizer has no effect"),
+        ] {
+            let warnings = parse(text).expect("understood").warnings;
+            assert!(warnings.len() == 1 && warnings[0].contains(why), "{text}: {warnings:?}");
+        }
+        let word = [("client-encryption-options".to_owned(), "certificate=/c,keyfile=/k".to_owned())];
+        assert_eq!(load(None, &word).expect("fine").warnings.len(), 1, "on the command line, too");
+        for text in [
+            "client_encryption_options: {enabled: false, certificate: /c, keyfile: /k}",
+            "server_encryption_options: {internode_encryption: none, certificate: /c, keyfile: /k}",
+            "client_encryption_options:\nserver_encryption_options:",
+        ] {
+            assert_eq!(parse(text).expect("understood").warnings, Vec::<String>::new(), "{text}");
+        }
     }
 
     #[test]
@@ -296,6 +338,31 @@ mod tests {
                 "client_encryption_options: {enabled: true, certificate: c, keyfile: k}\nnative_transport_port_ssl: 19042",
                 "native_transport_port_ssl and native_shard_aware_transport_port are both",
             ),
+            (
+                "server_encryption_options: {internode_encryptoin: all, certificate: /c, keyfile: /k}",
+                "m.yaml: server_encryption_options: unknown option internode_encryptoin; did you mean internode_encryption?",
+            ),
+            (
+                "client_encryption_options: {enabeld: true, certificate: /c, keyfile: /k}",
+                "m.yaml: client_encryption_options: unknown option enabeld; did you mean enabled?",
+            ),
+            ("client_encryption_options: {enabled: false, certifcate: /c}", "did you mean certificate?"),
+            ("client_encryption_options: {Enabled: true}", "did you mean enabled?"),
+            ("client_encryption_options: 'enabeld=true'", "unknown option enabeld; did you mean enabled?"),
+            (
+                "client_encryption_options: {nonsense_of_mine: 1}",
+                "unknown option nonsense_of_mine. Possible options: enabled",
+            ),
+            (
+                "client_encryption_option: {enabled: true}",
+                "m.yaml: unknown key client_encryption_option; did you mean client_",
+            ),
+            ("server_encryption_optoins: {enabled: true}", "did you mean server_encryption_options?"),
+            ("Client-Encryption-Options: {enabled: true}", "did you mean client_encryption_options?"),
+            ("authentificator: PasswordAuthenticator", "did you mean authenticator?"),
+            ("rack: \"a b\\n\"", "rack is not a name"),
+            ("rack: |\n  a b\n", "rack is not a name"),
+            ("cluster_name: \"\\ta\"", "cluster_name is not a name"),
             ("cluster_name: ''", "cluster_name is empty"),
             ("datacenter: ' '", "datacenter is empty"),
             ("rack: \"\"", "rack is empty"),

@@ -44,6 +44,8 @@ pub struct ServerEncryption {
     pub enabled: Option<bool>,
     /// Between which nodes they are.
     pub between: Between,
+    /// `between` was set.
+    pub is_said: bool,
     /// The node's certificate.
     pub certificate: Option<PathBuf>,
     /// Its private key.
@@ -52,7 +54,7 @@ pub struct ServerEncryption {
     pub truststore: Option<PathBuf>,
     /// Whether nodes that connect must show a certificate.
     pub require_client_auth: bool,
-    /// Options that were set and are not known here.
+    /// Options of other products that were set and have no effect here.
     pub others: Vec<String>,
 }
 
@@ -78,34 +80,47 @@ impl ServerEncryption {
     }
 
     /// What the operator should know of.
-    pub fn warnings(&self) -> impl Iterator<Item = String> {
+    pub fn warnings(&self) -> Vec<String> {
+        let is_forgotten = !self.is_said && (self.certificate.is_some() || self.keyfile.is_some());
+        let forgotten = is_forgotten.then(|| {
+            "server_encryption_options: connections between nodes are not encrypted, because internode_encryption is not set: \
+             add `internode_encryption: all`, or `internode_encryption: none` for no encryption"
+                .to_owned()
+        });
         let open = (self.between != Between::None && !self.require_client_auth).then(|| {
             "server_encryption_options: without require_client_auth whoever reaches the port can pass for a node"
                 .to_owned()
         });
         let others = self.others.iter().map(|name| format!("server_encryption_options: {name} has no effect"));
-        open.into_iter().chain(others)
+        forgotten.into_iter().chain(open).chain(others).collect()
     }
 }
 
 impl MapSetting for ServerEncryption {
     const WANTED: &'static str = "a map of internode_encryption (none, rack, dc or all), certificate, keyfile, truststore and require_client_auth";
 
+    const OPTIONS: &'static [&'static str] =
+        &["enabled", "internode_encryption", "certificate", "keyfile", "truststore", "require_client_auth"];
+
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "enabled" => self.enabled = Some(bool::from_word(value)?),
-            "internode_encryption" => self.between = named(ENCRYPTION, value)?,
+            "internode_encryption" => (self.between, self.is_said) = (named(ENCRYPTION, value)?, true),
             "certificate" => self.certificate = map::path(value),
             "keyfile" => self.keyfile = map::path(value),
             "truststore" => self.truststore = map::path(value),
             "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
-            other => self.others.push(other.to_owned()),
+            _ => return None,
         }
         Some(())
     }
 
+    fn ignore(&mut self, name: &str) {
+        self.others.push(name.to_owned());
+    }
+
     fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)> {
-        let between = (self.between != Between::None).then(|| name(ENCRYPTION, self.between).to_owned());
+        let between = self.is_said.then(|| name(ENCRYPTION, self.between).to_owned());
         [
             ("enabled", self.enabled.map(|enabled| enabled.to_string())),
             ("internode_encryption", between),
@@ -147,7 +162,7 @@ mod tests {
             require_client_auth: true,
         };
         assert_eq!(all.files(), Ok(Some(files)));
-        assert_eq!(all.warnings().count(), 0);
+        assert_eq!(all.warnings().len(), 0);
         assert_eq!(with(&[]).files(), Ok(None));
         assert_eq!(read(&[("internode_encryption", "transitional")]), None);
         for (word, between) in [("none", Between::None), ("dc", Between::Datacenters), ("all", Between::All)] {
@@ -166,7 +181,7 @@ mod tests {
         }
         let open = with(&[("internode_encryption", "dc"), ("priority_string", "x")]);
         assert!(open.files().is_ok());
-        assert_eq!(open.warnings().count(), 2);
+        assert_eq!(open.warnings().len(), 2);
         assert!(with(&[("enabled", "true")]).files().is_err_and(|why| why.contains("contradicts")));
         assert!(with(&[("enabled", "true"), ("internode_encryption", "all")]).files().is_ok());
         for name in map::REFUSED {

@@ -45,6 +45,11 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
             "auth_superuser_salted_password",
             "maintenance_socket",
             "audit",
+            "network_authorizer",
+            "cidr_authorizer",
+            "internode_authenticator",
+            "alternator_encryption_options",
+            "transparent_data_encryption_options",
         ],
     ),
     (

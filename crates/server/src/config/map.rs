@@ -2,6 +2,7 @@
 //!
 //! On the command line such a map is one word: `enabled=true,certificate=/etc/messina/node.crt`.
 
+use super::file::nearest;
 use super::setting::{BadValue, Raw, Setting};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,14 @@ pub trait MapSetting: Default {
     /// What a map should look like, for the operator.
     const WANTED: &'static str;
 
-    /// Takes one option. `None` if its value is not one of its kind; names that are not known are kept for `warnings`.
+    /// The options that have an effect here.
+    const OPTIONS: &'static [&'static str];
+
+    /// Takes one of [`MapSetting::OPTIONS`]. `None` if its value is not one of its kind.
     fn set(&mut self, name: &str, value: &str) -> Option<()>;
+
+    /// Keeps the name of an option of Cassandra or ScyllaDB that has no effect here.
+    fn ignore(&mut self, name: &str);
 
     /// What is set, of what is known here; in the order in which it is shown.
     fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)>;
@@ -34,7 +41,36 @@ pub fn switch(on: bool) -> Option<String> {
 }
 
 /// Options without which a node would be less safe than its operator thinks.
-pub const REFUSED: &[&str] = &["certificate_revocation_list", "keystore", "keystore_password", "truststore_password"];
+/// They are refused where connections are encrypted.
+pub const REFUSED: &[&str] = &[
+    "certificate_revocation_list",
+    "keystore",
+    "keystore_password",
+    "keystore_password_file",
+    "outbound_keystore",
+    "outbound_keystore_password",
+    "outbound_keystore_password_file",
+    "truststore_password",
+    "truststore_password_file",
+];
+
+/// Other options that Cassandra or ScyllaDB have in these maps. They have no effect here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "accepted_protocols",
+    "algorithm",
+    "certificate_validity_warn_threshold",
+    "cipher_suites",
+    "enable_legacy_ssl_storage_port",
+    "enable_session_tickets",
+    "legacy_ssl_storage_port_enabled",
+    "max_certificate_validity_period",
+    "optional",
+    "priority_string",
+    "protocol",
+    "require_endpoint_verification",
+    "ssl_context_factory",
+    "store_type",
+];
 
 /// Refuses those among the options of `setting` that are not known here. The error is for the operator.
 pub fn refuse(setting: &str, others: &[String]) -> Result<(), String> {
@@ -44,12 +80,35 @@ pub fn refuse(setting: &str, others: &[String]) -> Result<(), String> {
     }
 }
 
-fn of<'a, M: MapSetting>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<M> {
+/// The option of a map that names this file, with the name of the map: for errors.
+pub fn option_of(setting: &str, map: &impl MapSetting, file: &Path) -> String {
+    let shown = file.display().to_string();
+    match pairs(map).find(|(_, value)| *value == shown) {
+        Some((option, _)) => format!("{setting}: {option}"),
+        None => setting.to_owned(),
+    }
+}
+
+fn of<'a, M: MapSetting>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<M, BadValue> {
     let mut map = M::default();
     for (name, value) in pairs {
-        map.set(name.trim(), value.trim())?;
+        let (name, value) = (name.trim(), value.trim());
+        if M::OPTIONS.contains(&name) {
+            map.set(name, value).ok_or_else(|| M::bad(format!("'{name}: {value}'")))?;
+        } else if REFUSED.contains(&name) || WITHOUT_EFFECT.contains(&name) {
+            map.ignore(name);
+        } else {
+            // A misspelt option would leave the node without encryption.
+            let known = M::OPTIONS.iter().chain(REFUSED).chain(WITHOUT_EFFECT).copied();
+            return Err(BadValue::unknown_option(name, nearest(name, known), M::OPTIONS));
+        }
     }
-    Some(map)
+    Ok(map)
+}
+
+/// The options of a map that is written as one word.
+fn pairs_of(word: &str) -> Option<Vec<(&str, &str)>> {
+    word.split(',').filter(|pair| !pair.trim().is_empty()).map(|pair| pair.split_once('=')).collect()
 }
 
 fn pairs(map: &impl MapSetting) -> impl Iterator<Item = (&'static str, String)> {
@@ -61,8 +120,7 @@ impl<M: MapSetting> Setting for M {
     const KIND: &'static str = "map";
 
     fn from_word(word: &str) -> Option<Self> {
-        let pairs = word.split(',').filter(|pair| !pair.trim().is_empty()).map(|pair| pair.split_once('='));
-        of(pairs.collect::<Option<Vec<_>>>()?)
+        of(pairs_of(word)?).ok()
     }
 
     fn show(&self) -> String {
@@ -82,11 +140,11 @@ impl<M: MapSetting> Setting for M {
     fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
         match raw {
             Raw::Null => Ok(None),
-            Raw::Map(pairs) => {
-                let read = of(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-                read.map(Some).ok_or_else(|| Self::bad("a map with another value".to_owned()))
-            }
-            Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
+            Raw::Map(pairs) => of(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))).map(Some),
+            Raw::Scalar(word) => match pairs_of(word) {
+                Some(pairs) => of(pairs).map(Some),
+                None => Err(Self::bad(format!("'{word}'"))),
+            },
             Raw::List(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
         }
     }

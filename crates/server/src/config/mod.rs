@@ -1,10 +1,14 @@
 //! The node's configuration: `messina.yaml` with scylla.yaml's key names, mirrored by command line options.
 //!
-//! [`keys`] is the one table of all keys: fields, defaults and documentation come from it, and so do the command line and
-//! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`internode`], [`guardrail`] and [`seeds`] read values, [`file`] reads the file, [`legacy`] lists the keys of
-//! other products that are understood and have no effect, [`source`] remembers who set what, [`live`] is what can be changed
-//! while the node runs, [`fixed`] what is only shown. A later source wins: default, file, command line.
-//! Invariant: a wrong value is an error that names key and value; an unknown key is a warning, never an error.
+//! [`keys`] is the one table of all keys: fields, defaults and documentation come from it, and so
+//! do the command line and `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`],
+//! [`internode`], [`guardrail`] and [`seeds`] read values, [`file`] reads the file, [`legacy`]
+//! lists the keys of other products that are understood and have no effect, [`source`] remembers
+//! who set what, [`live`] is what can be changed while the node runs, [`fixed`] what is only shown.
+//! A later source wins: default, file, command line. Invariant: a wrong value is an error that
+//! names key and value; an unknown key is a warning. Exceptions are keys that look like one of the
+//! section Security, and unknown options in a map ([`map`]): without them a node would be less safe
+//! than configured.
 
 pub mod encryption;
 pub mod file;
@@ -16,7 +20,7 @@ pub mod internode;
 pub mod keys;
 pub mod legacy;
 pub mod live;
-mod map;
+pub(crate) mod map;
 pub mod reference;
 pub mod seeds;
 pub mod setting;

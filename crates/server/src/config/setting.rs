@@ -57,9 +57,16 @@ enum Wanted {
     Kind(&'static str),
     /// A value of this range.
     Range(String),
+    /// One of these options of a map; the nearest one.
+    Option(&'static [&'static str], Option<&'static str>),
 }
 
 impl BadValue {
+    /// An option that a map does not have. `nearest`: the option that may have been meant.
+    pub fn unknown_option(name: &str, nearest: Option<&'static str>, known: &'static [&'static str]) -> BadValue {
+        BadValue { found: name.to_owned(), wanted: Wanted::Option(known, nearest) }
+    }
+
     /// What was found, where something else is wanted.
     pub fn new(found: String, wanted: &'static str) -> BadValue {
         BadValue { found, wanted: Wanted::Kind(wanted) }
@@ -71,6 +78,10 @@ impl fmt::Display for BadValue {
         match &self.wanted {
             Wanted::Kind(wanted) => write!(f, "{} is not {wanted}", self.found),
             Wanted::Range(range) => write!(f, "{} is out of range: {range}", self.found),
+            Wanted::Option(known, nearest) => {
+                let meant = nearest.map_or_else(|| ".".to_owned(), |name| format!("; did you mean {name}?"));
+                write!(f, "unknown option {}{meant} Possible options: {}", self.found, known.join(", "))
+            }
         }
     }
 }
@@ -147,6 +158,17 @@ impl Setting for String {
 
     fn from_word(word: &str) -> Option<Self> {
         Some(word.to_owned())
+    }
+
+    /// Line breaks stay: where a name is wanted, they are refused.
+    fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
+        match raw {
+            Raw::Scalar(word) => Ok(Some(word.trim_matches(' ').to_owned())),
+            Raw::List(words) if words.len() == 1 => Ok(Some(words[0].trim_matches(' ').to_owned())),
+            Raw::List(words) => Err(Self::bad(format!("a list of {} values", words.len()))),
+            Raw::Null => Ok(None),
+            Raw::Map(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
+        }
     }
 
     fn show(&self) -> String {
@@ -451,6 +473,21 @@ choice!(
 /// A set of CPUs such as `0-3,6`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CpuSet(pub Vec<usize>);
+
+impl CpuSet {
+    /// The CPUs, in short: `0-3,6`. They must be in order.
+    pub fn ranges(&self) -> String {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for &cpu in &self.0 {
+            match runs.last_mut() {
+                Some((_, last)) if *last + 1 == cpu => *last = cpu,
+                _ => runs.push((cpu, cpu)),
+            }
+        }
+        let run = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+        runs.into_iter().map(run).collect::<Vec<_>>().join(",")
+    }
+}
 
 impl Setting for CpuSet {
     const WANTED: &'static str = "a list of CPUs such as 0-3,6";

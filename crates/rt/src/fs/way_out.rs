@@ -80,14 +80,20 @@ fn permission(path: &Path) -> String {
     let part = refused.or(path.parent()).unwrap_or(path);
     let uid = effective_user();
     match std::fs::metadata(part) {
-        Ok(found) => format!(
-            ". The process runs as user {uid}, and {} belongs to user {} and group {} with mode {:04o}: start the node as that user, or \
-             restore the owner and the mode (chown, chmod), then start it again",
-            part.display(),
-            found.uid(),
-            found.gid(),
-            found.mode() & 0o7777
-        ),
+        Ok(found) => {
+            let remedy = match found.uid() == uid {
+                true => "restore the mode (chmod)",
+                false => "start the node as that user, or restore the owner and the mode (chown, chmod)",
+            };
+            format!(
+                ". The process runs as user {uid}, and {} belongs to user {} and group {} with mode {:04o}: {remedy}, then start \
+                 the node again",
+                part.display(),
+                found.uid(),
+                found.gid(),
+                found.mode() & 0o7777
+            )
+        }
         Err(_) => format!(
             ". The process runs as user {uid}: restore its access to {}, then start the node again",
             part.display()

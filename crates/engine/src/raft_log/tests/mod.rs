@@ -328,16 +328,16 @@ fn files_of_another_node_are_refused() {
         assert_eq!(read_end(&end, other).await.expect("read"), NotedEnd::Foreign);
 
         // Without a digest, as earlier states wrote them.
-        let clear = |name: &str, digest: &[std::ops::Range<usize>], header: usize| {
+        let clear = |name: &str, digest: &[usize], header: usize| {
             let mut bytes = std::fs::read(dir.join(name)).expect("readable");
-            digest.iter().for_each(|part| bytes[part.clone()].fill(0));
+            digest.iter().for_each(|at| bytes[*at..at + 4].fill(0));
             let crc = crc32fast::hash(&bytes[..header - 4]);
             bytes[header - 4..header].copy_from_slice(&crc.to_le_bytes());
             std::fs::write(dir.join(name), bytes).expect("written");
         };
-        clear("log-1", &[12..16, 24..28], 32);
+        clear("log-1", &[12, 24], 32);
         assert!(is_foreign(look(&dir, other).await.expect_err("another's"), "snapshot"));
-        clear("snapshot", &[16..20], 24);
+        clear("snapshot", &[16], 24);
         assert!(look(&dir, other).await.expect("it may be its own").is_some());
         let log = RaftLog::open(&dir, other).await.expect("it may be its own");
         log.keep_end(&end).await.expect("noted");

@@ -147,11 +147,40 @@ fn wrong_configurations_are_told() {
             &["--client-encryption-options", "enabled=true,certificate=/nowhere/c,keyfile=/nowhere/k"],
             "client_encryption_options: keyfile: /nowhere/k: No such file",
         ),
+        (&["--cpuset", "4095"], "cpuset: this process cannot run on CPU 4095. It can run on "),
+        (&["--cpuset", "4095", "--overprovisioned"], "cpuset: this process cannot run on CPU 4095"),
     ] {
         let refused = messina().arg("serve").args(arguments).output().expect("the binary runs");
         assert!(!refused.status.success());
         assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
     }
+}
+
+#[test]
+fn settings_that_do_not_work_are_warned_of() {
+    let address = address(3);
+    let data = std::env::temp_dir().join(format!("messina-cli-{}-warned", std::process::id()));
+    let log = data.with_extension("log");
+    let process = serve(&address, &data)
+        .args(["--hinted-handoff-enabled", "perhaps", "--hints-directory", "/proc/nope"])
+        .args(["--commitlog-total-space-in-mb", "1"])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).expect("created"))
+        .spawn()
+        .expect("the binary runs");
+    let mut node = Node { process, address, data };
+    let out = node.process.stdout.take().expect("piped");
+    let first = BufReader::new(out).lines().next().expect("a line").expect("readable");
+    assert!(first.contains("is ready after"), "{first}");
+    let logged = std::fs::read_to_string(&log).expect("read");
+    for warning in [
+        "hinted_handoff_enabled names datacenters that no node is in",
+        "hints cannot be kept in hints_directory",
+        "1MiB is not enough for 2 shards",
+    ] {
+        assert!(logged.lines().any(|line| line.contains("WARN") && line.contains(warning)), "{warning}: {logged}");
+    }
+    let _ = std::fs::remove_file(log);
 }
 
 #[test]

@@ -3,8 +3,43 @@
 //! An error names the key, and what the machine has.
 
 use crate::config::map::{self, MapSetting};
+use crate::config::setting::{Setting, Size};
+use crate::config::{Config, CpuSet};
 use crate::start_error::StartError;
+use engine::commitlog::CommitlogConfig;
 use rt::tls::TlsError;
+
+/// The CPUs to use, of those that the process may run on.
+pub fn usable_cpus(wanted: Option<&CpuSet>, allowed: Vec<usize>) -> Result<Vec<usize>, StartError> {
+    let Some(CpuSet(wanted)) = wanted else { return Ok(allowed) };
+    // The system may not say which there are.
+    let unusable = wanted.iter().filter(|cpu| !allowed.is_empty() && !allowed.contains(cpu));
+    let unusable: Vec<usize> = unusable.copied().collect();
+    match unusable.is_empty() {
+        true => Ok(wanted.clone()),
+        false => Err(StartError(format!(
+            "cpuset: this process cannot run on CPU {}. It can run on {}",
+            CpuSet(unusable).ranges(),
+            CpuSet(allowed).ranges()
+        ))),
+    }
+}
+
+/// What the operator should know of the sizes of logs.
+pub fn log_size_warning(config: &Config, shards: usize) -> Option<String> {
+    let Size(total) = config.commitlog_total_space_in_mb?;
+    let segment = config.commitlog_segment_size_in_mb;
+    let least = CommitlogConfig::least_total_size(segment.0) * shards as u64;
+    (total < least).then(|| {
+        let plural = if shards == 1 { "" } else { "s" };
+        format!(
+            "commitlog_total_space_in_mb: {} is not enough for {shards} shard{plural} with segments of {}: the logs take up to {}",
+            Size::<1>(total).show(),
+            segment.show(),
+            Size::<1>(least).show()
+        )
+    })
+}
 
 /// An error of files that this setting names, with the option of the file.
 pub fn tls_error(setting: &str, map: &impl MapSetting) -> impl Fn(TlsError) -> StartError {
@@ -20,7 +55,27 @@ pub fn tls_error(setting: &str, map: &impl MapSetting) -> impl Fn(TlsError) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::setting::Setting;
+
+    #[test]
+    fn a_cpu_that_cannot_be_used_is_refused() {
+        let set = |cpus: &[usize]| CpuSet(cpus.to_vec());
+        let allowed = || vec![0, 1, 2, 3, 6];
+        assert_eq!(usable_cpus(None, allowed()).ok(), Some(allowed()));
+        assert_eq!(usable_cpus(Some(&set(&[1, 6])), allowed()).ok(), Some(vec![1, 6]));
+        assert_eq!(usable_cpus(Some(&set(&[9])), Vec::new()).ok(), Some(vec![9]));
+        let StartError(why) = usable_cpus(Some(&set(&[3, 4, 5, 99])), allowed()).expect_err("not there");
+        assert_eq!(why, "cpuset: this process cannot run on CPU 4-5,99. It can run on 0-3,6");
+    }
+
+    #[test]
+    fn logs_that_are_larger_than_wanted_are_warned_of() {
+        let with = |total: u64| Config { commitlog_total_space_in_mb: Some(Size(total << 20)), ..Config::default() };
+        assert_eq!(log_size_warning(&Config::default(), 64), None);
+        assert_eq!(log_size_warning(&with(320), 2), None);
+        let warning = log_size_warning(&with(1), 2).expect("too little");
+        assert!(warning.contains("1MiB is not enough for 2 shards with segments of 32MiB"), "{warning}");
+        assert!(warning.ends_with("take up to 320MiB"), "{warning}");
+    }
 
     #[test]
     fn an_error_of_a_tls_file_names_the_option() {

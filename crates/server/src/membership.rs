@@ -3,6 +3,7 @@
 //! Used by `stack`, on shard 0, in the order of the functions here. A node that is told of no other node has no wire, opens no port, and
 //! is a cluster of one.
 
+use crate::config::Config;
 use crate::config::handoff::Handoff;
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
@@ -299,15 +300,28 @@ pub fn connect_shard(coordinator: &Rc<Coordinator>, replica: &Rc<Replica>, metad
     }
 }
 
+/// Warns of settings of hints that would not work, on a node without others, which keeps none.
+pub async fn warn_of_hints(config: &Config) {
+    let metadata = rt::shard::service::<MetadataService>();
+    Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.current().topology.datacenters());
+    if let Some(directory) = &config.hints_directory
+        && let Err(error) = rt::fs::create_dir_all(directory).await
+    {
+        tracing::warn!(directory = %directory.display(), %error,
+            "hints cannot be kept in hints_directory: with other nodes (`seeds`) this node would not start");
+    }
+}
+
 /// Has every shard keep what nodes that are down miss, and deliver it when they are back.
 pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
     let shards = rt::shard::count() as u16;
+    let key = if settings.hints_directory.is_some() { " (hints_directory)" } else { "" };
     let directory = settings.hints_directory.unwrap_or_else(|| config.data_dir.join("hints"));
-    let cannot =
-        |error: std::io::Error| StartError(format!("hints cannot be kept in {}: {error}", directory.display()));
-    rt::fs::create_dir_all(&directory).await.map_err(cannot)?;
-    let (total, _) = rt::fs::disk_space(&directory).await.map_err(cannot)?;
+    let shown = directory.display().to_string();
+    let cannot = move |error: std::io::Error| StartError(format!("hints cannot be kept in {shown}{key}: {error}"));
+    rt::fs::create_dir_all(&directory).await.map_err(&cannot)?;
+    let (total, _) = rt::fs::disk_space(&directory).await.map_err(&cannot)?;
     let notes = hints::notes_directory(&config.data_dir);
     let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));
     let config = HintsConfig { settings: settings.hints, ..bounds };
@@ -315,9 +329,9 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     metadata.set_change_timeout(settings.change_timeout);
     Handoff::warn_of_unknown(&config.settings.kept_for, &metadata.current().topology.datacenters());
     let opened = rt::shard::call_all(move || {
-        let config = config.clone();
+        let (config, cannot) = (config.clone(), cannot.clone());
         async move {
-            let hints = Hints::open(config, rt::shard::this().0, shards).await.map_err(StartError::because)?;
+            let hints = Hints::open(config, rt::shard::this().0, shards).await.map_err(cannot)?;
             let coordinator = rt::shard::service::<Coordinator>();
             coordinator.set_hints(hints);
             rt::task::spawn_in(Group::Maintenance, coordinator.keep_replaying_hints()).detach();

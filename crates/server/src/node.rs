@@ -13,7 +13,7 @@ use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
-use crate::machine_checks::tls_error;
+use crate::machine_checks::{log_size_warning, tls_error, usable_cpus};
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics::{self, sample::Budget};
@@ -79,10 +79,7 @@ fn because(error: impl Display) -> StartError {
 impl Plan {
     /// What `config` means on this machine.
     pub fn of(config: &Config) -> Result<Plan, StartError> {
-        let cpus = match &config.cpuset {
-            Some(set) => set.0.clone(),
-            None => rt::host::cpus(),
-        };
+        let cpus = usable_cpus(config.cpuset.as_ref(), rt::host::cpus())?;
         let shards = config.shards.map_or(cpus.len().max(1), usize::from);
         let memory = match config.memory {
             Some(Size(bytes)) => bytes,
@@ -253,6 +250,9 @@ impl From<StopError> for NodeError {
 pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> Result<(), NodeError> {
     let started = rt::time::now();
     let mut plan = Plan::of(config)?;
+    if let Some(warning) = log_size_warning(config, plan.shards) {
+        tracing::warn!("{warning}");
+    }
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
     let tls = match &plan.tls {
         Some(files) => {
@@ -347,6 +347,9 @@ async fn bring_up(
         drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
     }
     let stack = stack::start(plan.stack.clone()).await?;
+    if plan.stack.cluster.is_none() {
+        membership::warn_of_hints(&plan.config).await;
+    }
     let up = Up { host_id: stack.info.host_id.0, release_version: stack.info.release_version.clone() };
     let node = NodeFacts {
         host_id: up.host_id,

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// So many segments of a log that is full are kept for records that let older segments go ([`super::Commitlog::append_carried`]).
 const SEGMENTS_FOR_CARRYING: usize = 1;
 
+/// Segments that writes may fill, however small the limit is.
+const LEAST_SEGMENTS_FOR_WRITES: usize = 4;
+
 /// When a record is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
@@ -62,6 +65,11 @@ impl CommitlogConfig {
         }
     }
 
+    /// The least `total_size_limit` that has an effect with segments of this size, in bytes.
+    pub fn least_total_size(segment_size: u64) -> u64 {
+        (LEAST_SEGMENTS_FOR_WRITES + SEGMENTS_FOR_CARRYING) as u64 * segment_size
+    }
+
     /// The longest body of a record.
     pub(super) fn max_body(&self) -> usize {
         self.segment_size as usize / 2
@@ -71,7 +79,7 @@ impl CommitlogConfig {
     /// possible for the first to be flushed.
     pub(super) fn segments_for_writes(&self) -> usize {
         let segments = (self.total_size_limit / u64::from(self.segment_size)) as usize;
-        segments.saturating_sub(SEGMENTS_FOR_CARRYING).max(4)
+        segments.saturating_sub(SEGMENTS_FOR_CARRYING).max(LEAST_SEGMENTS_FOR_WRITES)
     }
 
     /// The number of segments that may exist.

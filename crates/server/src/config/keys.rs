@@ -138,8 +138,9 @@ settings! {
         commitlog_sync_group_window_in_ms ["commitlog_sync_group_window"] ("0ms" to "10s"): Millis = millis(1);
         /// Size of a log segment. A write of more than half of it is refused.
         commitlog_segment_size_in_mb ["commitlog_segment_size"] ("1MiB" to "1GiB"): MiB = Size(32 << 20);
-        /// What the logs of all shards may take on disk. From three quarters on memtables are flushed to free segments. Without
-        /// a value: 1 GiB per shard.
+        /// What the logs of all shards may take on disk. From three quarters on memtables are
+        /// flushed to free segments. Without a value: 1 GiB per shard. Each shard takes at least
+        /// five segments; a smaller value brings a warning.
         commitlog_total_space_in_mb ["commitlog_total_space"]: Option<MiB> = None;
         /// Skip damaged or missing parts of the log at start instead of refusing to start. Loses data: a last resort.
         commitlog_ignore_corruption: bool = false;
@@ -201,7 +202,7 @@ settings! {
         seeds: Seeds = Seeds::default();
         /// Whether clients are served at all.
         start_native_transport: bool = true;
-        /// The port for CQL.
+        /// The port for CQL; 0 for none.
         native_transport_port: u16 = 9042;
         /// The port for CQL on which the client's own port, modulo the number of shards, chooses the shard; 0 for none.
         native_shard_aware_transport_port: u16 = 19042;
@@ -230,7 +231,8 @@ settings! {
     section "Machine" {
         /// How many shards to run. Without a value: one for each CPU of `cpuset` or of the process's affinity mask.
         shards ["smp"] ("1" to "1024"): Option<u16> = None;
-        /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order.
+        /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order. The node does not
+        /// start if it cannot use one of them.
         cpuset: Option<CpuSet> = None;
         /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit). 24 MiB of it, and 64 for
         /// each shard (at most four tenths), are set aside for what is not counted piece by piece; the rest is the shards' budgets.
@@ -350,14 +352,20 @@ settings! {
         authenticator: Authenticator = Authenticator::AllowAll;
         /// Who may do what.
         authorizer: Authorizer = Authorizer::AllowAll;
-        /// TLS for clients: a map of `enabled`, `certificate` and `keyfile` (PEM; the certificate with those between it and the root),
-        /// `require_client_auth` and `truststore` (the roots of the certificates that clients must show then). Changed files are
-        /// noticed within seconds and used for new connections. On the command line: `enabled=true,certificate=FILE,keyfile=FILE`.
+        /// TLS for clients: a map of `enabled`, `certificate` and `keyfile` (PEM; the certificate
+        /// with those between it and the root), `require_client_auth` and `truststore` (the roots
+        /// of the certificates that clients must show then). Changed files are noticed within
+        /// seconds and used for new connections. On the command line:
+        /// `enabled=true,certificate=FILE,keyfile=FILE`. Other options are refused, except those of
+        /// Cassandra and ScyllaDB, which bring a warning.
         client_encryption_options: ClientEncryption = ClientEncryption::default();
-        /// TLS between nodes: a map of `internode_encryption` (`none`, `rack`: between racks, `dc`: between datacenters, `all`),
-        /// `certificate`, `keyfile`, `truststore` (PEM; the roots of the other nodes' certificates) and `require_client_auth`: without it
-        /// nodes that connect need not show a certificate, and whoever reaches the port can pass for a node. `storage_port` serves
-        /// encrypted and other connections. Changed files are noticed within seconds and used for new connections.
+        /// TLS between nodes: a map of `internode_encryption` (`none`, `rack`: between racks, `dc`:
+        /// between datacenters, `all`), `certificate`, `keyfile`, `truststore` (PEM; the roots of
+        /// the other nodes' certificates) and `require_client_auth`: without it nodes that connect
+        /// need not show a certificate, and whoever reaches the port can pass for a node.
+        /// `storage_port` serves encrypted and other connections. Changed files are noticed within
+        /// seconds and used for new connections. Other options are refused, except those of
+        /// Cassandra and ScyllaDB, which bring a warning.
         server_encryption_options: ServerEncryption = ServerEncryption::default();
     }
     section "Logging" {

@@ -160,6 +160,17 @@ impl Setting for String {
         Some(word.to_owned())
     }
 
+    /// Line breaks stay: where a name is wanted, they are refused.
+    fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
+        match raw {
+            Raw::Scalar(word) => Ok(Some(word.trim_matches(' ').to_owned())),
+            Raw::List(words) if words.len() == 1 => Ok(Some(words[0].trim_matches(' ').to_owned())),
+            Raw::List(words) => Err(Self::bad(format!("a list of {} values", words.len()))),
+            Raw::Null => Ok(None),
+            Raw::Map(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
+        }
+    }
+
     fn show(&self) -> String {
         self.clone()
     }
@@ -462,6 +473,21 @@ choice!(
 /// A set of CPUs such as `0-3,6`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CpuSet(pub Vec<usize>);
+
+impl CpuSet {
+    /// The CPUs, in short: `0-3,6`. They must be in order.
+    pub fn ranges(&self) -> String {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for &cpu in &self.0 {
+            match runs.last_mut() {
+                Some((_, last)) if *last + 1 == cpu => *last = cpu,
+                _ => runs.push((cpu, cpu)),
+            }
+        }
+        let run = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+        runs.into_iter().map(run).collect::<Vec<_>>().join(",")
+    }
+}
 
 impl Setting for CpuSet {
     const WANTED: &'static str = "a list of CPUs such as 0-3,6";

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 
+import pytest
 from cassandra import ConsistencyLevel
 from cassandra.query import SimpleStatement
 from cluster.trio import Trio, eventually, quorum, rest
@@ -95,6 +96,38 @@ def test_a_node_misses_the_hints_that_were_removed(tmp_path):
         eventually(lambda: admin(first, "resync", "--all").startswith(f"{third.address}: "))
         assert missed(first, third) is None
         assert values(trio, 2) == list(range(20))
+
+
+@pytest.mark.parametrize("removed", [["hint-notes"], ["hints", "hint-notes"]])
+def test_a_node_misses_what_the_removed_notes_of_hints_named(tmp_path, removed):
+    with Trio(tmp_path, max_hint_window_in_ms=300) as trio:
+        trio.keyspace()
+        first, second, third = trio.nodes
+        trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+        trio.kill(2)
+        trio.wait_down(2)
+        written = []
+
+        def is_shown():
+            write(trio, [len(written)])
+            written.append(len(written))
+            return missed(first, third) is not None
+
+        eventually(is_shown)
+        for n in (0, 1):
+            trio.kill(n)
+            for name in removed:
+                shutil.rmtree(trio.nodes[n].data_dir / name)
+        trio.restart_all()
+        for node in (first, second):
+            eventually(lambda node=node: missed(node, third) is not None)
+            assert missed(node, third)["any_table"]
+            assert "misses writes" in admin(node, "status") and "messina admin resync" in admin(node, "status")
+        log = first.log_path.read_text()
+        assert "a file of notes of hints is missing" in log and "messina admin resync" in log
+        eventually(lambda: admin(first, "resync", "--all").startswith(f"{third.address}: "))
+        assert missed(first, third) is None and missed(second, third) is None
+        assert values(trio, 2) == written
 
 
 def test_a_node_that_gave_up_its_commitlog_is_shown_until_it_has_everything(tmp_path):

@@ -111,7 +111,7 @@ fn a_node_is_started_administered_and_stopped() {
         (&["flush", "nowhere"], "Can't find a keyspace nowhere"),
         (&["flush", "system_traces", "nothing"], "Can't find a column family nothing in keyspace system_traces"),
         (&["snapshot", "--tag", "one", "system_traces"], "snapshot one already exists"),
-        (&["clearsnapshot"], "--tag NAME, or --all"),
+        (&["clearsnapshot"], "(--tag NAME), or give --all"),
     ] {
         let refused = node.admin(arguments);
         assert!(!refused.status.success(), "{arguments:?}");

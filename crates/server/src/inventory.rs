@@ -7,14 +7,15 @@ use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
 use cluster::metadata::{MetadataService, Recovered, Table};
 use cluster::tablets::TabletReplica;
-use coordinator::hints;
+use coordinator::hints::{self, Witnessed, WitnessedNotes};
 use engine::commitlog::{self, LoggedRun, OldLogs, ReplayReport};
-use engine::datadir::{DataDir, DataDirError, Inventory, InventoryKeeper, Lacks, Made, Missing};
+use engine::datadir::{DataDir, DataDirError, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing};
 use engine::{Engine, LogLeft, Unwritten};
 use model::id::TableId;
 use rt::ShardId;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::io;
 use std::rc::Rc;
 
 /// Checks that the logs are there which the data directory held when the node last ran. What is given up.
@@ -140,6 +141,37 @@ pub async fn watch_directories(keeper: Rc<InventoryKeeper>) {
         rt::task::spawn(record_directories(rt::shard::service::<Engine>())).detach();
     })
     .await;
+}
+
+/// The notes of hints that must be in the data directory.
+pub fn witnessed_notes() -> Witnessed {
+    let keeper = rt::shard::try_service::<InventoryKeeper>();
+    let notes = keeper.map(|keeper| keeper.hint_notes()).unwrap_or_default();
+    let witnessed = |HintNotes { sequence, nodes }| WitnessedNotes { sequence, nodes };
+    notes.into_iter().map(|(name, notes)| (name, witnessed(notes))).collect()
+}
+
+/// Has the inventory know what changes of this shard's notes of hints.
+pub fn store_of_notes() -> hints::Store {
+    Box::new(|changes| {
+        Box::pin(async move {
+            let stored = rt::shard::call(ShardId(0), move || async move {
+                let keeper = rt::shard::try_service::<InventoryKeeper>().ok_or("the node is stopping")?;
+                let change = |inventory: &mut Inventory| {
+                    for (name, notes) in changes {
+                        match notes {
+                            Some(WitnessedNotes { sequence, nodes }) => {
+                                inventory.hint_notes.insert(name, HintNotes { sequence, nodes });
+                            }
+                            None => drop(inventory.hint_notes.remove(&name)),
+                        }
+                    }
+                };
+                keeper.change(change).await.map_err(|error| error.to_string())
+            });
+            stored.await.map_err(io::Error::other)
+        })
+    })
 }
 
 /// Sees to it that the next start does not miss the logs that were removed while the node ran, nor replays what is left of them: their

@@ -5,6 +5,7 @@
 
 use crate::config::Config;
 use crate::config::handoff::Handoff;
+use crate::inventory;
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
@@ -335,11 +336,13 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     let metadata = rt::shard::service::<MetadataService>();
     metadata.set_change_timeout(settings.change_timeout);
     Handoff::warn_of_unknown(&config.settings.kept_for, &metadata.current().topology.datacenters());
+    let known = inventory::witnessed_notes();
     let opened = rt::shard::call_all(move || {
-        let config = config.clone();
+        let (config, known) = (config.clone(), known.clone());
         async move {
             let directory = config.directory.clone();
-            let hints = Hints::open(config, rt::shard::this().0, shards).await;
+            let (own, store) = (rt::shard::this().0, inventory::store_of_notes());
+            let hints = Hints::open_witnessed(config, own, shards, known, store).await;
             let hints = hints.map_err(|error| no_hints(&directory, key, &error))?;
             let coordinator = rt::shard::service::<Coordinator>();
             coordinator.set_hints(hints);

@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
-/// The version of the file.
-const FORMAT: u8 = 1;
+/// The version of the file: how often it was changed, and the files.
+const FORMAT: u8 = 2;
+/// The version without the first of these.
+const UNCOUNTED: u8 = 1;
 
 /// What the file says: of each target, the first and last number of each run of files without a gap.
 type Named = Vec<(HostId, Vec<(u64, u64)>)>;
@@ -28,6 +30,8 @@ pub(super) struct Manifest {
     files: RefCell<BTreeMap<HostId, BTreeSet<u64>>>,
     /// There was a manifest when the node started, and it could be read: what it does not name is of no use.
     is_known: bool,
+    /// Why what was read is not what was there when the node stopped.
+    lost: Option<&'static str>,
     /// Counts changes, and those that are on disk.
     changes: Cell<u64>,
     written: Cell<u64>,
@@ -35,29 +39,46 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads a manifest. Without one nothing is known of the files.
-    pub async fn open(path: PathBuf) -> io::Result<Manifest> {
-        let named = match rt::fs::read(&path).await {
+    /// Reads a manifest. Without one nothing is known of the files. It must have been changed
+    /// `least` times.
+    pub async fn open(path: PathBuf, least: u64) -> io::Result<Manifest> {
+        let (found, mut lost) = match rt::fs::read(&path).await {
             Ok(bytes) => {
-                let named = sealed::decode::<Named>(FORMAT, &bytes);
-                if named.is_none() {
+                let found = decode(&bytes);
+                let lost = found.is_none().then_some("is damaged");
+                if found.is_none() && least == 0 {
                     // A node must not fail to start over its own notes.
                     tracing::error!(file = %path.display(),
                         "the manifest of hints cannot be read: files of hints that are missing go unnoticed at this start");
                 }
-                named
+                (found, lost)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, (least > 0).then_some("is missing")),
             Err(error) => return Err(error),
         };
-        let is_known = named.is_some();
+        let is_known = found.is_some();
+        let (sequence, named) = found.unwrap_or_default();
+        if is_known && sequence < least {
+            lost = Some("is older than when the node stopped");
+        }
         let numbers = |runs: Vec<(u64, u64)>| runs.into_iter().flat_map(|(first, last)| first..=last).collect();
-        let files = named.unwrap_or_default().into_iter().map(|(target, runs)| (target, numbers(runs))).collect();
+        let files = named.into_iter().map(|(target, runs)| (target, numbers(runs))).collect();
         let (files, turn) = (RefCell::new(files), Semaphore::new(1));
         // Where there is none, one is written before the first file of hints is created: after a kill in between, that file is known to be
         // of no use.
-        let changes = Cell::new(u64::from(!is_known));
-        Ok(Manifest { path, files, is_known, changes, written: Cell::new(0), turn })
+        let before = sequence.max(least);
+        let changes = Cell::new(before + u64::from(!is_known || lost.is_some() || sequence == 0));
+        Ok(Manifest { path, files, is_known, lost, changes, written: Cell::new(before), turn })
+    }
+
+    /// Why it is not the manifest that it was.
+    pub fn lost(&self) -> Option<&'static str> {
+        self.lost
+    }
+
+    /// How often it was changed on disk.
+    pub fn sequence(&self) -> u64 {
+        self.written.get()
     }
 
     /// Whether nothing that a target needs is in a file which is not named.
@@ -126,7 +147,7 @@ impl Manifest {
             return Ok(());
         }
         let upto = self.changes.get();
-        let bytes = sealed::encode(FORMAT, &self.named());
+        let bytes = sealed::encode(FORMAT, &(upto, self.named()));
         rt::fs::write_durably(&self.path, &bytes).await?;
         self.written.set(upto);
         Ok(())
@@ -135,6 +156,10 @@ impl Manifest {
     fn named(&self) -> Named {
         self.files.borrow().iter().map(|(target, numbers)| (*target, runs(numbers))).collect()
     }
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Named)> {
+    sealed::decode(FORMAT, bytes).or_else(|| Some((0, sealed::decode(UNCOUNTED, bytes)?)))
 }
 
 /// The first and last number of each run without a gap.
@@ -158,15 +183,17 @@ mod tests {
     fn the_form_of_the_file_stays() {
         let numbers = BTreeSet::from([1, 2, 3, 7]);
         let named: Named = vec![(HostId(Uuid::from_u128(5)), runs(&numbers))];
-        let bytes = sealed::encode(FORMAT, &named);
         let body = [&[1, 16][..], &[0; 15], &[5, 2, 1, 3, 7, 7]].concat();
+        assert_eq!(decode(&sealed::encode(UNCOUNTED, &named)), Some((0, named.clone())));
+        let bytes = sealed::encode(FORMAT, &(9_u64, &named));
+        let body = [&[9][..], &body].concat();
         assert_eq!(bytes[..5], [FORMAT, body.len() as u8, 0, 0, 0]);
         assert_eq!(bytes[5..bytes.len() - 4], body);
-        assert_eq!(sealed::decode::<Named>(FORMAT, &bytes), Some(named));
+        assert_eq!(decode(&bytes), Some((9, named)));
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[at] ^= 4;
-            assert_eq!(sealed::decode::<Named>(FORMAT, &bad), None, "byte {at}");
+            assert_eq!(decode(&bad), None, "byte {at}");
         }
     }
 }

@@ -13,13 +13,15 @@ use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 /// The name that the file had among the hints.
 pub(super) const OLD_NAME: &str = "missed";
-/// The version of the file and of what nodes tell each other of it.
-const FORMAT: u8 = 1;
+/// The version of the file: how often it was changed, and the notes.
+const FORMAT: u8 = 2;
+/// The version without the first of these.
+const UNCOUNTED: u8 = 1;
 
 /// Why no hint brings a write. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -38,6 +40,8 @@ pub enum Cause {
     AcceptedLoss,
     /// The node answered that it cannot take the writes: its disk is full or fails, or they are larger than its configuration allows.
     Refused,
+    /// The notes of the hints for it, or of writes that it missed, were lost.
+    NotesLost,
 }
 
 impl Cause {
@@ -50,6 +54,7 @@ impl Cause {
             Cause::Damaged => "hints were damaged or are missing",
             Cause::Expired => "it was down for longer than gc_grace_seconds",
             Cause::AcceptedLoss => "it started without files that were missing or damaged (--accept-loss)",
+            Cause::NotesLost => "hints for it, or notes of them, were lost on another node (hint-notes)",
             Cause::Refused => "it refused writes that other replicas have: its log names the reason",
         }
     }
@@ -89,6 +94,8 @@ pub(super) struct Missed {
     turn: Semaphore,
     /// The last write failed.
     failing: Cell<bool>,
+    /// The number that the file keeps, where changes do not count.
+    uncounted: Cell<Option<u64>>,
 }
 
 impl Missed {
@@ -101,32 +108,69 @@ impl Missed {
             written,
             turn: Semaphore::new(1),
             failing: Cell::new(false),
+            uncounted: Cell::new(None),
         }
     }
 
-    /// Adds what a file has; none: there is no such file.
-    pub async fn adopt(&self, path: &std::path::Path) -> io::Result<()> {
-        let bytes = match rt::fs::read(path).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+    /// The name of the file.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// How often it was changed on disk.
+    pub fn sequence(&self) -> u64 {
+        self.written.get()
+    }
+
+    /// Leaves the file with the count of changes that it has: whether it is the file that was there
+    /// when the node stopped is still to be found out.
+    pub fn count_no_changes(&self) {
+        self.uncounted.set(Some(self.written.get()));
+    }
+
+    /// Adds what a file has, if there is one. It must have been changed `least` times; says why it
+    /// is not the file that it was.
+    pub async fn adopt(&self, path: &Path, least: u64) -> io::Result<Option<&'static str>> {
+        let (found, mut lost) = match rt::fs::read(path).await {
+            Ok(bytes) => {
+                let found = decode(&bytes);
+                let lost = found.is_none().then_some("is damaged");
+                if found.is_none() && least == 0 {
+                    // A node must not fail to start over its own notes.
+                    tracing::error!(file = %path.display(), "the notes of missed writes cannot be read: the nodes that missed writes are not known any more");
+                }
+                (found, lost)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, (least > 0).then_some("is missing")),
             Err(error) => return Err(error),
         };
-        let Some(found) = sealed::decode::<Vec<MissedWrites>>(FORMAT, &bytes) else {
-            // A node must not fail to start over its own notes.
-            tracing::error!(file = %path.display(), "the notes of missed writes cannot be read: the nodes that missed writes are not known any more");
-            return Ok(());
-        };
+        let is_there = found.is_some();
+        let (sequence, found) = found.unwrap_or_default();
+        if lost.is_none() && sequence < least {
+            lost = Some("is older than when the node stopped");
+        }
+        if path == self.path {
+            let before = sequence.max(least);
+            self.written.set(before);
+            // A file without a count gets one.
+            self.changes.set(before + u64::from(lost.is_some() || (is_there && sequence == 0)));
+        }
         let now = rt::time::wall_micros();
         let mut entries = self.entries.borrow_mut();
         for one in found {
             let fresh = Entry { cause: one.cause, since: one.since, last: now, mark: None };
             entries.entry((one.target, one.table.map(|table| table.0))).or_insert(fresh);
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Notes that a node misses a write. Returns once it is on disk, if it is news.
     pub async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
+        self.note_since(target, table, cause, rt::time::wall_micros()).await;
+    }
+
+    /// Notes that a node has missed writes since then.
+    pub async fn note_since(&self, target: HostId, table: Option<TableId>, cause: Cause, since: i64) {
         let now = rt::time::wall_micros();
         let key = (target, table.map(|table| table.0));
         let is_news = match self.entries.borrow_mut().entry(key) {
@@ -138,10 +182,12 @@ impl Missed {
                 if is_worse {
                     known.cause = cause;
                 }
-                is_worse
+                let is_earlier = since < known.since;
+                known.since = since.min(known.since);
+                is_worse || is_earlier
             }
             std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Entry { cause, since: now, last: now, mark: None });
+                place.insert(Entry { cause, since, last: now, mark: None });
                 true
             }
         };
@@ -219,7 +265,8 @@ impl Missed {
         if self.written.get() >= upto {
             return;
         }
-        match rt::fs::write_durably(&self.path, &sealed::encode(FORMAT, &self.list())).await {
+        let sequence = self.uncounted.get().unwrap_or(upto);
+        match rt::fs::write_durably(&self.path, &sealed::encode(FORMAT, &(sequence, self.list()))).await {
             Ok(()) => {
                 self.written.set(upto);
                 if self.failing.replace(false) {
@@ -235,6 +282,42 @@ impl Missed {
     }
 }
 
+/// Notes that this node itself lacks writes of these tables (none: of any) which other nodes have:
+/// it was started without what held them. To be called before [`Hints::open`], on one shard.
+/// Durable when it returns.
+pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<TableId>]) -> io::Result<()> {
+    rt::fs::create_dir_all(notes).await?;
+    if let Some(parent) = notes.parent() {
+        rt::fs::sync_dir(parent).await?;
+    }
+    let path = missed_path(notes, 0);
+    let missed = Missed::new(path.clone());
+    missed.adopt(&path, 0).await?;
+    missed.count_no_changes();
+    for table in tables {
+        missed.note(own, *table, Cause::AcceptedLoss).await;
+    }
+    missed.write().await;
+    match missed.is_written() {
+        true => Ok(()),
+        false => Err(io::Error::other("the file could not be written")),
+    }
+}
+
+/// The file with the notes of a shard of missed writes.
+pub(super) fn missed_path(notes: &Path, shard: u16) -> PathBuf {
+    notes.join(missed_name(shard))
+}
+
+/// The name of that file.
+pub(super) fn missed_name(shard: u16) -> String {
+    format!("{shard}.missed")
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Vec<MissedWrites>)> {
+    sealed::decode(FORMAT, bytes).or_else(|| Some((0, sealed::decode(UNCOUNTED, bytes)?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,16 +331,17 @@ mod tests {
             since: 1,
         };
         let both = vec![one, MissedWrites { table: None, ..one }];
-        let bytes = sealed::encode(FORMAT, &both);
+        assert_eq!(decode(&sealed::encode(UNCOUNTED, &both)), Some((0, both.clone())));
+        let bytes = sealed::encode(FORMAT, &(9_u64, &both));
         let id = |n: u8| [&[16][..], &[0; 15], &[n]].concat();
-        let body = [&[2][..], &id(5), &[1], &id(6), &[3, 2], &id(5), &[0, 3, 2]].concat();
+        let body = [&[9, 2][..], &id(5), &[1], &id(6), &[3, 2], &id(5), &[0, 3, 2]].concat();
         assert_eq!(bytes[..5], [FORMAT, body.len() as u8, 0, 0, 0]);
         assert_eq!(bytes[5..bytes.len() - 4], body);
-        assert_eq!(sealed::decode(FORMAT, &bytes), Some(both));
+        assert_eq!(decode(&bytes), Some((9, both)));
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[at] ^= 4;
-            assert_eq!(sealed::decode::<Vec<MissedWrites>>(FORMAT, &bad), None, "byte {at}");
+            assert_eq!(decode(&bad), None, "byte {at}");
         }
     }
 }

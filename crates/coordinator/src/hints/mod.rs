@@ -7,6 +7,8 @@
 //! What becomes of a hint at replay is decided in [`fate`]. Which nodes miss writes that no hint
 //! will bring is kept in `missed`, which files of hints must be there in `manifest`: both lie in
 //! [`HintsConfig::notes`], away from the hints, so that hints which somebody removes are missed.
+//! That there are such notes, and for which nodes, is known in a second place (`witness`), so that
+//! notes which somebody removes are missed, too.
 //! Nothing here knows how hints are sent.
 
 pub mod fate;
@@ -15,12 +17,14 @@ mod manifest;
 mod missed;
 mod pile;
 mod sealed;
+mod witness;
 
-pub use missed::{Cause, MissedWrites};
+pub use missed::{Cause, MissedWrites, note_accepted_loss};
+pub use witness::{Store, Stored, Witnessed, WitnessedNotes};
 
 use format::Hint;
 use manifest::Manifest;
-use missed::Missed;
+use missed::{Missed, missed_name, missed_path};
 use model::id::{HostId, TableId};
 use model::mutation::Mutation;
 use pile::Pile;
@@ -31,6 +35,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use uuid::Uuid;
+use witness::{Lost, Witness, files_name, number_of};
 
 /// For which nodes hints are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,18 +151,43 @@ pub struct Hints {
     shard: u16,
     settings: RefCell<Rc<HintsSettings>>,
     /// Of this shard's directory, and of those that it took over.
-    manifests: RefCell<BTreeMap<u16, Rc<Manifest>>>,
+    manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
     piles: RefCell<BTreeMap<HostId, Rc<Pile>>>,
     bytes: Rc<Cell<u64>>,
     metrics: Cell<HintsMetrics>,
     replaying: Cell<bool>,
-    missed: Missed,
+    missed: Rc<Missed>,
+    witness: Rc<Witness>,
 }
 
 impl Hints {
-    /// Opens the hints of shard `shard` of `shards`. Those that shards left which are no more are taken over. Hints that are missing are
-    /// noted as missed writes.
+    /// Opens the hints of shard `shard` of `shards`, as [`Hints::open_witnessed`] does, without a
+    /// second place that knows of the notes.
     pub async fn open(config: HintsConfig, shard: u16, shards: u16) -> io::Result<Rc<Hints>> {
+        Hints::open_with(config, shard, shards, Witnessed::new(), None).await
+    }
+
+    /// Opens the hints of shard `shard` of `shards`. Those that shards left which are no more are
+    /// taken over. Hints that are missing are noted as missed writes, and so are those of nodes of
+    /// which notes are missing that are `known` in a second place. `store` changes what that place
+    /// knows.
+    pub async fn open_witnessed(
+        config: HintsConfig,
+        shard: u16,
+        shards: u16,
+        known: Witnessed,
+        store: Store,
+    ) -> io::Result<Rc<Hints>> {
+        Hints::open_with(config, shard, shards, known, Some(store)).await
+    }
+
+    async fn open_with(
+        config: HintsConfig,
+        shard: u16,
+        shards: u16,
+        mut known: Witnessed,
+        store: Option<Store>,
+    ) -> io::Result<Rc<Hints>> {
         let own = config.directory.join(shard.to_string());
         rt::fs::create_dir_all(&own).await?;
         rt::fs::create_dir_all(&config.notes).await?;
@@ -167,10 +197,13 @@ impl Hints {
             // Not every directory of the system may be opened.
             let _ = rt::fs::sync_dir(parent).await;
         }
+        let (manifests, missed) = (Rc::default(), Rc::new(Missed::new(missed_path(&config.notes, shard))));
+        known.retain(|name, _| number_of(name).is_some_and(|number| number % shards.max(1) == shard));
         let hints = Hints {
             settings: RefCell::new(Rc::new(config.settings.clone())),
-            missed: Missed::new(missed_path(&config.notes, shard)),
-            manifests: RefCell::default(),
+            witness: Rc::new(Witness::new(store, known.clone(), Rc::clone(&manifests), missed.clone())),
+            missed,
+            manifests,
             config,
             shard,
             piles: RefCell::default(),
@@ -178,12 +211,17 @@ impl Hints {
             metrics: Cell::default(),
             replaying: Cell::new(false),
         };
-        let numbers = hints.directories(shard, shards).await?;
+        let mut numbers = hints.directories(shard, shards).await?;
+        numbers.extend(known.keys().filter_map(|name| number_of(name)));
+        let mut lost = Vec::new();
         for number in &numbers {
-            let manifest = Manifest::open(hints.config.notes.join(format!("{number}.files"))).await?;
+            let name = files_name(*number);
+            let manifest = Manifest::open(hints.config.notes.join(&name), hints.witness.sequence(&name)).await?;
+            lost.extend(hints.witness.lost(name, manifest.lost()));
             hints.manifests.borrow_mut().insert(*number, Rc::new(manifest));
         }
-        hints.take_over_notes(shard, &numbers).await?;
+        let others = hints.take_over_notes(shard, &numbers, &mut lost).await?;
+        hints.note_lost(lost).await;
         let mut missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>> = BTreeMap::new();
         for number in numbers {
             let Some(manifest) = hints.manifests.borrow().get(&number).cloned() else { continue };
@@ -200,7 +238,13 @@ impl Hints {
             }
         }
         hints.note_missing(missing).await;
+        hints.missed.write().await;
         hints.write_manifests().await;
+        if hints.witness.record().await && hints.missed.is_written() {
+            for path in others {
+                rt::fs::remove_file(&path).await?;
+            }
+        }
         Ok(Rc::new(hints))
     }
 
@@ -208,32 +252,55 @@ impl Hints {
     async fn directories(&self, shard: u16, shards: u16) -> io::Result<BTreeSet<u16>> {
         let hints = names_in(&self.config.directory).await?;
         let notes = names_in(&self.config.notes).await?;
-        let notes = notes.iter().filter_map(|name| name.strip_suffix(".files").or(name.strip_suffix(".missed")));
-        let numbers = hints.iter().map(String::as_str).chain(notes).filter_map(|name| name.parse::<u16>().ok());
+        let notes = notes.iter().filter_map(|name| number_of(name));
+        let numbers = hints.iter().filter_map(|name| name.parse::<u16>().ok()).chain(notes);
         Ok(numbers.filter(|number| number % shards.max(1) == shard).chain([shard]).collect())
     }
 
-    /// Takes over the notes of missed writes that shards left, also where earlier builds kept them: among the hints.
-    async fn take_over_notes(&self, shard: u16, numbers: &BTreeSet<u16>) -> io::Result<()> {
+    /// Takes over the notes of missed writes that shards left, also where earlier builds kept them:
+    /// among the hints. Says which files may be removed once all is on disk. Those that are not
+    /// what they were are `lost`.
+    async fn take_over_notes(
+        &self,
+        shard: u16,
+        numbers: &BTreeSet<u16>,
+        lost: &mut Vec<Lost>,
+    ) -> io::Result<Vec<PathBuf>> {
         let own = missed_path(&self.config.notes, shard);
         let mut others = Vec::new();
         for number in numbers {
+            let path = missed_path(&self.config.notes, *number);
+            let name = missed_name(*number);
+            let why = self.missed.adopt(&path, self.witness.sequence(&name)).await?;
+            lost.extend(self.witness.lost(name, why));
             let old = self.config.directory.join(number.to_string()).join(missed::OLD_NAME);
-            for path in [missed_path(&self.config.notes, *number), old] {
-                self.missed.adopt(&path).await?;
+            self.missed.adopt(&old, 0).await?;
+            for path in [path, old] {
                 if path != own && rt::fs::exists(&path).await {
                     others.push(path);
                 }
             }
         }
-        if others.is_empty() {
-            return Ok(());
+        if !others.is_empty() {
+            self.missed.changed().await;
         }
-        self.missed.changed().await;
-        for path in others.iter().filter(|_| self.missed.is_written()) {
-            rt::fs::remove_file(path).await?;
+        Ok(others)
+    }
+
+    /// Notes that nodes may miss writes, because notes are lost.
+    async fn note_lost(&self, lost: Vec<Lost>) {
+        for Lost { name, why, nodes } in lost {
+            let file = self.config.notes.join(name);
+            tracing::warn!(
+                file = %file.display(), nodes = nodes.len(),
+                "a file of notes of hints {why}: the nodes that it named may miss writes, and are noted. For each node that \
+                 `messina admin status` shows, run `messina admin resync NODE`"
+            );
+            self.count(|metrics| metrics.corrupted += 1);
+            for (target, since) in nodes {
+                self.missed.note_since(target, None, Cause::NotesLost, since).await;
+            }
         }
-        Ok(())
     }
 
     /// Notes that the targets of these files miss what was in them, and then does not expect the files any more.
@@ -262,6 +329,12 @@ impl Hints {
         }
     }
 
+    /// Notes that a node misses a write, and has the second place know it.
+    async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
+        self.missed.note(target, table, cause).await;
+        self.witness.record_missed().await;
+    }
+
     /// Goes by other settings from now on.
     pub fn set(&self, settings: HintsSettings) {
         self.settings.replace(Rc::new(settings));
@@ -279,7 +352,8 @@ impl Hints {
     fn pile(&self, target: HostId) -> Rc<Pile> {
         let own = self.config.directory.join(self.shard.to_string());
         let manifest = || self.manifests.borrow().get(&self.shard).cloned().expect("its own is the first to be opened");
-        let fresh = || Rc::new(Pile::new(own.join(target.to_string()), manifest(), target, self.bytes.clone()));
+        let notes = || (self.shard, manifest(), self.witness.clone());
+        let fresh = || Rc::new(Pile::new(own.join(target.to_string()), notes(), target, self.bytes.clone()));
         self.piles.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
 
@@ -303,7 +377,7 @@ impl Hints {
             Err(Refused::Full) => Cause::Full,
             Err(Refused::Io(_)) => Cause::NotWritten,
         };
-        self.missed.note(target, Some(mutation.table()), cause).await;
+        self.note(target, Some(mutation.table()), cause).await;
         stored
     }
 
@@ -343,13 +417,14 @@ impl Hints {
 
     /// Notes that a node misses a write that no hint will bring. Returns once it is on disk, if it is news.
     pub async fn note_missed(&self, target: HostId, table: TableId, cause: Cause) {
-        self.missed.note(target, Some(table), cause).await;
+        self.note(target, Some(table), cause).await;
     }
 
     /// Forgets what was noted of a node by a time; of these tables, or everything if none are
     /// given.
     pub async fn forget_missed(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
         self.missed.forget(target, tables, by).await;
+        self.witness.record_missed().await;
     }
 
     /// Marks what is noted of a node, for [`Hints::forget_marked`]. A note that is renewed loses its mark.
@@ -360,6 +435,7 @@ impl Hints {
     /// Forgets what was noted of a node in these tables, as far as it has this mark.
     pub async fn forget_marked(&self, target: HostId, tables: &[Option<TableId>], mark: Uuid) {
         self.missed.forget_marked(target, tables, mark).await;
+        self.witness.record_missed().await;
     }
 
     /// Bytes of hints for a node that are not delivered yet.
@@ -382,6 +458,7 @@ impl Hints {
     pub async fn sync(&self) {
         self.missed.write().await;
         self.write_manifests().await;
+        self.witness.record().await;
         let piles: Vec<Rc<Pile>> = self.piles.borrow().values().cloned().collect();
         for pile in piles {
             if let Err(error) = pile.sync().await {
@@ -410,7 +487,7 @@ impl Hints {
                 Err(error) => {
                     tracing::error!(file = %file.path.display(), %error, "a file of hints cannot be read: the node misses the writes in it");
                     self.count(|metrics| metrics.corrupted += 1);
-                    self.missed.note(target, None, Cause::Damaged).await;
+                    self.note(target, None, Cause::Damaged).await;
                     pile.forget_oldest(self.missed.is_written());
                     continue;
                 }
@@ -420,7 +497,7 @@ impl Hints {
                 Err(why) => {
                     tracing::error!(file = %file.path.display(), why, "hints cannot be read: they are lost");
                     self.count(|metrics| metrics.corrupted += 1);
-                    self.missed.note(target, None, Cause::Damaged).await;
+                    self.note(target, None, Cause::Damaged).await;
                     pile.remove_oldest().await?;
                     continue;
                 }
@@ -439,7 +516,7 @@ impl Hints {
                 }
                 for outcome in &outcomes {
                     if let Delivered::Expired(table) = outcome {
-                        self.missed.note(target, Some(*table), Cause::Expired).await;
+                        self.note(target, Some(*table), Cause::Expired).await;
                     }
                 }
                 let sent = outcomes.iter().filter(|outcome| **outcome == Delivered::Sent).count() as u64;
@@ -460,7 +537,7 @@ impl Hints {
             }
             // A record that is cut off may be of a crash; nobody knows what it said all the same.
             if reader.damage().is_some() || reader.position() < bytes.len() {
-                self.missed.note(target, None, Cause::Damaged).await;
+                self.note(target, None, Cause::Damaged).await;
             }
             pile.remove_oldest().await?;
         }
@@ -471,30 +548,6 @@ impl Hints {
 /// Where a node with this data directory keeps [`HintsConfig::notes`].
 pub fn notes_directory(data_dir: &Path) -> PathBuf {
     data_dir.join("hint-notes")
-}
-
-/// Notes that this node itself lacks writes of these tables (none: of any) which other nodes have: it was started without what held them.
-/// To be called before [`Hints::open`], on one shard. Durable when it returns.
-pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<TableId>]) -> io::Result<()> {
-    rt::fs::create_dir_all(notes).await?;
-    if let Some(parent) = notes.parent() {
-        rt::fs::sync_dir(parent).await?;
-    }
-    let path = missed_path(notes, 0);
-    let missed = Missed::new(path.clone());
-    missed.adopt(&path).await?;
-    for table in tables {
-        missed.note(own, *table, Cause::AcceptedLoss).await;
-    }
-    match missed.is_written() {
-        true => Ok(()),
-        false => Err(io::Error::other("the file could not be written")),
-    }
-}
-
-/// The file with the notes of a shard of missed writes.
-fn missed_path(notes: &Path, shard: u16) -> PathBuf {
-    notes.join(format!("{shard}.missed"))
 }
 
 /// The names of directories and files in a directory; none if it is not there.

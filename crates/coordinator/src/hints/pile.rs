@@ -2,6 +2,7 @@
 
 use super::format;
 use super::manifest::Manifest;
+use super::witness::Witness;
 use model::id::HostId;
 use rt::fs::{File, IoClass, OpenOptions};
 use rt::sync::Semaphore;
@@ -42,6 +43,9 @@ pub(super) struct Pile {
     is_durable: Cell<bool>,
     /// Names the files of the directory.
     manifest: Rc<Manifest>,
+    /// Knows that there are hints, should the manifest be lost.
+    witness: Rc<Witness>,
+    shard: u16,
     waiting: RefCell<VecDeque<Waiting>>,
     growing: RefCell<Option<Growing>>,
     /// Records that nobody has begun to write, and how many were ever put here.
@@ -59,12 +63,20 @@ pub(super) struct Pile {
 }
 
 impl Pile {
-    pub fn new(directory: PathBuf, manifest: Rc<Manifest>, target: HostId, total: Rc<Cell<u64>>) -> Pile {
+    /// Of a shard of this number, which the manifest belongs to.
+    pub fn new(
+        directory: PathBuf,
+        (shard, manifest, witness): (u16, Rc<Manifest>, Rc<Witness>),
+        target: HostId,
+        total: Rc<Cell<u64>>,
+    ) -> Pile {
         Pile {
             target,
             directory,
             is_durable: Cell::new(false),
             manifest,
+            witness,
+            shard,
             waiting: RefCell::default(),
             growing: RefCell::default(),
             queue: RefCell::default(),
@@ -192,6 +204,13 @@ impl Pile {
         if let Err(error) = begun.await {
             // Nothing is in it. If it stays, the next start finds it without a name.
             let _ = rt::fs::remove_file(&path).await;
+            return Err(error);
+        }
+        if let Err(error) = self.witness.begin(self.shard, self.target).await {
+            // A file that is still named must stay.
+            if self.manifest.remove(self.target, number).await.is_ok() {
+                let _ = rt::fs::remove_file(&path).await;
+            }
             return Err(error);
         }
         self.total.set(self.total.get() + len);

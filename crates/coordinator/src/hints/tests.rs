@@ -1,5 +1,7 @@
 //! What is kept for a replica that is away: bounds, damage, order, and what becomes of it.
 
+mod notes;
+
 use super::*;
 use model::id::{SchemaVersion, TableId};
 use model::mutation::MutationBuilder;

@@ -1,11 +1,13 @@
 //! What a data directory must hold: written down in its stamp at each start, and compared with what is there at the next one.
 //!
-//! A log that was removed as a whole leaves nothing behind that could be missing something. So the stamp, which lies elsewhere,
-//! names the runs of the commitlog that hold acknowledged writes, the end of the Raft log, the tables with a directory, and which small
-//! files in these say what was truncated. All are lower bounds, whatever crashes: a run or a directory is named when it is complete on
-//! the device; a run is no longer named before it
-//! is removed, and the directory of a table is removed after the metadata has forgotten the table. How far the Raft log went
-//! since then is in `messina.raft-end` ([`crate::raft_log::read_end`]).
+//! A log that was removed as a whole leaves nothing behind that could be missing something. So the
+//! stamp, which lies elsewhere, names the runs of the commitlog that hold acknowledged writes, the
+//! end of the Raft log, the tables with a directory, which small files in these say what was
+//! truncated, and which files in `hint-notes` say that other nodes miss writes. All are lower
+//! bounds, whatever crashes: a run or a directory is named when it is complete on the device; a run
+//! is no longer named before it is removed, and the directory of a table is removed after the
+//! metadata has forgotten the table. How far the Raft log went since then is in `messina.raft-end`
+//! ([`crate::raft_log::read_end`]).
 //!
 //! A directory that an earlier release wrote has no inventory. Nothing is known of it, and nothing is refused.
 
@@ -18,8 +20,8 @@ use crate::marks::{self, marks_path};
 use crate::owner::IS_FOREIGN;
 use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd};
 use crate::sealed::{self, Unusable};
-use model::TableId;
 use model::schema::TableSchema;
+use model::{HostId, TableId};
 use rt::ShardId;
 use rt::fs;
 use rt::sync::Semaphore;
@@ -53,6 +55,19 @@ pub struct Inventory {
     /// How often each shard has written its marks of a table. Nothing is known of marks that are not named here.
     #[serde(default)]
     pub marks_written: BTreeMap<TableId, BTreeMap<u16, u64>>,
+    /// The files of notes of hints, by their names, which say that other nodes miss writes. They
+    /// lie in `hint-notes`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hint_notes: BTreeMap<String, HintNotes>,
+}
+
+/// A file of notes of hints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HintNotes {
+    /// How often it was changed, at least.
+    pub sequence: u64,
+    /// The nodes that miss writes if it is lost, and since when: microseconds since 1970.
+    pub nodes: BTreeMap<HostId, i64>,
 }
 
 /// Something in the directory of a table that the next start must find. It is durable.
@@ -464,6 +479,12 @@ pub struct InventoryKeeper {
 }
 
 impl InventoryKeeper {
+    /// The notes of hints that the inventory names.
+    pub fn hint_notes(&self) -> BTreeMap<String, HintNotes> {
+        let stamp = self.stamp.borrow();
+        stamp.inventory.as_ref().map(|inventory| inventory.hint_notes.clone()).unwrap_or_default()
+    }
+
     /// Changes the inventory, durably. What it does not name any more may be removed afterwards.
     pub async fn change(&self, change: impl FnOnce(&mut Inventory)) -> Result<(), DataDirError> {
         let failed = |error| DataDirError::Io { path: self.path.clone(), error };

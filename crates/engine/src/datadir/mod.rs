@@ -22,7 +22,7 @@ mod layout;
 mod reserve;
 mod stamp;
 
-pub use inventory::{FoundTable, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
+pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
 pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
 pub use reserve::DiskReserve;
 pub use stamp::{FORMAT, Stamp};

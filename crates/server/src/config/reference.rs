@@ -10,10 +10,11 @@ pub fn markdown() -> String {
     let mut out = String::from(
         "# Configuration\n\n\
          Made from the table of keys in `crates/server/src/config/keys.rs`; to write it anew: `MESSINA_BLESS=1 cargo test -p messina-server reference`.\n\n\
-         A node reads `messina.yaml` (`messina serve --config messina.yaml`), whose keys are scylla.yaml's. Every key is also an\n\
-         option on the command line, with dashes for underscores (`--native-transport-port 9042`), and the command line wins.\n\
-         Without either the defaults below hold. A wrong value is an error; an unknown key is a warning that names the nearest\n\
-         known one. An unknown key that looks like one of the section Security is an error, and so is an unknown option in\n\
+         A node reads `messina.yaml` (`messina serve --config messina.yaml`), whose keys are\n\
+         scylla.yaml's. Every key is also an option on the command line, with dashes for underscores\n\
+         (`--native-transport-port 9042`). The command line wins. Without either the defaults below hold.\n\n\
+         A wrong value is an error. An unknown key is a warning that names the nearest known one. An unknown\n\
+         key that looks like one of the section Security is an error, and so is an unknown option in\n\
          `client_encryption_options` or `server_encryption_options`.\n\n\
          Durations take `ns`, `us`, `ms`, `s`, `m`, `h`, `d`; sizes take `K`, `M`, `G`, `T` (powers of 1024, also as `KiB` or `KB`). A bare\n\
          number counts in the unit of the key's name; both Cassandra's spellings (`read_request_timeout: 5s`,\n\

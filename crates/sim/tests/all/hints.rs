@@ -1,7 +1,8 @@
 //! Hints of a process that is killed at each write to its disk, and of a machine that loses its
-//! power there. Acknowledged (or synced) hints are replayed, and a kill is not mistaken for damage.
+//! power there. Acknowledged (or synced) hints are replayed. A kill is mistaken neither for damage
+//! nor for a loss of notes.
 
-use coordinator::hints::{Delivered, Hints, HintsConfig, HintsSettings};
+use coordinator::hints::{Cause, Delivered, Hints, HintsConfig, HintsSettings, Store, Witnessed};
 use model::id::{HostId, SchemaVersion, TableId};
 use model::mutation::{Mutation, MutationBuilder};
 use model::options::TableOptions;
@@ -57,7 +58,31 @@ async fn open() -> Rc<Hints> {
         settings: HintsSettings { throttle: 0, ..HintsSettings::default() },
         ..HintsConfig::new(Path::new("/node/hints").into(), Path::new("/node/hint-notes").into(), 1 << 20)
     };
-    Hints::open(config, 0, 1).await.expect("it opens")
+    let known = witnessed().await;
+    Hints::open_witnessed(config, 0, 1, known, second_place()).await.expect("it opens")
+}
+
+/// The second place that knows of notes: as an inventory, a file that is replaced durably.
+const SECOND: &str = "/node/second";
+
+async fn witnessed() -> Witnessed {
+    let text = rt::fs::read(Path::new(SECOND)).await.unwrap_or_else(|_| b"{}".to_vec());
+    serde_json::from_slice(&text).expect("whole")
+}
+
+fn second_place() -> Store {
+    Box::new(|changes| {
+        Box::pin(async move {
+            let mut known = witnessed().await;
+            for (name, notes) in changes {
+                match notes {
+                    Some(notes) => drop(known.insert(name, notes)),
+                    None => drop(known.remove(&name)),
+                }
+            }
+            rt::fs::write_durably(Path::new(SECOND), &serde_json::to_vec(&known).expect("plain")).await
+        })
+    })
 }
 
 async fn store(hints: &Hints, known: &RefCell<Known>, count: i32) {
@@ -118,6 +143,8 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
             let (corrupted, noted) = rt::sim::block_on(1, &disk, async {
                 let hints = open().await;
                 deliver(&hints, &known, 100).await;
+                let has_lost_notes = hints.missed().iter().any(|one| one.cause == Cause::NotesLost);
+                assert!(!has_lost_notes, "{unsynced:?} at write {n}: notes are lost");
                 (hints.metrics().corrupted, hints.missed().len())
             });
             let known = known.into_inner();
@@ -128,5 +155,27 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
             // Only a record that the kill cut off may be reported.
             assert!(!is_kill || corrupted == 0, "killed at write {n}: {corrupted} files, {noted} notes");
         }
+    }
+}
+
+#[test]
+fn notes_that_are_removed_after_a_kill_are_missed() {
+    let whole = Disk::new(1);
+    rt::sim::block_on(1, &whole, live(&RefCell::default()));
+    for n in 1..=whole.writes() {
+        let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
+        disk.set_unsynced(Unsynced::Kept);
+        disk.power_loss_at_write(n);
+        rt::sim::run(1, &disk, live(&known)).expect_err("it is killed");
+        disk.no_power_loss();
+        let is_noted = rt::sim::block_on(1, &disk, async {
+            for directory in ["/node/hints", "/node/hint-notes"] {
+                let _ = rt::fs::remove_dir_all(Path::new(directory)).await;
+            }
+            open().await.missed().iter().any(|one| (one.target, one.cause) == (target(), Cause::NotesLost))
+        });
+        let known = known.into_inner();
+        let lost = known.acknowledged.difference(&known.delivered).count();
+        assert!(lost == 0 || is_noted, "killed at write {n}: {lost} hints are lost");
     }
 }

@@ -1,0 +1,210 @@
+//! Notes of hints that are lost: a second place knows which nodes they named.
+
+use super::*;
+
+/// A second place that knows of notes.
+#[derive(Clone, Default)]
+struct Second {
+    known: Rc<RefCell<Witnessed>>,
+    changes: Rc<Cell<u64>>,
+    is_broken: Rc<Cell<bool>>,
+}
+
+impl Second {
+    fn store(&self) -> Store {
+        let place = self.clone();
+        Box::new(move |changes| {
+            let place = place.clone();
+            Box::pin(async move {
+                if place.is_broken.get() {
+                    return Err(io::Error::other("broken"));
+                }
+                place.changes.set(place.changes.get() + 1);
+                for (name, notes) in changes {
+                    match notes {
+                        Some(notes) => drop(place.known.borrow_mut().insert(name, notes)),
+                        None => drop(place.known.borrow_mut().remove(&name)),
+                    }
+                }
+                Ok(())
+            })
+        })
+    }
+
+    async fn open(&self, scratch: &Scratch) -> Rc<Hints> {
+        self.open_shard(scratch, 1).await
+    }
+
+    async fn open_shard(&self, scratch: &Scratch, shards: u16) -> Rc<Hints> {
+        let known = self.known.borrow().clone();
+        Hints::open_witnessed(scratch.config(), 0, shards, known, self.store()).await.expect("opens")
+    }
+}
+
+const LOST: Cause = Cause::NotesLost;
+
+/// The node was down for longer than hints are kept.
+async fn miss(hints: &Hints) {
+    let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
+    hints.store(target(), &mutation(7), 1, too_long).await.expect_err("it was down for too long");
+}
+
+#[test]
+fn notes_that_are_lost_are_known_in_a_second_place() {
+    type Harm = fn(&Path);
+    let files: &[&[&str]] = &[&["0.files"], &["0.missed"], &["0.files", "0.missed"]];
+    let harms: &[Harm] = &[
+        |file| std::fs::remove_file(file).expect("removed"),
+        |file| {
+            let len = std::fs::metadata(file).expect("there").len() as usize;
+            std::fs::write(file, vec![0; len]).expect("written");
+        },
+        |file| std::fs::write(file, b"").expect("written"),
+    ];
+    rt::block_on(async {
+        for (number, (files, harm)) in
+            files.iter().flat_map(|files| harms.iter().map(move |harm| (files, harm))).enumerate()
+        {
+            for hints_are_lost in [false, true] {
+                let (scratch, second) = (Scratch::new("lost-notes"), Second::default());
+                let hints = second.open(&scratch).await;
+                fill(&hints, 5).await;
+                miss(&hints).await;
+                let began = hints.missed()[0].since;
+                drop(hints);
+                files.iter().for_each(|file| harm(&scratch.0.join("notes").join(file)));
+                if hints_are_lost {
+                    std::fs::remove_dir_all(scratch.0.join("0")).expect("removed");
+                }
+                for start in 0..2 {
+                    let hints = second.open(&scratch).await;
+                    let at = format!("{files:?}, harm {number}, start {start}: {:?}", noted(&hints));
+                    let whole: Vec<_> = hints.missed().into_iter().filter(|one| one.table.is_none()).collect();
+                    assert_eq!(whole.len(), 1, "{at}");
+                    assert_eq!((whole[0].target, whole[0].cause), (target(), LOST), "{at}");
+                    // Resync must not take what is older than gc_grace_seconds for new.
+                    assert!(whole[0].since <= began, "{at}");
+                }
+                let hints = second.open(&scratch).await;
+                replay(&hints, |_| Delivered::Sent).await;
+                hints.forget_missed(target(), None, i64::MAX).await;
+                hints.sync().await;
+                assert_eq!(*second.known.borrow(), Witnessed::new());
+                drop(hints);
+                // Nothing is lost by it now.
+                std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
+                assert_eq!(noted(&*second.open(&scratch).await), []);
+            }
+        }
+    });
+}
+
+#[test]
+fn notes_that_are_older_than_they_were_are_taken_for_lost() {
+    rt::block_on(async {
+        for name in ["0.files", "0.missed"] {
+            let (scratch, second) = (Scratch::new("older-notes"), Second::default());
+            let file = scratch.0.join("notes").join(name);
+            let hints = second.open(&scratch).await;
+            fill(&hints, 1).await;
+            miss(&hints).await;
+            let older = std::fs::read(&file).expect("there");
+            hints.note_missed(HostId(Uuid::from_u128(3)), mutation(0).table(), Cause::Refused).await;
+            fill(&hints, 20).await;
+            hints.sync().await;
+            drop(hints);
+            std::fs::write(&file, older).expect("written");
+            // A start that gives up files writes to it before it is read.
+            if name == "0.missed" {
+                let own = HostId(Uuid::from_u128(9));
+                note_accepted_loss(&scratch.0.join("notes"), own, &[None]).await.expect("written");
+            }
+            let lost: Vec<_> = noted(&*second.open(&scratch).await).into_iter().filter(|one| one.2 == LOST).collect();
+            let wanted = [target(), HostId(Uuid::from_u128(3))].map(|target| (target, None, LOST));
+            assert_eq!(lost, wanted[..if name == "0.files" { 1 } else { 2 }], "{name}");
+        }
+    });
+}
+
+#[test]
+fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
+    rt::block_on(async {
+        let (scratch, second) = (Scratch::new("second"), Second::default());
+        let hints = second.open(&scratch).await;
+        let before = second.changes.get();
+        fill(&hints, 40).await;
+        assert!(scratch.files().len() > 5);
+        assert_eq!(second.changes.get(), before + 1);
+        for _ in 0..5 {
+            miss(&hints).await;
+        }
+        assert_eq!(second.changes.get(), before + 2);
+        hints.sync().await;
+        assert_eq!(second.changes.get(), before + 2);
+        // How far the manifest went is told by the next sync, once.
+        fill(&hints, 20).await;
+        assert_eq!(second.changes.get(), before + 2);
+        hints.sync().await;
+        hints.sync().await;
+        assert_eq!(second.changes.get(), before + 3);
+        replay(&hints, |_| Delivered::Sent).await;
+        hints.forget_missed(target(), None, i64::MAX).await;
+        hints.sync().await;
+        assert_eq!(*second.known.borrow(), Witnessed::new());
+        // A hint is not acknowledged before the second place knows of it.
+        second.is_broken.set(true);
+        let refused = hints.store(target(), &mutation(1), 1, None).await;
+        assert!(matches!(refused, Err(Refused::Io(_))), "{refused:?}");
+        assert_eq!((noted(&hints).len(), scratch.files().len()), (1, 0));
+        second.is_broken.set(false);
+        hints.sync().await;
+        assert_eq!(second.known.borrow().keys().collect::<Vec<_>>(), ["0.missed"]);
+        fill(&hints, 3).await;
+        assert_eq!(second.known.borrow().len(), 2);
+    });
+}
+
+#[test]
+fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
+    rt::block_on(async {
+        for is_lost in [false, true] {
+            let (scratch, second) = (Scratch::new("second-shards"), Second::default());
+            let hints = second.open(&scratch).await;
+            fill(&hints, 5).await;
+            miss(&hints).await;
+            drop(hints);
+            // What shard 0 has is of shard 1 of two now.
+            scratch.renumber(0, 1);
+            let known = std::mem::take(&mut *second.known.borrow_mut());
+            let renamed = known.into_iter().map(|(name, notes)| (name.replace('0', "1"), notes));
+            second.known.borrow_mut().extend(renamed);
+            if is_lost {
+                std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
+            }
+            assert_eq!(noted(&*second.open_shard(&scratch, 2).await), [], "another shard's");
+            let hints = second.open_shard(&scratch, 1).await;
+            let cause = if is_lost { LOST } else { Cause::WindowOver };
+            assert_eq!(noted(&hints).iter().map(|one| one.2).collect::<Vec<_>>(), [cause]);
+            let names: Vec<String> = second.known.borrow().keys().cloned().collect();
+            assert_eq!(names, ["0.missed", "1.files"]);
+            assert!(!missed_path(&scratch.0.join("notes"), 1).exists());
+        }
+    });
+}
+
+#[test]
+fn notes_of_a_release_without_a_count_are_counted() {
+    rt::block_on(async {
+        let (scratch, second) = (Scratch::new("uncounted"), Second::default());
+        let notes = scratch.0.join("notes");
+        std::fs::create_dir_all(&notes).expect("made");
+        let one = MissedWrites { target: target(), table: None, cause: Cause::Full, since: 7 };
+        std::fs::write(notes.join("0.missed"), sealed::encode(1, &vec![one])).expect("written");
+        let hints = second.open(&scratch).await;
+        assert_eq!(hints.missed(), [one]);
+        drop(hints);
+        std::fs::remove_dir_all(&notes).expect("removed");
+        let hints = second.open(&scratch).await;
+        assert_eq!(hints.missed(), [MissedWrites { cause: LOST, ..one }]);
+    });
+}

@@ -1,0 +1,184 @@
+//! What a second place knows of the notes of hints: notes that were removed look like notes that
+//! never were.
+//!
+//! The notes of a shard are the manifest of its hints (`<shard>.files`) and its notes of missed
+//! writes (`<shard>.missed`). For each of these files the second place has a sequence number, and
+//! the nodes that miss writes if the file is lost. A server keeps them in the inventory of its data
+//! directory.
+//!
+//! Invariant: a sequence number is recorded after the file with that number is durable. So a file
+//! that is missing, damaged, or has a smaller number was lost or replaced, whatever crashed. A node
+//! is recorded before its first hint is acknowledged, and with each new note of missed writes. It
+//! is taken off after its last hint was delivered and its last note was forgotten, at the next
+//! [`super::Hints::sync`]: until then it may be noted without need, which costs a resync.
+
+use super::manifest::Manifest;
+use super::missed::Missed;
+use model::id::HostId;
+use rt::sync::Semaphore;
+use serde::{Deserialize, Serialize};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// What is known of one file of notes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WitnessedNotes {
+    /// The file was durable with this sequence number.
+    pub sequence: u64,
+    /// The nodes that miss writes without it, and since when: microseconds since the epoch.
+    pub nodes: BTreeMap<HostId, i64>,
+}
+
+/// What is known of files of notes, by their names.
+pub type Witnessed = BTreeMap<String, WitnessedNotes>;
+
+/// What changes the second place, durably. A file without nodes has no entry any more.
+pub type Store = Box<dyn Fn(Vec<(String, Option<WitnessedNotes>)>) -> Stored>;
+
+/// The outcome of a [`Store`].
+pub type Stored = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// Notes that are gone.
+pub(super) struct Lost {
+    pub name: String,
+    pub why: &'static str,
+    pub nodes: BTreeMap<HostId, i64>,
+}
+
+/// The second place, for the notes of one shard.
+pub(super) struct Witness {
+    /// None: there is no second place.
+    store: Option<Store>,
+    known: RefCell<Witnessed>,
+    manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
+    missed: Rc<Missed>,
+    turn: Semaphore,
+    /// The last change failed.
+    failing: Cell<bool>,
+}
+
+impl Witness {
+    pub fn new(
+        store: Option<Store>,
+        known: Witnessed,
+        manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
+        missed: Rc<Missed>,
+    ) -> Witness {
+        let (known, turn) = (RefCell::new(known), Semaphore::new(1));
+        Witness { store, known, manifests, missed, turn, failing: Cell::new(false) }
+    }
+
+    /// The sequence number that a file must have; 0 if nothing is known of it.
+    pub fn sequence(&self, name: &str) -> u64 {
+        self.known.borrow().get(name).map_or(0, |known| known.sequence)
+    }
+
+    /// That a file was lost, and what that costs.
+    pub fn lost(&self, name: String, why: Option<&'static str>) -> Option<Lost> {
+        let nodes = self.known.borrow().get(&name)?.nodes.clone();
+        why.map(|why| Lost { name, why, nodes })
+    }
+
+    /// Records a node before its first hint is acknowledged. The manifest names the file of that
+    /// hint.
+    pub async fn begin(&self, shard: u16, target: HostId) -> io::Result<()> {
+        let is_known =
+            |known: &Witnessed| known.get(&files_name(shard)).is_some_and(|notes| notes.nodes.contains_key(&target));
+        self.change_unless(is_known).await
+    }
+
+    /// Records what has changed of the notes of missed writes. An error is logged, and
+    /// [`Witness::record`] tries again.
+    pub async fn record_missed(&self) {
+        let (name, sequence) = (self.missed.name(), self.missed.sequence());
+        let is_known = |known: &Witnessed| known.get(&name).map_or(0, |notes| notes.sequence) == sequence;
+        if self.store.is_some() && self.missed.is_written() && !is_known(&self.known.borrow()) {
+            self.record().await;
+        }
+    }
+
+    /// Records what has changed. An error is logged, once. Says whether all is recorded.
+    pub async fn record(&self) -> bool {
+        match self.change_unless(|_| false).await {
+            Ok(()) => {
+                if self.failing.replace(false) {
+                    tracing::info!("the notes of hints are recorded in the inventory again");
+                }
+                true
+            }
+            Err(error) => {
+                if !self.failing.replace(true) {
+                    tracing::error!(%error,
+                        "the notes of hints cannot be recorded in the inventory: a start would not notice that they are missing; it \
+                         is tried again");
+                }
+                false
+            }
+        }
+    }
+
+    async fn change_unless(&self, is_known: impl Fn(&Witnessed) -> bool) -> io::Result<()> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let _turn = self.turn.acquire().await.map_err(io::Error::other)?;
+        if is_known(&self.known.borrow()) {
+            return Ok(());
+        }
+        let wanted = self.wanted();
+        let changes = changes(&self.known.borrow(), &wanted);
+        if !changes.is_empty() {
+            store(changes).await?;
+            self.known.replace(wanted);
+        }
+        Ok(())
+    }
+
+    /// What the second place has to know.
+    fn wanted(&self) -> Witnessed {
+        let (known, now) = (self.known.borrow(), rt::time::wall_micros());
+        let mut wanted = Witnessed::new();
+        for (number, manifest) in self.manifests.borrow().iter() {
+            let name = files_name(*number);
+            let before = known.get(&name);
+            let since = |target| before.and_then(|notes| notes.nodes.get(&target)).copied().unwrap_or(now);
+            let nodes = manifest.targets().into_iter().map(|target| (target, since(target))).collect();
+            wanted.insert(name, WitnessedNotes { sequence: manifest.sequence(), nodes });
+        }
+        let mut missed = WitnessedNotes { sequence: self.missed.sequence(), ..WitnessedNotes::default() };
+        for one in self.missed.list() {
+            let since = missed.nodes.entry(one.target).or_insert(one.since);
+            *since = one.since.min(*since);
+        }
+        wanted.insert(self.missed.name(), missed);
+        if !self.missed.is_written() {
+            // What is lost may be noted in memory only.
+            for (name, before) in known.iter() {
+                let notes = wanted.entry(name.clone()).or_default();
+                notes.sequence = notes.sequence.max(before.sequence);
+                for (target, since) in &before.nodes {
+                    notes.nodes.entry(*target).or_insert(*since);
+                }
+            }
+        }
+        wanted.retain(|_, notes| !notes.nodes.is_empty());
+        wanted
+    }
+}
+
+/// The name of the manifest of a shard's hints.
+pub(super) fn files_name(shard: u16) -> String {
+    format!("{shard}.files")
+}
+
+/// The shard that a file of notes is of.
+pub(super) fn number_of(name: &str) -> Option<u16> {
+    name.strip_suffix(".files").or(name.strip_suffix(".missed"))?.parse().ok()
+}
+
+fn changes(known: &Witnessed, wanted: &Witnessed) -> Vec<(String, Option<WitnessedNotes>)> {
+    let gone = known.keys().filter(|name| !wanted.contains_key(*name)).map(|name| (name.clone(), None));
+    let other = wanted.iter().filter(|(name, notes)| known.get(*name) != Some(*notes));
+    gone.chain(other.map(|(name, notes)| (name.clone(), Some(notes.clone())))).collect()
+}

@@ -161,12 +161,12 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
 #[test]
 fn notes_that_are_removed_after_a_kill_are_missed() {
     let whole = Disk::new(1);
-    rt::sim::block_on(1, &whole, live(&RefCell::default()));
+    rt::sim::block_on(1, &whole, run(&RefCell::default()));
     for n in 1..=whole.writes() {
         let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
         disk.set_unsynced(Unsynced::Kept);
         disk.power_loss_at_write(n);
-        rt::sim::run(1, &disk, live(&known)).expect_err("it is killed");
+        rt::sim::run(1, &disk, run(&known)).expect_err("it is killed");
         disk.no_power_loss();
         let is_noted = rt::sim::block_on(1, &disk, async {
             for directory in ["/node/hints", "/node/hint-notes"] {

@@ -37,8 +37,8 @@ pub struct Connection {
     pub client: Rc<ClientState>,
     /// Where the client is.
     pub peer: SocketAddr,
-    /// All pairs of STARTUP, in the order sent; empty before.
-    pub options: RefCell<Vec<(String, String)>>,
+    /// The options of STARTUP that are kept, in the order sent; empty before.
+    pub options: RefCell<Box<[(String, String)]>>,
     /// The version of STARTUP.
     pub version: Cell<Option<Version>>,
     /// STARTUP succeeded.

@@ -495,6 +495,7 @@ where
             }
             Request::Startup { options } => match startup::start(connection, reply.version, options) {
                 Ok(form) => {
+                    self.frames.started();
                     connection.outbox(|out| out.ready(reply));
                     if let Some(form) = form {
                         connection.outbox(|out| out.use_segments(form));

@@ -22,7 +22,8 @@ use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Answer, Output, Page, ReadCommand, ReplicaError, Request};
+use replica::{Answer, Context, Output, Page, ReadCommand, ReplicaError, Request};
+use rt::sync::Unwanted;
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -176,13 +177,15 @@ impl Coordinator {
     ) -> Result<Option<Box<Page>>, CoordinatorError> {
         let message = Message::new(Request::Read(command.clone()));
         let asked = pin!(self.client.send(only, &message, &options.context));
-        let error = match options.context.deadline.limit(asked).await {
+        let Context { deadline, cancel, .. } = &options.context;
+        let error = match deadline.limit_unless(cancel, asked).await {
             Ok(Ok(Answer::Page(page))) => return Ok(Some(page)),
             Ok(Ok(_)) => ReplicaError::Storage("a read was answered otherwise".into()),
             Ok(Err(miss)) if miss.is_stale() => return Ok(None),
             Ok(Err(Miss::Refused(error))) => error,
             Ok(Err(miss)) => ReplicaError::Storage(miss.why()),
-            Err(_) => ReplicaError::Timeout,
+            Err(Unwanted::Late) => ReplicaError::Timeout,
+            Err(Unwanted::Cancelled) => ReplicaError::Cancelled,
         };
         if error == ReplicaError::Timeout {
             count(&self.counters.read_timeouts);

@@ -1,12 +1,15 @@
 //! What clients can make the server hold, and how long: requests under way, memory for them, answers that are not read.
 
+use super::drive;
 use super::startup::{KEPT_OPTIONS, MAX_OPTIONS};
 use super::tests::{Client, World, limits, query, raw, run, string_map};
 use super::transport::Limits;
 use crate::protocol::{Opcode, SESSION_BODY};
 use rt::time::{Duration, timeout};
 use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn slow_statements_do_not_hold_up_others_and_end_with_their_client() {
@@ -287,5 +290,42 @@ fn few_options_of_startup_are_kept() {
         assert_eq!(known.option("DRIVER_NAME").as_deref(), Some("test"));
         let kept: usize = known.info().options.iter().map(|(name, value)| name.len() + value.len()).sum();
         assert!(kept <= KEPT_OPTIONS, "{kept}");
+    });
+}
+
+#[test]
+fn statements_of_a_closed_connection_end_although_it_is_not_read() {
+    let limits = Limits { connection_in_flight: 2, ..limits() };
+    run(limits, |world| async move {
+        for reset in [false, true] {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let listener = rt::net::listen(address, Default::default()).await.expect("listens");
+            let mut stream = rt::net::connect(listener.local_addr().expect("an address")).await.expect("connects");
+            let (there, peer) = listener.accept().await.expect("accepts");
+            rt::task::spawn(drive::serve(world.server.clone(), there, peer, None, None)).detach();
+            let all = string_map(&[("CQL_VERSION", "3.0.0")]);
+            stream.write_all(&raw(4, 0, 0, Opcode::Startup as u8, &all)).await.expect("sent");
+            let mut ready = [0; 9];
+            stream.read_exact(&mut ready).await.expect("an answer");
+            // The last one stays in the buffer of the connection, which is not read any more.
+            for stream_id in 0..3 {
+                stream.write_all(&query(stream_id, "wait")).await.expect("sent");
+            }
+            let transport = world.server.transport.clone();
+            while transport.in_flight() < 2 {
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
+            if reset {
+                stream.set_zero_linger().expect("set");
+            }
+            let closed = rt::time::now();
+            drop(stream);
+            while transport.in_flight() > 0 || transport.connection_count() > 0 {
+                assert!(closed.elapsed() < Duration::from_secs(10), "the statements still wait");
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(closed.elapsed() < Duration::from_secs(1), "{:?}", closed.elapsed());
+        }
+        assert_eq!(world.fake.texts.borrow().len(), 4);
     });
 }

@@ -1,7 +1,9 @@
 //! One statement: ask the language, answer the client.
 
 use super::client::Connection;
+use super::memory::Charge;
 use super::service::Service;
+use super::transport::Transport;
 use crate::protocol::{Reply, body::Text};
 use cql::api::{Batch, QueryParams};
 use rt::time::Instant;
@@ -27,6 +29,43 @@ pub(super) struct Job {
     pub statement: Statement,
     /// The keyspace that the request names for itself.
     pub keyspace: Option<Box<str>>,
+}
+
+/// A statement that waits, as the limits see it.
+pub(super) struct Waiting {
+    transport: Rc<Transport>,
+    connection: Rc<Connection>,
+    /// Bytes that its answer is taken to have.
+    expected: usize,
+    _charge: Charge,
+    _large: Option<Charge>,
+}
+
+impl Waiting {
+    pub fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize, large: Option<Charge>) -> Waiting {
+        transport.in_flight.set(transport.in_flight.get() + 1);
+        connection.in_flight.set(connection.in_flight.get() + 1);
+        let expected = connection.answer_size();
+        transport.expected.set(transport.expected.get() + expected);
+        connection.expected.set(connection.expected.get() + expected);
+        Waiting {
+            transport: transport.clone(),
+            connection: connection.clone(),
+            expected,
+            _charge: transport.memory.charge(bytes),
+            _large: large,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.transport.in_flight.set(self.transport.in_flight.get() - 1);
+        self.connection.in_flight.set(self.connection.in_flight.get() - 1);
+        self.transport.expected.set(self.transport.expected.get() - self.expected);
+        self.connection.expected.set(self.connection.expected.get() - self.expected);
+        self.connection.wake();
+    }
 }
 
 /// Runs a job to its answer.

@@ -113,6 +113,8 @@ pub struct Guardrails {
     pub windows_without_ttl: Restriction,
     /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, of what one statement writes.
     pub large_data: LargeDataLimits,
+    /// `schema_size_fail_threshold_in_mb`, in bytes.
+    pub schema_bytes: usize,
     /// Where violations are counted.
     pub violations: Violations,
 }
@@ -131,6 +133,7 @@ impl Default for Guardrails {
             most_windows: 50,
             windows_without_ttl: Restriction::Warn,
             large_data: LargeDataLimits::default(),
+            schema_bytes: 64 << 20,
             violations: Violations::default(),
         }
     }

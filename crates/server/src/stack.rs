@@ -2,6 +2,7 @@
 //! replica, coordinator, language. `node` puts the ports on top; the simulation and the benchmarks use it as it is.
 
 use crate::config::Config;
+use crate::config::setting::{Bytes, Size};
 use crate::inventory::{self, InventoryRecord};
 use crate::local_sources;
 use crate::membership::{self, ClusterSettings, OpenMetadata, WireHolder};
@@ -32,6 +33,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
+/// The schema may take one part in so many of the memory.
+const SCHEMA_PART: u64 = 32;
+/// However little memory there is, the schema may take so many bytes.
+const LEAST_SCHEMA: u64 = 4 << 20;
+/// However much memory there is, the schema may take no more bytes than these unless the operator
+/// says so.
+const MOST_SCHEMA: u64 = 64 << 20;
 /// Disk space with which a start certainly succeeds, in bytes.
 const START_NEEDS: u64 = 1 << 20;
 
@@ -119,6 +127,13 @@ fn large_collections(config: &Config) -> Thresholds {
     }
 }
 
+/// How large the schema may be, in bytes.
+fn schema_bytes(config: &Config) -> usize {
+    let of_memory = |memory: Option<Bytes>| memory.map_or(u64::MAX, |Size(bytes)| bytes / SCHEMA_PART);
+    let most = config.schema_size_fail_threshold_in_mb.map(|Size(bytes)| bytes);
+    most.unwrap_or_else(|| of_memory(config.memory).clamp(LEAST_SCHEMA, MOST_SCHEMA)) as usize
+}
+
 /// The language's limits with this configuration.
 pub fn language(config: &Config) -> cql::Config {
     cql::Config {
@@ -156,6 +171,7 @@ pub fn language(config: &Config) -> cql::Config {
                 collection: large_collections(config),
                 warns_clients: config.large_data_cql_warnings,
             },
+            schema_bytes: schema_bytes(config),
             ..Guardrails::default()
         },
         ..cql::Config::default()

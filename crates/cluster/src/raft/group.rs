@@ -26,6 +26,8 @@ use thiserror::Error;
 
 /// Entries after a snapshot before the next, if the machine does not want more.
 const SNAPSHOT_EVERY: u64 = 256;
+/// A log of so many bytes is cut earlier: its entries are in memory, too.
+const LARGE_LOG: u64 = 32 << 20;
 /// Entries that stay in the log although a snapshot has them, for nodes that are a little behind.
 const KEPT: u64 = 64;
 /// A snapshot is sent in parts of this many bytes.
@@ -562,8 +564,9 @@ impl Group {
 
     /// Begins a snapshot if it is time, which cuts the log once it is done.
     async fn cut_log(&self) {
-        let every = self.machine.weight().max(SNAPSHOT_EVERY);
-        if self.applied.since_snapshot.get() < every {
+        let (every, since) = (self.machine.weight().max(SNAPSHOT_EVERY), self.applied.since_snapshot.get());
+        let is_large = since >= KEPT && self.log.log_bytes() >= LARGE_LOG;
+        if since < every && !is_large {
             return;
         }
         match rt::fs::disk_space(&self.dir).await {

@@ -34,6 +34,7 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use model::id::HostId;
 use replica::{Class, FragmentPage, Page, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use rt::sync::Unwanted;
 use rt::time::Duration;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -113,11 +114,12 @@ impl Coordinator {
             // included. Digests do not cover these, so the data itself is compared.
             targets.iter().copied().collect()
         } else {
-            let asked = limit.limit(self.ask_for_page(table, command, &targets, &mut read, options)).await;
-            match asked {
+            let asked = self.ask_for_page(table, command, &targets, &mut read, options);
+            match limit.limit_unless(&options.context.cancel, asked).await {
                 Ok(true) => {}
                 Ok(false) => return Err(self.too_few(&mut read)),
-                Err(_) => return Err(self.timed_out(&mut read).into()),
+                Err(Unwanted::Cancelled) => return Err(CoordinatorError::Cancelled.into()),
+                Err(Unwanted::Late) => return Err(self.timed_out(&mut read).into()),
             }
             if let Some((page, answered)) = read.agreed(&reconcile::order_of(&table.schema, command.slice.reversed)) {
                 read_trace::agreed(&answered, options);

@@ -23,7 +23,8 @@ use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Output, Page, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, Output, Page, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use rt::sync::Unwanted;
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -182,13 +183,15 @@ impl Coordinator {
     ) -> Result<Option<Box<Page>>, CoordinatorError> {
         let message = Message::new(ReplicaRequest::Read(command.clone()));
         let asked = pin!(self.client.send(only, &message, &options.context));
-        let error = match options.context.deadline.limit(asked).await {
+        let Context { deadline, cancel, .. } = &options.context;
+        let error = match deadline.limit_unless(cancel, asked).await {
             Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(Some(page)),
             Ok(Ok(_)) => ReplicaError::Storage("a replica sent another kind of answer to a read".into()),
             Ok(Err(failure)) if failure.is_stale() => return Ok(None),
             Ok(Err(ReplicaFailure::Refused(error))) => error,
             Ok(Err(failure)) => ReplicaError::Storage(failure.why()),
-            Err(_) => ReplicaError::Timeout,
+            Err(Unwanted::Late) => ReplicaError::Timeout,
+            Err(Unwanted::Cancelled) => ReplicaError::Cancelled,
         };
         if error == ReplicaError::Timeout {
             count(&self.counters.read_timeouts);

@@ -119,6 +119,8 @@ pub struct Guardrails {
     /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, for what one
     /// statement writes.
     pub large_data: LargeDataLimits,
+    /// `schema_size_fail_threshold_in_mb`, in bytes.
+    pub schema_bytes: usize,
     /// The counters of violations.
     pub violations: Violations,
 }
@@ -137,6 +139,7 @@ impl Default for Guardrails {
             most_windows: 50,
             windows_without_ttl: Restriction::Warn,
             large_data: LargeDataLimits::default(),
+            schema_bytes: 64 << 20,
             violations: Violations::default(),
         }
     }

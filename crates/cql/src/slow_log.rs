@@ -7,6 +7,7 @@
 //!
 //! Invariant: at most [`MAX_PENDING`] records of a shard wait to be written. Further slow requests
 //! are not logged.
+//! The same holds for traces that clients request ([`MAX_PENDING_TRACES`]).
 
 use crate::trace_store::{KEYSPACE, address, entries, row, write};
 use coordinator::Coordinator;
@@ -19,6 +20,10 @@ use uuid::Uuid;
 
 /// The most records that may wait to be written on a shard.
 const MAX_PENDING: usize = 1000;
+/// Traces that clients asked for and that may wait to be written on a shard.
+const MAX_PENDING_TRACES: usize = 1000;
+/// The most bytes of the text of a statement that its record and its trace show.
+pub(crate) const MAX_SHOWN_TEXT: usize = 16 << 10;
 const MILLIS_PER_MINUTE: i64 = 60_000;
 
 /// Which requests are logged. Set while the node runs and lost at a restart, as in ScyllaDB.
@@ -46,6 +51,16 @@ pub(crate) struct SlowLog {
     settings: Cell<SlowLogSettings>,
     /// Shared with all records that wait to be written; its reference count counts them.
     pending: Rc<()>,
+    /// Shared with the traces that wait.
+    pending_traces: Rc<()>,
+}
+
+/// The text of a statement as its record and its trace show it.
+pub(crate) fn shown_text(text: &str) -> String {
+    match text.len() > MAX_SHOWN_TEXT {
+        true => format!("{}...", &text[..text.floor_char_boundary(MAX_SHOWN_TEXT)]),
+        false => text.to_owned(),
+    }
 }
 
 impl SlowLog {
@@ -64,6 +79,13 @@ impl SlowLog {
         let settings = self.settings.get();
         let slow = settings.enabled && took_micros >= settings.threshold_micros;
         (slow && Rc::strong_count(&self.pending) <= MAX_PENDING).then(|| self.pending.clone())
+    }
+
+    /// The right to write a trace that a client asked for, if there is room. Kept until it is
+    /// written.
+    pub fn admit_trace(&self) -> Option<Rc<()>> {
+        let waiting = &self.pending_traces;
+        (Rc::strong_count(waiting) <= MAX_PENDING_TRACES).then(|| waiting.clone())
     }
 }
 
@@ -141,5 +163,17 @@ mod tests {
         assert!(log.admit(11).is_none(), "no room");
         admitted.pop();
         assert!(log.admit(11).is_some());
+        let traces: Vec<_> = (0..MAX_PENDING_TRACES).map(|_| log.admit_trace().expect("there is room")).collect();
+        assert!(log.admit_trace().is_none(), "no room");
+        drop(traces);
+        assert!(log.admit_trace().is_some());
+    }
+
+    #[test]
+    fn long_statements_are_shown_in_part() {
+        assert_eq!(shown_text("SELECT"), "SELECT");
+        // Not within a character.
+        let long = shown_text(&"x\u{e4}".repeat(MAX_SHOWN_TEXT));
+        assert!(long.len() <= MAX_SHOWN_TEXT + 3 && long.ends_with("x..."), "{}", long.len());
     }
 }

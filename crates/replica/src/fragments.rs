@@ -84,7 +84,7 @@ impl Replica {
             loop {
                 while let Some(fragment) = reader.pop() {
                     if fragment.weight() >= LARGE {
-                        self.hold(reader.read_id(), fragment.weight(), &mut permit).await;
+                        self.hold(reader.read_id(), fragment.weight(), &mut permit, context).await?;
                     }
                     bytes += fragment.weight();
                     let place = place_of(&fragment, &mut partition);
@@ -118,12 +118,7 @@ impl Replica {
                 }
                 permit.set_memory(bytes);
                 rt::task::maybe_yield().await;
-                if context.cancel.is_cancelled() {
-                    return Err(ReplicaError::Cancelled);
-                }
-                if context.deadline.is_past() {
-                    return Err(ReplicaError::Timeout);
-                }
+                context.check_wanted()?;
                 if !reader.advance().await.map_err(storage_error)? {
                     break;
                 }

@@ -286,7 +286,7 @@ impl Replica {
                         // Fragments before this one are dropped, or are in the result.
                         let held = builder.weight_of(&fragment) + builder.bytes();
                         if held > permit.large_memory() {
-                            self.hold(reader.read_id(), held - permit.large_memory(), permit).await;
+                            self.hold(reader.read_id(), held - permit.large_memory(), permit, context).await?;
                         }
                         large = Some(fragment);
                     }
@@ -298,15 +298,11 @@ impl Replica {
             if std::mem::replace(&mut begun, true) {
                 permit.set_memory(builder.bytes());
                 if builder.bytes() >= permit.large_memory() + LARGE {
-                    self.hold(reader.read_id(), builder.bytes() - permit.large_memory(), permit).await;
+                    let more = builder.bytes() - permit.large_memory();
+                    self.hold(reader.read_id(), more, permit, context).await?;
                 }
                 rt::task::maybe_yield().await;
-                if context.cancel.is_cancelled() {
-                    return Err(ReplicaError::Cancelled);
-                }
-                if context.deadline.is_past() {
-                    return Err(ReplicaError::Timeout);
-                }
+                context.check_wanted()?;
             }
             if !reader.advance().await.map_err(storage_error)? {
                 return Ok(false);
@@ -314,11 +310,19 @@ impl Replica {
         }
     }
 
-    /// Waits until a read may hold this many more bytes of large rows or results.
+    /// Waits until a read may hold this many more bytes of large rows or results, unless nobody waits
+    /// for its answer any more by then.
     #[cold]
-    pub(crate) async fn hold(&self, read: ReadId, bytes: usize, permit: &mut Permit) {
+    pub(crate) async fn hold(
+        &self,
+        read: ReadId,
+        bytes: usize,
+        permit: &mut Permit,
+        context: &Context,
+    ) -> Result<(), ReplicaError> {
         let more = Box::pin(self.engine.large_reads().enter(read, bytes)).await;
         permit.hold_large(more, bytes);
+        context.check_wanted()
     }
 
     /// Acquires a permit. Kept readers of the class are evicted first, if none is free.
@@ -333,7 +337,9 @@ impl Replica {
             }
         }
         context.trace("Waiting for a read permit");
-        permits.acquire().await
+        let permit = permits.acquire().await?;
+        context.check_wanted()?;
+        Ok(permit)
     }
 
     /// The querier that the previous page left for this purpose, if it fits.

@@ -2,6 +2,7 @@
 //! node.
 
 use crate::digest::Digest;
+use crate::error::ReplicaError;
 use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
 use crate::output::Output;
@@ -67,6 +68,17 @@ pub struct Context {
 }
 
 impl Context {
+    /// An error if nobody waits for the answer any more.
+    pub(crate) fn check_wanted(&self) -> Result<(), ReplicaError> {
+        if self.cancel.is_cancelled() {
+            return Err(ReplicaError::Cancelled);
+        }
+        if self.deadline.is_past() {
+            return Err(ReplicaError::Timeout);
+        }
+        Ok(())
+    }
+
     /// Records an event, if the request is traced.
     pub fn trace(&self, activity: &str) {
         if let Some(trace) = &self.trace {

@@ -16,6 +16,24 @@ pub use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, split,
 };
 
+/// Whether the peer has closed or reset the connection, as far as this shard's reactor knows. Bytes
+/// that arrived before may still be there to read.
+#[cfg(not(feature = "sim"))]
+pub fn is_closed_by_peer(stream: &TcpStream) -> bool {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use tokio::io::Interest;
+    // Those bytes would make an interest in readable data ready. This one only the end makes ready.
+    let ready = pin!(stream.ready(Interest::PRIORITY)).poll(&mut Context::from_waker(Waker::noop()));
+    matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+}
+
+/// Never: the simulated network shows the end of a connection only to its reader.
+#[cfg(feature = "sim")]
+pub fn is_closed_by_peer(_: &TcpStream) -> bool {
+    false
+}
+
 /// How to open a listening socket.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenOptions {

@@ -6,6 +6,6 @@ mod cancel;
 mod gate;
 pub(crate) mod waiters;
 
-pub use cancel::{Cancel, Cancelled, Deadline};
+pub use cancel::{Cancel, Cancelled, Deadline, Unwanted};
 pub use gate::{Gate, GateGuard};
 pub use tokio::sync::{Notify, OwnedSemaphorePermit, RwLock, Semaphore, SemaphorePermit, mpsc, oneshot, watch};

@@ -301,7 +301,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
                 Some(why)
             }
         };
-        let stopping = Stopping::begin(clock, limit);
+        let stopping = Stopping::begin(clock, limit, &failed);
         // The ports for HTTP close now, and end their requests while the node goes down.
         let _ = stop.send(true);
         let phase = stopping.phase.clone();
@@ -429,7 +429,7 @@ async fn watch_metadata(failures: FailureSender) {
 /// the log held, and ends.
 async fn watch_log(failures: FailureSender) {
     let error = rt::shard::service::<Engine>().failure().await;
-    failures.send(format!("shard {}: {error}", rt::shard::this()));
+    failures.send_log_failure(format!("shard {}: {error}", rt::shard::this()));
 }
 
 /// On shard 0: the way back. The ports close, requests under way end, the layers stop, the directory is let go. An error says what

@@ -3,6 +3,7 @@
 //! this module directly.
 
 use crate::config::Config;
+use crate::config::setting::{Bytes, Size};
 use crate::inventory::{self, InventoryRecord};
 use crate::local_sources;
 use crate::membership::{self, ClusterSettings, OpenMetadata, WireHolder};
@@ -33,6 +34,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
+/// The schema may take one part in so many of the memory.
+const SCHEMA_PART: u64 = 32;
+/// However little memory there is, the schema may take so many bytes.
+const LEAST_SCHEMA: u64 = 4 << 20;
+/// However much memory there is, the schema may take no more bytes than these unless the operator
+/// says so.
+const MOST_SCHEMA: u64 = 64 << 20;
 /// Disk space with which a start certainly succeeds, in bytes.
 const START_NEEDS: u64 = 1 << 20;
 
@@ -120,6 +128,13 @@ fn large_collections(config: &Config) -> Thresholds {
     }
 }
 
+/// How large the schema may be, in bytes.
+fn schema_bytes(config: &Config) -> usize {
+    let of_memory = |memory: Option<Bytes>| memory.map_or(u64::MAX, |Size(bytes)| bytes / SCHEMA_PART);
+    let most = config.schema_size_fail_threshold_in_mb.map(|Size(bytes)| bytes);
+    most.unwrap_or_else(|| of_memory(config.memory).clamp(LEAST_SCHEMA, MOST_SCHEMA)) as usize
+}
+
 /// The limits of the query processor with this configuration.
 pub fn language(config: &Config) -> cql::Config {
     cql::Config {
@@ -157,6 +172,7 @@ pub fn language(config: &Config) -> cql::Config {
                 collection: large_collections(config),
                 warns_clients: config.large_data_cql_warnings,
             },
+            schema_bytes: schema_bytes(config),
             ..Guardrails::default()
         },
         ..cql::Config::default()

@@ -1,12 +1,15 @@
 //! The time limit of a stop: when it has passed, the process logs what it still waited for, and ends.
 //!
-//! Ending like that loses nothing that was acknowledged, as kill -9 does not: the next start replays the commitlog.
+//! Ending like that loses nothing that was acknowledged, as kill -9 does not: the next start
+//! replays the commitlog. Acknowledged writes may be missing only if the commitlog could not be
+//! written. The last line of the log says so.
 
 use engine::{LogLeft, Unwritten};
 use rt::sync::watch;
 use rt::time::Duration;
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -88,7 +91,28 @@ impl Phase {
 
 /// Ends the process if a stop takes too long. Its thread starts with the node, because a node that has to stop may have neither a
 /// descriptor nor a thread to spare.
-pub struct StopClock(mpsc::Sender<(Duration, Phase)>);
+pub struct StopClock(mpsc::Sender<Limit>);
+
+/// What the thread of a [`StopClock`] needs when a stop begins.
+struct Limit {
+    limit: Duration,
+    phase: Phase,
+    log_failed: Arc<AtomicBool>,
+}
+
+/// The last line of a node whose stop took too long.
+fn cut_off_line(log_failed: bool) -> &'static str {
+    match log_failed {
+        false => {
+            "the node did not stop in time (shutdown_timeout_in_ms): the process ends. No acknowledged write is \
+             missing: the next start replays the commitlog"
+        }
+        true => {
+            "the node did not stop in time (shutdown_timeout_in_ms): the process ends. Acknowledged writes may be \
+             missing, because the commitlog could not be written"
+        }
+    }
+}
 
 impl StopClock {
     /// Starts the thread, which waits for a stop to begin.
@@ -96,14 +120,10 @@ impl StopClock {
     pub fn start() -> io::Result<StopClock> {
         let (begin, begun) = mpsc::channel();
         thread::Builder::new().name("stop-limit".to_owned()).spawn(move || {
-            let Ok((limit, phase)) = begun.recv() else { return };
+            let Ok(Limit { limit, phase, log_failed }) = begun.recv() else { return };
             if matches!(begun.recv_timeout(limit), Err(RecvTimeoutError::Timeout)) {
                 let phase = Phase::get(&phase);
-                tracing::error!(
-                    phase,
-                    ?limit,
-                    "the node did not stop in time (shutdown_timeout_in_ms): the process ends"
-                );
+                tracing::error!(phase, ?limit, "{}", cut_off_line(log_failed.load(Ordering::Relaxed)));
                 std::process::exit(FAILED.into());
             }
         })?;
@@ -119,11 +139,12 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Begins a stop that may take `limit`.
-    pub fn begin(clock: StopClock, limit: Duration) -> Stopping {
+    /// Begins a stop that may take `limit`. `failures` says whether the commitlog has failed.
+    pub fn begin(clock: StopClock, limit: Duration, failures: &FailureReceiver) -> Stopping {
         let phase = Phase::default();
         phase.enter("waiting for shard 0");
-        if clock.0.send((limit, phase.clone())).is_err() {
+        let log_failed = failures.log_failed.clone();
+        if clock.0.send(Limit { limit, phase: phase.clone(), log_failed }).is_err() {
             tracing::warn!("the stop has no time limit: its thread has ended");
         }
         Stopping { phase, _clock: clock }
@@ -133,28 +154,43 @@ impl Stopping {
 /// Reports that the node has failed, from any shard. The node stops then, in order, as upon a
 /// signal.
 #[derive(Clone, Debug)]
-pub struct FailureSender(Arc<watch::Sender<Option<String>>>);
+pub struct FailureSender {
+    first: Arc<watch::Sender<Option<String>>>,
+    log_failed: Arc<AtomicBool>,
+}
 
 /// Receives the failure of the node.
-pub struct FailureReceiver(watch::Receiver<Option<String>>);
+pub struct FailureReceiver {
+    first: watch::Receiver<Option<String>>,
+    /// The commitlog of a shard could not be written.
+    log_failed: Arc<AtomicBool>,
+}
 
 /// Both ends of the channel that reports the failure of the node.
 pub fn failure_channel() -> (FailureSender, FailureReceiver) {
     let (sender, receiver) = watch::channel(None);
-    (FailureSender(Arc::new(sender)), FailureReceiver(receiver))
+    let log_failed = Arc::<AtomicBool>::default();
+    let receiver = FailureReceiver { first: receiver, log_failed: log_failed.clone() };
+    (FailureSender { first: Arc::new(sender), log_failed }, receiver)
 }
 
 impl FailureSender {
     /// The node has failed and must stop. Of several failures the first is reported.
     pub fn send(&self, why: String) {
-        self.0.send_if_modified(|known| known.is_none() && known.replace(why).is_none());
+        self.first.send_if_modified(|known| known.is_none() && known.replace(why).is_none());
+    }
+
+    /// As [`FailureSender::send`]: the commitlog of a shard cannot be written any more.
+    pub fn send_log_failure(&self, why: String) {
+        self.log_failed.store(true, Ordering::Relaxed);
+        self.send(why);
     }
 }
 
 impl FailureReceiver {
     /// Why the node has failed, once it has.
     pub async fn recv(&mut self) -> String {
-        let why = self.0.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
+        let why = self.first.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
         match why {
             Ok(why) => why,
             // All senders are gone: nothing is left that could fail.
@@ -209,8 +245,16 @@ mod tests {
         rt::block_on(async {
             let (sender, mut receiver) = failure_channel();
             sender.send("first".into());
-            sender.clone().send("second".into());
+            assert!(!receiver.log_failed.load(Ordering::Relaxed));
+            sender.clone().send_log_failure("second".into());
             assert_eq!(receiver.recv().await, "first");
+            assert!(receiver.log_failed.load(Ordering::Relaxed), "it counts although it is not reported");
         });
+    }
+
+    #[test]
+    fn the_last_line_says_whether_writes_may_be_missing() {
+        assert!(cut_off_line(false).contains("No acknowledged write is missing"));
+        assert!(cut_off_line(true).contains("Acknowledged writes may be missing"));
     }
 }

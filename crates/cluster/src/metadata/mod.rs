@@ -12,6 +12,7 @@ pub mod paging_keys;
 mod recovery;
 mod service;
 pub mod shared;
+mod size;
 pub mod state;
 mod touched;
 
@@ -24,6 +25,7 @@ pub use paging_keys::{PagingKey, PagingKeyPolicy, PagingKeys};
 pub use recovery::{MetadataLog, OpenError, Recovered, is_member, open_log, open_log_to_join, own_node};
 pub use service::{MetadataService, NodeInfo, StartError};
 pub use shared::SharedMap;
+pub use size::{MAX_DEFINITION_BYTES, TooLarge};
 pub use state::{Keyspace, Metadata, MetadataError, Table, types_in_order};
 
 /// The version byte of logged changes and snapshots.

@@ -26,6 +26,8 @@ use thiserror::Error;
 
 /// The number of entries after a snapshot until the next one, unless [`Machine::weight`] is larger.
 const SNAPSHOT_EVERY: u64 = 256;
+/// A log of so many bytes is cut earlier: its entries are in memory, too.
+const LARGE_LOG: u64 = 32 << 20;
 /// The number of entries that stay in the log after a snapshot, for nodes that are slightly behind.
 const KEPT: u64 = 64;
 /// The size in bytes of the parts in which a snapshot is sent.
@@ -566,8 +568,9 @@ impl Group {
 
     /// Starts a snapshot if one is due. Once it is done, openraft purges the log.
     async fn cut_log(&self) {
-        let every = self.machine.weight().max(SNAPSHOT_EVERY);
-        if self.applied.since_snapshot.get() < every {
+        let (every, since) = (self.machine.weight().max(SNAPSHOT_EVERY), self.applied.since_snapshot.get());
+        let is_large = since >= KEPT && self.log.log_bytes() >= LARGE_LOG;
+        if since < every && !is_large {
             return;
         }
         match rt::fs::disk_space(&self.dir).await {

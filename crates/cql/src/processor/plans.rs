@@ -6,6 +6,7 @@ use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::plan::{Plan, Planned, plan, types_of_first};
 use crate::prepared::{Cache, CachedStatement, StatementId, id_of, prepared_id};
+use crate::slow_log::shown_text;
 use crate::syntax::parse;
 use cluster::Metadata;
 use replica::Trace;
@@ -39,7 +40,7 @@ impl Processor {
         {
             kept.inform(client);
         }
-        let parameters = vec![("query".to_owned(), text.to_owned())];
+        let parameters = vec![("query".to_owned(), shown_text(text))];
         self.save_trace(trace, client, parameters, "PREPARE", "Preparing CQL3 query");
         prepared
     }

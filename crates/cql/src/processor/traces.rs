@@ -50,7 +50,7 @@ impl Processor {
         }
         let mut parameters = vec![
             ("consistency_level".to_owned(), params.consistency.name().to_owned()),
-            ("query".to_owned(), text.to_owned()),
+            ("query".to_owned(), slow_log::shown_text(text)),
         ];
         if let Some(level) = params.serial_consistency {
             parameters.push(("serial_consistency_level".to_owned(), level.name().to_owned()));
@@ -69,7 +69,7 @@ impl Processor {
             session: trace.id,
             started_at: session.started_at,
             duration,
-            command: text.to_owned(),
+            command: slow_log::shown_text(text),
             parameters: session.parameters.clone(),
             client: session.client,
             node: session.coordinator,
@@ -95,9 +95,14 @@ impl Processor {
         request: &str,
     ) {
         let Some(trace) = trace else { return };
+        let Some(admitted) = self.slow_log.admit_trace() else { return };
         let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
         let coordinator = self.coordinator.clone();
-        rt::task::spawn(async move { trace_store::save(&coordinator, trace, session, None).await }).detach();
+        rt::task::spawn(async move {
+            trace_store::save(&coordinator, trace, session, None).await;
+            drop(admitted);
+        })
+        .detach();
     }
 }
 

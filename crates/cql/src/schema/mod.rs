@@ -95,8 +95,7 @@ pub async fn execute(
     keep_newer_than_drop(&statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(move |metadata, node| {
-        let PlannedChange { ops, change, warnings } = make(metadata, node, &guardrails, &own)?;
-        metadata.check_types(&ops).map_err(|error| Error::invalid(error.to_string()))?;
+        let PlannedChange { ops, change, warnings } = checked(metadata, node, &guardrails, &own)?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
     .await;
@@ -153,6 +152,19 @@ fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, E
         name.keyspace = Some(Name::new(names::keyspace_of(client, name)?));
     }
     Ok(statement)
+}
+
+/// Computes the change of a statement on this metadata, if it is within the limits of the metadata.
+fn checked(
+    metadata: &Metadata,
+    node: &NodeInfo,
+    guardrails: &Guardrails,
+    statement: &Statement,
+) -> Result<PlannedChange, Error> {
+    let made = make(metadata, node, guardrails, statement)?;
+    metadata.check_types(&made.ops).map_err(|error| Error::invalid(error.to_string()))?;
+    metadata.check_size(&made.ops, guardrails.schema_bytes).map_err(|error| Error::invalid(error.to_string()))?;
+    Ok(made)
 }
 
 /// Computes the change of a statement on this metadata.

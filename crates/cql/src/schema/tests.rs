@@ -1,6 +1,6 @@
 //! Statements and their changes of the metadata: definitions, operations, errors.
 
-use super::{PlannedChange, make};
+use super::{PlannedChange, checked};
 use crate::api::{SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -16,13 +16,14 @@ use std::rc::Rc;
 pub(crate) struct World {
     pub(crate) metadata: Rc<Metadata>,
     pub(crate) node: Rc<NodeInfo>,
+    guardrails: Guardrails,
 }
 
 impl World {
     /// The metadata of a new node, and the keyspace `ks`.
     pub(crate) fn new() -> World {
         let metadata = Metadata::empty().with(&builtin::ops()).unwrap();
-        let mut world = World { metadata: Rc::new(metadata), node: Rc::new(node()) };
+        let mut world = World { metadata: Rc::new(metadata), node: Rc::new(node()), guardrails: Guardrails::default() };
         world
             .run("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
             .unwrap();
@@ -35,7 +36,7 @@ impl World {
         if let Some(name) = name_of(&mut statement) {
             name.keyspace.get_or_insert_with(|| Name::new("ks"));
         }
-        let made = make(&self.metadata, &self.node, &Guardrails::default(), &statement)?;
+        let made = checked(&self.metadata, &self.node, &self.guardrails, &statement)?;
         self.metadata = Rc::new(self.metadata.with(&made.ops).expect("the steps of a statement fit"));
         Ok(made)
     }
@@ -439,5 +440,54 @@ fn names_have_a_greatest_length() {
         ] {
             world.refused(&text, INVALID, &longer);
         }
+    });
+}
+
+#[test]
+fn options_have_a_greatest_length() {
+    in_world(|world| {
+        let (longest, longer) = ("c".repeat(65_536), "c".repeat(65_537));
+        world.all(&[&format!("CREATE TABLE t (k int PRIMARY KEY) WITH comment = '{longest}'")]);
+        let halves = format!("{{'{}': '{}'}}", "k".repeat(40_000), "v".repeat(40_000));
+        for text in [
+            format!("CREATE TABLE u (k int PRIMARY KEY) WITH comment = '{longer}'"),
+            format!("ALTER TABLE t WITH comment = '{longer}'"),
+            format!("ALTER TABLE t WITH speculative_retry = '{longer}'"),
+            format!("ALTER TABLE t WITH additional_write_policy = '{longer}'"),
+            format!("ALTER TABLE t WITH compaction = {halves}"),
+            format!("CREATE KEYSPACE k WITH replication = {halves}"),
+            format!("ALTER KEYSPACE ks WITH tablets = {halves}"),
+        ] {
+            world.refused(&text, INVALID, "bytes; the maximum is 65536 bytes");
+        }
+    });
+}
+
+#[test]
+fn the_schema_has_a_greatest_size() {
+    in_world(|world| {
+        world.guardrails.schema_bytes = world.metadata.schema_bytes() + (100 << 10);
+        let comment = "c".repeat(60_000);
+        world.all(&[&format!("CREATE TABLE t (k int PRIMARY KEY) WITH comment = '{comment}'")]);
+        let setting = "(schema_size_fail_threshold_in_mb)";
+        let table = format!("CREATE TABLE u (k int PRIMARY KEY) WITH comment = '{comment}'");
+        world.refused(&table, INVALID, setting);
+        world.all(&["CREATE TABLE v (k int PRIMARY KEY)"]);
+        world.refused(&format!("ALTER TABLE v WITH comment = '{comment}'"), INVALID, setting);
+        let fields: Vec<String> = (0..1000).map(|at| format!("field_{at} int")).collect();
+        world.refused(&format!("CREATE TYPE y ({})", fields.join(", ")), INVALID, setting);
+        // The operator has lowered the limit: what makes the schema smaller is still allowed.
+        world.guardrails.schema_bytes = 1;
+        world.all(&["ALTER TABLE t WITH comment = 'short'", "DROP TABLE t", "DROP TABLE v"]);
+        world.refused("CREATE TABLE v (k int PRIMARY KEY)", INVALID, setting);
+    });
+}
+
+#[test]
+fn a_definition_has_a_greatest_size() {
+    in_world(|world| {
+        let columns: Vec<String> = (0..20_000).map(|at| format!("{}{at} int", "c".repeat(200))).collect();
+        let table = format!("CREATE TABLE t (k int PRIMARY KEY, {})", columns.join(", "));
+        world.refused(&table, INVALID, "the maximum for a keyspace, table or type is 4194304 bytes");
     });
 }

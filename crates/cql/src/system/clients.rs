@@ -2,6 +2,7 @@
 
 use super::rows::{Rows, text, text_map};
 use model::types::Value;
+use rt::ShardId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -12,7 +13,7 @@ pub struct ClientInfo {
     pub address: SocketAddr,
     /// The state of the connection, such as `READY`.
     pub stage: String,
-    /// The options of its STARTUP, including `DRIVER_NAME` and `DRIVER_VERSION`.
+    /// The options of its STARTUP that are kept, `DRIVER_NAME` and `DRIVER_VERSION` among them.
     pub options: BTreeMap<String, String>,
     /// The protocol version.
     pub protocol_version: u8,
@@ -37,10 +38,15 @@ pub struct Encryption {
 pub struct ClientList(pub Box<dyn Fn() -> Vec<ClientInfo>>);
 
 pub(super) async fn fill(rows: &mut Rows) {
-    let lists = rt::shard::call_all(|| async {
-        rt::shard::try_service::<ClientList>().map(|list| (list.0)()).unwrap_or_default()
-    });
-    for client in lists.await.into_iter().flatten() {
+    // One shard after another: the list of each is given up before the next one is made.
+    for shard in 0..rt::shard::count() as u16 {
+        let list = || async { rt::shard::try_service::<ClientList>().map(|list| (list.0)()).unwrap_or_default() };
+        add(rows, rt::shard::call(ShardId(shard), list).await);
+    }
+}
+
+fn add(rows: &mut Rows, clients: Vec<ClientInfo>) {
+    for client in clients {
         let option = |name: &str| client.options.get(name).map_or(Value::Null, text);
         let encryption = client.encryption.as_ref();
         rows.add(&[

@@ -105,6 +105,40 @@ impl Drop for Cancelled {
     }
 }
 
+/// Why the result of a future is not wanted any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwanted {
+    /// The deadline has passed.
+    Late,
+    /// It was cancelled.
+    Cancelled,
+}
+
+pin_project! {
+    /// A future that runs while its result is wanted; made by [`Deadline::limit_unless`].
+    #[must_use = "a future does nothing unless awaited"]
+    pub struct WhileWanted<'c, F> {
+        #[pin]
+        future: Timeout<F>,
+        cancel: &'c Cancel,
+        cancelled: Option<Cancelled>,
+    }
+}
+
+impl<F: Future> Future for WhileWanted<'_, F> {
+    type Output = Result<F::Output, Unwanted>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(out) = this.future.poll(cx) {
+            return Poll::Ready(out.map_err(|_| Unwanted::Late));
+        }
+        let cancelled = this.cancelled.get_or_insert_with(|| this.cancel.cancelled());
+        Pin::new(cancelled).poll(cx).map(|()| Err(Unwanted::Cancelled))
+    }
+}
+
 /// The instant after which a result is no longer useful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(pub Instant);
@@ -130,6 +164,13 @@ impl Deadline {
     /// future has to wait.
     pub fn limit<F: Future>(&self, future: F) -> Timeout<F> {
         crate::time::timeout_at(self.0, future)
+    }
+
+    /// As [`Deadline::limit`], and until `cancel` fires. That, too, costs nothing unless the future
+    /// has to wait.
+    #[inline]
+    pub fn limit_unless<'c, F: Future>(&self, cancel: &'c Cancel, future: F) -> WhileWanted<'c, F> {
+        WhileWanted { future: self.limit(future), cancel, cancelled: None }
     }
 }
 
@@ -164,6 +205,24 @@ mod tests {
             let deadline = Deadline::after(Duration::from_millis(5));
             assert!(deadline.limit(std::future::pending::<()>()).await.is_err());
             assert_eq!(Deadline::after(Duration::from_secs(60)).limit(async { 7 }).await.ok(), Some(7));
+        });
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_ends() {
+        crate::block_on(async {
+            let (cancel, soon) = (Cancel::new(), Deadline::after(Duration::from_millis(5)));
+            let never = std::future::pending::<()>;
+            assert_eq!(soon.limit_unless(&cancel, never()).await, Err(Unwanted::Late));
+            let later = Deadline::after(Duration::from_secs(60));
+            let work = crate::task::spawn({
+                let cancel = cancel.clone();
+                async move { later.limit_unless(&cancel, never()).await }
+            });
+            crate::task::yield_now().await;
+            cancel.cancel();
+            assert_eq!(work.await.expect("not aborted"), Err(Unwanted::Cancelled));
+            assert_eq!(later.limit_unless(&cancel, async { 7 }).await, Ok(7), "what never waits is not cancelled");
         });
     }
 }

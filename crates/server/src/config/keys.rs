@@ -346,6 +346,10 @@ settings! {
         twcs_max_window_count: u64 = 50;
         /// Whether a table with TimeWindowCompactionStrategy needs a default TTL: `true`, `false`, or `warn`.
         restrict_twcs_without_default_ttl: Restriction = Restriction::Warn;
+        /// A statement that makes the definitions of all keyspaces, tables and types together
+        /// larger is refused. Without a value: a 32nd of `memory`, from 4 MiB to 64 MiB.
+        schema_size_fail_threshold_in_mb ["schema_size_fail_threshold"]
+            ("1MiB" to ""): Option<MiB> = None;
     }
     section "Security" {
         /// Who may connect.

@@ -49,6 +49,7 @@ const LIVE: &[(&str, Carry)] = &[
     ("write_consistency_levels_disallowed", carry_language),
     ("twcs_max_window_count", carry_language),
     ("restrict_twcs_without_default_ttl", carry_language),
+    ("schema_size_fail_threshold_in_mb", carry_language),
     ("foreground_p99_target_in_ms", carry_governor),
     ("hinted_handoff_enabled", carry_hints),
     ("max_hint_window_in_ms", carry_hints),

@@ -1,11 +1,15 @@
 //! Limits on what clients make the server hold: pending requests, memory for them, unread answers.
 
-use super::tests::{Client, World, limits, query, run};
+use super::drive;
+use super::startup::{KEPT_OPTIONS, MAX_OPTIONS};
+use super::tests::{Client, World, limits, query, raw, run, string_map};
 use super::transport::Limits;
-use crate::protocol::Opcode;
+use crate::protocol::{Opcode, SESSION_BODY};
 use rt::time::{Duration, timeout};
 use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn slow_statements_do_not_hold_up_others_and_end_with_their_client() {
@@ -237,5 +241,93 @@ fn requests_wait_for_memory() {
             assert_eq!(client.receive().await.opcode, Opcode::Result as u8);
         }
         assert_eq!(world.fake.texts.borrow().len(), 10);
+    });
+}
+
+/// The code of a protocol error.
+const PROTOCOL: i32 = 0x000A;
+
+#[test]
+fn requests_about_the_connection_are_short() {
+    run(limits(), |world| async move {
+        let mut client = world.connect();
+        let long = vec![0; SESSION_BODY + 1];
+        for opcode in [Opcode::Startup, Opcode::Options, Opcode::Query] {
+            let refused = client.ask(&raw(4, 0, 3, opcode as u8, &long)).await;
+            assert_eq!((refused.code(), refused.stream), (PROTOCOL, 3));
+            let message = refused.message();
+            assert!(message.contains("before STARTUP: 65536 bytes"), "{message}");
+        }
+        assert_eq!(world.server.transport.memory.waits(), 0);
+        client.start(&[]).await;
+        for opcode in [Opcode::Register, Opcode::AuthResponse, Opcode::Options, Opcode::Startup] {
+            let refused = client.ask(&raw(4, 0, 3, opcode as u8, &long)).await;
+            assert_eq!(refused.code(), PROTOCOL);
+            let message = refused.message();
+            assert!(message.contains("about the connection: 65536 bytes"), "{message}");
+        }
+        let text = format!("rows 5{}", " ".repeat(SESSION_BODY));
+        assert_eq!(
+            client.ask(&query(1, &text.replace("rows 5", "what"))).await.code(),
+            0x2000,
+            "statements may be long"
+        );
+    });
+}
+
+#[test]
+fn few_options_of_startup_are_kept() {
+    run(limits(), |world| async move {
+        let mut client = world.connect();
+        let names: Vec<String> = (0..MAX_OPTIONS).map(|at| format!("N{at}")).collect();
+        let mut many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+        many.push(("CQL_VERSION", "3.0.0"));
+        let refused = client.ask(&raw(4, 0, 0, Opcode::Startup as u8, &string_map(&many))).await;
+        assert_eq!(refused.code(), PROTOCOL);
+        assert!(refused.message().contains("STARTUP has 65 options; the maximum is 64"), "{}", refused.message());
+        let long = "v".repeat(KEPT_OPTIONS);
+        client.start(&[("LONG", &long), ("DRIVER_NAME", "test"), ("COMPRESSION", "lz4")]).await;
+        let known = &world.server.transport.connections()[0];
+        assert_eq!(known.option("LONG"), None, "there is no room for it");
+        assert_eq!(known.option("DRIVER_NAME").as_deref(), Some("test"));
+        let kept: usize = known.info().options.iter().map(|(name, value)| name.len() + value.len()).sum();
+        assert!(kept <= KEPT_OPTIONS, "{kept}");
+    });
+}
+
+#[test]
+fn statements_of_a_closed_connection_end_although_it_is_not_read() {
+    let limits = Limits { connection_in_flight: 2, ..limits() };
+    run(limits, |world| async move {
+        for reset in [false, true] {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let listener = rt::net::listen(address, Default::default()).await.expect("listens");
+            let mut stream = rt::net::connect(listener.local_addr().expect("an address")).await.expect("connects");
+            let (there, peer) = listener.accept().await.expect("accepts");
+            rt::task::spawn(drive::serve(world.server.clone(), there, peer, None, None)).detach();
+            let all = string_map(&[("CQL_VERSION", "3.0.0")]);
+            stream.write_all(&raw(4, 0, 0, Opcode::Startup as u8, &all)).await.expect("sent");
+            let mut ready = [0; 9];
+            stream.read_exact(&mut ready).await.expect("an answer");
+            // The last one stays in the buffer of the connection, which is not read any more.
+            for stream_id in 0..3 {
+                stream.write_all(&query(stream_id, "wait")).await.expect("sent");
+            }
+            let transport = world.server.transport.clone();
+            while transport.in_flight() < 2 {
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
+            if reset {
+                stream.set_zero_linger().expect("set");
+            }
+            let closed = rt::time::now();
+            drop(stream);
+            while transport.in_flight() > 0 || transport.connection_count() > 0 {
+                assert!(closed.elapsed() < Duration::from_secs(10), "the statements still wait");
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(closed.elapsed() < Duration::from_secs(1), "{:?}", closed.elapsed());
+        }
+        assert_eq!(world.fake.texts.borrow().len(), 4);
     });
 }

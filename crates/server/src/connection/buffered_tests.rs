@@ -1,6 +1,7 @@
 //! A stream with its own buffer, like an encrypted one: data is sent only when the loop flushes.
 
 use super::drive;
+use super::stream::ClientStream;
 use super::tests::{Client, limits, query, run};
 use cql::system::Encryption;
 use rt::net::{AsyncRead, AsyncWrite, ReadBuf};
@@ -39,6 +40,12 @@ impl AsyncWrite for Buffered {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.as_mut().poll_flush(cx))?;
         Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+impl ClientStream for Buffered {
+    fn is_closed_by_client(&self) -> bool {
+        false
     }
 }
 

@@ -38,8 +38,8 @@ pub struct Connection {
     pub client: Rc<ClientState>,
     /// The address of the client.
     pub peer: SocketAddr,
-    /// All options of STARTUP, in the order sent. Empty before STARTUP.
-    pub options: RefCell<Vec<(String, String)>>,
+    /// The options of STARTUP that are kept, in the order sent; empty before.
+    pub options: RefCell<Box<[(String, String)]>>,
     /// The protocol version of STARTUP.
     pub version: Cell<Option<Version>>,
     /// Whether STARTUP succeeded.

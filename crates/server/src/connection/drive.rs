@@ -12,7 +12,8 @@ use super::client::Connection;
 use super::memory::{Charge, Ticket};
 use super::seats::Newcomer;
 use super::startup;
-use super::statement::{Job, Statement};
+use super::statement::{Job, Statement, Waiting};
+use super::stream::ClientStream;
 use super::transport::{Server, Transport};
 use crate::protocol::frames::BUFFER;
 use crate::protocol::outbox::MAX_SLICES;
@@ -52,6 +53,9 @@ const FRAMES_PER_CLOCK: u32 = 16;
 /// How long a refused client may take to read the error before its connection is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How often a connection that is not read is asked whether its client has closed it.
+const LOOK_FOR_CLOSE: Duration = Duration::from_millis(500);
+
 /// The reason why a loop ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
@@ -71,7 +75,7 @@ pub(super) async fn serve<T, S>(
     encryption: Option<Encryption>,
     newcomer: Option<Arc<Newcomer>>,
 ) where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: ClientStream,
     S: Service,
 {
     let Some(_inside) = server.gate.borrow().enter() else { return };
@@ -95,6 +99,7 @@ pub(super) async fn serve<T, S>(
         unflushed: false,
         taken: 0,
         unread: None,
+        look_for_close: None,
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
     drop(drive);
@@ -133,6 +138,8 @@ struct Drive<'a, T, S> {
     taken: u64,
     /// Set while answers wait for the socket.
     unread: Option<Unread>,
+    /// When the socket is asked next whether the client has closed it, while it is not read.
+    look_for_close: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// Answers that wait for the socket.
@@ -171,7 +178,7 @@ enum Stop {
 
 impl<T, S> Drive<'_, T, S>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: ClientStream,
     S: Service,
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -221,9 +228,9 @@ where
                     if let Some(large) = &mut self.large {
                         large.paused = true;
                     }
-                    return Ok(Poll::Pending);
+                    return Ok(self.wait_without_reading(cx));
                 }
-                Stop::Blocked if self.ticket.is_some() => return Ok(Poll::Pending),
+                Stop::Blocked if self.ticket.is_some() => return Ok(self.wait_without_reading(cx)),
                 Stop::Blocked => continue,
                 Stop::Input => {}
             }
@@ -231,8 +238,9 @@ where
                 if self.connection.closing.get() {
                     continue;
                 }
-                return Ok(Poll::Pending);
+                return Ok(self.wait_without_reading(cx));
             }
+            self.look_for_close = None;
             let read = {
                 let space = self.frames.space(self.large.is_some());
                 pin!(self.stream.read_buf(space)).poll(cx)?
@@ -246,6 +254,22 @@ where
                 }
             }
         }
+    }
+
+    /// The connection has to wait and is not read meanwhile, so the end of its stream is not met:
+    /// asks the socket now and then whether the client is gone. Its requests would only keep others
+    /// waiting.
+    #[cold]
+    fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let new_look = || Box::pin(rt::time::sleep(LOOK_FOR_CLOSE)) as Pin<Box<dyn Future<Output = ()>>>;
+        let look = self.look_for_close.get_or_insert_with(new_look);
+        while look.as_mut().poll(cx).is_ready() {
+            if self.stream.is_closed_by_client() {
+                return Poll::Ready(End::Gone);
+            }
+            *look = new_look();
+        }
+        Poll::Pending
     }
 
     /// Starts the buffered requests.
@@ -495,6 +519,7 @@ where
             }
             Request::Startup { options } => match startup::start(connection, reply.version, options) {
                 Ok(form) => {
+                    self.frames.started();
                     connection.outbox(|out| out.ready(reply));
                     if let Some(form) = form {
                         connection.outbox(|out| out.use_segments(form));
@@ -543,43 +568,6 @@ where
             drop(waiting);
         })
         .detach();
-    }
-}
-
-/// A pending statement, counted against the limits.
-struct Waiting {
-    transport: Rc<Transport>,
-    connection: Rc<Connection>,
-    /// The expected bytes of its answer.
-    expected: usize,
-    _charge: Charge,
-    _large: Option<Charge>,
-}
-
-impl Waiting {
-    fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize, large: Option<Charge>) -> Waiting {
-        transport.in_flight.set(transport.in_flight.get() + 1);
-        connection.in_flight.set(connection.in_flight.get() + 1);
-        let expected = connection.answer_size();
-        transport.expected.set(transport.expected.get() + expected);
-        connection.expected.set(connection.expected.get() + expected);
-        Waiting {
-            transport: transport.clone(),
-            connection: connection.clone(),
-            expected,
-            _charge: transport.memory.charge(bytes),
-            _large: large,
-        }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.transport.in_flight.set(self.transport.in_flight.get() - 1);
-        self.connection.in_flight.set(self.connection.in_flight.get() - 1);
-        self.transport.expected.set(self.transport.expected.get() - self.expected);
-        self.connection.expected.set(self.connection.expected.get() - self.expected);
-        self.connection.wake();
     }
 }
 

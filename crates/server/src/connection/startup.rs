@@ -7,6 +7,11 @@ use crate::protocol::{Compression, Dialect, Version};
 use cql::Error;
 use cql::system::{CQL_VERSION, PARTITIONER};
 
+/// The most options of a STARTUP. Drivers send about ten.
+pub(super) const MAX_OPTIONS: usize = 64;
+/// The most bytes of the names and values of options that a connection keeps for `system.clients`.
+pub(super) const KEPT_OPTIONS: usize = 8 << 10;
+
 /// How many leading bits of the token the sharding formula of drivers ignores that do not know
 /// tablets.
 pub(crate) const IGNORED_BITS: u32 = 12;
@@ -52,6 +57,9 @@ pub(super) fn start(
     version: Version,
     options: Vec<(String, String)>,
 ) -> Result<Option<Form>, Error> {
+    if options.len() > MAX_OPTIONS {
+        return Err(Error::Protocol(format!("STARTUP has {} options; the maximum is {MAX_OPTIONS}", options.len())));
+    }
     let get = |name: &str| options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     if get("CQL_VERSION").is_none() {
         return Err(Error::Protocol("Missing value CQL_VERSION in STARTUP message".to_owned()));
@@ -83,6 +91,20 @@ pub(super) fn start(
     connection.lwt_mark.set(get("SCYLLA_LWT_ADD_METADATA_MARK").is_some());
     connection.version.set(Some(version));
     connection.started();
-    *connection.options.borrow_mut() = options;
+    *connection.options.borrow_mut() = kept(options);
     Ok(form)
+}
+
+/// The options that a connection keeps: in the order sent, without those for which
+/// [`KEPT_OPTIONS`] leaves no room.
+fn kept(options: Vec<(String, String)>) -> Box<[(String, String)]> {
+    let mut left = KEPT_OPTIONS;
+    let fits = |(name, value): &(String, String)| match left.checked_sub(name.len() + value.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    options.into_iter().filter(fits).collect()
 }

@@ -1,7 +1,9 @@
 //! Runs one statement: passes it to the query processor, and answers the client.
 
 use super::client::Connection;
+use super::memory::Charge;
 use super::service::Service;
+use super::transport::Transport;
 use crate::protocol::{Reply, body::Text};
 use cql::api::{Batch, QueryParams};
 use rt::time::Instant;
@@ -27,6 +29,43 @@ pub(super) struct Job {
     pub statement: Statement,
     /// The keyspace that the request names.
     pub keyspace: Option<Box<str>>,
+}
+
+/// A pending statement, counted against the limits.
+pub(super) struct Waiting {
+    transport: Rc<Transport>,
+    connection: Rc<Connection>,
+    /// The expected bytes of its answer.
+    expected: usize,
+    _charge: Charge,
+    _large: Option<Charge>,
+}
+
+impl Waiting {
+    pub fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize, large: Option<Charge>) -> Waiting {
+        transport.in_flight.set(transport.in_flight.get() + 1);
+        connection.in_flight.set(connection.in_flight.get() + 1);
+        let expected = connection.answer_size();
+        transport.expected.set(transport.expected.get() + expected);
+        connection.expected.set(connection.expected.get() + expected);
+        Waiting {
+            transport: transport.clone(),
+            connection: connection.clone(),
+            expected,
+            _charge: transport.memory.charge(bytes),
+            _large: large,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.transport.in_flight.set(self.transport.in_flight.get() - 1);
+        self.connection.in_flight.set(self.connection.in_flight.get() - 1);
+        self.transport.expected.set(self.transport.expected.get() - self.expected);
+        self.connection.expected.set(self.connection.expected.get() - self.expected);
+        self.connection.wake();
+    }
 }
 
 /// Runs a job and sends its answer.

@@ -19,6 +19,9 @@ const FIRST_BUFFER: usize = 4 << 10;
 pub const BUFFER: usize = 64 << 10;
 /// How many bytes at the beginning of a compressed body may encode its length.
 const CLAIM: usize = 5;
+/// The longest body of a request about the connection itself (STARTUP, OPTIONS, REGISTER,
+/// AUTH_RESPONSE), and of any request before STARTUP, bytes.
+pub const SESSION_BODY: usize = 64 << 10;
 /// The least space for a read, in bytes.
 const MIN_SPACE: usize = 2 << 10;
 
@@ -97,9 +100,33 @@ impl Head {
     }
 }
 
+/// How long the bodies of requests may be.
+#[derive(Clone, Copy, Debug)]
+struct BodyLimits {
+    /// The longest body of a statement, bytes.
+    statement: usize,
+    /// STARTUP succeeded: statements may come.
+    started: bool,
+}
+
+/// Why a body of this length is refused although a statement may be as long.
+#[cold]
+fn session_body_error(len: usize, opcode: u8, started: bool) -> Option<Error> {
+    let opcode = Opcode::request_from_number(opcode)?;
+    let what = match started {
+        true if opcode.is_statement() => return None,
+        true => "of a request about the connection",
+        false => "before STARTUP",
+    };
+    Some(Error::Protocol(format!(
+        "{} is too big: length {len} exceeds the maximum length of a body {what}: {SESSION_BODY} bytes",
+        opcode.name()
+    )))
+}
+
 /// Inspects the beginning of `bytes`.
 #[inline]
-fn look(bytes: &[u8], max_body: usize) -> Start {
+fn look(bytes: &[u8], limits: BodyLimits) -> Start {
     let Some(&first) = bytes.first() else { return Start::Incomplete(0) };
     let Some(version) = Version::from_number(first) else { return odd_version(first, bytes) };
     let Some(header) = bytes.first_chunk::<HEADER_LEN>() else { return Start::Incomplete(0) };
@@ -111,8 +138,14 @@ fn look(bytes: &[u8], max_body: usize) -> Start {
         return refused(Error::Protocol(format!("Malformed frame: a body of length {len}")), true, 0);
     };
     let len = HEADER_LEN + body;
-    if body > max_body {
-        let error = format!("Request is too big: length {body} exceeds maximum allowed length {max_body}");
+    if body > SESSION_BODY
+        && let Some(error) = session_body_error(body, opcode, limits.started)
+    {
+        return refused(error, false, len);
+    }
+    if body > limits.statement {
+        let most = limits.statement;
+        let error = format!("Request is too big: length {body} exceeds maximum allowed length {most}");
         return refused(Error::Invalid(error), false, len);
     }
     let Some(opcode) = Opcode::request_from_number(opcode) else {
@@ -161,7 +194,7 @@ pub struct Frames {
     buffer: BytesMut,
     /// Bytes of a refused body that have not arrived yet.
     skip: usize,
-    max_body: usize,
+    limits: BodyLimits,
     /// The total length of the frame (or segment) at the start of the buffer, once its header is
     /// known.
     wanted: usize,
@@ -172,10 +205,17 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// A reader that refuses bodies longer than `max_body` bytes.
+    /// A reader that refuses bodies of more than `max_body` bytes, and of more than
+    /// [`SESSION_BODY`] bytes until [`Frames::started`].
     pub fn new(max_body: usize) -> Frames {
         let buffer = BytesMut::with_capacity(FIRST_BUFFER);
-        Frames { buffer, skip: 0, max_body, wanted: 0, filled: false, opened: None }
+        let limits = BodyLimits { statement: max_body, started: false };
+        Frames { buffer, skip: 0, limits, wanted: 0, filled: false, opened: None }
+    }
+
+    /// STARTUP succeeded: longer statements may come.
+    pub fn started(&mut self) {
+        self.limits.started = true;
     }
 
     /// From the next byte on, frames arrive in segments.
@@ -253,7 +293,7 @@ impl Frames {
         if self.opened.is_some() {
             return self.take_opened();
         }
-        match look(&self.buffer, self.max_body) {
+        match look(&self.buffer, self.limits) {
             Start::Incomplete(wanted) => {
                 self.wanted = wanted;
                 Next::Incomplete
@@ -293,7 +333,7 @@ impl Frames {
         }
         let body = &self.buffer[HEADER_LEN..];
         let claimed = compression.claimed_len(&body[..body.len().min(CLAIM)]).unwrap_or(0);
-        if claimed > self.max_body { 0 } else { claimed }
+        if claimed > self.limits.statement { 0 } else { claimed }
     }
 
     /// Removes the next frame from segments.
@@ -301,7 +341,7 @@ impl Frames {
         let Some(opened) = &mut self.opened else { return Next::Incomplete };
         loop {
             if !opened.payload.is_empty() {
-                return opened.next_of_payload(self.max_body);
+                return opened.next_of_payload(self.limits);
             }
             let segment = match segment::take(opened.form, &mut self.buffer) {
                 Taken::Incomplete(len) => {
@@ -317,7 +357,7 @@ impl Frames {
             }
             let next = match segment.self_contained {
                 true => opened.whole(segment.payload),
-                false => opened.part(&segment.payload, self.max_body),
+                false => opened.part(&segment.payload, self.limits),
             };
             if let Some(next) = next {
                 return next;
@@ -352,8 +392,8 @@ struct Opened {
 
 impl Opened {
     /// The next frame of a self-contained segment.
-    fn next_of_payload(&mut self, max_body: usize) -> Next {
-        match look(&self.payload, max_body) {
+    fn next_of_payload(&mut self, limits: BodyLimits) -> Next {
+        match look(&self.payload, limits) {
             Start::Frame(head) => {
                 // After the last frame, nothing references the read buffer, so it can be reused.
                 let mut frame = match head.len == self.payload.len() {
@@ -381,7 +421,7 @@ impl Opened {
     }
 
     /// Accepts a segment with a part of a frame.
-    fn part(&mut self, payload: &[u8], max_body: usize) -> Option<Next> {
+    fn part(&mut self, payload: &[u8], limits: BodyLimits) -> Option<Next> {
         const TOO_MUCH: &str = "A frame that fills several segments ends before its last one";
         if self.skip > 0 {
             let Some(rest) = self.skip.checked_sub(payload.len()) else { return Some(broken(TOO_MUCH)) };
@@ -395,7 +435,7 @@ impl Opened {
         }
         self.long.extend_from_slice(payload);
         self.long_len = 0;
-        Some(match look(&self.long, max_body) {
+        Some(match look(&self.long, limits) {
             Start::Incomplete(len) => {
                 self.long_len = len;
                 return None;

@@ -24,6 +24,7 @@ pub fn fuzz_frame(bytes: &[u8]) {
 }
 
 fn decode(mut frames: Frames, bytes: &[u8], dialect: Dialect) {
+    frames.started();
     for part in bytes.chunks(997) {
         frames.push(part);
         loop {

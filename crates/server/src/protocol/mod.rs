@@ -21,7 +21,7 @@ pub mod write;
 
 pub use compression::Compression;
 pub use event::{Event, EventKinds};
-pub use frames::{Frames, Next, RawFrame};
+pub use frames::{Frames, Next, RawFrame, SESSION_BODY};
 pub use fuzz::fuzz_frame;
 pub use outbox::{Outbox, Reply};
 pub use request::{Dialect, Request};
@@ -123,6 +123,11 @@ impl Opcode {
             0x0F => Opcode::AuthResponse,
             _ => return None,
         })
+    }
+
+    /// Whether the request carries a statement. Other requests are about the connection itself.
+    pub fn is_statement(self) -> bool {
+        matches!(self, Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch)
     }
 
     /// Its name in the protocol.

@@ -2,7 +2,7 @@
 
 use super::body::{Body, Text};
 use super::event::{EventKind, EventKinds};
-use super::frames::RawFrame;
+use super::frames::{RawFrame, SESSION_BODY};
 use super::{Compression, Opcode, Version, flag};
 use bytes::Bytes;
 use cql::Error;
@@ -99,7 +99,8 @@ impl Request {
             let Some(compression) = dialect.compression else {
                 return Err(Error::Protocol("A compressed frame, but no compression was negotiated".to_owned()));
             };
-            bytes = compression.decompress(&bytes, max_body)?;
+            let most = if frame.opcode.is_statement() { max_body } else { max_body.min(SESSION_BODY) };
+            bytes = compression.decompress(&bytes, most)?;
         }
         let mut body = Body::new(bytes);
         let has_payload = frame.flags & flag::CUSTOM_PAYLOAD != 0 && version >= Version::V4;

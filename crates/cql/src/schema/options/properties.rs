@@ -5,6 +5,9 @@ use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
 use cluster::tablets::strategy::rack_list;
 use model::options::OptionMap;
 
+/// The most bytes of the value of an option. Those of a map are its keys and values together.
+pub const MAX_OPTION_BYTES: usize = 64 << 10;
+
 /// The options of one WITH clause, without duplicates.
 pub struct Properties<'s> {
     options: &'s [SchemaOption],
@@ -16,6 +19,13 @@ impl<'s> Properties<'s> {
         for (at, option) in options.iter().enumerate() {
             if options[..at].iter().any(|before| before.name == option.name) {
                 return Err(Error::Syntax(format!("Multiple definition for property '{}'", option.name)));
+            }
+            let bytes = bytes_of(&option.value);
+            if bytes > MAX_OPTION_BYTES {
+                return Err(Error::invalid(format!(
+                    "The value of the option '{}' has {bytes} bytes; the maximum is {MAX_OPTION_BYTES} bytes",
+                    option.name
+                )));
             }
         }
         Ok(Properties { options })
@@ -93,6 +103,15 @@ impl<'s> Properties<'s> {
             }
         }
         Ok(())
+    }
+}
+
+/// How long the texts of a value are together.
+fn bytes_of(value: &OptionValue) -> usize {
+    match value {
+        OptionValue::Literal(literal) => literal.text().len(),
+        OptionValue::Map(entries) => entries.iter().map(|(key, value)| key.text().len() + bytes_of(value)).sum(),
+        OptionValue::List(values) => values.iter().map(bytes_of).sum(),
     }
 }
 

@@ -115,6 +115,7 @@ fn segment(form: Form, payload: &[u8], self_contained: bool) -> Vec<u8> {
 
 fn in_segments(form: Form, max_body: usize) -> Frames {
     let mut frames = Frames::new(max_body);
+    frames.started();
     frames.use_segments(form);
     frames
 }
@@ -224,7 +225,7 @@ fn segments_that_do_not_fit_together_end_the_stream() {
 
 #[test]
 fn a_long_frame_is_known_by_its_length() {
-    let whole = frame(5, 5, 1, &[7; 600_000]);
+    let whole = frame(5, Opcode::Query as u8, 1, &[7; 600_000]);
     let mut frames = in_segments(Form::Plain, 1 << 20);
     for part in whole.chunks(segment::MAX_PAYLOAD) {
         assert!(matches!(frames.take_next(), Next::Incomplete));

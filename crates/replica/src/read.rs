@@ -310,8 +310,8 @@ impl Replica {
         }
     }
 
-    /// Waits until a read may hold this many more bytes of large rows or results, unless nobody waits
-    /// for its answer any more by then.
+    /// Waits until a read may hold this many more bytes of large rows or results, unless nobody
+    /// waits for its answer any more by then.
     #[cold]
     pub(crate) async fn hold(
         &self,

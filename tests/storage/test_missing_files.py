@@ -101,7 +101,7 @@ def test_segments_and_what_says_how_far_they_are_synced(node):
     for synced in node.data_dir.glob("commitlog/*/*/synced"):
         contents = synced.read_bytes()
         synced.unlink()
-        with pytest.raises(StartFailed, match="synced is missing or damaged"):
+        with pytest.raises(StartFailed, match="synced is missing, damaged or of another node"):
             node.start()
         synced.write_bytes(contents)
     for segment in node.data_dir.glob("commitlog/*/*/segment-*"):

@@ -11,6 +11,7 @@
 use crate::ctx::{self, Ctx};
 use crate::fair_clock::FairClock;
 use crate::group::Group;
+use crate::stall_log::{StallLine, StallLog};
 use async_task::Runnable;
 use futures_util::task::AtomicWaker;
 use pin_project_lite::pin_project;
@@ -124,6 +125,7 @@ pub(crate) struct Executor {
     /// Calls of `maybe_yield` in the running poll (the simulation's measure of its length).
     pub yields_asked: Cell<u32>,
     tuning: Tuning,
+    stall_log: StallLog,
     idle_since: Cell<Option<Instant>>,
     /// The time of the shard since its start, as of the last poll's end. Stands still while the shard sleeps.
     now_nanos: Cell<u64>,
@@ -140,6 +142,7 @@ impl Executor {
             running: Cell::new(Running { key: None, group: Group::Control }),
             yields_asked: Cell::new(0),
             tuning,
+            stall_log: StallLog::default(),
             idle_since: Cell::new(None),
             now_nanos: Cell::new(0),
         }
@@ -323,9 +326,11 @@ impl Executor {
             ctx.counters.stalls.add(1);
             let longest = &ctx.counters.longest_poll_nanos;
             longest.set(longest.get().max(nanos));
-            if took >= self.tuning.log_stalls_over {
-                let (ms, group) = (took.as_millis() as u64, running.group.name());
-                tracing::warn!(shard = ctx.shard.0, task = %place, group, ms, "a task held the shard");
+            if took >= self.tuning.log_stalls_over
+                && let Some(StallLine { times, longest }) = self.stall_log.record(place, took, ended)
+            {
+                let (ms, group) = (longest.as_millis() as u64, running.group.name());
+                tracing::warn!(shard = ctx.shard.0, task = %place, group, ms, times, "a task held the shard");
             }
         }
         ended

@@ -5,7 +5,7 @@
 //! A total has a form of bytes, so that who added up a part of the numbers can hand it to who adds up the parts:
 //! `i64 count`, then `f64` (float, double), `i32 scale, unscaled` (decimal), the number's own bytes (varint), or `i128`; all big-endian.
 
-use crate::types::{CqlType, Decimal, Value};
+use crate::types::{CqlType, Decimal, Value, digits};
 use num_bigint::BigInt;
 use std::cmp::Ordering;
 use thiserror::Error;
@@ -19,7 +19,7 @@ pub enum TotalError {
     /// The sum would have as many digits as the scales lie apart.
     #[error("The scales of the numbers to be added lie too far apart")]
     Scales,
-    /// A number, or the total of a part, is none.
+    /// A number, or the total of a part, is none, or is too long to be brought to another scale.
     #[error("{0}")]
     Malformed(String),
 }
@@ -149,6 +149,10 @@ fn sum(a: &Decimal, b: &Decimal) -> Result<Decimal, TotalError> {
     let scale = a.scale.max(b.scale);
     let raised = |decimal: &Decimal| {
         let distance = i64::from(scale) - i64::from(decimal.scale);
+        if distance == 0 {
+            return Ok(decimal.unscaled.clone());
+        }
+        digits::check(&decimal.unscaled, "decimal").map_err(|error| TotalError::Malformed(error.to_string()))?;
         if distance > MAX_SCALE_DISTANCE && decimal.unscaled != BigInt::ZERO {
             return Err(TotalError::Scales);
         }

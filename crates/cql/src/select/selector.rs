@@ -1,7 +1,7 @@
 //! Expressions of a row: columns, functions, casts, parts of values.
 
 use crate::error::Error;
-use crate::term::call::{MAX_JSON_BYTES, json_too_long};
+use crate::term::call::{MAX_JSON_BYTES, no_json};
 use crate::term::function::Function;
 use crate::term::{Env, Term};
 use bytes::Bytes;
@@ -137,7 +137,7 @@ impl Selector {
                     out.push_str(": ");
                     let value = Value::decode_optional(ty, member.evaluate(row)?.as_deref());
                     let value = value.map_err(|error| Error::invalid(error.to_string()))?;
-                    value.push_json(ty, MAX_JSON_BYTES, &mut out).map_err(json_too_long)?;
+                    value.push_json(ty, MAX_JSON_BYTES, &mut out).map_err(no_json)?;
                 }
                 out.push('}');
                 Some(out.into_bytes().into())

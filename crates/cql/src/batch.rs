@@ -10,7 +10,7 @@ use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
 use crate::request::{Request, write_error};
 use crate::term::Env;
-use coordinator::WriteKind;
+use coordinator::{CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
 use model::id::TableId;
 use model::key::DecoratedKey;
@@ -42,6 +42,25 @@ pub struct BatchAttributes {
 /// The number of statements between two yields.
 const PARTS_PER_LOOK: usize = 16;
 
+/// The kind of a batch as a write of so many mutations.
+fn write_kind(kind: BatchKind, counters: bool, mutations: usize) -> WriteKind {
+    match kind {
+        _ if counters => WriteKind::Counter,
+        BatchKind::Logged if mutations > 1 => WriteKind::LoggedBatch,
+        _ => WriteKind::UnloggedBatch,
+    }
+}
+
+/// Refuses to go on after the deadline.
+fn check_time(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -> Result<(), Error> {
+    if !options.context.deadline.is_past() {
+        return Ok(());
+    }
+    let consistency = options.consistency;
+    let error = CoordinatorError::Timeout { consistency, required: 1, received: 0, data_present: false };
+    Err(write_error(error, schema, kind))
+}
+
 /// Executes a batch. Each partition gets one mutation, so no statement sees this batch partly
 /// applied within a partition.
 pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Request<'_>) -> Result<Answer, Error> {
@@ -63,9 +82,16 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
     let mut room = Room::of(config);
     let (mut turn, mut expansion) = (None, 0usize);
+    let mut next_look = PARTS_PER_LOOK;
     for (i, Part { modify, env }) in parts.iter().enumerate() {
-        if i % PARTS_PER_LOOK == PARTS_PER_LOOK - 1 {
-            rt::task::maybe_yield().await;
+        if i >= next_look {
+            let slow = rt::task::is_time_to_yield();
+            // Parts can be slow, of functions of large values: then each is followed by a look.
+            next_look = i + if slow { 1 } else { PARTS_PER_LOOK };
+            if slow {
+                rt::task::yield_now().await;
+                check_time(&options, &modify.schema, write_kind(whole.kind, counters, parts.len()))?;
+            }
         }
         let json = modify.json.as_ref().map(|json| json.bind(*env)).transpose()?;
         let env = &json.as_ref().map_or(*env, JsonValues::env);
@@ -116,11 +142,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     if counters {
         request.check_counter_level(&schema.name)?;
     }
-    let kind = match whole.kind {
-        _ if counters => WriteKind::Counter,
-        BatchKind::Logged if mutations.len() > 1 => WriteKind::LoggedBatch,
-        _ => WriteKind::UnloggedBatch,
-    };
+    let kind = write_kind(whole.kind, counters, mutations.len());
     let written = request.coordinator.write(mutations, kind, &options).await;
     written.map_err(|error| write_error(error, schema, kind))?;
     if let Some(found) = &options.context.large_data {

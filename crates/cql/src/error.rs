@@ -2,6 +2,7 @@
 
 use crate::api::Consistency;
 use model::total::TotalError;
+use model::types::shortened;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -100,6 +101,9 @@ pub enum Error {
     RateLimit { target: String, write: bool, rejected_by_coordinator: bool },
 }
 
+/// The most characters of the message of [`Error::invalid`].
+const MAX_MESSAGE: usize = 4_096;
+
 impl Error {
     /// The code in the protocol.
     pub fn code(&self) -> i32 {
@@ -127,8 +131,10 @@ impl Error {
     }
 
     /// The error for a statement that is syntactically correct but invalid.
+    ///
+    /// At most [`MAX_MESSAGE`] characters of the message are kept. It may show a large value.
     pub fn invalid(message: impl Into<String>) -> Error {
-        Error::Invalid(message.into())
+        Error::Invalid(shortened(message.into(), MAX_MESSAGE))
     }
 
     /// The error for something that Messina does not support yet.

@@ -94,6 +94,14 @@ impl<'a> Request<'a> {
         deadline.limit(self.expansion.acquire()).await.ok().and_then(Result::ok).ok_or_else(overloaded)
     }
 
+    /// Waits for [`Request::turn`] if the request takes much memory.
+    pub async fn turn_if(&self, is_large: bool, deadline: &Deadline) -> Result<Option<SemaphorePermit<'a>>, Error> {
+        match is_large {
+            true => Box::pin(self.turn(deadline)).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// The metadata that the statement is planned and routed by. After
     /// [`Request::release_metadata`], the newest metadata.
     pub fn metadata(&self) -> Rc<Metadata> {

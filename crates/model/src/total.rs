@@ -8,7 +8,7 @@
 //! `i64 count`, then `f64` (float, double), `i32 scale, unscaled` (decimal), the number's own bytes
 //! (varint), or `i128`; all big-endian.
 
-use crate::types::{CqlType, Decimal, Value};
+use crate::types::{CqlType, Decimal, Value, digits};
 use num_bigint::BigInt;
 use std::cmp::Ordering;
 use thiserror::Error;
@@ -22,7 +22,8 @@ pub enum TotalError {
     /// The scales are too far apart: the sum would have as many digits.
     #[error("The scales of the numbers to be added lie too far apart")]
     Scales,
-    /// The bytes of a number or of a partial total are malformed.
+    /// The bytes of a number or of a partial total are malformed, or it is too long to be brought
+    /// to another scale.
     #[error("{0}")]
     Malformed(String),
 }
@@ -152,6 +153,10 @@ fn sum(a: &Decimal, b: &Decimal) -> Result<Decimal, TotalError> {
     let scale = a.scale.max(b.scale);
     let raised = |decimal: &Decimal| {
         let distance = i64::from(scale) - i64::from(decimal.scale);
+        if distance == 0 {
+            return Ok(decimal.unscaled.clone());
+        }
+        digits::check(&decimal.unscaled, "decimal").map_err(|error| TotalError::Malformed(error.to_string()))?;
         if distance > MAX_SCALE_DISTANCE && decimal.unscaled != BigInt::ZERO {
             return Err(TotalError::Scales);
         }

@@ -13,6 +13,7 @@
 use crate::ctx::{self, Ctx};
 use crate::fair_clock::FairClock;
 use crate::group::Group;
+use crate::stall_log::{StallLine, StallLog};
 use async_task::Runnable;
 use futures_util::task::AtomicWaker;
 use pin_project_lite::pin_project;
@@ -128,6 +129,7 @@ pub(crate) struct Executor {
     /// them.
     pub yields_asked: Cell<u32>,
     tuning: Tuning,
+    stall_log: StallLog,
     idle_since: Cell<Option<Instant>>,
     /// The shard's time since its start, as of the end of the last poll. It includes the time
     /// asleep from the next turn on.
@@ -145,6 +147,7 @@ impl Executor {
             running: Cell::new(Running { key: None, group: Group::Control }),
             yields_asked: Cell::new(0),
             tuning,
+            stall_log: StallLog::default(),
             idle_since: Cell::new(None),
             now_nanos: Cell::new(0),
         }
@@ -336,9 +339,11 @@ impl Executor {
             ctx.counters.stalls.add(1);
             let longest = &ctx.counters.longest_poll_nanos;
             longest.set(longest.get().max(nanos));
-            if took >= self.tuning.log_stalls_over {
-                let (ms, group) = (took.as_millis() as u64, running.group.name());
-                tracing::warn!(shard = ctx.shard.0, task = %location, group, ms, "a task stalled the shard");
+            if took >= self.tuning.log_stalls_over
+                && let Some(StallLine { times, longest }) = self.stall_log.record(location, took, ended)
+            {
+                let (ms, group) = (longest.as_millis() as u64, running.group.name());
+                tracing::warn!(shard = ctx.shard.0, task = %location, group, ms, times, "a task stalled the shard");
             }
         }
         ended

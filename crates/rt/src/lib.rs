@@ -38,6 +38,7 @@ mod log_throttle;
 mod machine;
 mod mailbox;
 mod pieces;
+mod stall_log;
 
 pub use log_throttle::LogThrottle;
 pub use machine::{block_on, try_block_on};

@@ -3,22 +3,35 @@
 use crate::time::{Duration, Instant};
 use std::cell::Cell;
 
-/// The time between two lines.
+/// The time between two lines, unless another one is asked for.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LogThrottle {
+    /// The time between two lines.
+    every: Duration,
     /// Events since the last line.
     unlogged: Cell<u64>,
     logged_at: Cell<Option<Instant>>,
 }
 
+impl Default for LogThrottle {
+    fn default() -> Self {
+        LogThrottle::every(EVERY)
+    }
+}
+
 impl LogThrottle {
+    /// A throttle that allows one line in this time.
+    pub fn every(every: Duration) -> Self {
+        LogThrottle { every, unlogged: Cell::new(0), logged_at: Cell::new(None) }
+    }
+
     /// Records an event at `now`. Returns the number of events to log if a line is due.
     pub fn count(&self, now: Instant) -> Option<u64> {
         self.unlogged.set(self.unlogged.get() + 1);
-        if self.logged_at.get().is_some_and(|at| now.saturating_duration_since(at) < EVERY) {
+        if self.logged_at.get().is_some_and(|at| now.saturating_duration_since(at) < self.every) {
             return None;
         }
         self.logged_at.set(Some(now));

@@ -57,12 +57,12 @@ pub struct BoundFilter {
 enum BoundTest {
     Never,
     Compare(Comparison),
+    /// One of these, in order, or (true) none of them.
     In(Vec<Bytes>, bool),
     Contains(Bytes),
     ContainsKey(Bytes),
     Element(Bytes, Comparison),
-    /// Equal to one of these tuples; to none of them if true. A component may be null.
-    Tuples(Vec<Vec<Option<Bytes>>>, bool),
+    Tuples(Tuples),
     /// A bound of several columns: a lower one if true, else an upper one; then whether it is
     /// inclusive. A component may be null.
     Bound(Vec<Option<Bytes>>, bool, bool),
@@ -112,7 +112,8 @@ impl Filter {
             },
             Test::In(list, negated) => {
                 let (values, nulls) = list.values(env)?;
-                (!(nulls && *negated)).then_some(BoundTest::In(values, *negated))
+                let ordered = || ordered(values, |a, b| compare(&self.ty, a, b));
+                (!(nulls && *negated)).then(|| BoundTest::In(ordered(), *negated))
             }
             Test::Contains(term) => term.evaluate_set(env)?.map(BoundTest::Contains),
             Test::ContainsKey(term) => term.evaluate_set(env)?.map(BoundTest::ContainsKey),
@@ -120,7 +121,7 @@ impl Filter {
                 (Some(key), Some(value)) => Some(BoundTest::Element(key, Comparison::new(*op, value)?)),
                 _ => None,
             },
-            Test::Tuple(tuple, negated) => bind_tuple(tuple, *negated, env)?,
+            Test::Tuple(tuple, negated) => self.bind_tuple(tuple, *negated, env)?,
         };
         let rest = self.rest.iter().map(|(_, ty)| ty.clone()).collect();
         Ok(BoundFilter { ty: self.ty.clone(), rest, test: test.unwrap_or(BoundTest::Never) })
@@ -169,18 +170,33 @@ impl BoundFilter {
         Some(Ordering::Equal)
     }
 
+    /// Work for a row beside that of the row's bytes, in bytes that are looked at.
+    pub fn work(&self) -> usize {
+        match &self.test {
+            BoundTest::Tuples(tuples) => tuples.with_nulls.len() * size_of::<Vec<Option<Bytes>>>(),
+            _ => 0,
+        }
+    }
+
     /// Whether the row passes the filter. `at` has the slots of the filter's columns. A row whose
     /// first column is null never passes.
     pub fn accepts(&self, slots: &[Option<Bytes>], at: &[usize]) -> bool {
         let Some(value) = at.first().and_then(|at| slots[*at].as_deref()) else { return false };
         match &self.test {
             BoundTest::Never => false,
-            BoundTest::Tuples(tuples, negated) => {
-                let mut each = tuples.iter().map(|wanted| self.equals(slots, at, wanted));
-                match negated {
-                    false => each.any(|equal| equal == Some(true)),
-                    true => at.iter().all(|at| slots[*at].is_some()) && each.all(|equal| equal == Some(false)),
+            BoundTest::Tuples(Tuples { whole, with_nulls, negated }) => {
+                // Of columns with a null neither `IN` nor `NOT IN` is ever true.
+                if at.iter().any(|at| slots[*at].is_none()) {
+                    return false;
                 }
+                // The columns stand on the left side: what is looked for is their place.
+                let order = |wanted: &Vec<Option<Bytes>>| {
+                    self.compare_all(slots, at, wanted).unwrap_or(Ordering::Equal).reverse()
+                };
+                if whole.binary_search_by(order).is_ok() {
+                    return !negated;
+                }
+                *negated && with_nulls.iter().all(|wanted| self.equals(slots, at, wanted) == Some(false))
             }
             BoundTest::Bound(wanted, lower, inclusive) => match self.compare_all(slots, at, wanted) {
                 None => false,
@@ -189,7 +205,7 @@ impl BoundFilter {
             },
             BoundTest::Compare(wanted) => wanted.holds(&self.ty, value),
             BoundTest::In(wanted, negated) => {
-                wanted.iter().any(|wanted| compare(&self.ty, value, wanted) == Ordering::Equal) != *negated
+                wanted.binary_search_by(|wanted| compare(&self.ty, wanted, value)).is_ok() != *negated
             }
             BoundTest::Contains(wanted) => match &self.ty {
                 CqlType::List { elem, .. } | CqlType::Set { elem, .. } => {
@@ -221,38 +237,70 @@ impl BoundFilter {
     }
 }
 
-/// Binds a condition on several columns. `None` if no row can pass.
-fn bind_tuple(tuple: &Tuple, negated: bool, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
-    let wrong = |error: ValueError| Error::invalid(error.to_string());
-    let values = |terms: &[Term]| -> Result<Vec<Option<Bytes>>, Error> {
-        terms.iter().map(|term| term.evaluate_set(env)).collect()
-    };
-    Ok(Some(match tuple {
-        Tuple::Eq(terms) => BoundTest::Tuples(vec![values(terms)?], negated),
-        Tuple::Lower(terms, inclusive) => BoundTest::Bound(values(terms)?, true, *inclusive),
-        Tuple::Upper(terms, inclusive) => BoundTest::Bound(values(terms)?, false, *inclusive),
-        Tuple::In(tuples) => {
-            let all = tuples.iter().map(|terms| values(terms)).collect::<Result<_, _>>()?;
-            BoundTest::Tuples(all, negated)
-        }
-        Tuple::InList(term, count) => {
-            let Some((list, nulls)) = term.evaluate_in_list(env)? else { return Ok(None) };
-            if nulls && negated {
-                return Ok(None);
+impl Filter {
+    /// Binds a condition on several columns. `None` if no row can pass.
+    fn bind_tuple(&self, tuple: &Tuple, negated: bool, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
+        let wrong = |error: ValueError| Error::invalid(error.to_string());
+        let values = |terms: &[Term]| -> Result<Vec<Option<Bytes>>, Error> {
+            terms.iter().map(|term| term.evaluate_set(env)).collect()
+        };
+        Ok(Some(match tuple {
+            Tuple::Eq(terms) => BoundTest::Tuples(self.tuples(vec![values(terms)?], negated)),
+            Tuple::Lower(terms, inclusive) => BoundTest::Bound(values(terms)?, true, *inclusive),
+            Tuple::Upper(terms, inclusive) => BoundTest::Bound(values(terms)?, false, *inclusive),
+            Tuple::In(tuples) => {
+                let all = tuples.iter().map(|terms| values(terms)).collect::<Result<_, _>>()?;
+                BoundTest::Tuples(self.tuples(all, negated))
             }
-            let mut all = Vec::new();
-            for tuple in collection::elements(&list).map_err(wrong)? {
-                let fields = collection::fields(tuple.map_err(wrong)?);
-                let mut values: Vec<Option<Bytes>> = fields
-                    .map(|field| Ok(field.map_err(wrong)?.map(|field| list.slice_ref(field))))
-                    .collect::<Result<_, Error>>()?;
-                // Missing fields at the end of a tuple are null.
-                values.resize(*count, None);
-                all.push(values);
+            Tuple::InList(term, count) => {
+                let Some((list, nulls)) = term.evaluate_in_list(env)? else { return Ok(None) };
+                if nulls && negated {
+                    return Ok(None);
+                }
+                let mut all = Vec::new();
+                for tuple in collection::elements(&list).map_err(wrong)? {
+                    let fields = collection::fields(tuple.map_err(wrong)?);
+                    let mut values: Vec<Option<Bytes>> = fields
+                        .map(|field| Ok(field.map_err(wrong)?.map(|field| list.slice_ref(field))))
+                        .collect::<Result<_, Error>>()?;
+                    // Missing fields at the end of a tuple are null.
+                    values.resize(*count, None);
+                    all.push(values);
+                }
+                BoundTest::Tuples(self.tuples(all, negated))
             }
-            BoundTest::Tuples(all, negated)
+        }))
+    }
+
+    fn tuples(&self, all: Vec<Vec<Option<Bytes>>>, negated: bool) -> Tuples {
+        let (whole, mut with_nulls): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|tuple| tuple.iter().all(Option::is_some));
+        if !negated {
+            // Nothing is equal to a tuple with a null.
+            with_nulls.clear();
         }
-    }))
+        let types = || std::iter::once(&self.ty).chain(self.rest.iter().map(|(_, ty)| ty));
+        let order = |a: &Vec<Option<Bytes>>, b: &Vec<Option<Bytes>>| {
+            let pairs = types().zip(a.iter().flatten().zip(b.iter().flatten()));
+            pairs.map(|(ty, (a, b))| compare(ty, a, b)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+        };
+        Tuples { whole: ordered(whole, order), with_nulls, negated }
+    }
+}
+
+/// Tuples of which the columns are one, or (negated) none.
+#[derive(Debug)]
+struct Tuples {
+    /// Those without a null, in order.
+    whole: Vec<Vec<Option<Bytes>>>,
+    /// Those with one. They only matter to `NOT IN`: the test is unknown unless all of them differ.
+    with_nulls: Vec<Vec<Option<Bytes>>>,
+    negated: bool,
+}
+
+fn ordered<T>(mut values: Vec<T>, order: impl FnMut(&T, &T) -> Ordering) -> Vec<T> {
+    values.sort_by(order);
+    values
 }
 
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -70,11 +70,23 @@ impl<'a> State<'a> {
 
     /// Adds one row.
     pub fn add(&mut self, row: Row<'_>) -> Result<(), Error> {
-        let Some(argument) = &self.aggregate.argument else {
-            self.values.add_rows(1);
-            return Ok(());
-        };
-        match argument.evaluate(row)? {
+        match self.argument() {
+            Some(argument) => self.add_value(argument.evaluate(row)?),
+            None => {
+                self.values.add_rows(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is aggregated; none: rows.
+    pub fn argument(&self) -> Option<&'a Selector> {
+        self.aggregate.argument.as_ref()
+    }
+
+    /// The argument's value for one row.
+    pub fn add_value(&mut self, value: Option<Bytes>) -> Result<(), Error> {
+        match value {
             Some(value) => Ok(self.values.add(&value)?),
             None => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! The execution of a SELECT: evaluates its values, and chooses how its pages are read
 //! ([`super::pages`]).
 
+use super::pace::Pace;
 use super::pager::{Pager, VirtualState, bad_state};
 use super::pages::Page;
 use super::rows::Emitter;
@@ -11,7 +12,7 @@ use crate::request::Request;
 use crate::restrictions::Partitions;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
-use coordinator::{PageInfo, PageStop, PagingState, Partitions as Targets, Query};
+use coordinator::{PageInfo, PageStop, PagingState, Partitions as Targets, Query, RequestOptions};
 use model::key::DecoratedKey;
 use model::range::Slice;
 use model::token::Token;
@@ -53,18 +54,16 @@ impl Select {
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
             let place = virtual_rows::Place { partitions, ranges };
-            let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()))?;
+            let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()));
+            let pace = Pace::new(&options, &self.schema);
             let skip = match state {
                 Some(state) => VirtualState::decode(&state.language).ok_or_else(bad_state)?.0,
                 None => 0,
             };
-            let _turn = match table.may_be_large() {
-                true => Some(request.turn(&options.context.deadline).await?),
-                false => None,
-            };
-            let page =
-                virtual_rows::read(self, table.as_ref(), place, emitter, rows_limit, per_partition, page_size, skip);
-            let (mut rows, next) = page.await?;
+            let _turn = request.turn_if(table.may_be_large(), &options.context.deadline).await?;
+            let limits = [rows_limit, per_partition, page_size];
+            let page = virtual_rows::read(self, table.as_ref(), place, emitter, &pace, limits, skip);
+            let (mut rows, next) = Box::pin(page).await?;
             let mut info = PageInfo { rows: rows.count.into(), ..PageInfo::default() };
             if let Some(next) = next {
                 rows.paging_state = Some(pager.seal(&PagingState::of_language(next.encode()))?);
@@ -79,14 +78,14 @@ impl Select {
                 let nothing = rows.is_empty();
                 let slice = Slice { rows, static_row: self.static_row, reversed: self.reversed, resume: None };
                 if nothing {
-                    return self.nothing(emitter(rows_limit, per_partition)?, request);
+                    return Box::pin(self.nothing(emitter(rows_limit, per_partition), request, &options)).await;
                 }
                 Rc::new(slice)
             }
         };
         let (partitions, token) = match partitions {
             Partitions::Keys(keys) if keys.is_empty() => {
-                return self.nothing(emitter(rows_limit, per_partition)?, request);
+                return Box::pin(self.nothing(emitter(rows_limit, per_partition), request, &options)).await;
             }
             Partitions::Keys(keys) => {
                 let token = self.routed_by(&keys, request);
@@ -113,7 +112,7 @@ impl Select {
         // matters because it is moved.
         let mut answer = if self.grouping.is_some() && self.sort.is_empty() {
             (query.limit, query.per_partition_limit) = (None, None);
-            let emitter = emitter(rows_limit, per_partition)?;
+            let emitter = emitter(rows_limit, per_partition);
             Box::pin(self.grouped(query, emitter, page)).await?
         } else if !self.sort.is_empty() || matches!(self.shape, Shape::Aggregate(..)) {
             self.check_sorted(page_size)?;
@@ -122,11 +121,11 @@ impl Select {
             if limited_here {
                 query.per_partition_limit = None;
             }
-            let emitter = emitter(rows_limit, per_partition.filter(|_| limited_here))?;
+            let emitter = emitter(rows_limit, per_partition.filter(|_| limited_here));
             Box::pin(self.whole(query, emitter, &page)).await?
         } else if !self.restrictions.filters.is_empty() {
             (query.limit, query.per_partition_limit) = (None, None);
-            let emitter = emitter(rows_limit, per_partition)?;
+            let emitter = emitter(rows_limit, per_partition);
             Box::pin(self.filtered(query, emitter, page)).await?
         } else {
             // Pinned, so that this large future is not moved.
@@ -166,8 +165,15 @@ impl Select {
     }
 
     /// The answer of a query that selects no partition or no range of rows.
-    fn nothing(&self, mut emitter: Emitter<'_>, request: &Request<'_>) -> Result<Answer, Error> {
-        emitter.finish()?;
+    async fn nothing(
+        &self,
+        mut emitter: Emitter<'_>,
+        request: &Request<'_>,
+        options: &RequestOptions,
+    ) -> Result<Answer, Error> {
+        let pace = Pace::new(options, &self.schema);
+        emitter.bind(&pace).await?;
+        emitter.finish(&pace).await?;
         let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
         Ok(self.answer(rows, PageInfo::default(), request))
     }

@@ -13,6 +13,7 @@ pub mod aggregate;
 pub mod execute;
 mod expression;
 pub mod group;
+mod pace;
 pub mod pager;
 mod pages;
 pub mod plan;

@@ -1,5 +1,6 @@
 //! The ways to read the pages of a SELECT: plain, entire, grouped, or filtered.
 
+use super::pace::Pace;
 use super::pager::{FilteredState, Pager, bad_state};
 use super::rows::{Body, Emitter};
 use super::{Select, Shape};
@@ -81,8 +82,9 @@ impl Select {
             let answer = self.answer(self.rows(read.rows, read.body, next), read.info, page.request);
             return Ok(Answer { tablet, ..answer });
         }
-        let mut emitter = Emitter::new(self, page.pager.env(), None, None, page.request.config.unpaged_bytes)?;
-        push_all(read.body, read.rows, self, &mut emitter).await?;
+        let mut emitter = Emitter::new(self, page.pager.env(), None, None, page.request.config.unpaged_bytes);
+        let pace = Pace::new(page.options, &self.schema);
+        push_all(read.body, read.rows, self, &mut emitter, &pace).await?;
         let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
         Ok(Answer { tablet, ..self.answer(rows, read.info, page.request) })
     }
@@ -115,12 +117,13 @@ impl Select {
         wanted: &PageRequest,
         page: &Page<'_>,
         emitter: &mut Emitter<'_>,
+        pace: &Pace<'_>,
         info: &mut PageInfo,
     ) -> Result<Gathered, Error> {
         let read = page.request.coordinator.read_with_newest(query, wanted, page.options).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
         *info = std::mem::take(info).then(read.info);
-        let whole = push_all(read.body, read.rows, self, emitter).await?;
+        let whole = push_all(read.body, read.rows, self, emitter, pace).await?;
         self.check_size(emitter, page.request)?;
         Ok(Gathered { whole, next: read.next })
     }
@@ -133,13 +136,15 @@ impl Select {
         page: &Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, .. } = *page;
+        let pace = Pace::new(options, &self.schema);
+        emitter.bind(&pace).await?;
         request.release_metadata();
         if emitter.only_counts() || self.reduced.is_some() {
             query.output = self.reduced.clone().unwrap_or(query.output);
             let read = request.coordinator.reduce(&query, options).await;
             let read = read.map_err(|error| read_error(error, &self.schema))?;
             emitter.take_reduced(read.rows, &read.body)?;
-            emitter.finish()?;
+            emitter.finish(&pace).await?;
             let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
             return Ok(self.answer(rows, read.info, request));
         }
@@ -147,9 +152,9 @@ impl Select {
         let mut info = PageInfo::default();
         loop {
             let wanted = PageRequest { size: Some(INTERNAL_PAGE_ROWS), state, ..PageRequest::default() };
-            state = self.gather(&mut query, &wanted, page, &mut emitter, &mut info).await?.next;
+            state = self.gather(&mut query, &wanted, page, &mut emitter, &pace, &mut info).await?.next;
             if state.is_none() {
-                emitter.finish()?;
+                emitter.finish(&pace).await?;
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
                 return Ok(self.answer(rows, info, request));
             }
@@ -165,7 +170,9 @@ impl Select {
         mut emitter: Emitter<'_>,
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, pager, .. } = page;
+        let Page { request, options, pager, .. } = page;
+        let pace = Pace::new(options, &self.schema);
+        emitter.bind(&pace).await?;
         let mut state = page.take_state(&mut emitter)?;
         let size = page.size.map_or(INTERNAL_PAGE_ROWS, |groups| {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
@@ -177,7 +184,7 @@ impl Select {
         let mut info = PageInfo::default();
         loop {
             let wanted = PageRequest { size: Some(size), state, ..PageRequest::default() };
-            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut info).await?;
+            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &pace, &mut info).await?;
             let taken = gathered.whole;
             state = gathered.next;
             if let Some(next) = &state {
@@ -191,7 +198,7 @@ impl Select {
             if emitter.remaining == 0 {
                 info.stop = PageStop::Limit;
             } else if taken {
-                emitter.finish()?;
+                emitter.finish(&pace).await?;
             } else if let Some(grouping) = &self.grouping {
                 info.stop = PageStop::Rows;
                 let (remaining, partition) = (emitter.remaining, std::mem::take(&mut emitter.partition));
@@ -223,6 +230,8 @@ impl Select {
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, pager, .. } = page;
+        let pace = Pace::new(options, &self.schema);
+        emitter.bind(&pace).await?;
         let mut state = page.take_state(&mut emitter)?;
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
@@ -231,7 +240,7 @@ impl Select {
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
             let wanted = PageRequest { size, state, budget: Some(budget) };
-            state = self.gather(&mut query, &wanted, &page, &mut emitter, &mut info).await?.next;
+            state = self.gather(&mut query, &wanted, &page, &mut emitter, &pace, &mut info).await?.next;
             if emitter.remaining == 0 {
                 state = None;
                 info.stop = PageStop::Limit;
@@ -259,28 +268,23 @@ impl Select {
     }
 }
 
-/// The number of rows between two yields.
-const ROWS_PER_LOOK: usize = 64;
-
-/// The bytes of result between two yields. Expressions can make few rows large.
-const BYTES_PER_LOOK: usize = 64 << 10;
-
 /// Passes all rows to the emitter. False if a row was not taken because the page of groups is full.
-async fn push_all(body: Bytes, rows: u64, select: &Select, emitter: &mut Emitter<'_>) -> Result<bool, Error> {
+async fn push_all(
+    body: Bytes,
+    rows: u64,
+    select: &Select,
+    emitter: &mut Emitter<'_>,
+    pace: &Pace<'_>,
+) -> Result<bool, Error> {
     let mut body = Body::new(body, select.output.columns.len(), rows);
     let mut slots = Vec::new();
-    let mut looked = emitter.bytes();
-    for n in 1.. {
+    loop {
+        let left = body.left();
         if !body.next_row(&mut slots) {
-            break;
+            return Ok(true);
         }
-        if !emitter.push(&slots)? {
+        if !emitter.take(&slots, left - body.left(), pace).await? {
             return Ok(false);
         }
-        if n % ROWS_PER_LOOK == 0 || emitter.bytes().abs_diff(looked) > BYTES_PER_LOOK {
-            looked = emitter.bytes();
-            rt::task::maybe_yield().await;
-        }
     }
-    Ok(true)
 }

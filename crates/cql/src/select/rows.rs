@@ -1,8 +1,10 @@
 //! Rows in the protocol's encoding: decodes the rows of replicas, and emits the rows of the result.
 
 use super::aggregate::State;
-use super::selector::{Row, Selector};
+use super::pace::{LARGE_ROW_WORK, Pace, ROW_WORK};
+use super::selector::{Cost, Row, Selector};
 use super::{Select, Shape, SortKey};
+use crate::api::BoundValue;
 use crate::error::Error;
 use crate::restrictions::filter::BoundFilter;
 use crate::term::Env;
@@ -28,6 +30,11 @@ impl Body {
         Body { rest: body, columns, rows }
     }
 
+    /// Bytes of the rows that are left.
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Decodes the next row into `slots`. False at the end.
     pub fn next_row(&mut self, slots: &mut Slots) -> bool {
         let Some(left) = self.rows.checked_sub(1) else { return false };
@@ -47,6 +54,10 @@ pub struct Emitter<'a> {
     select: &'a Select,
     env: Env<'a>,
     filters: Vec<BoundFilter>,
+    /// The cost of filters and expressions for a row.
+    cost: Cost,
+    /// Bytes of the statement's bound values.
+    bound_bytes: usize,
     /// Rows that may still be emitted.
     pub remaining: u64,
     per_partition: u64,
@@ -59,6 +70,8 @@ pub struct Emitter<'a> {
     aggregates: Vec<State<'a>>,
     /// The first row of the current group.
     first: Option<Slots>,
+    /// Its bytes.
+    first_bytes: usize,
     /// The number of groups after which a page is full.
     pub most_groups: u64,
     /// The last row taken. Set only if the number of groups per page is limited.
@@ -79,12 +92,15 @@ impl<'a> Emitter<'a> {
         limit: Option<u64>,
         per_partition: Option<u64>,
         max_bytes: usize,
-    ) -> Result<Self, Error> {
-        let filters = select.restrictions.filters.iter().map(|filter| filter.bind(env)).collect::<Result<_, _>>()?;
-        Ok(Emitter {
+    ) -> Self {
+        let bound = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
+        let bound_bytes = env.values.iter().map(bound).sum();
+        Emitter {
             select,
             env,
-            filters,
+            filters: Vec::new(),
+            cost: cost_of(select, bound_bytes),
+            bound_bytes,
             remaining: limit.unwrap_or(u64::MAX),
             per_partition: per_partition.unwrap_or(u64::MAX),
             partition: (Vec::new(), 0),
@@ -92,12 +108,13 @@ impl<'a> Emitter<'a> {
             body: Vec::new(),
             aggregates: fresh(select),
             first: None,
+            first_bytes: 0,
             most_groups: u64::MAX,
             last: Vec::new(),
             unsorted: Vec::new(),
             unsorted_bytes: 0,
             max_bytes,
-        })
+        }
     }
 
     /// The environment in which terms are evaluated.
@@ -107,7 +124,7 @@ impl<'a> Emitter<'a> {
 
     /// Whether rows are only counted, so that their values are not needed.
     pub fn only_counts(&self) -> bool {
-        self.filters.is_empty()
+        self.select.restrictions.filters.is_empty()
             && self.per_partition == u64::MAX
             && self.select.output.columns.is_empty()
             && matches!(self.select.shape, Shape::Aggregate(..))
@@ -135,28 +152,76 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
+    /// Evaluates the values of the filters. Until then none is applied.
+    pub async fn bind(&mut self, pace: &Pace<'_>) -> Result<(), Error> {
+        let select = self.select;
+        for filter in &select.restrictions.filters {
+            let filter = filter.bind(self.env)?;
+            self.cost.eighths += 8;
+            self.cost.fixed = self.cost.fixed.saturating_add(filter.work());
+            self.filters.push(filter);
+            // Each of them checks the bound value that it names.
+            pace.worked(self.bound_bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes one row of `bytes` bytes. False if it was not taken because the page of groups is
+    /// full. A row of much work is processed with pauses.
+    pub async fn take(&mut self, slots: &Slots, bytes: usize, pace: &Pace<'_>) -> Result<bool, Error> {
+        let bytes = bytes.max(self.first_bytes);
+        let work = self.cost.of_row(bytes);
+        if work > LARGE_ROW_WORK {
+            return Box::pin(self.push_paced(slots, bytes, pace)).await;
+        }
+        let taken = self.push(slots)?;
+        if pace.spend(ROW_WORK + work) {
+            pace.pause().await?;
+        }
+        Ok(taken)
+    }
+
     /// Takes one row. False if it was not taken because the page of groups is full.
-    pub fn push(&mut self, slots: &Slots) -> Result<bool, Error> {
+    fn push(&mut self, slots: &Slots) -> Result<bool, Error> {
         for (filter, at) in self.filters.iter().zip(&self.select.filter_slots) {
             if !filter.accepts(slots, at) {
                 return Ok(true);
             }
         }
+        match self.admit(slots) {
+            Admitted::No => Ok(true),
+            Admitted::Aggregated => self.aggregate(slots),
+            Admitted::Emitted => self.emit(slots).map(|()| true),
+        }
+    }
+
+    async fn push_paced(&mut self, slots: &Slots, bytes: usize, pace: &Pace<'_>) -> Result<bool, Error> {
+        for (filter, at) in self.filters.iter().zip(&self.select.filter_slots) {
+            if !filter.accepts(slots, at) {
+                return Ok(true);
+            }
+            pace.worked(bytes + filter.work()).await?;
+        }
+        match self.admit(slots) {
+            Admitted::No => Ok(true),
+            Admitted::Aggregated => self.aggregate_paced(slots, bytes, pace).await,
+            Admitted::Emitted => self.emit_paced(slots, bytes, pace).await.map(|()| true),
+        }
+    }
+
+    /// What becomes of a row that has passed the filters. One that waits for its order is kept.
+    fn admit(&mut self, slots: &Slots) -> Admitted {
         let grouped = self.select.grouping.is_some();
         if !grouped && !self.is_within_partition(slots) {
-            return Ok(true);
+            return Admitted::No;
         }
         let aggregated = matches!(self.select.shape, Shape::Aggregate(..));
         if !self.select.sort.is_empty() && (grouped || !aggregated) {
-            let values: usize = slots.iter().flatten().map(Bytes::len).sum();
-            self.unsorted_bytes += values + size_of_val(&slots[..]);
+            self.unsorted_bytes += bytes_of(slots) + size_of_val(&slots[..]);
             self.unsorted.push(slots.clone());
-            return Ok(true);
+            return Admitted::No;
         }
-        if aggregated {
-            return self.aggregate(slots);
-        }
-        self.emit(slots).map(|()| true)
+        if aggregated { Admitted::Aggregated } else { Admitted::Emitted }
     }
 
     /// Counts a row of its partition. False if the partition has reached its limit.
@@ -180,75 +245,180 @@ impl<'a> Emitter<'a> {
 
     /// Takes a row of the current group or of the next one.
     fn aggregate(&mut self, slots: &Slots) -> Result<bool, Error> {
-        if let Some(grouping) = &self.select.grouping {
-            if self.first.as_ref().is_some_and(|first| !grouping.is_same(first, slots)) {
-                self.end_group()?;
-            }
-            if self.first.is_none() {
-                if self.remaining == 0 {
-                    return Ok(true);
-                }
-                if self.rows >= self.most_groups {
-                    return Ok(false);
-                }
-            }
-            if self.most_groups != u64::MAX {
-                self.last.clone_from(slots);
-            }
+        if self.ends_group(slots) {
+            self.end_group()?;
+        }
+        if let Some(taken) = self.refuses(slots) {
+            return Ok(taken);
         }
         let row = Row { slots, aggregates: &[], env: self.env };
         for aggregate in &mut self.aggregates {
             aggregate.add(row)?;
         }
+        self.entered(slots);
+        Ok(true)
+    }
+
+    async fn aggregate_paced(&mut self, slots: &Slots, bytes: usize, pace: &Pace<'_>) -> Result<bool, Error> {
+        if self.ends_group(slots) {
+            self.end_group_paced(bytes, pace).await?;
+        }
+        if let Some(taken) = self.refuses(slots) {
+            return Ok(taken);
+        }
+        let row = Row { slots, aggregates: &[], env: self.env };
+        for aggregate in &mut self.aggregates {
+            match aggregate.argument() {
+                Some(argument) => aggregate.add_value(argument.evaluate_paced(row, bytes, pace).await?)?,
+                None => aggregate.add_rows(1),
+            }
+            pace.worked(bytes).await?;
+        }
+        self.entered(slots);
+        Ok(true)
+    }
+
+    /// Whether a row is the first of another group.
+    fn ends_group(&self, slots: &Slots) -> bool {
+        let (Some(grouping), Some(first)) = (&self.select.grouping, &self.first) else { return false };
+        !grouping.is_same(first, slots)
+    }
+
+    /// For a row that is not aggregated: whether it was taken nevertheless.
+    fn refuses(&mut self, slots: &Slots) -> Option<bool> {
+        self.select.grouping.as_ref()?;
         if self.first.is_none() {
+            if self.remaining == 0 {
+                return Some(true);
+            }
+            if self.rows >= self.most_groups {
+                return Some(false);
+            }
+        }
+        if self.most_groups != u64::MAX {
+            self.last.clone_from(slots);
+        }
+        None
+    }
+
+    fn entered(&mut self, slots: &Slots) {
+        if self.first.is_none() {
+            self.first_bytes = bytes_of(slots);
             self.first = Some(slots.clone());
         }
-        Ok(true)
     }
 
     /// Emits the row of the current group. The group may be empty if it is the only one.
     fn end_group(&mut self) -> Result<(), Error> {
-        let Shape::Aggregate(_, selectors) = &self.select.shape else { return Ok(()) };
-        let results = std::mem::replace(&mut self.aggregates, fresh(self.select));
-        let results = results.into_iter().map(State::finish).collect::<Result<Vec<_>, _>>()?;
-        let first = self.first.take().unwrap_or_else(|| vec![None; self.select.output.columns.len()]);
-        if self.select.grouping.is_some() && !self.is_within_partition(&first) {
-            return Ok(());
-        }
-        let Some(left) = self.remaining.checked_sub(1) else { return Ok(()) };
-        self.remaining = left;
-        self.rows += 1;
+        let Some(Closed { selectors, first, results }) = self.close_group()? else { return Ok(()) };
         write_row(selectors, Row { slots: &first, aggregates: &results, env: self.env }, self.max_bytes, &mut self.body)
     }
 
-    fn emit(&mut self, slots: &Slots) -> Result<(), Error> {
-        let Some(left) = self.remaining.checked_sub(1) else { return Ok(()) };
+    async fn end_group_paced(&mut self, bytes: usize, pace: &Pace<'_>) -> Result<(), Error> {
+        let Some(Closed { selectors, first, results }) = self.close_group()? else { return Ok(()) };
+        let row = Row { slots: &first, aggregates: &results, env: self.env };
+        let bytes = bytes + bytes_of(&results);
+        write_row_paced(selectors, row, bytes, self.max_bytes, &mut self.body, pace).await
+    }
+
+    /// Ends the group at hand. None if there is no row to be made of it.
+    fn close_group(&mut self) -> Result<Option<Closed<'a>>, Error> {
+        let Shape::Aggregate(_, selectors) = &self.select.shape else { return Ok(None) };
+        let results = std::mem::replace(&mut self.aggregates, fresh(self.select));
+        let results = results.into_iter().map(State::finish).collect::<Result<Vec<_>, _>>()?;
+        let first = self.first.take().unwrap_or_else(|| vec![None; self.select.output.columns.len()]);
+        self.first_bytes = 0;
+        if self.select.grouping.is_some() && !self.is_within_partition(&first) {
+            return Ok(None);
+        }
+        let Some(left) = self.remaining.checked_sub(1) else { return Ok(None) };
         self.remaining = left;
         self.rows += 1;
+        Ok(Some(Closed { selectors, first, results }))
+    }
+
+    fn emit(&mut self, slots: &Slots) -> Result<(), Error> {
+        let Some(selectors) = self.counted(slots) else { return Ok(()) };
+        write_row(selectors, Row { slots, aggregates: &[], env: self.env }, self.max_bytes, &mut self.body)
+    }
+
+    async fn emit_paced(&mut self, slots: &Slots, bytes: usize, pace: &Pace<'_>) -> Result<(), Error> {
+        let Some(selectors) = self.counted(slots) else { return Ok(()) };
+        let row = Row { slots, aggregates: &[], env: self.env };
+        write_row_paced(selectors, row, bytes, self.max_bytes, &mut self.body, pace).await
+    }
+
+    /// Counts a row of the result, and gives the expressions that make it. None if the row is not
+    /// wanted, or was written as it is.
+    fn counted(&mut self, slots: &Slots) -> Option<&'a [Selector]> {
+        self.remaining = self.remaining.checked_sub(1)?;
+        self.rows += 1;
         match &self.select.shape {
-            Shape::Plain => slots.iter().for_each(|value| write_value(value.as_deref(), &mut self.body)),
-            Shape::Rows(selectors) | Shape::Aggregate(_, selectors) => {
-                write_row(selectors, Row { slots, aggregates: &[], env: self.env }, self.max_bytes, &mut self.body)?;
+            Shape::Plain => {
+                slots.iter().for_each(|value| write_value(value.as_deref(), &mut self.body));
+                None
             }
+            Shape::Rows(selectors) | Shape::Aggregate(_, selectors) => Some(selectors),
         }
-        Ok(())
     }
 
     /// Ends the result: emits the rows and groups that had to wait for the last row.
-    pub fn finish(&mut self) -> Result<(), Error> {
+    pub async fn finish(&mut self, pace: &Pace<'_>) -> Result<(), Error> {
         let mut unsorted = std::mem::take(&mut self.unsorted);
         unsorted.sort_by(|a, b| in_order(&self.select.sort, a, b));
-        if !matches!(self.select.shape, Shape::Aggregate(..)) {
-            return unsorted.iter().try_for_each(|slots| self.emit(slots));
-        }
+        let aggregated = matches!(self.select.shape, Shape::Aggregate(..));
         for slots in &unsorted {
-            self.aggregate(slots)?;
+            let bytes = bytes_of(slots).max(self.first_bytes);
+            match aggregated {
+                true => drop(self.aggregate_paced(slots, bytes, pace).await?),
+                false => self.emit_paced(slots, bytes, pace).await?,
+            }
+            pace.worked(ROW_WORK).await?;
         }
-        if self.select.grouping.is_none() || self.first.is_some() {
-            self.end_group()?;
+        if aggregated && (self.select.grouping.is_none() || self.first.is_some()) {
+            self.end_group_paced(self.first_bytes, pace).await?;
         }
         Ok(())
     }
+}
+
+/// What becomes of a row.
+enum Admitted {
+    /// Nothing now.
+    No,
+    Aggregated,
+    Emitted,
+}
+
+/// A group of which a row is to be made.
+struct Closed<'a> {
+    selectors: &'a [Selector],
+    first: Slots,
+    /// Of the aggregates.
+    results: Vec<Option<Bytes>>,
+}
+
+fn bytes_of(slots: &[Option<Bytes>]) -> usize {
+    slots.iter().flatten().map(Bytes::len).sum()
+}
+
+/// What the expressions of a SELECT cost for a row.
+fn cost_of(select: &Select, bound_bytes: usize) -> Cost {
+    let mut cost = Cost::default();
+    let (aggregates, selectors) = match &select.shape {
+        // The columns are copied.
+        Shape::Plain => (&[][..], &[][..]),
+        Shape::Rows(selectors) => (&[][..], &selectors[..]),
+        Shape::Aggregate(aggregates, selectors) => (&aggregates[..], &selectors[..]),
+    };
+    cost.eighths = aggregates.len() + 1;
+    aggregates
+        .iter()
+        .filter_map(|aggregate| aggregate.argument.as_ref())
+        .for_each(|argument| argument.add_cost(&mut cost));
+    selectors.iter().for_each(|selector| selector.add_cost(&mut cost));
+    cost.fixed = cost.fixed.saturating_add(cost.terms.saturating_mul(bound_bytes));
+    cost
 }
 
 /// The initial states of a SELECT's aggregates.
@@ -262,14 +432,33 @@ fn fresh(select: &Select) -> Vec<State<'_>> {
 /// Appends a row of the result. The limit is checked after each expression, because its value can
 /// be many times as long as the row.
 fn write_row(selectors: &[Selector], row: Row<'_>, max_bytes: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+    selectors.iter().try_for_each(|selector| write_cell(selector.evaluate(row)?, max_bytes, out))
+}
+
+/// The same with pauses, for a row of which `bytes` are looked at for each value.
+async fn write_row_paced(
+    selectors: &[Selector],
+    row: Row<'_>,
+    bytes: usize,
+    max_bytes: usize,
+    out: &mut Vec<u8>,
+    pace: &Pace<'_>,
+) -> Result<(), Error> {
     for selector in selectors {
-        write_value(selector.evaluate(row)?.as_deref(), out);
-        if out.len() > max_bytes {
-            return Err(Error::invalid(format!(
-                "Memory usage of the result exceeds hard limit of {max_bytes} (configured via \
-                 max_memory_for_unlimited_query_hard_limit)"
-            )));
-        }
+        write_cell(selector.evaluate_paced(row, bytes, pace).await?, max_bytes, out)?;
+    }
+    Ok(())
+}
+
+/// Appends a value of a row. An expression can be many times as long as the row, so the limit is
+/// checked at each.
+fn write_cell(value: Option<Bytes>, max_bytes: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+    write_value(value.as_deref(), out);
+    if out.len() > max_bytes {
+        return Err(Error::invalid(format!(
+            "Memory usage of the result exceeds hard limit of {max_bytes} (configured via \
+             max_memory_for_unlimited_query_hard_limit)"
+        )));
     }
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! Expressions over a row: columns, functions, casts, and parts of values.
 
+use super::pace::{MATH_WORK, Pace};
 use crate::error::Error;
-use crate::term::call::{MAX_JSON_BYTES, json_too_long};
+use crate::term::call::{MAX_JSON_BYTES, no_json};
 use crate::term::function::Function;
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::CqlType;
 use model::types::{Value, collection, compare};
 use std::cmp::Ordering;
+use std::pin::Pin;
 
 /// An expression over a row.
 #[derive(Clone, PartialEq, Debug)]
@@ -93,24 +95,8 @@ impl Selector {
                 let values = arguments.iter().map(|argument| argument.evaluate(row)).collect::<Result<Vec<_>, _>>()?;
                 function.call(&values)?
             }
-            Selector::Field(inner, index) => {
-                let Some(value) = inner.evaluate(row)? else { return Ok(None) };
-                let field = collection::fields(&value).nth(*index).and_then(Result::ok).flatten();
-                field.map(|field| value.slice_ref(field))
-            }
-            Selector::Element(inner, ty, key) => {
-                let (Some(value), Some(key)) = (inner.evaluate(row)?, key.evaluate_set(row.env)?) else {
-                    return Ok(None);
-                };
-                element(ty, &value, &key).map(|element| value.slice_ref(element))
-            }
-            Selector::Slice(inner, ty, from, to) => {
-                let bound = |term: &Option<Term>| match term {
-                    Some(term) => term.evaluate_set(row.env),
-                    None => Ok(None),
-                };
-                let (Some(value), from, to) = (inner.evaluate(row)?, bound(from)?, bound(to)?) else { return Ok(None) };
-                slice(ty, &value, from.as_deref(), to.as_deref()).map(Bytes::from)
+            Selector::Field(inner, _) | Selector::Element(inner, ..) | Selector::Slice(inner, ..) => {
+                self.part(inner.evaluate(row)?, row.env)?
             }
             Selector::CellTime(wanted) => {
                 let (Some(times), Some(path)) = (&row.slots[wanted.slot], wanted.path.evaluate_set(row.env)?) else {
@@ -131,21 +117,129 @@ impl Selector {
             }
             Selector::Json(members) => {
                 let mut out = String::from("{");
-                for (i, (name, ty, member)) in members.iter().enumerate() {
-                    if i > 0 {
-                        out.push_str(", ");
-                    }
-                    out.push_str(name);
-                    out.push_str(": ");
-                    let value = Value::decode_optional(ty, member.evaluate(row)?.as_deref());
-                    let value = value.map_err(|error| Error::invalid(error.to_string()))?;
-                    value.push_json(ty, MAX_JSON_BYTES, &mut out).map_err(json_too_long)?;
+                for (name, ty, member) in members {
+                    push_member(name, ty, member.evaluate(row)?, &mut out)?;
                 }
                 out.push('}');
                 Some(out.into_bytes().into())
             }
         })
     }
+
+    /// The part of its inner value that a `Field`, `Element` or `Slice` selects.
+    fn part(&self, value: Option<Bytes>, env: Env<'_>) -> Result<Option<Bytes>, Error> {
+        let bound = |term: &Option<Term>| match term {
+            Some(term) => term.evaluate_set(env),
+            None => Ok(None),
+        };
+        Ok(match self {
+            Selector::Field(_, index) => {
+                let Some(value) = value else { return Ok(None) };
+                let field = collection::fields(&value).nth(*index).and_then(Result::ok).flatten();
+                field.map(|field| value.slice_ref(field))
+            }
+            Selector::Element(_, ty, key) => {
+                let (Some(value), Some(key)) = (value, key.evaluate_set(env)?) else { return Ok(None) };
+                element(ty, &value, &key).map(|element| value.slice_ref(element))
+            }
+            Selector::Slice(_, ty, from, to) => {
+                let (Some(value), from, to) = (value, bound(from)?, bound(to)?) else { return Ok(None) };
+                slice(ty, &value, from.as_deref(), to.as_deref()).map(Bytes::from)
+            }
+            _ => None,
+        })
+    }
+
+    /// The same value as [`Selector::evaluate`], with pauses. Each step reads `bytes` of the row.
+    pub fn evaluate_paced<'a>(
+        &'a self,
+        row: Row<'a>,
+        bytes: usize,
+        pace: &'a Pace<'a>,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<Bytes>, Error>> + 'a>> {
+        Box::pin(async move {
+            let value = match self {
+                Selector::Slot(_) | Selector::Aggregate(_) | Selector::Term(_) | Selector::CellTime(_) => {
+                    self.evaluate(row)?
+                }
+                Selector::Call(function, arguments) => {
+                    let mut values = Vec::with_capacity(arguments.len());
+                    for argument in arguments {
+                        values.push(argument.evaluate_paced(row, bytes, pace).await?);
+                    }
+                    function.call(&values)?
+                }
+                Selector::Field(inner, _) | Selector::Element(inner, ..) | Selector::Slice(inner, ..) => {
+                    self.part(inner.evaluate_paced(row, bytes, pace).await?, row.env)?
+                }
+                Selector::Json(members) => {
+                    let mut out = String::from("{");
+                    for (name, ty, member) in members {
+                        push_member(name, ty, member.evaluate_paced(row, bytes, pace).await?, &mut out)?;
+                    }
+                    out.push('}');
+                    Some(out.into_bytes().into())
+                }
+            };
+            let made = value.as_ref().map_or(0, Bytes::len);
+            let math = if self.is_math() { MATH_WORK } else { 0 };
+            pace.worked(bytes.max(made) + math).await?;
+            Ok(value)
+        })
+    }
+
+    fn is_math(&self) -> bool {
+        matches!(self, Selector::Call(Function::Math(_, CqlType::Varint | CqlType::Decimal), _))
+    }
+
+    /// Adds what evaluating this costs.
+    pub fn add_cost(&self, cost: &mut Cost) {
+        cost.eighths += if let Selector::Slot(_) = self { 1 } else { 8 };
+        match self {
+            Selector::Slot(_) | Selector::Aggregate(_) => {}
+            Selector::Term(_) | Selector::CellTime(_) => cost.terms += 1,
+            Selector::Call(_, arguments) => {
+                cost.fixed += if self.is_math() { MATH_WORK } else { 0 };
+                arguments.iter().for_each(|argument| argument.add_cost(cost));
+            }
+            Selector::Field(inner, _) => inner.add_cost(cost),
+            Selector::Element(inner, ..) | Selector::Slice(inner, ..) => {
+                cost.terms += 1;
+                inner.add_cost(cost);
+            }
+            Selector::Json(members) => members.iter().for_each(|(_, _, member)| member.add_cost(cost)),
+        }
+    }
+}
+
+/// How much evaluating expressions of a row costs.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Cost {
+    /// How often the bytes of a row are read, in eighths. Copying a column counts as one eighth.
+    pub eighths: usize,
+    /// How often a bound value is read.
+    pub terms: usize,
+    /// Work beside that.
+    pub fixed: usize,
+}
+
+impl Cost {
+    /// The work for a row of so many bytes.
+    #[inline]
+    pub fn of_row(&self, bytes: usize) -> usize {
+        (bytes / 8).saturating_mul(self.eighths).saturating_add(self.fixed)
+    }
+}
+
+/// Appends a member of a row as JSON.
+fn push_member(name: &str, ty: &CqlType, value: Option<Bytes>, out: &mut String) -> Result<(), Error> {
+    if out.len() > 1 {
+        out.push_str(", ");
+    }
+    out.push_str(name);
+    out.push_str(": ");
+    let value = Value::decode_optional(ty, value.as_deref()).map_err(|error| Error::invalid(error.to_string()))?;
+    value.push_json(ty, MAX_JSON_BYTES, out).map_err(no_json)
 }
 
 /// The list index in a serialized int. `None` if it is negative.

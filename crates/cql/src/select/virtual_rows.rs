@@ -1,12 +1,15 @@
 //! Reads of virtual tables: generates the rows, then restricts, sorts, limits and pages them.
 
 use super::Select;
+use super::pace::{Pace, ROW_WORK};
 use super::pager::VirtualState;
 use super::rows::{Emitter, Slots};
 use crate::api::Rows;
 use crate::error::Error;
 use crate::restrictions::Partitions;
 use crate::source::{VirtualRow, VirtualTable};
+use crate::term::Env;
+use bytes::Bytes;
 use model::key::{self, DecoratedKey, MAX_KEY_BYTES, encode_partition_key};
 use model::range::RowRange;
 use replica::OutputColumn;
@@ -29,16 +32,15 @@ struct Placed {
     slots: Slots,
 }
 
-/// The page that follows the first `skip` rows, and the state of the next page.
-#[allow(clippy::too_many_arguments)]
+/// One page after `skip` rows, and the state of the next. The limits are those of rows, of rows of
+/// a partition, and of rows of a page.
 pub async fn read(
     select: &Select,
     table: &dyn VirtualTable,
     place: Place,
     mut emitter: Emitter<'_>,
-    limit: Option<u64>,
-    per_partition: Option<u64>,
-    page_size: Option<u64>,
+    pace: &Pace<'_>,
+    [limit, per_partition, page_size]: [Option<u64>; 3],
     skip: u64,
 ) -> Result<(Rows, Option<VirtualState>), Error> {
     let schema = &select.schema;
@@ -54,9 +56,7 @@ pub async fn read(
     if select.output.distinct {
         rows.dedup_by(|later, kept| later.key == kept.key);
     }
-    let filters =
-        select.restrictions.filters.iter().map(|filter| filter.bind(emitter.env())).collect::<Result<Vec<_>, _>>()?;
-    rows.retain(|row| filters.iter().zip(&select.filter_slots).all(|(filter, at)| filter.accepts(&row.slots, at)));
+    rows = filtered(select, rows, emitter.env(), pace).await?;
     if let Some(most) = per_partition.filter(|_| select.grouping.is_none()) {
         let mut last: Option<DecoratedKey> = None;
         let mut count = 0;
@@ -78,14 +78,40 @@ pub async fn read(
     let total = rows.len() as u64;
     let wanted = page_size.unwrap_or(u64::MAX);
     for row in rows.iter().skip(skip as usize).take(wanted.min(total) as usize) {
-        emitter.push(&row.slots)?;
+        let bytes = row.slots.iter().flatten().map(Bytes::len).sum();
+        emitter.take(&row.slots, bytes, pace).await?;
     }
     let next = skip.saturating_add(wanted);
-    emitter.finish()?;
+    emitter.finish(pace).await?;
     let body = std::mem::take(&mut emitter.body);
     let rows =
         Rows { metadata: select.metadata.clone(), paging_state: None, count: emitter.rows as u32, body: body.into() };
     Ok((rows, (next < total).then_some(VirtualState(next))))
+}
+
+/// The rows that pass the filters.
+async fn filtered(select: &Select, rows: Vec<Placed>, env: Env<'_>, pace: &Pace<'_>) -> Result<Vec<Placed>, Error> {
+    if select.restrictions.filters.is_empty() {
+        return Ok(rows);
+    }
+    let mut filters = Vec::with_capacity(select.restrictions.filters.len());
+    for filter in &select.restrictions.filters {
+        filters.push(filter.bind(env)?);
+        pace.worked(ROW_WORK).await?;
+    }
+    let mut passed = Vec::new();
+    'rows: for row in rows {
+        let bytes: usize = row.slots.iter().flatten().map(Bytes::len).sum();
+        pace.worked(ROW_WORK).await?;
+        for (filter, at) in filters.iter().zip(&select.filter_slots) {
+            if !filter.accepts(&row.slots, at) {
+                continue 'rows;
+            }
+            pace.worked(bytes + filter.work()).await?;
+        }
+        passed.push(row);
+    }
+    Ok(passed)
 }
 
 fn placed(select: &Select, place: &Place, row: VirtualRow) -> Option<Placed> {

@@ -9,16 +9,16 @@ use crate::error::Error;
 use bytes::Bytes;
 use model::CqlType;
 use model::key::encode_partition_key;
-use model::types::{self, Json, JsonTooLong, Value, temporal};
+use model::types::{self, Json, JsonError, Value, temporal};
 
 /// The limit on the JSON text of a value or row, in bytes. The largest mutation (16 MiB) fits in
 /// hexadecimal. Each nested `tojson` can multiply the length of a text by escaping it. Without a
 /// limit, nested calls would exhaust memory before the size of the result is checked.
 pub(crate) const MAX_JSON_BYTES: usize = 32 << 20;
 
-/// The error for a longer text.
-pub(crate) fn json_too_long(_: JsonTooLong) -> Error {
-    Error::invalid(format!("A JSON text would be longer than {MAX_JSON_BYTES} bytes"))
+/// The error for a value that has no JSON text of that length.
+pub(crate) fn no_json(error: JsonError) -> Error {
+    Error::invalid(error.to_string())
 }
 
 impl Function {
@@ -39,7 +39,7 @@ impl Function {
         if let Function::ToJson(ty) = self {
             let value = value_of(ty, arguments.first().and_then(Option::as_deref))?;
             let mut out = String::new();
-            value.push_json(ty, MAX_JSON_BYTES, &mut out).map_err(json_too_long)?;
+            value.push_json(ty, MAX_JSON_BYTES, &mut out).map_err(no_json)?;
             return Ok(Some(out.into_bytes().into()));
         }
         let mut given = Vec::with_capacity(arguments.len());

@@ -5,7 +5,7 @@ use super::numbers::is_number;
 use crate::error::Error;
 use bytes::Bytes;
 use model::CqlType;
-use model::types::{Decimal, Value};
+use model::types::{Decimal, Value, digits, shortened};
 use num_bigint::BigInt;
 use num_traits::{FromPrimitive, ToPrimitive};
 
@@ -38,7 +38,10 @@ pub fn cast(value: &Value, from: &CqlType, to: &CqlType) -> Result<Option<Bytes>
         return encoded(value, to);
     }
     match to {
-        CqlType::Text | CqlType::Ascii => Ok(Some(text_of(value, from).into_bytes().into())),
+        CqlType::Text | CqlType::Ascii => {
+            digits::check_has_text(value).map_err(bad)?;
+            Ok(Some(text_of(value, from).into_bytes().into()))
+        }
         CqlType::Timestamp | CqlType::Date => {
             let Some(bytes) = encoded(value, from)? else { return Ok(None) };
             let Some(millis) = millis_of(from, &bytes) else { return Ok(None) };
@@ -48,11 +51,26 @@ pub fn cast(value: &Value, from: &CqlType, to: &CqlType) -> Result<Option<Bytes>
             }))
         }
         _ => {
-            let cast = number(value, to)
-                .ok_or_else(|| Error::invalid(format!("Cannot cast value {} to type {to}", text_of(value, from))))?;
+            if let Value::Decimal(v) = value
+                && v.scale != 0
+                && is_whole(to)
+            {
+                digits::check(&v.unscaled, "decimal").map_err(bad)?;
+            }
+            let cast = number(value, to).ok_or_else(|| {
+                let shown = shortened(text_of(value, from), MAX_SHOWN);
+                Error::invalid(format!("Cannot cast value {shown} to type {to}"))
+            })?;
             encoded(&cast, to)
         }
     }
+}
+
+/// The most characters of a value that an error shows.
+const MAX_SHOWN: usize = 1_000;
+
+fn is_whole(ty: &CqlType) -> bool {
+    !matches!(ty, CqlType::Float | CqlType::Double | CqlType::Decimal)
 }
 
 fn text_of(value: &Value, ty: &CqlType) -> String {
@@ -69,7 +87,7 @@ fn number(value: &Value, to: &CqlType) -> Option<Value> {
     let float = || match value {
         Value::Float(v) => Some(f64::from(*v)),
         Value::Double(v) => Some(*v),
-        Value::Decimal(v) => v.to_string().parse().ok(),
+        Value::Decimal(v) => Some(v.to_f64()),
         other => other.to_bigint()?.to_f64(),
     };
     let integer = || match value {

@@ -7,7 +7,7 @@
 use crate::error::Error;
 use bytes::Bytes;
 use model::CqlType;
-use model::types::{Decimal, Value};
+use model::types::{Decimal, Value, digits, shortened};
 use num_bigint::{BigInt, Sign};
 use num_traits::{Signed, ToPrimitive};
 
@@ -111,7 +111,8 @@ impl Math {
             Math::Round => round(x),
             Math::Exp => {
                 let fixed = fixed_of(x).filter(|fixed| fixed.abs() <= one() * MAX_EXPONENT);
-                let fixed = fixed.ok_or_else(|| Error::invalid(format!("The argument {x} of exp is too large")))?;
+                let fixed =
+                    fixed.ok_or_else(|| Error::invalid(format!("The argument {} of exp is too large", shown(x))))?;
                 let power = exp(&fixed.abs());
                 Ok(significant(&if fixed.is_negative() { divide(&one(), &power) } else { power }))
             }
@@ -145,9 +146,18 @@ fn divide(a: &BigInt, b: &BigInt) -> BigInt {
     a * one() / b
 }
 
-/// Converts a decimal to fixed point. `None` if its scale exceeds the limit.
+/// A decimal as an error shows it.
+fn shown(x: &Decimal) -> String {
+    const MAX_SHOWN: usize = 100;
+    if !digits::has_text(&x.unscaled) {
+        return format!("of {} bytes", x.unscaled.bits() / 8 + 1);
+    }
+    shortened(x.to_string(), MAX_SHOWN)
+}
+
+/// Converts a decimal to fixed point. `None` if it is too long, or its scale exceeds the limit.
 fn fixed_of(x: &Decimal) -> Option<BigInt> {
-    if x.scale.unsigned_abs() > MAX_SCALE {
+    if x.scale.unsigned_abs() > MAX_SCALE || !digits::has_text(&x.unscaled) {
         return None;
     }
     let shift = i64::from(PLACES) - i64::from(x.scale);
@@ -195,11 +205,14 @@ fn ln(x: &Decimal) -> Result<BigInt, Error> {
     if x.unscaled.sign() != Sign::Plus {
         return Err(Error::invalid("Natural log of number zero or less"));
     }
+    let too_large = || Error::invalid(format!("The argument {} of log is too large", shown(x)));
+    if !digits::has_text(&x.unscaled) {
+        return Err(too_large());
+    }
     let digits = x.unscaled.magnitude().to_string().len() as i64;
     // The mantissa has one digit before the point.
     let mantissa = Decimal::new((digits - 1).try_into().unwrap_or(i32::MAX), x.unscaled.clone());
-    let mantissa =
-        fixed_of(&mantissa).ok_or_else(|| Error::invalid(format!("The argument {x} of log is too large")))?;
+    let mantissa = fixed_of(&mantissa).ok_or_else(too_large)?;
     let exponent = digits - 1 - i64::from(x.scale);
     Ok(ln_of_digit(&mantissa) + ln_of_ten() * exponent)
 }
@@ -231,11 +244,11 @@ fn round(x: &Decimal) -> Result<Decimal, Error> {
     if x.scale <= 0 {
         return Ok(x.clone());
     }
-    // With more places than digits, the magnitude is below 0.1, so the result is zero.
-    let digits = x.unscaled.magnitude().to_string().len() as i64;
-    if i64::from(x.scale) > digits {
+    // A digit takes more than three bits. A number with more places than digits is below a half.
+    if i64::from(x.scale) > (x.unscaled.bits() / 3 + 1) as i64 {
         return Ok(Decimal::new(0, 0));
     }
+    digits::check(&x.unscaled, "decimal").map_err(|error| Error::invalid(error.to_string()))?;
     let power = BigInt::from(10).pow(x.scale.unsigned_abs());
     let half = &power / 2 * if x.unscaled.is_negative() { -1 } else { 1 };
     Ok(Decimal::new(0, (&x.unscaled + half) / power))

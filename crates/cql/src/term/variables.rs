@@ -10,6 +10,8 @@ use crate::error::Error;
 use crate::syntax::{Marker, Name};
 use cluster::Metadata;
 use model::{CqlType, TableSchema};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
 /// Collects the variables while a statement is planned.
@@ -32,19 +34,7 @@ pub struct Variables<'a> {
 impl<'a> Variables<'a> {
     /// Starts with the markers of a parsed statement.
     pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>], dialect: Dialect) -> Self {
-        let mut variable_of = Vec::with_capacity(names.len());
-        let mut count = 0;
-        for (i, name) in names.iter().enumerate() {
-            let shared = name.as_ref().filter(|_| dialect.names_are_one);
-            let before = shared.and_then(|name| names[..i].iter().position(|other| other.as_ref() == Some(name)));
-            match before {
-                Some(before) => variable_of.push(variable_of[before]),
-                None => {
-                    variable_of.push(count);
-                    count += 1;
-                }
-            }
-        }
+        let (variable_of, count) = numbered(names, dialect.names_are_one);
         let empty: Rc<str> = Rc::from("");
         Variables {
             metadata,
@@ -97,7 +87,93 @@ impl<'a> Variables<'a> {
     }
 }
 
+/// Markers up to this many are compared with each other; of more, a map is made.
+const FEW_MARKERS: usize = 16;
+
+/// The number of each marker's variable, and how many there are.
+fn numbered<N: Ord>(names: &[Option<N>], names_are_one: bool) -> (Vec<u16>, u16) {
+    let mut variable_of: Vec<u16> = Vec::with_capacity(names.len());
+    // Ordered: clients choose the names, and could choose them so that hashes are the same.
+    let mut first: BTreeMap<&N, u16> = BTreeMap::new();
+    let mut count = 0;
+    for (i, name) in names.iter().enumerate() {
+        let before = match name.as_ref().filter(|_| names_are_one) {
+            None => None,
+            Some(name) if names.len() > FEW_MARKERS => match first.entry(name) {
+                Entry::Occupied(entry) => Some(*entry.get()),
+                Entry::Vacant(entry) => {
+                    entry.insert(count);
+                    None
+                }
+            },
+            Some(name) => names[..i].iter().position(|other| other.as_ref() == Some(name)).map(|at| variable_of[at]),
+        };
+        variable_of.push(before.unwrap_or(count));
+        count += u16::from(before.is_none());
+    }
+    (variable_of, count)
+}
+
 /// Whether values of both types have the same bytes and meaning. Freezing makes no difference.
 fn same_values(a: &CqlType, b: &CqlType) -> bool {
     a == b || a.freeze() == b.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
+    thread_local! {
+        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A name whose comparisons are counted.
+    #[derive(Debug)]
+    struct Counted(usize);
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Self) -> bool {
+            self.cmp(other).is_eq()
+        }
+    }
+
+    impl Eq for Counted {}
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    #[test]
+    fn markers_of_one_name_are_one_variable() {
+        for padding in [0, FEW_MARKERS] {
+            let mut names: Vec<Option<Counted>> = [1, 2, 1].map(|n| Some(Counted(n))).into();
+            names.insert(1, None);
+            names.extend((0..padding).map(|n| Some(Counted(100 + n))));
+            let (numbers, count) = numbered(&names, true);
+            assert_eq!((&numbers[..4], usize::from(count)), (&[0, 1, 2, 0][..], 3 + padding));
+            let (numbers, count) = numbered(&names, false);
+            assert_eq!((&numbers[..4], usize::from(count)), (&[0, 1, 2, 3][..], 4 + padding));
+        }
+    }
+
+    #[test]
+    fn many_named_markers_are_not_compared_with_each_other() {
+        const MARKERS: usize = u16::MAX as usize;
+        let names: Vec<Option<Counted>> = (0..MARKERS).map(|n| Some(Counted(n % 60_000))).collect();
+        COMPARISONS.set(0);
+        let (numbers, count) = numbered(&names, true);
+        assert_eq!((usize::from(count), numbers[60_000]), (60_000, 0));
+        assert!(COMPARISONS.get() < 100 * MARKERS, "{} comparisons", COMPARISONS.get());
+    }
 }

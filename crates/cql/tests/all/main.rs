@@ -15,6 +15,7 @@ mod metadata;
 mod nulls;
 mod pages;
 mod paging;
+mod pauses;
 mod prepared;
 mod prepared_altered;
 mod prepared_dropped;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use num_bigint::{BigInt, BigUint, Sign};
 
-use super::{CqlType, ValueError, compare};
+use super::{CqlType, ValueError, compare, digits};
 
 /// `unscaled` times ten to the power of `-scale`. Equality compares both parts, so 1.0 is not 1.00;
 /// [`super::compare`] orders by the number.
@@ -99,6 +99,7 @@ impl FromStr for Decimal {
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(invalid());
         }
+        digits::check_digits(digits.len())?;
         let magnitude: BigUint = digits.parse().map_err(|_| invalid())?;
         let scale = (fraction.len() as i64).checked_sub(exponent).and_then(|scale| i32::try_from(scale).ok());
         let scale = scale.ok_or_else(invalid)?;
@@ -158,6 +159,9 @@ fn compare_magnitudes(a: &Decimal, b: &Decimal) -> Ordering {
     }
     if b_high < a_low {
         return Ordering::Greater;
+    }
+    if let Some(order) = digits::compare_leading(a, b) {
+        return order;
     }
     let factor = BigUint::from(10u32).pow(a.scale.abs_diff(b.scale));
     let (x, y) = (a.unscaled.magnitude(), b.unscaled.magnitude());

@@ -10,10 +10,25 @@ pub struct ValueError {
     message: Box<str>,
 }
 
+/// The most characters of a message: the value that it shows may be megabytes long.
+pub const MAX_MESSAGE: usize = 1_000;
+
+/// The first `most` characters of a text, with dots behind them if there were more.
+pub fn shortened(mut text: String, most: usize) -> String {
+    if text.len() > most
+        && let Some((end, _)) = text.char_indices().nth(most)
+    {
+        text.truncate(end);
+        text.push_str("...");
+        text.shrink_to_fit();
+    }
+    text
+}
+
 impl ValueError {
-    /// An error with this message.
+    /// An error with this message, of which at most [`MAX_MESSAGE`] characters are kept.
     pub fn new(message: impl Into<String>) -> Self {
-        ValueError { message: message.into().into_boxed_str() }
+        ValueError { message: shortened(message.into(), MAX_MESSAGE).into_boxed_str() }
     }
 
     /// The same error with its location in front.

@@ -24,7 +24,7 @@ impl Value {
                 integer(ty, json)
             }
             CqlType::Varint => match json {
-                Json::Number(text) => whole(text).map(Value::Varint).ok_or_else(|| {
+                Json::Number(text) => whole(text)?.map(Value::Varint).ok_or_else(|| {
                     ValueError::new(format!("Incorrect JSON value for varint type: {json} is not a whole number"))
                 }),
                 _ => scalar(ty, json, true),
@@ -113,23 +113,24 @@ fn integer(ty: &CqlType, json: &Json) -> Result<Value, ValueError> {
         Json::Number(text) => {
             let incorrect =
                 || ValueError::new(format!("Incorrect JSON value for {ty} type: {json} is not a whole number"));
-            let whole = whole(text).ok_or_else(incorrect)?;
+            let whole = whole(text).ok().flatten().ok_or_else(incorrect)?;
             Value::from_text(ty, &whole.to_string()).map_err(|_| ValueError::new(format!("Value {json} out of range")))
         }
         _ => Err(ValueError::new(format!("Incorrect JSON value for {ty} type: {json}"))),
     }
 }
 
-fn whole(text: &str) -> Option<BigInt> {
-    let decimal: Decimal = text.parse().ok()?;
+/// The whole number that a text spells; none if it spells another number.
+fn whole(text: &str) -> Result<Option<BigInt>, ValueError> {
+    let decimal: Decimal = text.parse()?;
     if decimal.scale.unsigned_abs() > MAX_EXPONENT {
-        return (decimal.unscaled == BigInt::ZERO).then_some(BigInt::ZERO);
+        return Ok((decimal.unscaled == BigInt::ZERO).then_some(BigInt::ZERO));
     }
     let power = BigInt::from(10).pow(decimal.scale.unsigned_abs());
     if decimal.scale <= 0 {
-        return Some(decimal.unscaled * power);
+        return Ok(Some(decimal.unscaled * power));
     }
-    (&decimal.unscaled % &power == BigInt::ZERO).then(|| decimal.unscaled / power)
+    Ok((&decimal.unscaled % &power == BigInt::ZERO).then(|| decimal.unscaled / power))
 }
 
 /// A list or object may be given as a string of JSON, which is parsed.

@@ -2,24 +2,35 @@
 //! always strings, timestamps with a blank between date and time, blobs as "0x...".
 
 use super::literal::scalar_text;
-use super::{CqlType, Value, temporal};
+use super::{CqlType, Value, ValueError, digits, temporal};
 
-/// The JSON text would be longer than its limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct JsonTooLong;
+/// Why a value is not written as JSON.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JsonError {
+    /// The text would be longer than its limit, bytes.
+    #[error("A JSON text would be longer than {0} bytes")]
+    TooLong(usize),
+    /// A number has too many digits.
+    #[error(transparent)]
+    Number(#[from] ValueError),
+}
+
+/// Stands for no limit: then a number of too many digits is written as its bytes.
+const NO_LIMIT: usize = usize::MAX;
 
 impl Value {
-    /// The value, of type `ty`, as JSON text.
+    /// The value, of type `ty`, as JSON text. A number of more than [`digits::MAX_DIGITS`] digits
+    /// is a string with the CQL call that makes it of its bytes.
     pub fn to_json_string(&self, ty: &CqlType) -> String {
         let mut out = String::new();
-        let _ = push(self, ty, usize::MAX, &mut out);
+        let _ = push(self, ty, NO_LIMIT, &mut out);
         out
     }
 
     /// Appends the value, of type `ty`, as JSON text, unless `out` would become longer than `limit`
     /// bytes. Little more than `limit` bytes are ever written.
-    pub fn push_json(&self, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
-        push(self, ty, limit, out)
+    pub fn push_json(&self, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonError> {
+        push(self, ty, limit.min(NO_LIMIT - 1), out)
     }
 }
 
@@ -55,11 +66,11 @@ pub(super) fn push_string(text: &str, out: &mut String) {
 
 /// As [`push_string`], unless `out` would become longer than `limit`. Capacity is reserved once, so
 /// that a long text is not copied as it grows.
-fn push_string_within(text: &str, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
+fn push_string_within(text: &str, limit: usize, out: &mut String) -> Result<(), JsonError> {
     let escapes: usize = text.bytes().filter_map(escape).map(|escaped| escaped.len() - 1).sum();
     let len = text.len() + escapes + 2;
     if len > limit.saturating_sub(out.len()) {
-        return Err(JsonTooLong);
+        return Err(JsonError::TooLong(limit));
     }
     out.reserve(len);
     push_string(text, out);
@@ -72,8 +83,8 @@ fn push_items<T>(
     items: impl IntoIterator<Item = T>,
     limit: usize,
     out: &mut String,
-    mut each: impl FnMut(T, &mut String) -> Result<(), JsonTooLong>,
-) -> Result<(), JsonTooLong> {
+    mut each: impl FnMut(T, &mut String) -> Result<(), JsonError>,
+) -> Result<(), JsonError> {
     out.push(brackets[0]);
     for (i, item) in items.into_iter().enumerate() {
         if i > 0 {
@@ -81,19 +92,25 @@ fn push_items<T>(
         }
         each(item, out)?;
         if out.len() >= limit {
-            return Err(JsonTooLong);
+            return Err(JsonError::TooLong(limit));
         }
     }
     out.push(brackets[1]);
     Ok(())
 }
 
-fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonTooLong> {
+fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonError> {
     match (value, ty) {
         (Value::Null, _) => out.push_str("null"),
         (Value::Empty, _) => out.push_str("\"\""),
         (Value::Float(v), _) if !v.is_finite() => out.push_str("null"),
         (Value::Double(v), _) if !v.is_finite() => out.push_str("null"),
+        (Value::Varint(_) | Value::Decimal(_), _) if digits::check_has_text(value).is_err() => {
+            if limit != NO_LIMIT {
+                digits::check_has_text(value)?;
+            }
+            push_string(&scalar_text(value).unwrap_or_default(), out);
+        }
         (Value::Timestamp(v), _) => push_string(&temporal::format_timestamp(*v, ' '), out),
         (Value::Text(text), _) => return push_string_within(text, limit, out),
         (
@@ -133,7 +150,7 @@ fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(
         }
         _ => out.push_str(&scalar_text(value).unwrap_or_else(|| "null".to_owned())),
     }
-    if out.len() > limit { Err(JsonTooLong) } else { Ok(()) }
+    if out.len() > limit { Err(JsonError::TooLong(limit)) } else { Ok(()) }
 }
 
 /// A name with capitals keeps its CQL quotes within the JSON string, so that it is read as the same

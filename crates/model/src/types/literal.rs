@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{CqlType, Quoted, Value, scalar_text, temporal};
+use super::{CqlType, Quoted, Value, digits, scalar_text, temporal};
 
 impl Value {
     /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`,
@@ -46,8 +46,15 @@ pub(super) fn scalar_text(value: &Value) -> Option<String> {
         Value::Smallint(v) => v.to_string(),
         Value::Int(v) => v.to_string(),
         Value::Bigint(v) => v.to_string(),
-        Value::Varint(v) => v.to_string(),
-        Value::Decimal(v) => v.to_string(),
+        Value::Varint(v) if digits::has_text(v) => v.to_string(),
+        Value::Decimal(v) if digits::has_text(&v.unscaled) => v.to_string(),
+        // Its digits take too long to make. This function call gives the same value.
+        Value::Varint(v) => bytes_as("varint", &v.to_signed_bytes_be()),
+        Value::Decimal(v) => {
+            let mut bytes = Vec::new();
+            v.write_to(&mut bytes);
+            bytes_as("decimal", &bytes)
+        }
         Value::Float(v) if v.is_nan() => "NaN".to_owned(),
         Value::Float(v) if v.is_infinite() => infinity(*v > 0.0),
         Value::Float(v) => format!("{v:?}"),
@@ -57,8 +64,7 @@ pub(super) fn scalar_text(value: &Value) -> Option<String> {
         Value::Text(v) => v.clone(),
         Value::Blob(v) => {
             let mut out = String::with_capacity(2 + 2 * v.len());
-            out.push_str("0x");
-            scalar_text::push_hex(v, &mut out);
+            push_blob(v, &mut out);
             out
         }
         Value::Uuid(v) => v.to_string(),
@@ -69,6 +75,20 @@ pub(super) fn scalar_text(value: &Value) -> Option<String> {
         Value::Duration(v) => v.to_string(),
         _ => return None,
     })
+}
+
+fn push_blob(bytes: &[u8], out: &mut String) {
+    out.push_str("0x");
+    scalar_text::push_hex(bytes, out);
+}
+
+/// The call that makes a value of a native type of its bytes.
+fn bytes_as(ty: &str, bytes: &[u8]) -> String {
+    let mut out = format!("blobas{ty}(");
+    out.reserve(2 * bytes.len() + 3);
+    push_blob(bytes, &mut out);
+    out.push(')');
+    out
 }
 
 fn infinity(positive: bool) -> String {

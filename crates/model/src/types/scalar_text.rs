@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use num_bigint::BigInt;
 use uuid::Uuid;
 
-use super::{CqlType, Decimal, Duration, Value, ValueError, temporal, validate};
+use super::{CqlType, Decimal, Duration, Value, ValueError, digits, temporal, validate};
 
 /// The bytes of the value of the scalar type `ty` with this text.
 pub fn parse_scalar(ty: &CqlType, text: &str) -> Result<Vec<u8>, ValueError> {
@@ -33,7 +33,10 @@ impl Value {
             CqlType::Smallint => Value::Smallint(text.parse().map_err(|_| number())?),
             CqlType::Int => Value::Int(text.parse().map_err(|_| number())?),
             CqlType::Bigint | CqlType::Counter => Value::Bigint(text.parse().map_err(|_| number())?),
-            CqlType::Varint => Value::Varint(text.parse::<BigInt>().map_err(|_| number())?),
+            CqlType::Varint => {
+                digits::check_digits(text.trim_start_matches(['-', '+']).len())?;
+                Value::Varint(text.parse::<BigInt>().map_err(|_| number())?)
+            }
             CqlType::Decimal => Value::Decimal(text.parse::<Decimal>()?),
             CqlType::Float => Value::Float(text.parse().map_err(|_| number())?),
             CqlType::Double => Value::Double(text.parse().map_err(|_| number())?),

@@ -265,7 +265,8 @@ fn batches_that_name_very_many_rows_are_refused_at_once() {
             format!("DELETE FROM t WHERE p IN ({keys}) AND c > 1 AND c < 1000"),
             format!("DELETE FROM t WHERE p IN ({keys})"),
         ] {
-            let text = format!("BEGIN UNLOGGED BATCH {} APPLY BATCH", vec![part.as_str(); 2000].join("; "));
+            let parts = vec![part.as_str(); 2000].join("; ");
+            let text = format!("BEGIN UNLOGGED BATCH USING TIMEOUT 60s {parts} APPLY BATCH");
             let (error, taken) = refused(&session, &text, None).await;
             assert!(error.contains("larger than the limit of 16777216"), "{error}");
             // Most of it is the parsed text: 2,000 statements with up to 200 literals.

@@ -253,11 +253,7 @@ impl Replica {
     ) -> Result<Reader, ReplicaError> {
         let singular = range.singular_key().is_some();
         let options = ReadOptions {
-            class: if context.class == Class::Maintenance {
-                rt::fs::IoClass::Background
-            } else {
-                rt::fs::IoClass::Foreground
-            },
+            class: rt::fs::IoClass::of(context.class.group()),
             fill_cache: singular && !command.bypass_cache,
             bypass: command.bypass_cache,
             read: self.engine.large_reads().next_id(Some(context.deadline.0)),

@@ -1,5 +1,5 @@
-//! Which long polls are logged: of each place at most one a second, with the number of those that
-//! were not logged.
+//! Which long polls are logged: at most one a second for each location where tasks are spawned,
+//! with the number of those that were not logged.
 
 use crate::hash::HashMap;
 use crate::log_throttle::LogThrottle;
@@ -7,41 +7,42 @@ use crate::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 
-type Place = &'static Location<'static>;
+type SpawnLocation = &'static Location<'static>;
 
-/// The time between two lines about one place.
+/// The time between two lines about one location.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// A line that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StallLine {
-    /// Long polls since the last line of the place, with this one.
+    /// Long polls since the last line of the location, with this one.
     pub times: u64,
     /// The longest of them.
     pub longest: Duration,
 }
 
-struct OfPlace {
+struct LocationEntry {
     throttle: LogThrottle,
     longest: Cell<Duration>,
 }
 
-/// The long polls of a shard, by the place where the task was spawned.
+/// The long polls of a shard, by the location where the task was spawned.
 #[derive(Default)]
 pub(crate) struct StallLog {
-    places: RefCell<HashMap<Place, OfPlace>>,
+    locations: RefCell<HashMap<SpawnLocation, LocationEntry>>,
 }
 
 impl StallLog {
-    /// A poll of a task of `place` took so long. Gives the line that is due, if one is.
-    pub fn record(&self, place: Place, took: Duration, now: Instant) -> Option<StallLine> {
-        let mut places = self.places.borrow_mut();
-        let of_place = places
-            .entry(place)
-            .or_insert_with(|| OfPlace { throttle: LogThrottle::every(EVERY), longest: Cell::default() });
-        let longest = of_place.longest.get().max(took);
-        let times = of_place.throttle.count(now);
-        of_place.longest.set(if times.is_some() { Duration::ZERO } else { longest });
+    /// Records a poll of a task that was spawned at `location` and took `took`. Returns the line
+    /// that is due, if one is.
+    pub fn record(&self, location: SpawnLocation, took: Duration, now: Instant) -> Option<StallLine> {
+        let mut locations = self.locations.borrow_mut();
+        let entry = locations
+            .entry(location)
+            .or_insert_with(|| LocationEntry { throttle: LogThrottle::every(EVERY), longest: Cell::default() });
+        let longest = entry.longest.get().max(took);
+        let times = entry.throttle.count(now);
+        entry.longest.set(if times.is_some() { Duration::ZERO } else { longest });
         times.map(|times| StallLine { times, longest })
     }
 }
@@ -51,12 +52,12 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn here() -> Place {
+    fn here() -> SpawnLocation {
         Location::caller()
     }
 
     #[test]
-    fn each_place_gets_one_line_a_second() {
+    fn each_location_gets_one_line_a_second() {
         let (one, other) = (here(), here());
         let log = StallLog::default();
         let start = crate::time::now();

@@ -59,6 +59,24 @@ pub fn number_of(mutation: &[u8]) -> u64 {
     u64::from_le_bytes(number)
 }
 
+/// A new run of the log, with nothing of the runs before replayed.
+pub async fn open(root: &Path, mode: SyncMode) -> Rc<Commitlog> {
+    match Commitlog::open(config(root, mode)).await {
+        Ok(log) => log,
+        Err(error) => panic!("open: {error}"),
+    }
+}
+
+/// Appends a mutation of `len` bytes and waits until it is acknowledged.
+pub async fn append(log: &Rc<Commitlog>, slot: u32, number: u64, len: usize) -> Position {
+    let schema = schema(1, 1);
+    let mutation = mutation(&schema, number, len);
+    let entry = Entry { schema: &schema, slot: SlotId(slot), mutation: &mutation };
+    let position = log.append_wait(&[entry]).await.expect("appended").position;
+    log.acknowledged(position).await.expect("acknowledged");
+    position
+}
+
 /// The numbers in the logs below `root`, in order, and the report.
 pub async fn read_all(root: &Path, ignore_corruption: bool) -> Result<(Vec<u64>, ReplayReport), LogError> {
     let old = find_old(root).await?;

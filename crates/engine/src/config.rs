@@ -1,7 +1,6 @@
 //! What a shard's engine may use, and the named limits of its queues and loops.
 
 use crate::commitlog::CommitlogConfig;
-use crate::deletion_log::LastWriter;
 use model::{HostId, TableSchema};
 use rt::ShardId;
 use rt::time::Duration;
@@ -62,8 +61,6 @@ pub struct EngineConfig {
     pub auto_snapshot: bool,
     /// The CQL text that makes a table, for snapshots.
     pub describe: Option<fn(&TableSchema) -> String>,
-    /// Which release ran on the data directory before this start.
-    pub last_writer: LastWriter,
     /// Whether compaction runs by itself.
     pub auto_compaction: bool,
     /// Compaction's limit on written bytes per second, for this shard; 0 for none.
@@ -93,7 +90,6 @@ impl EngineConfig {
             log,
             auto_snapshot: true,
             describe: None,
-            last_writer: LastWriter::Marks,
             auto_compaction: true,
             compaction_throughput: 0,
         }

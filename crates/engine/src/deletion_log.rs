@@ -8,10 +8,8 @@
 //! [`finish_pending`] does at start-up what a crash left undone, and removes files with a
 //! `TOC.txt.tmp`, which were never sealed. Files with neither are not the remains of a crash: if
 //! only the `TOC.txt` is missing it is written again, and otherwise the files are moved to the
-//! table's `quarantine` directory, never deleted. Earlier releases wrote no `TOC.txt.tmp` at the
-//! beginning ([`LastWriter`]): there, a `me` sstable without `Checksums.db`, which is written when
-//! the data is complete, is the remains of a crash too. Files that were put into the table's
-//! `upload` directory are replaced in the same way ([`load`]).
+//! table's `quarantine` directory, never deleted. Files that were put into the table's `upload`
+//! directory are replaced in the same way ([`load`]).
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement are there,
 //! never both, never neither; doing it again changes nothing. A file of a format that cannot be
@@ -31,24 +29,12 @@ const PREFIX: &str = "replacement-";
 const SUFFIX: &str = ".log";
 const TOC: &str = "TOC.txt";
 const TEMPORARY_TOC: &str = "TOC.txt.tmp";
-const CHECKSUMS: &str = "Checksums.db";
 /// The directory within a table's into which operators put sstables that are to be loaded.
 pub const UPLOAD: &str = "upload";
 /// The directory within a table's that takes files of sstables whose origin is not known.
 pub const QUARANTINE: &str = "quarantine";
 /// How many files of one name the quarantine takes.
 const QUARANTINE_NAMES: u32 = 10_000;
-
-/// Which release wrote a data directory last. It decides what files without a table of contents
-/// are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LastWriter {
-    /// One that marks unfinished sstables with `TOC.txt.tmp` from their first file on.
-    #[default]
-    Marks,
-    /// An earlier one, which made `TOC.txt.tmp` last.
-    DoesNotMark,
-}
 
 /// Which sstables take the place of which, by generation (the part between `me-` and `-big`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +191,7 @@ async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogErro
 
 /// Finishes the replacements that a crash interrupted in the table directory `dir`, and removes sstables that were never
 /// sealed. Must run before any sstable of the directory is opened or written.
-pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, DeletionLogError> {
+pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
     let mut finished = Finished::default();
     let mut changed = false;
     let mut entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
@@ -236,7 +222,7 @@ pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, 
         }
         changed = true;
         let generation = sstable.split('-').nth(1).unwrap_or(sstable).to_string();
-        if files.contains(&(sstable, TEMPORARY_TOC)) || is_unmarked_orphan(writer, sstable, &files) {
+        if files.contains(&(sstable, TEMPORARY_TOC)) {
             remove(dir, sstable).await?;
             finished.orphans.push(generation);
         } else if rebuild_toc(dir, sstable).await? {
@@ -251,13 +237,6 @@ pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, 
         fs::sync_dir(dir).await.map_err(io_error(dir))?;
     }
     Ok(finished)
-}
-
-/// Whether an sstable without a table of contents is what a crash of an earlier release has left.
-/// `files` are all of the directory, in two parts.
-fn is_unmarked_orphan(writer: LastWriter, sstable: &str, files: &[(&str, &str)]) -> bool {
-    let is_own = sstable.split('-').next() == Some(Version::Me.name());
-    writer == LastWriter::DoesNotMark && is_own && !files.contains(&(sstable, CHECKSUMS))
 }
 
 async fn rebuild_toc(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
@@ -420,10 +399,7 @@ mod tests {
             replace(scratch.path(), &replacement()).await.expect("replaced");
             assert_eq!(tocs(scratch.path()).await, ["new1", "new2", "stays"]);
             assert_eq!(names(scratch.path()).await.len(), 9);
-            assert_eq!(
-                finish_pending(scratch.path(), LastWriter::Marks).await.expect("nothing to do"),
-                Finished::default()
-            );
+            assert_eq!(finish_pending(scratch.path()).await.expect("nothing to do"), Finished::default());
         });
     }
 
@@ -454,10 +430,10 @@ mod tests {
                         fs::remove_file(&file).await.expect("removed");
                     }
                 }
-                finish_pending(dir, LastWriter::Marks).await.expect("finished");
+                finish_pending(dir).await.expect("finished");
                 assert_eq!(tocs(dir).await, ["new1", "new2", "stays"], "step {step}");
                 assert_eq!(names(dir).await.len(), 9, "step {step}");
-                assert_eq!(finish_pending(dir, LastWriter::Marks).await.expect("again"), Finished::default());
+                assert_eq!(finish_pending(dir).await.expect("again"), Finished::default());
             });
         }
     }
@@ -471,42 +447,10 @@ mod tests {
             fs::create_dir_all(&dir.join("snapshots/me-1-big-x")).await.expect("made");
             fs::write_durably(&dir.join("manifest.json"), b"x").await.expect("written");
             fs::write_durably(&dir.join(format!("{PREFIX}a{SUFFIX}.tmp")), b"half").await.expect("written");
-            let finished = finish_pending(dir, LastWriter::Marks).await.expect("cleaned");
+            let finished = finish_pending(dir).await.expect("cleaned");
             assert_eq!(finished.orphans, ["new1", "new2"]);
             assert_eq!(tocs(dir).await, ["old1", "old2", "stays"]);
             assert_eq!(names(dir).await.len(), 9 + 2);
-        });
-    }
-
-    /// A release that did not mark unfinished sstables left these: one without, one with
-    /// Checksums.db, and one of another database.
-    #[test]
-    fn what_an_earlier_release_left_unfinished_is_removed() {
-        rt::block_on(async {
-            for writer in [LastWriter::DoesNotMark, LastWriter::Marks] {
-                let scratch = Scratch::new(&format!("replace-{writer:?}"));
-                let dir = scratch.path();
-                sstable(dir, "stays", true).await;
-                let (half, whole) = (["Data.db", "Index.db"], ["Data.db", CHECKSUMS]);
-                for (generation, components) in [("half", half), ("damaged", whole)] {
-                    for component in components {
-                        fs::write_durably(&file_of(dir, generation, component), b"x").await.expect("written");
-                    }
-                }
-                fs::write_durably(&dir.join("na-1-big-Data.db"), b"x").await.expect("written");
-                let finished = finish_pending(dir, writer).await.expect("finished");
-                let mut kept = vec!["me-damaged-big-Checksums.db", "me-damaged-big-Data.db", "na-1-big-Data.db"];
-                if writer == LastWriter::DoesNotMark {
-                    assert_eq!(finished.orphans, ["half"]);
-                } else {
-                    kept.extend(["me-half-big-Data.db", "me-half-big-Index.db"]);
-                }
-                let mut quarantined = names(&dir.join(QUARANTINE)).await;
-                quarantined.sort();
-                kept.sort();
-                assert_eq!(quarantined, kept, "{writer:?}");
-                assert_eq!(tocs(dir).await, ["stays"]);
-            }
         });
     }
 
@@ -518,15 +462,15 @@ mod tests {
             sstable(dir, "old1", true).await;
             let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
             sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
-            let error = finish_pending(dir, LastWriter::Marks).await.expect_err("outputs are missing");
+            let error = finish_pending(dir).await.expect_err("outputs are missing");
             assert!(matches!(error, DeletionLogError::Lost { .. }), "{error}");
             assert_eq!(tocs(dir).await, ["old1"]);
             fs::write_durably(&log, b"messina replacement 1 0\n{}").await.expect("written");
-            let error = finish_pending(dir, LastWriter::Marks).await.expect_err("damaged");
+            let error = finish_pending(dir).await.expect_err("damaged");
             assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
             let foreign = Replacement { seal: vec![], delete: vec!["../../x".into()] };
             sealed::write(&log, KIND, FORMAT, &foreign).await.expect("written");
-            let error = finish_pending(dir, LastWriter::Marks).await.expect_err("not a generation");
+            let error = finish_pending(dir).await.expect_err("not a generation");
             assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
         });
     }
@@ -551,15 +495,13 @@ mod tests {
                 let done = rt::sim::run(seed, &disk, async { replace(dir, &replacement()).await.expect("replaced") });
                 for again in 1..4 {
                     disk.power_loss_at_write((cut + seed) % 11 + again);
-                    drop(rt::sim::run(seed, &disk, async {
-                        finish_pending(dir, LastWriter::Marks).await.expect("finished")
-                    }));
+                    drop(rt::sim::run(seed, &disk, async { finish_pending(dir).await.expect("finished") }));
                 }
                 disk.no_power_loss();
                 disk.lose_power();
                 rt::sim::block_on(seed, &disk, async {
-                    finish_pending(dir, LastWriter::Marks).await.expect("finished");
-                    assert_eq!(finish_pending(dir, LastWriter::Marks).await.expect("again"), Finished::default());
+                    finish_pending(dir).await.expect("finished");
+                    assert_eq!(finish_pending(dir).await.expect("again"), Finished::default());
                     assert_eq!(names(dir).await.len(), 9, "whole sstables and nothing else");
                     let there = tocs(dir).await;
                     let replaced = there == ["new1", "new2", "stays"];

@@ -1,10 +1,19 @@
 //! What can go wrong in a shard's store.
 
-use crate::journal::is_full;
 use model::TableId;
 use model::token::Token;
 use std::io;
 use std::path::PathBuf;
+
+/// Whether the disk is full, or there are no descriptors left.
+pub(crate) fn may_pass(error: &io::Error) -> bool {
+    is_full(error) || sstable::is_out_of_files(error)
+}
+
+/// Whether the disk (or a quota) is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
 
 /// This shard has no such table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

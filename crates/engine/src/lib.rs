@@ -12,7 +12,6 @@ pub mod datadir;
 pub mod deletion_log;
 pub mod engine;
 pub mod error;
-pub mod journal;
 pub mod metrics;
 pub mod raft_log;
 pub mod reader;

@@ -78,7 +78,7 @@ impl Engine {
         // A killed process may leave names that were never synced. Replay skips what a sealed sstable covers, so its name must not
         // go with the power after the log was retired.
         rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
-        let finished = deletion_log::finish_pending(dir, self.config().last_writer).await?;
+        let finished = deletion_log::finish_pending(dir).await?;
         if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
             tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
                 "finished what the last run left undone");

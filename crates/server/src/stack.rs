@@ -21,7 +21,6 @@ use cql::large_data::LargeDataLimits;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
 use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
-use engine::deletion_log::LastWriter;
 use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
@@ -233,11 +232,10 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
         given_up.extend(inventory::check_tables(&data_dir, &config, &recovered).await?);
     }
 
-    let last_writer = data_dir.last_writer();
-    open_shard(config.clone(), last_writer, &recovered, Some(log)).await?;
+    open_shard(config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
         let (config, recovered) = (config.clone(), recovered.clone());
-        let open = move || async move { open_shard(config, last_writer, &recovered, None).await };
+        let open = move || async move { open_shard(config, &recovered, None).await };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), open))
     });
     // All are waited for, so that none works on the directory any more when the error is known.
@@ -322,14 +320,9 @@ pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StopError> {
     }
 }
 
-async fn open_shard(
-    config: StackConfig,
-    last_writer: LastWriter,
-    recovered: &Recovered,
-    log: Option<MetadataLog>,
-) -> Result<(), StartError> {
+async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {
     let shard = rt::shard::this();
-    let engine = EngineConfig { last_writer, ..engine_config(&config, shard, config.info.host_id) };
+    let engine = engine_config(&config, shard, config.info.host_id);
     let engine = Engine::open(engine).await.map_err(StartError::because)?;
     let info = Rc::new(config.info);
     rt::shard::install(info.clone());

@@ -1,5 +1,4 @@
-//! Restores the metadata when a node starts: from the log of its Raft group, or from the journal of
-//! a release without one.
+//! Restores the metadata from the log of the Raft group when a node starts.
 //!
 //! A single node also updates its own part of the metadata here, before anything else runs: tablets
 //! on shards that it no longer has, its description in the topology, and a first key for paging
@@ -14,8 +13,7 @@ use super::{builtin, decode, encode};
 use crate::raft::{self, Opened};
 use crate::tablets::{self, TabletReplica};
 use crate::topology::{self, Node, NodeState, features};
-use engine::journal::{Journal, JournalError};
-use engine::raft_log::RaftLog;
+use engine::raft_log::{RaftLog, RaftLogError};
 use model::id::{HostId, TableId};
 use rt::ShardId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +27,7 @@ use uuid::Uuid;
 pub enum OpenError {
     /// The log is damaged or cannot be read.
     #[error("metadata: {0}")]
-    Log(#[from] JournalError),
+    Log(#[from] RaftLogError),
     /// A logged change does not fit.
     #[error("metadata: {0}")]
     Metadata(#[from] MetadataError),
@@ -215,28 +213,11 @@ pub(super) fn snapshot_of(metadata: &Metadata) -> Vec<u8> {
 /// Opens the log in a data directory, on shard 0 and before any shard's service starts. A node
 /// without a log becomes a cluster of one.
 pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
-    let (dir, journal_dir) = (data_dir.join("raft"), data_dir.join("journal"));
-    let mut before = None;
-    let first = async || {
-        let recovered = match rt::fs::exists(&journal_dir).await {
-            true => read_journal(&journal_dir).await?,
-            false => Recovered::default(),
-        };
-        // Errors in the journal are reported by the check below, which has a precise error type.
-        let snapshot = recovered.metadata().map(|metadata| snapshot_of(&metadata));
-        before = Some(recovered);
-        snapshot.map_err(|error| JournalError::Corrupt { file: journal_dir.clone(), offset: 0, why: error.to_string() })
-    };
+    let dir = data_dir.join("raft");
+    let first = snapshot_of(&Recovered::default().metadata()?);
     let mut opened = raft::open(&dir, info.host_id, first).await?;
-    if rt::fs::exists(&journal_dir).await {
-        // The log has the content of the journal, durably.
-        let removed = rt::fs::remove_dir_all(&journal_dir).await;
-        removed.map_err(|error| JournalError::Io { path: journal_dir, error })?;
-    }
     keep_end(&opened, data_dir).await;
-    // Only the journal has the drops that a crash interrupted.
-    let logged = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
-    let mut recovered = before.unwrap_or(logged);
+    let mut recovered = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };
     let metadata = recovered.metadata()?;
     let missing = features::missing(&metadata.topology, &features::supported());
     if !missing.is_empty() {
@@ -253,14 +234,6 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
         }
     }
     Ok((MetadataLog { opened, dir }, recovered))
-}
-
-async fn read_journal(dir: &Path) -> Result<Recovered, JournalError> {
-    let (_, entries, snapshot) = Journal::open(dir).await?;
-    Ok(Recovered {
-        snapshot: snapshot.map(|snapshot| snapshot.body.to_vec()),
-        changes: entries.into_iter().map(|entry| entry.body.to_vec()).collect(),
-    })
 }
 
 /// This node's entry in the topology.
@@ -336,10 +309,7 @@ fn respread(metadata: &Metadata, host: HostId, shards: usize) -> Vec<Op> {
 /// Whether the data directory belongs to a member of a cluster, including a cluster of one. A node
 /// that was admitted and received no metadata is not a member yet.
 pub async fn is_member(data_dir: &Path, info: &NodeInfo) -> Result<bool, OpenError> {
-    let (dir, journal_dir) = (data_dir.join("raft"), data_dir.join("journal"));
-    if rt::fs::exists(&journal_dir).await {
-        return Ok(true);
-    }
+    let dir = data_dir.join("raft");
     if !RaftLog::exists(&dir).await? {
         return Ok(false);
     }

@@ -92,7 +92,7 @@ pub(super) fn host(n: u8) -> HostId {
 
 pub(super) async fn start(dir: &Path, host: HostId) -> (Rc<Group>, Rc<Ledger>) {
     let empty = stored::encode(&Vec::<Vec<u8>>::new());
-    let opened = stored::open(dir, host, async || Ok(empty)).await.expect("opened");
+    let opened = stored::open(dir, host, empty).await.expect("opened");
     let ledger = Rc::new(Ledger::default());
     if let Some(snapshot) = opened.snapshot.clone() {
         ledger.install(snapshot).await.expect("understood");
@@ -224,7 +224,7 @@ fn a_snapshot_never_gives_way_to_an_earlier_one() {
     let scratch = Scratch::new("order");
     rt::block_on(async {
         let empty = stored::encode(&Vec::<Vec<u8>>::new());
-        let opened = stored::open(&scratch.0, host(1), async || Ok(empty)).await.expect("opened");
+        let opened = stored::open(&scratch.0, host(1), empty).await.expect("opened");
         let saved = Rc::new(saved::Saved::new(opened.saved));
         let mut applier = machine::Applier::new(&opened, saved, Rc::new(Ledger::default()));
         let at = |index| LogId::new(CommittedLeaderId::new(1, host(2).into()), index);

@@ -13,11 +13,11 @@
 
 use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
-use crate::deletion_log::{LastWriter, QUARANTINE};
+use crate::deletion_log::QUARANTINE;
 use crate::epoch::{self, epoch_path};
-use crate::journal::JournalError;
 use crate::marks::{self, marks_path};
 use crate::owner::IS_FOREIGN;
+use crate::raft_log::RaftLogError;
 use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd};
 use crate::sealed::{self, Unusable};
 use model::schema::TableSchema;
@@ -204,7 +204,7 @@ impl DataDir {
         let mut missing = Vec::new();
         let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
             Ok(found) => found,
-            Err(JournalError::Foreign(file)) => {
+            Err(RaftLogError::Foreign(file)) => {
                 missing.push(Missing::foreign_raft(&file, self.raft_dir()));
                 None
             }
@@ -227,7 +227,7 @@ impl DataDir {
                     in_its_place: None,
                 }));
             }
-            None if found.is_none() && missing.is_empty() && !fs::exists(&self.journal_dir()).await => {
+            None if found.is_none() && missing.is_empty() => {
                 if let Some(witness) = self.sign_of_metadata().await? {
                     missing.push(Missing::raft(format!(
                         "{} is missing, although there is {}",
@@ -405,15 +405,6 @@ impl DataDir {
             fs::sync_dir(dir).await.map_err(self.failed(dir))?;
         }
         Ok(tables.iter().map(|table| table.id).collect())
-    }
-
-    /// Which release ran on the directory before this start: those that write an inventory also
-    /// mark unfinished sstables.
-    pub fn last_writer(&self) -> LastWriter {
-        match &self.stamp.inventory {
-            Some(_) => LastWriter::Marks,
-            None => LastWriter::DoesNotMark,
-        }
     }
 
     /// What changes the inventory while the node runs. `alone`: whether the node is alone in its

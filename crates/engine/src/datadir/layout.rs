@@ -43,11 +43,6 @@ impl DataDir {
     pub fn raft_dir(&self) -> PathBuf {
         self.path.join("raft")
     }
-
-    /// `journal`, of earlier releases.
-    pub fn journal_dir(&self) -> PathBuf {
-        self.path.join("journal")
-    }
 }
 
 /// The name of a table's directory: its name, a dash, its id as 32 hex digits.

@@ -11,7 +11,6 @@
 //! raft/                                           metadata: the log of its Raft group, and a snapshot
 //! hints/<shard>/<node>/                           writes that other nodes missed (unless `hints_directory` says otherwise)
 //! hint-notes/                                     which files of hints must be there, which nodes missed writes
-//! journal/                                        metadata of releases before there was a group
 //! ```
 //!
 //! Others rely on: an open [`DataDir`] is this process's alone, of this cluster, and of a format that it can write.
@@ -35,6 +34,8 @@ use std::path::{Path, PathBuf};
 
 const STAMP: &str = "messina.stamp";
 const LOCK: &str = "lock";
+/// The directory in which states of the development before 0.1.0 kept the metadata.
+const JOURNAL: &str = "journal";
 
 /// A data directory that this process holds.
 #[derive(Debug)]
@@ -99,6 +100,12 @@ pub enum DataDirError {
         /// What is wrong.
         why: String,
     },
+    /// A state of the development before 0.1.0 wrote it, with the metadata in `journal`.
+    #[error(
+        "the data directory {0} was written before release 0.1.0, which does not read it: start the state that wrote it, export the \
+         data (cqlsh COPY ... TO), and import them into an empty data directory"
+    )]
+    BeforeFirstRelease(PathBuf),
     /// There is data, but no stamp.
     #[error(
         "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp says \
@@ -119,7 +126,7 @@ pub enum DataDirError {
 impl DataDirError {
     /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
     pub fn may_pass(&self) -> bool {
-        matches!(self, DataDirError::Io { error, .. } if crate::journal::is_full(error) || sstable::is_out_of_files(error))
+        matches!(self, DataDirError::Io { error, .. } if crate::error::may_pass(error))
     }
 }
 
@@ -152,15 +159,15 @@ impl DataDir {
                 wanted: cluster_name.to_string(),
             });
         }
-        for part in ["data", "commitlog", "raft", "journal"] {
-            let is_of_old = part == "journal";
+        if fs::exists(&path.join(JOURNAL)).await {
+            return Err(DataDirError::BeforeFirstRelease(path.to_path_buf()));
+        }
+        for part in ["data", "commitlog", "raft"] {
             let part = path.join(part);
             if before.is_none() && fs::read_dir(&part).await.is_ok_and(|entries| !entries.is_empty()) {
                 return Err(DataDirError::NoStamp(path.to_path_buf()));
             }
-            if !is_of_old {
-                fs::create_dir_all(&part).await.map_err(failed(&part))?;
-            }
+            fs::create_dir_all(&part).await.map_err(failed(&part))?;
         }
         fs::sync_dir(path).await.map_err(failed(path))?;
         let stamp = match &before {

@@ -70,7 +70,7 @@ impl DiskReserve {
         while size >= SMALLEST.min(self.bytes) && size > 0 {
             match self.allocate(size).await {
                 Ok(()) => return Ok(size),
-                Err(error) if crate::journal::is_full(&error) => size -= size.div_ceil(8),
+                Err(error) if crate::error::is_full(&error) => size -= size.div_ceil(8),
                 Err(error) => return Err(error),
             }
         }

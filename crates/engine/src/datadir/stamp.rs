@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const KIND: &str = "stamp";
 
 /// The format of data directories that this release writes, and the newest that it opens. It rises when a release writes
-/// something that the one before would misread. 2: the metadata is in `raft`, and no more in `journal`.
+/// something that the one before would misread. 1 was never released.
 pub const FORMAT: u32 = 2;
 
 /// The contents of a stamp.

@@ -12,8 +12,8 @@
 //! next start. It is written after each fsync of the log, and not synced itself: after a power loss it may name an earlier end, never
 //! a later one. After a kill it is exact. A lost file only makes less known, so no error of it ends the log.
 
+use super::error::RaftLogError;
 use super::{RaftLog, format, log_path, number_of, read_snapshot, snapshot_path};
-use crate::journal::JournalError;
 use crate::owner::NodeDigest;
 use bytes::Bytes;
 use model::HostId;
@@ -56,7 +56,7 @@ pub enum NotedEnd {
 
 /// Looks at the log of the node `host` in `dir` and changes nothing. `None` if there is none. An
 /// error if the log or its snapshot is of another node.
-pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, JournalError> {
+pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogError> {
     let node = NodeDigest::of(host);
     let names = match fs::read_dir(dir).await {
         Ok(names) => names,
@@ -67,7 +67,7 @@ pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, JournalE
     let path = log_path(dir, number);
     let bytes = Bytes::from(fs::read(&path).await.map_err(super::io_error(&path))?);
     format::check_log_header(&bytes, node, number).map_err(|bad| bad.at(&path, 0))?;
-    if let Err(error @ JournalError::Foreign(_)) = read_snapshot(&snapshot_path(dir), node).await {
+    if let Err(error @ RaftLogError::Foreign(_)) = read_snapshot(&snapshot_path(dir), node).await {
         return Err(error);
     }
     let scan = format::scan(&bytes, number);

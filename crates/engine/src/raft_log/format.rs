@@ -20,7 +20,7 @@
 //! damage before it cannot. A record that does not continue the one before it was left by a write that failed, and is no record. Nothing here
 //! may panic on foreign bytes.
 
-use crate::journal::JournalError;
+use super::error::RaftLogError;
 use crate::owner::NodeDigest;
 use bytes::Bytes;
 use std::path::Path;
@@ -34,6 +34,9 @@ const LOG_MAGIC: [u8; 8] = *b"MESSINAR";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"MESSINAG";
 const FORMAT: u32 = 1;
 const RECORD_VERSION: u8 = 1;
+
+/// The longest body of an entry or a snapshot: 1 GiB.
+pub(super) const MAX_BODY: usize = 1 << 30;
 
 /// What a record says. Append-only: the number is written down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,12 +86,12 @@ pub(super) enum Bad {
 }
 
 impl Bad {
-    pub fn at(self, file: &Path, offset: u64) -> JournalError {
+    pub fn at(self, file: &Path, offset: u64) -> RaftLogError {
         let file = file.to_path_buf();
         match self {
-            Bad::Damaged(why) | Bad::Wrong(why) => JournalError::Corrupt { file, offset, why: why.into() },
-            Bad::Foreign => JournalError::Foreign(file),
-            Bad::Newer(found) => JournalError::Newer { file, found, known: FORMAT },
+            Bad::Damaged(why) | Bad::Wrong(why) => RaftLogError::Corrupt { file, offset, why: why.into() },
+            Bad::Foreign => RaftLogError::Foreign(file),
+            Bad::Newer(found) => RaftLogError::Newer { file, found, known: FORMAT },
         }
     }
 }

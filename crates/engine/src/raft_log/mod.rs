@@ -15,14 +15,16 @@
 //! Once room was reserved the log has some on the device beyond its end, after a purge too: votes and marks can be written down on a full disk.
 
 mod end;
+mod error;
 mod format;
 
 pub use end::{FoundLog, LogEnd, NotedEnd, look, read_end};
+pub use error::RaftLogError;
 
-use crate::journal::{JournalError, MAX_BODY, is_full, may_pass};
+use crate::error::{is_full, may_pass};
 use crate::owner::NodeDigest;
 use bytes::Bytes;
-use format::{Bad, Kind, Record, Scan, Tail};
+use format::{Bad, Kind, MAX_BODY, Record, Scan, Tail};
 use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
 use rt::sync::{Deadline, Semaphore};
@@ -129,9 +131,9 @@ fn entry(index: u64, body: &Bytes) -> Record {
     Record { kind: Kind::Entry, index, body: body.clone() }
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RaftLogError {
     let path = path.to_path_buf();
-    move |error| JournalError::Io { path, error }
+    move |error| RaftLogError::Io { path, error }
 }
 
 /// Repeats an operation while the process has no descriptors left, for [`DESCRIPTOR_WAIT`].
@@ -154,7 +156,7 @@ fn room(end: u64, bytes: u64) -> u64 {
 
 impl RaftLog {
     /// Whether there is a log in `dir`.
-    pub async fn exists(dir: &Path) -> Result<bool, JournalError> {
+    pub async fn exists(dir: &Path) -> Result<bool, RaftLogError> {
         match fs::read_dir(dir).await {
             Ok(entries) => Ok(entries.iter().any(|entry| number_of(&entry.name).is_some())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -171,7 +173,7 @@ impl RaftLog {
         index: u64,
         id: &[u8],
         snapshot: &[u8],
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), RaftLogError> {
         let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
         if let Some(parent) = dir.parent() {
@@ -191,7 +193,7 @@ impl RaftLog {
     }
 
     /// Opens the log of the node `host` in `dir`, making an empty one if there is none.
-    pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, JournalError> {
+    pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, RaftLogError> {
         let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
         let names = fs::read_dir(dir).await.map_err(io_error(dir))?;
@@ -258,32 +260,32 @@ impl RaftLog {
     }
 
     /// Appends entries, the first of which has index `from`. Returns when they are durable.
-    pub async fn append(&self, from: u64, bodies: &[Bytes]) -> Result<(), JournalError> {
+    pub async fn append(&self, from: u64, bodies: &[Bytes]) -> Result<(), RaftLogError> {
         if let Some(body) = bodies.iter().find(|body| body.len() > MAX_BODY) {
-            return Err(JournalError::TooLarge(body.len()));
+            return Err(RaftLogError::TooLarge(body.len()));
         }
         let records: Vec<Record> = (from..).zip(bodies).map(|(index, body)| entry(index, body)).collect();
         self.write(&records).await
     }
 
     /// Makes `vote` the vote. Returns when it is durable.
-    pub async fn save_vote(&self, vote: Bytes) -> Result<(), JournalError> {
+    pub async fn save_vote(&self, vote: Bytes) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Vote, index: 0, body: vote }]).await
     }
 
     /// Remembers that the entries up to `index` are committed. Returns when that is durable.
-    pub async fn save_committed(&self, index: u64) -> Result<(), JournalError> {
+    pub async fn save_committed(&self, index: u64) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Committed, index, body: Bytes::new() }]).await
     }
 
     /// Takes the entries from `index` on away. Returns when that is durable.
-    pub async fn truncate(&self, index: u64) -> Result<(), JournalError> {
+    pub async fn truncate(&self, index: u64) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Truncated, index, body: Bytes::new() }]).await
     }
 
     /// Makes sure that `bytes` of bodies can be appended even if the disk is full by then. An error says that they cannot: nothing was
     /// done, and the log is as good as before.
-    pub async fn reserve(&self, bytes: u64) -> Result<(), JournalError> {
+    pub async fn reserve(&self, bytes: u64) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (file, end, reserved) = {
             let state = self.state.borrow();
@@ -301,7 +303,7 @@ impl RaftLog {
 
     /// Forgets the entries up to `upto`, whose id is `id`; what they amount to must be in a saved snapshot. With a full disk they are
     /// kept for this time.
-    pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), JournalError> {
+    pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (number, content) = {
             let state = self.state.borrow();
@@ -355,9 +357,9 @@ impl RaftLog {
 
     /// Saves a snapshot, in place of an earlier one. Returns when it is durable. After an error the earlier one is still there, or this
     /// one already is.
-    pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), JournalError> {
+    pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), RaftLogError> {
         if body.len() > MAX_BODY {
-            return Err(JournalError::TooLarge(body.len()));
+            return Err(RaftLogError::TooLarge(body.len()));
         }
         let _turn = self.turn().await?;
         self.state.borrow().check()?;
@@ -366,18 +368,18 @@ impl RaftLog {
     }
 
     /// The latest snapshot of the node `host` in `dir`, of a log that is not open.
-    pub async fn snapshot_in(dir: &Path, host: HostId) -> Result<Option<Bytes>, JournalError> {
+    pub async fn snapshot_in(dir: &Path, host: HostId) -> Result<Option<Bytes>, RaftLogError> {
         read_snapshot(&snapshot_path(dir), NodeDigest::of(host)).await
     }
 
     /// The latest snapshot.
-    pub async fn snapshot(&self) -> Result<Option<Bytes>, JournalError> {
+    pub async fn snapshot(&self) -> Result<Option<Bytes>, RaftLogError> {
         let _turn = self.turn().await?;
         read_snapshot(&snapshot_path(&self.dir), self.node).await
     }
 
     /// Writes records behind the last, durably, and does what they say.
-    async fn write(&self, records: &[Record]) -> Result<(), JournalError> {
+    async fn write(&self, records: &[Record]) -> Result<(), RaftLogError> {
         if records.is_empty() {
             return Ok(());
         }
@@ -409,7 +411,7 @@ impl RaftLog {
         }
         if let Err(why) = check_there(file.path()).await {
             armed.finish(Some(why.clone()));
-            return Err(JournalError::Failed(why));
+            return Err(RaftLogError::Failed(why));
         }
         {
             let mut state = self.state.borrow_mut();
@@ -428,20 +430,20 @@ impl RaftLog {
     }
 
     /// Whether its file has its name yet. A log without a name is gone when the node ends, whatever was synced.
-    pub async fn check_there(&self) -> Result<(), JournalError> {
+    pub async fn check_there(&self) -> Result<(), RaftLogError> {
         let file = self.state.borrow().file.clone();
-        check_there(file.path()).await.map_err(JournalError::Failed)
+        check_there(file.path()).await.map_err(RaftLogError::Failed)
     }
 
-    async fn turn(&self) -> Result<rt::sync::SemaphorePermit<'_>, JournalError> {
-        self.turn.acquire().await.map_err(|_| JournalError::Failed("it was closed".into()))
+    async fn turn(&self) -> Result<rt::sync::SemaphorePermit<'_>, RaftLogError> {
+        self.turn.acquire().await.map_err(|_| RaftLogError::Failed("it was closed".into()))
     }
 }
 
 impl State {
-    fn check(&self) -> Result<(), JournalError> {
+    fn check(&self) -> Result<(), RaftLogError> {
         match &self.failed {
-            Some(why) => Err(JournalError::Failed(why.clone())),
+            Some(why) => Err(RaftLogError::Failed(why.clone())),
             None => Ok(()),
         }
     }
@@ -489,14 +491,14 @@ fn snapshot_path(dir: &Path) -> PathBuf {
     dir.join("snapshot")
 }
 
-async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
+async fn remove_if_there(path: &Path) -> Result<(), RaftLogError> {
     match fs::remove_file(path).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
         _ => Ok(()),
     }
 }
 
-async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, JournalError> {
+async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, RaftLogError> {
     let bytes = match with_descriptors(async || fs::read(path).await).await {
         Ok(bytes) => Bytes::from(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -516,12 +518,12 @@ fn log_bytes(node: NodeDigest, number: u64, content: &Content) -> (Vec<u8>, Tail
     (bytes, tail)
 }
 
-async fn open_log(path: &Path) -> Result<File, JournalError> {
+async fn open_log(path: &Path) -> Result<File, RaftLogError> {
     let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
     with_descriptors(async || fs::open(path, &options).await).await.map_err(io_error(path))
 }
 
-async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, JournalError> {
+async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, RaftLogError> {
     let path = log_path(dir, number);
     let file = open_log(&path).await?;
     let bytes = Bytes::from(fs::read(&path).await.map_err(io_error(&path))?);

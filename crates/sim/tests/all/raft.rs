@@ -213,7 +213,7 @@ impl Cluster {
         rt::fs::sync_dir(Path::new("/")).await.expect("synced");
         let dir = Path::new(DIR);
         let opened = match node {
-            0 => raft::open(dir, host(0), async || Ok(Vec::new())).await,
+            0 => raft::open(dir, host(0), Vec::new()).await,
             _ => raft::open_to_join(dir, host(node)).await,
         };
         let opened = opened.unwrap_or_else(|error| panic!("node {node}: {error}"));
